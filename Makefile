@@ -1,0 +1,59 @@
+# make demo: plan a real model and show the result.   make test: run every check.
+# Both set everything up by themselves in .venv and do nothing twice.
+PYTHON ?= python3
+BIN := .venv/bin
+SOURCES := $(shell find src native -name '*.py' -o -name '*.[ch]pp' -o -name '*.toml') pyproject.toml CMakeLists.txt
+NATIVE := $(wildcard native/src/*.[ch]pp native/tests/*.cpp)
+INSTALL := $(BIN)/pip install -q --no-build-isolation
+JOBS ?= 2
+
+.PHONY: demo test format lint types sanitize pytest bench clean
+
+demo: .venv/.demo
+	$(BIN)/python examples/demo.py
+
+test: lint types sanitize pytest
+
+.venv/.tools: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q 'scikit-build-core>=0.11' 'nanobind>=2.7' 'cmake>=3.26' 'ninja>=1.11'
+	@touch $@
+
+.venv/.demo: .venv/.tools $(SOURCES)
+	$(INSTALL) -e '.[onnx]'
+	@touch $@
+
+.venv/.dev: .venv/.tools $(SOURCES)
+	$(INSTALL) -e '.[dev]'
+	@touch $@ .venv/.demo
+
+format: .venv/.dev
+	$(BIN)/ruff check -q --fix src tests examples
+	$(BIN)/ruff format -q src tests examples
+	$(BIN)/clang-format -i $(NATIVE)
+
+lint: .venv/.dev
+	$(BIN)/ruff format --check src tests examples
+	$(BIN)/ruff check src tests examples
+	$(BIN)/clang-format --dry-run -Werror $(NATIVE)
+
+types: .venv/.dev
+	$(BIN)/mypy
+
+build/sanitize/.tested: .venv/.tools $(NATIVE) CMakeLists.txt
+	$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
+	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DLOADMASTER_PYTHON=OFF -DLOADMASTER_TESTS=ON -DLOADMASTER_SANITIZE=ON
+	$(BIN)/cmake --build build/sanitize
+	$(BIN)/ctest --test-dir build/sanitize --output-on-failure
+	@touch $@
+
+sanitize: build/sanitize/.tested
+
+pytest: .venv/.dev
+	$(BIN)/python -m pytest -n $(JOBS)
+
+bench: .venv/.dev
+	$(BIN)/loadmaster bench simulate
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,99 @@
+"""Sizes, times and rates as people write them, and back."""
+
+from __future__ import annotations
+
+import math
+import re
+
+PICOSECONDS = 10**12
+UNLIMITED = 2**62
+"""A capacity that no program reaches; sums of sizes below it can't overflow."""
+
+_SIZE = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_SIZE |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_TIME = {"s": 10**12, "ms": 10**9, "us": 10**6, "µs": 10**6, "ns": 10**3, "ps": 1, "": 10**12}
+_PREFIX = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
+_NUMBER = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*([a-zµ/]*)\s*", re.I)
+
+
+def _parse(value: object, what: str) -> tuple[float | int, str]:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"{what} must be a number or text such as '4MiB', not {value!r}")
+    if isinstance(value, int | float):
+        if not math.isfinite(value) or value < 0:
+            raise ValueError(f"{what} must be finite and not negative, not {value!r}")
+        return value, ""
+    match = _NUMBER.fullmatch(value)
+    if match is None:
+        raise ValueError(f"{what} can't be read from {value!r}")
+    digits = match.group(1).replace("_", "")
+    number = int(digits) if digits.isdigit() else float(digits)
+    return number, match.group(2).lower()
+
+
+def _scaled(number: float | int, factor: int, what: str) -> int:
+    scaled = number * factor
+    if not math.isfinite(scaled) or scaled > UNLIMITED:
+        raise ValueError(f"{what} is {scaled:.6g}, above the limit 2^62")
+    return round(scaled)
+
+
+def parse_bytes(value: object, what: str = "size") -> int:
+    """'4MiB', '1GB', 4096 or 'unlimited' in bytes."""
+    if isinstance(value, str) and value.strip().lower() == "unlimited":
+        return UNLIMITED
+    number, unit = _parse(value, what)
+    if unit not in _SIZE:
+        raise ValueError(
+            f"{what} has the unknown unit '{unit}': use B, KiB, MiB, GiB, KB, MB or GB"
+        )
+    return _scaled(number, _SIZE[unit], what)
+
+
+def parse_time(value: object, what: str = "time") -> int:
+    """'0.2us', '5 µs' or 2e-7 (seconds) in picoseconds."""
+    number, unit = _parse(value, what)
+    if unit not in _TIME:
+        raise ValueError(f"{what} has the unknown unit '{unit}': use s, ms, us, ns or ps")
+    return _scaled(number, _TIME[unit], what)
+
+
+def parse_rate(value: object, what: str = "rate") -> int:
+    """'680GB/s', '9.3Tflop/s' or 680e9, per second. Zero is refused: it would take for ever."""
+    number, unit = _parse(value, what)
+    base = re.sub(r"(flop|flops|op|ops)?(/s)?$", "", unit)
+    factor = _SIZE.get(base, _PREFIX.get(base))
+    if factor is None:
+        raise ValueError(f"{what} has the unknown unit '{unit}': use B/s, GB/s, GiB/s or Tflop/s")
+    rate = _scaled(number, factor, what)
+    if rate < 1:
+        raise ValueError(f"{what} is {value!r}: it must be at least 1 per second")
+    return rate
+
+
+def show_bytes(count: int) -> str:
+    """1,806,336 as '1.72 MiB'."""
+    if count >= UNLIMITED:
+        return "unlimited"
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(size) < 1024 or unit == "TiB":
+            return f"{count} B" if unit == "B" else f"{size:.2f} {unit}"
+        size /= 1024
+    raise AssertionError("unreachable")
+
+
+def show_time(picoseconds: int) -> str:
+    """112,041,521 ps as '112.04 µs'."""
+    for unit, factor in (("s", 10**12), ("ms", 10**9), ("µs", 10**6), ("ns", 10**3)):
+        if abs(picoseconds) >= factor:
+            return f"{picoseconds / factor:.2f} {unit}"
+    return f"{picoseconds} ps"
+
+
+def show_count(number: float) -> str:
+    """4,089,184,256 as '4.09 G'."""
+    for unit, factor in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(number) >= factor:
+            return f"{number / factor:.2f} {unit}"
+    return f"{number:.0f}"
