@@ -1,0 +1,314 @@
+"""`Builder`: add tensors and ops, get a checked `Program`.
+
+build = Builder("tiny")
+x = build.tensor("x", shape=(1, 64), dtype="f32", kind="input")
+w = build.tensor("w", shape=(64, 10), dtype="f32", kind="weight")
+y = build.tensor("y", shape=(1, 10), dtype="f32", kind="output")
+build.op("fc", "matmul", reads=[x, w], writes=[y], matrix=2 * 64 * 10)
+program = build.build()
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmaster.errors import BadProgram
+from loadmaster.program.labels import Labels
+from loadmaster.program.program import CANNOT_RUN, COMPUTED, Program, TensorKind, TieKind
+from loadmaster.program.sort import topological_order
+from loadmaster.program.types import BITS, bytes_of
+from loadmaster.program.validate import validate
+from loadmaster.units import PICOSECONDS, UNLIMITED
+
+Access = int | tuple[int, int]
+"""A tensor, or (tensor, bytes really accessed)."""
+
+
+def clean_name(name: str) -> str:
+    """Control characters, line ends and bidirectional marks as escapes: names are shown to people."""
+    if name.isprintable():
+        return name
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+
+
+class Builder:
+    """Collects a program; `build` checks it. Tensors and ops are numbered as they are added."""
+
+    def __init__(self, name: str, *, order_source: str = "file") -> None:
+        self.name = clean_name(name)
+        self.order_source = order_source
+        self.warnings: list[str] = []
+        self._tensors: list[dict[str, Any]] = []
+        self._ops: list[dict[str, Any]] = []
+        self._loops: list[tuple[int, int]] = []
+        self._ties: list[tuple[int, int, int, int]] = []
+        self._names: dict[str, set[str]] = {"op": set(), "tensor": set()}
+
+    @property
+    def n_ops(self) -> int:
+        return len(self._ops)
+
+    @property
+    def n_tensors(self) -> int:
+        return len(self._tensors)
+
+    def tensor(
+        self,
+        name: str,
+        *,
+        shape: Sequence[int] = (),
+        dtype: str = "u8",
+        bytes: int | None = None,
+        kind: str | TensorKind = TensorKind.ACTIVATION,
+        group: int = -1,
+        fast: bool = True,
+        alias: int | None = None,
+    ) -> int:
+        """Add a tensor; `bytes` defaults to those of its shape. Returns its number."""
+        name = self._new_name("tensor", name)
+        if dtype not in BITS:
+            raise BadProgram(f"tensor '{name}' has the unknown element type '{dtype}'", object=name,
+                             remedy=f"use one of {', '.join(BITS)}")  # fmt: skip
+        dims = [_whole(size, f"tensor '{name}'", "a dimension of") for size in shape]
+        size = bytes_of(dims, dtype) if bytes is None else bytes
+        size = _whole(size, f"tensor '{name}'", "bytes")
+        root = (
+            len(self._tensors)
+            if alias is None
+            else self._tensors[self._known(alias, name)]["alias"]
+        )
+        self._tensors.append(
+            {
+                "name": name,
+                "shape": dims,
+                "dtype": dtype,
+                "bytes": size,
+                "kind": _kind(kind, name),
+                "group": group,
+                "fast": fast,
+                "alias": root,
+            }  # fmt: skip
+        )
+        return len(self._tensors) - 1
+
+    def op(
+        self,
+        name: str,
+        kind: str,
+        *,
+        reads: Iterable[Access] = (),
+        writes: Iterable[Access] = (),
+        matrix: float = 0,
+        vector: float = 0,
+        transcendental: float = 0,
+        other_bytes: int = 0,
+        dtype: str | None = None,
+        scope: str = "",
+        attributes: Mapping[str, Any] | None = None,
+        backward: bool = False,
+        view: bool = False,
+        loop: int = -1,
+        group: int = -1,
+        source: int = -1,
+    ) -> int:
+        """Add an op; its type defaults to that of its first result. Returns its number."""
+        name = self._new_name("op", name)
+        accesses = [self._accesses(side, name) for side in (reads, writes)]
+        if dtype is None:
+            first = accesses[1] or accesses[0]
+            dtype = self._tensors[first[0][0]]["dtype"] if first else "f32"
+        flops = [_whole(n, f"op '{name}'", "flops") for n in (matrix, vector, transcendental)]
+        try:
+            text = json.dumps(attributes, sort_keys=True, allow_nan=False) if attributes else ""
+        except (TypeError, ValueError) as error:
+            raise BadProgram(f"op '{name}' has an attribute that JSON can't hold: {error}", object=name,
+                             remedy="use finite numbers, texts and lists") from None  # fmt: skip
+        self._ops.append(
+            {
+                "name": name,
+                "kind": clean_name(kind),
+                "dtype": dtype,
+                "scope": clean_name(scope),
+                "attributes": text,
+                "flops": flops,
+                "other": _whole(other_bytes, f"op '{name}'", "bytes"),
+                "reads": accesses[0],
+                "writes": accesses[1],
+                "backward": backward,
+                "view": view,
+                "loop": loop,
+                "group": group,
+                "source": source,
+            }  # fmt: skip
+        )
+        return len(self._ops) - 1
+
+    def loop(self, trips: int, parent: int = -1) -> int:
+        """Add a loop around the ops that name it. Returns its number."""
+        self._loops.append((parent, _whole(trips, f"loop {len(self._loops)}", "trips")))
+        return len(self._loops) - 1
+
+    def tie(self, kind: TieKind, source: int, target: int, at: int = -1) -> None:
+        """Let two tensors share one place; `at` is the op (INPLACE) or the loop (CARRIED)."""
+        self._ties.append((int(kind), source, target, at))
+
+    def set_kind(self, tensor: int, kind: str | TensorKind) -> None:
+        """Change what a tensor is: importers learn late which results are program outputs."""
+        self._tensors[tensor]["kind"] = _kind(kind, self._tensors[tensor]["name"])
+
+    def set_group(self, tensor: int, group: int) -> None:
+        """Put a tensor into a hard group."""
+        self._tensors[tensor]["group"] = group
+
+    def build(self, *, sort: bool = False, costs: npt.ArrayLike | None = None) -> Program:
+        """Check and freeze. `sort` orders the ops topologically, ties by the order they came in.
+
+        `costs[op, device]` are seconds that replace computed ones; None in an object array
+        leaves an op computed and infinity says that it can't run there.
+        """
+        order = topological_order(self._edges(), [op["name"] for op in self._ops]) if sort else None
+        ops = self._ops if order is None else [self._ops[i] for i in order]
+        moved = {old: new for new, old in enumerate(order)} if order is not None else None
+        ties = [
+            (k, s, t, moved[at] if moved and k == TieKind.INPLACE else at)
+            for k, s, t, at in self._ties
+        ]
+        tensors = self._tensors
+        table = None if costs is None else _cost_table(costs, self._ops)
+        read_start, read_tensor, read_bytes = _rows([op["reads"] for op in ops])
+        write_start, write_tensor, write_bytes = _rows([op["writes"] for op in ops])
+        shapes = [tensor["shape"] for tensor in tensors]
+        return validate(Program(
+            name=self.name,
+            order_source="topological" if sort else self.order_source,
+            op_name=tuple(op["name"] for op in ops),
+            op_kind=Labels.of(op["kind"] for op in ops),
+            op_dtype=Labels.of(op["dtype"] for op in ops),
+            op_scope=Labels.of(op["scope"] for op in ops),
+            op_attributes=Labels.of(op["attributes"] for op in ops),
+            op_flops=np.array([op["flops"] for op in ops], dtype=np.int64).reshape(len(ops), 3),
+            op_other_bytes=_column(ops, "other", np.int64),
+            op_backward=_column(ops, "backward", np.bool_),
+            op_view=_column(ops, "view", np.bool_),
+            op_loop=_column(ops, "loop", np.int32),
+            op_group=_column(ops, "group", np.int32),
+            op_source=_column(ops, "source", np.int64),
+            loop_parent=np.array([parent for parent, _ in self._loops], dtype=np.int32),
+            loop_trips=np.array([trips for _, trips in self._loops], dtype=np.int64),
+            tensor_name=tuple(tensor["name"] for tensor in tensors),
+            tensor_bytes=_column(tensors, "bytes", np.int64),
+            tensor_dtype=Labels.of(tensor["dtype"] for tensor in tensors),
+            tensor_kind=_column(tensors, "kind", np.int8),
+            tensor_shape_start=np.cumsum([0] + [len(shape) for shape in shapes], dtype=np.int64),
+            tensor_shape=np.array([size for shape in shapes for size in shape], dtype=np.int64),
+            tensor_group=_column(tensors, "group", np.int32),
+            tensor_fast=_column(tensors, "fast", np.bool_),
+            tensor_alias=_column(tensors, "alias", np.int32),
+            read_start=read_start, read_tensor=read_tensor, read_bytes=read_bytes,
+            write_start=write_start, write_tensor=write_tensor, write_bytes=write_bytes,
+            tie_kind=np.array([tie[0] for tie in ties], dtype=np.int8),
+            tie_source=np.array([tie[1] for tie in ties], dtype=np.int32),
+            tie_target=np.array([tie[2] for tie in ties], dtype=np.int32),
+            tie_at=np.array([tie[3] for tie in ties], dtype=np.int32),
+            costs=table if table is None or order is None else table[order],
+            warnings=tuple(self.warnings),
+        ))  # fmt: skip
+
+    def _new_name(self, table: str, name: str) -> str:
+        name = clean_name(name)
+        if not name or name in self._names[table]:
+            raise BadProgram(f"two {table}s are named '{name}'" if name else f"a {table} has no name",
+                             object=name, remedy="rename one" if name else "name it")  # fmt: skip
+        self._names[table].add(name)
+        return name
+
+    def free_name(self, table: str, wanted: str) -> str:
+        """`wanted`, or `wanted#2`, … : the first that no op (or tensor) has yet."""
+        wanted = clean_name(wanted)
+        name, number = wanted, 2
+        while name in self._names[table]:
+            name, number = f"{wanted}#{number}", number + 1
+        return name
+
+    def _known(self, tensor: int, who: str) -> int:
+        if not 0 <= tensor < len(self._tensors):
+            raise BadProgram(f"'{who}' refers to tensor {tensor} and there are {len(self._tensors)}",
+                             object=who, number=tensor, remedy="add the tensor first")  # fmt: skip
+        return tensor
+
+    def _accesses(self, side: Iterable[Access], op: str) -> list[tuple[int, int]]:
+        rows: dict[int, int] = {}
+        for access in side:
+            tensor, size = access if isinstance(access, tuple) else (access, None)
+            whole = self._tensors[self._known(tensor, op)]["bytes"]
+            size = whole if size is None else _whole(size, f"op '{op}'", "bytes")
+            rows[tensor] = max(rows.get(tensor, 0), size)  # an operand given twice is one access
+        return list(rows.items())
+
+    def _edges(self) -> list[list[int]]:
+        producer = {tensor: i for i, op in enumerate(self._ops) for tensor, _ in op["writes"]}
+        return [
+            sorted({producer[t] for t, _ in op["reads"] if t in producer} - {i})
+            for i, op in enumerate(self._ops)
+        ]
+
+
+def _whole(value: float, who: str, what: str) -> int:
+    if isinstance(value, float | np.floating):
+        if not math.isfinite(value):
+            raise BadProgram(
+                f"{who} has {value} {what}", object=who, number=str(value), remedy="give a number"
+            )
+        value = round(float(value))
+    value = int(value)
+    if not 0 <= value <= UNLIMITED:
+        raise BadProgram(f"{who} has {value} {what}", object=who, number=value,
+                         remedy="give a number from 0 to 2^62")  # fmt: skip
+    return value
+
+
+def _kind(kind: str | TensorKind, name: str) -> int:
+    if isinstance(kind, str):
+        if kind.upper() not in TensorKind.__members__:
+            raise BadProgram(f"tensor '{name}' has the unknown kind '{kind}'", object=name,
+                             remedy="use weight, input, activation, output or state")  # fmt: skip
+        return int(TensorKind[kind.upper()])
+    return int(kind)
+
+
+def _column(rows: list[dict[str, Any]], key: str, dtype: type[np.generic]) -> npt.NDArray[Any]:
+    return np.array([row[key] for row in rows], dtype=dtype)
+
+
+def _rows(accesses: list[list[tuple[int, int]]]) -> tuple[npt.NDArray[Any], ...]:
+    start = np.cumsum([0] + [len(row) for row in accesses], dtype=np.int64)
+    tensors = np.array([tensor for row in accesses for tensor, _ in row], dtype=np.int32)
+    sizes = np.array([size for row in accesses for _, size in row], dtype=np.int64)
+    return start, tensors, sizes
+
+
+def _cost_table(costs: npt.ArrayLike, ops: list[dict[str, Any]]) -> npt.NDArray[np.int64]:
+    rows = np.asarray(costs, dtype=object)
+    if rows.ndim != 2 or len(rows) != len(ops):
+        raise BadProgram(
+            "the cost table must be [ops, devices]", object="costs", remedy="one row per op"
+        )
+    table = np.empty(rows.shape, dtype=np.int64)
+    for (op, device), seconds in np.ndenumerate(rows):
+        if seconds is None:
+            table[op, device] = COMPUTED
+        elif seconds == math.inf:
+            table[op, device] = CANNOT_RUN
+        elif not math.isfinite(seconds) or seconds < 0 or seconds * PICOSECONDS >= CANNOT_RUN:
+            raise BadProgram(f"op '{ops[op]['name']}' costs {seconds} s on device {device}",
+                             object=ops[op]["name"], number=str(seconds),
+                             remedy="give finite seconds from 0 up")  # fmt: skip
+        else:
+            table[op, device] = math.ceil(seconds * PICOSECONDS)
+    return table

@@ -1,0 +1,267 @@
+"""What must hold for every Program, whoever made it: a builder, an importer or a file.
+
+Everything behind this check may trust the columns (the native core indexes with them),
+so a hostile file is refused here. Each rule is one vectorised test that names a culprit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+
+from loadmaster.errors import BadProgram
+from loadmaster.program.labels import Labels
+from loadmaster.program.program import CANNOT_RUN, GIVEN, Program, TensorKind, TieKind
+from loadmaster.program.types import BITS
+from loadmaster.units import UNLIMITED
+
+
+def validate(program: Program) -> Program:
+    """Return the program, or raise `BadProgram` that names the object, the number, the remedy."""
+    _columns(program)
+    _names(program)
+    _sizes(program)
+    _accesses(program)
+    _dataflow(program)
+    _aliases_and_ties(program)
+    _loops(program)
+    _costs(program)
+    return program
+
+
+def _refuse(message: str, name: str, number: int | float | None, remedy: str) -> BadProgram:
+    return BadProgram(message, object=name, number=number, remedy=remedy)
+
+
+def _columns(p: Program) -> None:
+    lengths = {"op": p.n_ops, "tensor": p.n_tensors, "loop": len(p.loop_parent)}
+    lengths |= {"tie": len(p.tie_kind)}
+    for column in fields(Program):
+        value = getattr(p, column.name)
+        table = column.name.split("_")[0]
+        if (
+            isinstance(value, np.ndarray | Labels)
+            and table in lengths
+            and "shape" not in column.name
+        ):
+            if len(value) != lengths[table]:
+                raise _refuse(
+                    f"column '{column.name}' has {len(value)} rows and the table has {lengths[table]}",
+                    column.name, len(value), "give one row per " + table,
+                )  # fmt: skip
+        if isinstance(value, Labels) and len(value.codes):
+            if value.codes.min() < 0 or value.codes.max() >= len(value.values):
+                raise _refuse(f"column '{column.name}' has a code out of range", column.name,
+                              int(value.codes.max()), "save the program again")  # fmt: skip
+    if p.op_flops.shape != (p.n_ops, 3):
+        raise _refuse(
+            "column 'op_flops' must be [ops, 3]", "op_flops", None, "one column per class"
+        )
+    for name, entries, rows in (
+        ("read", len(p.read_tensor), p.n_ops),
+        ("write", len(p.write_tensor), p.n_ops),
+        ("tensor_shape", len(p.tensor_shape), p.n_tensors),
+    ):
+        start = getattr(p, f"{name}_start")
+        ends = len(start) == rows + 1 and start[0] == 0 and start[-1] == entries
+        if not ends or (np.diff(start) < 0).any():
+            raise _refuse(f"column '{name}_start' does not cut {entries} entries into {rows} rows",
+                          f"{name}_start", entries, "save the program again")  # fmt: skip
+    if len(p.read_bytes) != len(p.read_tensor) or len(p.write_bytes) != len(p.write_tensor):
+        raise _refuse(
+            "reads and writes need one byte count each", "read_bytes", None, "save it again"
+        )
+
+
+def _names(p: Program) -> None:
+    for what, names in (("op", p.op_name), ("tensor", p.tensor_name)):
+        if len(set(names)) != len(names):
+            seen: set[str] = set()
+            twice = next(n for n in names if n in seen or seen.add(n))  # type: ignore[func-returns-value]
+            raise _refuse(
+                f"two {what}s are named '{twice}'", twice, names.count(twice), "rename one"
+            )
+        if "" in names:
+            raise _refuse(f"{what} {names.index('')} has no name", what, names.index(""), "name it")
+
+
+def _sizes(p: Program) -> None:
+    for column, names, remedy in (
+        ("tensor_bytes", p.tensor_name, "give its bytes, at least 0"),
+        ("op_other_bytes", p.op_name, "give its bytes, at least 0"),
+    ):
+        value = getattr(p, column)
+        bad = np.flatnonzero(value < 0)
+        if len(bad):
+            name = names[bad[0]]
+            raise _refuse(f"{column.split('_')[0]} '{name}' has {value[bad[0]]} bytes",
+                          name, int(value[bad[0]]), remedy)  # fmt: skip
+    if (p.op_flops < 0).any():
+        op = int(np.argwhere(p.op_flops < 0)[0][0])
+        raise _refuse(f"op '{p.op_name[op]}' has {p.op_flops[op].min()} flops", p.op_name[op],
+                      int(p.op_flops[op].min()), "give at least 0")  # fmt: skip
+    for what, values in (
+        ("bytes of all tensors", p.tensor_bytes),
+        ("flops of all ops", p.op_flops),
+    ):
+        total = float(values.sum(dtype=np.float64))
+        if total > UNLIMITED:
+            raise _refuse(f"the {what} add up to {total:.4g}, above the limit 2^62",
+                          p.name, total, "check the shapes")  # fmt: skip
+    for dtype in p.tensor_dtype.values:
+        if dtype not in BITS:
+            raise _refuse(f"element type '{dtype}' is not known", dtype, None,
+                          f"use one of {', '.join(BITS)}")  # fmt: skip
+    kinds = p.tensor_kind
+    if len(kinds) and (kinds.min() < 0 or kinds.max() > max(TensorKind)):
+        raise _refuse("a tensor has an unknown kind", p.name, int(kinds.max()), "use TensorKind")
+
+
+def _accesses(p: Program) -> None:
+    for verb, tensors, sizes, ops in (
+        ("reads", p.read_tensor, p.read_bytes, p.read_op),
+        ("writes", p.write_tensor, p.write_bytes, p.write_op),
+    ):
+        bad = np.flatnonzero((tensors < 0) | (tensors >= p.n_tensors))
+        if len(bad):
+            op = p.op_name[ops[bad[0]]]
+            raise _refuse(f"op '{op}' {verb} tensor {tensors[bad[0]]} and there are {p.n_tensors}",
+                          op, int(tensors[bad[0]]), "add the tensor first")  # fmt: skip
+        bad = np.flatnonzero(sizes < 0)
+        if len(bad):
+            op = p.op_name[ops[bad[0]]]
+            raise _refuse(f"op '{op}' {verb} {sizes[bad[0]]} bytes of '{p.tensor_name[tensors[bad[0]]]}'",
+                          op, int(sizes[bad[0]]), "give at least 0")  # fmt: skip
+        if float(sizes.sum(dtype=np.float64)) > UNLIMITED:
+            raise _refuse(f"the bytes of all {verb} exceed 2^62", p.name, None, "check the shapes")
+
+
+def _dataflow(p: Program) -> None:
+    writes = np.bincount(p.write_tensor, minlength=p.n_tensors)
+    if (writes > 1).any():
+        tensor = int(np.argmax(writes))
+        name = p.tensor_name[tensor]
+        raise _refuse(f"tensor '{name}' is written by {writes[tensor]} ops", name,
+                      int(writes[tensor]), "give each its own tensor and tie them")  # fmt: skip
+    given = np.isin(p.tensor_kind, [int(kind) for kind in GIVEN])
+    bad = np.flatnonzero(given & (writes > 0))
+    if len(bad):
+        name, kind = p.tensor_name[bad[0]], TensorKind(p.tensor_kind[bad[0]]).name.lower()
+        raise _refuse(f"op '{p.op_name[p.producer[bad[0]]]}' writes '{name}', which is {kind}", name,
+                      int(bad[0]), "write a tensor of its own and tie it in place")  # fmt: skip
+    bad = np.flatnonzero(~given & (writes == 0))
+    if len(bad):
+        name = p.tensor_name[bad[0]]
+        raise _refuse(f"tensor '{name}' is read before any write: no op writes it", name, int(bad[0]),
+                      "make it an input, a weight or state, or add the op that writes it")  # fmt: skip
+    early = np.flatnonzero(p.producer[p.read_tensor] > p.read_op)
+    if len(early):
+        op, tensor = p.op_name[p.read_op[early[0]]], p.read_tensor[early[0]]
+        raise _refuse(
+            f"op '{op}' reads '{p.tensor_name[tensor]}' before op '{p.op_name[p.producer[tensor]]}' writes it",
+            op, int(p.read_op[early[0]]), "order the ops, or build(sort=True)",
+        )  # fmt: skip
+
+
+def _aliases_and_ties(p: Program) -> None:
+    alias = p.tensor_alias
+    if len(alias) and (
+        alias.min() < 0 or alias.max() >= p.n_tensors or (alias[alias] != alias).any()
+    ):
+        raise _refuse("column 'tensor_alias' must name the root of each view", "tensor_alias", None,
+                      "let a view's root be the tensor that owns the storage")  # fmt: skip
+    bad = np.flatnonzero(np.diff(p.read_start)[p.op_view] != 1)
+    if len(bad):
+        op = p.op_name[np.flatnonzero(p.op_view)[bad[0]]]
+        raise _refuse(f"view op '{op}' must read exactly one tensor", op, None, "make it a real op")
+    view_write = p.op_view[p.write_op]
+    is_view = alias != np.arange(p.n_tensors)
+    for bad, what in (
+        (np.flatnonzero(is_view & (p.producer < 0)), "is a view that no op makes"),
+        (p.write_tensor[~view_write & is_view[p.write_tensor]], "is a view that an op fills"),
+        (
+            p.write_tensor[view_write & ~is_view[p.write_tensor]],
+            "is made by a view op and has storage of its own",
+        ),
+    ):
+        if len(bad):
+            name = p.tensor_name[bad[0]]
+            raise _refuse(
+                f"tensor '{name}' {what}",
+                name,
+                int(bad[0]),
+                "let view ops, and no others, make views",
+            )
+    shown = p.read_tensor[p.read_start[p.write_op[view_write]]]
+    bad = np.flatnonzero(alias[p.write_tensor[view_write]] != alias[shown])
+    if len(bad):
+        name = p.tensor_name[p.write_tensor[view_write][bad[0]]]
+        raise _refuse(
+            f"view '{name}' shows another tensor than its op reads",
+            name,
+            int(bad[0]),
+            "alias what the op reads",
+        )
+    for i in range(len(p.tie_kind)):
+        kind, at = int(p.tie_kind[i]), int(p.tie_at[i])
+        limit = {0: p.n_ops, 1: p.n_loops, 2: 0}.get(kind, -1)
+        ends = (int(p.tie_source[i]), int(p.tie_target[i]))
+        if (
+            limit < 0
+            or not all(0 <= end < p.n_tensors for end in ends)
+            or not -1 <= at < max(limit, 0)
+        ):
+            raise _refuse(f"tie {i} is out of range", f"tie {i}", at, "tie tensors that exist")
+        if kind == TieKind.INPLACE and p.producer[ends[1]] != at:
+            name = p.tensor_name[ends[1]]
+            raise _refuse(f"in-place tensor '{name}' is not written by op {at}", name, at,
+                          "tie it at the op that writes it")  # fmt: skip
+
+
+def _loops(p: Program) -> None:
+    if (p.loop_trips < 1).any():
+        loop = int(np.argmin(p.loop_trips))
+        raise _refuse(f"loop {loop} has {p.loop_trips[loop]} trips", f"loop {loop}",
+                      int(p.loop_trips[loop]), "give at least 1")  # fmt: skip
+    if (p.loop_parent >= np.arange(p.n_loops)).any() or (p.n_loops and p.loop_parent.min() < -1):
+        raise _refuse(
+            "a loop must come after the loop around it", "loop_parent", None, "number them so"
+        )
+    if p.n_ops and (p.op_loop.min() < -1 or p.op_loop.max() >= p.n_loops):
+        raise _refuse(
+            "an op is in a loop that does not exist", "op_loop", int(p.op_loop.max()), "add it"
+        )
+    if p.n_loops:
+        total = float(np.prod(p.loop_trips.astype(np.float64)))
+        if total > UNLIMITED:
+            raise _refuse(f"the loops run {total:.4g} times, above the limit 2^62", p.name, total,
+                          "check the trip counts")  # fmt: skip
+    inside = np.zeros(p.n_ops, dtype=bool)
+    for loop in range(p.n_loops):
+        inside[:] = p.op_loop == loop
+        for child in range(loop + 1, p.n_loops):
+            if _within(p, child, loop):
+                inside |= p.op_loop == child
+        rows = np.flatnonzero(inside)
+        if len(rows) and rows[-1] - rows[0] + 1 != len(rows):
+            raise _refuse(f"loop {loop} is interrupted by op '{p.op_name[rows[0] + int(np.argmin(inside[rows[0]:]))]}'",
+                          f"loop {loop}", len(rows), "keep the ops of a loop together")  # fmt: skip
+
+
+def _within(p: Program, loop: int, outer: int) -> bool:
+    while loop >= 0 and loop != outer:
+        loop = int(p.loop_parent[loop])
+    return loop == outer
+
+
+def _costs(p: Program) -> None:
+    if p.costs is None:
+        return
+    if p.costs.ndim != 2 or p.costs.shape[0] != p.n_ops:
+        raise _refuse("the cost table must be [ops, devices]", "costs", None, "give one row per op")
+    bad = np.argwhere((p.costs < -1) | (p.costs > CANNOT_RUN))
+    if len(bad):
+        op = p.op_name[bad[0][0]]
+        raise _refuse(f"op '{op}' costs {p.costs[tuple(bad[0])]} ps", op, int(p.costs[tuple(bad[0])]),
+                      "give seconds from 0 up")  # fmt: skip
