@@ -1,0 +1,119 @@
+"""Machines by name: the presets in this folder, their variants, TOML files and `arena:SIZE`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+
+from loadmaster.errors import BadMachine, nearest
+from loadmaster.machine.machine import Link, Machine
+from loadmaster.machine.toml import parse_machine
+from loadmaster.units import parse_bytes
+
+VARIANTS = {
+    "free": "transfers never wait for each other",
+    "duplex": "one engine per memory for both directions",
+    "bus": "one engine for the whole machine",
+}
+"""Suffixes of any machine with links, to see how much a result owes to the channel rule."""
+
+
+def preset_names() -> list[str]:
+    """The presets, sorted."""
+    folder = resources.files("loadmaster.machine") / "presets"
+    return sorted(
+        file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml")
+    )
+
+
+def preset_text(name: str) -> str:
+    """The TOML of a preset."""
+    if name not in preset_names():
+        raise BadMachine(
+            f"there is no machine '{name}'{nearest(name, preset_names())}",
+            object=name,
+            remedy="see 'loadmaster machines', or give a TOML file or arena:SIZE",
+        )
+    return (resources.files("loadmaster.machine") / "presets" / f"{name}.toml").read_text(
+        encoding="utf-8"
+    )
+
+
+@lru_cache(maxsize=64)
+def load_machine(name: str) -> Machine:
+    """A preset, a variant of one ('p100x4-bus'), a TOML file or 'arena:256KiB'."""
+    if name.startswith("arena:"):
+        return _arena(name)
+    if name in preset_names():
+        return parse_machine(preset_text(name), name, preset_text)
+    stem, _, suffix = name.rpartition("-")
+    if suffix in VARIANTS and stem in preset_names():
+        return _variant(load_machine(stem), suffix)
+    if name.endswith(".toml") or "/" in name or Path(name).exists():
+        return read_machine(Path(name))
+    preset_text(name)  # raises with the nearest name
+    raise AssertionError("unreachable")
+
+
+def read_machine(path: Path) -> Machine:
+    """A machine from a TOML file; its `base` may be a preset or a file beside it."""
+
+    def find_base(name: str) -> str:
+        beside = path.parent / name
+        return beside.read_text(encoding="utf-8") if beside.is_file() else preset_text(name)
+
+    try:
+        if path.stat().st_size > 4 * 2**20:
+            raise BadMachine(
+                f"machine '{path}' is larger than 4 MiB", object=str(path), remedy="check the file"
+            )
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise BadMachine(
+            f"machine '{path}' can't be read: {reason}", object=str(path), remedy="check the path"
+        ) from None
+    return parse_machine(text, str(path), find_base)
+
+
+def _variant(machine: Machine, suffix: str) -> Machine:
+    def engines(link: Link) -> tuple[str, ...]:
+        if suffix == "free":
+            return ()
+        return ("bus",) if suffix == "bus" else (f"port.{link.source}", f"port.{link.target}")
+
+    links = tuple(replace(link, engines=engines(link)) for link in machine.links)
+    return replace(machine, name=f"{machine.name}-{suffix}", links=links, text="")
+
+
+def _arena(name: str) -> Machine:
+    # One memory of the given size for all but the weights, which lie in a memory without limit.
+    size = name.removeprefix("arena:")
+    try:
+        capacity = parse_bytes(size, "capacity")
+    except ValueError as error:
+        raise BadMachine(
+            f"machine '{name}': {error}", object=name, remedy="write arena:256KiB"
+        ) from None
+    if not re.fullmatch(r"[0-9A-Za-z._]+", size) or capacity < 1:
+        raise BadMachine(f"machine '{name}' has no size", object=name, remedy="write arena:256KiB")
+    text = f"""
+name = "arena"
+description = "one arena for all but the weights; times mean nothing on it"
+[[memory]]
+name = "arena"
+capacity = {capacity}
+bandwidth = "1GB/s"
+[[memory]]
+name = "flash"
+capacity = "unlimited"
+bandwidth = "1GB/s"
+[[device]]
+name = "core"
+matrix = "1Gflop/s"
+vector = "1Gflop/s"
+"""
+    return parse_machine(text, name, preset_text)
