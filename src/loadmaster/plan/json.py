@@ -1,0 +1,230 @@
+"""A Plan as JSON: indices decide, names are carried for reading, both must agree."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from loadmaster.errors import BadPlan, nearest
+from loadmaster.machine.machine import Machine
+from loadmaster.plan.plan import QUEUES, TIES, WHOLE, Plan
+from loadmaster.program.program import Program
+
+FORMAT = 1
+_MOST_BYTES = 2**30
+
+
+def plan_to_json(plan: Plan, program: Program, machine: Machine) -> str:
+    """The plan with the names and hashes of what it belongs to."""
+    memory = [m.name for m in machine.memories]
+    document: dict[str, Any] = {
+        "loadmaster_plan": FORMAT,
+        "program": {"name": program.name, "hash": program.hash},
+        "machine": {"name": machine.name, "hash": machine.hash},
+        "queue": plan.queue,
+        "tie": plan.tie,
+    }
+    for key in ("device", "order", "fusion", "priority"):
+        column = getattr(plan, key)
+        document[key] = None if column is None else column.tolist()
+    document["residencies"] = [
+        {"tensor": r.tensor, "name": program.tensor_name[r.tensor], "memory": memory[r.memory],
+         "offset": r.offset, "first": r.first, "last": r.last}
+        for r in plan.residency_rows
+    ]  # fmt: skip
+    document["copies"] = [
+        {"tensor": c.tensor, "name": program.tensor_name[c.tensor], "from": memory[c.source],
+         "to": memory[c.target], "issued_after": c.issued_after, "needed_by": c.needed_by,
+         "bytes": None if c.low == WHOLE else [c.low, c.high]}
+        for c in plan.copy_rows
+    ]  # fmt: skip
+    document["transfers"] = None if plan.transfers is None else plan.transfers.tolist()
+    return json.dumps(document, indent=None, separators=(", ", ": "))
+
+
+def save_plan(plan: Plan, program: Program, machine: Machine, path: str | Path) -> None:
+    """Write to a temporary file, then rename."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(plan_to_json(plan, program, machine) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load_plan(path: str | Path, program: Program, machine: Machine) -> Plan:
+    """Read a plan file for this program and machine."""
+    path = Path(path)
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise BadPlan(
+                f"plan '{path}' is larger than 1 GiB", object=str(path), remedy="check the file"
+            )
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BadPlan(f"plan '{path}' can't be read: {error.strerror}", object=str(path),
+                      remedy="check the path") from None  # fmt: skip
+    except UnicodeDecodeError:
+        raise BadPlan(
+            f"plan '{path}' is not text", object=str(path), remedy="give a plan's JSON file"
+        ) from None
+    return plan_from_json(text, program, machine, str(path))
+
+
+def plan_from_json(text: str, program: Program, machine: Machine, where: str = "plan") -> Plan:
+    """Parse a plan; every error names the entry, the value and what would be right."""
+    read = _Reader(where, program, machine)
+    try:
+        document = json.loads(text, parse_constant=lambda name: math.nan)
+    except (ValueError, RecursionError) as error:
+        raise read.error(f"it is not JSON: {error}", "give a plan's JSON file") from None
+    if not isinstance(document, dict) or document.get("loadmaster_plan") != FORMAT:
+        raise read.error(f"it is no plan of format {FORMAT}", "make it with 'loadmaster plan'")
+    for what, ours in (("program", program), ("machine", machine)):
+        theirs = document.get(what)
+        claimed = theirs.get("hash") if isinstance(theirs, dict) else None
+        if claimed is not None and claimed != ours.hash:
+            raise read.error(f"it belongs to another {what} ('{theirs.get('name')}')",
+                             f"give the {what} it was made for", str(claimed)[:12])  # fmt: skip
+    return Plan.of(
+        device=read.column(document, "device", len(machine.devices)),
+        order=read.column(document, "order", program.n_ops),
+        fusion=read.column(document, "fusion", program.n_ops, least=-1),
+        priority=read.priority(document),
+        queue=read.choice(document, "queue", QUEUES),
+        tie=read.choice(document, "tie", TIES),
+        residencies=[
+            read.residency(entry, i)
+            for i, entry in enumerate(read.entries(document, "residencies"))
+        ],
+        copies=[read.copy(entry, i) for i, entry in enumerate(read.entries(document, "copies"))],
+        transfers=read.transfers(document),
+    )
+
+
+class _Reader:
+    def __init__(self, where: str, program: Program, machine: Machine) -> None:
+        self.where, self.program, self.machine = where, program, machine
+        self.memories = [memory.name for memory in machine.memories]
+
+    def error(self, what: str, remedy: str, number: Any = None) -> BadPlan:
+        return BadPlan(
+            f"plan '{self.where}': {what}", object=self.where, number=number, remedy=remedy
+        )
+
+    def choice(self, document: dict[str, Any], key: str, allowed: tuple[str, ...]) -> str:
+        value = document.get(key, allowed[0])
+        if value not in allowed:
+            raise self.error(f"{key} is {value!r}", f"use {', '.join(allowed)}")
+        return str(value)
+
+    def column(
+        self, document: dict[str, Any], key: str, limit: int, least: int = 0
+    ) -> list[int] | None:
+        values = document.get(key)
+        if values is None:
+            return None
+        if not isinstance(values, list) or len(values) != self.program.n_ops:
+            raise self.error(
+                f"'{key}' must have {self.program.n_ops} entries, one per op",
+                "write null to leave it out",
+            )
+        for i, value in enumerate(values):
+            if type(value) is not int or not least <= value < limit:
+                raise self.error(f"'{key}' of op '{self.program.op_name[i]}' is {value!r}",
+                                 f"give a whole number from {least} to {limit - 1}", str(value))  # fmt: skip
+        return values
+
+    def priority(self, document: dict[str, Any]) -> list[float] | None:
+        values = document.get("priority")
+        if values is None:
+            return None
+        if not isinstance(values, list) or len(values) != self.program.n_ops:
+            raise self.error(
+                f"'priority' must have {self.program.n_ops} entries", "write null to leave it out"
+            )
+        for i, value in enumerate(values):
+            if type(value) not in (int, float) or not math.isfinite(value):
+                raise self.error(
+                    f"'priority' of op '{self.program.op_name[i]}' is {value!r}",
+                    "give a finite number",
+                )
+        return values
+
+    def entries(self, document: dict[str, Any], key: str) -> list[dict[str, Any]]:
+        entries = document.get(key) or []
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise self.error(f"'{key}' must be a list of objects", "see docs/plan.md")
+        return entries
+
+    def residency(self, entry: dict[str, Any], i: int) -> tuple[int, ...]:
+        what = f"residency {i}"
+        n = self.program.n_ops
+        return (self.tensor(entry, what), self.memory(entry, "memory", what), self.number(entry, "offset", what, -1, 2**62),
+                self.number(entry, "first", what, -1, n - 1), self.number(entry, "last", what, 0, n - 1))  # fmt: skip
+
+    def copy(self, entry: dict[str, Any], i: int) -> tuple[int, ...]:
+        what = f"copy {i}"
+        n = self.program.n_ops
+        low, high = WHOLE, WHOLE
+        if entry.get("bytes") is not None:
+            bounds = entry["bytes"]
+            if not isinstance(bounds, list) or len(bounds) != 2:
+                raise self.error(f"{what} has bytes {bounds!r}", "give [low, high] or null")
+            pair = {"low": bounds[0], "high": bounds[1]}
+            low, high = (self.number(pair, key, what, 0, 2**62) for key in ("low", "high"))
+        return (self.tensor(entry, what), self.memory(entry, "from", what), self.memory(entry, "to", what),
+                self.number(entry, "issued_after", what, -1, n - 1), self.number(entry, "needed_by", what, 0, n),
+                low, high)  # fmt: skip
+
+    def transfers(self, document: dict[str, Any]) -> list[tuple[int, int]] | None:
+        rows = document.get("transfers")
+        if rows is None:
+            return None
+        limits = (self.program.n_tensors, len(self.machine.devices))
+        if not isinstance(rows, list):
+            raise self.error("'transfers' must be a list", "write null to leave it out")
+        for i, row in enumerate(rows):
+            if not isinstance(row, list) or len(row) != 2 or any(
+                type(value) is not int or not 0 <= value < limit for value, limit in zip(row, limits, strict=True)
+            ):  # fmt: skip
+                raise self.error(f"transfer {i} is {row!r}", "give [tensor, device]")
+        return [tuple(row) for row in rows]
+
+    def tensor(self, entry: dict[str, Any], what: str) -> int:
+        names = self.program.tensor_name
+        number, name = entry.get("tensor"), entry.get("name")
+        if number is None and isinstance(name, str):
+            if name not in names:
+                raise self.error(f"{what} refers to the unknown tensor '{name}'{nearest(name, names)}",
+                                 "name a tensor of the program", name)  # fmt: skip
+            return names.index(name)
+        if type(number) is not int or not 0 <= number < len(names):
+            raise self.error(f"{what} refers to the unknown tensor {number!r}",
+                             f"give a number from 0 to {len(names) - 1}", str(number))  # fmt: skip
+        if name is not None and name != names[number]:
+            raise self.error(f"{what} calls tensor {number} '{name}' and it is '{names[number]}'",
+                             "correct the name or leave it out", number)  # fmt: skip
+        return number
+
+    def memory(self, entry: dict[str, Any], key: str, what: str) -> int:
+        name = entry.get(key)
+        if name not in self.memories:
+            raise self.error(
+                f"{what} refers to the unknown memory {name!r}", f"use {', '.join(self.memories)}"
+            )
+        return self.memories.index(str(name))
+
+    def number(self, entry: dict[str, Any], key: str, what: str, least: int, most: int) -> int:
+        value = entry.get(key)
+        if type(value) is not int or not least <= value <= most:
+            raise self.error(
+                f"{what} has {key} {value!r}",
+                f"give a whole number from {least} to {most}",
+                str(value),
+            )
+        return int(value)
