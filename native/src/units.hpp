@@ -1,0 +1,35 @@
+// Exact integer arithmetic on picoseconds and bytes.
+#pragma once
+
+#include <cstdint>
+
+namespace loadmaster {
+
+using i8 = std::int8_t;
+using i32 = std::int32_t;
+using i64 = std::int64_t;
+using u64 = std::uint64_t;
+
+// Every time and every sum of times stays below this: larger ones stick to it, so that hostile
+// sizes give a huge time and never an overflow.
+inline constexpr i64 kForever = (i64{1} << 62) - 1;
+
+// amount / rate in picoseconds, rounded up; kForever where that is too large.
+i64 ceil_time(i64 amount, i64 rate);
+
+// ceil(a * b / c), saturating; c > 0, a and b not negative.
+i64 scaled(i64 a, i64 b, i64 c);
+
+// a + b, saturating at kForever; both not negative and at most kForever.
+inline i64 plus(i64 a, i64 b) {
+  const i64 sum = a + b;
+  return sum > kForever ? kForever : sum;
+}
+
+// a * b, saturating.
+inline i64 times(i64 a, i64 b) { return scaled(a, b, 1); }
+
+// size rounded up to a multiple of alignment.
+inline i64 aligned(i64 size, i64 alignment) { return (size + alignment - 1) / alignment * alignment; }
+
+}  // namespace loadmaster

@@ -1,0 +1,221 @@
+// Native tests without Python, so that they run under the sanitizers: exact arithmetic, the static
+// path against the engine, and random plans of every kind (no crash, no overflow, sane results).
+// What the numbers must be is tested from Python against the slow reference.
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <random>
+
+#include "model.hpp"
+#include "parallel.hpp"
+#include "static_map.hpp"
+
+using namespace loadmaster;
+
+namespace {
+
+int checks = 0;
+
+#define CHECK(condition)                                                  \
+  do {                                                                    \
+    ++checks;                                                             \
+    if (!(condition)) {                                                   \
+      std::printf("%s:%d: failed: %s\n", __FILE__, __LINE__, #condition); \
+      std::exit(1);                                                       \
+    }                                                                     \
+  } while (false)
+
+class Random {
+ public:
+  explicit Random(unsigned seed) : engine_(seed) {}
+  i64 below(i64 limit) { return std::uniform_int_distribution<i64>(0, limit - 1)(engine_); }
+  bool chance(double p) { return std::uniform_real_distribution<double>(0, 1)(engine_) < p; }
+  template <class T>
+  void shuffle(std::vector<T>& values) {
+    std::shuffle(values.begin(), values.end(), engine_);
+  }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+// A random chain-like program: op i writes tensor i and reads earlier ones, weights and an input.
+Model random_model(Random& rng, int devices, bool idle) {
+  Model m;
+  m.ops = static_cast<i32>(1 + rng.below(12));
+  const i32 weights = static_cast<i32>(rng.below(4));
+  m.tensors = m.ops + weights + 1;
+  m.access.rows.start.push_back(0);
+  const auto access = [&](i32 tensor, bool write) {
+    m.access.tensor.push_back(tensor);
+    m.access.bytes.push_back(rng.below(200));
+    m.access.write.push_back(write);
+  };
+  for (i32 op = 0; op < m.ops; ++op) {
+    for (i32 t = 0; t < m.tensors; ++t)
+      if ((t < op || t >= m.ops) && rng.chance(0.3)) access(t, false);
+    access(op, true);
+    m.access.rows.start.push_back(static_cast<i64>(m.access.tensor.size()));
+  }
+  m.view.assign(m.ops, 0);
+  m.view_root.assign(m.ops, -1);
+  m.loop.assign(m.ops, -1);
+  m.repeat.assign(m.ops, 1);
+  m.group.assign(m.ops, -1);
+  m.root.resize(m.tensors);
+  std::iota(m.root.begin(), m.root.end(), 0);
+  m.place = m.root;
+  for (i32 op = 0; op < m.ops; ++op) m.other_bytes.push_back(rng.chance(0.2) ? rng.below(50) : 0);
+  for (i32 t = 0; t < m.tensors; ++t) {
+    const Role role = t < m.ops ? (rng.chance(0.2) ? Role::kOutput : Role::kActivation)
+                                : (t == m.tensors - 1 ? Role::kInput : Role::kWeight);
+    m.size.push_back(rng.chance(0.02) ? kForever / 64 : rng.below(200));
+    m.role.push_back(static_cast<i8>(role));
+    m.output.push_back(role == Role::kOutput);
+    m.writer.push_back(t < m.ops ? t : -1);
+  }
+  m.place_size = m.size;
+  m.tied.assign(m.tensors, 0);
+  m.tensor_group.assign(m.tensors, -1);
+  for (int d = 0; d < devices; ++d) {
+    m.memories.push_back(
+        {rng.below(400), 1 + rng.below(50), 1 + rng.below(50), rng.below(3), 1 + rng.below(16)});
+    m.memories.push_back({1000, 1 + rng.below(10), 1 + rng.below(10), 0, 1});
+    m.devices.push_back({{2 * d, 2 * d + 1}, rng.below(100)});
+  }
+  const i32 memories = m.memory_count();
+  m.link_between.assign(memories * memories, -1);
+  for (i32 a = 0; a < memories; ++a)
+    for (i32 b = 0; b < memories; ++b) {
+      if (a == b) continue;
+      m.link_between[a * memories + b] = static_cast<i32>(m.links.size());
+      m.links.push_back({a, b, 1 + rng.below(20), rng.below(5), {a, memories + b}});
+    }
+  m.engines = 2 * memories;
+  m.parallel_ports = rng.chance(0.5);
+  m.overlap = rng.chance(0.5) ? 50'000 : 0;
+  m.idle_copies = idle;
+  m.compute.resize(static_cast<std::size_t>(m.ops) * devices);
+  for (i64& time : m.compute) time = rng.below(1'000'000);
+  m.named.assign(m.compute.size(), 0);
+  for (i8& named : m.named) named = rng.chance(0.1);
+  m.prepare();
+  return m;
+}
+
+void exact_arithmetic() {
+  CHECK(ceil_time(0, 7) == 0);
+  CHECK(ceil_time(1, 3) == 333'333'333'334);
+  CHECK(ceil_time(kForever, 1) == kForever);
+  CHECK(scaled(kForever, kForever, kForever) == kForever);
+  CHECK(plus(kForever, kForever) == kForever);
+  CHECK(aligned(65, 64) == 128 && aligned(0, 64) == 0);
+}
+
+// A whole-life mapping gives the same time and peaks in the static path and in the engine, and the
+// number of threads changes nothing.
+void static_equals_engine() {
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    Random rng(seed);
+    const Model m = random_model(rng, 1, false);
+    const StaticMap map(m);
+    constexpr i64 kMaps = 70;
+    std::vector<i8> memory(kMaps * m.tensors);
+    for (i8& where : memory) where = static_cast<i8>(rng.below(3) - 1);
+    std::vector<i64> total(kMaps), peak(kMaps * 2), total4(kMaps), peak4(kMaps * 2);
+    map.evaluate(memory.data(), kMaps, total.data(), peak.data(), 1);
+    map.evaluate(memory.data(), kMaps, total4.data(), peak4.data(), 4);
+    CHECK(total == total4 && peak == peak4);
+    std::vector<i64> residencies;
+    for (i32 t = 0; t < m.tensors; ++t) {
+      if (memory[t] < 0 || m.input(t)) continue;
+      i64 last = m.persistent(t) || m.output[t] ? m.ops - 1 : t;
+      for (i64 i = m.reader_rows.begin(t); i < m.reader_rows.end(t); ++i)
+        last = std::max<i64>(last, m.reader[i]);
+      residencies.insert(residencies.end(), {t, memory[t], -1, m.persistent(t) ? -1 : t, last});
+    }
+    PlanView plan;
+    plan.residencies = residencies.data();
+    plan.residency_count = static_cast<i64>(residencies.size() / 5);
+    const Outcome outcome = simulate(m, plan);
+    CHECK(outcome.fault == Fault::kNone);
+    CHECK(outcome.total == total[0]);
+    CHECK(outcome.peak[0] == peak[0] && outcome.peak[1] == peak[1]);
+  }
+}
+
+// Random plans of every kind run to an end or to a fault, and what they report hangs together.
+void random_plans() {
+  for (unsigned seed = 0; seed < 2'000; ++seed) {
+    Random rng(10'000 + seed);
+    const int devices = static_cast<int>(1 + rng.below(3));
+    const bool idle = devices == 1 && rng.chance(0.4);
+    const Model m = random_model(rng, devices, idle);
+    std::vector<i32> device(m.ops), fusion(m.ops), order(m.ops);
+    std::vector<double> priority(m.ops);
+    std::vector<i64> residencies, copies;
+    std::iota(order.begin(), order.end(), 0);
+    if (rng.chance(0.1)) rng.shuffle(order);
+    for (i32 op = 0; op < m.ops; ++op) {
+      device[op] = static_cast<i32>(rng.below(devices));
+      fusion[op] = rng.chance(0.4) ? static_cast<i32>(rng.below(m.ops)) : -1;
+      priority[op] = static_cast<double>(rng.below(3));
+    }
+    PlanView plan;
+    if (rng.chance(0.8)) plan.device = device.data();
+    if (rng.chance(0.5)) plan.fusion = fusion.data();
+    plan.order = order.data();
+    plan.priority = priority.data();
+    plan.queue = idle ? 0 : static_cast<i32>(rng.below(4));
+    plan.critical_path = rng.chance(0.5);
+    if (plan.queue == 0) {
+      for (i64 i = rng.below(6); i > 0; --i)
+        residencies.insert(residencies.end(),
+                           {rng.below(m.tensors), rng.below(m.memory_count()), rng.below(300) - 1,
+                            rng.below(m.ops + 1) - 1, rng.below(m.ops)});
+      for (i64 i = rng.below(5); i > 0; --i) {
+        const i64 source = rng.below(m.memory_count()), issued = rng.below(m.ops + 1) - 1;
+        const i64 target = (source + 1 + rng.below(m.memory_count() - 1)) % m.memory_count();
+        copies.insert(copies.end(), {rng.below(m.tensors), source, target, issued,
+                                     issued + 1 + rng.below(m.ops - issued), -1, -1});
+      }
+      plan.residencies = residencies.data();
+      plan.residency_count = static_cast<i64>(residencies.size() / 5);
+      plan.copies = copies.data();
+      plan.copy_count = static_cast<i64>(copies.size() / 7);
+    }
+    const Outcome first = simulate(m, plan), again = simulate(m, plan);
+    CHECK(first.fault == again.fault && first.total == again.total && first.op_start == again.op_start);
+    if (first.fault != Fault::kNone || first.total == kForever) continue;  // hostile sizes stick there
+    for (i32 op = 0; op < m.ops; ++op) {
+      CHECK(first.op_start[op] >= 0 && first.op_end[op] > first.op_start[op]);
+      CHECK(first.op_end[op] <= first.total);
+    }
+    for (std::size_t i = 0; i < first.copy_end.size(); ++i) CHECK(first.copy_end[i] >= first.copy_start[i]);
+    for (i32 memory = 0; memory < m.memory_count(); ++memory)
+      CHECK((first.first_over[memory] >= 0) == (first.peak[memory] > m.memories[memory].capacity));
+    // The order in which things started is a plan of its own that gives the same times.
+    if (plan.queue == 0 || idle) continue;
+    std::vector<i32> replay(m.ops);
+    std::iota(replay.begin(), replay.end(), 0);
+    std::stable_sort(replay.begin(), replay.end(),
+                     [&](i32 a, i32 b) { return first.op_start[a] < first.op_start[b]; });
+    PlanView fixed = plan;
+    fixed.order = replay.data();
+    fixed.queue = 0;
+    const Outcome replayed = simulate(m, fixed);
+    CHECK(replayed.fault == Fault::kNone && replayed.total == first.total &&
+          replayed.op_start == first.op_start);
+    CHECK(replayed.peak == first.peak);
+  }
+}
+
+}  // namespace
+
+int main() {
+  exact_arithmetic();
+  static_equals_engine();
+  random_plans();
+  std::printf("%d passed, 0 failed\n", checks);
+  return 0;
+}
