@@ -1,0 +1,277 @@
+"""JAX functions as Programs: traced over shapes, nothing is computed.
+
+    program = import_jax(step, (params, batch), name="step")
+
+The jaxpr is walked (`jax_walk`), it is decided which values share a place (`jax_places`),
+and the nodes become ops (`jax_emit`). Scopes are the user's `jax.named_scope`s; an
+iteration of an unrolled scan adds `t0`, `t1`, … .
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import inspect
+import re
+import sys
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from loadmaster.errors import BadProgram, nearest, require
+from loadmaster.program.build import Builder
+from loadmaster.program.importers.jax_emit import Emitter
+from loadmaster.program.importers.jax_places import Places
+from loadmaster.program.importers.jax_walk import Walk
+from loadmaster.program.program import Program, TensorKind
+from loadmaster.program.types import BITS, from_numpy
+
+_SHOWN = 8
+"""Loops that one warning names."""
+_SPEC = re.compile(r"(\w+)\[([\d,\s]*)\]")
+
+
+def import_jax(
+    function: Any,
+    args: Sequence[Any],
+    *,
+    name: str,
+    weights: Sequence[int] | None = None,
+    state: Sequence[int] = (),
+    updates: Mapping[int, int] | None = None,
+    group_scope: str | None = None,
+    strict: bool = False,
+    trips: Mapping[str, int] | None = None,
+    unroll_limit: int = 20_000,
+) -> Program:
+    """Trace `function` over `args` (pytrees of `jax.ShapeDtypeStruct` or arrays).
+
+    `weights` and `state` are positions of arguments; the rest are inputs. The default
+    weight is argument 0 if it is a dict or another pytree. `updates` maps the position
+    of an argument to that of the result that takes its place, leaf by leaf. With
+    `group_scope="update"`, the ops in scope `update/NAME` and the arguments whose new
+    values they make are one hard group. `trips` gives the counts of loops of unknown
+    length by name. Loops of up to `unroll_limit` ops in all are unrolled.
+    """
+    jax = require("jax", "agents")
+    leaves = _leaves(jax, function, args, weights, state)
+    with _no_collection():
+        jitted = function if hasattr(function, "trace") else jax.jit(function)
+        traced = jitted.trace(*args)
+        walk = Walk(trips=trips or {}, unroll_limit=unroll_limit)
+        return _program(jax, traced, walk, name, leaves, updates or {}, group_scope, strict)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Hundreds of thousands of new objects that all stay: searching them for garbage doubles the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _program(
+    jax: Any,
+    traced: Any,
+    walk: Walk,
+    name: str,
+    leaves: list[list[tuple[str, TensorKind]]],
+    updates: Mapping[int, int],
+    group_scope: str | None,
+    strict: bool,
+) -> Program:
+    arguments, results = walk.program(traced.jaxpr)
+    flat = [leaf for group in leaves for leaf in group]
+    if len(arguments) != len(flat):
+        raise BadProgram(
+            f"'{name}' traces {len(arguments)} arrays and its arguments hold {len(flat)}",
+            object=name, number=len(arguments), remedy="bind static arguments before the import",
+        )  # fmt: skip
+    pairs = _pairs(jax, traced, leaves, arguments, updates)
+    pairs += _donated(jax, traced, walk, arguments, results, pairs)
+    constants = [value for value, _ in walk.constants.values()]
+    places = Places(walk, [*arguments, *constants], [source for source, _ in pairs], results)
+    places.settle(pairs)
+    given = [(value, *leaf) for value, leaf in zip(arguments, flat, strict=True)]
+    given += [(value, f"const{i}", TensorKind.WEIGHT) for i, value in enumerate(constants)]
+    build = Builder(name, order_source="trace")
+    Emitter(build, places, given, group_scope).run(pairs, strict=strict)
+    _warn(build, walk)
+    return build.build()
+
+
+def import_jax_spec(spec: str, arg_specs: Sequence[str], **options: Any) -> Program:
+    """`import_jax` for 'module:function' from the current directory, arguments as 'f32[8,128]'."""
+    jax = require("jax", "agents")
+    module_name, _, function_name = spec.partition(":")
+    if not module_name or not function_name:
+        raise BadProgram(f"'{spec}' names no function", object=spec, remedy="write module:function")
+    args = [_argument(jax, text) for text in arg_specs]
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise BadProgram(f"module '{module_name}' can't be imported: {error}", object=module_name,
+                         remedy="run this where the module is") from error  # fmt: skip
+    finally:
+        sys.path.remove(here)
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        known = [key for key, value in vars(module).items() if callable(value)]
+        raise BadProgram(
+            f"module '{module_name}' has no function '{function_name}'{nearest(function_name, known)}",
+            object=spec, remedy="check the name",
+        )  # fmt: skip
+    options.setdefault("name", function_name)
+    try:
+        return import_jax(function, args, **options)
+    except (TypeError, ValueError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise BadProgram(
+            f"'{spec}' does not take {', '.join(arg_specs) or 'no arguments'}: {reason}",
+            object=spec, number=len(args), remedy="give the arguments that the function takes",
+        ) from error  # fmt: skip
+
+
+def _argument(jax: Any, text: str) -> Any:
+    match = _SPEC.fullmatch(text.strip())
+    names = {from_numpy(str(dtype)): dtype for dtype in _dtypes(jax)}
+    if not match or match[1] not in names:
+        known = match[1] if match else ""
+        raise BadProgram(f"'{text}' is no array type{nearest(known, list(names)) if known else ''}",
+                         object=text, remedy="write it like f32[8,128] or i32[]")  # fmt: skip
+    shape = tuple(int(size) for size in match[2].split(",") if size.strip())
+    return jax.ShapeDtypeStruct(shape, names[match[1]])
+
+
+def _dtypes(jax: Any) -> list[Any]:
+    numpy = jax.numpy
+    names = ["bool_", "bfloat16", "float16", "float32", "float64", "complex64", "complex128"]
+    names += [f"{sign}int{bits}" for sign in ("", "u") for bits in (4, 8, 16, 32, 64)]
+    names += ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"]
+    dtypes = [numpy.dtype(getattr(numpy, name)) for name in names if hasattr(numpy, name)]
+    return [dtype for dtype in dtypes if from_numpy(str(dtype)) in BITS]
+
+
+def _leaves(
+    jax: Any,
+    function: Any,
+    args: Sequence[Any],
+    weights: Sequence[int] | None,
+    state: Sequence[int],
+) -> list[list[tuple[str, TensorKind]]]:
+    """Names and kinds of the arrays of each argument."""
+    tree = jax.tree_util
+    if weights is None:
+        weights = [0] if args and not tree.all_leaves([args[0]]) else []
+    for position in (*weights, *state):
+        if not 0 <= position < len(args):
+            raise BadProgram(f"there is no argument {position}", object="arguments", number=position,
+                             remedy=f"give positions from 0 to {len(args) - 1}")  # fmt: skip
+    kinds = dict.fromkeys(weights, TensorKind.WEIGHT) | dict.fromkeys(state, TensorKind.STATE)
+    rows = []
+    for position, (label, arg) in enumerate(
+        zip(_argument_names(function, len(args)), args, strict=True)
+    ):
+        kind = kinds.get(position, TensorKind.INPUT)
+        paths = [path for path, _ in tree.tree_flatten_with_path(arg)[0]]
+        names = [
+            ".".join([label, *(tree.keystr((key,), simple=True) for key in path)]) for path in paths
+        ]
+        rows.append([(leaf, kind) for leaf in names])
+    return rows
+
+
+def _argument_names(function: Any, count: int) -> list[str]:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return [names[i] if i < len(names) else f"arg{i}" for i in range(count)]
+
+
+def _pairs(
+    jax: Any,
+    traced: Any,
+    leaves: Sequence[Sequence[Any]],
+    arguments: Sequence[int],
+    updates: Mapping[int, int],
+) -> list[tuple[int, int]]:
+    """(value of an argument, number of the result that takes its place), leaf by leaf."""
+    if not updates:
+        return []
+    tree = jax.tree_util
+    results = traced.out_info
+    results = list(results) if isinstance(results, tuple | list) else [results]
+    groups = [tree.tree_leaves(result) for result in results]
+    pairs: list[tuple[int, int]] = []
+    for argument, result in updates.items():
+        if not (0 <= argument < len(leaves) and 0 <= result < len(groups)):
+            raise BadProgram(f"there is no argument {argument} or no result {result} to update",
+                             object="updates", number=argument, remedy="check the positions")  # fmt: skip
+        start = sum(len(group) for group in leaves[:argument])
+        first = sum(len(group) for group in groups[:result])
+        old = arguments[start : start + len(leaves[argument])]
+        structures = [tree.tree_structure(t) for t in (_subtree(traced, argument), results[result])]
+        if structures[0] != structures[1]:
+            raise BadProgram(
+                f"argument {argument} and result {result} differ in structure", object="updates",
+                number=argument, remedy="update an argument by a result with the same leaves",
+            )  # fmt: skip
+        pairs += [(value, first + number) for number, value in enumerate(old)]
+    return pairs
+
+
+def _subtree(traced: Any, argument: int) -> Any:
+    return traced.args_info[0][argument]
+
+
+def _donated(
+    jax: Any,
+    traced: Any,
+    walk: Walk,
+    arguments: Sequence[int],
+    results: Sequence[int],
+    pairs: Sequence[tuple[int, int]],
+) -> list[tuple[int, int]]:
+    """Donated arguments go to results of the same type, in order, as JAX does it."""
+    infos = jax.tree_util.tree_leaves(traced.args_info)
+    paired = {source for source, _ in pairs}
+    waiting: dict[Any, deque[int]] = defaultdict(deque)
+    for value, info in zip(arguments, infos, strict=True):
+        if info.donated and value not in paired:
+            waiting[walk.types[value]].append(value)
+    taken = {number for _, number in pairs}
+    more = []
+    for number, var in enumerate(traced.jaxpr.jaxpr.outvars):
+        queue = waiting.get(walk.read.type_of(var.aval))
+        if queue and number not in taken:
+            more.append((queue.popleft(), number))
+    return more
+
+
+def _warn(build: Builder, walk: Walk) -> None:
+    if walk.guessed:
+        shown = ", ".join(f"--trip {loop}=N" for loop in walk.guessed[:_SHOWN])
+        count = len(walk.guessed)
+        loops = (
+            "1 loop of unknown length counts"
+            if count == 1
+            else f"{count} loops of unknown length count"
+        )
+        build.warnings.append(f"{loops} as one iteration: give {shown}{', …' * (count > _SHOWN)}")
+    if walk.branches:
+        count = walk.branches.total()
+        several = max(walk.branches)
+        build.warnings.append(
+            f"{count} conditional{'s' if count > 1 else ''} of up to {several} branches "
+            "count as the branch with most flops"
+        )
