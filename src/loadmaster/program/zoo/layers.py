@@ -1,0 +1,178 @@
+"""Layers that the traced workloads share.
+
+Everything is written with `jax.lax` alone, so that one call is one op: a layer's count of ops can
+be read off its code, and tracing stays fast. Layers take `weights` first and the name of their
+weights second. Vectors meet larger arrays as views with dimensions of size 1, never as copies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import jax
+from jax import lax
+
+from loadmaster.program.zoo.training import Array, Weights, cast
+
+
+def times(x: Array, number: float) -> Array:
+    """`x` times a number of its own type, which is no tensor."""
+    return lax.mul(x, x.dtype.type(number))
+
+
+def unsqueeze(x: Array, *dims: int) -> Array:
+    """`x` with dimensions of size 1 at `dims` of the result: a view (`lax.expand_dims` is none)."""
+    sizes = iter(x.shape)
+    return lax.reshape(x, [1 if d in dims else next(sizes) for d in range(x.ndim + len(dims))])
+
+
+def last(x: Array, like: Array) -> Array:
+    """A vector as a view that meets the last dimension of `like`."""
+    return lax.reshape(x, (1,) * (like.ndim - 1) + x.shape)
+
+
+def zeros(scope: str, *shape: int) -> Array:
+    """A layer's first state, made in the layer's scope."""
+    with jax.named_scope(scope):
+        return lax.full(shape, 0, "float32")
+
+
+def by_step(x: Array) -> list[Array]:
+    """The slices of the first dimension, by one split: its gradient is one concatenation."""
+    return [lax.squeeze(part, (0,)) for part in lax.split(x, [1] * x.shape[0], 0)]
+
+
+def linear(weights: Weights, name: str, x: Array, size: int, *, bias: bool = True) -> Array:
+    """A dense layer over the last dimension."""
+    y = lax.dot_general(
+        x, weights(f"{name}.w", (x.shape[-1], size)), (((x.ndim - 1,), (0,)), ((), ()))
+    )
+    return lax.add(y, last(weights(f"{name}.b", (size,)), y)) if bias else y
+
+
+def lstm_cell(
+    weights: Weights, name: str, x: Array, output: Array, state: Array
+) -> tuple[Array, Array]:
+    """One step of an LSTM: the new output and state, from its input and its last output and state."""
+    size = state.shape[1]
+    recurrent = linear(weights, f"{name}.recurrent", output, 4 * size, bias=False)
+    gates = lax.add(linear(weights, name, x, 4 * size), recurrent)
+    enter, forget, leave, new = lax.split(gates, [size] * 4, 1)
+    kept = lax.mul(lax.logistic(lax.add(forget, 1.0)), state)
+    state = lax.add(kept, lax.mul(lax.logistic(enter), lax.tanh(new)))
+    return lax.mul(lax.logistic(leave), lax.tanh(state)), state
+
+
+def embed(weights: Weights, name: str, tokens: Array, vocabulary: int, size: int) -> Array:
+    """Rows of a table, for tokens of any shape."""
+    table = weights(f"{name}.table", (vocabulary, size))
+    index = unsqueeze(tokens, tokens.ndim)
+    numbers = lax.GatherDimensionNumbers((tokens.ndim,), (0,), (0,))
+    return lax.gather(table, index, numbers, (1, size), mode="promise_in_bounds")
+
+
+def softmax(x: Array) -> Array:
+    """Over the last dimension."""
+    top = lax.reduce_max(lax.stop_gradient(x), (x.ndim - 1,))
+    powers = lax.exp(lax.sub(x, unsqueeze(top, x.ndim - 1)))
+    return lax.div(powers, unsqueeze(lax.reduce_sum(powers, (x.ndim - 1,)), x.ndim - 1))
+
+
+def attention(
+    queries: Array, keys: Array, values: Array, scale: float, add: Array | None = None
+) -> Array:
+    """What each query takes from the values; `add` is added to the scores, before the softmax.
+
+    Queries are [batch, time, heads, size] or [batch, time, key heads, queries per key head, size],
+    keys and values [batch, time, key heads, size]; the result is [batch, time, all together].
+    """
+    wide = queries.ndim
+    scores = lax.dot_general(queries, keys, (((wide - 1,), (3,)), ((0, 2), (0, 2))))
+    scores = times(scores if add is None else lax.add(scores, add), scale)
+    mixed = lax.dot_general(softmax(scores), values, (((wide - 1,), (1,)), ((0, 1), (0, 2))))
+    ordered = lax.transpose(mixed, (0, 2, 1, *range(3, wide)))
+    return lax.reshape(ordered, (*queries.shape[:2], math.prod(queries.shape[2:])))
+
+
+def causal_mask(queries: int, keys: int) -> Array:
+    """[queries, keys] 0 where a query may look and -1e9 where not; the last query may see all."""
+    shape = (queries, keys)
+    query, key = (lax.broadcasted_iota("int32", shape, dim) for dim in (0, 1))
+    latest = lax.add(query, keys - queries) if keys > queries else query
+    return lax.mul(cast(lax.gt(key, latest), "float32"), -1e9)
+
+
+def cross_entropy(logits: Array, labels: Array) -> Array:
+    """Summed over all rows of `logits` [rows, classes], in f32."""
+    logits = cast(logits, "float32")
+    top = lax.reduce_max(lax.stop_gradient(logits), (1,))
+    shifted = lax.sub(logits, unsqueeze(top, 1))
+    total = lax.log(lax.reduce_sum(lax.exp(shifted), (1,)))
+    numbers = lax.GatherDimensionNumbers((), (1,), (1,), (0,), (0,))
+    index = unsqueeze(labels, 1)
+    chosen = lax.gather(shifted, index, numbers, (1, 1), mode="promise_in_bounds")
+    return lax.reduce_sum(lax.sub(total, chosen), (0,))
+
+
+def mean(x: Array, dims: Sequence[int]) -> Array:
+    """The mean over `dims`, which stay with size 1."""
+    count = math.prod(x.shape[d] for d in dims)
+    return unsqueeze(lax.mul(lax.reduce_sum(x, tuple(dims)), 1 / count), *dims)
+
+
+def layer_norm(weights: Weights, name: str, x: Array) -> Array:
+    """Over the last dimension, with scale and shift; statistics in f32."""
+    wide = cast(x, "float32")
+    centred = lax.sub(wide, mean(wide, [x.ndim - 1]))
+    spread = lax.rsqrt(lax.add(mean(lax.square(centred), [x.ndim - 1]), 1e-5))
+    y = cast(lax.mul(centred, spread), str(x.dtype))
+    y = lax.mul(y, last(weights(f"{name}.scale", x.shape[-1:]), y))
+    return lax.add(y, last(weights(f"{name}.shift", x.shape[-1:]), y))
+
+
+def rms_norm(weights: Weights, name: str, x: Array) -> Array:
+    """Layer norm without mean and shift."""
+    wide = cast(x, "float32")
+    spread = lax.rsqrt(lax.add(mean(lax.square(wide), [x.ndim - 1]), 1e-5))
+    y = cast(lax.mul(wide, spread), str(x.dtype))
+    return lax.mul(y, last(weights(f"{name}.scale", x.shape[-1:]), y))
+
+
+def by_head(x: Array, heads: int) -> Array:
+    """The last dimension as [heads, size]."""
+    return lax.reshape(x, (*x.shape[:-1], heads, x.shape[-1] // heads))
+
+
+def relu(x: Array) -> Array:
+    """The larger of `x` and 0; its gradient keeps one bit an element."""
+    return _relu(x)
+
+
+def _larger(x: Array) -> Array:
+    return lax.max(x, x.dtype.type(0))
+
+
+def _larger_jvp(values: tuple[Array], changes: tuple[Array]) -> tuple[Array, Array]:
+    (x,), (change,) = values, changes
+    passed = lax.select(lax.gt(x, x.dtype.type(0)), change, lax.full(x.shape, 0, x.dtype))
+    return _larger(x), passed
+
+
+_relu = jax.custom_jvp(_larger)
+_relu.defjvp(_larger_jvp)
+
+
+def silu(x: Array) -> Array:
+    """`x` times its logistic."""
+    return lax.mul(x, lax.logistic(x))
+
+
+def gelu(x: Array) -> Array:
+    """By the error function."""
+    return lax.mul(times(x, 0.5), lax.add(lax.erf(times(x, 0.5**0.5)), x.dtype.type(1)))
+
+
+def softplus(x: Array) -> Array:
+    """log(1 + exp(x)), for x that are not large."""
+    return lax.log1p(lax.exp(x))
