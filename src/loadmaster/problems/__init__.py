@@ -1,0 +1,1 @@
+"""Problems: decision spaces over a program and a machine."""

@@ -1,0 +1,1 @@
+"""Solvers: they find plans and never score themselves."""

@@ -1,0 +1,1 @@
+"""Constructive solvers: one pass, no search."""
