@@ -355,6 +355,7 @@ class Engine {
     i32 tensor, device;
     i64 produced = -1;
     i32 behind = 0;  // engines at whose head it is not yet
+    bool booked = false;
   };
 
   bool read_transfer_list() {
@@ -406,18 +407,20 @@ class Engine {
     const u64 wanted = (static_cast<u64>(tensor) << 16) | static_cast<u64>(device);
     const auto found = std::lower_bound(index_.begin(), index_.end(), std::pair<u64, i64>{wanted, 0});
     listed_[found->second].produced = now;
-    std::vector<i64> open{found->second};
+    MinHeap<i64> open;  // in the order of the list
+    open.push(found->second);
     while (!open.empty()) {
-      const i64 i = open.back();
-      open.pop_back();
+      const i64 i = open.top();
+      open.pop();
       const Listed entry = listed_[i];
-      if (entry.produced < 0 || entry.behind > 0) continue;
+      if (entry.produced < 0 || entry.behind > 0 || entry.booked) continue;
+      listed_[i].booked = true;
       book_transfer(entry.tensor, entry.device, entry.produced);
       for (const i32 engine : link_of(entry.tensor, entry.device).engines) {
         const std::size_t next = ++queue_next_[engine];
         if (next == engine_queue_[engine].size()) continue;
         --listed_[engine_queue_[engine][next]].behind;
-        open.push_back(engine_queue_[engine][next]);
+        open.push(engine_queue_[engine][next]);
       }
     }
   }

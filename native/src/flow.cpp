@@ -253,7 +253,7 @@ void Flow::open(i32 tensor, i32 device, i64 now) {
 void Flow::close(i32 tensor, i32 device) {
   const std::size_t c = cell(tensor, device);
   if (--uses_[c] > 0 || !opened_[c]) return;
-  if (model_.output[tensor] && is_near(tensor, device)) return;
+  if (model_.output[tensor] && !model_.input(tensor) && is_near(tensor, device)) return;
   opened_[c] = 0;
   release(tensor, model_.devices[device].home());
 }

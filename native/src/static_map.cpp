@@ -61,7 +61,7 @@ StaticMap::StaticMap(const Model& model) : model_(model) {
       given_.push_back(t);
     else if (model.input(t) && last[t] >= 0)
       inputs_.push_back(t);
-    if (!model.persistent(t) && !model.output[t]) ends[t] = last[t];
+    if (model.input(t) || (!model.persistent(t) && !model.output[t])) ends[t] = last[t];
   }
   list_by_step(first, static_cast<i64>(steps_.size()), begin_rows_, begins_);
   list_by_step(ends, static_cast<i64>(steps_.size()), end_rows_, ends_);

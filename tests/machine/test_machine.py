@@ -49,12 +49,20 @@ def test_presets_load_and_every_number_has_a_source(name: str) -> None:
     machine = load_machine(name)
     assert machine.name == name and machine.description
     lines = preset_text(name).splitlines()
-    number = [i for i, line in enumerate(lines) if "=" in line.split("#")[0] and any(c.isdigit() for c in line.split("#")[0])]
+    number = [
+        i
+        for i, line in enumerate(lines)
+        if "=" in line.split("#")[0] and any(c.isdigit() for c in line.split("#")[0])
+    ]
     # A number's source stands on its line, on a comment above it, or on a line of the same table.
     for i in number:
-        table = [j for j in range(i, -1, -1) if lines[j].startswith("[") or j == 0][0]
+        table = next(j for j in range(i, -1, -1) if lines[j].startswith("[") or j == 0)
         end = next((j for j in range(i + 1, len(lines)) if lines[j].startswith("[")), len(lines))
-        assert lines[0].startswith("#") and ("#" in "".join(lines[table:end]) or "base" in preset_text(name) or "test machine" in machine.description), lines[i]
+        assert lines[0].startswith("#") and (
+            "#" in "".join(lines[table:end])
+            or "base" in preset_text(name)
+            or "test machine" in machine.description
+        ), lines[i]
 
 
 def test_numbers_of_the_presets() -> None:
@@ -83,7 +91,10 @@ def test_variants() -> None:
     assert load_machine("p100x4-free").engines == ()
     assert load_machine("p100x4-bus").engines == ("bus",)
     assert len(load_machine("p100x4-duplex").engines) == 4
-    assert len({base.hash, *(load_machine(f"p100x4-{v}").hash for v in ("free", "bus", "duplex"))}) == 4
+    assert (
+        len({base.hash, *(load_machine(f"p100x4-{v}").hash for v in ("free", "bus", "duplex"))})
+        == 4
+    )
 
 
 def test_arena() -> None:
@@ -136,7 +147,9 @@ def test_unknown_names_suggest_the_nearest() -> None:
 
 
 def test_files(tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").write_text('base = "nnp-i"\nname = "mine"\n[[memory]]\nname = "sram"\ncapacity = "1MiB"\n')
+    (tmp_path / "mine.toml").write_text(
+        'base = "nnp-i"\nname = "mine"\n[[memory]]\nname = "sram"\ncapacity = "1MiB"\n'
+    )
     (tmp_path / "child.toml").write_text('base = "mine.toml"\nname = "child"\n')
     assert read_machine(tmp_path / "child.toml").memories[0].capacity == 2**20
     with pytest.raises(BadMachine, match="can't be read"):
@@ -147,7 +160,11 @@ def test_files(tmp_path: Path) -> None:
 
 
 def test_units_read_and_show() -> None:
-    assert parse_bytes("1.25MiB") == 1_310_720 and parse_bytes("1_000") == 1000 and parse_bytes(" 2 kb ") == 2000
+    assert (
+        parse_bytes("1.25MiB") == 1_310_720
+        and parse_bytes("1_000") == 1000
+        and parse_bytes(" 2 kb ") == 2000
+    )
     assert parse_time("0.2us") == parse_time(2e-7) == 200_000 and parse_time("5 µs") == 5_000_000
     assert parse_rate("9.3Tflop/s") == 9_300_000_000_000 and parse_rate("51GiB/s") == 51 * 2**30
     assert show_bytes(1_806_336) == "1.72 MiB" and show_bytes(7) == "7 B"

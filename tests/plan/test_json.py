@@ -7,12 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from generate import random_machine, random_program
 from generate_plan import random_plan
-
 from loadmaster.errors import BadPlan
 from loadmaster.machine import load_machine
-from loadmaster.plan import BEFORE, Copy, Plan, Residency, load_plan, plan_from_json, plan_to_json, save_plan
+from loadmaster.plan import (
+    BEFORE,
+    Copy,
+    Plan,
+    Residency,
+    load_plan,
+    plan_from_json,
+    plan_to_json,
+    save_plan,
+)
 from loadmaster.program import Builder, Program
 
 

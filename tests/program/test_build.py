@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
-from generate import random_program
 
+from generate import random_program
 from loadmaster.errors import BadProgram
 from loadmaster.program import CANNOT_RUN, COMPUTED, Builder, Program, TensorKind, TieKind
 
@@ -31,10 +32,18 @@ def test_columns() -> None:
     assert program.read_bytes.tolist() == [128, 64, 16]
     assert program.producer.tolist() == [-1, -1, 0, 1]
     assert program.op_flops.tolist() == [[128, 0, 0], [0, 0, 8]]
-    assert list(program.op_kind) == ["matmul", "exp"] and program.op_kind.rows("exp").tolist() == [False, True]
+    assert list(program.op_kind) == ["matmul", "exp"] and program.op_kind.rows("exp").tolist() == [
+        False,
+        True,
+    ]
     assert program.shape(1) == (8, 2)
     start, readers = program.readers
-    assert [readers[a:b].tolist() for a, b in zip(start, start[1:], strict=False)] == [[0], [0], [1], []]
+    assert [readers[a:b].tolist() for a, b in itertools.pairwise(start)] == [
+        [0],
+        [0],
+        [1],
+        [],
+    ]
 
 
 def test_it_is_immutable() -> None:
@@ -100,14 +109,20 @@ NONSENSE = {
     "infinite flops": (lambda b: b.op("bad", "add", vector=math.inf), "op 'bad' has inf flops"),
     "negative flops": (lambda b: b.op("bad", "add", vector=-1), "op 'bad' has -1 flops"),
     "negative bytes": (lambda b: b.tensor("bad", bytes=-5), "tensor 'bad' has -5 bytes"),
-    "beyond 2^63": (lambda b: b.tensor("bad", shape=(2**40, 2**40)), f"tensor 'bad' has {2**80} bytes"),
+    "beyond 2^63": (
+        lambda b: b.tensor("bad", shape=(2**40, 2**40)),
+        f"tensor 'bad' has {2**80} bytes",
+    ),
     "unknown tensor": (lambda b: b.op("bad", "add", reads=[99]), "'bad' refers to tensor 99"),
     "duplicate op": (lambda b: b.op("product", "add"), "two ops are named 'product'"),
     "duplicate tensor": (lambda b: b.tensor("x"), "two tensors are named 'x'"),
     "unknown type": (lambda b: b.tensor("bad", dtype="f31"), "unknown element type 'f31'"),
     "unknown kind": (lambda b: b.tensor("bad", kind="bias"), "unknown kind 'bias'"),
     "no name": (lambda b: b.tensor(""), "a tensor has no name"),
-    "nan attribute": (lambda b: b.op("bad", "add", attributes={"a": math.nan}), "attribute that JSON can't hold"),
+    "nan attribute": (
+        lambda b: b.op("bad", "add", attributes={"a": math.nan}),
+        "attribute that JSON can't hold",
+    ),
 }
 
 
@@ -188,5 +203,7 @@ def test_random_programs_obey_their_order() -> None:
         for op in range(program.n_ops):
             assert all(program.producer[t] <= op for t in program.reads(op))
         assert (program.tensor_alias[program.tensor_alias] == program.tensor_alias).all()
-        given = np.isin(program.tensor_kind, [TensorKind.WEIGHT, TensorKind.INPUT, TensorKind.STATE])
+        given = np.isin(
+            program.tensor_kind, [TensorKind.WEIGHT, TensorKind.INPUT, TensorKind.STATE]
+        )
         assert ((program.producer < 0) == given).all()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from generate import random_program
 
+from generate import random_program
 from loadmaster.errors import BadProgram
 from loadmaster.program import Builder, Labels, Program, load, save
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 import copy
 import tomllib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from loadmaster.errors import BadMachine

@@ -86,7 +86,9 @@ def plan_from_json(text: str, program: Program, machine: Machine, where: str = "
         raise read.error(f"it is no plan of format {FORMAT}", "make it with 'loadmaster plan'")
     for what, ours in (("program", program), ("machine", machine)):
         theirs = document.get(what)
-        claimed = theirs.get("hash") if isinstance(theirs, dict) else None
+        if not isinstance(theirs, dict):
+            continue
+        claimed = theirs.get("hash")
         if claimed is not None and claimed != ours.hash:
             raise read.error(f"it belongs to another {what} ('{theirs.get('name')}')",
                              f"give the {what} it was made for", str(claimed)[:12])  # fmt: skip

@@ -27,7 +27,8 @@ def lifetimes(program: Program) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.i
     np.maximum.at(last, root[program.write_tensor], program.write_op)
     real = ~program.op_view[program.read_op]
     np.maximum.at(last, root[program.read_tensor[real]], program.read_op[real])
-    last[root[program.tensor_kind == TensorKind.OUTPUT]] = n - 1
+    outputs = root[program.tensor_kind == TensorKind.OUTPUT]
+    last[outputs[program.tensor_kind[outputs] != TensorKind.INPUT]] = n - 1
     kept = np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])
     first[kept], last[kept] = 0, n - 1
     return first, last

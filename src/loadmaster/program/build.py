@@ -93,7 +93,7 @@ class Builder:
                 "group": group,
                 "fast": fast,
                 "alias": root,
-            }  # fmt: skip
+            }
         )
         return len(self._tensors) - 1
 
@@ -145,7 +145,7 @@ class Builder:
                 "loop": loop,
                 "group": group,
                 "source": source,
-            }  # fmt: skip
+            }
         )
         return len(self._ops) - 1
 

@@ -31,7 +31,7 @@ class Labels:
         return len(self.codes)
 
     def __getitem__(self, row: int) -> str:
-        return self.values[self.codes[row]]
+        return self.values[int(self.codes[row])]
 
     def __iter__(self) -> Iterator[str]:
         return (self.values[code] for code in self.codes)
@@ -42,4 +42,4 @@ class Labels:
 
     def rows(self, value: str) -> npt.NDArray[np.bool_]:
         """Which rows hold this text, as a mask."""
-        return self.codes == self._code_of.get(value, -1)
+        return np.equal(self.codes, self._code_of.get(value, -1))

@@ -7,9 +7,23 @@ from collections.abc import Sequence
 BITS = {
     "bool": 8,
     **{f"{sign}{bits}": bits for sign in "iu" for bits in (2, 4, 8, 16, 32, 64)},
-    **{"f4e2m1": 4, "f6e2m3": 6, "f6e3m2": 6, "f8": 8, "f8e8m0": 8},
-    **{"f8e4m3": 8, "f8e5m2": 8, "f8e4m3fn": 8, "f8e4m3fnuz": 8, "f8e5m2fnuz": 8, "f8e3m4": 8},
-    **{"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "c64": 64, "c128": 128},
+    "f4e2m1": 4,
+    "f6e2m3": 6,
+    "f6e3m2": 6,
+    "f8": 8,
+    "f8e8m0": 8,
+    "f8e4m3": 8,
+    "f8e5m2": 8,
+    "f8e4m3fn": 8,
+    "f8e4m3fnuz": 8,
+    "f8e5m2fnuz": 8,
+    "f8e3m4": 8,
+    "f16": 16,
+    "bf16": 16,
+    "f32": 32,
+    "f64": 64,
+    "c64": 64,
+    "c128": 128,
 }
 """Bits per element. A bool takes a byte."""
 

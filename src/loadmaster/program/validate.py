@@ -44,12 +44,11 @@ def _columns(p: Program) -> None:
             isinstance(value, np.ndarray | Labels)
             and table in lengths
             and "shape" not in column.name
-        ):
-            if len(value) != lengths[table]:
-                raise _refuse(
-                    f"column '{column.name}' has {len(value)} rows and the table has {lengths[table]}",
-                    column.name, len(value), "give one row per " + table,
-                )  # fmt: skip
+        ) and len(value) != lengths[table]:
+            raise _refuse(
+                f"column '{column.name}' has {len(value)} rows and the table has {lengths[table]}",
+                column.name, len(value), "give one row per " + table,
+            )  # fmt: skip
         if isinstance(value, Labels) and len(value.codes):
             if value.codes.min() < 0 or value.codes.max() >= len(value.values):
                 raise _refuse(f"column '{column.name}' has a code out of range", column.name,

@@ -134,7 +134,7 @@ def _columns(program: Program, machine: Machine) -> dict[str, npt.NDArray[Any]]:
     group_op[program.op_group[real]] = real  # the smallest comes last and stays
     reach = [memory for memories in machine.reach for memory in memories]
     engines = {name: number for number, name in enumerate(machine.engines)}
-    held = [engines[engine] for link in machine.links for engine in link.engines]
+    held = [[engines[engine] for engine in dict.fromkeys(link.engines)] for link in machine.links]
     return {
         "view": program.op_view.astype(np.int8),
         "view_root": view_root,
@@ -169,8 +169,8 @@ def _columns(program: Program, machine: Machine) -> dict[str, npt.NDArray[Any]]:
             ],
             dtype=np.int64,
         ).reshape(len(machine.links), 4),
-        "link_engines": np.array(held, dtype=np.int32),
-        "link_engine_start": _starts([len(link.engines) for link in machine.links]),
+        "link_engines": np.array([engine for link in held for engine in link], dtype=np.int32),
+        "link_engine_start": _starts([len(link) for link in held]),
         "rules": np.array(
             [
                 len(engines),
@@ -197,7 +197,7 @@ def _accesses(program: Program) -> dict[str, npt.NDArray[Any]]:
     kept = kept[np.argsort(op[kept], kind="stable")]
     counts = np.bincount(op[kept], minlength=program.n_ops)
     return {
-        "access_start": _starts(counts),
+        "access_start": _starts(counts.tolist()),
         "access_tensor": program.tensor_alias[tensor[kept]],
         "access_bytes": size[kept],
         "access_write": write[kept],

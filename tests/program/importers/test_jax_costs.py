@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 from loadmaster.program import Program
-from loadmaster.program.importers.jax import import_jax
+from loadmaster.program.importers.jax.importer import import_jax
 
 KIB = 1024
 

@@ -30,14 +30,14 @@ class ImportOptions:
 
 
 def _onnx(source: str, options: ImportOptions) -> Program:
-    from loadmaster.program.importers.onnx import import_onnx
+    from loadmaster.program.importers.onnx.importer import import_onnx
 
     return import_onnx(source, shapes=options.shapes, strict=options.strict, inplace=options.inplace,
                        trips=options.trips)  # fmt: skip
 
 
 def _hlo(source: str, options: ImportOptions) -> Program:
-    from loadmaster.program.importers.hlo import import_hlo
+    from loadmaster.program.importers.hlo.importer import import_hlo
 
     return import_hlo(
         Path(source), strict=options.strict, trips=options.trips, weights=options.weights or ()
@@ -45,7 +45,7 @@ def _hlo(source: str, options: ImportOptions) -> Program:
 
 
 def _jax(source: str, options: ImportOptions) -> Program:
-    from loadmaster.program.importers.jax import import_jax_spec
+    from loadmaster.program.importers.jax.importer import import_jax_spec
 
     return import_jax_spec(source, options.args, name=source, weights=options.weights, strict=options.strict,
                            trips=options.trips)  # fmt: skip

@@ -138,7 +138,7 @@ def _sources() -> str:
     digest = hashlib.sha256()
     here = Path(__file__).parent
     for path in sorted(
-        [*here.glob("*.py"), *here.parent.glob("importers/jax*.py"), *here.parent.glob("*.py")]
+        [*here.glob("*.py"), *here.parent.glob("importers/jax/*.py"), *here.parent.glob("*.py")]
     ):
         digest.update(path.read_bytes())
     return digest.hexdigest()

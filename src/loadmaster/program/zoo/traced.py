@@ -95,7 +95,7 @@ TRACED: dict[str, Workload] = {workload.name: workload for workload in _workload
 
 def trace(workload: Workload) -> Program:
     """The workload's train step as a Program. Takes from half a second to half a minute."""
-    from loadmaster.program.importers.jax import import_jax
+    from loadmaster.program.importers.jax.importer import import_jax
 
     function, args, options = workload.make()
     return import_jax(function, args, name=workload.name, **options)

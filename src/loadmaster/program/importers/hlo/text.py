@@ -11,7 +11,7 @@ import bisect
 import re
 from dataclasses import dataclass, field
 
-from loadmaster.program.importers.hlo_module import (
+from loadmaster.program.importers.hlo.module import (
     COMBINED,
     DTYPES,
     NAME,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from loadmaster.errors import BadProgram, require
-from loadmaster.program.importers.jax_costs import Type, cost_of, estimate, is_known
+from loadmaster.program.importers.jax.costs import Type, cost_of, estimate, is_known
 from loadmaster.program.types import BITS, from_numpy
 
 _BODIES = ("call_jaxpr", "fun_jaxpr", "jaxpr")

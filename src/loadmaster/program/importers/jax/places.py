@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from loadmaster.program.importers.jax_costs import Cost, cost_of, estimate
-from loadmaster.program.importers.jax_walk import LITERAL, Node, Walk
+from loadmaster.program.importers.jax.costs import Cost, cost_of, estimate
+from loadmaster.program.importers.jax.walk import LITERAL, Node, Walk
 from loadmaster.program.program import TieKind
 
 

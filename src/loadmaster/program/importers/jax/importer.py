@@ -22,9 +22,9 @@ from typing import Any
 
 from loadmaster.errors import BadProgram, nearest, require
 from loadmaster.program.build import Builder
-from loadmaster.program.importers.jax_emit import Emitter
-from loadmaster.program.importers.jax_places import Places
-from loadmaster.program.importers.jax_walk import Walk
+from loadmaster.program.importers.jax.emit import Emitter
+from loadmaster.program.importers.jax.places import Places
+from loadmaster.program.importers.jax.walk import Walk
 from loadmaster.program.program import Program, TensorKind
 from loadmaster.program.types import BITS, from_numpy
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from loadmaster.errors import BadProgram
 from loadmaster.program.build import Builder
-from loadmaster.program.importers.jax_costs import Cost
-from loadmaster.program.importers.jax_places import Places
-from loadmaster.program.importers.jax_walk import LITERAL, Node
+from loadmaster.program.importers.jax.costs import Cost
+from loadmaster.program.importers.jax.places import Places
+from loadmaster.program.importers.jax.walk import LITERAL, Node
 from loadmaster.program.kinds import is_unknown
 from loadmaster.program.program import TensorKind, TieKind
 

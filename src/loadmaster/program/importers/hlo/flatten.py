@@ -12,13 +12,13 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from loadmaster.errors import BadProgram
-from loadmaster.program.importers.hlo_costs import (
+from loadmaster.program.importers.hlo.costs import (
     KNOWN,
     UPDATE,
     Cost,
     CostModel,
 )
-from loadmaster.program.importers.hlo_module import Computation, Instruction, Module, Shape, numbers
+from loadmaster.program.importers.hlo.module import Computation, Instruction, Module, Shape, numbers
 from loadmaster.program.program import TensorKind, TieKind
 
 MAX_INSTRUCTIONS = 1_000_000

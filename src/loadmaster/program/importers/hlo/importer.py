@@ -17,10 +17,10 @@ from typing import Any
 
 from loadmaster.errors import BadProgram, nearest
 from loadmaster.program.build import Builder
-from loadmaster.program.importers.hlo_costs import KNOWN, CostModel
-from loadmaster.program.importers.hlo_flatten import Flattener, Leaves, Step, aliases, leaves_at
-from loadmaster.program.importers.hlo_module import HloParseError, Module, Shape
-from loadmaster.program.importers.hlo_text import MAX_CHARACTERS, parse_hlo
+from loadmaster.program.importers.hlo.costs import KNOWN, CostModel
+from loadmaster.program.importers.hlo.flatten import Flattener, Leaves, Step, aliases, leaves_at
+from loadmaster.program.importers.hlo.module import HloParseError, Module, Shape
+from loadmaster.program.importers.hlo.text import MAX_CHARACTERS, parse_hlo
 from loadmaster.program.program import Program, TensorKind, TieKind
 
 __all__ = ["HloParseError", "import_hlo"]

@@ -12,7 +12,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from loadmaster.program.importers.hlo_module import Computation, Instruction, Module, Shape, numbers
+from loadmaster.program.importers.hlo.module import Computation, Instruction, Module, Shape, numbers
 from loadmaster.units import UNLIMITED
 
 Flops = tuple[int, int, int]

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadmaster.errors import BadProgram, require
-from loadmaster.program.importers.jax_costs import Type, is_known
-from loadmaster.program.importers.jax_read import Reader
-from loadmaster.program.importers.jax_scopes import join, read_stack
+from loadmaster.program.importers.jax.costs import Type, is_known
+from loadmaster.program.importers.jax.read import Reader
+from loadmaster.program.importers.jax.scopes import join, read_stack
 
 LITERAL = -1
 """In the place of a value: a number that the op carries with it."""

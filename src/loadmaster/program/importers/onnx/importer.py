@@ -1,0 +1,173 @@
+"""ONNX models as programs.
+
+    program = import_onnx("model.onnx", shapes={"data": (1, 3, 224, 224)})
+
+Sizes come from shape inference, node by node; weights are never loaded. Constants and
+arithmetic on shapes are folded away, views share storage, what nobody needs is dropped.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from loadmaster.errors import BadProgram, nearest
+from loadmaster.program.build import Access, Builder
+from loadmaster.program.importers.onnx.costs import Cost
+from loadmaster.program.importers.onnx.plan import Planner
+from loadmaster.program.importers.onnx.read import read_model
+from loadmaster.program.importers.onnx.steps import Items, Notes, Step, pruned
+from loadmaster.program.importers.onnx.values import Value
+from loadmaster.program.kinds import ELEMENTWISE, TRANSCENDENTAL, is_unknown
+from loadmaster.program.program import Program, TensorKind, TieKind
+
+
+def import_onnx(
+    source: str | Path | Any,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    strict: bool = False,
+    inplace: Sequence[str] = (),
+    trips: Mapping[str, int] | None = None,
+) -> Program:
+    """Read a model: a path or a `ModelProto`.
+
+    `shapes` fixes inputs with unknown dimensions (and any other tensor whose size depends
+    on data). `inplace` names kinds of one-input elementwise ops that overwrite their input
+    where nobody needs it afterwards. `trips` gives the lengths of loops, by node name.
+    `strict` refuses ops that would get an estimate.
+    """
+    model, name = read_model(source)
+    planner = Planner(model, shapes or {}, trips or {})
+    inputs, outputs, items = planner.program(model.graph)
+    items += _program_outputs(model.graph, outputs)
+    items = pruned(items, {id(value) for value in outputs})
+    emitter = _Emitter(
+        Builder(name, order_source="file" if planner.in_file_order else "topological")
+    )
+    for value in inputs:
+        emitter.tensor(value)
+    emitter.emit(items)
+    emitter.tie_inplace(inplace, outputs)
+    emitter.builder.warnings += _warnings(
+        planner.notes, len(model.graph.node), emitter.unknown, strict
+    )
+    return emitter.builder.build()
+
+
+def _program_outputs(graph: Any, outputs: list[Value]) -> Items:
+    """Mark the outputs; what no op makes for that output alone is copied into a tensor of its own."""
+    copies: Items = []
+    for i, (info, value) in enumerate(zip(graph.output, outputs, strict=True)):
+        if value.constant or value.given or value.output:
+            own = Value(info.name, value.dtype, value.shape)
+            copies.append(
+                Step(f"copy_{info.name}", Cost("copy", vector=own.elements), [value], [own])
+            )
+            outputs[i] = value = own
+        value.output = True
+        value.name = info.name
+    return copies
+
+
+def _warnings(notes: Notes, nodes: int, unknown: Counter[str], strict: bool) -> list[str]:
+    texts = []
+    if unknown:
+        kinds = ", ".join(
+            f"{kind.removeprefix('unknown:')} ×{count}" for kind, count in unknown.most_common()
+        )
+        total = sum(unknown.values())
+        if strict:
+            raise BadProgram(f"{total} ops of {len(unknown)} unknown kinds: {kinds}", object=kinds, number=total,
+                             remedy="import without --strict to estimate them")  # fmt: skip
+        texts.append(f"{total} ops of {len(unknown)} unknown kinds got an estimate: {kinds}")
+    if notes.branches:
+        names = ", ".join(notes.branches[:8])
+        texts.append(f"{len(notes.branches)} branches: the one with most flops is taken at {names}")
+    texts += notes.loops
+    if notes.folded:
+        texts.append(f"{notes.folded} of {nodes} nodes are constant and were folded away")
+    return texts
+
+
+class _Emitter:
+    """Adds steps to a builder."""
+
+    def __init__(self, builder: Builder) -> None:
+        self.builder = builder
+        self.unknown: Counter[str] = Counter()
+        self._named: Counter[tuple[str, str]] = Counter()
+        self._ops: list[tuple[Step, int]] = []
+        """The step and the loop of every op."""
+
+    def tensor(self, value: Value) -> int:
+        """The value's tensor, added when it is first met."""
+        if value.tensor < 0:
+            kind = TensorKind.WEIGHT if value.constant else TensorKind.ACTIVATION
+            kind = TensorKind.INPUT if value.given else TensorKind.OUTPUT if value.output else kind
+            value.tensor = self.builder.tensor(
+                self._free_name("tensor", value.name), shape=value.shape, dtype=value.dtype,
+                bytes=value.stored, kind=kind, alias=None if value.base is None else self.tensor(value.base),
+            )  # fmt: skip
+        return value.tensor
+
+    def _free_name(self, table: str, wanted: str) -> str:
+        # Thousands of nodes may have one name: the count saves trying all numbers for each.
+        self._named[table, wanted] += 1
+        number = self._named[table, wanted]
+        return self.builder.free_name(table, wanted if number == 1 else f"{wanted}#{number}")
+
+    def emit(self, items: Items, loop: int = -1) -> None:
+        for item in items:
+            if isinstance(item, Step):
+                self._emit_op(item, loop)
+                continue
+            inner = self.builder.loop(item.trips, loop)
+            self.emit(item.body, inner)
+            for state, result in item.carried:
+                self.builder.tie(TieKind.CARRIED, self.tensor(state), self.tensor(result), inner)
+
+    def _emit_op(self, step: Step, loop: int) -> None:
+        does = step.cost
+        reads: list[Access] = [self.tensor(value) for value in step.reads]
+        writes: list[Access] = [self.tensor(value) for value in step.writes]
+        if does.view:
+            reads, writes = [(step.reads[0].tensor, 0)], [(step.writes[0].tensor, 0)]
+        elif does.partial:
+            reads[0] = (step.reads[0].tensor, sum(value.bytes for value in step.writes))
+        elif step.write_bytes is not None:
+            writes[0] = (step.writes[0].tensor, step.write_bytes)
+        self.builder.op(
+            self._free_name("op", step.name or f"{does.kind}_{self.builder.n_ops}"), does.kind,
+            reads=reads, writes=writes, matrix=does.matrix, vector=does.vector,
+            transcendental=does.transcendental, dtype=step.dtype, scope=step.scope,
+            attributes=step.attributes, view=does.view, loop=loop, source=step.source,
+        )  # fmt: skip
+        self._ops.append((step, loop))
+        if is_unknown(does.kind):
+            self.unknown[does.kind] += 1
+
+    def tie_inplace(self, kinds: Sequence[str], outputs: Sequence[Value]) -> None:
+        """Let ops of these kinds overwrite an activation of the same size that nobody reads later."""
+        for kind in kinds:
+            words = {*ELEMENTWISE, *TRANSCENDENTAL}
+            words |= {step.cost.kind for step, _ in self._ops if step.cost.elementwise}
+            if kind not in words:
+                raise BadProgram(f"'{kind}' is no elementwise op{nearest(kind, sorted(words))}", object=kind,
+                                 remedy="name kinds such as relu")  # fmt: skip
+        last_reader: dict[Value, int] = {}
+        maker: dict[Value, int] = {}
+        for op, (step, _) in enumerate(self._ops):
+            last_reader.update((value.root, op) for value in step.reads)
+            maker.update((value.root, op) for value in step.writes if value.base is None)
+        kept = {value.root for value in outputs}
+        for op, (step, loop) in enumerate(self._ops):
+            if step.cost.kind not in kinds or not step.cost.elementwise or len(step.reads) != 1:
+                continue
+            source, target = step.reads[0], step.writes[0]
+            root = source.root
+            dies = root in maker and last_reader[root] == op and root not in kept
+            if dies and root.bytes == target.bytes and self._ops[maker[root]][1] == loop:
+                self.builder.tie(TieKind.INPLACE, source.tensor, target.tensor, op)

@@ -1,0 +1,212 @@
+"""Reading ONNX models: one parsed and inlined ModelProto, or one `BadProgram`.
+
+The file may come from anywhere. Weights in other files are never opened; where they are
+said to be is checked all the same, because exporters and runtimes will open them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+from loadmaster.errors import BadProgram, require
+from loadmaster.program.build import clean_name
+from loadmaster.program.sort import topological_order
+
+STANDARD = ("", "ai.onnx")
+"""Names of ONNX's own operators' domain."""
+LARGEST_FILE = 2**31 - 1
+"""Bytes; protobuf can't hold more, and larger models keep their weights in other files."""
+DEEPEST = 64
+"""Graphs inside graphs, and functions that call functions."""
+LARGEST_GRAPH = 1_000_000
+"""Nodes after inlining: a few nested functions can stand for billions."""
+
+_EQUATION = re.compile(rb"(T(,T)*)(->T)?".replace(b"T", rb"[A-Za-z]*(\.\.\.[A-Za-z]*)?"))
+
+
+def read_model(source: Any) -> tuple[Any, str]:
+    """The model, its functions inlined and its structure checked, and a name for it."""
+    onnx = require("onnx", "onnx")
+    if isinstance(source, onnx.ModelProto):
+        model, folder, name = source, None, ""
+    else:
+        path = Path(source)
+        model, folder, name = _parse(onnx, path), path.parent, path.stem
+    if not model.HasField("graph"):
+        raise _broken(name, "it has no graph")
+    if not model.graph.output:
+        raise _broken(name, "its graph has no outputs")
+    if not model.opset_import:
+        raise _broken(name, "it names no operator set")
+    if model.functions:
+        model = _inlined(onnx, model, name)
+    _check(onnx, model.graph, folder)
+    return model, name or clean_name(model.graph.name) or "model"
+
+
+def _parse(onnx: Any, path: Path) -> Any:
+    message = require("google.protobuf.message", "onnx")
+    try:
+        size = path.stat().st_size
+        if size > LARGEST_FILE:
+            raise BadProgram(
+                f"'{path}' has {size} bytes, and an ONNX file at most {LARGEST_FILE}", object=str(path),
+                number=size, remedy="save the model with its weights as external data",
+            )  # fmt: skip
+        return onnx.ModelProto.FromString(path.read_bytes())
+    except FileNotFoundError:
+        raise BadProgram(
+            f"there is no file '{path}'", object=str(path), remedy="check the path"
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BadProgram(
+            f"'{path}' can't be read: {reason}", object=str(path), remedy="check the path"
+        ) from None
+    except message.DecodeError:
+        raise BadProgram(f"'{path}' ({size} bytes) is not an ONNX model, or it is cut off", object=str(path),
+                         number=size, remedy="export or copy it again") from None  # fmt: skip
+
+
+def _broken(name: str, reason: str) -> BadProgram:
+    return BadProgram(f"'{clean_name(name) or 'the model'}' is not a whole ONNX model: {reason}",
+                      object=clean_name(name), remedy="export or copy it again")  # fmt: skip
+
+
+def _inlined(onnx: Any, model: Any, name: str) -> Any:
+    # The size after inlining is found before it is done, by so many rounds as calls may nest.
+    functions = {(f.domain, f.name): list(_all_nodes(f.node)) for f in model.functions}
+    sizes = {key: len(nodes) for key, nodes in functions.items()}
+    for _ in range(DEEPEST):
+        last, sizes = sizes, {
+            key: sum(sizes.get((node.domain, node.op_type), 1) for node in nodes)
+            for key, nodes in functions.items()
+        }  # fmt: skip
+        if sizes == last or max(sizes.values()) > LARGEST_GRAPH:
+            break
+    else:
+        raise _broken(name, f"its functions call each other more than {DEEPEST} deep")
+    total = sum(sizes.get((node.domain, node.op_type), 1) for node in _all_nodes(model.graph.node))
+    if max(total, *sizes.values()) > LARGEST_GRAPH:
+        raise _broken(name, f"its functions stand for more than {LARGEST_GRAPH} nodes")
+    try:
+        return require("onnx.inliner", "onnx").inline_local_functions(model)
+    except Exception as error:  # the checker, protobuf and the bindings each raise their own
+        raise _broken(name, f"its functions can't be inlined: {error}") from None
+
+
+def subgraphs(node: Any) -> list[Any]:
+    """The graphs that a node carries: branches and bodies."""
+    return [
+        graph
+        for attribute in node.attribute
+        for graph in ([attribute.g] if attribute.HasField("g") else list(attribute.graphs))
+    ]
+
+
+def _all_nodes(nodes: Sequence[Any]) -> Iterator[Any]:
+    waiting = [(node, 0) for node in nodes]
+    while waiting:
+        node, depth = waiting.pop()
+        yield node
+        if depth > DEEPEST:
+            raise _broken(str(node.name), f"graphs nest more than {DEEPEST} deep")
+        waiting += [(inner, depth + 1) for graph in subgraphs(node) for inner in graph.node]
+
+
+def _check(onnx: Any, graph: Any, folder: Path | None) -> None:
+    """Names are text, graphs do not nest for ever, and other files are in the model's folder."""
+    graphs = [graph]
+    for node in _all_nodes(graph.node):
+        graphs += subgraphs(node)
+        for name in (node.name, node.op_type, node.domain, *node.input, *node.output):
+            _text(name)
+        for attribute in node.attribute:
+            _text(attribute.name)
+            if node.op_type == "Einsum" and attribute.name == "equation":
+                _check_equation(node, bytes(attribute.s))
+            for tensor in (attribute.t, *attribute.tensors):
+                _check_location(onnx, tensor, folder)
+    for part in graphs:
+        for value in (*part.input, *part.output, *part.value_info):
+            _text(value.name)
+        sparse = [t for s in part.sparse_initializer for t in (s.values, s.indices)]
+        for tensor in (*part.initializer, *sparse):
+            _text(tensor.name)
+            _check_location(onnx, tensor, folder)
+
+
+def _text(name: Any) -> None:
+    if not isinstance(name, str):  # protobuf gives bytes for what is no UTF-8
+        shown = bytes(name)[:40].decode("utf-8", "backslashreplace")
+        raise BadProgram(f"the name '{clean_name(shown)}' is not UTF-8", object=clean_name(shown),
+                         remedy="rename it and export the model again")  # fmt: skip
+
+
+def _check_equation(node: Any, equation: bytes) -> None:
+    # onnx (1.23.2 too) never comes back from inferring the shape of some broken equations.
+    if _EQUATION.fullmatch(equation.replace(b" ", b"")) is None:
+        shown = clean_name(equation[:80].decode("utf-8", "backslashreplace"))
+        raise BadProgram(f"node '{node_name(node, 0)}' (Einsum) has the equation '{shown}'", object=node_name(node, 0),
+                         number=shown, remedy="write it like 'bij,bjk->bik'")  # fmt: skip
+
+
+def _check_location(onnx: Any, tensor: Any, folder: Path | None) -> None:
+    if tensor.data_location != onnx.TensorProto.EXTERNAL:
+        return
+    name = clean_name(str(tensor.name))
+    location = next(
+        (str(entry.value) for entry in tensor.external_data if entry.key == "location"), ""
+    )
+    windows = PureWindowsPath(location)
+    parts = {*PurePosixPath(location).parts, *windows.parts}
+    inside = (
+        bool(location) and not windows.anchor and not location.startswith("/") and ".." not in parts
+    )
+    if inside and folder is not None:
+        try:
+            inside = (folder / location).resolve().is_relative_to(folder.resolve())
+        except (OSError, ValueError, RuntimeError):  # a link to itself, a null character
+            inside = False
+    if not inside:
+        raise BadProgram(
+            f"the data of weight '{name}' is outside the model's folder, at '{clean_name(location)}'",
+            object=name, number=clean_name(location), remedy="keep external data beside the model",
+        )  # fmt: skip
+
+
+def uses(node: Any) -> list[str]:
+    """The names a node takes from around it, those of its branches and bodies included."""
+    names = [name for name in node.input if name]
+    for graph in subgraphs(node):
+        made = {value.name for value in (*graph.input, *graph.initializer)}
+        made |= {sparse.values.name for sparse in graph.sparse_initializer}
+        made |= {name for inner in graph.node for name in inner.output}
+        wanted = [name for inner in graph.node for name in uses(inner)]
+        wanted += [output.name for output in graph.output]
+        names += [name for name in wanted if name not in made]
+    return names
+
+
+def sorted_nodes(graph: Any) -> tuple[list[tuple[int, Any]], bool]:
+    """The nodes with their positions, in file order if that is valid, and whether it is."""
+    maker: dict[str, int] = {}
+    for position, node in enumerate(graph.node):
+        for name in filter(None, node.output):
+            if maker.setdefault(name, position) != position:
+                raise BadProgram(f"tensor '{clean_name(name)}' is written by two nodes", object=clean_name(name),
+                                 number=position, remedy="export the model again")  # fmt: skip
+    needs = [sorted({maker[name] for name in uses(node) if name in maker}) for node in graph.node]
+    if all(not sources or sources[-1] < position for position, sources in enumerate(needs)):
+        return list(enumerate(graph.node)), True
+    names = [node_name(node, position) for position, node in enumerate(graph.node)]
+    return [(position, graph.node[position]) for position in topological_order(needs, names)], False
+
+
+def node_name(node: Any, position: int) -> str:
+    """What people call the node: its name, else its first result, else its place."""
+    made = next((name for name in node.output if name), "")
+    return clean_name(node.name or made or f"{node.op_type}_{position}")
