@@ -32,9 +32,10 @@ def test_imports_point_one_way() -> None:
         if part == "__init__":
             continue
         assert part in ORDER, f"'{part}' has no place in the order"
-        for imported in _imports(path) - {"_core"}:
-            if ORDER.index(imported) > ORDER.index(part):
-                wrong.append(f"{path.relative_to(ROOT)} imports {imported}")
+        later = [
+            name for name in _imports(path) - {"_core"} if ORDER.index(name) > ORDER.index(part)
+        ]
+        wrong += [f"{path.relative_to(ROOT)} imports {name}" for name in later]
     assert not wrong, wrong
 
 

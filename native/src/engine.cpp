@@ -13,6 +13,7 @@ enum Phase : u64 { kStepEnds = 0, kMoveEnds = 1, kMoveStarts = 2 };
 struct Event {
   i64 time;
   u64 key;
+  i32 link;  // whose next move this is, or -1
   bool operator>(const Event& other) const {
     return time != other.time ? time > other.time : key > other.key;
   }
@@ -21,6 +22,17 @@ struct Event {
 constexpr u64 key_of(Phase phase, bool copy, u64 what, u64 device) {
   return phase << 61 | u64{copy} << 60 | what << 16 | device;
 }
+
+// Transfers and copies of one link. A link with engines serves one at a time, so starts and ends
+// ascend and only the next of each must be in the heap of events: it stays small.
+struct Lane {
+  struct Move {
+    i64 start, end;
+    u64 key;  // of its start
+  };
+  std::vector<Move> moves;
+  std::size_t next_start = 0, next_end = 0;
+};
 
 // A step that is ready, by the rule of the queue: smaller is better.
 struct Ready {
@@ -54,6 +66,7 @@ class Engine {
     free_since_.assign(devices, 0);
     dirty_flag_.assign(devices, 0);
     engine_free_.assign(model_.engines, 0);
+    link_lanes_.resize(model_.links.size());
     times_.start.assign(steps_.count, 0);
     times_.end.assign(steps_.count, 0);
     times_.stall.assign(steps_.count, 0);
@@ -68,15 +81,16 @@ class Engine {
     while (!events_.empty()) {
       const i64 now = events_.top().time;
       while (!events_.empty() && events_.top().time == now) {
-        const u64 key = events_.top().key;
+        const Event event = events_.top();
         events_.pop();
-        handle(key, now);
+        if (event.link >= 0) queue_next_move(event);
+        handle(event.key, now);
       }
       start_steps(now);
     }
     if (done_ < steps_.count) {
       i32 step = 0;
-      while (times_.end[step] > 0) ++step;
+      while (times_.end[step] > 0 || waits_[step] == 0) ++step;
       return outcome_.fail(Fault::kDeadlock, steps_.number[step]);
     }
     write_op_times(p_, times_, outcome_);
@@ -129,10 +143,11 @@ class Engine {
   bool rank_steps() {
     const i32 queue = p_.plan.queue;
     if (queue == 0) {
-      lanes_.resize(model_.devices.size());
+      step_lanes_.resize(model_.devices.size());
       for (const i32 op : steps_.at_position) {
         const i32 s = steps_.of[op];
-        if (s >= 0 && steps_.op_position[op] == steps_.position[s]) lanes_[steps_.device[s]].push_back(s);
+        if (s >= 0 && steps_.op_position[op] == steps_.position[s])
+          step_lanes_[steps_.device[s]].push_back(s);
       }
       lane_next_.assign(model_.devices.size(), 0);
       is_ready_.assign(steps_.count, 0);
@@ -213,8 +228,8 @@ class Engine {
   i32 next_step(i32 device) {
     if (p_.plan.queue == 0) {
       auto& next = lane_next_[device];
-      if (next == lanes_[device].size() || !is_ready_[lanes_[device][next]]) return -1;
-      return lanes_[device][next++];
+      if (next == step_lanes_[device].size() || !is_ready_[step_lanes_[device][next]]) return -1;
+      return step_lanes_[device][next++];
     }
     if (heaps_[device].empty()) return -1;
     const i32 step = heaps_[device].top().step;
@@ -235,7 +250,7 @@ class Engine {
         times_.stall[step] =
             std::max<i64>(0, copy_ready_[step] - std::max(free_since_[device], other_ready_[step]));
       flow_.start_step(step, now);
-      events_.push({times_.end[step], key_of(kStepEnds, false, static_cast<u64>(step), 0)});
+      events_.push({times_.end[step], key_of(kStepEnds, false, static_cast<u64>(step), 0), -1});
     }
     dirty_.clear();
   }
@@ -305,6 +320,34 @@ class Engine {
     return start;
   }
 
+  static u64 end_key(u64 start_key) { return start_key - (u64{kMoveStarts} << 61) + (u64{kMoveEnds} << 61); }
+
+  void queue_move(i32 link, i64 start, i64 end, u64 start_key) {
+    if (model_.links[link].engines.empty()) {
+      events_.push({start, start_key, -1});
+      events_.push({end, end_key(start_key), -1});
+      return;
+    }
+    Lane& lane = link_lanes_[link];
+    lane.moves.push_back({start, end, start_key});
+    if (lane.next_start + 1 == lane.moves.size()) events_.push({start, start_key, link});
+    if (lane.next_end + 1 == lane.moves.size()) events_.push({end, end_key(start_key), link});
+  }
+
+  // A link's event has come: the one behind it takes its place in the heap.
+  void queue_next_move(const Event& event) {
+    Lane& lane = link_lanes_[event.link];
+    if (static_cast<Phase>(event.key >> 61) == kMoveStarts) {
+      if (++lane.next_start == lane.moves.size()) return;
+      const Lane::Move& move = lane.moves[lane.next_start];
+      events_.push({move.start, move.key, event.link});
+    } else {
+      if (++lane.next_end == lane.moves.size()) return;
+      const Lane::Move& move = lane.moves[lane.next_end];
+      events_.push({move.end, end_key(move.key), event.link});
+    }
+  }
+
   void book_transfer(i32 tensor, i32 device, i64 now) {
     const i32 from = model_.devices[flow_.home_device(tensor)].home();
     const i32 to = model_.devices[device].home();
@@ -317,8 +360,8 @@ class Engine {
     const i64 start = book(link, times(once, factor), now, end);
     outcome_.transfers.push_back({tensor, device, start, end});
     outcome_.link_bytes[number] = plus(outcome_.link_bytes[number], times(model_.size[tensor], factor));
-    events_.push({start, key_of(kMoveStarts, false, static_cast<u64>(tensor), static_cast<u64>(device))});
-    events_.push({end, key_of(kMoveEnds, false, static_cast<u64>(tensor), static_cast<u64>(device))});
+    queue_move(number, start, end,
+               key_of(kMoveStarts, false, static_cast<u64>(tensor), static_cast<u64>(device)));
   }
 
   void book_copy(i64 copy, i64 now) {
@@ -329,8 +372,7 @@ class Engine {
     const i64 start = book(link, times(once, c.factor), now, end);
     outcome_.copy_start[copy] = start;
     outcome_.copy_end[copy] = end;
-    events_.push({start, key_of(kMoveStarts, true, static_cast<u64>(copy), 0)});
-    events_.push({end, key_of(kMoveEnds, true, static_cast<u64>(copy), 0)});
+    queue_move(c.link, start, end, key_of(kMoveStarts, true, static_cast<u64>(copy), 0));
   }
 
   void end_transfer(i32 tensor, i32 device, i64 now) {
@@ -433,8 +475,9 @@ class Engine {
   StepTimes times_;
   i32 done_ = 0;
   MinHeap<Event> events_;
+  std::vector<Lane> link_lanes_;
   std::vector<MinHeap<Ready>> heaps_;
-  std::vector<std::vector<i32>> lanes_;
+  std::vector<std::vector<i32>> step_lanes_;
   std::vector<std::size_t> lane_next_;
   std::vector<i8> is_ready_, dirty_flag_;
   std::vector<i32> waits_, running_, dirty_, destinations_;

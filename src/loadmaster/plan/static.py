@@ -24,9 +24,12 @@ def lifetimes(program: Program) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.i
     n, root = program.n_ops, program.tensor_alias
     first = np.where(program.producer >= 0, program.producer, 0).astype(np.int64)
     last = np.full(program.n_tensors, -1, dtype=np.int64)
-    np.maximum.at(last, root[program.write_tensor], program.write_op)
-    real = ~program.op_view[program.read_op]
-    np.maximum.at(last, root[program.read_tensor[real]], program.read_op[real])
+    for tensors, ops in (
+        (program.write_tensor, program.write_op),
+        (program.read_tensor, program.read_op),
+    ):
+        real = ~program.op_view[ops]
+        np.maximum.at(last, root[tensors[real]], ops[real])
     outputs = root[program.tensor_kind == TensorKind.OUTPUT]
     last[outputs[program.tensor_kind[outputs] != TensorKind.INPUT]] = n - 1
     kept = np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])

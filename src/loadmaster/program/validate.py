@@ -49,10 +49,9 @@ def _columns(p: Program) -> None:
                 f"column '{column.name}' has {len(value)} rows and the table has {lengths[table]}",
                 column.name, len(value), "give one row per " + table,
             )  # fmt: skip
-        if isinstance(value, Labels) and len(value.codes):
-            if value.codes.min() < 0 or value.codes.max() >= len(value.values):
-                raise _refuse(f"column '{column.name}' has a code out of range", column.name,
-                              int(value.codes.max()), "save the program again")  # fmt: skip
+        if isinstance(value, Labels) and not _codes_in_range(value):
+            raise _refuse(f"column '{column.name}' has a code out of range", column.name,
+                          int(value.codes.max()), "save the program again")  # fmt: skip
     if p.op_flops.shape != (p.n_ops, 3):
         raise _refuse(
             "column 'op_flops' must be [ops, 3]", "op_flops", None, "one column per class"
@@ -71,6 +70,11 @@ def _columns(p: Program) -> None:
         raise _refuse(
             "reads and writes need one byte count each", "read_bytes", None, "save it again"
         )
+
+
+def _codes_in_range(labels: Labels) -> bool:
+    codes = labels.codes
+    return not len(codes) or bool(codes.min() >= 0 and codes.max() < len(labels.values))
 
 
 def _names(p: Program) -> None:

@@ -61,6 +61,17 @@ MODELS |= {
 
 def load_workload(name: str) -> Program:
     """A workload by name, such as 'resnet50', 'gnmt-8' or 'gnmt-8:steps=5'."""
+    model, workload = _find(name)
+    return model.build() if workload is None else _cached(workload)
+
+
+def is_cached(name: str) -> bool:
+    """Whether a workload is there at once: built without tracing, or traced before."""
+    _, workload = _find(name)
+    return workload is None or _path(workload).exists()
+
+
+def _find(name: str) -> tuple[Model, Workload | None]:
     stem, _, changes = name.partition(":")
     if stem not in MODELS:
         raise BadProgram(
@@ -69,13 +80,11 @@ def load_workload(name: str) -> Program:
             remedy="see 'loadmaster models', or give a file or module:function",
         )
     model = MODELS[stem]
+    if not changes:
+        return model, model.traced
     if model.traced is None:
-        if changes:
-            raise BadProgram(
-                f"model '{stem}' has no parameters", object=name, remedy=f"use '{stem}'"
-            )
-        return model.build()
-    return _cached(_changed(model.traced, changes) if changes else model.traced)
+        raise BadProgram(f"model '{stem}' has no parameters", object=name, remedy=f"use '{stem}'")
+    return model, _changed(model.traced, changes)
 
 
 def _changed(workload: Workload, changes: str) -> Workload:
@@ -100,7 +109,7 @@ def cache_folder() -> Path:
 
 
 def _cached(workload: Workload) -> Program:
-    path = cache_folder() / f"{workload.name.replace(':', '-')}-{_key(workload)}.npz"
+    path = _path(workload)
     if path.exists():
         try:
             return load(path)
@@ -119,6 +128,10 @@ def _cached(workload: Workload) -> Program:
     except OSError:
         pass  # a cache that can't be written costs time, nothing else
     return program
+
+
+def _path(workload: Workload) -> Path:
+    return cache_folder() / f"{workload.name.replace(':', '-')}-{_key(workload)}.npz"
 
 
 def _key(workload: Workload) -> str:

@@ -1,0 +1,50 @@
+"""Files that a command writes: never over another one unless the user says so."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from loadmaster.cli.answer import Usage
+
+OverwriteOption = Annotated[
+    bool, typer.Option("--overwrite", help="Write over a file that is there.")
+]
+
+
+def check_free(path: Path, overwrite: bool) -> None:
+    """Refuse to overwrite; called before any work is done."""
+    if path.is_dir():
+        raise Usage(f"'{path}' is a folder", object=str(path), remedy="give a file's name")
+    if path.exists() and not overwrite:
+        raise Usage(f"file '{path}' is there already", object=str(path),
+                    remedy="give another name, or --overwrite")  # fmt: skip
+    if not path.parent.is_dir():
+        raise Usage(f"there is no folder '{path.parent}'", object=str(path),
+                    remedy="make the folder first")  # fmt: skip
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A disk that is full or closed to us is the user's to mend, not a bug."""
+    try:
+        yield
+    except OSError as error:
+        raise Usage(f"'{path}' can't be written: {error.strerror or error}", object=str(path),
+                    remedy="check the folder and the space on the disk") from None  # fmt: skip
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write to a temporary file beside `path`, then rename: never half a file."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with writing(path):
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)

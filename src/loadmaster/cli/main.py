@@ -1,0 +1,196 @@
+"""`loadmaster COMMAND`: finds the command, runs it, prints its answer, sets the exit code.
+
+A command is one file with a function `command` that returns an `Answer`, and one line in
+`COMMANDS`. Its file is imported only when it is used, and it imports NumPy and all else inside
+its function, so that help is shown at once.
+
+| exit code | meaning |
+| --- | --- |
+| 0 | done |
+| 1 | the answer is no: it does not fit, the plan is not sound |
+| 2 | wrong usage or bad input |
+| 3 | an optional package is missing |
+| 70 | a bug; the traceback is in a file |
+| 130 | interrupted |
+| 141 | nobody reads the output any more |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import IO, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from loadmaster import __version__
+from loadmaster.cli.answer import Answer, Usage, json_text, one_line, printable
+from loadmaster.cli.failures import bug_failure, system_failure, usage_failure
+from loadmaster.cli.progress import be_quiet
+from loadmaster.errors import LoadmasterError, nearest
+
+COMMANDS = {
+    "models": ("models", "list the workloads, or describe one"),
+    "machines": ("machines", "list the machines, or describe one with the source of its numbers"),
+    "import": ("import_", "turn a model of another framework into a program file"),
+    "inspect": ("inspect", "what a model needs: bytes, flops, peak, bounds of time"),
+    "simulate": ("simulate", "time a model on a machine, with a plan or without"),
+    "check": ("check", "is a plan sound? name every violation"),
+    "bench": ("bench", "run a suite of measurements"),
+}
+"""Command -> (its module in this folder, one line of help)."""
+
+EVERYWHERE = "Every command takes --json (one JSON object on standard output) and --quiet."
+INTERRUPTED = 130
+BUG = 70
+NO_READER = 141
+
+# Click's base error, wherever this version of Typer keeps it.
+_USAGE_ERRORS: type[BaseException] = typer.BadParameter.__mro__[2]
+
+
+class Commands(TyperGroup):
+    """The group of all commands. A command's module is imported when the command is used."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            if cmd_name.startswith("-"):
+                return None  # Typer names the unknown option
+            raise Usage(
+                f"there is no command '{cmd_name}'{nearest(cmd_name, tuple(COMMANDS))}",
+                object=cmd_name,
+                remedy="see 'loadmaster --help'",
+            )
+        module = importlib.import_module(f"loadmaster.cli.{COMMANDS[cmd_name][0]}")
+        single = typer.Typer(add_completion=False, rich_markup_mode=None)
+        single.command(cmd_name, epilog=EVERYWHERE)(module.command)
+        return typer.main.get_command(single)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        # From the table alone: listing the commands imports none of them.
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+    def main(self, args: Sequence[str] | None = None, *_: Any, **__: Any) -> NoReturn:
+        given = list(sys.argv[1:] if args is None else args)
+        given, as_json = _without(given, "--json")
+        given, quiet = _without(given, "--quiet")
+        be_quiet(quiet)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(AttributeError, ValueError):
+                stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        try:
+            code = self._run(given or ["--help"], as_json, quiet)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            code = _no_reader()
+        sys.exit(code)
+
+    def _run(self, args: list[str], as_json: bool, quiet: bool) -> int:
+        stdout = sys.stdout
+        # With --json, whatever a library prints goes to standard error.
+        aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
+        try:
+            with aside:
+                result = super().main(args=args, prog_name="loadmaster", standalone_mode=False)
+            if isinstance(result, int):  # help and version have printed already; or interrupted
+                if result != INTERRUPTED:
+                    return result
+                raise KeyboardInterrupt
+            answer = result if isinstance(result, Answer) else Answer()
+            code = answer.exit
+            return _print(args, answer, code, as_json, quiet, stdout)
+        except BrokenPipeError:
+            raise
+        except LoadmasterError as error:
+            code = error.exit_code
+            failure = error
+        except _USAGE_ERRORS as usage:
+            code, failure = 2, usage_failure(usage)
+        except OSError as error:
+            code, failure = 2, system_failure(error)
+        except (KeyboardInterrupt, typer.Abort):
+            code, failure = INTERRUPTED, LoadmasterError("interrupted", object=_name(args))
+        except Exception as error:
+            code, failure = BUG, bug_failure(error)
+        print(f"error: {one_line(failure.message)}", file=sys.stderr)
+        if as_json:
+            print(json_text(_name(args), Answer(error=failure), code), file=stdout)
+        return code
+
+
+def _print(
+    args: list[str], answer: Answer, code: int, as_json: bool, quiet: bool, stdout: IO[str]
+) -> int:
+    if as_json:
+        print(json_text(_name(args), answer, code), file=stdout)
+        return code
+    if not quiet:
+        for warning in answer.warnings:
+            print(f"warning: {one_line(warning)}", file=sys.stderr)
+    from loadmaster.cli.show import show
+
+    show(answer.blocks, stdout)
+    if answer.error is not None:
+        print(printable(answer.error.message), file=stdout)
+    return code
+
+
+def _without(args: list[str], option: str) -> tuple[list[str], bool]:
+    """The arguments without an option that every command has, and whether it was there."""
+    end = args.index("--") if "--" in args else len(args)
+    kept = [arg for arg in args[:end] if arg != option] + args[end:]
+    return kept, len(kept) != len(args)
+
+
+def _name(args: list[str]) -> str:
+    return next((arg for arg in args if arg in COMMANDS), "")
+
+
+def _no_reader() -> int:
+    # The interpreter flushes once more at exit; there it must find an open pipe.
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return NO_READER
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"loadmaster {__version__}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    cls=Commands,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    epilog=f"{EVERYWHERE} Example: loadmaster simulate resnet50 --machine nnp-i",
+)
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
+    """Loadmaster decides which memory every tensor of an ML model lives in, when it moves, which
+    device runs what and in which order, and proves how good the answer is."""
+
+
+def main() -> NoReturn:
+    """The program `loadmaster`."""
+    app()
+    raise AssertionError("unreachable: the group exits by itself")
+
+
+if __name__ == "__main__":
+    main()

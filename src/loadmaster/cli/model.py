@@ -1,0 +1,184 @@
+"""MODEL and the importers' options, the same for every command that takes a model."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from loadmaster.cli.answer import Answer, Usage
+from loadmaster.cli.progress import say
+from loadmaster.errors import LoadmasterError
+
+if TYPE_CHECKING:
+    from loadmaster.machine import Machine
+    from loadmaster.program import Program
+
+MachineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--machine", "-m", metavar="MACHINE",
+        help="A name from 'loadmaster machines', a TOML file, or arena:SIZE. "
+        "A workload from 'loadmaster models' has one of its own.",
+    ),
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model as the user named it; `load` makes the Program."""
+
+    source: str
+    format: str | None = None
+    shape: tuple[str, ...] = ()
+    arg: tuple[str, ...] = ()
+    weights: str | None = None
+    trip: tuple[str, ...] = ()
+    inplace: tuple[str, ...] = ()
+    strict: bool = False
+
+    def load(self) -> Program:
+        """The Program. Raises `BadProgram` if there is none, and says what would help."""
+        from loadmaster.program.importers import ImportOptions
+        from loadmaster.program.models import load_model
+
+        options = ImportOptions(
+            shapes=dict(_shape(text) for text in self.shape),
+            args=self.arg,
+            weights=None if self.weights is None else _numbers(self.weights, "--weights"),
+            trips=dict(_trip(text) for text in self.trip),
+            inplace=tuple(kind for text in self.inplace for kind in text.split(",")),
+            strict=self.strict,
+        )
+        if _takes_a_while(self.source):
+            say(f"tracing '{self.source}' with JAX, once; later it comes from the cache")
+        return load_model(self.source, self.format, options)
+
+    def machine(self, name: str | None) -> Machine:
+        """The machine the user named, or the one that the workload is meant for."""
+        from loadmaster.machine import load_machine
+        from loadmaster.program.zoo import MODELS
+
+        stem = self.source.partition(":")[0]
+        if name is None and stem not in MODELS:
+            raise Usage(f"there is no machine for '{self.source}'", object="--machine",
+                        remedy="give --machine, for example --machine nnp-i")  # fmt: skip
+        return load_machine(MODELS[stem].machine if name is None else name)
+
+
+def takes_model(command: Callable[..., Answer]) -> Callable[..., Answer]:
+    """Let a command's first parameter be a `Model`: on the command line it becomes MODEL and the
+    options of the importers."""
+    own = inspect.signature(command, eval_str=True)
+    named = [p.replace(kind=p.KEYWORD_ONLY) for p in list(own.parameters.values())[1:]]
+    first = _parameter("source", _SOURCE, inspect.Parameter.empty)
+    options = [_parameter(name, *declared) for name, declared in _OPTIONS.items()]
+
+    def run(**values: Any) -> Answer:
+        given = {name: values.pop(name) for name in ("source", *_OPTIONS)}
+        frozen: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in given.items()
+        }
+        return command(Model(**frozen), **values)
+
+    everything = [first, *named, *options]
+    run.__doc__ = command.__doc__
+    run.__name__ = command.__name__
+    # Typer reads both to find out what a command takes.
+    run.__signature__ = own.replace(parameters=everything)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in everything} | {"return": Answer}
+    return run
+
+
+_SOURCE = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="A name from 'loadmaster models', a file, or module:function."
+    ),
+]
+_OPTIONS: dict[str, tuple[Any, Any]] = {
+    "format": (
+        Annotated[str | None, typer.Option(help="onnx, hlo, jax or program; else by the ending.")],
+        None,
+    ),
+    "shape": (
+        Annotated[
+            list[str], typer.Option(metavar="NAME=1,3,224,224", help="Dimensions of an input.")
+        ],
+        [],
+    ),
+    "arg": (
+        Annotated[list[str], typer.Option(metavar="f32[8,128]", help="An argument of a function.")],
+        [],
+    ),
+    "weights": (
+        Annotated[
+            str | None, typer.Option(metavar="0,2", help="Positions of arguments that are weights.")
+        ],
+        None,
+    ),
+    "trip": (
+        Annotated[list[str], typer.Option(metavar="NAME=N", help="How often a loop runs.")],
+        [],
+    ),
+    "inplace": (
+        Annotated[
+            list[str],
+            typer.Option(metavar="KIND", help="Ops that overwrite their input, such as relu."),
+        ],
+        [],
+    ),
+    "strict": (
+        Annotated[
+            bool, typer.Option("--strict", help="Refuse ops whose cost would be an estimate.")
+        ],
+        False,
+    ),
+}
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+
+
+def _takes_a_while(source: str) -> bool:
+    """Whether a workload has to be traced before it can be loaded."""
+    from loadmaster.program.zoo import MODELS, is_cached
+
+    if source.partition(":")[0] not in MODELS or Path(source).exists():
+        return False
+    try:
+        return not is_cached(source)
+    except LoadmasterError:
+        return False  # it will be refused
+
+
+def _shape(text: str) -> tuple[str, list[int]]:
+    name, equals, sizes = text.rpartition("=")
+    if not equals or not name:
+        raise Usage(f"--shape '{text}' has no '='", object="--shape", number=text,
+                    remedy="write --shape NAME=1,3,224,224")  # fmt: skip
+    return name, _numbers(sizes, "--shape")
+
+
+def _trip(text: str) -> tuple[str, int]:
+    name, equals, count = text.rpartition("=")
+    if not equals or not name:
+        raise Usage(f"--trip '{text}' has no '='", object="--trip", number=text,
+                    remedy="write --trip NAME=100")  # fmt: skip
+    return name, _numbers(count, "--trip")[0]
+
+
+def _numbers(text: str, option: str) -> list[int]:
+    parts = text.split(",")
+    # Eighteen digits are below 2^63, and isdecimal takes digits of other scripts, hence isascii.
+    if not all(part.isascii() and part.isdecimal() and len(part) <= 18 for part in parts):
+        raise Usage(f"{option} can't take '{text}'", object=option, number=text,
+                    remedy="give whole numbers with commas between them")  # fmt: skip
+    return [int(part) for part in parts]
