@@ -85,6 +85,7 @@ void Flow::find_residency_steps() {
     end_rows_.start.assign(steps_.count + 1, 0);
     return;
   }
+  over_.assign(plan_.residency_count, 0);
   std::vector<i64> begin(plan_.residency_count, -1), end(plan_.residency_count, -1);
   for (i64 i = 0; i < plan_.residency_count; ++i) {
     const i64* row = plan_.residencies + i * 5;
@@ -202,6 +203,8 @@ void Flow::start_program() {
 void Flow::start_step(i32 step, i64 now) {
   const i32 d = steps_.device[step];
   for (i64 i = begin_rows_.begin(step); i < begin_rows_.end(step); ++i) {
+    if (over_[begins_[i]]) continue;  // its last step ran before its first, on another device
+    over_[begins_[i]] = -1;
     const i64* row = plan_.residencies + begins_[i] * 5;
     hold(model_.root[row[0]], static_cast<i32>(row[1]), now);
   }
@@ -223,7 +226,9 @@ void Flow::end_step(i32 step, i64) {
   }
   for (i64 i = end_rows_.begin(step); i < end_rows_.end(step); ++i) {
     const i64* row = plan_.residencies + ends_[i] * 5;
-    release(model_.root[row[0]], static_cast<i32>(row[1]));
+    const bool begun = over_[ends_[i]] != 0;
+    over_[ends_[i]] = 1;
+    if (begun) release(model_.root[row[0]], static_cast<i32>(row[1]));
   }
 }
 

@@ -81,6 +81,7 @@ class Flow {
   std::vector<i64> issued_;
   Rows begin_rows_, end_rows_;  // residencies that begin and end with a step
   std::vector<i64> begins_, ends_;
+  std::vector<i8> over_;  // [residencies] 0: not begun, -1: holds, 1: over
 
  public:
   bool resident_read(i64 i) const { return !resident_read_.empty() && resident_read_[i] != 0; }

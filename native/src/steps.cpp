@@ -229,6 +229,27 @@ Residencies::Residencies(const Model& model, const PlanView& plan, const Steps& 
     windows_[next[t]++] = {static_cast<i32>(row[1]), row[3] < 0 ? -1 : steps.op_position[row[3]],
                            steps.op_position[row[4]]};
   }
+  delay_filled_windows(plan, steps);
+}
+
+// A residency that copies fill serves when the last of them is there, not before.
+void Residencies::delay_filled_windows(const PlanView& plan, const Steps& steps) {
+  std::vector<i64> begin(windows_.size());
+  for (std::size_t i = 0; i < windows_.size(); ++i) begin[i] = windows_[i].first;
+  for (i64 c = 0; c < plan.copy_count; ++c) {
+    const i64* copy = plan.copies + c * 7;
+    if (copy[4] >= model_.ops) continue;
+    const i64 issued = copy[3] < 0 ? -1 : steps.op_position[copy[3]];
+    const i64 needed = steps.op_position[copy[4]];
+    const i32 step = steps.at_or_after(needed);
+    const i64 from = step == steps.count ? model_.ops : steps.position[step];
+    const i32 t = model_.root[copy[0]];
+    for (i64 i = rows_.begin(t); i < rows_.end(t); ++i) {
+      Window& window = windows_[i];
+      if (window.memory == copy[2] && begin[i] >= 0 && issued >= begin[i] - 1 && needed <= window.last)
+        window.first = std::max(window.first, from);
+    }
+  }
 }
 
 i32 Residencies::serves(i32 tensor, i64 position, i32 device, bool& resident) const {

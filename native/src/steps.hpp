@@ -58,6 +58,8 @@ class Residencies {
     i32 memory;
     i64 first, last;
   };
+  void delay_filled_windows(const PlanView& plan, const Steps& steps);
+
   const Model& model_;
   i64 count_;
   Rows rows_;

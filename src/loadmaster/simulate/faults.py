@@ -42,6 +42,13 @@ def check_ranges(program: Program, machine: Machine, plan: Plan) -> None:
                    "use queue 'order'")  # fmt: skip
     if plan.transfers is not None and machine.rules.copies == "idle":
         raise _bad("a machine with copies = 'idle' has no transfers", "transfers", "leave them out")
+    if machine.rules.copies == "idle" and d != 1:
+        raise _bad(
+            f"a machine with copies = 'idle' needs one device and has {d}",
+            machine.name,
+            "use copies = 'free'",
+            d,
+        )
     if machine.rules.copies == "idle" and plan.queue != "order":
         raise _bad(
             f"a machine with copies = 'idle' needs queue 'order', not '{plan.queue}'",

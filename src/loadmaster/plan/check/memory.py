@@ -1,0 +1,248 @@
+"""Rule `capacity`: the bytes that a plan holds in each memory, against its capacity.
+
+`holds` says what is held and between which events (section 6 of docs/simulation.md). A `Clock` says
+when events happen: by the plan's positions here, by a timeline's picoseconds in `check_timeline`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from loadmaster.plan.check.facts import Facts
+from loadmaster.plan.check.report import Report
+from loadmaster.plan.plan import BEFORE
+
+FOR_EVER = 2**200
+"""Later than any event."""
+
+
+class Clock(Protocol):
+    """When things happen; only the order of the numbers counts. The program begins at `begin`."""
+
+    begin: int
+
+    def step(self, rank: int) -> tuple[int, int]: ...
+    def copy(self, row: int) -> tuple[int, int]: ...
+    def transfer(self, tensor: int, device: int) -> tuple[int, int]: ...
+
+
+class PositionClock:
+    """One device, one step after another: eight moments between two steps.
+
+    A copy counts from its issue to its need, the longest that it can take. In idle time, copies
+    that were issued earlier are awaited before others are pushed.
+    """
+
+    begin = -1
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self.idle = facts.machine.rules.copies == "idle"
+
+    def step(self, rank: int) -> tuple[int, int]:
+        return 8 * rank + 4, 8 * rank + 8
+
+    def copy(self, row: int) -> tuple[int, int]:
+        issued, needed = self.facts.issued(row), self.facts.needed(row)
+        awaited_first = self.idle and issued < needed - 1
+        return 8 * issued + 10, 8 * needed + (1 if awaited_first else 3)
+
+    def transfer(self, tensor: int, device: int) -> tuple[int, int]:
+        raise AssertionError("one device has no transfers")
+
+
+class Hold(NamedTuple):
+    """A place's bytes in a memory between two moments."""
+
+    begin: int
+    end: int
+    tensor: int
+    memory: int
+    op: int | None
+    """The op that takes the room; None: before the program."""
+
+
+def holds(facts: Facts, clock: Clock) -> list[Hold]:
+    """Everything that is held: persistent tensors, residencies, home copies."""
+    found = []
+    stays = _kept_elsewhere(facts)
+    home = facts.machine.home
+    for row, (tensor, memory, _, first, _) in enumerate(facts.residencies):
+        begin, end = facts.window(row)
+        if facts.root[tensor] != tensor or begin > end:
+            continue
+        if first == BEFORE:
+            found.append(Hold(clock.begin, FOR_EVER, tensor, memory, None))
+        else:
+            op = facts.steps[begin].number
+            found.append(Hold(clock.step(begin)[0], clock.step(end)[1], tensor, memory, op))
+    sent_to: dict[int, list[int]] = {}
+    for tensor, device in facts.transfers:
+        sent_to.setdefault(tensor, []).append(device)
+    for tensor in facts.roots:
+        if facts.is_persistent[tensor] and tensor not in stays:
+            where = home[facts.home_device[tensor]]
+            found.append(Hold(clock.begin, FOR_EVER, tensor, where, None))
+        found += _home_copies(facts, clock, tensor, tensor in stays, sent_to.get(tensor, []))
+    return [hold for hold in found if hold.begin < hold.end]
+
+
+def _kept_elsewhere(facts: Facts) -> set[int]:
+    """Weights and state with a residency between runs: their home need not keep them."""
+    before = {row.tensor for row in facts.residencies if row.first == BEFORE}
+    return {tensor for tensor in before if facts.is_persistent[tensor]}
+
+
+def _home_copies(
+    facts: Facts, clock: Clock, tensor: int, stays: bool, sent_to: list[int]
+) -> list[Hold]:
+    """A tensor in the homes of devices, from the first opener to the end of the last use."""
+    home, near = facts.machine.home, facts.near
+    lives_on = near[facts.home_device[tensor]]
+    opened: dict[int, list[tuple[int, int | None]]] = {}
+    over: dict[int, list[int]] = {}
+    writer = facts.writer[tensor]
+    is_written = writer >= 0 and tensor in facts.steps[writer].writes
+    if is_written and facts.is_at_home(writer, tensor):
+        begin, end = clock.step(writer)
+        opened.setdefault(lives_on, []).append((begin, facts.steps[writer].number))
+        over.setdefault(lives_on, []).append(end)
+    for rank in facts.readers[tensor]:
+        if rank != writer and facts.is_at_home(rank, tensor):
+            over.setdefault(near[facts.steps[rank].device], []).append(clock.step(rank)[1])
+    for device in sent_to:
+        begin, end = clock.transfer(tensor, device)
+        op = facts.steps[facts.transfers[tensor, device][0]].number
+        opened.setdefault(device, []).append((begin, op))
+        over.setdefault(device, []).append(end)
+        over.setdefault(lives_on, []).append(end)
+    is_input = facts.is_input[tensor]
+    for row in facts.copies_of.get(tensor, []):
+        copy = facts.copies[row]
+        begin, end = clock.copy(row)
+        if copy.target == home[lives_on] and not is_input:
+            opened.setdefault(lives_on, []).append((begin, facts.op_at(facts.issued(row))))
+            over.setdefault(lives_on, []).append(end)
+        if copy.source in home:
+            over.setdefault(home.index(copy.source), []).append(end)
+    if is_input or (stays and lives_on in over):
+        for device in over if is_input else [lives_on]:
+            opened.setdefault(device, []).append((clock.begin, None))
+    if facts.is_output[tensor] and not is_input:
+        over.setdefault(lives_on, []).append(FOR_EVER)
+    if facts.is_persistent[tensor] and not stays:
+        opened.pop(lives_on, None)  # it is held there anyway
+    copies = []
+    for device, openers in opened.items():
+        begin, by = min(openers, key=lambda opener: opener[0])
+        copies.append(Hold(begin, max(over[device]), tensor, home[device], by))
+    return copies
+
+
+@dataclass
+class Usage:
+    """How full one memory gets."""
+
+    now: int = 0
+    peak: int = 0
+    first_over: int | None = None
+    """When the capacity was first exceeded."""
+    op: int | None = None
+    """The op that first exceeded it,"""
+    tensor: int | None = None
+    """and the largest tensor held then."""
+
+
+def sweep(facts: Facts, held: list[Hold]) -> list[Usage]:
+    """Walk through all moments; at one moment frees come first. A place counts once per memory."""
+    largest: dict[int, int] = {}  # of each place, its largest tensor
+    for tensor in facts.roots:
+        one = largest.setdefault(facts.place[tensor], tensor)
+        if facts.size[tensor] > facts.size[one]:
+            largest[facts.place[tensor]] = tensor
+    events = [(hold.end, False, index) for index, hold in enumerate(held) if hold.end < FOR_EVER]
+    events += [(hold.begin, True, index) for index, hold in enumerate(held)]
+    events.sort()
+    usages = [Usage() for _ in facts.machine.memories]
+    counter: dict[tuple[int, int], int] = {}
+    for moment, takes, index in events:
+        hold = held[index]
+        usage, key = usages[hold.memory], (facts.place[hold.tensor], hold.memory)
+        bytes_held = facts.aligned(facts.size[largest[key[0]]], hold.memory)
+        if not takes:
+            counter[key] -= 1
+            usage.now -= bytes_held if counter[key] == 0 else 0
+            continue
+        counter[key] = counter.get(key, 0) + 1
+        usage.now += bytes_held if counter[key] == 1 else 0
+        usage.peak = max(usage.peak, usage.now)
+        if usage.now > facts.machine.memories[hold.memory].capacity and usage.first_over is None:
+            usage.first_over, usage.op = moment, hold.op
+            here = [
+                largest[place]
+                for (place, memory), count in counter.items()
+                if memory == hold.memory and count
+            ]
+            usage.tensor = max(here, key=lambda tensor: (facts.size[tensor], -tensor))
+    return usages
+
+
+def report_capacity(facts: Facts, usages: list[Usage], report: Report) -> None:
+    """One violation per memory that is too small."""
+    for memory, usage in enumerate(usages):
+        excess = usage.peak - facts.machine.memories[memory].capacity
+        if usage.tensor is not None:
+            _too_small(facts, memory, usage.peak, usage.tensor, usage.op, excess, report)
+
+
+def _too_small(
+    facts: Facts, memory: int, needs: int, tensor: int, op: int | None, excess: int, report: Report
+) -> None:
+    when = f"at {facts.op_text(op)}" if op is not None else "before the program starts"
+    report.add("capacity", f"{facts.memory_text(memory)} needs {needs:,} bytes and has "
+               f"{facts.machine.memories[memory].capacity:,}, {excess:,} too few; it first overflows "
+               f"{when}, where {facts.tensor_text(tensor)} ({facts.size[tensor]:,} bytes) is the "
+               "largest: move it to another memory or free it earlier",
+               tensor=tensor, op=op, number=excess)  # fmt: skip
+
+
+def check_capacity(facts: Facts, report: Report) -> None:
+    """Without a timeline: exact for one device in order, else what is sure to be held at once."""
+    if facts.in_order and len(facts.devices_used) < 2 and not facts.transfers:
+        report_capacity(facts, sweep(facts, holds(facts, PositionClock(facts))), report)
+        return
+    stays = _kept_elsewhere(facts)
+    always: list[dict[int, int]] = [{} for _ in facts.machine.memories]
+    for tensor in facts.roots:
+        if facts.is_persistent[tensor] and tensor not in stays:
+            _take(facts, always, facts.machine.home[facts.home_device[tensor]], tensor)
+    for residency in facts.residencies:
+        if residency.first == BEFORE and facts.root[residency.tensor] == residency.tensor:
+            _take(facts, always, residency.memory, residency.tensor)
+    base = [sum(taken.values()) for taken in always]
+    worst: dict[int, tuple[int, int, int | None]] = {}
+    for memory, taken in enumerate(always):
+        if base[memory] > facts.machine.memories[memory].capacity:
+            worst[memory] = (base[memory], max(taken, key=lambda place: taken[place]), None)
+    for rank, step in enumerate(facts.steps):
+        own: list[dict[int, int]] = [{} for _ in facts.machine.memories]
+        for tensor in dict.fromkeys([*step.reads, *step.writes]):
+            memory = facts.serves(rank, tensor)[0]
+            if facts.place[tensor] not in always[memory]:
+                _take(facts, own, memory, tensor)
+        for memory, taken in enumerate(own):
+            needs = base[memory] + sum(taken.values())
+            over = needs > facts.machine.memories[memory].capacity
+            if taken and over and (memory not in worst or needs > worst[memory][0]):
+                first = (max(taken, key=lambda place: taken[place]), step.number)
+                worst[memory] = (needs, *(worst[memory][1:] if memory in worst else first))
+    for memory, (needs, place, op) in sorted(worst.items()):
+        excess = needs - facts.machine.memories[memory].capacity
+        _too_small(facts, memory, needs, place, op, excess, report)
+
+
+def _take(facts: Facts, taken: list[dict[int, int]], memory: int, tensor: int) -> None:
+    place = facts.place[tensor]
+    size = facts.aligned(facts.size[tensor], memory)
+    taken[memory][place] = max(taken[memory].get(place, 0), size)

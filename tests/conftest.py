@@ -1,0 +1,8 @@
+"""Lets every test import the helpers of this folder: `from generate import random_program`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
