@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "arrays.hpp"
 #include "model.hpp"
 #include "parallel.hpp"
 #include "static_map.hpp"
@@ -19,31 +20,11 @@ using namespace loadmaster;
 namespace {
 
 template <class T>
-using Array = nb::ndarray<const T, nb::c_contig, nb::device::cpu>;
-template <class T>
 using Optional = std::optional<Array<T>>;
-using Result = nb::ndarray<nb::numpy, i64>;
-
 template <class T>
 std::vector<T> column(const nb::dict& columns, const char* name) {
   const auto array = nb::cast<Array<T>>(columns[name]);
-  return {array.data(), array.data() + array.size()};
-}
-
-// A vector that Python owns from now on.
-Result owned(std::vector<i64>&& values, std::vector<std::size_t> shape) {
-  auto kept = std::make_unique<std::vector<i64>>(std::move(values));
-  i64* data = kept->data();
-  nb::capsule owner(kept.get(), [](void* p) noexcept {
-    std::unique_ptr<std::vector<i64>>(static_cast<std::vector<i64>*>(p));
-  });
-  kept.release();
-  return Result(data, shape.size(), shape.data(), owner);
-}
-
-Result owned(std::vector<i64>&& values) {
-  const std::size_t size = values.size();
-  return owned(std::move(values), {size});
+  return copied(array);
 }
 
 void read_accesses(const nb::dict& c, Model& model) {
@@ -231,6 +212,8 @@ Result ceil_times(const Array<i64>& amounts, const Array<i64>& rates) {
 
 }  // namespace
 
+void bind_allocate(nb::module_& m);  // allocate_module.cpp
+
 NB_MODULE(_core, m) {
   m.doc() = "The native core of Loadmaster: arrays in, arrays out.";
   nb::class_<Simulator>(m, "Simulator")
@@ -240,4 +223,5 @@ NB_MODULE(_core, m) {
       .def("run_static", &Simulator::run_static, nb::arg("memory"), nb::arg("threads"));
   m.def("ceil_times", &ceil_times, nb::arg("amounts"), nb::arg("rates"),
         "amount / rate in picoseconds, rounded up, element by element");
+  bind_allocate(m);
 }

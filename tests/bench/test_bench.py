@@ -10,10 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from generate import random_machine, random_program
-from loadmaster.bench import SUITES, Options, Row, host, run_suite, versions
+from loadmaster.bench import SUITES, Options, Row, run_suite
 from loadmaster.bench.simulate import anywhere, bundles, layers_in_turn
 from loadmaster.cli.main import app
 from loadmaster.errors import LoadmasterError
+from loadmaster.host import host, versions
 from loadmaster.machine import load_machine
 from loadmaster.plan import Plan
 from loadmaster.plan.check import check

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import fnmatch
 import importlib
-import importlib.metadata
-import os
-import platform
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadmaster import __version__
 from loadmaster.errors import LoadmasterError, nearest
 
-SUITES = {"simulate": "loadmaster.bench.simulate"}
+SUITES = {"simulate": "loadmaster.bench.simulate", "allocation": "loadmaster.bench.allocation"}
 
 
 @dataclass(frozen=True)
@@ -31,6 +27,10 @@ class Options:
     cases: tuple[str, ...] = ()
     """Names of cases, '*' for any characters; none: all."""
     seeds: int = 1
+    solvers: tuple[str, ...] = ()
+    """Only these; none: the suite's own choice."""
+    data: Path | None = None
+    """Folder of other projects' instances; none: `$LOADMASTER_DATA`."""
 
 
 @dataclass(frozen=True)
@@ -88,33 +88,3 @@ def run_suite(name: str, options: Options) -> Iterator[Row]:
     for case in chosen:
         for seed in range(options.seeds):
             yield from cases[case](options, seed)
-
-
-def versions() -> dict[str, str]:
-    """Of everything that can change a figure."""
-    found = {"loadmaster": __version__, "python": platform.python_version()}
-    for package in ("numpy", "jax", "ortools"):
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def host() -> dict[str, Any]:
-    """The kind of computer, not its name, and how much else it has to do: times depend on both."""
-    model = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        model = next(
-            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
-        )
-    except (OSError, StopIteration):
-        pass
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-    return {"cpu": model, "cores": cores(), "system": platform.system(), "load": load}
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from loadmaster.bench import Case, Options, Row, cores
+from loadmaster.bench import Case, Options, Row
+from loadmaster.host import cores
 from loadmaster.machine import load_machine
 from loadmaster.plan import Plan
 from loadmaster.program import Builder, Program, TieKind, load, save

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,32 +12,50 @@ from loadmaster.cli.progress import say
 
 
 def command(
-    suite: Annotated[str, typer.Argument(metavar="SUITE", help="simulate")],
+    suite: Annotated[str, typer.Argument(metavar="SUITE", help="simulate or allocation")],
     quick: Annotated[bool, typer.Option("--quick", help="End within a minute.")] = False,
     case: Annotated[
         list[str] | None, typer.Option(metavar="CASE", help="Only these cases; * stands for any.")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from 0.")] = 1,
+    solver: Annotated[
+        list[str] | None, typer.Option(metavar="SOLVER", help="Only these solvers.")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Other projects' instances; else $LOADMASTER_DATA."),
+    ] = None,
 ) -> Answer:
     """Measure, and compare with the target, the baseline or the bound.
 
     Example: loadmaster bench simulate --quick --json > simulate.json
     """
-    from loadmaster.bench import Options, host, run_suite, versions
+    from loadmaster.bench import Options, run_suite
+    from loadmaster.host import host, load, versions
 
-    options = Options(quick=quick, cases=tuple(case or ()), seeds=seeds)
+    options = Options(quick, tuple(case or ()), seeds, tuple(solver or ()), data)
     rows = []
     for row in run_suite(suite, options):
         say(f"{row.case}: {row.value:.4g} {row.unit} ({row.status})")
         rows.append(row)
     cells = [
-        (row.case, row.machine or "–", str(row.seed), f"{row.value:.4g} {row.unit}",
-         row.goal, f"{row.evaluations:,}", f"{row.seconds:.2f}", row.status)
+        (row.case, row.solver or row.machine or "–", str(row.seed), f"{row.value:.7g} {row.unit}",
+         row.goal if row.gap is None else f"{row.gap:.2%}", f"{row.evaluations:,}",
+         f"{row.seconds:.3f}", row.status)
         for row in rows
     ]  # fmt: skip
-    columns = ("case", "machine", "seed", "value", "goal", "evaluations", "seconds", "status")
+    columns = (
+        "case",
+        "on or by",
+        "seed",
+        "value",
+        "goal or gap",
+        "evaluations",
+        "seconds",
+        "status",
+    )
     return Answer(
         [row.as_dict() for row in rows],
         [Table(columns, cells)],
-        more={"suite": suite, "versions": versions(), "host": host()},
+        more={"suite": suite, "versions": versions(), "host": {**host(), "load": load()}},
     )

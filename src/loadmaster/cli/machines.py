@@ -41,7 +41,7 @@ def command(
     machine = load_machine(name)
     answer = _details(name, machine)
     if out is not None:
-        from loadmaster.cli.machine_text import machine_text
+        from loadmaster.machine.text import machine_text
 
         write_text(out, machine_text(machine))
         answer.blocks.append(f"wrote {out}")
@@ -80,7 +80,7 @@ def _list() -> Answer:
 
 
 def _details(name: str, machine: Machine) -> Answer:
-    from loadmaster.cli.machine_text import sources
+    from loadmaster.machine.text import sources
 
     rows: list[dict[str, Any]] = [
         {

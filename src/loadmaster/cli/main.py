@@ -10,8 +10,9 @@ its function, so that help is shown at once.
 | 1 | the answer is no: it does not fit, the plan is not sound |
 | 2 | wrong usage or bad input |
 | 3 | an optional package is missing |
+| 4 | no answer within the limit, and none proven |
 | 70 | a bug; the traceback is in a file |
-| 130 | interrupted |
+| 130 | interrupted; what was found is kept |
 | 141 | nobody reads the output any more |
 """
 
@@ -40,6 +41,12 @@ COMMANDS = {
     "inspect": ("inspect", "what a model needs: bytes, flops, peak, bounds of time"),
     "simulate": ("simulate", "time a model on a machine, with a plan or without"),
     "check": ("check", "is a plan sound? name every violation"),
+    "solvers": ("solvers", "list the solvers of every kind of problem, or describe one"),
+    "runs": ("runs", "list the runs of a folder"),
+    "compare": ("compare", "two runs or plans side by side, and what changed"),
+    "replay": ("replay", "check and score every plan of a run again"),
+    "validate": ("replay", "the same as replay"),
+    "allocate": ("allocate", "offsets for buffers: fit a capacity, or the least one"),
     "bench": ("bench", "run a suite of measurements"),
 }
 """Command -> (its module in this folder, one line of help)."""

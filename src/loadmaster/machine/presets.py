@@ -113,6 +113,7 @@ capacity = "unlimited"
 bandwidth = "1GB/s"
 [[device]]
 name = "core"
+memories = ["flash", "arena"] # what is not decided lives in the arena
 matrix = "1Gflop/s"
 vector = "1Gflop/s"
 """

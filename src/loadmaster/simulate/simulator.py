@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster import _core
+from loadmaster.host import cores
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import QUEUES, Plan
 from loadmaster.program.program import GIVEN, Program, TensorKind, TieKind
@@ -67,7 +67,7 @@ class Simulator:
         for plan in plans:
             check_ranges(self.program, self.machine, plan)
         total, over, faults = self._core.run_many(
-            [_arrays(plan) for plan in plans], threads or _cores()
+            [_arrays(plan) for plan in plans], threads or cores()
         )
         bad = np.flatnonzero(faults[:, 0])
         if len(bad):
@@ -83,12 +83,8 @@ class Simulator:
         inputs and views are ignored. Equal to `run` of `static_plan`, and much faster.
         """
         return self._core.run_static(
-            np.ascontiguousarray(memory, dtype=np.int8), threads or _cores()
+            np.ascontiguousarray(memory, dtype=np.int8), threads or cores()
         )
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _arrays(plan: Plan) -> _core.PlanArrays:

@@ -7,7 +7,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from loadmaster.machine import Machine, preset_names, preset_text
+from loadmaster.machine.machine import Machine
+from loadmaster.machine.presets import preset_names, preset_text
 from loadmaster.units import UNLIMITED
 
 
@@ -17,6 +18,11 @@ def machine_text(machine: Machine) -> str:
     if machine.text and (base is None or base in preset_names()):
         return machine.text
     return _written(machine)
+
+
+def standalone_text(machine: Machine) -> str:
+    """TOML that makes this machine without any other file: what a run folder keeps."""
+    return machine.text if machine.text and _base(machine.text) is None else _written(machine)
 
 
 def sources(name: str, machine: Machine) -> list[tuple[str, str]]:

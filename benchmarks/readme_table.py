@@ -1,0 +1,125 @@
+"""Make the README's table of results from the recorded ones: never typed, never out of date.
+
+`python benchmarks/readme_table.py` rewrites the lines between the two markers; `--check` fails if
+they would change.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+README = HERE.parent / "README.md"
+BEGIN, END = "<!-- results: made by benchmarks/readme_table.py -->", "<!-- end of results -->"
+
+
+def recorded(suite: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(
+        (HERE / "results" / f"{suite}.json").read_text(encoding="utf-8")
+    )
+    return document
+
+
+def rows(document: dict[str, Any], case: str, solver: str | None = None) -> list[dict[str, Any]]:
+    """Rows of the cases that begin so, of one solver ('ours' stands for whichever was chosen)."""
+    return [
+        row
+        for row in document["rows"]
+        if row["case"].startswith(case)
+        and row["status"] != "skipped"
+        and (solver is None or (row["solver"] or "").split(" ")[0] == solver)
+    ]
+
+
+def table() -> str:
+    simulate, allocation = recorded("simulate"), recorded("allocation")
+    lines = [
+        "| what | result | beside it |",
+        "| --- | --- | --- |",
+        *allocation_lines(allocation),
+        *simulate_lines(simulate),
+    ]
+    host = allocation["host"]
+    lines.append("")
+    lines.append(
+        f"Measured on {host['cores']} cores ({host['cpu']}): `{allocation['command']}` and `{simulate['command']}`; "
+        "recorded with commit and versions in `benchmarks/results/`. Gaps are to the proven lower bound."
+    )
+    return "\n".join(lines)
+
+
+def allocation_lines(document: dict[str, Any]) -> list[str]:
+    lines = []
+    fit, least = rows(document, "fit/", "ours"), rows(document, "least/", "ours")
+    if fit:
+        solved = sum(row["status"] in ("optimal", "feasible") for row in fit)
+        total, longest = sum(row["seconds"] for row in fit), max(row["seconds"] for row in fit)
+        lines.append(f"| MiniMalloc's {len(fit)} hard instances at 1 MiB | {solved} of {len(fit)} in {total:.2f} s, longest {longest:.3f} s "
+                     f"| {_peers(document, 'fit/')} |")  # fmt: skip
+    if least:
+        optimal = sum(row["status"] == "optimal" for row in least)
+        gap = sum(row["gap"] for row in least) / len(least)
+        lines.append(
+            f"| the same, least capacity, 10 s each | {optimal} proven optimal, mean gap {gap:.2%} | {_gaps(document, 'least/')} |"
+        )
+    for case, what in (("large/somas_pangu", "training graph, 18,692 buffers"), ("large/iopddl_Y", "62,185 buffers"),
+                       ("large/generated-1000000", "a million generated buffers")):  # fmt: skip
+        for row in rows(document, case, "ours"):
+            others = _gaps(document, row["case"])
+            lines.append(
+                f"| {what} | gap {row['gap']:.2%} in {row['seconds']:.2f} s | {others or '–'} |"
+            )
+    for row in rows(document, "perfect/"):
+        count = row["extra"]["problems"]
+        lines.append(f"| {count} generated perfect packings ({row['case'].split('/')[1]}), 1 s each | {row['value']:.1%} solved, "
+                     f"median {row['extra']['median_ms']:.1f} ms | – |")  # fmt: skip
+    return lines
+
+
+def _peers(document: dict[str, Any], case: str) -> str:
+    texts = []
+    for solver in ("cp-sat",):
+        found = rows(document, case, solver)
+        if found:
+            solved = sum(row["status"] in ("optimal", "feasible") for row in found)
+            texts.append(f"CP-SAT: {solved} of {len(found)} in 10 s each")
+    return "; ".join(texts) or "–"
+
+
+def _gaps(document: dict[str, Any], case: str) -> str:
+    names = {"first-fit": "first fit", "xla-best-fit": "XLA best fit", "tvm-hill-climb": "TVM hill climb",
+             "vela-hill-climb": "Vela hill climb", "omnimalloc": "OmniMalloc", "cp-sat": "CP-SAT"}  # fmt: skip
+    texts = []
+    for solver, name in names.items():
+        found = [row["gap"] for row in rows(document, case, solver) if row["gap"] is not None]
+        if found:
+            texts.append(f"{name} {sum(found) / len(found):.2%}")
+    return ", ".join(texts)
+
+
+def simulate_lines(document: dict[str, Any]) -> list[str]:
+    lines = []
+    for row in document["rows"]:
+        goal = row["extra"].get("target", "–")
+        lines.append(
+            f"| simulator: {row['case']} | {row['value']:.4g} {row['unit']} ({row['status']}) | target {goal} |"
+        )
+    return lines
+
+
+def main(check: bool) -> int:
+    text = README.read_text(encoding="utf-8")
+    head, _, rest = text.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    new = f"{head}{BEGIN}\n{table()}\n{END}{tail}"
+    if check:
+        return 0 if new == text else 1
+    README.write_text(new, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv))

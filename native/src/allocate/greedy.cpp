@@ -1,0 +1,394 @@
+#include "greedy.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+
+namespace loadmaster {
+
+namespace {
+
+// x rounded up to a multiple of the alignment; anything above kForever if there is none below it.
+i64 align(i64 x, i64 alignment) {
+  if (alignment <= 1) return x;
+  const i64 rest = x % alignment;
+  if (rest == 0) return x;
+  return alignment - rest > kForever - x ? kForever + 1 : x + (alignment - rest);
+}
+
+// Sizes are not negative, but may be anything up to the largest number.
+i64 capped(i64 size) { return std::min(size, kForever); }
+
+// The parts of [lower, upper) that are left by the gaps, and the parts of bytes used in gaps.
+template <class Emit>
+void split_life(const Buffers& buffers, i32 b, Emit&& emit) {
+  i64 from = buffers.lower[b];
+  const i64 to = buffers.upper[b], size = capped(buffers.size[b]);
+  if (size <= 0) return;
+  if (!buffers.gaps.empty())
+    for (const Gap& gap : buffers.gaps[b]) {
+      const i64 begin = std::max(gap.from, from), end = std::min(gap.to, to);
+      if (begin >= end) continue;
+      if (from < begin) emit(from, begin, i64{0}, size);
+      const i64 low = std::max<i64>(gap.low, 0), high = std::min(gap.high, size);
+      if (low < high) emit(begin, end, low, high);
+      from = end;
+    }
+  if (from < to) emit(from, to, i64{0}, size);
+}
+
+// All offsets are multiples of this.
+i64 common_alignment(const Buffers& buffers) {
+  i64 common = 0;
+  for (i32 b = 0; b < buffers.count(); ++b)
+    common = std::gcd(common, buffers.pinned[b] >= 0 ? buffers.pinned[b] : buffers.alignment[b]);
+  return std::max<i64>(common, 1);
+}
+
+}  // namespace
+
+LifeAxis::LifeAxis(const Buffers& buffers) {
+  const i32 n = buffers.count();
+  struct Event {
+    i64 time;
+    i64 block;  // its end if negative: ~block
+  };
+  std::vector<Event> events;
+  events.reserve(2 * static_cast<std::size_t>(n));
+  blocks.reserve(n);
+  block_start.reserve(n + 1);
+  block_start.push_back(0);
+  for (i32 b = 0; b < n; ++b) {
+    split_life(buffers, b, [&](i64 from, i64 to, i64 low, i64 high) {
+      const i64 block = static_cast<i64>(blocks.size());
+      events.push_back({from, block});
+      events.push_back({to, ~block});
+      blocks.push_back({0, -1, low, high});
+    });
+    block_start.push_back(static_cast<i64>(blocks.size()));
+  }
+  // At one time ends come first: lifetimes are half-open.
+  std::sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
+    return a.time != b.time ? a.time < b.time : a.block < b.block;
+  });
+
+  // Two buffers never share a unit of the common alignment, so a buffer takes whole units; only the
+  // highest one need not fill up its last. Not so where a block starts in the middle of its buffer.
+  const i64 unit = buffers.gaps.empty() ? common_alignment(buffers) : 1;
+  const auto units = [&](i64 size) { return std::min(align(size, unit), kForever); };
+  i64 most_padding = 0;
+  if (unit > 1)
+    for (const i64 size : buffers.size)
+      most_padding = std::max(most_padding, units(capped(size)) - capped(size));
+
+  // A section ends at the first start after an end. Wider than 64 bits: the sum may pass every size.
+  __extension__ unsigned __int128 now = 0;
+  bool ended = true;
+  for (const Event& event : events) {
+    if (event.block < 0) {
+      Block& block = blocks[~event.block];
+      block.last = sections - 1;
+      now -= units(block.high - block.low);
+      ended = true;
+    } else {
+      Block& block = blocks[event.block];
+      if (ended) {
+        live.push_back(0);
+        ++sections;
+        ended = false;
+      }
+      block.first = sections - 1;
+      now += units(block.high - block.low);
+      live.back() = now > static_cast<u64>(kForever) ? kForever : static_cast<i64>(now);
+    }
+  }
+  for (const i64 bytes : live) bound = std::max(bound, bytes - most_padding);
+  for (i32 b = 0; b < n; ++b)
+    bound = std::max(bound, plus(std::clamp<i64>(buffers.pinned[b], 0, kForever), capped(buffers.size[b])));
+  for (const auto& [a, b] : buffers.apart)
+    if (a != b) bound = std::max(bound, plus(capped(buffers.size[a]), capped(buffers.size[b])));
+
+  if (buffers.apart.empty()) return;
+  apart_start.assign(n + 1, 0);
+  for (const auto& [a, b] : buffers.apart) ++apart_start[a + 1], ++apart_start[b + 1];
+  std::partial_sum(apart_start.begin(), apart_start.end(), apart_start.begin());
+  std::vector<i64> next(apart_start.begin(), apart_start.end() - 1);
+  apart.resize(apart_start.back());
+  for (const auto& [a, b] : buffers.apart) apart[next[a]++] = b, apart[next[b]++] = a;
+}
+
+bool halted(const Stop& stop) {
+  if (stop.asked.load(std::memory_order_relaxed)) return true;
+  if (stop.deadline_ns < 0) return false;
+  return std::chrono::steady_clock::now().time_since_epoch() >= std::chrono::nanoseconds(stop.deadline_ns);
+}
+
+Packer::Packer(const Buffers& buffers, const LifeAxis& axis) : buffers_(buffers), axis_(axis) {
+  while (leaves_ < axis.sections) leaves_ *= 2;
+  choose_frames();
+  some_.resize(leaves_ + axis.sections);  // leaves beyond the last section are never touched
+  full_.resize(leaves_);
+}
+
+// As many frames as can be had while a buffer is kept in few of them on average.
+void Packer::choose_frames() {
+  constexpr i64 kKeptPerBlock = 16;
+  constexpr i32 kMostFrames = 1024, kLeastSections = 4;
+  i64 sections_lived = 0;
+  for (const Block& block : axis_.blocks) sections_lived += block.last - block.first + 1;
+  const i64 most = kKeptPerBlock * static_cast<i64>(axis_.blocks.size());
+  while (frames_ < kMostFrames && leaves_ / (2 * frames_) >= kLeastSections &&
+         sections_lived / (leaves_ / (2 * frames_)) <= most)
+    frames_ *= 2;
+
+  std::vector<i64> live(2 * frames_, 0);
+  fullest_.resize(2 * frames_);
+  const i32 width = leaves_ / frames_;
+  for (i32 s = 0; s < axis_.sections; ++s) {
+    i64& peak = live[frames_ + s / width];
+    peak = std::max(peak, axis_.live[s]);
+  }
+  std::iota(fullest_.begin(), fullest_.end(), 0);
+  for (i32 node = frames_ - 1; node > 0; --node) {
+    const i32 child = live[2 * node] >= live[2 * node + 1] ? 2 * node : 2 * node + 1;
+    live[node] = live[child];
+    fullest_[node] = fullest_[child];
+  }
+}
+
+void Packer::clear() {
+  for (const i32 node : touched_) {
+    some_[node].clear();
+    if (node < leaves_) full_[node].clear();
+  }
+  touched_.clear();
+}
+
+// Walks the tree over the sections first..last: `part` for the nodes that make them up, `above` for
+// the nodes over those, which reach beyond them.
+template <class Part, class Above>
+void Packer::walk(const Block& block, Part&& part, Above&& above) const {
+  const i32 begin = block.first + leaves_, end = block.last + 1 + leaves_;
+  for (i32 left = begin, right = end; left < right; left /= 2, right /= 2) {
+    if (left & 1) part(left++);
+    if (right & 1) part(--right);
+  }
+  for (i32 level = 1; (begin >> level) > 0; ++level) {
+    const i32 left = begin >> level, right = (end - 1) >> level;
+    const bool early = left << level < begin, late = (end >> level) << level != end;
+    if (early) above(left);
+    if (late && !(early && left == right)) above(right);
+  }
+}
+
+// What is in the way of buffer b.
+void Packer::gather(i32 b, const std::vector<i64>& offset) {
+  views_.clear();
+  for (i64 p = axis_.block_start[b]; p < axis_.block_start[b + 1]; ++p) {
+    const Block& block = axis_.blocks[p];
+    const auto view = [&](const Spans& spans) {
+      if (!spans.empty())
+        views_.push_back({spans.data(), spans.data() + spans.size(), block.low, block.high});
+    };
+    walk(
+        block,
+        [&](i32 node) {
+          // Above the frames any one below tells what lies across the node; the fullest tells most.
+          if (node < 2 * frames_ && node < leaves_) view(full_[fullest_[node]]);
+          view(some_[node]);
+        },
+        [&](i32 node) {
+          if (node >= frames_) view(full_[node]);
+        });
+  }
+  if (axis_.apart.empty() || buffers_.size[b] <= 0) return;
+  partners_.clear();
+  for (i64 i = axis_.apart_start[b]; i < axis_.apart_start[b + 1]; ++i) {
+    const i32 other = axis_.apart[i];
+    if (other != b && offset[other] >= 0 && buffers_.size[other] > 0)
+      add(partners_, {offset[other], offset[other] + buffers_.size[other]}, 1);
+  }
+  if (!partners_.empty())
+    views_.push_back({partners_.data(), partners_.data() + partners_.size(), 0, buffers_.size[b]});
+}
+
+bool Packer::free_at(i64 x) {
+  for (View& view : views_) {
+    view.seek(x);
+    if (view.bars(x)) return false;
+  }
+  return true;
+}
+
+// Lifts x to the lowest free offset that is not below it; false if that is above `highest`.
+// The lists are asked in turn; one that objects lifts x to where it is content, and once all in a row
+// have nothing against x it is free, and nothing below it was.
+bool Packer::rise(i64& x, i64 alignment, i64 highest) {
+  const std::size_t count = views_.size();
+  std::size_t content = 0;
+  for (std::size_t i = 0; content < count; i = i + 1 == count ? 0 : i + 1) {
+    View& view = views_[i];
+    ++steps_;
+    ++content;
+    for (view.seek(x); view.bars(x); view.seek(x)) {
+      ++steps_;
+      x = align(view.at->to - view.low, alignment);
+      if (x > highest) return false;
+      content = 1;
+    }
+  }
+  return x <= highest;
+}
+
+// Goes through all free ranges: each starts where no list objects and ends at the first that does.
+i64 Packer::tightest(i64 alignment, i64 highest) {
+  i64 best = -1, least_over = 0;
+  for (i64 x = 0; rise(x, alignment, highest);) {
+    const View* wall = nullptr;
+    for (const View& view : views_)
+      if (view.at != view.end && (!wall || view.at->from - view.high < wall->at->from - wall->high))
+        wall = &view;
+    if (!wall) return best >= 0 ? best : x;  // the open end is the last resort
+    const i64 over = wall->at->from - wall->high - x;
+    if (best < 0 || over < least_over) best = x, least_over = over;
+    if (least_over == 0) return best;
+    x = align(wall->at->to - wall->low, alignment);
+  }
+  return best;
+}
+
+i64 Packer::on_top(i64 alignment) const {
+  i64 x = 0;
+  for (const View& view : views_) x = std::max(x, (view.end - 1)->to - view.low);
+  return align(x, alignment);
+}
+
+// An offset for what was gathered, or -1.
+i64 Packer::choose(Fit fit, i64 alignment, i64 highest) {
+  i64 x = 0;
+  switch (fit) {
+    case Fit::kFirst:
+      return rise(x, alignment, highest) ? x : -1;
+    case Fit::kBest:
+      return tightest(alignment, highest);
+    case Fit::kOnTop:
+      x = on_top(alignment);
+      return x <= highest ? x : -1;
+  }
+  return -1;
+}
+
+// Takes the span in. Holes smaller than `hole` are of no use to anyone any more and count as taken.
+void Packer::add(Spans& spans, Span span, i64 hole) {
+  if (span.from < hole) span.from = 0;
+  const auto first = std::partition_point(spans.begin(), spans.end(),
+                                          [&](const Span& s) { return s.to + hole <= span.from; });
+  auto last = first;
+  while (last != spans.end() && last->from < span.to + hole) ++last;
+  if (first == last) {
+    spans.insert(first, span);
+    return;
+  }
+  first->from = std::min(first->from, span.from);
+  first->to = std::max(std::prev(last)->to, span.to);
+  spans.erase(std::next(first), last);
+}
+
+void Packer::insert(i32 b, i64 x, i64 hole) {
+  ++placed_;
+  for (i64 p = axis_.block_start[b]; p < axis_.block_start[b + 1]; ++p) {
+    const Block& block = axis_.blocks[p];
+    const Span span{x + block.low, x + block.high};
+    const auto some = [&](i32 node) {
+      ++steps_;
+      if (some_[node].empty()) touched_.push_back(node);
+      add(some_[node], span, hole);
+    };
+    const auto full = [&](i32 node) {
+      ++steps_;
+      if (full_[node].empty()) touched_.push_back(node);
+      add(full_[node], span, hole);
+    };
+    walk(
+        block,
+        [&](i32 node) {
+          some(node);
+          if (node >= leaves_) return;
+          i32 from = node, to = node + 1;
+          while (from < frames_) from *= 2, to *= 2;
+          for (i32 below = from; below < to; ++below) full(below);
+        },
+        some);
+  }
+}
+
+Packer::Result Packer::place(const std::vector<i32>& order, const Rules& rules, const Stop& stop,
+                             std::vector<i64>& offset) {
+  constexpr i32 kLookEvery = 256;  // buffers placed between two looks at the clock
+  const i32 n = buffers_.count();
+  const i64 limit = std::min(rules.limit, kForever);
+  const i64 steps_before = steps_++;  // a pass over nothing is work too
+  clear();
+  offset.assign(n, -1);
+
+  // The smallest block from each place in the order on.
+  const i64 count = static_cast<i64>(order.size());
+  smallest_.resize(count + 1);
+  smallest_[count] = kForever;
+  for (i64 i = count; i-- > 0;) {
+    const i32 b = order[i];
+    smallest_[i] = smallest_[i + 1];
+    if (buffers_.pinned[b] >= 0) continue;
+    for (i64 p = axis_.block_start[b]; p < axis_.block_start[b + 1]; ++p)
+      smallest_[i] = std::min(smallest_[i], axis_.blocks[p].high - axis_.blocks[p].low);
+  }
+
+  bool all = true;
+  for (i32 b = 0; b < n; ++b) {
+    const i64 x = buffers_.pinned[b];
+    if (x < 0) continue;
+    if (x > limit || buffers_.size[b] > limit - x) return Result::kNoRoom;
+    gather(b, offset);
+    if (!free_at(x)) return Result::kPinsClash;
+    offset[b] = x;
+    insert(b, x, 1);
+  }
+  for (i64 i = 0; i < count; ++i) {
+    const i32 b = order[i];
+    if (i % kLookEvery == 0) {
+      if (rules.deadline ? halted(stop) : stop.asked.load(std::memory_order_relaxed)) return Result::kStopped;
+      if (rules.cancelled && rules.cancelled->load(std::memory_order_relaxed)) return Result::kStopped;
+    }
+    if (rules.most_steps >= 0 && steps_ - steps_before > rules.most_steps) return Result::kGaveUp;
+    if (buffers_.pinned[b] >= 0) continue;
+    const i64 size = buffers_.size[b], alignment = buffers_.alignment[b];
+    const i64 hint = rules.hints ? buffers_.hint[b] : -1;
+    i64 x = -1;
+    if (size <= limit) {
+      gather(b, offset);
+      if (hint >= 0 && hint <= limit - size && hint % alignment == 0 && free_at(hint)) {
+        x = hint;
+      } else {
+        if (hint >= 0) gather(b, offset);  // the look at the hint moved the views
+        x = choose(rules.fit, alignment, limit - size);
+      }
+    }
+    if (x < 0) {
+      all = false;
+      if (!rules.keep_going) return Result::kNoRoom;
+      continue;
+    }
+    offset[b] = x;
+    insert(b, x, smallest_[i + 1]);
+  }
+  return all ? Result::kPlaced : Result::kNoRoom;
+}
+
+i64 height_of(const Buffers& buffers, const std::vector<i64>& offset) {
+  i64 height = 0;
+  for (i32 b = 0; b < buffers.count(); ++b)
+    height = std::max(height, plus(offset[b], capped(buffers.size[b])));
+  return height;
+}
+
+}  // namespace loadmaster

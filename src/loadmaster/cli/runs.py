@@ -1,0 +1,80 @@
+"""`loadmaster runs`: one line a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from loadmaster.cli.answer import Answer, Table, Usage
+from loadmaster.cli.progress import gap_text, value_text
+from loadmaster.errors import LoadmasterError, nearest
+
+_SORTS = {"date": "started", "gap": "gap", "value": "value", "seconds": "seconds",
+          "evaluations": "evaluations", "program": "program", "machine": "machine",
+          "solver": "solver"}  # fmt: skip
+"""What users call a column -> its key in a row."""
+
+
+def command(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A folder of runs, or one run.")
+    ] = Path("runs"),
+    sort: Annotated[str, typer.Option(metavar="BY", help=", ".join(_SORTS))] = "date",
+) -> Answer:
+    """List the runs of a folder: best value, bound, gap, evaluations, seconds, how it ended.
+
+    Example: loadmaster runs --sort gap
+    """
+    if sort not in _SORTS:
+        raise Usage(f"--sort can't be '{sort}'{nearest(sort, tuple(_SORTS))}", object="--sort",
+                    number=sort, remedy=f"use {', '.join(_SORTS)}")  # fmt: skip
+    if not folder.is_dir():
+        raise Usage(f"there is no folder '{folder}'", object=str(folder),
+                    remedy="give the folder that --run named")  # fmt: skip
+    whole = (folder / "run.json").exists()
+    paths = [folder] if whole else sorted(path for path in folder.iterdir() if path.is_dir())
+    rows: list[dict[str, Any]] = []
+    warnings = []
+    for path in paths:
+        if not (path / "run.json").exists() and not (path / "log.jsonl").exists():
+            continue  # some other folder
+        try:
+            rows.append(_row(path))
+        except LoadmasterError as error:
+            warnings.append(error.message)
+    key = _SORTS[sort]
+    rows.sort(key=lambda row: (row[key] is None, row[key] if row[key] is not None else 0))
+    if not rows:
+        return Answer(rows, [f"no runs in '{folder}'"], tuple(warnings))
+    cells = [
+        (row["run"], value_text(row["value"], row["unit"]), value_text(row["bound"], row["unit"]),
+         gap_text(row["gap"]), f"{row['evaluations']:,}", f"{row['seconds']:.1f}", row["state"])
+        for row in rows
+    ]  # fmt: skip
+    columns = ("run", "best", "bound", "gap", "evaluations", "seconds", "ended")
+    return Answer(rows, [Table(columns, cells)], tuple(warnings))
+
+
+def _row(path: Path) -> dict[str, Any]:
+    from loadmaster.runs import History, RunFolder
+
+    run = RunFolder.open(path)
+    about, history = run.about, History(run.read_log().lines)
+    return {
+        "run": path.name or str(path),
+        "program": str(about["names"].get("program")),
+        "machine": str(about["names"].get("machine")),
+        "problem": str(about["keys"].get("problem", {}).get("kind")),
+        "solver": str(about["solver"].get("name")),
+        "seed": about["seed"],
+        "started": about["created"],
+        "unit": about["unit"],
+        "value": history.value,
+        "bound": None if history.bound is None else history.bound.value,
+        "gap": history.gap,
+        "evaluations": history.evaluations,
+        "seconds": history.seconds,
+        "state": history.state,
+    }

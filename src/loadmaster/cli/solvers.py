@@ -1,0 +1,73 @@
+"""`loadmaster solvers`: the ways to solve each kind of problem."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from loadmaster.cli.answer import Answer, Table
+from loadmaster.errors import MissingPackage
+
+
+def command(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="A solver, such as exact.")
+    ] = None,
+) -> Answer:
+    """List the solvers of every kind of problem; with a name, what it does and its switches.
+
+    Example: loadmaster solvers exact
+    """
+    from loadmaster.solvers.registry import UnknownSolver, kinds, make_solver, solver_names
+
+    wanted = [
+        (kind, each) for kind in kinds() for each in solver_names(kind) if name in (None, each)
+    ]
+    if not wanted:
+        everything = [each for kind in kinds() for each in solver_names(kind)]
+        from loadmaster.errors import nearest
+
+        raise UnknownSolver(f"there is no solver '{name}'{nearest(str(name), everything)}",
+                            object=name, remedy="see 'loadmaster solvers'")  # fmt: skip
+    rows = []
+    for kind, each in wanted:
+        try:
+            rows.append(_row(kind, each, make_solver(kind, each)))
+        except MissingPackage as missing:
+            rows.append(_row(kind, each, None, missing.message))
+    return Answer(rows, [_table(rows)] if name is None else [_details(row) for row in rows])
+
+
+def _row(kind: str, name: str, solver: Any, missing: str | None = None) -> dict[str, Any]:
+    import inspect
+
+    switches = getattr(solver, "switches", {})
+    return {
+        "problem": kind,
+        "name": name,
+        "summary": missing if solver is None else solver.summary,
+        "available": solver is not None,
+        "deterministic": None if solver is None else bool(solver.deterministic),
+        "switches": dict(switches) if hasattr(switches, "items") else {},
+        "description": "" if solver is None else inspect.getdoc(type(solver)) or "",
+        "source": None if solver is None else type(solver).__module__,
+    }
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    cells = [(row["problem"], row["name"], row["summary"]) for row in rows]
+    return Table(("problem", "solver", "what it does"), cells)
+
+
+def _details(row: dict[str, Any]) -> Table:
+    cells = [
+        ("solves", row["problem"]),
+        ("what it does", row["summary"]),
+        ("same seed, same answer", {True: "yes", False: "no"}.get(row["deterministic"], "–")),
+        ("switches", ", ".join(f"{k} = {v}" for k, v in row["switches"].items()) or "none"),
+        ("where", row["source"] or "–"),
+    ]
+    if row["description"]:
+        cells.append(("more", " ".join(row["description"].split())))
+    return Table(("solver", row["name"]), cells)

@@ -1,0 +1,1 @@
+"""Export: plans for other tools and for people's eyes."""

@@ -1,0 +1,173 @@
+"""`Allocation`: an offset for every buffer; fit a capacity, or find the least height.
+
+A decision is int64[n]: the offset of each buffer. Its value is the height, the largest
+offset + size; with a capacity, anything above it is not legal.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmaster import _core
+from loadmaster.machine import load_machine, read_machine
+from loadmaster.machine.machine import Machine
+from loadmaster.plan.check import Violation, check
+from loadmaster.plan.check.offsets import check_offsets
+from loadmaster.plan.plan import BEFORE, NO_OFFSET, Plan, Residency
+from loadmaster.plan.static import lifetimes
+from loadmaster.problems.buffers import Buffers
+from loadmaster.problems.buffers_csv import format_buffers, parse_buffers
+from loadmaster.problems.buffers_program import buffers_as_program, program_as_buffers
+from loadmaster.problems.problem import Bound, Decision
+from loadmaster.program.program import PERSISTENT, Program
+from loadmaster.program.storage import load
+from loadmaster.units import UNLIMITED
+
+Int64 = npt.NDArray[np.int64]
+
+
+class Allocation:
+    """The offset problem over plain buffers. The program has one op per stretch of time in which
+    the same buffers are alive, and one tensor per piece of a buffer."""
+
+    kind = "allocation"
+    unit = "bytes"
+
+    def __init__(
+        self, buffers: Buffers, capacity: int | None = None, name: str = "buffers"
+    ) -> None:
+        self.buffers = buffers
+        self.capacity = capacity
+        self.name = name
+
+    @cached_property
+    def program(self) -> Program:
+        return buffers_as_program(self.buffers, self.name)
+
+    @cached_property
+    def machine(self) -> Machine:
+        return load_machine(
+            f"arena:{UNLIMITED if self.capacity is None else max(1, self.capacity)}"
+        )
+
+    @cached_property
+    def native(self) -> _core.Buffers:
+        """The buffers as the native core holds them."""
+        b = self.buffers
+        gaps = [(buffer, *gap) for buffer, rows in sorted(b.gaps.items()) for gap in rows]
+        return _core.Buffers(
+            b.lower, b.upper, b.size, b.alignment, b.pinned, b.hint,
+            np.array(gaps, dtype=np.int64).reshape(len(gaps), 5),
+            np.array(b.apart, dtype=np.int32).reshape(len(b.apart), 2),
+        )  # fmt: skip
+
+    def switches(self) -> dict[str, Any]:
+        return {"capacity": self.capacity, "buffers": self.buffers.hash}
+
+    def evaluate(self, decision: Decision) -> int | None:
+        """The height; None if buffers collide, rules are broken, or it exceeds the capacity."""
+        offsets = np.ascontiguousarray(decision, dtype=np.int64)
+        if offsets.shape != (len(self.buffers),):
+            return None
+        height = self.native.height(offsets)  # negative: not legal
+        legal = height >= 0 and (self.capacity is None or height <= self.capacity)
+        return int(height) if legal else None
+
+    def plan(self, decision: Decision) -> Plan:
+        pieces, memory = self.buffers.pieces, self.machine.memory("arena")
+        first, last = self._ops
+        offset = np.asarray(decision, dtype=np.int64)[pieces.buffer] + pieces.low
+        kept = np.flatnonzero(pieces.high > pieces.low)
+        columns = [kept, np.full(len(kept), memory), offset[kept], first[kept], last[kept]]
+        return Plan(residencies=np.stack(columns, axis=1).astype(np.int64) if len(kept) else None)
+
+    def decision(self, plan: Plan) -> Decision:
+        offsets = np.zeros(len(self.buffers), dtype=np.int64)
+        pieces = self.buffers.pieces
+        for row in plan.residency_rows:
+            row = Residency(*row)
+            offsets[pieces.buffer[row.tensor]] = row.offset - pieces.low[row.tensor]
+        empty = (self.buffers.size == 0) & (self.buffers.pinned > 0)
+        offsets[empty] = self.buffers.pinned[empty]  # an empty buffer has no residency
+        return offsets
+
+    def violations(self, plan: Plan) -> list[Violation]:
+        """The checker on the plan, and the buffers' own rules: alignment, pins, pairs."""
+        b, offsets = self.buffers, self.decision(plan)
+        rows = zip(*(column.tolist() for column in b.pieces), strict=True)
+        own = check_offsets(
+            b.ids, list(rows), b.size.tolist(), offsets.tolist(), alignment=b.alignment.tolist(),
+            pinned=b.pinned.tolist(), apart=b.apart, capacity=self.capacity,
+        )  # fmt: skip
+        return own + check(self.program, self.machine, plan)
+
+    def bound(self) -> Bound:
+        return Bound(self.buffers.max_live, "bytes alive at one time")
+
+    def save(self, folder: Path) -> None:
+        (folder / "buffers.csv").write_text(format_buffers(self.buffers), encoding="utf-8")
+        about = {"name": self.name, "capacity": self.capacity, "apart": self.buffers.apart}
+        (folder / "problem.json").write_text(json.dumps(about), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> Allocation:
+        """What `save` wrote."""
+        about = json.loads((folder / "problem.json").read_text(encoding="utf-8"))
+        if about.get("of") == "program":
+            return ProgramAllocation(
+                load(folder / "program.npz"), read_machine(folder / "machine.toml")
+            )
+        buffers = parse_buffers((folder / "buffers.csv").read_text(encoding="utf-8"), "buffers.csv")
+        apart = tuple((int(a), int(b)) for a, b in about["apart"])
+        return cls(buffers.changed(apart=apart), about["capacity"], about["name"])
+
+    @cached_property
+    def _ops(self) -> tuple[Int64, Int64]:
+        pieces = self.buffers.pieces
+        times = np.unique(np.concatenate([pieces.lower, pieces.upper]))
+        return np.searchsorted(times, pieces.lower), np.searchsorted(times, pieces.upper) - 1
+
+
+class ProgramAllocation(Allocation):
+    """The offset problem of a program in its order, in the home memory of the machine's device.
+
+    Weights and state are not decided: they lie in the first other memory, if there is one.
+    """
+
+    def __init__(self, program: Program, machine: Machine) -> None:
+        self._memory = machine.home[0]
+        buffers, self._roots = program_as_buffers(program, machine, self._memory)
+        capacity = machine.memories[self._memory].capacity
+        super().__init__(buffers, capacity if capacity < UNLIMITED else None, program.name)
+        self.__dict__["program"], self.__dict__["machine"] = program, machine
+
+    def plan(self, decision: Decision) -> Plan:
+        first, last = lifetimes(self.program)
+        rows = [
+            Residency(root, self._memory, int(decision[b]), int(first[root]), int(last[root]))
+            for b, group in enumerate(self._roots)
+            for root in group
+        ]
+        others = [memory for memory in self.machine.reach[0] if memory != self._memory]
+        if others:
+            given = np.isin(self.program.tensor_kind, [int(kind) for kind in PERSISTENT])
+            owner = self.program.tensor_alias == np.arange(self.program.n_tensors)
+            end = self.program.n_ops - 1
+            rows += [
+                Residency(t, others[0], NO_OFFSET, BEFORE, end)
+                for t in np.flatnonzero(given & owner).tolist()
+            ]
+        return Plan.of(residencies=rows)
+
+    def decision(self, plan: Plan) -> Decision:
+        of_root = {row.tensor: row.offset for row in plan.residency_rows}
+        return np.array([of_root.get(group[0], 0) for group in self._roots], dtype=np.int64)
+
+    def save(self, folder: Path) -> None:
+        (folder / "problem.json").write_text(json.dumps({"of": "program"}), encoding="utf-8")

@@ -1,0 +1,209 @@
+"""Buffers with fixed lifetimes and sizes: the input of the offset problem, as plain columns."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmaster.errors import LoadmasterError
+from loadmaster.units import UNLIMITED
+
+Int64 = npt.NDArray[np.int64]
+NONE = -1
+"""No pin, no hint."""
+
+
+class BadBuffers(LoadmasterError):
+    """Buffers that make no sense."""
+
+
+class Gap(NamedTuple):
+    """During [start, end) a buffer uses only its bytes [low, high); low = high: it is absent."""
+
+    start: int
+    end: int
+    low: int = 0
+    high: int = 0
+
+
+class Pieces(NamedTuple):
+    """What buffers really occupy: bytes [low, high) of a buffer during [lower, upper)."""
+
+    buffer: Int64
+    lower: Int64
+    upper: Int64
+    low: Int64
+    high: Int64
+
+
+@dataclass(frozen=True, eq=False)
+class Buffers:
+    """`n` buffers, alive during [lower, upper). Nothing is decided here."""
+
+    ids: tuple[str, ...]
+    lower: Int64
+    upper: Int64
+    size: Int64
+    alignment: Int64
+    pinned: Int64
+    """An offset that is fixed, or NONE."""
+    hint: Int64
+    """An offset that is welcome, or NONE."""
+    worth: npt.NDArray[np.float64]
+    """What it is worth to have a buffer in a fast memory: bytes accessed, by default its size."""
+    gaps: dict[int, tuple[Gap, ...]] = field(default_factory=dict)
+    """Of the buffers that have some, ascending."""
+    apart: tuple[tuple[int, int], ...] = ()
+    """Pairs that never share a byte, whatever their lifetimes."""
+
+    @classmethod
+    def of(
+        cls,
+        lower: npt.ArrayLike,
+        upper: npt.ArrayLike,
+        size: npt.ArrayLike,
+        *,
+        ids: Sequence[str] | None = None,
+        alignment: npt.ArrayLike = 1,
+        pinned: npt.ArrayLike = NONE,
+        hint: npt.ArrayLike = NONE,
+        worth: npt.ArrayLike | None = None,
+        gaps: dict[int, Sequence[Gap]] | None = None,
+        apart: Sequence[tuple[int, int]] = (),
+    ) -> Buffers:
+        """Checked buffers from arrays; a single number stands for all."""
+        sizes = np.array(size, dtype=np.int64).reshape(-1)
+        count = len(sizes)
+
+        def column(values: npt.ArrayLike) -> Int64:
+            return np.array(np.broadcast_to(np.asarray(values, dtype=np.int64), (count,)))
+
+        buffers = cls(
+            tuple(ids) if ids is not None else tuple(map(str, range(count))),
+            column(lower), column(upper), sizes, column(alignment), column(pinned), column(hint),
+            sizes.astype(np.float64) if worth is None else np.array(worth, dtype=np.float64),
+            {b: tuple(Gap(*gap) for gap in rows) for b, rows in (gaps or {}).items() if rows},
+            tuple((int(a), int(b)) for a, b in apart),
+        )  # fmt: skip
+        return buffers._checked()
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+    def _checked(self) -> Buffers:
+        if len(set(self.ids)) != len(self):
+            raise BadBuffers("two buffers have one id", object="ids", remedy="give each its own")
+        safe = np.maximum(1, self.alignment)
+        rules = (
+            (self.upper <= self.lower, "ends at {} before it begins", self.upper, "let upper be above lower"),
+            (self.size < 0, "has {} bytes", self.size, "give at least 0"),
+            (self.size > UNLIMITED // max(1, len(self)), "has {} bytes, too many to add up", self.size, "check the size"),
+            ((self.alignment < 1) | (self.alignment > 2**40), "has alignment {}", self.alignment, "give 1 to 2^40"),
+            ((self.pinned < NONE) | (self.pinned > UNLIMITED // 2), "is pinned to {}", self.pinned, "give an offset from 0 up"),
+            ((self.pinned > 0) & (self.pinned % safe != 0), "is pinned to {}, off its alignment", self.pinned,
+             "pin it to a multiple"),
+            ((self.hint < NONE) | (self.hint > 0) & (self.hint % safe != 0), "has the misaligned hint {}", self.hint,
+             "give a multiple of its alignment, or -1"),
+            ((np.abs(self.lower) > 2**61) | (np.abs(self.upper) > 2**61), "lives until {}, beyond 2^61", self.upper,
+             "use smaller times"),
+            (~np.isfinite(self.worth) | (self.worth < 0), "has the worth {}", self.worth, "give a finite number from 0 up"),
+        )  # fmt: skip
+        for bad, what, column, remedy in rules:
+            if bad.any():
+                b = int(np.argmax(bad))
+                raise BadBuffers(f"buffer '{self.ids[b]}' {what.format(column[b])}", object=self.ids[b],
+                                 number=str(column[b]), remedy=remedy)  # fmt: skip
+        for b, gaps in self.gaps.items():
+            self._check_gaps(b, gaps)
+        for a, b in self.apart:
+            if not (0 <= a < len(self) and 0 <= b < len(self) and a != b):
+                raise BadBuffers(
+                    f"the pair ({a}, {b}) does not name two buffers",
+                    object="apart",
+                    remedy="name two",
+                )
+        return self
+
+    def _check_gaps(self, b: int, gaps: tuple[Gap, ...]) -> None:
+        after = int(self.lower[b])
+        for gap in gaps:
+            inside = after <= gap.start < gap.end <= self.upper[b]
+            if not inside or not 0 <= gap.low <= gap.high <= self.size[b]:
+                raise BadBuffers(f"buffer '{self.ids[b]}' has the gap {gap.start}-{gap.end}@{gap.low}:{gap.high}",
+                                 object=self.ids[b], number=gap.start,
+                                 remedy="give gaps inside its life, in order, with bytes inside its size")  # fmt: skip
+            after = gap.end
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        """Buffers without gaps are one piece each, in order; the others are cut."""
+        plain = np.ones(len(self), dtype=bool)
+        plain[list(self.gaps)] = False
+        whole = np.flatnonzero(plain)
+        rows = [(b, *piece) for b in sorted(self.gaps) for piece in self._cut(b)]
+        cut = np.array(rows, dtype=np.int64).reshape(len(rows), 5)
+        columns = [
+            whole,
+            self.lower[whole],
+            self.upper[whole],
+            np.zeros_like(whole),
+            self.size[whole],
+        ]
+        return Pieces(
+            *(np.concatenate([a, b]).astype(np.int64) for a, b in zip(columns, cut.T, strict=True))
+        )
+
+    def _cut(self, b: int) -> list[tuple[int, int, int, int]]:
+        pieces, at, size = [], int(self.lower[b]), int(self.size[b])
+        for gap in self.gaps[b]:
+            if gap.start > at:
+                pieces.append((at, gap.start, 0, size))
+            if gap.high > gap.low:
+                pieces.append((gap.start, gap.end, gap.low, gap.high))
+            at = gap.end
+        if at < self.upper[b]:
+            pieces.append((at, int(self.upper[b]), 0, size))
+        return pieces
+
+    @cached_property
+    def max_live(self) -> int:
+        """The largest number of bytes in use at one time: no placement is lower."""
+        return int(self.live_profile()[1].max(initial=0))
+
+    def live_profile(self) -> tuple[Int64, Int64]:
+        """(times, bytes in use from each time to the next)."""
+        p = self.pieces
+        times = np.concatenate([p.lower, p.upper])
+        change = np.concatenate([p.high - p.low, p.low - p.high])
+        order = np.argsort(times, kind="stable")
+        points, first = np.unique(times[order], return_index=True)
+        if not len(points):
+            return points, points
+        return points, np.cumsum(np.add.reduceat(change[order], first))
+
+    def changed(self, **columns: object) -> Buffers:
+        """The same buffers with some columns replaced, checked again."""
+        return replace(self, **columns)._checked()  # type: ignore[arg-type]
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of all that can change a result; ids are left out."""
+        digest = hashlib.sha256(b"loadmaster buffers 1")
+        for column in (
+            self.lower,
+            self.upper,
+            self.size,
+            self.alignment,
+            self.pinned,
+            self.hint,
+            self.worth,
+        ):
+            digest.update(column.astype(column.dtype.newbyteorder("<")).tobytes())
+        digest.update(repr((sorted(self.gaps.items()), self.apart)).encode())
+        return digest.hexdigest()

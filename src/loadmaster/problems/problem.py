@@ -1,0 +1,83 @@
+"""`Problem`: one decision space over a program and a machine.
+
+A problem turns a decision vector into a plan, says whether it is legal, scores it and bounds it.
+Smaller values are better. Solvers see problems; they never score themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from loadmaster.machine.machine import Machine
+from loadmaster.plan.check import Violation
+from loadmaster.plan.plan import Plan
+from loadmaster.program.program import Program
+
+Decision = npt.NDArray[Any]
+COST_MODEL = "loadmaster-1"
+"""Version of the rules by which values are made; a result is compared only at an equal one."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """No decision has a value below it."""
+
+    value: int
+    method: str
+
+
+class Problem(Protocol):
+    """What every problem offers."""
+
+    kind: str
+    """'allocation', 'mapping', 'malloc-game' or 'graph'."""
+    unit: str
+    """Of the value: 'bytes' or 'ps'."""
+
+    @property
+    def program(self) -> Program: ...
+
+    @property
+    def machine(self) -> Machine: ...
+
+    def switches(self) -> dict[str, Any]:
+        """What distinguishes this problem from others over the same program and machine (JSON)."""
+        ...
+
+    def evaluate(self, decision: Decision) -> int | None:
+        """The value of a decision, or None if it is not legal."""
+        ...
+
+    def plan(self, decision: Decision) -> Plan:
+        """The plan that a decision stands for."""
+        ...
+
+    def decision(self, plan: Plan) -> Decision:
+        """The decision that a plan stands for: the inverse of `plan`."""
+        ...
+
+    def violations(self, plan: Plan) -> list[Violation]:
+        """What the checker, and this problem's own rules, say against a plan."""
+        ...
+
+    def bound(self) -> Bound:
+        """A lower bound that is quick to have."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write what `load_problem` needs to make this problem again, beside program and machine."""
+        ...
+
+
+def keys(problem: Problem) -> dict[str, Any]:
+    """Results are compared only where all of these are equal."""
+    return {
+        "program": problem.program.hash,
+        "machine": problem.machine.hash,
+        "cost_model": COST_MODEL,
+        "problem": {"kind": problem.kind, **problem.switches()},
+    }

@@ -1,0 +1,173 @@
+"""Checkpoints: all that a solver and its meter need to go on exactly where they were.
+
+`checkpoints/N/` holds `solver.npz` (the solver's arrays), `meter.npz` (the best decision) and
+`manifest.json` with their SHA-256; the log has the SHA-256 of the manifest. The folder is made
+beside and renamed into place. The last three are kept, and the first that had the best value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmaster.problems.problem import Bound, Decision
+from loadmaster.runs.folder import RunFolder, plain_file, sync
+from loadmaster.runs.log import BadRun, Line
+from loadmaster.solvers.solver import Meter, State
+
+KEPT = 3
+_MOST_BYTES = 2**36
+_PREFIX = "array."
+"""Before each name: NumPy's own parameters are names too."""
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,11}")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A moment of a run."""
+
+    number: int
+    evaluations: int
+    best: Decision | None
+    best_value: int | None
+    bound: Bound
+    state: State
+
+    @property
+    def path(self) -> str:
+        return f"checkpoints/{self.number}"
+
+
+def write_checkpoint(run: RunFolder, meter: Meter, state: State, identity: str) -> tuple[str, str]:
+    """Store the moment durably; returns its path in the run and the SHA-256 of its manifest."""
+    folder = run.path / "checkpoints"
+    present = _numbers(folder)
+    number = max(present, default=-1) + 1
+    temporary = folder / f".{number}.{os.getpid()}.tmp"
+    temporary.mkdir()
+    try:
+        meter_arrays = {} if meter.best is None else {"best": meter.best}
+        files = {
+            "solver.npz": _write_arrays(temporary / "solver.npz", dict(state)),
+            "meter.npz": _write_arrays(temporary / "meter.npz", meter_arrays),
+        }
+        manifest = {
+            "identity": identity, "evals": meter.evaluations, "best": meter.best_value,
+            "bound": meter.bound.value, "bound_method": meter.bound.method, "files": files,
+        }  # fmt: skip
+        text = json.dumps(manifest, indent=1).encode()
+        _write(temporary / "manifest.json", text)
+        sync(temporary)
+        temporary.rename(folder / str(number))
+        sync(folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    _drop_old(folder, [*present, number])
+    return f"checkpoints/{number}", hashlib.sha256(text).hexdigest()
+
+
+def last_good(
+    run: RunFolder, identity: str, lines: list[Line]
+) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that is whole, and a warning for each newer one that is not."""
+    claimed = {line["path"]: line["sha256"] for line in lines if line["event"] == "checkpoint"}
+    folder = run.path / "checkpoints"
+    warnings: list[str] = []
+    for number in sorted(_numbers(folder), reverse=True):
+        try:
+            return _read(folder, number, identity, claimed.get(f"checkpoints/{number}")), warnings
+        except (BadRun, OSError, ValueError, KeyError, TypeError, EOFError, RecursionError,
+                zipfile.BadZipFile, NotImplementedError, MemoryError) as error:  # fmt: skip
+            warnings.append(f"checkpoint {number} can't be used ({error}): going back to an older")
+    return None, warnings
+
+
+def clear_leftovers(run: RunFolder) -> None:
+    """Remove what a killed writer left half done; called by the one who holds the lock."""
+    for place in (run.path, run.path / "plans", run.path / "checkpoints"):
+        for path in place.glob(".*.tmp"):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def _read(folder: Path, number: int, identity: str, claimed: str | None) -> Checkpoint:
+    place = folder / str(number)
+    if place.is_symlink():
+        raise BadRun("it is a link", object=str(place))
+    text = plain_file(place / "manifest.json").read_bytes()
+    if claimed is not None and hashlib.sha256(text).hexdigest() != claimed:
+        raise BadRun("its manifest was changed", object=str(place))
+    manifest = json.loads(text)
+    if manifest["identity"] != identity:
+        raise BadRun("it belongs to another run", object=str(place))
+    state = _read_arrays(place / "solver.npz", manifest)
+    best = _read_arrays(place / "meter.npz", manifest).get("best")
+    value, evaluations = manifest["best"], int(manifest["evals"])
+    if (best is None) != (value is None) or evaluations < 0:
+        raise BadRun("its manifest contradicts itself", object=str(place))
+    bound = Bound(int(manifest["bound"]), str(manifest["bound_method"]))
+    return Checkpoint(number, evaluations, best, value, bound, state)
+
+
+def _read_arrays(path: Path, manifest: dict[str, Any]) -> dict[str, npt.NDArray[Any]]:
+    data = plain_file(path).read_bytes()
+    if hashlib.sha256(data).hexdigest() != manifest["files"][path.name]:
+        raise BadRun(f"{path.name} has another SHA-256 than its manifest says", object=str(path))
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        if sum(entry.file_size for entry in archive.infolist()) > _MOST_BYTES:
+            raise BadRun(f"{path.name} unpacks to more than 64 GiB", object=str(path))
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        return {name.removeprefix(_PREFIX): arrays[name] for name in arrays.files}
+
+
+def _write_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> str:
+    buffer = io.BytesIO()
+    named: dict[str, Any] = {_PREFIX + name: array for name, array in arrays.items()}
+    np.savez(buffer, allow_pickle=False, **named)
+    _write(path, buffer.getvalue())
+    return hashlib.sha256(buffer.getbuffer()).hexdigest()
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _numbers(folder: Path) -> list[int]:
+    return [int(path.name) for path in folder.iterdir() if _NUMBER.fullmatch(path.name)]
+
+
+def _drop_old(folder: Path, numbers: list[int]) -> None:
+    numbers = sorted(numbers)
+    values: dict[int, int] = {}
+    for number in numbers:
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+            value = json.loads((folder / str(number) / "manifest.json").read_bytes()).get("best")
+            if value is not None:
+                values[number] = value
+    kept = set(numbers[-KEPT:])
+    if values:
+        kept.add(min(values, key=lambda number: (values[number], number)))
+    for number in set(numbers) - kept:
+        # Out of sight under another name first: half a checkpoint must not look like one.
+        gone = folder / f".{number}.gone.tmp"
+        with contextlib.suppress(OSError):
+            (folder / str(number)).rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)

@@ -1,0 +1,136 @@
+"""`compare`: two runs or plans side by side, and what changed from one plan to the other."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loadmaster.errors import BadPlan
+from loadmaster.plan import load_plan
+from loadmaster.problems.problem import Problem
+from loadmaster.problems.registry import load_problem
+from loadmaster.runs.folder import RunFolder, plain_file
+from loadmaster.runs.history import History, gap_of
+from loadmaster.runs.log import BadRun
+
+_MOST_BYTES = 2**30
+
+
+@dataclass
+class Side:
+    """One of the two: a run with its best plan, or a plan alone."""
+
+    path: Path
+    keys: dict[str, Any]
+    """All of a run's; of a plan alone, its program and machine."""
+    document: dict[str, Any] | None
+    """The plan's JSON."""
+    history: History | None = None
+    problem: Problem | None = None
+    value: int | None = None
+    bound: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def gap(self) -> float | None:
+        return gap_of(self.value, self.bound)
+
+
+def read_side(path: Path) -> Side:
+    """A run's folder, a plan inside one, or a plan's file."""
+    if path.is_dir():
+        return _run_side(RunFolder.open(path))
+    document = _document(path)
+    home = run_of(path)
+    if home is None:
+        keys = {what: document.get(what, {}).get("hash") for what in ("program", "machine")}
+        return Side(path, keys, document)
+    problem = load_problem(home.path)
+    side = Side(path, home.about["keys"], document, problem=problem)
+    _score(side, problem)
+    return side
+
+
+def run_of(path: Path) -> RunFolder | None:
+    """The run that a file lies in."""
+    for folder in (path.resolve().parent, path.resolve().parent.parent):
+        if (folder / "run.json").is_file():
+            return RunFolder.open(folder)
+    return None
+
+
+def different_keys(a: Side, b: Side) -> list[str]:
+    """The keys that both have and that are not equal."""
+    found = []
+    for key in dict.fromkeys([*a.keys, *b.keys]):
+        ours, theirs = a.keys.get(key), b.keys.get(key)
+        if ours is None or theirs is None or ours == theirs:
+            continue
+        if isinstance(ours, dict) and isinstance(theirs, dict):
+            names = [n for n in dict.fromkeys([*ours, *theirs]) if ours.get(n) != theirs.get(n)]
+            found.append(f"{key} ({', '.join(names)})")
+        else:
+            found.append(key)
+    return found
+
+
+def score_alone(a: Side, b: Side) -> None:
+    """Give a plan that lies in no run the value that the other side's problem has for it."""
+    for side, other in ((a, b), (b, a)):
+        if side.problem is None and other.problem is not None and not different_keys(a, b):
+            _score(side, other.problem)
+
+
+def reached(side: Side, other: Side) -> tuple[int | None, float | None]:
+    """Evaluations and seconds after which a run was as good as the other side's best."""
+    if side.history is None or other.value is None:
+        return None, None
+    line = side.history.first_at_most(other.value)
+    return (None, None) if line is None else (line["evals"], line["t"])
+
+
+def _run_side(run: RunFolder) -> Side:
+    history = History(run.read_log().lines)
+    document = None
+    if history.best is not None:
+        document = _document(plain_file(run.path / "plans" / f"{history.best['plan']}.json"))
+    bound = None if history.bound is None else history.bound.value
+    return Side(run.path, run.about["keys"], document, history, load_problem(run.path),
+                history.value, bound)  # fmt: skip
+
+
+def _score(side: Side, problem: Problem) -> None:
+    plan = load_plan(side.path, problem.program, problem.machine)
+    violations = problem.violations(plan)
+    if violations:
+        raise BadPlan(f"plan '{side.path}' is not sound: {violations[0]}", object=str(side.path),
+                      number=len(violations), remedy="see 'loadmaster check'")  # fmt: skip
+    side.value, side.bound = problem.evaluate(problem.decision(plan)), problem.bound().value
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise ValueError("it is larger than 1 GiB")
+        document = json.loads(path.read_bytes())
+        if not isinstance(document, dict) or document.get("loadmaster_plan") != 1:
+            raise ValueError("it is no plan of format 1")
+        for key in ("program", "machine"):
+            if not isinstance(document.get(key, {}), dict):
+                raise ValueError(f"'{key}' is no object")
+        for key in ("residencies", "copies"):
+            rows = document.get(key) or []
+            if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+                raise ValueError(f"'{key}' is no list of objects")
+    except FileNotFoundError:
+        raise BadRun(f"there is no run or plan '{path}'", object=str(path),
+                     remedy="see 'loadmaster runs'") from None  # fmt: skip
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadPlan(f"'{path}' is neither a run nor a plan: {error}", object=str(path),
+                      remedy="give a run's folder or a plan's file") from None  # fmt: skip
+    return document

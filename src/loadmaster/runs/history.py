@@ -1,0 +1,112 @@
+"""`History`: what a log tells as a whole, and whether its lines agree with one another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from loadmaster.problems.problem import Bound
+from loadmaster.runs.log import Line
+
+
+def gap_of(value: int | None, bound: int | None) -> float | None:
+    """value / bound - 1, where that means something."""
+    return None if value is None or bound is None or bound <= 0 else value / bound - 1
+
+
+@dataclass(frozen=True)
+class History:
+    """The lines of a log, read."""
+
+    lines: list[Line]
+
+    def of(self, event: str) -> list[Line]:
+        return [line for line in self.lines if line["event"] == event]
+
+    @cached_property
+    def improvements(self) -> list[Line]:
+        return self.of("improve")
+
+    @property
+    def best(self) -> Line | None:
+        """The latest improvement."""
+        return self.improvements[-1] if self.improvements else None
+
+    @property
+    def value(self) -> int | None:
+        return None if self.best is None else int(self.best["value"])
+
+    @cached_property
+    def bound(self) -> Bound | None:
+        lines = self.of("bound")
+        return Bound(lines[-1]["value"], lines[-1]["method"]) if lines else None
+
+    @property
+    def gap(self) -> float | None:
+        return gap_of(self.value, None if self.bound is None else self.bound.value)
+
+    @property
+    def optimal(self) -> bool:
+        return self.value is not None and self.bound is not None and self.value <= self.bound.value
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of running, stops excluded."""
+        return max((float(line["t"]) for line in self.lines), default=0.0)
+
+    @property
+    def evaluations(self) -> int:
+        return int(self.lines[-1]["evals"]) if self.lines else 0
+
+    @property
+    def state(self) -> str:
+        """Why it stopped; 'unfinished' if it runs, or was killed."""
+        last = self.lines[-1] if self.lines else None
+        return str(last["reason"]) if last and last["event"] == "stop" else "unfinished"
+
+    def first_at_most(self, value: int) -> Line | None:
+        """The first improvement that was as good as that."""
+        return next((line for line in self.improvements if line["value"] <= value), None)
+
+
+def contradictions(history: History) -> list[str]:
+    """Where lines of a log contradict one another: none in a log that nobody changed."""
+    found: list[str] = []
+    best: int | None = None
+    bound: int | None = None
+    seconds, evaluations = 0.0, 0
+
+    def expect(line: Line, name: str, now: float | None) -> None:
+        if line[name] != now:
+            found.append(f"line {line['seq'] + 1}: {name} is {line[name]} and should be {now}")
+
+    for line in history.lines:
+        where, event = f"line {line['seq'] + 1}", line["event"]
+        if line["t"] < seconds:
+            found.append(f"{where}: t goes back from {seconds} to {line['t']}")
+        if line["evals"] < evaluations and event != "resume":
+            found.append(f"{where}: evals go back from {evaluations} to {line['evals']}")
+        seconds, evaluations = line["t"], line["evals"]
+        if event == "improve":
+            if best is not None and line["value"] >= best:
+                found.append(f"{where}: {line['value']} is no improvement on {best}")
+            best = line["value"]
+            expect(line, "gap", gap_of(best, bound))
+            expect(line, "checked", True)
+        elif event == "bound":
+            if bound is not None and line["value"] <= bound:
+                found.append(f"{where}: the bound {line['value']} is not above {bound}")
+            bound = line["value"]
+            expect(line, "proven_optimal", best is not None and best <= line["value"])
+        elif event in ("progress", "stop"):
+            expect(line, "best", best)
+            expect(line, "bound", bound)
+            expect(line, "gap", gap_of(best, bound))
+        if (
+            best is not None
+            and bound is not None
+            and best < bound
+            and event in ("improve", "bound")
+        ):
+            found.append(f"{where}: the best {best} is below the bound {bound}")
+    return found

@@ -1,0 +1,216 @@
+"""`log.jsonl`: one JSON object a line, appended by one writer, readable by anyone at any moment.
+
+Every line has `seq` (from 0, no holes), `t` (seconds of running, stops excluded), `evals` and
+`event`. A line is one `write`, so that a crash can tear the last one only: that one is dropped
+on reading. A line that is broken elsewhere is an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+import os
+import re
+import threading
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loadmaster.errors import LoadmasterError
+
+try:
+    import fcntl
+except ImportError:  # not everywhere; there, nothing keeps two writers apart
+    fcntl = None  # type: ignore[assignment]
+
+Line = dict[str, Any]
+HASH = re.compile(r"[0-9a-f]{64}")
+CHECKPOINT_PATH = re.compile(r"checkpoints/(0|[1-9][0-9]{0,11})")
+DURABLE = {"improve", "bound", "checkpoint", "stop"}
+"""Events after which the line is on the disk, not only with the operating system."""
+_MOST_BYTES = 2**31
+
+_EVENTS: dict[str, dict[str, str]] = {
+    "start": {"utc": "text", "keys": "object", "from_checkpoint": "path?", "from_evals": "count"},
+    "resume": {"utc": "text", "keys": "object", "from_checkpoint": "path?", "from_evals": "count"},
+    "baseline": {"name": "text", "value": "whole", "plan": "hash"},
+    "bound": {"value": "whole", "method": "text", "proven_optimal": "yes or no"},
+    "improve": {"value": "whole", "plan": "hash", "solver": "text", "gap": "number?",
+                "checked": "yes or no"},
+    "progress": {"best": "whole?", "bound": "whole?", "gap": "number?", "evals_per_s": "number?",
+                 "metrics": "object"},
+    "error": {"what": "text", "plan": "hash?", "message": "text"},
+    "checkpoint": {"path": "path", "sha256": "hash", "verdict": "text"},
+    "export": {"path": "text", "sha256": "hash", "verdict": "text"},
+    "stop": {"utc": "text", "reason": "text", "best": "whole?", "bound": "whole?",
+             "gap": "number?"},
+}  # fmt: skip
+"""Event -> its fields and what they hold; '?': or null."""
+
+
+class BadRun(LoadmasterError):
+    """A run folder that can't be read, written or resumed."""
+
+
+@dataclass(frozen=True)
+class LogText:
+    """What a log file holds."""
+
+    lines: list[Line]
+    end: int
+    """Bytes of the whole lines; a torn one comes after them."""
+    torn: bool
+
+
+def read_log(path: Path) -> LogText:
+    """All whole lines; raises `BadRun` with the number of the first that makes no sense."""
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise BadRun(f"log '{path}' is larger than 2 GiB", object=str(path),
+                         number=path.stat().st_size, remedy="check the file")  # fmt: skip
+        data = path.read_bytes()
+    except OSError as error:
+        raise BadRun(f"log '{path}' can't be read: {error.strerror}", object=str(path),
+                     remedy="give the folder of a run") from None  # fmt: skip
+    pieces = data.split(b"\n")
+    lines: list[Line] = []
+    end = 0
+    for number, piece in enumerate(pieces[:-1], start=1):
+        line = _parsed(piece)
+        if line is None and number == len(pieces) - 1 and not pieces[-1]:
+            return LogText(lines, end, torn=True)
+        fault = "it is no JSON object" if line is None else _fault(line, number - 1)
+        if line is None or fault is not None:
+            raise BadRun(f"log '{path}' is broken in line {number}: {fault}", object=str(path),
+                         number=number, remedy="restore the file from a copy")  # fmt: skip
+        lines.append(line)
+        end += len(piece) + 1
+    return LogText(lines, end, torn=bool(pieces[-1]))
+
+
+def _parsed(piece: bytes) -> Line | None:
+    try:
+        value = json.loads(piece)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _fault(line: Line, seq: int) -> str | None:
+    if line.get("seq") != seq:
+        return f"its seq is {line.get('seq')!r} and must be {seq}"
+    fields = {"t": "time", "evals": "count", **_EVENTS.get(str(line.get("event")), {})}
+    if line.get("event") not in _EVENTS:
+        return f"it has the unknown event {line.get('event')!r}"
+    for name, kind in fields.items():
+        if not _holds(line.get(name), kind):
+            return f"'{name}' is {str(line.get(name))[:40]!r} and must be a {kind.rstrip('?')}"
+    return None
+
+
+def _holds(value: Any, kind: str) -> bool:
+    if value is None:
+        return kind.endswith("?")
+    match kind.rstrip("?"):
+        case "text":
+            return isinstance(value, str)
+        case "object":
+            return isinstance(value, dict)
+        case "yes or no":
+            return isinstance(value, bool)
+        case "hash":
+            return isinstance(value, str) and HASH.fullmatch(value) is not None
+        case "path":
+            return isinstance(value, str) and CHECKPOINT_PATH.fullmatch(value) is not None
+        case "whole":
+            return type(value) is int
+        case "count":
+            return type(value) is int and value >= 0
+        case "time":
+            return type(value) in (int, float) and math.isfinite(value) and value >= 0
+        case _:
+            return type(value) in (int, float) and math.isfinite(value)
+
+
+class Log:
+    """The one writer of a log. A second one is refused while this process lives."""
+
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        flags = os.O_RDWR | os.O_APPEND | (os.O_CREAT | os.O_EXCL if create else 0)
+        self._fd = os.open(path, flags, 0o644)
+        self._mutex = threading.Lock()
+        try:
+            _lock(self._fd, path)
+            text = read_log(path)
+            if text.torn:
+                os.ftruncate(self._fd, text.end)
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self.lines: list[Line] = text.lines
+        """Those that were there when it was opened."""
+        self._seq = len(text.lines)
+        self._t = max((line["t"] for line in text.lines), default=0.0)
+        _open_logs.add(self)
+
+    def append(self, event: str, t: float, evals: int, **fields: Any) -> None:
+        """Write one line. After the events in `DURABLE` it is on the disk."""
+        with self._mutex:
+            self._t = max(self._t, round(t, 6))
+            line = {"seq": self._seq, "t": self._t, "evals": evals, "event": event, **fields}
+            data = (json.dumps(_finite(line), ensure_ascii=False) + "\n").encode("utf-8")
+            end = os.fstat(self._fd).st_size
+            if os.write(self._fd, data) != len(data):  # a full disk
+                os.ftruncate(self._fd, end)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "log.jsonl")
+            self._seq += 1
+            if event in DURABLE:
+                os.fsync(self._fd)
+
+    def close(self) -> None:
+        """Let another writer in."""
+        if self in _open_logs:
+            _open_logs.discard(self)
+            os.close(self._fd)
+
+
+def _lock(fd: int, path: Path) -> None:
+    if fcntl is None:
+        return  # type: ignore[unreachable]
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise BadRun(f"run '{path.parent.name}' is being written by another process",
+                     object=str(path.parent), remedy="wait for it, or stop it") from None  # fmt: skip
+    except OSError:
+        pass  # a file system without locks
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no NumPy numbers."""
+    if isinstance(value, Mapping):
+        return {str(key): _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+_open_logs: weakref.WeakSet[Log] = weakref.WeakSet()
+
+
+def _forget_logs() -> None:
+    # A forked worker that outlives its parent must not hold the parent's lock.
+    for log in list(_open_logs):
+        with contextlib.suppress(OSError):
+            os.close(log._fd)
+    _open_logs.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_logs)

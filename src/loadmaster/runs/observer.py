@@ -1,0 +1,221 @@
+"""`RunObserver`: checks every improvement before anybody hears of it, then stores and logs it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from loadmaster.plan.plan import Plan
+from loadmaster.problems.problem import Bound, Decision, Problem
+from loadmaster.runs.checkpoint import write_checkpoint
+from loadmaster.runs.folder import RunFolder
+from loadmaster.runs.history import gap_of
+from loadmaster.solvers.solver import Meter, Observer, State
+
+_SLOW_CHECK = 0.05
+"""Seconds; a check that takes longer is not made for every improvement of a burst."""
+_CHECK_SHARE = 4
+"""A slow check is followed by so many times its duration without one."""
+_CHECK_SECONDS_PER_TENSOR = 5e-5
+"""A guess before the first check: of a large program, the first answers of a burst are not worth
+one. The last is always checked."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a run stands, for people who watch it."""
+
+    unit: str
+    best: int | None
+    bound: int | None
+    evaluations: int
+    seconds: float
+    per_second: float | None
+    seconds_left: float | None
+    """By the limit of seconds, or estimated from the evaluations left."""
+    improvements: int
+
+    @property
+    def gap(self) -> float | None:
+        return gap_of(self.best, self.bound)
+
+
+class Display(Protocol):
+    """Shows where a run stands; decides by itself how often. May be called from two threads."""
+
+    def show(self, standing: Standing) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best plan that has passed the checker."""
+
+    decision: Decision
+    value: int
+    plan: Plan
+
+
+class RunObserver(Observer):
+    """Between a meter and a run folder. Without a folder it still checks and shows."""
+
+    def __init__(self, problem: Problem, solver: str, run: RunFolder | None = None,
+                 display: Display | None = None, *, identity: str = "",
+                 checkpoint_seconds: float = 1.0) -> None:  # fmt: skip
+        super().__init__()
+        self.problem, self.solver, self.run = problem, solver, run
+        self.best: Best | None = None
+        self.bound: Bound | None = None
+        self.refused: list[str] = []
+        """What the checker said against plans that the meter took for improvements: bugs."""
+        self.busy = False
+        """Something is being written that must not be cut in two."""
+        self._display, self._identity = display, identity
+        self._checkpoint_seconds = checkpoint_seconds
+        self._checkpoint_after = self._check_after = self._progress_after = 0.0
+        self._pending = False
+        self._accepted: tuple[Decision | None, int | None] = (None, None)
+        self._improvements = 0
+        self._metrics: dict[str, float] = {}
+        self._since: tuple[int, float] | None = None
+        # The display is refreshed from another thread, which also writes lines of progress.
+        self._lock = threading.RLock()
+
+    def begin(self, meter: Meter) -> None:
+        """The meter is set up: take over what it has, and tell the bound."""
+        self._since = (meter.evaluations, meter.seconds)
+        expected = _CHECK_SECONDS_PER_TENSOR * self.problem.program.n_tensors
+        if expected > _SLOW_CHECK:
+            self._check_after = time.monotonic() + _CHECK_SHARE * expected
+        self._pending = meter.best is not None
+        self.settle(meter)
+        self.bounded(meter)
+        self._progress_after = meter.seconds + 1.0
+
+    def improved(self, meter: Meter) -> None:
+        self._pending = True
+        if time.monotonic() >= self._check_after:
+            self.settle(meter)
+
+    def settle(self, meter: Meter) -> None:
+        """Check, store and report the meter's best, unless that has been done."""
+        if not self._pending or meter.best is None or meter.best_value is None:
+            return
+        self._pending = False
+        if self.best is not None and meter.best_value >= self.best.value:
+            self._accepted = (meter.best, meter.best_value)  # found again after a resume
+            return
+        started = time.monotonic()
+        plan = self.problem.plan(meter.best)
+        violations = self.problem.violations(plan)
+        took = time.monotonic() - started
+        self._check_after = started + (1 + _CHECK_SHARE) * took if took > _SLOW_CHECK else 0.0
+        if violations:
+            self._refuse(meter, plan, f"{len(violations)} violations, first {violations[0]}")
+            return
+        self._accept(meter, Best(meter.best, meter.best_value, plan))
+        self.tick(meter)
+
+    def _accept(self, meter: Meter, best: Best) -> None:
+        with self._whole():
+            if self.run is not None:
+                self.run.store_plan(best.plan, self.problem)  # durable before the line names it
+            with self._lock:
+                self.best = best
+                self._improvements += 1
+                self._accepted = (best.decision, best.value)
+                self.write(meter, "improve", value=best.value, plan=best.plan.hash,
+                           solver=self.solver, gap=self._gap(), checked=True)  # fmt: skip
+            if self.run is not None:
+                self.run.set_best(best.plan.hash)
+
+    def _refuse(self, meter: Meter, plan: Plan, message: str) -> None:
+        # Back to what is sound: or the wrong value would hide every true improvement after it.
+        meter.best, meter.best_value = self._accepted
+        self.refused.append(message)
+        self.write(meter, "error", what="violations", plan=plan.hash, message=message)
+
+    def bounded(self, meter: Meter) -> None:
+        with self._lock:
+            if self.bound is None or meter.bound.value > self.bound.value:
+                self.bound = meter.bound
+                self.write(meter, "bound", value=self.bound.value, method=self.bound.method,
+                           proven_optimal=self.optimal)  # fmt: skip
+
+    def progress(self, meter: Meter, metrics: Mapping[str, float]) -> None:
+        if time.monotonic() >= self._check_after:
+            self.settle(meter)
+        self._metrics = dict(metrics)
+        self.tick(meter)
+
+    def tick(self, meter: Meter) -> None:
+        """Show where the run stands, and log it now and then: more rarely in a long run."""
+        with self._lock:
+            standing = self._standing(meter)
+            if self.run is not None and standing.seconds >= self._progress_after:
+                pause = min(10.0, max(1.0, standing.seconds / 60))
+                self._progress_after = standing.seconds + pause
+                self.write(meter, "progress", best=standing.best, bound=standing.bound,
+                           gap=standing.gap, evals_per_s=standing.per_second,
+                           metrics=self._metrics)  # fmt: skip
+        if self._display is not None:
+            self._display.show(standing)
+
+    def checkpoint(self, meter: Meter, state: State) -> None:
+        now = time.monotonic()
+        if self.run is None or (now < self._checkpoint_after and not meter.exhausted):
+            return
+        self.settle(meter)
+        with self._whole():
+            path, sha256 = write_checkpoint(self.run, meter, state, self._identity)
+            self.write(meter, "checkpoint", path=path, sha256=sha256, verdict="ok")
+        took = time.monotonic() - now
+        self._checkpoint_after = now + (max(self._checkpoint_seconds, 50 * took)
+                                        if self._checkpoint_seconds else 0.0)  # fmt: skip
+
+    @property
+    def optimal(self) -> bool:
+        return (
+            self.best is not None and self.bound is not None and self.best.value <= self.bound.value
+        )
+
+    def write(self, meter: Meter, event: str, **fields: object) -> None:
+        """One line in the log, if there is one; Ctrl-C does not cut it in two."""
+        if self.run is not None and self.run.log is not None:
+            with self._whole(), self._lock:
+                self.run.log.append(event, meter.seconds, meter.evaluations, **fields)
+
+    @contextlib.contextmanager
+    def _whole(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield  # Ctrl-C raises in the main thread alone
+            return
+        before, self.busy = self.busy, True
+        try:
+            yield
+        finally:
+            self.busy = before
+
+    def _gap(self) -> float | None:
+        return gap_of(None if self.best is None else self.best.value,
+                      None if self.bound is None else self.bound.value)  # fmt: skip
+
+    def _standing(self, meter: Meter) -> Standing:
+        evaluations, seconds = meter.evaluations, meter.seconds
+        first = self._since or (0, 0.0)
+        span = seconds - first[1]
+        rate = (evaluations - first[0]) / span if span > 0.05 else None
+        left = [s for s in (meter.seconds_left,) if s is not None]
+        if meter.evaluations_left is not None and rate:
+            left.append(meter.evaluations_left / rate)
+        return Standing(
+            self.problem.unit, None if self.best is None else self.best.value,
+            None if self.bound is None else self.bound.value, evaluations, seconds, rate,
+            min(left, default=None) if all(map(math.isfinite, left)) else None, self._improvements,
+        )  # fmt: skip

@@ -1,0 +1,191 @@
+"""`run_solver`: one solver on one problem, recorded in a run folder, or going on with one."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from loadmaster.errors import LoadmasterError
+from loadmaster.problems.problem import Bound, Decision, Problem
+from loadmaster.runs.folder import RunFolder, utc
+from loadmaster.runs.history import gap_of
+from loadmaster.runs.observer import Best, Display, RunObserver
+from loadmaster.runs.resume import begin, describe, identity, open_to_resume
+from loadmaster.solvers.solver import Budget, Meter, Solution, Solver, State, Status
+
+_TICK_SECONDS = 0.25
+
+
+class Interrupted(LoadmasterError):
+    """Ctrl-C ended a run; what it had found is kept."""
+
+    exit_code = 130
+
+
+def run_solver(solver: Solver, problem: Problem, budget: Budget, seed: int = 0, *,
+               folder: Path | None = None, resume: Path | None = None,
+               display: Display | None = None, command: Sequence[str] | None = None,
+               baselines: Mapping[str, Decision] | None = None,
+               checkpoint_seconds: float = 1.0) -> Solution:  # fmt: skip
+    """Solve within a budget, which counts earlier sessions of a resumed run too.
+
+    `folder` is where run folders are made; `resume` is one of them, to go on with; with neither
+    nothing is written. Every improvement is checked before it is stored or shown. The first
+    Ctrl-C ends the search and keeps the best, the second raises.
+
+    `Solution.extra` gets 'stop' (why it ended) and, where they apply, 'run' (the folder),
+    'interrupted', 'refused' (bugs: improvements that the checker refused) and 'warnings'.
+    """
+    if solver.problem_kind != problem.kind:
+        raise ValueError(f"solver '{solver.name}' solves {solver.problem_kind}, not {problem.kind}")
+    about: dict[str, Any] = {}
+    run = None
+    if resume is not None:
+        about = describe(solver, problem, budget, seed, command)
+        run = open_to_resume(resume, about)
+    elif folder is not None:
+        about = describe(solver, problem, budget, seed, command)
+        run = RunFolder.create(folder, problem, about)
+    try:
+        observer = RunObserver(problem, solver.name, run, display,
+                               identity=identity(about) if about else "",
+                               checkpoint_seconds=checkpoint_seconds)  # fmt: skip
+        first = run is None or run.log is None or not run.log.lines
+        meter, state, warnings = begin(problem, budget, observer, about)
+        for name, decision in (baselines or {}).items() if first else ():
+            _note_baseline(observer, meter, name, decision)
+        solution = _searched(solver, meter, observer, seed, state, display)
+        return _result(solution, meter, observer, warnings)
+    finally:
+        if display is not None:
+            display.close()
+        if run is not None:
+            run.close()
+
+
+def _note_baseline(observer: RunObserver, meter: Meter, name: str, decision: Decision) -> None:
+    """A known method's answer, checked and scored like any other."""
+    problem = observer.problem
+    plan, value = problem.plan(decision), problem.evaluate(decision)
+    violations = problem.violations(plan)
+    if violations or value is None:
+        observer.write(meter, "error", what=f"baseline {name}", plan=plan.hash,
+                       message=str(violations[0]) if violations else "not legal")  # fmt: skip
+        return
+    if observer.run is not None:
+        observer.run.store_plan(plan, problem)
+    observer.write(meter, "baseline", name=name, value=value, plan=plan.hash)
+
+
+def _searched(solver: Solver, meter: Meter, observer: RunObserver, seed: int, state: State | None,
+              display: Display | None) -> Solution:  # fmt: skip
+    if observer.optimal:
+        return meter.solution()  # an earlier session has proved it
+    try:
+        with _interrupts(observer), _ticking(observer, meter, display):
+            solution = solver.run(meter, seed, state)
+            observer.settle(meter)
+            return solution
+    except BaseException as error:
+        interrupted = isinstance(error, KeyboardInterrupt)
+        if not interrupted:
+            message = " ".join(f"{type(error).__name__}: {error}".split())
+            observer.write(meter, "error", what="solver", plan=None, message=message[:500])
+        _stop(meter, observer, "interrupted" if interrupted else "error", Status.UNKNOWN)
+        raise
+
+
+@contextlib.contextmanager
+def _interrupts(observer: RunObserver) -> Iterator[None]:
+    """The first Ctrl-C asks the solver to stop, the next raises, but never within a line."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread hears of signals
+        return
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        if observer.stop and not observer.busy:
+            raise KeyboardInterrupt
+        observer.stop = True
+
+    before = signal.signal(signal.SIGINT, heard)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def _ticking(observer: RunObserver, meter: Meter, display: Display | None) -> Iterator[None]:
+    """Keep display and log alive while a solver is silent, inside native code for example."""
+    if display is None and observer.run is None:
+        yield
+        return
+    end = threading.Event()
+
+    def tick() -> None:
+        while not end.wait(_TICK_SECONDS):
+            with contextlib.suppress(OSError):  # a full disk: the solver's thread meets it too
+                observer.tick(meter)
+
+    thread = threading.Thread(target=tick, name="loadmaster progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
+def _result(solution: Solution, meter: Meter, observer: RunObserver,
+            warnings: list[str]) -> Solution:  # fmt: skip
+    """What was checked, whatever the solver says; where it says something else, that is told."""
+    best = observer.best
+    if best is not None and meter.best is not None and meter.best_value == best.value:
+        # The solver's own decision, where it stands for the same plan.
+        same = observer.problem.plan(meter.best).hash == best.plan.hash
+        best = replace(best, decision=meter.best) if same else best
+    value = None if best is None else best.value
+    if solution.value is not None and (value is None or solution.value < value):
+        message = f"the solver claims {solution.value}, and what was checked is {value}"
+        if not observer.refused:
+            observer.write(meter, "error", what="claim", plan=None, message=message)
+        observer.refused.append(message)
+    bound = max(meter.bound, observer.bound or meter.bound, key=lambda b: b.value)
+    status = _status(solution, best, bound)
+    reason = _reason(meter, observer, status)
+    _stop(meter, observer, reason, status)
+    extra = {**solution.extra, "stop": reason}
+    more = {"run": None if observer.run is None else str(observer.run.path),
+            "interrupted": reason == "interrupted", "refused": observer.refused, "warnings": warnings}  # fmt: skip
+    extra |= {name: content for name, content in more.items() if content}
+    return Solution(status, None if best is None else best.decision, value, bound,
+                    meter.evaluations, meter.seconds, extra)  # fmt: skip
+
+
+def _status(solution: Solution, best: Best | None, bound: Bound) -> Status:
+    if best is not None:
+        return Status.OPTIMAL if best.value <= bound.value else Status.FEASIBLE
+    return Status.INFEASIBLE if solution.status == Status.INFEASIBLE else Status.UNKNOWN
+
+
+def _reason(meter: Meter, observer: RunObserver, status: Status) -> str:
+    if status in (Status.OPTIMAL, Status.INFEASIBLE):
+        return str(status)
+    if observer.stop:
+        return "interrupted"
+    if meter.evaluations_left == 0:
+        return "budget"
+    return "time" if meter.seconds_left == 0 else "done"
+
+
+def _stop(meter: Meter, observer: RunObserver, reason: str, status: Status) -> None:
+    best = None if observer.best is None else observer.best.value
+    bound = None if observer.bound is None else observer.bound.value
+    observer.write(meter, "stop", utc=utc(), reason=reason, best=best, bound=bound,
+                   gap=gap_of(best, bound), status=str(status))  # fmt: skip

@@ -1,0 +1,1 @@
+"""Solvers that prove: complete search, and models for OR-tools."""

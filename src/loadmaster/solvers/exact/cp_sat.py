@@ -1,0 +1,96 @@
+"""The offset problem as a CP-SAT model: fixed intervals in time, free ones in address, no overlap.
+
+A second opinion beside our own search, and the only exact one for those who trust OR-tools alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from loadmaster.errors import require
+from loadmaster.host import cores
+from loadmaster.problems.allocation import Allocation
+from loadmaster.solvers.solver import Meter, Solution, State
+
+
+class CpSat:
+    """Decides a capacity, or minimises the height."""
+
+    name = "cp-sat"
+    problem_kind = "allocation"
+    summary = "OR-tools' CP-SAT with a no-overlap-2D model (needs: pip install 'loadmaster[exact]')"
+    deterministic = False
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        problem = meter.problem
+        assert isinstance(problem, Allocation)
+        if meter.exhausted:
+            return meter.solution()
+        cp_model = require("ortools.sat.python.cp_model", "exact")
+        model, offsets, height = _model(cp_model, problem)
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = cores()
+        solver.parameters.random_seed = seed
+        if meter.seconds_left is not None:
+            solver.parameters.max_time_in_seconds = max(0.01, meter.seconds_left)
+        callback = _callback(cp_model, meter, offsets)
+        status = solver.solve(model, callback)
+        if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) and meter.evaluations_left != 0:
+            meter.evaluate(np.array([solver.value(offset) for offset in offsets], dtype=np.int64))
+        if problem.capacity is None and height is not None:
+            meter.raise_bound(int(np.ceil(solver.best_objective_bound - 1e-6)), "CP-SAT")
+        return meter.solution(infeasible=status == cp_model.INFEASIBLE)
+
+
+def _model(cp_model: Any, problem: Allocation) -> tuple[Any, list[Any], Any]:
+    b, pieces = problem.buffers, problem.buffers.pieces
+    model = cp_model.CpModel()
+    # Without a capacity the sum of the sizes is room enough for any order.
+    slack = int((b.alignment - 1).sum()) + int(b.pinned.max(initial=0))
+    top = problem.capacity if problem.capacity is not None else int(b.size.sum()) + slack
+    offsets = []
+    for i in range(len(b)):
+        align, pin, size = int(b.alignment[i]), int(b.pinned[i]), int(b.size[i])
+        if pin >= 0:
+            offsets.append(model.new_constant(pin))
+        elif align == 1:
+            offsets.append(model.new_int_var(0, max(0, top - size), f"offset{i}"))
+        else:
+            unit = model.new_int_var(0, max(0, top - size) // align, f"unit{i}")
+            offsets.append(unit * align)
+    times, addresses = [], []
+    for piece, i in enumerate(pieces.buffer.tolist()):
+        low, high = int(pieces.low[piece]), int(pieces.high[piece])
+        start, end = int(pieces.lower[piece]), int(pieces.upper[piece])
+        if high > low:
+            times.append(model.new_fixed_size_interval_var(start, end - start, f"time{piece}"))
+            addresses.append(
+                model.new_fixed_size_interval_var(offsets[i] + low, high - low, f"address{piece}")
+            )
+    model.add_no_overlap_2d(times, addresses)
+    for a, c in b.apart:
+        both = [
+            model.new_fixed_size_interval_var(offsets[i], int(b.size[i]), f"apart{i}-{a}-{c}")
+            for i in (a, c)
+        ]
+        model.add_no_overlap(both)
+    height = None
+    if problem.capacity is None:
+        height = model.new_int_var(problem.bound().value, top, "height")
+        for i in range(len(b)):
+            model.add(offsets[i] + int(b.size[i]) <= height)
+        model.minimize(height)
+    return model, offsets, height
+
+
+def _callback(cp_model: Any, meter: Meter, offsets: list[Any]) -> Any:
+    class Improved(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
+        def on_solution_callback(self) -> None:
+            if meter.evaluations_left != 0:
+                meter.evaluate(np.array([self.value(offset) for offset in offsets], dtype=np.int64))
+            if meter.exhausted:
+                self.stop_search()
+
+    return Improved()

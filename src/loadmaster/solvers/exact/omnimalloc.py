@@ -1,0 +1,48 @@
+"""OmniMalloc's SuperMalloc, where its package is installed: a peer to be measured beside ours.
+
+It runs with six threads, its best setting on few cores: below that its ladder of bounds does not
+reach down to the lower bound. It has no alignment, gaps or pairs, so such problems are not its own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadmaster.errors import require
+from loadmaster.problems.allocation import Allocation
+from loadmaster.solvers.solver import Meter, Solution, State
+
+THREADS = 6
+
+
+class OmniMalloc:
+    """The portfolio branch-and-bound of OmniMalloc, minimising."""
+
+    name = "omnimalloc"
+    problem_kind = "allocation"
+    summary = "OmniMalloc's SuperMalloc (needs the package: pip install 'loadmaster[bench]')"
+    deterministic = False
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        problem = meter.problem
+        assert isinstance(problem, Allocation)
+        b = problem.buffers
+        if meter.exhausted or b.gaps or b.apart or (b.alignment > 1).any():
+            return meter.solution(unsupported=True)
+        om = require("omnimalloc", "bench")
+        allocators = require("omnimalloc.allocators", "bench")
+        rows = zip(
+            b.size.tolist(), b.lower.tolist(), b.upper.tolist(), b.pinned.tolist(), strict=True
+        )
+        given = [
+            om.Allocation(id=i, size=size, start=start, end=end, offset=pin if pin >= 0 else None)
+            for i, (size, start, end, pin) in enumerate(rows)
+        ]
+        left = meter.seconds_left
+        solver = allocators.SupermallocAllocator(timeout=left, num_threads=THREADS)
+        placed = om.allocate(given, allocator=solver)
+        offsets = np.zeros(len(b), dtype=np.int64)
+        for allocation in placed:
+            offsets[allocation.id] = allocation.offset
+        meter.evaluate(offsets)
+        return meter.solution()

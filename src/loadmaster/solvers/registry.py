@@ -1,0 +1,54 @@
+"""Solvers by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+from loadmaster.errors import LoadmasterError, nearest
+from loadmaster.solvers.solver import Solver
+
+
+class UnknownSolver(LoadmasterError):
+    """There is no solver of that name."""
+
+
+_MAKERS: dict[str, dict[str, str]] = {
+    "allocation": {
+        "exact": "loadmaster.solvers.exact.allocation:Exact",
+        "large": "loadmaster.solvers.heuristic.allocation:Large",
+        "first-fit": "loadmaster.solvers.heuristic.allocation:SizeFirstFit",
+        "xla-best-fit": "loadmaster.solvers.heuristic.allocation:XlaBestFit",
+        "tvm-hill-climb": "loadmaster.solvers.heuristic.allocation:TvmHillClimb",
+        "vela-hill-climb": "loadmaster.solvers.heuristic.allocation:VelaHillClimb",
+        "anneal": "loadmaster.solvers.search.allocation:Anneal",
+        "random": "loadmaster.solvers.search.allocation:RandomOrders",
+        "cp-sat": "loadmaster.solvers.exact.cp_sat:CpSat",
+        "omnimalloc": "loadmaster.solvers.exact.omnimalloc:OmniMalloc",
+    },
+}
+"""Problem kind -> name -> 'module:class'; modules are imported when used."""
+
+
+def solver_names(kind: str) -> list[str]:
+    """The solvers of one kind of problem."""
+    return list(_MAKERS.get(kind, {}))
+
+
+def kinds() -> list[str]:
+    """The kinds of problems that have solvers."""
+    return list(_MAKERS)
+
+
+def make_solver(kind: str, name: str) -> Solver:
+    """A solver by name."""
+    known = _MAKERS.get(kind, {})
+    if name not in known:
+        raise UnknownSolver(
+            f"there is no solver '{name}' for {kind}{nearest(name, tuple(known))}",
+            object=name,
+            remedy=f"use one of {', '.join(known)}",
+        )
+    module, _, attribute = known[name].partition(":")
+    maker: Callable[[], Solver] = getattr(import_module(module), attribute)
+    return maker()

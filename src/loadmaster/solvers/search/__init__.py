@@ -1,0 +1,1 @@
+"""Solvers that search by evaluating: random, annealing, evolution."""

@@ -1,0 +1,186 @@
+"""`Solver`: `solve(problem, budget, seed, observer) -> Solution`, any-time and within its budget.
+
+A solver is handed a `Meter`: it asks it to evaluate decisions, and the meter counts, keeps the
+best, tells the observer of every improvement, and says when the budget is spent. So no solver
+counts, scores or compares for itself.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmaster.problems.problem import Bound, Decision, Problem
+
+State = Mapping[str, npt.NDArray[Any]]
+"""What a solver needs to go on later: arrays by name (generator state included)."""
+
+
+class Status(enum.StrEnum):
+    """What is known when a solver stops. A time-out is never called infeasible."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """At most so many evaluations and so many seconds; None: no limit."""
+
+    evaluations: int | None = None
+    seconds: float | None = None
+
+
+class Observer:
+    """Is told what happens; override what you need. `stop` may be set from anywhere."""
+
+    def __init__(self) -> None:
+        self.stop = False
+
+    def improved(self, meter: Meter) -> None:
+        """`meter.best_value` and `meter.best` are new."""
+
+    def bounded(self, meter: Meter) -> None:
+        """`meter.bound` has risen."""
+
+    def progress(self, meter: Meter, metrics: Mapping[str, float]) -> None:
+        """Called now and then."""
+
+    def checkpoint(self, meter: Meter, state: State) -> None:
+        """The solver could go on from here."""
+
+
+@dataclass
+class Solution:
+    """What a solver found. `decision` is None if it found nothing."""
+
+    status: Status
+    decision: Decision | None
+    value: int | None
+    bound: Bound
+    evaluations: int
+    seconds: float
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def gap(self) -> float | None:
+        """value / bound - 1"""
+        if self.value is None or self.bound.value <= 0:
+            return None
+        return self.value / self.bound.value - 1
+
+
+class Meter:
+    """One solver's view of one problem within one budget."""
+
+    def __init__(self, problem: Problem, budget: Budget, observer: Observer | None = None, *,
+                 evaluations: int = 0, seconds: float = 0.0) -> None:  # fmt: skip
+        self.problem = problem
+        self.budget = budget
+        self.observer = observer or Observer()
+        self.evaluations = evaluations
+        """Counted over all sessions of a resumed run."""
+        self.best: Decision | None = None
+        self.best_value: int | None = None
+        self.bound = problem.bound()
+        self._started = time.monotonic() - seconds
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of running, earlier sessions included."""
+        return time.monotonic() - self._started
+
+    @property
+    def seconds_left(self) -> float | None:
+        return None if self.budget.seconds is None else max(0.0, self.budget.seconds - self.seconds)
+
+    @property
+    def evaluations_left(self) -> int | None:
+        if self.budget.evaluations is None:
+            return None
+        return max(0, self.budget.evaluations - self.evaluations)
+
+    @property
+    def optimal(self) -> bool:
+        return self.best_value is not None and self.best_value <= self.bound.value
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether to stop: the budget is spent, somebody asked, or nothing is left to gain."""
+        return (
+            self.observer.stop
+            or self.evaluations_left == 0
+            or (self.budget.seconds is not None and self.seconds >= self.budget.seconds)
+            or self.optimal
+        )
+
+    def evaluate(self, decision: Decision) -> int | None:
+        """Score one decision and remember it if it is the best; None if it is not legal."""
+        self.evaluations += 1
+        value = self.problem.evaluate(decision)
+        if value is not None and (self.best_value is None or value < self.best_value):
+            self.best, self.best_value = np.array(decision), value
+            self.observer.improved(self)
+        return value
+
+    def restore(self, decision: Decision) -> None:
+        """Take up the best of an earlier session; it was counted and reported there."""
+        self.best, self.best_value = np.array(decision), self.problem.evaluate(decision)
+
+    def raise_bound(self, value: int, method: str) -> None:
+        """A solver has proved that nothing is below `value`."""
+        if value > self.bound.value:
+            self.bound = Bound(value, method)
+            self.observer.bounded(self)
+
+    def progress(self, **metrics: float) -> None:
+        self.observer.progress(self, metrics)
+
+    def checkpoint(self, state: State) -> None:
+        self.observer.checkpoint(self, state)
+
+    def solution(self, *, infeasible: bool = False, **extra: Any) -> Solution:
+        """The best so far, with what is known about it."""
+        if self.best is not None:
+            status = Status.OPTIMAL if self.optimal else Status.FEASIBLE
+        else:
+            status = Status.INFEASIBLE if infeasible else Status.UNKNOWN
+        return Solution(
+            status, self.best, self.best_value, self.bound, self.evaluations, self.seconds, extra
+        )
+
+
+class Solver(Protocol):
+    """A way to solve problems of one kind."""
+
+    name: str
+    problem_kind: str
+    summary: str
+    """One line for `loadmaster solvers`."""
+    deterministic: bool
+    """The same seed and evaluations give the same answer (time limits aside)."""
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        """Solve `meter.problem` until `meter.exhausted`, from `state` if there is one."""
+        ...
+
+
+def solve(solver: Solver, problem: Problem, budget: Budget, seed: int = 0, observer: Observer | None = None,
+          state: State | None = None) -> Solution:  # fmt: skip
+    """Run a solver on a problem within a budget. Ctrl-C keeps the best so far."""
+    if solver.problem_kind != problem.kind:
+        raise ValueError(f"solver '{solver.name}' solves {solver.problem_kind}, not {problem.kind}")
+    meter = Meter(problem, budget, observer)
+    try:
+        return solver.run(meter, seed, state)
+    except KeyboardInterrupt:
+        meter.observer.stop = True
+        return meter.solution(interrupted=True)

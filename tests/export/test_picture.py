@@ -1,0 +1,67 @@
+"""Pictures of placements: every box is there, in its place, and hostile names stay text."""
+
+from __future__ import annotations
+
+import struct
+import xml.etree.ElementTree as ElementTree
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from loadmaster.errors import LoadmasterError
+from loadmaster.export.picture import draw
+from loadmaster.problems.buffers import Buffers, Gap
+
+NAME = '</title><script>alert(1)</script>&"'
+
+
+def example() -> tuple[Buffers, np.ndarray]:
+    buffers = Buffers.of(
+        [0, 0, 5], [10, 5, 10], [50, 30, 50], ids=[NAME, "b", "c"], gaps={0: [Gap(4, 6)]}
+    )
+    return buffers, np.array([0, 50, 50])
+
+
+def test_svg(tmp_path: Path) -> None:
+    buffers, offsets = example()
+    draw(buffers, offsets, 120, tmp_path / "p.svg", f"title {NAME}")
+    root = ElementTree.parse(tmp_path / "p.svg").getroot()
+    boxes = [box for box in root.iter("{http://www.w3.org/2000/svg}rect") if len(box)]
+    assert len(boxes) == 4, "the gap cuts a buffer in two"
+    titles = [box[0].text or "" for box in boxes]
+    assert sum(title.startswith(NAME) for title in titles) == 2
+    assert not list(root.iter("{http://www.w3.org/2000/svg}script"))
+    assert "capacity 120" in (tmp_path / "p.svg").read_text()
+
+
+def test_png(tmp_path: Path) -> None:
+    buffers, offsets = example()
+    draw(buffers, offsets, None, tmp_path / "p.png", "title")
+    data = (tmp_path / "p.png").read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", data[16:24])
+    at, pixels = 8, b""
+    while at < len(data):
+        (length,) = struct.unpack(">I", data[at : at + 4])
+        kind, body = data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
+        assert struct.unpack(">I", data[at + 8 + length : at + 12 + length])[0] == zlib.crc32(
+            kind + body
+        )
+        pixels += body if kind == b"IDAT" else b""
+        at += 12 + length
+    image = np.frombuffer(zlib.decompress(pixels), dtype=np.uint8).reshape(height, width * 3 + 1)
+    colours = {tuple(pixel) for pixel in image[:, 1:].reshape(-1, 3)[::7].tolist()}
+    assert len(colours) >= 4, "white and three buffers"
+
+
+def test_other_endings_and_too_many_boxes(tmp_path: Path) -> None:
+    buffers, offsets = example()
+    with pytest.raises(LoadmasterError, match=r"name it \.svg or \.png"):
+        draw(buffers, offsets, None, tmp_path / "p.gif", "title")
+    many = Buffers.of(np.arange(30_000), np.arange(30_000) + 1, np.ones(30_000))
+    with pytest.raises(LoadmasterError, match="too many for SVG"):
+        draw(many, np.zeros(30_000, dtype=np.int64), None, tmp_path / "p.svg", "title")
+    draw(many, np.zeros(30_000, dtype=np.int64), None, tmp_path / "p.png", "title")
+    assert [path.name for path in tmp_path.iterdir()] == ["p.png"]

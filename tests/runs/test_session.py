@@ -1,0 +1,299 @@
+"""`run_solver`: what is stored, what is refused, and that a continuation is no other run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import toy
+from loadmaster.machine import load_machine
+from loadmaster.plan import load_plan
+from loadmaster.runs import BadRun, History, RunFolder, run_solver
+from loadmaster.runs.history import contradictions
+from loadmaster.runs.observer import Standing
+from loadmaster.solvers.solver import Budget, Meter, Solution, State, Status, solve
+
+
+def history(solution: Solution) -> History:
+    return History(RunFolder.open(Path(solution.extra["run"])).read_log().lines)
+
+
+def climbed(folder: Path, evaluations: int = 400, **more: Any) -> Solution:
+    given = {"folder": folder, "checkpoint_seconds": 0.0, **more}
+    return run_solver(toy.Climb(), toy.Toy(), Budget(evaluations), 3, **given)
+
+
+def test_a_run_is_what_the_solver_alone_finds(tmp_path: Path) -> None:
+    alone = solve(toy.Climb(), toy.Toy(), Budget(400), 3)
+    kept = climbed(tmp_path)
+    assert kept.value == alone.value and np.array_equal(kept.decision, alone.decision)  # type: ignore[arg-type]
+    assert kept.evaluations == 400 and kept.extra["stop"] == "budget"
+    assert run_solver(toy.Climb(), toy.Toy(), Budget(400), 3).value == alone.value
+    assert [path.name for path in tmp_path.iterdir()] == [Path(kept.extra["run"]).name]
+
+
+def test_the_folder(tmp_path: Path) -> None:
+    solution = climbed(tmp_path, baselines={"by number": toy.Toy().place(np.arange(40))})
+    run, problem = RunFolder.open(Path(solution.extra["run"])), toy.Toy()
+    assert run.name.endswith("-toy_chain-arena-climb-3")
+    best = load_plan(run.path / "best.json", problem.program, problem.machine)
+    assert problem.evaluate(problem.decision(best)) == solution.value
+    lines = history(solution)
+    assert [line["event"] for line in lines.lines[:3]] == ["start", "bound", "baseline"]
+    assert lines.state == "budget" and not contradictions(lines)
+    assert len(list((run.path / "plans").iterdir())) == len(lines.improvements) + 1
+    assert len(list((run.path / "checkpoints").iterdir())) <= 4
+    assert load_machine(str(run.path / "machine.toml")).hash == problem.machine.hash
+
+
+def test_nothing_tells_whose_computer_it_was(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(sys, "argv", [
+        "/opt/bin/loadmaster", "allocate", "/home/somebody/a.csv", "--out=/home/somebody/b.csv",
+        "~/c.csv", r"C:\Users\somebody\d.csv", "--capacity", "1MiB",
+    ])  # fmt: skip
+    run = Path(climbed(tmp_path).extra["run"])
+    about = json.loads((run / "run.json").read_text())
+    assert about["command"] == ["allocate", "a.csv", "--out=b.csv", "c.csv", "d.csv", "--capacity", "1MiB"]  # fmt: skip
+    assert about["host"]["cores"] >= 1 and len(about["versions"]["core"]) == 16
+    for path in run.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            words = {"somebody", str(Path.home()), os.uname().nodename, str(tmp_path)}
+            assert not [w for w in words if len(w) > 3 and w.encode() in content], path
+
+
+def test_two_runs_at_one_second_have_two_folders(tmp_path: Path) -> None:
+    names = {climbed(tmp_path, 5).extra["run"] for _ in range(4)}
+    assert len(names) == 4
+
+
+def test_machines_of_all_kinds_can_be_kept(tmp_path: Path) -> None:
+    for name in ("nnp-i", "p100x4", "p100x4-bus", "arena:unlimited"):
+        problem = toy.Toy()
+        problem.machine = load_machine(name)
+        problem.violations = lambda plan: []  # type: ignore[method-assign]
+        problem.plan = lambda decision: toy.Plan()  # type: ignore[method-assign]
+        solution = run_solver(toy.Plain(), problem, Budget(1), folder=tmp_path)
+        kept = load_machine(str(Path(solution.extra["run"]) / "machine.toml"))
+        assert kept.hash == problem.machine.hash, name
+
+
+@pytest.mark.parametrize("first", [1, 37, 250, 399])
+def test_a_larger_budget_goes_on_as_if_it_had_been_there(tmp_path: Path, first: int) -> None:
+    whole = climbed(tmp_path / "whole")
+    part = climbed(tmp_path / "part", first)
+    rest = climbed(tmp_path, 400, resume=Path(part.extra["run"]))
+    assert rest.extra["run"] == part.extra["run"] and rest.evaluations == 400
+    assert np.array_equal(rest.decision, whole.decision)  # type: ignore[arg-type]
+    found = [[(line["evals"], line["value"]) for line in history(s).improvements] for s in (whole, rest)]  # fmt: skip
+    assert found[0] == found[1] and not contradictions(history(rest))
+
+
+def test_a_solver_without_checkpoints_starts_over_and_keeps_the_best(tmp_path: Path) -> None:
+    part = run_solver(toy.Plain(), toy.Toy(), Budget(100), 3, folder=tmp_path)
+    rest = run_solver(toy.Plain(), toy.Toy(), Budget(300), 3, resume=Path(part.extra["run"]))
+    whole = run_solver(toy.Plain(), toy.Toy(), Budget(300), 3)
+    assert rest.evaluations == 300 and rest.value == whole.value
+    assert not contradictions(history(rest))
+
+
+def test_seconds_are_totals(tmp_path: Path) -> None:
+    problem = toy.Toy(pause=0.002)
+    first = run_solver(toy.Climb(), problem, Budget(seconds=0.4), folder=tmp_path)
+    assert first.extra["stop"] == "time" and 0.4 <= first.seconds < 1.4
+    started = time.monotonic()
+    rest = run_solver(toy.Climb(), problem, Budget(seconds=0.5), resume=Path(first.extra["run"]))
+    assert time.monotonic() - started < 0.4 and rest.seconds >= 0.5
+    assert rest.value is not None and first.value is not None and rest.value <= first.value
+
+
+class Other(toy.Climb):
+    name = "other"
+
+
+class Switched(toy.Climb):
+    def __init__(self) -> None:
+        self.switches = {"heat": 2}
+
+
+def test_resuming_something_else_is_refused(tmp_path: Path) -> None:
+    run = Path(climbed(tmp_path, 20).extra["run"])
+    before = (run / "log.jsonl").read_bytes()
+
+    def resumed(solver: Any = None, problem: Any = None, seed: int = 3, **more: Any) -> None:
+        run_solver(
+            solver or toy.Climb(), problem or toy.Toy(), Budget(40), seed, resume=run, **more
+        )
+
+    another = toy.Toy()
+    another.machine = load_machine("arena:128KiB")
+    for words, arguments in {
+        "its seed is 3 and here it is 4": {"seed": 4},
+        "its solver is climb and here it is other": {"solver": Other()},
+        "its 'heat' in solver's switches is null and here it is 2": {"solver": Switched()},
+        "its key 'program'": {"problem": toy.Toy(toy.toy_program(seed=9))},
+        "its key 'machine'": {"problem": another},
+        "its 'slack' in key 'problem' is 0 and here it is 5": {"problem": toy.Toy(slack=5)},
+        "its command is": {"command": ["plan"]},
+    }.items():
+        with pytest.raises(BadRun) as caught:
+            resumed(**arguments)  # type: ignore[arg-type]
+        assert words in caught.value.message and caught.value.exit_code == 2
+    assert (run / "log.jsonl").read_bytes() == before
+    resumed()
+
+
+def test_a_plan_that_the_checker_refuses_is_not_reported(tmp_path: Path) -> None:
+    solution = run_solver(toy.Overlapper(), toy.Toy(), Budget(50), folder=tmp_path)
+    lines = history(solution)
+    assert [line["what"] for line in lines.of("error")] == ["violations"]
+    assert "overlap" in solution.extra["refused"][0]
+    assert solution.value is not None and solution.value > 200
+    assert lines.value == solution.value and not contradictions(lines)
+    honest = run_solver(toy.Plain(), toy.Toy(), Budget(49))
+    assert solution.value <= max(honest.value or 0, lines.improvements[0]["value"])
+
+
+def test_a_claim_that_nobody_checked_is_told(tmp_path: Path) -> None:
+    solution = run_solver(toy.Liar(), toy.Toy(), Budget(50), folder=tmp_path)
+    assert solution.status == Status.FEASIBLE and solution.value == toy.Toy().evaluate(
+        solution.decision
+    )  # type: ignore[arg-type]
+    assert "the solver claims" in solution.extra["refused"][0]
+    assert history(solution).of("error")[0]["what"] == "claim"
+
+
+class Broken(toy.Climb):
+    name = "broken"
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        super().run(meter, seed, state)
+        raise RuntimeError("out\nof ideas")
+
+
+def test_a_solver_that_raises_leaves_a_whole_run(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError):
+        run_solver(Broken(), toy.Toy(), Budget(30), folder=tmp_path)
+    run = RunFolder.open(next(tmp_path.iterdir()))
+    lines = History(run.read_log().lines)
+    assert (
+        lines.state == "error" and lines.of("error")[0]["message"] == "RuntimeError: out of ideas"
+    )
+    assert lines.value is not None and (run.path / "best.json").exists()
+
+
+class Prover(toy.Plain):
+    """Finds the least height it can, and says that it is the least."""
+
+    name = "prover"
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        problem: Any = meter.problem
+        while not meter.exhausted:
+            meter.evaluate(
+                problem.place(np.random.default_rng(seed + meter.evaluations).permutation(40))
+            )
+            if meter.evaluations == 30 and meter.best_value is not None:
+                meter.raise_bound(meter.best_value, "I said so")
+        return meter.solution()
+
+
+def test_an_optimum_is_not_sought_twice(tmp_path: Path) -> None:
+    first = run_solver(Prover(), toy.Toy(), Budget(500), folder=tmp_path)
+    assert first.status == Status.OPTIMAL and first.extra["stop"] == "optimal"
+    assert history(first).of("bound")[-1]["proven_optimal"] is True
+    again = run_solver(Prover(), toy.Toy(), Budget(900), resume=Path(first.extra["run"]))
+    assert (again.status, again.value, again.evaluations) == (Status.OPTIMAL, first.value, 30)
+    assert again.bound == first.bound and not contradictions(history(again))
+
+
+class Slow(toy.Toy):
+    """Its checker takes a while."""
+
+    checks = 0
+
+    def violations(self, plan: Any) -> Any:
+        self.checks += 1
+        time.sleep(0.08)
+        return super().violations(plan)
+
+
+def test_slow_checks_do_not_eat_the_time(tmp_path: Path) -> None:
+    problem, quick = Slow(), toy.Toy()
+    solution = run_solver(toy.Climb(), problem, Budget(300), 3, folder=tmp_path)
+    whole = run_solver(toy.Climb(), quick, Budget(300), 3, folder=tmp_path)
+    assert solution.value == whole.value  # the last one is always checked
+    assert problem.checks < len(history(whole).improvements)
+    assert history(solution).value == whole.value and not contradictions(history(solution))
+
+
+class Screen:
+    def __init__(self) -> None:
+        self.seen: list[Standing] = []
+        self.closed = False
+
+    def show(self, standing: Standing) -> None:
+        self.seen.append(standing)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_the_display_hears_of_every_improvement_and_while_a_solver_is_silent(
+    tmp_path: Path,
+) -> None:
+    screen = Screen()
+    solution = run_solver(
+        toy.Plain(), toy.Toy(pause=0.01), Budget(80), folder=tmp_path, display=screen
+    )
+    assert screen.closed and {s.best for s in screen.seen} == {line["value"] for line in history(solution).improvements}  # fmt: skip
+    assert len(screen.seen) > len(history(solution).improvements)
+    assert screen.seen[-1].seconds_left is not None
+
+
+SCRIPT = """
+import sys; sys.path.insert(0, {tests!r})
+from pathlib import Path
+import toy
+from loadmaster.runs import run_solver
+from loadmaster.solvers.solver import Budget
+solver = toy.Deaf() if {deaf} else toy.Climb()
+print("ready", flush=True)
+try:
+    found = run_solver(solver, toy.Toy(pause=0.001), Budget(10**9), folder=Path({folder!r}))
+except KeyboardInterrupt:
+    print("raised"); sys.exit(130)
+print(found.extra["stop"], found.extra.get("interrupted")); sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_ctrl_c(tmp_path: Path, deaf: bool) -> None:
+    code = SCRIPT.format(tests=str(Path(toy.__file__).parent), folder=str(tmp_path), deaf=deaf)
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)  # fmt: skip
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    end = time.monotonic() + 20
+    while not list(tmp_path.glob("*/best.json")) and time.monotonic() < end:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    if deaf:  # the first asks, the second insists
+        time.sleep(0.3)
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 130 and not err
+    assert out.strip() == ("raised" if deaf else "interrupted True")
+    run = RunFolder.open(next(tmp_path.iterdir()))
+    lines = History(run.read_log().lines)
+    assert lines.state == "interrupted" and not contradictions(lines)
+    assert (run.path / "best.json").exists()
