@@ -59,6 +59,7 @@ constexpr std::pair<const char*, bool Switches::*> kTechniques[] = {
     {"section_branching", &Switches::section_branching},
     {"static_preordering", &Switches::static_preordering},
     {"no_goods", &Switches::no_goods},
+    {"first_fit", &Switches::first_fit},
     {"repair", &Switches::repair},
     {"subset_sum_bounds", &Switches::subset_sum_bounds},
 };
@@ -146,10 +147,12 @@ class PyBuffers {
     return answer(std::move(placement));
   }
 
-  nb::tuple large(i64 capacity, u64 seed, int threads, PyStop& stop, const Improved& improved) const {
+  nb::tuple large(i64 capacity, u64 seed, int threads, i64 effort, PyStop& stop,
+                  const Improved& improved) const {
     LargeOptions options;
     options.seed = seed;
     options.threads = threads;
+    options.effort = effort;
     Placement placement;
     {
       nb::gil_scoped_release release;
@@ -227,7 +230,7 @@ void bind_allocate(nb::module_& m) {
       .def("fit", &PyBuffers::fit, nb::arg("capacity"), nb::arg("switches"), nb::arg("stop"))
       .def("minimize", &PyBuffers::minimize, nb::arg("switches"), nb::arg("stop"), nb::arg("improved"))
       .def("large", &PyBuffers::large, nb::arg("capacity"), nb::arg("seed"), nb::arg("threads"),
-           nb::arg("stop"), nb::arg("improved"))
+           nb::arg("effort"), nb::arg("stop"), nb::arg("improved"))
       .def("baseline", &PyBuffers::baseline, nb::arg("name"), nb::arg("seed"), nb::arg("stop"))
       .def("infeasible_subset", &PyBuffers::infeasible_subset, nb::arg("capacity"), nb::arg("switches"),
            nb::arg("stop"));

@@ -94,7 +94,8 @@ std::pair<i64, i64> window(const Buffers& all, i32 b, i64 time) {
 
 bool clash(const Buffers& all, i32 a, i64 x, i32 b, i64 y) {
   const auto meet = [&](std::pair<i64, i64> p, std::pair<i64, i64> q) {
-    return p.first < p.second && q.first < q.second && x + p.first < y + q.second && y + q.first < x + p.second;
+    return p.first < p.second && q.first < q.second && x + p.first < y + q.second &&
+           y + q.first < x + p.second;
   };
   for (const auto& [p, q] : all.apart)
     if (((p == a && q == b) || (p == b && q == a)) && meet({0, all.size[a]}, {0, all.size[b]})) return true;
@@ -125,7 +126,8 @@ class Brute {
     for (i32 a = 0; a < all_.count(); ++a) {
       capacity = std::max(capacity, all_.size[a] + std::max<i64>(0, all_.pinned[a]));
       for (i32 b = 0; b < a; ++b)
-        if (all_.pinned[a] >= 0 && all_.pinned[b] >= 0 && table_[cell(a, b, all_.pinned[a] - all_.pinned[b])]) return -1;
+        if (all_.pinned[a] >= 0 && all_.pinned[b] >= 0 && table_[cell(a, b, all_.pinned[a] - all_.pinned[b])])
+          return -1;
     }
     while (!fits(capacity)) ++capacity;
     return capacity;
@@ -134,7 +136,8 @@ class Brute {
  private:
   static constexpr i64 kSpan = 128;
   size_t cell(i32 a, i32 b, i64 d) const {
-    return (static_cast<size_t>(a) * n_ + static_cast<size_t>(b)) * 2 * kSpan + static_cast<size_t>(d + kSpan);
+    return (static_cast<size_t>(a) * n_ + static_cast<size_t>(b)) * 2 * kSpan +
+           static_cast<size_t>(d + kSpan);
   }
   bool extend(i32 b, i64 capacity) {
     if (b == all_.count()) return true;
@@ -169,13 +172,22 @@ void check_placement(const Buffers& all, const Placement& got, i64 capacity) {
   CHECK(height <= capacity);
 }
 
-constexpr bool Switches::*kTechniques[] = {
-    &Switches::canonical,         &Switches::section_inference,  &Switches::monotonic_floor,
-    &Switches::unallocated_floor, &Switches::refused_floor,      &Switches::forced_next,
-    &Switches::dominance,         &Switches::hatless,            &Switches::decomposition,
-    &Switches::section_branching, &Switches::identical_symmetry, &Switches::static_preordering,
-    &Switches::no_goods,          &Switches::first_fit,          &Switches::repair,
-    &Switches::subset_sum_bounds};
+constexpr bool Switches::* kTechniques[] = {&Switches::canonical,
+                                            &Switches::section_inference,
+                                            &Switches::monotonic_floor,
+                                            &Switches::unallocated_floor,
+                                            &Switches::refused_floor,
+                                            &Switches::forced_next,
+                                            &Switches::dominance,
+                                            &Switches::hatless,
+                                            &Switches::decomposition,
+                                            &Switches::section_branching,
+                                            &Switches::identical_symmetry,
+                                            &Switches::static_preordering,
+                                            &Switches::no_goods,
+                                            &Switches::first_fit,
+                                            &Switches::repair,
+                                            &Switches::subset_sum_bounds};
 
 void test_against_brute_force(u64 seed, int count, const Taste& taste) {
   Random rng(seed);
@@ -186,7 +198,8 @@ void test_against_brute_force(u64 seed, int count, const Taste& taste) {
     Stop stop;
     const i64 bound = [&] {
       i64 highest = 0;
-      for (const auto& group : components(all)) highest = std::max(highest, lower_bound(sectioned(subset(all, group))));
+      for (const auto& group : components(all))
+        highest = std::max(highest, lower_bound(sectioned(subset(all, group))));
       return highest;
     }();
     const Placement best = minimize(all, on, stop);
@@ -243,9 +256,12 @@ Buffers cut_rectangle(Random& rng, i32 count, i64 height) {
   while (static_cast<i32>(boxes.size()) < count) {
     Box& box = boxes[static_cast<size_t>(rng.below(static_cast<i64>(boxes.size())))];
     Box other = box;
-    if (rng.chance(0.5) && box.to - box.from > 1) box.to = other.from = box.from + 1 + rng.below(box.to - box.from - 1);
-    else if (box.high - box.low > 1) box.high = other.low = box.low + 1 + rng.below(box.high - box.low - 1);
-    else continue;
+    if (rng.chance(0.5) && box.to - box.from > 1)
+      box.to = other.from = box.from + 1 + rng.below(box.to - box.from - 1);
+    else if (box.high - box.low > 1)
+      box.high = other.low = box.low + 1 + rng.below(box.high - box.low - 1);
+    else
+      continue;
     boxes.push_back(other);
   }
   Buffers all;
@@ -274,7 +290,8 @@ void test_threads_agree() {
         lowest = best;
       }
       CHECK(got.status == first.status && got.offset == first.offset && got.nodes == first.nodes);
-      CHECK(best.status == lowest.status && best.offset == lowest.offset && best.nodes == lowest.nodes && best.bound == lowest.bound);
+      CHECK(best.status == lowest.status && best.offset == lowest.offset && best.nodes == lowest.nodes &&
+            best.bound == lowest.bound);
     }
     if (!first.offset.empty()) check_placement(all, first, 1024);
   }
@@ -311,7 +328,9 @@ void test_never_worse_than_greedy() {
 }
 
 i64 now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 void test_stops() {
@@ -371,8 +390,10 @@ void test_hostile_sizes() {
     Buffers some;
     for (int b = 0; b < 8; ++b) {
       const i64 from = rng.below(10) - 5;
-      add(some, from, from + 1 + rng.below(5), huge / (1 + rng.below(9)), rng.chance(0.5) ? 1 : 1 + rng.below(huge / 4));
-      if (rng.chance(0.1)) some.pinned.back() = rng.below(huge / some.alignment.back()) * some.alignment.back();
+      add(some, from, from + 1 + rng.below(5), huge / (1 + rng.below(9)),
+          rng.chance(0.5) ? 1 : 1 + rng.below(huge / 4));
+      if (rng.chance(0.1))
+        some.pinned.back() = rng.below(huge / some.alignment.back()) * some.alignment.back();
     }
     Stop brief;
     brief.most_nodes = 2000;
@@ -396,7 +417,8 @@ int main(int argc, char** argv) {
   test_against_brute_force(5, 500 * scale, {.gaps = true, .windows = true});
   test_against_brute_force(6, 500 * scale, {.apart = true});
   test_against_brute_force(7, 500 * scale, {.alignment = true, .pins = true, .apart = true});
-  test_against_brute_force(8, 500 * scale, {.alignment = true, .pins = true, .gaps = true, .windows = true, .apart = true});
+  test_against_brute_force(8, 500 * scale,
+                           {.alignment = true, .pins = true, .gaps = true, .windows = true, .apart = true});
   test_threads_agree();
   test_improvements_are_told();
   test_never_worse_than_greedy();

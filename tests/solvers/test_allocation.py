@@ -15,9 +15,9 @@ from loadmaster.plan import plan_from_json, plan_to_json
 from loadmaster.problems.allocation import Allocation, ProgramAllocation
 from loadmaster.problems.buffers import Buffers, Gap
 from loadmaster.program.models import load_model
-from loadmaster.solvers.allocate import allocate, choose_solver, explain_infeasible
+from loadmaster.solvers.allocate import Auto, allocate, explain_infeasible
 from loadmaster.solvers.exact.allocation import Exact
-from loadmaster.solvers.heuristic.allocation import Large, SizeFirstFit
+from loadmaster.solvers.heuristic.allocation import SizeFirstFit
 from loadmaster.solvers.heuristic.assign import NOWHERE, banks, spill, subset
 from loadmaster.solvers.heuristic.replan import replan
 from loadmaster.solvers.registry import make_solver
@@ -152,7 +152,6 @@ def test_cp_sat_agrees() -> None:
 def test_large_inputs_go_another_way() -> None:
     buffers = training_like(np.random.default_rng(0), 20_000)
     problem = Allocation(buffers)
-    assert isinstance(choose_solver(problem), Large)
     solution = allocate(buffers, seconds=20)
     assert solution.decision is not None and solution.gap is not None and solution.gap < 0.02
     assert problem.evaluate(solution.decision) == solution.value
@@ -240,11 +239,11 @@ def test_replanning_moves_little() -> None:
 def test_a_program_in_an_arena() -> None:
     program = load_model("resnet50")
     problem = ProgramAllocation(program, load_machine("arena:2MiB"))
-    solution = solve(choose_solver(problem), problem, Budget(seconds=5))
+    solution = solve(Auto(), problem, Budget(seconds=5))
     assert solution.decision is not None
     sound(problem, solution.decision)
     tight = ProgramAllocation(program, load_machine("arena:1MiB"))
-    assert solve(choose_solver(tight), tight, Budget(seconds=5)).status == Status.INFEASIBLE
+    assert solve(Auto(), tight, Budget(seconds=5)).status == Status.INFEASIBLE
 
 
 def test_problems_survive_a_folder(tmp_path: Path) -> None:

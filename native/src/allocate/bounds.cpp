@@ -39,7 +39,9 @@ Heights::Heights(const Sections& in, i64 most, const Switches& switches) {
   if (in.padded) return;
   unit_ = in.unit;
   const i64 units = most / in.unit;
-  if (!switches.subset_sum_bounds || units > kMostUnits || !in.pieces.empty() || units / 64 * in.count() > kMostWork) return;
+  if (!switches.subset_sum_bounds || units > kMostUnits || !in.pieces.empty() ||
+      units / 64 * in.count() > kMostWork)
+    return;
   for (i32 b = 0; b < in.count(); ++b)
     if (in.alignment[b] > 1 || in.pinned[b] >= 0) return;
   sums_.assign(static_cast<size_t>(units / 64 + 1), 0);
@@ -68,7 +70,8 @@ i64 Heights::at_most(i64 height) const {
   i64 k = height / unit_;
   if (sums_.empty() || k >= static_cast<i64>(sums_.size()) * 64) return k * unit_;
   for (i64 w = k / 64; w >= 0; --w, k = w * 64 + 63)
-    if (const u64 bits = sums_[w] & ~u64{0} >> (63 - (k & 63))) return (w * 64 + 63 - std::countl_zero(bits)) * unit_;
+    if (const u64 bits = sums_[w] & ~u64{0} >> (63 - (k & 63)))
+      return (w * 64 + 63 - std::countl_zero(bits)) * unit_;
   return -1;
 }
 

@@ -17,11 +17,11 @@ struct Gap {
 struct Buffers {
   std::vector<i64> lower, upper;  // alive during [lower, upper)
   std::vector<i64> size;
-  std::vector<i64> alignment;     // at least 1
-  std::vector<i64> pinned;        // a fixed offset, or -1
-  std::vector<i64> hint;          // an offset that is welcome, or -1
-  std::vector<std::vector<Gap>> gaps;         // empty, or one list per buffer, ascending, disjoint
-  std::vector<std::pair<i32, i32>> apart;     // never share a byte, whatever their lifetimes
+  std::vector<i64> alignment;              // at least 1
+  std::vector<i64> pinned;                 // a fixed offset, or -1
+  std::vector<i64> hint;                   // an offset that is welcome, or -1
+  std::vector<std::vector<Gap>> gaps;      // empty, or one list per buffer, ascending, disjoint
+  std::vector<std::pair<i32, i32>> apart;  // never share a byte, whatever their lifetimes
 
   i32 count() const { return static_cast<i32>(size.size()); }
   bool plain() const { return gaps.empty() && apart.empty(); }

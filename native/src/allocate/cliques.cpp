@@ -24,8 +24,10 @@ class CliqueSearch {
       const auto fits = std::find_if(colours.begin(), colours.end(), [&](const std::vector<i32>& colour_) {
         return std::none_of(colour_.begin(), colour_.end(), [&](i32 c) { return in_.conflicts.get(b, c); });
       });
-      if (fits == colours.end()) colours.push_back({b});
-      else fits->push_back(b);
+      if (fits == colours.end())
+        colours.push_back({b});
+      else
+        fits->push_back(b);
     }
     open.clear();
     i64 total = 0;

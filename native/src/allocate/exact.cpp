@@ -21,7 +21,8 @@ struct Part {
 
 class Parts {
  public:
-  Parts(const Buffers& buffers, const Switches& switches, const Stop& stop) : in_(buffers), on_(switches), stop_(stop) {
+  Parts(const Buffers& buffers, const Switches& switches, const Stop& stop)
+      : in_(buffers), on_(switches), stop_(stop) {
     purse.left = stop.most_nodes;
     for (i32 b = 0; b < buffers.count(); ++b)  // empty buffers are in no section, but may be pinned high
       if (buffers.size[b] == 0 && !buffers.pinned.empty()) ground_ = std::max(ground_, buffers.pinned[b]);
@@ -56,20 +57,22 @@ class Parts {
   void repair(Part& part, i64 goal) {
     if (!on_.repair || part.best.offset.empty()) return;
     const i64 tries = std::min<i64>(300, 200'000 / (1 + part.sections.count()));
-    part.best = repaired(part.sections, part.best, std::max(goal, part.bound), tries, on_.seed, [&] { return stopped(stop_); });
+    part.best = repaired(part.sections, part.best, std::max(goal, part.bound), tries, on_.seed,
+                         [&] { return stopped(stop_); });
   }
 
   // One round of the race for one part. Keeps what it finds; a proof raises the part's bound.
-  Outcome round(Part& part, i64 capacity, i64 number, i64 budget) {
-    if (part.best.height <= capacity) return Outcome::kFound;
-    if (part.bound > capacity) return Outcome::kNone;
+  SearchEnd round(Part& part, i64 capacity, i64 number, i64 budget) {
+    if (part.best.height <= capacity) return SearchEnd::kFound;
+    if (part.bound > capacity) return SearchEnd::kNone;
     std::vector<i64> offset;
-    const Outcome outcome = Race(part.sections, on_).round(capacity, number, budget, purse, stop_, offset);
-    if (outcome == Outcome::kNone) part.bound = capacity + 1;
-    if (outcome == Outcome::kFound) {
+    const SearchEnd outcome = Race(part.sections, on_).round(capacity, number, budget, purse, stop_, offset);
+    if (outcome == SearchEnd::kNone) part.bound = capacity + 1;
+    if (outcome == SearchEnd::kFound) {
       part.best.height = 0;
       for (i32 b = 0; b < part.sections.count(); ++b)
-        part.best.height = std::max(part.best.height, offset[b] * part.sections.unit + part.sections.exact[b]);
+        part.best.height =
+            std::max(part.best.height, offset[b] * part.sections.unit + part.sections.exact[b]);
       part.best.offset = std::move(offset);
     }
     return outcome;
@@ -107,14 +110,20 @@ class Parts {
 
 // Lowers one part towards `goal`: the goal itself first (tight is often easy), then by halves.
 template <class Improved>
-void lower(Parts& parts, Part& part, const Heights& heights, i64 goal, i64 number, i64 budget, Improved&& improved) {
+void lower(Parts& parts, Part& part, const Heights& heights, i64 goal, i64 number, i64 budget,
+           Improved&& improved) {
   i64 tried = goal;  // no placement found up to here
   for (i64 capacity = goal; part.best.height > goal && !parts.over();) {
     if (capacity < std::max(part.bound, goal)) break;
     switch (parts.round(part, capacity, number, budget)) {
-      case Outcome::kFound: improved(); break;
-      case Outcome::kNone: goal = part.bound = heights.at_least(capacity + 1); [[fallthrough]];
-      case Outcome::kOutOfBudget: tried = capacity;
+      case SearchEnd::kFound:
+        improved();
+        break;
+      case SearchEnd::kNone:
+        goal = part.bound = heights.at_least(capacity + 1);
+        [[fallthrough]];
+      case SearchEnd::kOutOfBudget:
+        tried = capacity;
     }
     const i64 below = heights.at_most(part.best.height - 1);
     if (below <= tried) break;
@@ -123,7 +132,8 @@ void lower(Parts& parts, Part& part, const Heights& heights, i64 goal, i64 numbe
 }
 
 bool pins_contradict(const Parts& parts) {
-  return std::any_of(parts.all.begin(), parts.all.end(), [](const Part& part) { return part.sections.contradictory; });
+  return std::any_of(parts.all.begin(), parts.all.end(),
+                     [](const Part& part) { return part.sections.contradictory; });
 }
 
 }  // namespace
@@ -133,22 +143,26 @@ Placement fit(const Buffers& buffers, i64 capacity, const Switches& switches, St
   Parts parts(buffers, switches, stop);
   if (parts.too_large) return parts.placement(Status::kUnknown);
   if (capacity < 0 || parts.bound() > capacity) return parts.placement(Status::kInfeasible);
-  if (switches.first_fit) parts.pack(capacity);
-  else for (Part& part : parts.all) part.best = part.sections.count() == 0 ? Packing{{}, 0} : Packing{};
+  if (switches.first_fit)
+    parts.pack(capacity);
+  else
+    for (Part& part : parts.all) part.best = part.sections.count() == 0 ? Packing{{}, 0} : Packing{};
   std::vector<Part*> open;
   for (Part& part : parts.all)
     if (part.best.height > capacity) open.push_back(&part);
   // The part with least room first: if it fails, the others need not be asked.
-  std::stable_sort(open.begin(), open.end(), [](const Part* a, const Part* b) { return a->bound > b->bound; });
+  std::stable_sort(open.begin(), open.end(),
+                   [](const Part* a, const Part* b) { return a->bound > b->bound; });
   for (Part* part : open) {
     i64 budget = Race(part->sections, switches).first_budget();
-    Outcome outcome = Outcome::kOutOfBudget;
-    for (i64 number = 0; outcome == Outcome::kOutOfBudget && !parts.over(); ++number, budget += number < kMostRounds ? budget : 0) {
+    SearchEnd outcome = SearchEnd::kOutOfBudget;
+    for (i64 number = 0; outcome == SearchEnd::kOutOfBudget && !parts.over();
+         ++number, budget += number < kMostRounds ? budget : 0) {
       if (number == 1) parts.repair(*part, capacity);
       outcome = parts.round(*part, capacity, number, budget);
     }
-    if (outcome == Outcome::kNone) return parts.placement(Status::kInfeasible);
-    if (outcome == Outcome::kOutOfBudget) return parts.placement(Status::kUnknown);
+    if (outcome == SearchEnd::kNone) return parts.placement(Status::kInfeasible);
+    if (outcome == SearchEnd::kOutOfBudget) return parts.placement(Status::kUnknown);
   }
   Placement out = parts.placement(Status::kFeasible);
   if (out.height <= out.bound) out.status = Status::kOptimal;
@@ -199,7 +213,8 @@ Placement minimize(const Buffers& buffers, const Switches& switches, Stop& stop,
   return answer();
 }
 
-std::vector<i32> irreducible_infeasible_subset(const Buffers& buffers, i64 capacity, const Switches& switches, Stop& stop) {
+std::vector<i32> irreducible_infeasible_subset(const Buffers& buffers, i64 capacity, const Switches& switches,
+                                               Stop& stop) {
   const auto infeasible = [&](const std::vector<i32>& chosen) {
     const Buffers some = subset(buffers, chosen);
     return fit(some, capacity, switches, stop).status == Status::kInfeasible;
@@ -224,9 +239,12 @@ std::vector<i32> irreducible_infeasible_subset(const Buffers& buffers, i64 capac
   for (size_t block = std::max<size_t>(1, kept.size() / 2);; block = std::max<size_t>(1, block / 2)) {
     for (size_t at = 0; at < kept.size() && !stopped(stop);) {
       std::vector<i32> rest(kept.begin(), kept.begin() + static_cast<std::ptrdiff_t>(at));
-      if (at + block < kept.size()) rest.insert(rest.end(), kept.begin() + static_cast<std::ptrdiff_t>(at + block), kept.end());
-      if (!rest.empty() && infeasible(rest)) kept = std::move(rest);
-      else at += block;
+      if (at + block < kept.size())
+        rest.insert(rest.end(), kept.begin() + static_cast<std::ptrdiff_t>(at + block), kept.end());
+      if (!rest.empty() && infeasible(rest))
+        kept = std::move(rest);
+      else
+        at += block;
     }
     if (block == 1) return kept;
   }

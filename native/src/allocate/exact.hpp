@@ -25,7 +25,8 @@ Placement minimize(const Buffers& buffers, const Switches& switches, Stop& stop,
 // Buffers that have no placement within `capacity` together, but have one without any one of them.
 // Empty if there is a placement or nothing was proven. If stopped early the set is still infeasible,
 // but some member may be dispensable.
-std::vector<i32> irreducible_infeasible_subset(const Buffers& buffers, i64 capacity, const Switches& switches, Stop& stop);
+std::vector<i32> irreducible_infeasible_subset(const Buffers& buffers, i64 capacity, const Switches& switches,
+                                               Stop& stop);
 
 // More buffers that hang together are kUnknown: the tables of the search grow with the square.
 inline constexpr i32 kMostExactBuffers = 20'000;

@@ -9,20 +9,29 @@ namespace {
 
 double key(const Sections& in, i32 b, char letter) {
   const auto sections = static_cast<double>(in.last[b] - in.first[b]);
-  const double life = static_cast<double>(in.times[in.last[b] - 1].to) - static_cast<double>(in.times[in.first[b]].from);
+  const double life =
+      static_cast<double>(in.times[in.last[b] - 1].to) - static_cast<double>(in.times[in.first[b]].from);
   switch (letter | 32) {
-    case 'a': return life * static_cast<double>(in.size[b]);
-    case 'c': return sections;
-    case 'l': return in.first[b];
+    case 'a':
+      return life * static_cast<double>(in.size[b]);
+    case 'c':
+      return sections;
+    case 'l':
+      return in.first[b];
     case 'o': {
       i64 count = 0;
       for (i32 w = 0; w < in.conflicts.words(); ++w) count += std::popcount(in.conflicts.row(b)[w]);
       return static_cast<double>(count);
     }
-    case 't': return static_cast<double>(*std::max_element(in.load.begin() + in.first[b], in.load.begin() + in.last[b]));
-    case 'u': return in.last[b];
-    case 'w': return life;
-    default: return static_cast<double>(in.size[b]);
+    case 't':
+      return static_cast<double>(
+          *std::max_element(in.load.begin() + in.first[b], in.load.begin() + in.last[b]));
+    case 'u':
+      return in.last[b];
+    case 'w':
+      return life;
+    default:
+      return static_cast<double>(in.size[b]);
   }
 }
 
@@ -51,7 +60,8 @@ std::vector<i32> ranked(const Sections& in, const std::string& letters) {
 }
 
 const std::vector<std::string>& usual_orders() {
-  static const std::vector<std::string> orders = {"WAT", "TWA", "TAW", "CLO", "UCA", "TlZ", "TWC", "CAT", "TOA", "WZT", "ATW", "TZW"};
+  static const std::vector<std::string> orders = {"WAT", "TWA", "TAW", "CLO", "UCA", "TlZ",
+                                                  "TWC", "CAT", "TOA", "WZT", "ATW", "TZW"};
   return orders;
 }
 

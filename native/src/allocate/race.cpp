@@ -20,13 +20,16 @@ bool stopped(const Stop& stop) {
 
 Race::Race(const Sections& sections, const Switches& switches) : in_(sections), on_(switches) {}
 
-i64 Race::first_budget() const { return on_.first_budget > 0 ? on_.first_budget : std::max<i64>(1000, 3 * in_.count()); }
+i64 Race::first_budget() const {
+  return on_.first_budget > 0 ? on_.first_budget : std::max<i64>(1000, 3 * in_.count());
+}
 
-Outcome Race::round(i64 capacity, i64 number, i64 budget, Purse& purse, const Stop& stop, std::vector<i64>& offset) {
+SearchEnd Race::round(i64 capacity, i64 number, i64 budget, Purse& purse, const Stop& stop,
+                      std::vector<i64>& offset) {
   const std::vector<std::string>& named = on_.orders.empty() ? usual_orders() : on_.orders;
   const i64 runs = static_cast<i64>(named.size());
   struct Run {
-    Outcome outcome = Outcome::kOutOfBudget;
+    SearchEnd outcome = SearchEnd::kOutOfBudget;
     i64 nodes = 0;
     std::vector<i64> offset;
   };
@@ -38,30 +41,35 @@ Outcome Race::round(i64 capacity, i64 number, i64 budget, Purse& purse, const St
         const i64 allowed = purse.left < 0 ? budget : std::clamp<i64>(purse.left - i * budget, 0, budget);
         if (allowed == 0 || winner.load() < i || stopped(stop)) continue;
         std::vector<i32> rank(in_.count());
-        if (!on_.static_preordering) std::iota(rank.begin(), rank.end(), 0);
-        else rank = number == 0 ? ranked(in_, named[i]) : drawn_order(in_, on_.seed, number * runs + i);
+        if (!on_.static_preordering)
+          std::iota(rank.begin(), rank.end(), 0);
+        else
+          rank = number == 0 ? ranked(in_, named[i]) : drawn_order(in_, on_.seed, number * runs + i);
         if (!search) search = std::make_unique<Search>(in_, capacity, on_);
         Run& run = done[i];
-        run.outcome = search->run(rank, static_cast<int>((number + i) % Search::kStyles), allowed,
-                                  [&] { return winner.load(std::memory_order_relaxed) < i || stopped(stop); });
+        run.outcome = search->run(rank, static_cast<int>((number + i) % Search::kStyles), allowed, [&] {
+          return winner.load(std::memory_order_relaxed) < i || stopped(stop);
+        });
         run.nodes = search->nodes();
-        if (run.outcome == Outcome::kOutOfBudget) continue;
-        if (run.outcome == Outcome::kFound) run.offset.assign(search->offsets().begin(), search->offsets().end());
-        for (i64 known = winner.load(); i < known && !winner.compare_exchange_weak(known, i);) {}
+        if (run.outcome == SearchEnd::kOutOfBudget) continue;
+        if (run.outcome == SearchEnd::kFound)
+          run.offset.assign(search->offsets().begin(), search->offsets().end());
+        for (i64 known = winner.load(); i < known && !winner.compare_exchange_weak(known, i);) {
+        }
       }
     };
   };
   in_blocks(runs, 1, on_.threads, make);
   for (i64 i = 0; i < runs && i <= winner.load(); ++i) purse.pay(done[i].nodes);
-  if (winner.load() == runs) return Outcome::kOutOfBudget;
+  if (winner.load() == runs) return SearchEnd::kOutOfBudget;
   Run& best = done[winner.load()];
-  if (best.outcome == Outcome::kFound) offset = std::move(best.offset);
-  if (best.outcome != Outcome::kNone || !in_.interlocking) return best.outcome;
+  if (best.outcome == SearchEnd::kFound) offset = std::move(best.offset);
+  if (best.outcome != SearchEnd::kNone || !in_.interlocking) return best.outcome;
   // Bottom-up orders are exhausted, but buffers may still interlock.
   ShapeSearch shapes(in_, capacity);
-  const Outcome outcome = shapes.run(purse.at_most(budget * runs), [&] { return stopped(stop); });
+  const SearchEnd outcome = shapes.run(purse.at_most(budget * runs), [&] { return stopped(stop); });
   purse.pay(shapes.nodes());
-  if (outcome == Outcome::kFound) offset.assign(shapes.offsets().begin(), shapes.offsets().end());
+  if (outcome == SearchEnd::kFound) offset.assign(shapes.offsets().begin(), shapes.offsets().end());
   return outcome;
 }
 

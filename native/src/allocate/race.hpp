@@ -27,7 +27,8 @@ class Race {
   Race(const Sections& sections, const Switches& switches);
 
   // One round at one capacity, every order with `budget` nodes. `offset` is set when found.
-  Outcome round(i64 capacity, i64 number, i64 budget, Purse& purse, const Stop& stop, std::vector<i64>& offset);
+  SearchEnd round(i64 capacity, i64 number, i64 budget, Purse& purse, const Stop& stop,
+                  std::vector<i64>& offset);
   i64 first_budget() const;
 
  private:

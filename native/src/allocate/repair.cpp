@@ -9,12 +9,15 @@
 namespace loadmaster {
 namespace {
 
-i64 lift(i64 at, i64 alignment) { return at <= 0 ? 0 : at > kForever - alignment ? kForever : (at - 1) / alignment * alignment + alignment; }
+i64 lift(i64 at, i64 alignment) {
+  return at <= 0 ? 0 : at > kForever - alignment ? kForever : (at - 1) / alignment * alignment + alignment;
+}
 
 // The lowest or tightest free offset of b among intervals it may not touch.
 i64 free_offset(const Sections& in, i32 b, std::vector<Forbidden>& taken, bool best) {
   if (in.pinned[b] >= 0) return in.pinned[b];
-  std::sort(taken.begin(), taken.end(), [](const Forbidden& x, const Forbidden& y) { return x.from < y.from; });
+  std::sort(taken.begin(), taken.end(),
+            [](const Forbidden& x, const Forbidden& y) { return x.from < y.from; });
   i64 at = 0, chosen = kForever, tightest = kForever;
   for (const Forbidden& gap : taken) {
     if (at <= gap.from) {  // free from `at` up to and including gap.from
@@ -55,8 +58,10 @@ Packing first_fit(const Sections& in, std::span<const i32> order, bool best) {
     for (size_t w = 0; w < placed.size(); ++w)
       for (u64 bits = placed[w] & row[w]; bits; bits &= bits - 1) {
         const i32 c = static_cast<i32>(w * 64) + std::countr_zero(bits);
-        if (in.pieces.empty()) taken.push_back({out.offset[c] - in.size[b], out.offset[c] + in.size[c]});
-        else forbidden(in, b, c, out.offset[c], taken);
+        if (in.pieces.empty())
+          taken.push_back({out.offset[c] - in.size[b], out.offset[c] + in.size[c]});
+        else
+          forbidden(in, b, c, out.offset[c], taken);
       }
     const i64 at = free_offset(in, b, taken, best);
     if (at > kForever - in.size[b] || times(at, in.unit) > kForever - in.exact[b]) return {};

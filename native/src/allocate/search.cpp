@@ -7,22 +7,30 @@ namespace loadmaster {
 namespace {
 
 // Orders by the first number, then by the second.
-i64 scaled_key(i64 first, i64 second) { return first * (i64{1} << 40) + std::min(second, (i64{1} << 40) - 1); }
+i64 scaled_key(i64 first, i64 second) {
+  return first * (i64{1} << 40) + std::min(second, (i64{1} << 40) - 1);
+}
 
 }  // namespace
 
 Search::Search(const Sections& sections, i64 capacity, const Switches& switches)
-    : in_(sections), on_(switches), roof_(sections.roof(capacity)), n_(sections.count()), m_(sections.sections()) {
+    : in_(sections),
+      on_(switches),
+      roof_(sections.roof(capacity)),
+      n_(sections.count()),
+      m_(sections.sections()) {
   for (i32 b = 0; b < n_; ++b) latest_.push_back(in_.latest(b, capacity));
   twin_.assign(n_, -1);
   if (on_.identical_symmetry && in_.links.empty() && in_.pieces.empty())
     for (i32 b = 0; b < n_; ++b)
       for (i32 c = b - 1; c >= 0 && in_.first[c] == in_.first[b] && twin_[b] < 0; --c)
-        if (in_.last[c] == in_.last[b] && in_.size[c] == in_.size[b] && in_.alignment[c] == in_.alignment[b] &&
-            in_.exact[c] == in_.exact[b] && in_.pinned[c] < 0 && in_.pinned[b] < 0)
+        if (in_.last[c] == in_.last[b] && in_.size[c] == in_.size[b] &&
+            in_.alignment[c] == in_.alignment[b] && in_.exact[c] == in_.exact[b] && in_.pinned[c] < 0 &&
+            in_.pinned[b] < 0)
           twin_[b] = c;
   choices_.assign(m_ + 1, 0);
-  if (on_.no_goods) no_goods_.assign(std::bit_ceil(static_cast<size_t>(std::clamp(n_ * 128, 1 << 10, 1 << 16))), 0);
+  if (on_.no_goods)
+    no_goods_.assign(std::bit_ceil(static_cast<size_t>(std::clamp(n_ * 128, 1 << 10, 1 << 16))), 0);
 }
 
 template <class Visit>
@@ -62,7 +70,8 @@ void Search::start(std::span<const i32> rank) {
   waiting_count_.assign(m_, 0);
   rest_.assign(n_, 0);
   // Loads too large to add up are too large to fit.
-  dead_ = in_.contradictory || std::any_of(in_.load.begin(), in_.load.end(), [&](i64 load) { return load > roof_; });
+  dead_ = in_.contradictory ||
+          std::any_of(in_.load.begin(), in_.load.end(), [&](i64 load) { return load > roof_; });
   for (i32 b = 0; b < n_ && !dead_; ++b) {
     wait_for(b, 1);
     waiting_[b >> 6] |= u64{1} << (b & 63);
@@ -103,9 +112,8 @@ bool Search::place(i32 b, const Frame& frame) {
 bool Search::refuse(i32 b, const Frame& frame) {
   if (in_.pinned[b] >= 0) return false;
   i64 lowest = kForever;
-  each_waiting(in_.conflicts.row(b), in_.begin[frame.from], in_.begin[frame.to], [&](i32 c) {
-    lowest = std::min(lowest, std::max(start_[c], frame.level) + in_.gap(c, b));
-  });
+  each_waiting(in_.conflicts.row(b), in_.begin[frame.from], in_.begin[frame.to],
+               [&](i32 c) { lowest = std::min(lowest, std::max(start_[c], frame.level) + in_.gap(c, b)); });
   if (lowest > roof_ && (lowest < kForever || on_.hatless)) return false;
   lowest = lifted(b, on_.refused_floor && lowest < kForever ? lowest : frame.level + 1);
   if (lowest > latest_[b]) return false;
@@ -123,8 +131,9 @@ bool Search::settle(const Frame& frame) {
     const i64 limit = roof_ - waiting_load_[s];  // what comes next here starts no higher
     const Next& next = next_[s];
     const bool lowest_holds = waits(next.lowest) && start_[next.lowest] == floor_[s];
-    const bool other_holds = second_[s] == kForever ||
-                             (waits(next.other) && (start_[next.other] == second_[s] || start_[next.other] <= limit));
+    const bool other_holds =
+        second_[s] == kForever ||
+        (waits(next.other) && (start_[next.other] == second_[s] || start_[next.other] <= limit));
     if (!lowest_holds || !other_holds) look(s);
     if (floor_[s] > limit && on_.section_inference) return false;
     const bool only = second_[s] == kForever || start_[next.other] > limit;
@@ -192,14 +201,16 @@ void Search::undo(size_t mark) {
 
 // The next part of a frame in which something waits.
 bool Search::next_part(const Frame& frame, i32& from, i32& to) const {
-  for (from = frame.next; from < frame.to && waiting_count_[from] == 0; ++from) {}
+  for (from = frame.next; from < frame.to && waiting_count_[from] == 0; ++from) {
+  }
   if (from >= frame.to) return false;
   if (!on_.decomposition) {
     from = frame.from;
     to = frame.to;
     return true;
   }
-  for (to = from + 1; to < frame.to && crossings_[to] > 0; ++to) {}
+  for (to = from + 1; to < frame.to && crossings_[to] > 0; ++to) {
+  }
   return true;
 }
 
@@ -255,7 +266,8 @@ bool Search::known_bad(Frame& frame) {
   each_waiting(nullptr, in_.begin[frame.from], in_.begin[frame.to], [&](i32 b) {
     __extension__ typedef unsigned __int128 u128;
     const u64 key = static_cast<u64>(rest_[b]) * 2 + (start_[b] > rest_[b]);
-    const u64 mixed = (key + 0x9e3779b97f4a7c15) * 0xd6e8feb86659fd93 ^ (static_cast<u64>(b) + 1) * 0xa0761d6478bd642f;
+    const u64 mixed =
+        (key + 0x9e3779b97f4a7c15) * 0xd6e8feb86659fd93 ^ (static_cast<u64>(b) + 1) * 0xa0761d6478bd642f;
     const u128 product = static_cast<u128>(mixed) * (mixed ^ 0xe7037ed1a0b428db);
     slot += static_cast<u64>(product >> 64);
     sign += static_cast<u64>(product) ^ mixed;
@@ -270,8 +282,8 @@ void Search::fail(Frame& frame) {
   if (on_.no_goods) no_goods_[frame.slot] = frame.sign;
 }
 
-Outcome Search::advance(i64 pause) {
-  if (dead_) return Outcome::kNone;
+SearchEnd Search::advance(i64 pause) {
+  if (dead_) return SearchEnd::kNone;
   // What the frame on top was told: descend into a part, or a part was solved, or it failed.
   enum { kEnter, kSolved, kFailed } told = stack_.back().chosen < 0 ? kEnter : kFailed;
   for (;;) {
@@ -279,7 +291,7 @@ Outcome Search::advance(i64 pause) {
     if (told == kSolved) {
       Frame part = frame;
       if (!next_part(frame, part.from, part.to)) {
-        if (stack_.size() == 1) return Outcome::kFound;
+        if (stack_.size() == 1) return SearchEnd::kFound;
         const i32 end = frame.to;
         stack_.pop_back();
         stack_.back().next = end;
@@ -298,19 +310,19 @@ Outcome Search::advance(i64 pause) {
       undo(frame.trial);
       if (!refuse(frame.chosen, frame) || !settle(frame)) {
         fail(frame);
-        if (stack_.size() == 1) return Outcome::kNone;
+        if (stack_.size() == 1) return SearchEnd::kNone;
         stack_.pop_back();
         continue;  // the failure is the parent's
       }
     }
     if (nodes_ >= pause) {
       frame.chosen = -1;
-      return Outcome::kOutOfBudget;
+      return SearchEnd::kOutOfBudget;
     }
     const i32 b = choose(frame);
     if (b < 0) {
       fail(frame);
-      if (stack_.size() == 1) return Outcome::kNone;
+      if (stack_.size() == 1) return SearchEnd::kNone;
       stack_.pop_back();
       told = kFailed;
       continue;

@@ -15,7 +15,7 @@
 
 namespace loadmaster {
 
-enum class Outcome { kFound, kNone, kOutOfBudget };
+enum class SearchEnd { kFound, kNone, kOutOfBudget };
 
 class Search {
  public:
@@ -28,14 +28,14 @@ class Search {
 
   // rank[b]: smaller is preferred. `obsolete` is asked every few hundred nodes.
   template <class Obsolete>
-  Outcome run(std::span<const i32> rank, int style, i64 budget, Obsolete&& obsolete) {
+  SearchEnd run(std::span<const i32> rank, int style, i64 budget, Obsolete&& obsolete) {
     style_ = on_.section_branching ? style : kLowest;
     start(rank);
-    Outcome outcome = Outcome::kOutOfBudget;
+    SearchEnd outcome = SearchEnd::kOutOfBudget;
     while (nodes_ < budget && !obsolete()) {
       const i64 pause = std::min(budget, nodes_ + kPause);
       outcome = advance(pause);
-      if (outcome != Outcome::kOutOfBudget) break;
+      if (outcome != SearchEnd::kOutOfBudget) break;
     }
     return outcome;
   }
@@ -45,10 +45,10 @@ class Search {
  private:
   static constexpr i64 kPause = 256;
   struct Frame {
-    i32 from, to;    // the sections of this part
-    i32 chosen;      // the buffer on trial
-    i32 next;        // where to look for the next part left by the trial
-    size_t entry;    // undo marks: at entry, and before the trial
+    i32 from, to;  // the sections of this part
+    i32 chosen;    // the buffer on trial
+    i32 next;      // where to look for the next part left by the trial
+    size_t entry;  // undo marks: at entry, and before the trial
     size_t trial;
     i64 level;       // offset being decided
     u64 slot, sign;  // the state at entry, as a no-good
@@ -59,7 +59,7 @@ class Search {
   };
 
   void start(std::span<const i32> rank);
-  Outcome advance(i64 pause);
+  SearchEnd advance(i64 pause);
   i32 choose(Frame& frame);
   bool place(i32 b, const Frame& frame);
   bool refuse(i32 b, const Frame& frame);
@@ -90,21 +90,21 @@ class Search {
   i64 roof_;
   i32 n_, m_;
   std::vector<i64> latest_;
-  std::vector<i64> rest_;     // per buffer: where it would lie now
-  std::vector<i64> start_;    // per buffer: proven lower limit of its offset; above rest: refused
-  std::vector<i64> floor_;    // per section: no waiting buffer starts lower
-  std::vector<i64> second_;   // per section: the lowest start but one
+  std::vector<i64> rest_;    // per buffer: where it would lie now
+  std::vector<i64> start_;   // per buffer: proven lower limit of its offset; above rest: refused
+  std::vector<i64> floor_;   // per section: no waiting buffer starts lower
+  std::vector<i64> second_;  // per section: the lowest start but one
   struct Next {
     i32 lowest, other;
   };
-  std::vector<Next> next_;    // per section: the waiting buffers with the lowest starts, as a hint
+  std::vector<Next> next_;  // per section: the waiting buffers with the lowest starts, as a hint
   std::vector<i64> waiting_load_;
   std::vector<i32> waiting_count_;
   std::vector<i32> crossings_;  // per boundary: waiting buffers and links across it
   std::vector<u64> waiting_;
-  std::vector<i32> twin_;       // the equal buffer of the next smaller index, or -1
+  std::vector<i32> twin_;  // the equal buffer of the next smaller index, or -1
   std::vector<i32> rank_;
-  std::vector<i32> choices_;    // scratch, per section
+  std::vector<i32> choices_;  // scratch, per section
   std::vector<Change> log_;
   std::vector<Frame> stack_;
   std::vector<u64> no_goods_;

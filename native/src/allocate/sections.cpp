@@ -12,7 +12,9 @@ struct Stretch {
   i64 from, to, low, high;
 };
 
-i64 at_or(const std::vector<i64>& values, i32 i, i64 otherwise) { return values.empty() ? otherwise : values[i]; }
+i64 at_or(const std::vector<i64>& values, i32 i, i64 otherwise) {
+  return values.empty() ? otherwise : values[i];
+}
 
 void add_stretches(const Buffers& in, i32 b, std::vector<Stretch>& out) {
   i64 from = in.lower[b];
@@ -106,7 +108,8 @@ void fill_distances(Sections& out) {
       if (b == c || !out.conflicts.get(b, c)) continue;
       gaps.clear();
       forbidden(out, c, b, 0, gaps);
-      std::sort(gaps.begin(), gaps.end(), [](const Forbidden& x, const Forbidden& y) { return x.from < y.from; });
+      std::sort(gaps.begin(), gaps.end(),
+                [](const Forbidden& x, const Forbidden& y) { return x.from < y.from; });
       i64 reach = gaps.front().to;
       bool one = true;
       for (const Forbidden& gap : gaps) {
@@ -114,7 +117,8 @@ void fill_distances(Sections& out) {
         reach = std::max(reach, gap.to);
       }
       if (!one || gaps.front().from >= 0 || reach <= 0) out.interlocking = true;
-      out.distance[static_cast<size_t>(b) * static_cast<size_t>(n) + static_cast<size_t>(c)] = std::max<i64>(reach, 0);
+      out.distance[static_cast<size_t>(b) * static_cast<size_t>(n) + static_cast<size_t>(c)] =
+          std::max<i64>(reach, 0);
     }
 }
 
@@ -157,10 +161,12 @@ i64 Sections::latest(i32 b, i64 capacity) const {
 void forbidden(const Sections& sections, i32 b, i32 c, i64 offset, std::vector<Forbidden>& out) {
   if (!sections.conflicts.get(b, c)) return;
   const auto add = [&](Piece mine, Piece its) {
-    if (mine.low < mine.high && its.low < its.high) out.push_back({offset + its.low - mine.high, offset + its.high - mine.low});
+    if (mine.low < mine.high && its.low < its.high)
+      out.push_back({offset + its.low - mine.high, offset + its.high - mine.low});
   };
   if (sections.pieces.empty()) return add({0, sections.size[b]}, {0, sections.size[c]});
-  for (i32 s = std::max(sections.first[b], sections.first[c]); s < std::min(sections.last[b], sections.last[c]); ++s)
+  for (i32 s = std::max(sections.first[b], sections.first[c]);
+       s < std::min(sections.last[b], sections.last[c]); ++s)
     add(sections.pieces[b][s - sections.first[b]], sections.pieces[c][s - sections.first[c]]);
   if (!sections.links.empty())
     for (const Link& link : sections.links[b])
@@ -170,8 +176,8 @@ void forbidden(const Sections& sections, i32 b, i32 c, i64 offset, std::vector<F
 Sections sectioned(const Buffers& in) {
   Sections out;
   std::vector<Stretch> all = stretches(in);
-  const bool windowed = std::any_of(all.begin(), all.end(),
-                                    [&](const Stretch& p) { return p.low != 0 || p.high != in.size[p.buffer]; });
+  const bool windowed = std::any_of(
+      all.begin(), all.end(), [&](const Stretch& p) { return p.low != 0 || p.high != in.size[p.buffer]; });
   choose_unit(in, all, windowed, out);
 
   const std::vector<Span> spans = sweep(all, out.times);
@@ -226,7 +232,8 @@ Sections sectioned(const Buffers& in) {
   for (size_t p = 0; p < all.size(); ++p) {
     const i32 i = where[all[p].buffer];
     present[i] = true;
-    const Piece piece = windowed ? Piece{all[p].low / out.unit, all[p].high / out.unit} : Piece{0, out.size[i]};
+    const Piece piece =
+        windowed ? Piece{all[p].low / out.unit, all[p].high / out.unit} : Piece{0, out.size[i]};
     for (i32 s = spans[p].first; s < spans[p].last; ++s) occupy(i, s, piece);
   }
   for (i32 i = 0; i < n; ++i)
@@ -279,7 +286,8 @@ std::vector<std::vector<i32>> components(const Buffers& in) {
     while (parent[g] != g) g = parent[g] = parent[parent[g]];
     return g;
   };
-  for (const auto& [a, b] : in.apart) parent[std::max(root(group[a]), root(group[b]))] = std::min(root(group[a]), root(group[b]));
+  for (const auto& [a, b] : in.apart)
+    parent[std::max(root(group[a]), root(group[b]))] = std::min(root(group[a]), root(group[b]));
   std::vector<std::vector<i32>> all(parent.size());
   for (i32 b = 0; b < in.count(); ++b) all[root(group[b])].push_back(b);
   std::erase_if(all, [](const std::vector<i32>& group_) { return group_.empty(); });

@@ -55,16 +55,16 @@ struct Sections {
   std::vector<i64> distance;                 // empty, or (b, c): c above b starts this far above it
   std::vector<std::vector<Piece>> pieces;    // empty, or per buffer its sections' pieces
   std::vector<Gap> times;                    // per section its [from, to)
-  i64 unit = 1;                // bytes
-  bool padded = false;         // some size was rounded up to the unit
-  bool holes = false;          // some buffer is absent from a section within its life
+  i64 unit = 1;                              // bytes
+  bool padded = false;                       // some size was rounded up to the unit
+  bool holes = false;                        // some buffer is absent from a section within its life
   bool interlocking = false;   // some pair may fit into each other's hollows: order is no certificate
   bool contradictory = false;  // pins that break their alignment or overlap each other
 
   i32 count() const { return static_cast<i32>(size.size()); }
   i32 sections() const { return static_cast<i32>(load.size()); }
   bool present(i32 s, i32 b) const { return !holes || members.get(s, b); }  // s within b's life
-  i64 bytes(i32 s, i32 b) const {  // units that b uses in s
+  i64 bytes(i32 s, i32 b) const {                                           // units that b uses in s
     if (pieces.empty()) return present(s, b) ? size[b] : 0;
     return pieces[b][s - first[b]].high - pieces[b][s - first[b]].low;
   }

@@ -10,9 +10,9 @@ class ShapeSearch {
  public:
   ShapeSearch(const Sections& sections, i64 capacity);
   template <class Obsolete>
-  Outcome run(i64 budget, Obsolete&& obsolete) {
+  SearchEnd run(i64 budget, Obsolete&& obsolete) {
     const auto go_on = [&] { return ++nodes_ < budget && ((nodes_ & 255) || !obsolete()); };
-    const Outcome outcome = gather(go_on) ? descend(go_on) : Outcome::kOutOfBudget;
+    const SearchEnd outcome = gather(go_on) ? descend(go_on) : SearchEnd::kOutOfBudget;
     return outcome;
   }
   i64 nodes() const { return nodes_; }
@@ -22,7 +22,7 @@ class ShapeSearch {
   template <class GoOn>
   bool gather(GoOn& go_on);
   template <class GoOn>
-  Outcome descend(GoOn& go_on);
+  SearchEnd descend(GoOn& go_on);
   bool free(i32 b, i64 at);
 
   const Sections& in_;
@@ -65,7 +65,7 @@ bool ShapeSearch::gather(GoOn& go_on) {
 }
 
 template <class GoOn>
-Outcome ShapeSearch::descend(GoOn& go_on) {
+SearchEnd ShapeSearch::descend(GoOn& go_on) {
   // The buffer with the fewest offsets left comes next.
   i32 next = -1;
   std::vector<i64> fewest;
@@ -79,15 +79,15 @@ Outcome ShapeSearch::descend(GoOn& go_on) {
       fewest = std::move(left);
     }
   }
-  if (next < 0) return Outcome::kFound;
+  if (next < 0) return SearchEnd::kFound;
   for (const i64 at : fewest) {
-    if (!go_on()) return Outcome::kOutOfBudget;
+    if (!go_on()) return SearchEnd::kOutOfBudget;
     offset_[next] = at;
-    const Outcome below = descend(go_on);
-    if (below != Outcome::kNone) return below;
+    const SearchEnd below = descend(go_on);
+    if (below != SearchEnd::kNone) return below;
   }
   offset_[next] = -1;
-  return Outcome::kNone;
+  return SearchEnd::kNone;
 }
 
 }  // namespace loadmaster

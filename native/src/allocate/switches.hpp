@@ -24,11 +24,11 @@ struct Switches {
   bool static_preordering = true;  // ties by a static order; else by index
   bool no_goods = true;            // failed states are remembered and shared between orders
   // Around the search.
-  bool first_fit = true;           // fit() asks greedy before it searches (minimize always does)
-  bool repair = true;              // improve greedy answers by blame where the first round fails
-  bool subset_sum_bounds = true;   // capacities that no stack of live sizes can use are skipped
-  std::vector<std::string> orders; // empty: the fixed dozen
-  i64 first_budget = 0;            // nodes per order in the first round; 0: chosen from the size
+  bool first_fit = true;            // fit() asks greedy before it searches (minimize always does)
+  bool repair = true;               // improve greedy answers by blame where the first round fails
+  bool subset_sum_bounds = true;    // capacities that no stack of live sizes can use are skipped
+  std::vector<std::string> orders;  // empty: the fixed dozen
+  i64 first_budget = 0;             // nodes per order in the first round; 0: chosen from the size
   int threads = 1;
   u64 seed = 0;
 };

@@ -21,7 +21,7 @@ from loadmaster.errors import LoadmasterError, MissingPackage
 from loadmaster.problems.allocation import Allocation
 from loadmaster.problems.buffers import Buffers
 from loadmaster.problems.buffers_csv import read_buffers
-from loadmaster.solvers.allocate import choose_solver
+from loadmaster.solvers.allocate import Auto
 from loadmaster.solvers.registry import make_solver
 from loadmaster.solvers.solver import Budget, Solution, Status, solve
 
@@ -74,13 +74,13 @@ def _solved(
     """One solver on one instance; the checker passes the placement before it is a row."""
     problem = Allocation(buffers, capacity, case)
     try:
-        solver = choose_solver(problem) if name == "ours" else make_solver("allocation", name)
+        solver = make_solver("allocation", "auto" if name == "ours" else name)
         started = time.perf_counter()
         solution = solve(solver, problem, Budget(seconds=seconds), seed)
         took = time.perf_counter() - started
     except MissingPackage as error:
         return Row(case, 0.0, "bytes", "skipped", solver=name, extra={"reason": error.message})
-    if solution.decision is not None and problem.violations(problem.plan(solution.decision)):
+    if solution.decision is not None and _refused(problem, solution.decision):
         return Row(
             case,
             float(solution.value or 0),
@@ -97,7 +97,7 @@ def _row(
 ) -> Row:
     return Row(
         case, float(solution.value if solution.value is not None else -1), "bytes", str(solution.status),
-        solver=name if name != "ours" else f"ours ({choose_solver(problem).name})", seed=seed,
+        solver=name, seed=seed,
         evaluations=solution.evaluations, seconds=took, bound=float(solution.bound.value), gap=solution.gap,
         extra={"buffers": len(problem.buffers), "capacity": problem.capacity,
                **{k: v for k, v in solution.extra.items() if isinstance(v, int | float)}},
@@ -198,12 +198,12 @@ def _many(case: str, problems: list[Allocation], seed: int, target: float | None
     times, solved, refused, evaluations = [], 0, 0, 0
     for problem in problems:
         started = time.perf_counter()
-        solution = solve(choose_solver(problem), problem, Budget(seconds=1.0), seed)
+        solution = solve(Auto(), problem, Budget(seconds=1.0), seed)
         times.append(time.perf_counter() - started)
         evaluations += solution.evaluations
         fits = problem.capacity is not None and solution.decision is not None
         solved += fits or solution.status in (Status.OPTIMAL, Status.INFEASIBLE)
-        if solution.decision is not None and problem.violations(problem.plan(solution.decision)):
+        if solution.decision is not None and _refused(problem, solution.decision):
             refused += 1
     share = solved / max(1, len(problems))
     status = (

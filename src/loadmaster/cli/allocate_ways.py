@@ -14,7 +14,7 @@ from loadmaster.errors import Refused, nearest
 from loadmaster.problems.allocation import Allocation
 from loadmaster.problems.buffers_csv import read_buffers, write_buffers
 from loadmaster.runs.session import run_solver
-from loadmaster.solvers.allocate import choose_solver
+from loadmaster.solvers.allocate import Auto
 from loadmaster.solvers.exact.allocation import Exact
 from loadmaster.solvers.heuristic.assign import NOWHERE, Assignment, banks, spill
 from loadmaster.solvers.heuristic.replan import replan
@@ -26,7 +26,7 @@ from loadmaster.units import show_bytes
 def searched(problem: Allocation, name: str, switches: dict[str, Any], threads: int | None, evaluations: int | None,
              seconds: float | None, seed: int, run: Path | None, resume: Path | None) -> Solution:  # fmt: skip
     """A solver by name, or the one that fits the size."""
-    solver: Solver = choose_solver(problem) if name == "auto" else make_solver("allocation", name)
+    solver: Solver = make_solver("allocation", name)
     if switches and not isinstance(solver, Exact):
         raise Usage(
             f"--off needs solver 'exact', not '{solver.name}'",
@@ -39,6 +39,8 @@ def searched(problem: Allocation, name: str, switches: dict[str, Any], threads: 
                         remedy=f"use one of {', '.join(_core.TECHNIQUES)}")  # fmt: skip
     if isinstance(solver, Exact):
         solver = Exact(switches, threads)
+    elif isinstance(solver, Auto):
+        solver = Auto(threads)
     budget = Budget(evaluations, seconds)
     return run_solver(solver, problem, budget, seed, folder=run, resume=resume, display=LiveLine())
 

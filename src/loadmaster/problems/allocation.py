@@ -99,13 +99,17 @@ class Allocation:
 
     def violations(self, plan: Plan) -> list[Violation]:
         """The checker on the plan, and the buffers' own rules: alignment, pins, pairs."""
-        b, offsets = self.buffers, self.decision(plan)
+        return self.offset_violations(self.decision(plan)) + check(self.program, self.machine, plan)
+
+    def offset_violations(self, decision: Decision) -> list[Violation]:
+        """The buffers' own rules alone: a plain sweep that a million buffers can afford."""
+        b = self.buffers
         rows = zip(*(column.tolist() for column in b.pieces), strict=True)
-        own = check_offsets(
-            b.ids, list(rows), b.size.tolist(), offsets.tolist(), alignment=b.alignment.tolist(),
-            pinned=b.pinned.tolist(), apart=b.apart, capacity=self.capacity,
+        return check_offsets(
+            b.ids, list(rows), b.size.tolist(), np.asarray(decision).tolist(),
+            alignment=b.alignment.tolist(), pinned=b.pinned.tolist(), apart=b.apart,
+            capacity=self.capacity,
         )  # fmt: skip
-        return own + check(self.program, self.machine, plan)
 
     def bound(self) -> Bound:
         return Bound(self.buffers.max_live, "bytes alive at one time")

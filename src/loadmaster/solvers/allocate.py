@@ -13,15 +13,56 @@ from loadmaster.problems.allocation import Allocation
 from loadmaster.problems.buffers import Buffers
 from loadmaster.solvers.exact.allocation import Exact
 from loadmaster.solvers.heuristic.allocation import Large
-from loadmaster.solvers.solver import Budget, Observer, Solution, Solver, solve
+from loadmaster.solvers.solver import (
+    Budget,
+    Meter,
+    Observer,
+    Solution,
+    Solver,
+    State,
+    Status,
+    solve,
+)
 
 MANY = 6_000
-"""Above so many buffers the greedy portfolio goes first: a tree search would not get far."""
+"""Above so many buffers the greedy portfolio goes alone: a tree search would not get far."""
+_FIRST_NODES = 300_000
+_GREEDY_EFFORT = 100_000_000
+"""Steps: about a second of one core."""
 
 
-def choose_solver(problem: Allocation) -> Solver:
-    """The solver for a problem of this size."""
-    return Exact() if len(problem.buffers) <= MANY else Large()
+class Auto:
+    """The default: a short exact search, then the greedy portfolio, then the exact search to the end.
+
+    Tight problems fall to the first, loose ones with much freedom to the second, and what is left
+    of the time goes into proof. The first two are limited by their work and not by the clock.
+    """
+
+    name = "auto"
+    problem_kind = "allocation"
+    summary = "exact search and greedy portfolio in turn: the one to use"
+    deterministic = True
+
+    def __init__(self, threads: int | None = None) -> None:
+        self.threads = threads
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        problem = meter.problem
+        assert isinstance(problem, Allocation)
+        if len(problem.buffers) > MANY:
+            return Large(self.threads).run(meter, seed, None)
+        parts: tuple[Solver, ...] = (
+            Exact(threads=self.threads, nodes=_FIRST_NODES),
+            Large(self.threads, effort=_GREEDY_EFFORT),
+            Exact(threads=self.threads),
+        )
+        solution = meter.solution()
+        for part in parts:
+            fits = problem.capacity is not None and meter.best is not None
+            if meter.exhausted or fits or solution.status == Status.INFEASIBLE:
+                break
+            solution = part.run(meter, seed, None)
+        return solution
 
 
 def allocate(
@@ -34,7 +75,7 @@ def allocate(
 ) -> Solution:
     """Offsets that fit a capacity, or (None) of the least height found, with bound and status."""
     problem = Allocation(buffers, capacity)
-    return solve(choose_solver(problem), problem, Budget(seconds=seconds), seed, observer)
+    return solve(Auto(), problem, Budget(seconds=seconds), seed, observer)
 
 
 @dataclass(frozen=True)

@@ -31,10 +31,16 @@ class Answer(NamedTuple):
 
 
 def run_native(
-    meter: Meter, call: Callable[[_core.Stop, Callable[[Int64], None]], tuple[Any, ...]]
+    meter: Meter,
+    call: Callable[[_core.Stop, Callable[[Int64], None]], tuple[Any, ...]],
+    nodes: int | None = None,
 ) -> Answer:
-    """`call(stop, improved)` in a thread; every placement it reports goes through the meter."""
-    stop = _core.Stop(-1.0 if meter.seconds_left is None else meter.seconds_left, -1)
+    """`call(stop, improved)` in a thread; every placement it reports goes through the meter.
+
+    `nodes` limits the search in a way that does not depend on the clock.
+    """
+    seconds = -1.0 if meter.seconds_left is None else meter.seconds_left
+    stop = _core.Stop(seconds, -1 if nodes is None else nodes)
     found: queue.SimpleQueue[Int64] = queue.SimpleQueue()
     result: list[Any] = []
 

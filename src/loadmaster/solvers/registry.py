@@ -15,6 +15,7 @@ class UnknownSolver(LoadmasterError):
 
 _MAKERS: dict[str, dict[str, str]] = {
     "allocation": {
+        "auto": "loadmaster.solvers.allocate:Auto",
         "exact": "loadmaster.solvers.exact.allocation:Exact",
         "large": "loadmaster.solvers.heuristic.allocation:Large",
         "first-fit": "loadmaster.solvers.heuristic.allocation:SizeFirstFit",

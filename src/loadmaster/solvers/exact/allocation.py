@@ -24,9 +24,16 @@ class Exact:
     )
     deterministic = True
 
-    def __init__(self, switches: dict[str, Any] | None = None, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        switches: dict[str, Any] | None = None,
+        threads: int | None = None,
+        nodes: int | None = None,
+    ) -> None:
         self.switches = switches or {}
         self.threads = threads
+        self.nodes = nodes
+        """At most so many search nodes; None: until the budget ends."""
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem
@@ -36,13 +43,17 @@ class Exact:
         options = {"threads": self.threads or cores(), "seed": seed, **self.switches}
         if problem.capacity is None:
             answer = run_native(
-                meter, lambda stop, improved: problem.native.minimize(options, stop, improved)
+                meter,
+                lambda stop, improved: problem.native.minimize(options, stop, improved),
+                self.nodes,
             )
             meter.raise_bound(answer.bound, "exact search")
             if answer.status == OPTIMAL and meter.best_value is not None:
                 meter.raise_bound(min(answer.height, meter.best_value), "exact search")
         else:
             capacity = problem.capacity
-            answer = run_native(meter, lambda stop, _: problem.native.fit(capacity, options, stop))
+            answer = run_native(
+                meter, lambda stop, _: problem.native.fit(capacity, options, stop), self.nodes
+            )
             meter.raise_bound(answer.bound, "exact search")
         return meter.solution(infeasible=answer.status == INFEASIBLE, nodes=answer.nodes)

@@ -21,8 +21,10 @@ class Large:
     summary = "portfolio of greedy orders with repair, for 10,000 to 1,000,000 buffers"
     deterministic = True
 
-    def __init__(self, threads: int | None = None) -> None:
+    def __init__(self, threads: int | None = None, effort: int | None = None) -> None:
         self.threads = threads
+        self.effort = effort
+        """Steps to spend on improvement; None: some seconds' worth."""
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem
@@ -30,10 +32,12 @@ class Large:
         if meter.exhausted:
             return meter.solution()
         capacity = -1 if problem.capacity is None else problem.capacity
-        threads = self.threads or cores()
+        threads, effort = self.threads or cores(), -1 if self.effort is None else self.effort
         answer = run_native(
             meter,
-            lambda stop, improved: problem.native.large(capacity, seed, threads, stop, improved),
+            lambda stop, improved: problem.native.large(
+                capacity, seed, threads, effort, stop, improved
+            ),
         )
         meter.raise_bound(answer.bound, "bytes alive at one time")
         return meter.solution(infeasible=answer.status == INFEASIBLE)
