@@ -21,6 +21,7 @@ from loadmaster.errors import LoadmasterError, MissingPackage
 from loadmaster.problems.allocation import Allocation
 from loadmaster.problems.buffers import Buffers
 from loadmaster.problems.buffers_csv import read_buffers
+from loadmaster.problems.problem import Decision
 from loadmaster.solvers.allocate import Auto
 from loadmaster.solvers.registry import make_solver
 from loadmaster.solvers.solver import Budget, Solution, Status, solve
@@ -90,6 +91,13 @@ def _solved(
             seconds=took,
         )
     return _row(case, problem, solution, name, seed, took)
+
+
+def _refused(problem: Allocation, decision: Decision) -> bool:
+    """Whether the checker refuses a placement; of very many buffers, the checker of offsets."""
+    if len(problem.buffers) > 100_000:
+        return bool(problem.offset_violations(decision))
+    return bool(problem.violations(problem.plan(decision)))
 
 
 def _row(
