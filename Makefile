@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := $(shell find src native -name '*.py' -o -name '*.[ch]pp' -o -name '*.toml') pyproject.toml CMakeLists.txt
-NATIVE := $(wildcard native/src/*.[ch]pp native/src/*/*.[ch]pp native/tests/*.cpp)
+NATIVE := $(wildcard native/src/*.[ch]pp native/src/*/*.[ch]pp native/tests/*.[ch]pp)
 INSTALL := $(BIN)/pip install -q --no-build-isolation
 JOBS ?= 2
 

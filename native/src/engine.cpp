@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <queue>
 
+#include "transfer_list.hpp"
+
 namespace loadmaster {
 namespace {
 
@@ -58,7 +60,8 @@ class Engine {
         model_(prepared.model),
         steps_(prepared.steps),
         flow_(prepared.flow),
-        outcome_(outcome) {}
+        outcome_(outcome),
+        listed_(prepared.model, prepared.flow) {}
 
   bool run() {
     const std::size_t devices = model_.devices.size();
@@ -71,7 +74,7 @@ class Engine {
     times_.end.assign(steps_.count, 0);
     times_.stall.assign(steps_.count, 0);
     ready_time_.assign(steps_.count, 0);
-    if (!read_transfer_list()) return false;
+    if (!listed_.read(p_.plan, outcome_)) return false;
     count_waits();
     if (!rank_steps()) return false;
     book_given();
@@ -295,7 +298,7 @@ class Engine {
       if (listed_.empty())
         book_transfer(tensor, d, now);
       else
-        book_listed(tensor, d, now);
+        listed_.produced(tensor, d, now, [this](i32 t, i32 to, i64 when) { book_transfer(t, to, when); });
     }
     destinations_.clear();
   }
@@ -392,81 +395,6 @@ class Engine {
     satisfy(need, now);
   }
 
-  // The plan's own order of transfers: per engine, the listed transfers that hold it.
-  struct Listed {
-    i32 tensor, device;
-    i64 produced = -1;
-    i32 behind = 0;  // engines at whose head it is not yet
-    bool booked = false;
-  };
-
-  bool read_transfer_list() {
-    if (p_.plan.transfer_count < 0) return true;
-    std::vector<std::vector<i64>>& queues = engine_queue_;
-    queues.resize(model_.engines);
-    for (i64 i = 0; i < p_.plan.transfer_count; ++i) {
-      const i32 t = model_.root[p_.plan.transfers[i * 2]];
-      const i32 d = static_cast<i32>(p_.plan.transfers[i * 2 + 1]);
-      if (model_.input(t) || flow_.near(d) != d || flow_.is_near(t, d) || !flow_.transferred(t, d))
-        return outcome_.fail(Fault::kTransferList, t, d);
-      Listed entry{t, d};
-      for (const i32 engine : link_of(t, d).engines) {
-        if (!queues[engine].empty()) ++entry.behind;
-        queues[engine].push_back(i);
-      }
-      listed_.push_back(entry);
-      index_.push_back({(static_cast<u64>(t) << 16) | static_cast<u64>(d), i});
-    }
-    std::sort(index_.begin(), index_.end());
-    for (std::size_t i = 1; i < index_.size(); ++i)
-      if (index_[i].first == index_[i - 1].first)
-        return outcome_.fail(Fault::kTransferList, listed_[index_[i].second].tensor,
-                             listed_[index_[i].second].device);
-    if (p_.plan.transfer_count != flow_.transfer_count()) return missing_transfer();
-    queue_next_.assign(model_.engines, 0);
-    return true;
-  }
-
-  bool missing_transfer() {
-    for (i32 t = 0; t < model_.tensors; ++t)
-      for (i32 d = 0; d < model_.device_count(); ++d) {
-        const std::pair<u64, i64> wanted{(static_cast<u64>(t) << 16) | static_cast<u64>(d), 0};
-        if (model_.root[t] != t || flow_.near(d) != d || model_.input(t) || !flow_.transferred(t, d))
-          continue;
-        const auto found = std::lower_bound(index_.begin(), index_.end(), wanted);
-        if (found == index_.end() || found->first != wanted.first)
-          return outcome_.fail(Fault::kTransferList, t, d);
-      }
-    return outcome_.fail(Fault::kTransferList, -1, -1);
-  }
-
-  const LinkModel& link_of(i32 tensor, i32 device) const {
-    const i32 from = model_.devices[flow_.home_device(tensor)].home();
-    return model_.links[model_.link_between[from * model_.memory_count() + model_.devices[device].home()]];
-  }
-
-  void book_listed(i32 tensor, i32 device, i64 now) {
-    const u64 wanted = (static_cast<u64>(tensor) << 16) | static_cast<u64>(device);
-    const auto found = std::lower_bound(index_.begin(), index_.end(), std::pair<u64, i64>{wanted, 0});
-    listed_[found->second].produced = now;
-    MinHeap<i64> open;  // in the order of the list
-    open.push(found->second);
-    while (!open.empty()) {
-      const i64 i = open.top();
-      open.pop();
-      const Listed entry = listed_[i];
-      if (entry.produced < 0 || entry.behind > 0 || entry.booked) continue;
-      listed_[i].booked = true;
-      book_transfer(entry.tensor, entry.device, entry.produced);
-      for (const i32 engine : link_of(entry.tensor, entry.device).engines) {
-        const std::size_t next = ++queue_next_[engine];
-        if (next == engine_queue_[engine].size()) continue;
-        --listed_[engine_queue_[engine][next]].behind;
-        open.push(engine_queue_[engine][next]);
-      }
-    }
-  }
-
   const Prepared& p_;
   const Model& model_;
   const Steps& steps_;
@@ -483,10 +411,7 @@ class Engine {
   std::vector<i32> waits_, running_, dirty_, destinations_;
   std::vector<i64> ready_time_, other_ready_, copy_ready_, free_since_, engine_free_, level_;
   std::vector<double> rank_;
-  std::vector<Listed> listed_;
-  std::vector<std::pair<u64, i64>> index_;
-  std::vector<std::vector<i64>> engine_queue_;
-  std::vector<std::size_t> queue_next_;
+  TransferList listed_;
 };
 
 }  // namespace

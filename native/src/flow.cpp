@@ -5,22 +5,12 @@
 namespace loadmaster {
 namespace {
 
-i64 starts(std::vector<i64>& start) {
-  i64 sum = 0;
-  for (i64& value : start) {
-    const i64 count = value;
-    value = sum;
-    sum += count;
-  }
-  return sum;
-}
-
 // Lists i under key[i] for every key >= 0, in order of i.
 void list_by_key(const std::vector<i64>& key, i64 keys, Rows& rows, std::vector<i64>& items) {
   rows.start.assign(keys + 1, 0);
   for (const i64 k : key)
     if (k >= 0) ++rows.start[k];
-  items.resize(starts(rows.start));
+  items.resize(rows.sum_counts());
   std::vector<i64> next(rows.start.begin(), rows.start.end() - 1);
   for (std::size_t i = 0; i < key.size(); ++i)
     if (key[i] >= 0) items[next[key[i]]++] = static_cast<i64>(i);

@@ -16,6 +16,16 @@ struct Rows {
   std::vector<i64> start;
   i64 begin(i64 row) const { return start[row]; }
   i64 end(i64 row) const { return start[row + 1]; }
+  // Turns counts per row (and one entry more) into starts; returns the number of entries.
+  i64 sum_counts() {
+    i64 sum = 0;
+    for (i64& value : start) {
+      const i64 count = value;
+      value = sum;
+      sum += count;
+    }
+    return sum;
+  }
 };
 
 // Section 1: the accesses of steps, to roots. `tensor`, `bytes`, `write` are per access.

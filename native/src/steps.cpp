@@ -5,17 +5,6 @@
 namespace loadmaster {
 namespace {
 
-// Turns counts per row into starts; returns the number of entries.
-i64 counts_to_starts(std::vector<i64>& start) {
-  i64 sum = 0;
-  for (i64& value : start) {
-    const i64 count = value;
-    value = sum;
-    sum += count;
-  }
-  return sum;
-}
-
 bool assign_steps(const Model& model, const PlanView& plan, StepGraph& steps, Outcome& outcome) {
   steps.of.assign(model.ops, -1);
   steps.number.clear();
@@ -45,7 +34,7 @@ void list_members(const Model& model, StepGraph& steps) {
   start.assign(steps.count + 1, 0);
   for (i32 op = 0; op < model.ops; ++op)
     if (steps.of[op] >= 0) ++start[steps.of[op]];
-  steps.member.resize(counts_to_starts(start));
+  steps.member.resize(steps.member_rows.sum_counts());
   std::vector<i64> next(start.begin(), start.end() - 1);
   for (i32 op = 0; op < model.ops; ++op)
     if (steps.of[op] >= 0) steps.member[next[steps.of[op]]++] = op;
@@ -118,7 +107,7 @@ void list_readers(const Model& model, StepGraph& steps) {
   auto& start = steps.reader_rows.start;
   start.assign(model.tensors + 1, 0);
   for (const i32 t : steps.read) ++start[t];
-  steps.reader.resize(counts_to_starts(start));
+  steps.reader.resize(steps.reader_rows.sum_counts());
   std::vector<i64> next(start.begin(), start.end() - 1);
   for (i32 s = 0; s < steps.count; ++s)
     for (i64 i = steps.read_rows.begin(s); i < steps.read_rows.end(s); ++i)
@@ -142,7 +131,7 @@ void Model::prepare() {
       }
   };
   each_read([&](i32 t, i32) { ++start[t]; });
-  reader.resize(counts_to_starts(start));
+  reader.resize(reader_rows.sum_counts());
   std::vector<i64> next(start.begin(), start.end() - 1);
   each_read([&](i32 t, i32 op) { reader[next[t]++] = op; });
 
@@ -220,7 +209,7 @@ Residencies::Residencies(const Model& model, const PlanView& plan, const Steps& 
   rows_.start.assign(model.tensors + 1, 0);
   before_.assign(model.tensors, 0);
   for (i64 i = 0; i < count_; ++i) ++rows_.start[model.root[plan.residencies[i * 5]]];
-  windows_.resize(counts_to_starts(rows_.start));
+  windows_.resize(rows_.sum_counts());
   std::vector<i64> next(rows_.start.begin(), rows_.start.end() - 1);
   for (i64 i = 0; i < count_; ++i) {
     const i64* row = plan.residencies + i * 5;

@@ -12,31 +12,11 @@
 #include "allocate/orders.hpp"
 #include "allocate/repair.hpp"
 #include "allocate/sections.hpp"
+#include "testing.hpp"
 
 using namespace loadmaster;
 
 namespace {
-
-int checks = 0;
-
-#define CHECK(condition)                                                  \
-  do {                                                                    \
-    ++checks;                                                             \
-    if (!(condition)) {                                                   \
-      std::printf("%s:%d: failed: %s\n", __FILE__, __LINE__, #condition); \
-      std::exit(1);                                                       \
-    }                                                                     \
-  } while (false)
-
-class Random {
- public:
-  explicit Random(u64 seed) : engine_(seed) {}
-  i64 below(i64 limit) { return static_cast<i64>(engine_() % static_cast<u64>(limit)); }
-  bool chance(double p) { return static_cast<double>(engine_() >> 11) * 0x1p-53 < p; }
-
- private:
-  std::mt19937_64 engine_;
-};
 
 void add(Buffers& all, i64 lower, i64 upper, i64 size, i64 alignment = 1, i64 pinned = -1) {
   all.lower.push_back(lower);

@@ -9,35 +9,11 @@
 #include "model.hpp"
 #include "parallel.hpp"
 #include "static_map.hpp"
+#include "testing.hpp"
 
 using namespace loadmaster;
 
 namespace {
-
-int checks = 0;
-
-#define CHECK(condition)                                                  \
-  do {                                                                    \
-    ++checks;                                                             \
-    if (!(condition)) {                                                   \
-      std::printf("%s:%d: failed: %s\n", __FILE__, __LINE__, #condition); \
-      std::exit(1);                                                       \
-    }                                                                     \
-  } while (false)
-
-class Random {
- public:
-  explicit Random(unsigned seed) : engine_(seed) {}
-  i64 below(i64 limit) { return std::uniform_int_distribution<i64>(0, limit - 1)(engine_); }
-  bool chance(double p) { return std::uniform_real_distribution<double>(0, 1)(engine_) < p; }
-  template <class T>
-  void shuffle(std::vector<T>& values) {
-    std::shuffle(values.begin(), values.end(), engine_);
-  }
-
- private:
-  std::mt19937_64 engine_;
-};
 
 // A random chain-like program: op i writes tensor i and reads earlier ones, weights and an input.
 Model random_model(Random& rng, int devices, bool idle) {

@@ -170,7 +170,7 @@ def large(options: Options, seed: int) -> Iterator[Row]:
                     yield _solved(f"large/{name}", buffers, None, solver, limit, seed)
     count = 20_000 if options.quick else 1_000_000
     buffers = training_like(np.random.default_rng(seed), count)
-    yield _solved(f"large/generated-{count}", buffers, None, "ours", 20.0, seed)
+    yield _solved(f"large/generated-{count}", buffers, None, "ours", 15.0, seed)
 
 
 def pypto(options: Options, seed: int) -> Iterator[Row]:
