@@ -99,6 +99,8 @@ def test_one_writer_and_any_readers(path: Path) -> None:
     Log(path).close()
 
 
+# Another test of this process may have loaded JAX, which warns of every fork.
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 def test_a_forked_child_does_not_hold_the_lock(path: Path) -> None:
     log = Log(path)
     ready, wait = os.pipe(), os.pipe()

@@ -40,7 +40,7 @@ def test_asking_the_problem_is_caught_within_the_budget_too() -> None:
         conforms(toy.SelfScorer, toy.Toy(), evaluations=(1000,))
 
 
-COMPLETE = {"exact", "large", "cp-sat", "omnimalloc"}
+COMPLETE = {"auto", "exact", "large", "cp-sat", "omnimalloc"}
 """They end when they have a proof, not when evaluations are spent."""
 CASES = [(name, kind) for name in solver_names("allocation")
          for kind in ("least", "fit", "too small", "aligned")

@@ -27,18 +27,18 @@ def searched(problem: Allocation, name: str, switches: dict[str, Any], threads: 
              seconds: float | None, seed: int, run: Path | None, resume: Path | None) -> Solution:  # fmt: skip
     """A solver by name, or the one that fits the size."""
     solver: Solver = make_solver("allocation", name)
-    if switches and not isinstance(solver, Exact):
+    for switch in switches:
+        if switch not in _core.TECHNIQUES:
+            raise Usage(f"there is no switch '{switch}'{nearest(switch, tuple(_core.TECHNIQUES))}", object=switch,
+                        remedy=f"use one of {', '.join(_core.TECHNIQUES)}")  # fmt: skip
+    if isinstance(solver, Exact) or (switches and isinstance(solver, Auto)):
+        solver = Exact(switches, threads)
+    elif switches:
         raise Usage(
             f"--off needs solver 'exact', not '{solver.name}'",
             object="--off",
             remedy="leave it out",
         )
-    for name in switches:
-        if name not in _core.TECHNIQUES:
-            raise Usage(f"there is no switch '{name}'{nearest(name, tuple(_core.TECHNIQUES))}", object=name,
-                        remedy=f"use one of {', '.join(_core.TECHNIQUES)}")  # fmt: skip
-    if isinstance(solver, Exact):
-        solver = Exact(switches, threads)
     elif isinstance(solver, Auto):
         solver = Auto(threads)
     budget = Budget(evaluations, seconds)

@@ -79,5 +79,7 @@ def _score(meter: Meter, found: queue.SimpleQueue[Int64]) -> None:
     newest = None
     while not found.empty():
         newest = found.get()
-    if newest is not None and not _spent(meter):
-        meter.evaluate(newest)  # of several at once the last is the best
+    # Of several at once the last is the best. Where evaluations are counted out only the final
+    # placement is scored: how many come in between depends on the clock.
+    if newest is not None and meter.budget.evaluations is None:
+        meter.evaluate(newest)
