@@ -10,7 +10,7 @@ from pathlib import Path
 import loadmaster
 
 ROOT = Path(loadmaster.__file__).parent
-ORDER = ["errors", "units", "host", "program", "machine", "plan", "simulate", "problems", "solvers", "runs",
+ORDER = ["errors", "units", "files", "host", "program", "machine", "plan", "simulate", "problems", "solvers", "runs",
          "export", "report", "bench", "cli"]  # fmt: skip
 
 

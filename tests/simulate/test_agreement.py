@@ -16,10 +16,9 @@ from loadmaster.machine.machine import Device, Link, Machine, Memory
 from loadmaster.plan.plan import NO_OFFSET, Plan, Residency
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program
+from loadmaster.simulate import simulate
 from loadmaster.simulate.reference import simulate_reference
 from loadmaster.simulate.timeline import Timeline
-
-simulate = pytest.importorskip("loadmaster.simulate", exc_type=ImportError).simulate
 
 BLOCKS = 40
 CASES_PER_BLOCK = 150

@@ -20,6 +20,7 @@ from loadmaster.machine.presets import load_machine
 from loadmaster.plan.plan import BEFORE, NO_OFFSET, Copy, Plan, Residency
 from loadmaster.program.build import Builder
 from loadmaster.program.program import CANNOT_RUN, COMPUTED, Program, TieKind
+from loadmaster.simulate import simulate
 from loadmaster.simulate.reference import simulate_reference
 from loadmaster.simulate.reference.costs import ceil_time, rate_for
 from loadmaster.simulate.timeline import Timeline
@@ -72,8 +73,7 @@ _engine: Callable[[Program, Machine, Plan], Timeline] = simulate_reference
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every number below is asked of the reference and of the native simulator."""
     if request.param == "native":
-        native = pytest.importorskip("loadmaster.simulate", exc_type=ImportError).simulate
-        monkeypatch.setitem(globals(), "_engine", native)
+        monkeypatch.setitem(globals(), "_engine", simulate)
 
 
 def run(build: Builder | Program, machine: Machine, **plan: Any) -> Timeline:

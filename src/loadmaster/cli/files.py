@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +10,7 @@ from typing import Annotated
 import typer
 
 from loadmaster.cli.answer import Usage
+from loadmaster.files import replacing
 
 OverwriteOption = Annotated[
     bool, typer.Option("--overwrite", help="Write over a file that is there.")
@@ -41,10 +41,5 @@ def writing(path: Path) -> Iterator[None]:
 
 def write_text(path: Path, text: str) -> None:
     """Write to a temporary file beside `path`, then rename: never half a file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with writing(path):
-        try:
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+    with writing(path), replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")

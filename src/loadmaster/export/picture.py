@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 import zlib
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.errors import LoadmasterError
+from loadmaster.files import replacing
 from loadmaster.problems.buffers import Buffers
 from loadmaster.units import show_bytes
 
@@ -40,12 +40,8 @@ def draw(
         data = _svg(boxes, buffers, capacity, title).encode()
     else:
         data = _png(_raster(boxes))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with replacing(path) as temporary:
         temporary.write_bytes(data)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 class _Boxes:

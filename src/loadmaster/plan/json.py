@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
 from loadmaster.errors import BadPlan, nearest
+from loadmaster.files import replacing
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import QUEUES, TIES, WHOLE, Plan
 from loadmaster.program.program import Program
@@ -48,12 +48,8 @@ def plan_to_json(plan: Plan, program: Program, machine: Machine) -> str:
 def save_plan(plan: Plan, program: Program, machine: Machine, path: str | Path) -> None:
     """Write to a temporary file, then rename."""
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with replacing(path) as temporary:
         temporary.write_text(plan_to_json(plan, program, machine) + "\n", encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def load_plan(path: str | Path, program: Program, machine: Machine) -> Plan:

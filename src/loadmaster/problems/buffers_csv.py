@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import re
 from pathlib import Path
 
 import numpy as np
 
 from loadmaster.errors import LoadmasterError
+from loadmaster.files import replacing
 from loadmaster.problems.buffers import NONE, BadBuffers, Buffers, Gap
 
 _NAMES = {
@@ -122,12 +122,8 @@ def write_buffers(
 ) -> None:
     """The same columns, with the offsets of a placement; a temporary file, then a rename."""
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with replacing(path) as temporary:
         temporary.write_text(format_buffers(buffers, offsets, memory), encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def format_buffers(

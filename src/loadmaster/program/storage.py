@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.errors import BadProgram
+from loadmaster.files import replacing
 from loadmaster.program.labels import Labels
 from loadmaster.program.program import Program
 from loadmaster.program.validate import validate
@@ -80,13 +80,8 @@ def save(program: Program, path: str | Path) -> None:
         elif isinstance(value, np.ndarray):
             columns[column.name] = value
     columns["header"] = _text([json.dumps(header)])
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **columns)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **columns)
 
 
 def load(path: str | Path) -> Program:
