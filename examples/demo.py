@@ -20,7 +20,7 @@ from loadmaster.program.importers import import_model
 from loadmaster.simulate import Timeline, simulate
 from loadmaster.simulate.bounds import time_bounds
 from loadmaster.simulate.needs import needs
-from loadmaster.solvers.heuristic.first_fit import first_fit
+from loadmaster.problems.first_fit import first_fit
 from loadmaster.units import show_bytes, show_count, show_time
 
 

@@ -12,6 +12,7 @@
 #include "arrays.hpp"
 #include "model.hpp"
 #include "parallel.hpp"
+#include "mapping.hpp"
 #include "static_map.hpp"
 
 namespace nb = nanobind;
@@ -198,9 +199,58 @@ class Simulator {
     return nb::make_tuple(owned(std::move(total)), owned(std::move(peak), {maps, memories}));
   }
 
+  const Model& model() const { return model_; }
+  const StaticMap& static_map() const { return static_map_; }
+
  private:
   const Model model_;
   const StaticMap static_map_;
+};
+
+// Keeps the simulator alive (see the binding), whose tables it reads.
+class MapBatch {
+ public:
+  MapBatch(const Simulator& simulator, const nb::dict& columns)
+      : reach_(simulator.model().devices[0].reach.size()),
+        entries_(column<i64>(columns, "bytes").size()),
+        mapper_(simulator.model(), simulator.static_map(), read_entries(columns)) {
+    if (simulator.model().devices.size() != 1) throw std::invalid_argument("a mapping needs one device");
+  }
+
+  // int8[B, entries] -> totals [B], moved bytes [B]; writes the rectified maps into `rectified`.
+  nb::tuple evaluate(const Array<i8>& maps, nb::ndarray<i8, nb::c_contig, nb::device::cpu> rectified,
+                     int threads) const {
+    if (maps.ndim() != 2 || maps.shape(1) != entries_ || rectified.size() != maps.size())
+      throw std::invalid_argument("maps must be [maps, entries]");
+    for (std::size_t i = 0; i < maps.size(); ++i)
+      if (maps.data()[i] < 0 || maps.data()[i] >= static_cast<int>(reach_))
+        throw std::invalid_argument("there is no such memory");
+    std::vector<i64> total(maps.shape(0)), moved(maps.shape(0));
+    {
+      nb::gil_scoped_release release;
+      mapper_.evaluate(maps.data(), static_cast<i64>(maps.shape(0)), total.data(), moved.data(), rectified.data(),
+                       threads);
+    }
+    return nb::make_tuple(owned(std::move(total)), owned(std::move(moved)));
+  }
+
+ private:
+  static MapEntries read_entries(const nb::dict& c) {
+    MapEntries entries;
+    entries.order = column<i32>(c, "order");
+    entries.of_tensor = column<i32>(c, "of_tensor");
+    entries.bytes = column<i64>(c, "bytes");
+    entries.entries = static_cast<i64>(entries.bytes.size());
+    entries.pieces.start = column<i64>(c, "piece_start");
+    entries.first = column<i32>(c, "piece_first");
+    entries.last = column<i32>(c, "piece_last");
+    entries.always = column<i8>(c, "piece_always");
+    entries.size = column<i64>(c, "piece_size");
+    return entries;
+  }
+
+  std::size_t reach_, entries_;
+  const Mapper mapper_;
 };
 
 Result ceil_times(const Array<i64>& amounts, const Array<i64>& rates) {
@@ -221,6 +271,10 @@ NB_MODULE(_core, m) {
       .def("run", &Simulator::run, nb::arg("plan"))
       .def("run_many", &Simulator::run_many, nb::arg("plans"), nb::arg("threads"))
       .def("run_static", &Simulator::run_static, nb::arg("memory"), nb::arg("threads"));
+  nb::class_<MapBatch>(m, "MapBatch")
+      .def(nb::init<const Simulator&, const nb::dict&>(), nb::arg("simulator"), nb::arg("columns"),
+           nb::keep_alive<1, 2>())
+      .def("evaluate", &MapBatch::evaluate, nb::arg("maps"), nb::arg("rectified"), nb::arg("threads"));
   m.def("ceil_times", &ceil_times, nb::arg("amounts"), nb::arg("rates"),
         "amount / rate in picoseconds, rounded up, element by element");
   bind_allocate(m);

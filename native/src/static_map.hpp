@@ -15,15 +15,17 @@ class StaticMap {
   // unused tensors are ignored. total[maps], peak[maps][memories].
   void evaluate(const i8* memory, i64 maps, i64* total, i64* peak, int threads) const;
 
- private:
   struct Work {  // what one thread needs
     explicit Work(const Model& model);
     std::vector<i8> at;  // [tensors] the memory of each
     std::vector<i64> bytes, by_memory;
     std::vector<i32> holds;
   };
-  void resolve(const i8* memory, Work& work) const;
+  // The time of the map in work.at, which names a memory for every tensor.
   i64 time(Work& work) const;
+
+ private:
+  void resolve(const i8* memory, Work& work) const;
   void peaks(Work& work, i64* peak) const;
 
   const Model& model_;

@@ -16,7 +16,7 @@ from loadmaster.cli.main import app
 from loadmaster.machine import load_machine
 from loadmaster.plan import save_plan
 from loadmaster.program.zoo import load_workload
-from loadmaster.solvers.heuristic.first_fit import first_fit
+from loadmaster.problems.first_fit import first_fit
 
 SCHEMA = json.loads((Path(loadmaster.cli.__file__).parent / "schema.json").read_text())
 TYPES: dict[str, type | tuple[type, ...]] = {

@@ -79,6 +79,9 @@ class Allocation:
         legal = height >= 0 and (self.capacity is None or height <= self.capacity)
         return int(height) if legal else None
 
+    def admits(self, decision: Decision) -> bool:
+        return True
+
     def plan(self, decision: Decision) -> Plan:
         pieces, memory = self.buffers.pieces, self.machine.memory("arena")
         first, last = self._ops

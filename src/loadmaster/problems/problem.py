@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 from loadmaster.machine.machine import Machine
@@ -52,6 +53,10 @@ class Problem(Protocol):
         """The value of a decision, or None if it is not legal."""
         ...
 
+    def admits(self, decision: Decision) -> bool:
+        """Whether a legal decision has a plan. It may cost time: asked of would-be bests only."""
+        ...
+
     def plan(self, decision: Decision) -> Plan:
         """The plan that a decision stands for."""
         ...
@@ -70,6 +75,26 @@ class Problem(Protocol):
 
     def save(self, folder: Path) -> None:
         """Write what `load_problem` needs to make this problem again, beside program and machine."""
+        ...
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a batch of decisions is worth."""
+
+    value: npt.NDArray[np.int64]
+    """[B] smaller is better; -1: not legal."""
+    reward: npt.NDArray[np.float64]
+    """[B] larger is better, for decisions that are not legal too."""
+    failed: npt.NDArray[np.bool_] | None = None
+    """[B] a measurement failed: there is nothing to learn from it."""
+
+
+class BatchProblem(Problem, Protocol):
+    """A problem that scores many decisions at once."""
+
+    def score(self, decisions: Decision, first: int = 0) -> Scores:
+        """Scores of decisions [B, ...]; `first` numbers the first of them within a run."""
         ...
 
 

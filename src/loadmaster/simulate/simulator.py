@@ -44,7 +44,7 @@ class Simulator:
         # A weak reference: simulators are kept per program and must not keep it alive.
         self._program = weakref.ref(program)
         self.machine = machine
-        self._core = _core.Simulator(_columns(program, machine))
+        self.native = _core.Simulator(_columns(program, machine))
 
     @property
     def program(self) -> Program:
@@ -56,7 +56,7 @@ class Simulator:
     def run(self, plan: Plan) -> Timeline:
         """One plan's Timeline."""
         check_ranges(self.program, self.machine, plan)
-        result = self._core.run(_arrays(plan))
+        result = self.native.run(_arrays(plan))
         fault = result.pop("fault")
         if fault[0]:
             raise explain(fault, self.program, self.machine)
@@ -66,7 +66,7 @@ class Simulator:
         """(total_ps[B], bytes over [B, memories]) of many plans on all cores."""
         for plan in plans:
             check_ranges(self.program, self.machine, plan)
-        total, over, faults = self._core.run_many(
+        total, over, faults = self.native.run_many(
             [_arrays(plan) for plan in plans], threads or cores()
         )
         bad = np.flatnonzero(faults[:, 0])
@@ -82,7 +82,7 @@ class Simulator:
         Entry [b, t] is the memory of root t for its whole life, or -1 for its home; entries of
         inputs and views are ignored. Equal to `run` of `static_plan`, and much faster.
         """
-        return self._core.run_static(
+        return self.native.run_static(
             np.ascontiguousarray(memory, dtype=np.int8), threads or cores()
         )
 

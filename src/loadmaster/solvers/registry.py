@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from importlib import import_module
+from typing import Any
 
 from loadmaster.errors import LoadmasterError, nearest
 from loadmaster.solvers.solver import Solver
@@ -27,6 +29,20 @@ _MAKERS: dict[str, dict[str, str]] = {
         "cp-sat": "loadmaster.solvers.exact.cp_sat:CpSat",
         "omnimalloc": "loadmaster.solvers.exact.omnimalloc:OmniMalloc",
     },
+    "mapping": {
+        "egrl": "loadmaster.solvers.egrl.agent:Egrl",
+        "ea": "loadmaster.solvers.egrl.agent:EvolutionAlone",
+        "pg": "loadmaster.solvers.egrl.agent:GradientAlone",
+        "exact": "loadmaster.solvers.exact.mapping:Exact",
+        "all-slowest": "loadmaster.solvers.heuristic.mapping:AllSlowest",
+        "role-split": "loadmaster.solvers.heuristic.mapping:RoleSplit",
+        "compiler": "loadmaster.solvers.heuristic.mapping:Compiler",
+        "density": "loadmaster.solvers.heuristic.mapping:Density",
+        "greedy-dp": "loadmaster.solvers.search.mapping:GreedyDp",
+        "random": "loadmaster.solvers.search.mapping:RandomMaps",
+        "annealing": "loadmaster.solvers.search.mapping:Annealing",
+        "ageing-evolution": "loadmaster.solvers.search.mapping:AgeingEvolution",
+    },
 }
 """Problem kind -> name -> 'module:class'; modules are imported when used."""
 
@@ -41,8 +57,8 @@ def kinds() -> list[str]:
     return list(_MAKERS)
 
 
-def make_solver(kind: str, name: str) -> Solver:
-    """A solver by name."""
+def make_solver(kind: str, name: str, options: Mapping[str, Any] | None = None) -> Solver:
+    """A solver by name; `options` are keyword arguments of its class."""
     known = _MAKERS.get(kind, {})
     if name not in known:
         raise UnknownSolver(
@@ -51,5 +67,13 @@ def make_solver(kind: str, name: str) -> Solver:
             remedy=f"use one of {', '.join(known)}",
         )
     module, _, attribute = known[name].partition(":")
-    maker: Callable[[], Solver] = getattr(import_module(module), attribute)
-    return maker()
+    maker: Callable[..., Solver] = getattr(import_module(module), attribute)
+    takes = [p for p in inspect.signature(maker).parameters if p not in ("args", "kwargs")]
+    for option in options or {}:
+        if option not in takes:
+            raise UnknownSolver(
+                f"solver '{name}' has no option '{option}'{nearest(option, takes)}",
+                object=option,
+                remedy=f"use {', '.join(takes)}" if takes else "it has none",
+            )
+    return maker(**(options or {}))

@@ -11,12 +11,12 @@ import enum
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from loadmaster.problems.problem import Bound, Decision, Problem
+from loadmaster.problems.problem import BatchProblem, Bound, Decision, Problem, Scores
 
 State = Mapping[str, npt.NDArray[Any]]
 """What a solver needs to go on later: arrays by name (generator state included)."""
@@ -90,6 +90,8 @@ class Meter:
         """Counted over all sessions of a resumed run."""
         self.best: Decision | None = None
         self.best_value: int | None = None
+        self.unpackable = 0
+        """Legal decisions that would have been the best, had they had a plan."""
         self.bound = problem.bound()
         self._started = time.monotonic() - seconds
 
@@ -126,10 +128,28 @@ class Meter:
         """Score one decision and remember it if it is the best; None if it is not legal."""
         self.evaluations += 1
         value = self.problem.evaluate(decision)
-        if value is not None and (self.best_value is None or value < self.best_value):
-            self.best, self.best_value = np.array(decision), value
-            self.observer.improved(self)
+        self._take(decision, -1 if value is None else value)
         return value
+
+    def evaluate_many(self, decisions: Decision) -> Scores:
+        """Score decisions [B, ...] of a `BatchProblem`; those beyond the budget are left out."""
+        left = self.evaluations_left
+        batch = decisions if left is None else decisions[:left]
+        start = self.evaluations
+        scores = cast(BatchProblem, self.problem).score(batch, start)
+        for row, value in enumerate(scores.value.tolist()):
+            self.evaluations = start + row + 1  # so that an improvement is told at its own number
+            self._take(batch[row], value)
+        return scores
+
+    def _take(self, decision: Decision, value: int) -> None:
+        if value < 0 or (self.best_value is not None and value >= self.best_value):
+            return
+        if not self.problem.admits(decision):
+            self.unpackable += 1
+            return
+        self.best, self.best_value = np.array(decision), value
+        self.observer.improved(self)
 
     def restore(self, decision: Decision) -> None:
         """Take up the best of an earlier session; it was counted and reported there."""

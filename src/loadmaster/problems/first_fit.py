@@ -15,13 +15,14 @@ from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import Plan
 from loadmaster.plan.static import HOME, lifetimes, static_plan
 from loadmaster.program.program import PERSISTENT, Program, TensorKind
-from loadmaster.solvers.heuristic.pack import pack
+from loadmaster.problems.pack import pack
 
 
 def first_fit(program: Program, machine: Machine) -> Plan:
     """The whole plan, with offsets: weights from offset 0, activations above them."""
     memory = first_fit_memories(program, machine)
-    return static_plan(program, machine, memory.tolist(), pack(program, machine, memory).tolist())
+    offsets, _ = pack(program, machine, memory)
+    return static_plan(program, machine, memory.tolist(), offsets.tolist())
 
 
 def first_fit_memories(program: Program, machine: Machine) -> npt.NDArray[np.int64]:

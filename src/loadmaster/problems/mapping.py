@@ -1,0 +1,230 @@
+"""`Mapping`: one memory for every activation and every weight, for its whole life (EGRL).
+
+A decision is int8[2N] for N nodes and M memories: entry i is the memory of the activation of node
+i, entry N + i that of its weights; 0 is the fastest memory, M - 1 the slowest. Entries that decide
+nothing (`~live`) are ignored. Its value is the simulated time of one pass; a map that exceeds a
+capacity is not legal. Inputs stay in memory M - 1, which must hold everything.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmaster import _core
+from loadmaster.errors import BadMachine, BadPlan
+from loadmaster.host import cores
+from loadmaster.machine.machine import Machine
+from loadmaster.machine.presets import read_machine
+from loadmaster.plan.check import Violation, check
+from loadmaster.plan.plan import Plan
+from loadmaster.plan.static import HOME, static_plan
+from loadmaster.problems.entries import Entries, find_entries
+from loadmaster.problems.first_fit import first_fit_memories
+from loadmaster.problems.pack import pack
+from loadmaster.problems.problem import Bound, Decision, Scores
+from loadmaster.problems.recorded import recorded_bound
+from loadmaster.program.program import Program
+from loadmaster.program.storage import load
+from loadmaster.simulate.bounds import time_bounds
+from loadmaster.simulate.simulator import Simulator
+from loadmaster.units import show_bytes
+
+Int8 = npt.NDArray[np.int8]
+Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+PACK_SECONDS = 5.0
+
+
+class Mapping:
+    """`invalid`: what a map that does not fit earns: 'penalty' (minus the share of bytes that has
+    to move) or 'repair' (what its rectified form earns). `power` is that of the reward,
+    (compiler's time / time) ** power. `noise` is the standard deviation of a measured time."""
+
+    kind = "mapping"
+    unit = "ps"
+
+    def __init__(
+        self,
+        program: Program,
+        machine: Machine,
+        *,
+        invalid: str = "penalty",
+        power: float = 2.0,
+        noise: float = 0.0,
+        noise_seed: int = 0,
+    ) -> None:
+        if invalid not in ("penalty", "repair"):
+            raise ValueError(f"invalid must be 'penalty' or 'repair', not {invalid!r}")
+        if not 0 <= noise < 1 or not 0 < power <= 16:
+            raise ValueError("noise must be in [0, 1) and power in (0, 16]")
+        self.program, self.machine = program, machine
+        self.invalid, self.power, self.noise, self.noise_seed = invalid, power, noise, noise_seed
+        self.memories = machine.reach[0]
+        """[M] the machine's memories that are decided over, fastest first."""
+        if len(self.memories) < 2:
+            raise BadMachine(f"machine '{machine.name}' gives its device '{machine.devices[0].name}' one memory",
+                             object=machine.name, number=len(self.memories),
+                             remedy="give a machine with two or more, such as nnp-i")  # fmt: skip
+        self.entries: Entries = find_entries(program, machine)
+        # All ops run on the first device; the other devices only carry memories.
+        self._simulator = Simulator(program, replace(machine, devices=machine.devices[:1]))
+        self._core = _core.MapBatch(self._simulator.native, self.entries.columns())
+        self._packed: dict[bytes, Int64 | None] = {}
+        self._check_slowest()
+
+    @property
+    def nodes(self) -> int:
+        """N"""
+        return self.entries.nodes
+
+    @property
+    def slowest(self) -> int:
+        """M - 1"""
+        return len(self.memories) - 1
+
+    @property
+    def live(self) -> npt.NDArray[np.bool_]:
+        """[2N] whether an entry decides anything."""
+        return self.entries.live
+
+    def all_slowest(self) -> Int8:
+        """The map that is always legal."""
+        return np.full(2 * self.nodes, self.slowest, dtype=np.int8)
+
+    def switches(self) -> dict[str, Any]:
+        noise = {"noise": self.noise, "noise_seed": self.noise_seed} if self.noise else {}
+        return {"invalid": self.invalid, "power": self.power, **noise}
+
+    def rectify(self, decisions: Int8, threads: int | None = None) -> tuple[Int64, Float64, Int8]:
+        """(time_ps[B] of the rectified map, epsilon[B], rectified int8[B, 2N]) of maps int8[B, 2N].
+
+        epsilon is the share of the decided bytes that had to move: 0 if the map is legal.
+        """
+        maps = np.ascontiguousarray(decisions, dtype=np.int8)
+        if maps.ndim != 2 or maps.shape[1] != 2 * self.nodes:
+            raise ValueError(f"maps must be [B, {2 * self.nodes}], not {list(maps.shape)}")
+        maps = np.where(self.live, maps, np.int8(self.slowest))
+        rectified = np.empty_like(maps)
+        total, moved = self._core.evaluate(maps, rectified, threads or cores())
+        return total, moved / max(1, int(self.entries.bytes.sum())), rectified
+
+    def score(self, decisions: Decision, first: int = 0) -> Scores:
+        """Values and rewards of maps int8[B, 2N]; `first` is the number of the first evaluation,
+        which noise depends on."""
+        total, epsilon, _ = self.rectify(decisions)
+        legal = (epsilon == 0) | (self.invalid == "repair")
+        measured = self._measured(total, first)
+        return Scores(np.where(legal, measured, -1), self.reward(measured, np.where(legal, 0.0, epsilon)))
+
+    def reward(self, time_ps: Int64, epsilon: Float64) -> Float64:
+        """(compiler's time / time) ** power for maps that fit, minus epsilon for the others."""
+        gain = (self.compiler_ps / np.maximum(time_ps, 1)) ** self.power
+        return np.where(epsilon == 0, gain, -epsilon)
+
+    def _measured(self, total: Int64, first: int) -> Int64:
+        if not self.noise:
+            return total
+        # A generator of its own for each evaluation: batches and threads never matter.
+        z = np.array([np.random.default_rng([self.noise_seed, first + i]).standard_normal()
+                      for i in range(len(total))])  # fmt: skip
+        return np.rint(total * np.maximum(0.5, 1 + self.noise * z)).astype(np.int64)
+
+    def evaluate(self, decision: Decision) -> int | None:
+        """The time without noise; None if the map does not fit."""
+        total, epsilon, _ = self.rectify(np.asarray(decision)[None])
+        return int(total[0]) if epsilon[0] == 0 or self.invalid == "repair" else None
+
+    @cached_property
+    def compiler(self) -> Int8:
+        """The map of first fit, which stands for a chip's own compiler: the normaliser of rewards."""
+        return self.of_tensors(first_fit_memories(self.program, self.machine))
+
+    @cached_property
+    def compiler_ps(self) -> int:
+        """Its time; of its rectified form, should it not fit."""
+        return int(self.rectify(self.compiler[None])[0][0])
+
+    def of_tensors(self, memory: Int64) -> Int8:
+        """A map from a memory per root (the machine's numbers, or HOME)."""
+        decision, position = self.all_slowest(), {m: i for i, m in enumerate(self.memories)}
+        for root in self.entries.piece_root.tolist():
+            if memory[root] != HOME:
+                decision[self.entries.of_tensor[root]] = position[int(memory[root])]
+        return decision
+
+    def tensor_memories(self, decision: Decision) -> Int64:
+        """[T] the machine's memory of each root, HOME where nothing is decided."""
+        entry = self.entries.of_tensor
+        chosen = np.array(self.memories)[np.asarray(decision, dtype=np.int64)[entry]]
+        return np.where(entry >= 0, chosen, HOME).astype(np.int64)
+
+    def admits(self, decision: Decision) -> bool:
+        """Whether offsets can be found for a legal map (nearly always, and at once)."""
+        return self._offsets(self._legal(decision)) is not None
+
+    def plan(self, decision: Decision) -> Plan:
+        legal = self._legal(decision)
+        offsets = self._offsets(legal)
+        if offsets is None:
+            raise BadPlan(f"no offsets were found for a map of '{self.program.name}'", object=self.program.name,
+                          number=PACK_SECONDS, remedy="use another map")  # fmt: skip
+        memory = self.tensor_memories(legal)
+        return static_plan(self.program, self.machine, memory.tolist(), offsets.tolist())
+
+    def decision(self, plan: Plan) -> Decision:
+        memory = np.full(self.program.n_tensors, HOME, dtype=np.int64)
+        for row in plan.residency_rows:
+            memory[row.tensor] = row.memory
+        return self.of_tensors(memory)
+
+    def violations(self, plan: Plan) -> list[Violation]:
+        return check(self.program, self.machine, plan)
+
+    def bound(self) -> Bound:
+        """The best recorded one, else every access in the memory that suits it best."""
+        known = recorded_bound(self.program, self.machine)
+        return known or Bound(time_bounds(self.program, self._simulator.machine).together,
+                              "every op alone, capacities left out")  # fmt: skip
+
+    def save(self, folder: Path) -> None:
+        about = {"invalid": self.invalid, "power": self.power, "noise": self.noise,
+                 "noise_seed": self.noise_seed}  # fmt: skip
+        (folder / "problem.json").write_text(json.dumps(about), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> Mapping:
+        """What `save` wrote."""
+        about = json.loads((folder / "problem.json").read_text(encoding="utf-8"))
+        return cls(load(folder / "program.npz"), read_machine(folder / "machine.toml"), **about)
+
+    def _legal(self, decision: Decision) -> Int8:
+        return self.rectify(np.asarray(decision)[None])[2][0]
+
+    def _offsets(self, legal: Int8) -> Int64 | None:
+        key = legal.tobytes()
+        if key not in self._packed:
+            if len(self._packed) > 64:
+                self._packed.clear()
+            memory = self.tensor_memories(legal)
+            offsets, fits = pack(self.program, self.machine, memory, PACK_SECONDS)
+            self._packed[key] = offsets if fits else None
+        return self._packed[key]
+
+    def _check_slowest(self) -> None:
+        everything = np.full((1, self.program.n_tensors), HOME, dtype=np.int8)
+        _, peak = self._simulator.run_static(everything)
+        memory = self.machine.memories[self.memories[-1]]
+        needed = int(peak[0, self.memories[-1]])
+        if needed > memory.capacity:
+            raise BadMachine(
+                f"memory '{memory.name}' of machine '{self.machine.name}' must hold all of "
+                f"'{self.program.name}' and has {show_bytes(memory.capacity)}",
+                object=memory.name, number=needed,
+                remedy=f"raise its capacity to {needed:,} bytes")  # fmt: skip

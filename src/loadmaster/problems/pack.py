@@ -1,0 +1,72 @@
+"""Offsets for tensors that stay in one memory: weights and state from 0, the others above them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmaster import _core
+from loadmaster.host import cores
+from loadmaster.machine.machine import Machine
+from loadmaster.plan.plan import NO_OFFSET
+from loadmaster.plan.static import lifetimes
+from loadmaster.program.program import PERSISTENT, Program
+from loadmaster.simulate.simulator import places
+
+Int64 = npt.NDArray[np.int64]
+
+
+def pack(
+    program: Program, machine: Machine, memory: Int64, seconds: float = 5.0
+) -> tuple[Int64, bool]:
+    """[T] an offset for each root with a memory, and whether everything fits.
+
+    Largest first, each at the lowest free offset; where that exceeds a capacity, the exact search.
+    """
+    first, last = lifetimes(program)
+    kept = np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])
+    place = places(program)
+    here = np.flatnonzero((memory >= 0) & (last >= first))
+    begin = np.full(program.n_tensors, program.n_ops, dtype=np.int64)
+    end, bytes_ = np.zeros_like(begin), np.zeros_like(begin)
+    always = np.zeros(program.n_tensors, dtype=np.bool_)
+    # Tensors that share a place have one offset.
+    np.minimum.at(begin, place[here], first[here])
+    np.maximum.at(end, place[here], last[here])
+    np.maximum.at(bytes_, place[here], program.storage_bytes[here])
+    np.logical_or.at(always, place[here], kept[here])
+    offset, fits = np.full(program.n_tensors, NO_OFFSET, dtype=np.int64), True
+    for number, there in enumerate(machine.memories):
+        held = np.unique(place[here[memory[here] == number]])
+        size = -(-bytes_[held] // there.alignment) * there.alignment
+        fixed = held[always[held]]
+        ends = np.cumsum(size[always[held]])
+        offset[fixed] = ends - size[always[held]]
+        base = int(ends[-1]) if len(ends) else 0
+        floating, loose = held[~always[held]], size[~always[held]]
+        if len(floating):
+            found, inside = _placed(begin[floating], end[floating] + 1, loose,
+                                    there.capacity - base, seconds)  # fmt: skip
+            offset[floating] = base + found
+            fits = fits and inside
+        fits = fits and base <= there.capacity
+    offset[here] = offset[place[here]]
+    return np.where((memory >= 0) & (last >= first), offset, NO_OFFSET), fits
+
+
+def _placed(
+    lower: Int64, upper: Int64, size: Int64, capacity: int, seconds: float
+) -> tuple[Int64, bool]:
+    count = len(size)
+    buffers = _core.Buffers(
+        lower, upper, size, np.ones(count, dtype=np.int64), np.full(count, -1, dtype=np.int64),
+        np.full(count, -1, dtype=np.int64), np.empty((0, 5), dtype=np.int64),
+        np.empty((0, 2), dtype=np.int32),
+    )  # fmt: skip
+    offsets = buffers.place(np.lexsort((lower, -size)).astype(np.int32))
+    height = int((offsets + size).max())
+    if height <= capacity or capacity <= 0:
+        return offsets, height <= capacity
+    options = {"threads": cores(), "seed": 0}
+    _, exact, *_ = buffers.fit(capacity, options, _core.Stop(seconds, -1))
+    return (exact, True) if len(exact) else (offsets, False)

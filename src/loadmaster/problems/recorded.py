@@ -1,0 +1,33 @@
+"""Lower bounds of Mapping problems that were proven once, with the solver that proved them.
+
+`recorded_bounds.json` is written by `benchmarks/record_bounds.py`; a bound counts only for the
+very same program, machine and cost model.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+from loadmaster.machine.machine import Machine
+from loadmaster.problems.problem import COST_MODEL, Bound
+from loadmaster.program.program import Program
+
+
+def bound_key(program: Program, machine: Machine) -> str:
+    """What a recorded bound is about."""
+    return f"{COST_MODEL}/{program.hash}/{machine.hash}"
+
+
+def recorded_bound(program: Program, machine: Machine) -> Bound | None:
+    """The bound on record, if there is one."""
+    row = _table().get(bound_key(program, machine))
+    return None if row is None else Bound(int(row["bound"]), f"{row['method']}, on record")
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[str, Any]:
+    file = resources.files("loadmaster.problems") / "recorded_bounds.json"
+    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
