@@ -80,6 +80,9 @@ class Toy:
         offsets = {row.tensor: row.offset for row in plan.residency_rows}
         return np.array([offsets[root] for root in self.roots.tolist()], dtype=np.int64)
 
+    def admits(self, decision: Decision) -> bool:
+        return True
+
     def violations(self, plan: Plan) -> list[Violation]:
         return check(self.program, self.machine, plan)
 
