@@ -15,7 +15,7 @@ from typing import Any
 
 from loadmaster import __version__, _core
 
-_PACKAGES = ("numpy", "jax", "ortools", "omnimalloc")
+_PACKAGES = ("numpy", "jax", "equinox", "optax", "ortools", "omnimalloc")
 _ROOTED = re.compile(r"(/|~|\\\\|[A-Za-z]:[\\/])")
 
 

@@ -15,7 +15,11 @@ from typing import Any
 
 from loadmaster.errors import LoadmasterError, nearest
 
-SUITES = {"simulate": "loadmaster.bench.simulate", "allocation": "loadmaster.bench.allocation"}
+SUITES = {
+    "simulate": "loadmaster.bench.simulate",
+    "allocation": "loadmaster.bench.allocation",
+    "mapping": "loadmaster.bench.mapping",
+}
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from loadmaster.cli.answer import Answer, Table
 from loadmaster.cli.progress import say
+from loadmaster.units import show_time
+
+if TYPE_CHECKING:
+    from loadmaster.bench import Row
 
 
 def command(
-    suite: Annotated[str, typer.Argument(metavar="SUITE", help="simulate or allocation")],
+    suite: Annotated[str, typer.Argument(metavar="SUITE", help="simulate, allocation or mapping")],
     quick: Annotated[bool, typer.Option("--quick", help="End within a minute.")] = False,
     case: Annotated[
         list[str] | None, typer.Option(metavar="CASE", help="Only these cases; * stands for any.")
@@ -36,10 +40,11 @@ def command(
     options = Options(quick, tuple(case or ()), seeds, tuple(solver or ()), data)
     rows = []
     for row in run_suite(suite, options):
-        say(f"{row.case}: {row.value:.4g} {row.unit} ({row.status})")
+        by = f" {row.solver}" if row.solver else ""
+        say(f"{row.case}{by}: {_value(row)} ({row.status})")
         rows.append(row)
     cells = [
-        (row.case, row.solver or row.machine or "–", str(row.seed), f"{row.value:.7g} {row.unit}",
+        (row.case, row.solver or row.machine or "–", str(row.seed), _value(row),
          row.goal if row.gap is None else f"{row.gap:.2%}", f"{row.evaluations:,}",
          f"{row.seconds:.3f}", row.status)
         for row in rows
@@ -59,3 +64,9 @@ def command(
         [Table(columns, cells)],
         more={"suite": suite, "versions": versions(), "host": {**host(), "load": load()}},
     )
+
+
+def _value(row: Row) -> str:
+    if row.unit == "ps":
+        return show_time(round(row.value)) if row.value >= 0 else "–"
+    return f"{row.value:.7g} {row.unit}"

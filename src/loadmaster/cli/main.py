@@ -46,6 +46,10 @@ COMMANDS = {
     "compare": ("compare", "two runs or plans side by side, and what changed"),
     "replay": ("replay", "check and score every plan of a run again"),
     "validate": ("replay", "the same as replay"),
+    "plan": ("plan", "a memory for every tensor of a model, by a learned agent or with a proof"),
+    "train": ("train", "train an agent's policy on models, to start from elsewhere"),
+    "transfer": ("transfer", "what a trained policy decides at once for other models"),
+    "figures": ("figures", "pictures of mapping runs: learning curves, maps, room"),
     "allocate": ("allocate", "offsets for buffers: fit a capacity, or the least one"),
     "bench": ("bench", "run a suite of measurements"),
 }

@@ -1,8 +1,12 @@
-"""Machines by name: the presets in this folder, their variants, TOML files and `arena:SIZE`."""
+"""Machines by name: the presets in this folder, their variants, TOML files and `arena:SIZE`.
+
+`nnp-i:sram=2MiB` is a preset with another capacity.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from importlib import resources
@@ -44,9 +48,13 @@ def preset_text(name: str) -> str:
 
 @lru_cache(maxsize=64)
 def load_machine(name: str) -> Machine:
-    """A preset, a variant of one ('p100x4-bus'), a TOML file or 'arena:256KiB'."""
+    """A preset, a variant of one ('p100x4-bus'), one with another capacity ('h200:hbm=2GiB'), a
+    TOML file or 'arena:256KiB'."""
     if name.startswith("arena:"):
         return _arena(name)
+    preset, colon, sizes = name.partition(":")
+    if colon and preset in preset_names():
+        return with_capacities(load_machine(preset), sizes.split(","))
     if name in preset_names():
         return parse_machine(preset_text(name), name, preset_text)
     stem, _, suffix = name.rpartition("-")
@@ -77,6 +85,18 @@ def read_machine(path: Path) -> Machine:
             f"machine '{path}' can't be read: {reason}", object=str(path), remedy="check the path"
         ) from None
     return parse_machine(text, str(path), find_base)
+
+
+def with_capacities(machine: Machine, sizes: Sequence[str]) -> Machine:
+    """The machine with other capacities, each written 'sram=2MiB'; its name tells them."""
+    for text in sizes:
+        memory, _, size = text.partition("=")
+        try:
+            capacity = parse_bytes(size, f"the capacity of '{memory}'")
+        except ValueError as error:
+            raise BadMachine(f"{error}", object=memory, number=size, remedy="write sram=2MiB") from None
+        machine = machine.with_capacity(memory, capacity)
+    return replace(machine, name=f"{machine.name}:{','.join(sizes)}") if sizes else machine
 
 
 def _variant(machine: Machine, suffix: str) -> Machine:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import BEFORE, NO_OFFSET, Plan, Residency
-from loadmaster.program.program import PERSISTENT, Program, TensorKind
+from loadmaster.program.program import PERSISTENT, Program, TensorKind, TieKind
 
 HOME = -1
 """As a memory: undecided, so its home."""
@@ -37,14 +37,35 @@ def lifetimes(program: Program) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.i
     return first, last
 
 
+def lifetimes_in_loops(
+    program: Program,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """`lifetimes`, and what a loop carries stays to the loop's last op: the next iteration finds
+    it there."""
+    first, last = lifetimes(program)
+    carried = np.flatnonzero(program.tie_kind == TieKind.CARRIED)
+    if len(carried):
+        end = np.full(program.n_loops + 1, -1, dtype=np.int64)  # the last one: outside every loop
+        np.maximum.at(end, program.op_loop, np.arange(program.n_ops))
+        for loop in range(program.n_loops - 1, -1, -1):  # parents come before their loops
+            end[program.loop_parent[loop]] = max(end[program.loop_parent[loop]], end[loop])
+        for tensors in (program.tie_source, program.tie_target):
+            root = program.tensor_alias[tensors[carried]]
+            used = last[root] >= first[root]
+            np.maximum.at(last, root[used], end[program.tie_at[carried[used]]])
+    return first, last
+
+
 def static_plan(
-    program: Program, machine: Machine, memory: Sequence[int], offset: Sequence[int] | None = None
-) -> Plan:
+    program: Program, machine: Machine, memory: Sequence[int], offset: Sequence[int] | None = None,
+    *, in_loops: bool = False,
+) -> Plan:  # fmt: skip
     """The plan that keeps root t in `memory[t]` (or at home) for its whole life, in program order.
 
-    Weights and state are in place before the program starts. Inputs stay at home.
+    Weights and state are in place before the program starts. Inputs stay at home. `in_loops`: lives
+    are those of `lifetimes_in_loops`, which the checker wants of what a loop carries.
     """
-    first, last = lifetimes(program)
+    first, last = lifetimes_in_loops(program) if in_loops else lifetimes(program)
     rows = []
     for tensor in np.flatnonzero(np.asarray(memory) >= 0).tolist():
         kind = program.tensor_kind[tensor]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.machine.machine import Machine
-from loadmaster.plan.static import lifetimes
+from loadmaster.plan.static import lifetimes_in_loops
 from loadmaster.program.program import PERSISTENT, Program, TensorKind
 from loadmaster.simulate.simulator import places
 
@@ -72,8 +72,9 @@ def find_entries(program: Program, machine: Machine) -> Entries:
     node_op = np.flatnonzero(~program.op_view).astype(np.int32)
     n = len(node_op)
     node_of = np.cumsum(~program.op_view) - 1  # [ops]
-    first, last = lifetimes(program)
-    roots = np.flatnonzero((program.tensor_alias == np.arange(program.n_tensors)) & (last >= first))
+    first, last = lifetimes_in_loops(program)
+    is_root = program.tensor_alias == np.arange(program.n_tensors)
+    roots = np.flatnonzero(is_root & (last >= first))
     kept = np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])
     place = places(program)
     entry_of = np.full(program.n_tensors, -1, dtype=np.int32)
@@ -83,14 +84,19 @@ def find_entries(program: Program, machine: Machine) -> Entries:
         n + node_of[np.minimum(reader[roots], program.n_ops - 1)],
         node_of[program.producer[roots]],
     )
-    stays = (program.tensor_kind == TensorKind.INPUT) | ~program.tensor_fast | (kept & (reader >= program.n_ops))
-    # One place, one decision: a member that must stay at home keeps all of them there.
+    stays = (
+        (program.tensor_kind == TensorKind.INPUT)
+        | ~program.tensor_fast
+        | (kept & (reader >= program.n_ops))
+    )
+    # One place, one decision: a member that must stay at home keeps all of them there, even one
+    # that nobody touches (an input that a loop starts with).
     decided, by_place = np.full(program.n_tensors, -1, dtype=np.int32), place[roots]
     for root in roots[::-1]:
         decided[place[root]] = entry_of[root]  # the smallest comes last and stays
     for root in roots[kept[roots]][::-1]:
         decided[place[root]] = entry_of[root]  # but weights come before results written over them
-    decided[place[roots[stays[roots]]]] = -1
+    decided[place[is_root & stays]] = -1
     of_tensor = np.full(program.n_tensors, -1, dtype=np.int32)
     of_tensor[roots] = decided[by_place]
 

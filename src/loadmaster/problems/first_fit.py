@@ -13,22 +13,22 @@ import numpy.typing as npt
 
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import Plan
-from loadmaster.plan.static import HOME, lifetimes, static_plan
-from loadmaster.program.program import PERSISTENT, Program, TensorKind
+from loadmaster.plan.static import HOME, lifetimes_in_loops, static_plan
 from loadmaster.problems.pack import pack
+from loadmaster.program.program import PERSISTENT, Program, TensorKind
 
 
 def first_fit(program: Program, machine: Machine) -> Plan:
     """The whole plan, with offsets: weights from offset 0, activations above them."""
     memory = first_fit_memories(program, machine)
     offsets, _ = pack(program, machine, memory)
-    return static_plan(program, machine, memory.tolist(), offsets.tolist())
+    return static_plan(program, machine, memory.tolist(), offsets.tolist(), in_loops=True)
 
 
 def first_fit_memories(program: Program, machine: Machine) -> npt.NDArray[np.int64]:
     """[T] the memory of each root on the machine's first device, or HOME where it is not decided."""
     memories = machine.reach[0]
-    first, last = lifetimes(program)
+    first, last = lifetimes_in_loops(program)
     live = np.zeros((len(machine.memories), program.n_ops), dtype=np.int64)
     chosen = np.full(program.n_tensors, HOME, dtype=np.int64)
     # Inputs are not decided: they live in the slowest memory and count there.
@@ -37,7 +37,7 @@ def first_fit_memories(program: Program, machine: Machine) -> npt.NDArray[np.int
     given = program.tensor_kind == TensorKind.INPUT
     by_producer = roots[np.argsort(program.producer[roots], kind="stable")]
     by_reader = roots[np.argsort(_first_reader(program)[roots], kind="stable")]
-    sparse = _sparse(program) & kept
+    sparse = sparse_tables(program)
     order = [*by_producer[given[by_producer]], *by_producer[~kept[by_producer] & ~given[by_producer]],
              *by_reader[kept[by_reader]]]  # fmt: skip
     for tensor in order:
@@ -62,9 +62,11 @@ def _first_reader(program: Program) -> npt.NDArray[np.int64]:
     return reader
 
 
-def _sparse(program: Program) -> npt.NDArray[np.bool_]:
+def sparse_tables(program: Program) -> npt.NDArray[np.bool_]:
+    """[T] weights and state of which no access reads half."""
     read = np.zeros(program.n_tensors, dtype=np.int64)
     np.maximum.at(read, program.tensor_alias[program.read_tensor], program.read_bytes)
     viewed = np.zeros(program.n_tensors, dtype=np.bool_)  # a view's readers read the root
     viewed[program.tensor_alias[program.tensor_alias != np.arange(program.n_tensors)]] = True
-    return (2 * read < program.storage_bytes) & ~viewed
+    kept = np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])
+    return kept & (2 * read < program.storage_bytes) & ~viewed

@@ -25,6 +25,7 @@ from loadmaster.machine.presets import read_machine
 from loadmaster.plan.check import Violation, check
 from loadmaster.plan.plan import Plan
 from loadmaster.plan.static import HOME, static_plan
+from loadmaster.problems.champion import Leaders
 from loadmaster.problems.entries import Entries, find_entries
 from loadmaster.problems.first_fit import first_fit_memories
 from loadmaster.problems.pack import pack
@@ -45,7 +46,8 @@ PACK_SECONDS = 5.0
 class Mapping:
     """`invalid`: what a map that does not fit earns: 'penalty' (minus the share of bytes that has
     to move) or 'repair' (what its rectified form earns). `power` is that of the reward,
-    (compiler's time / time) ** power. `noise` is the standard deviation of a measured time."""
+    (compiler's time / time) ** power. `noise` is the standard deviation of a measured time: with it
+    values are not repeatable, have no bound, and `remeasure(problem)` names the champion."""
 
     kind = "mapping"
     unit = "ps"
@@ -75,9 +77,17 @@ class Mapping:
         self.entries: Entries = find_entries(program, machine)
         # All ops run on the first device; the other devices only carry memories.
         self._simulator = Simulator(program, replace(machine, devices=machine.devices[:1]))
+        self._simulator.run(Plan())  # refuses a program with an op that the device can't run
         self._core = _core.MapBatch(self._simulator.native, self.entries.columns())
         self._packed: dict[bytes, Int64 | None] = {}
+        self.leaders = Leaders()
+        """The best distinct maps, kept where values are not repeatable."""
         self._check_slowest()
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a map has the same value at every evaluation."""
+        return not self.noise
 
     @property
     def nodes(self) -> int:
@@ -118,9 +128,11 @@ class Mapping:
     def score(self, decisions: Decision, first: int = 0) -> Scores:
         """Values and rewards of maps int8[B, 2N]; `first` is the number of the first evaluation,
         which noise depends on."""
-        total, epsilon, _ = self.rectify(decisions)
+        total, epsilon, rectified = self.rectify(decisions)
         legal = (epsilon == 0) | (self.invalid == "repair")
         measured = self._measured(total, first)
+        for row in np.flatnonzero(legal).tolist() if self.noise else ():
+            self.leaders.add(rectified[row], int(measured[row]))
         return Scores(np.where(legal, measured, -1), self.reward(measured, np.where(legal, 0.0, epsilon)))
 
     def reward(self, time_ps: Int64, epsilon: Float64) -> Float64:
@@ -135,6 +147,20 @@ class Mapping:
         z = np.array([np.random.default_rng([self.noise_seed, first + i]).standard_normal()
                       for i in range(len(total))])  # fmt: skip
         return np.rint(total * np.maximum(0.5, 1 + self.noise * z)).astype(np.int64)
+
+    def sample(self, decision: Decision | None, number: int) -> int:
+        """One measured time, of the compiler's map if None: what `remeasure` asks for."""
+        chosen = self.compiler if decision is None else np.asarray(decision)
+        return int(self._measured(self.rectify(chosen[None])[0], number)[0])
+
+    def simulated_ps(self, decision: Decision) -> int:
+        """The time without noise, of the rectified map should this one not fit."""
+        return int(self.rectify(np.asarray(decision)[None])[0][0])
+
+    def recall(self, decision: Decision, value: int) -> None:
+        """An earlier session had this value."""
+        if not self.repeatable:
+            self.leaders.add(self._legal(decision), value)
 
     def evaluate(self, decision: Decision) -> int | None:
         """The time without noise; None if the map does not fit."""
@@ -159,11 +185,17 @@ class Mapping:
                 decision[self.entries.of_tensor[root]] = position[int(memory[root])]
         return decision
 
+    def times(self, decisions: Int8) -> Int64:
+        """[B] the times of maps int8[B, 2N] as they are, whether they fit or not."""
+        return self._simulator.run_static(self.tensor_memories(decisions).astype(np.int8))[0]
+
     def tensor_memories(self, decision: Decision) -> Int64:
-        """[T] the machine's memory of each root, HOME where nothing is decided."""
-        entry = self.entries.of_tensor
-        chosen = np.array(self.memories)[np.asarray(decision, dtype=np.int64)[entry]]
-        return np.where(entry >= 0, chosen, HOME).astype(np.int64)
+        """[..., T] the machine's memory of each root, HOME where nothing is decided."""
+        decided = np.flatnonzero(self.entries.of_tensor >= 0)
+        maps = np.asarray(decision, dtype=np.int64)
+        memory = np.full((*maps.shape[:-1], self.program.n_tensors), HOME, dtype=np.int64)
+        memory[..., decided] = np.array(self.memories)[maps[..., self.entries.of_tensor[decided]]]
+        return memory
 
     def admits(self, decision: Decision) -> bool:
         """Whether offsets can be found for a legal map (nearly always, and at once)."""
@@ -176,7 +208,9 @@ class Mapping:
             raise BadPlan(f"no offsets were found for a map of '{self.program.name}'", object=self.program.name,
                           number=PACK_SECONDS, remedy="use another map")  # fmt: skip
         memory = self.tensor_memories(legal)
-        return static_plan(self.program, self.machine, memory.tolist(), offsets.tolist())
+        return static_plan(
+            self.program, self.machine, memory.tolist(), offsets.tolist(), in_loops=True
+        )
 
     def decision(self, plan: Plan) -> Decision:
         memory = np.full(self.program.n_tensors, HOME, dtype=np.int64)
@@ -189,6 +223,8 @@ class Mapping:
 
     def bound(self) -> Bound:
         """The best recorded one, else every access in the memory that suits it best."""
+        if not self.repeatable:
+            return Bound(0, "none: noisy values")
         known = recorded_bound(self.program, self.machine)
         return known or Bound(time_bounds(self.program, self._simulator.machine).together,
                               "every op alone, capacities left out")  # fmt: skip
@@ -202,10 +238,15 @@ class Mapping:
     def load(cls, folder: Path) -> Mapping:
         """What `save` wrote."""
         about = json.loads((folder / "problem.json").read_text(encoding="utf-8"))
+        if "measured" in about:
+            from loadmaster.problems.measured import measured_again
+
+            return measured_again(folder, about)
         return cls(load(folder / "program.npz"), read_machine(folder / "machine.toml"), **about)
 
     def _legal(self, decision: Decision) -> Int8:
-        return self.rectify(np.asarray(decision)[None])[2][0]
+        legal: Int8 = self.rectify(np.asarray(decision)[None])[2][0]
+        return legal
 
     def _offsets(self, legal: Int8) -> Int64 | None:
         key = legal.tobytes()

@@ -9,7 +9,7 @@ from loadmaster import _core
 from loadmaster.host import cores
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import NO_OFFSET
-from loadmaster.plan.static import lifetimes
+from loadmaster.plan.static import lifetimes_in_loops
 from loadmaster.program.program import PERSISTENT, Program
 from loadmaster.simulate.simulator import places
 
@@ -23,7 +23,7 @@ def pack(
 
     Largest first, each at the lowest free offset; where that exceeds a capacity, the exact search.
     """
-    first, last = lifetimes(program)
+    first, last = lifetimes_in_loops(program)
     kept = np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])
     place = places(program)
     here = np.flatnonzero((memory >= 0) & (last >= first))

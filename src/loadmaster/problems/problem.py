@@ -98,6 +98,29 @@ class BatchProblem(Problem, Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Note:
+    """What a measurement was, for the log of a run."""
+
+    evaluation: int
+    what: str
+    """'map' or 'baseline'"""
+    seconds: tuple[float, ...]
+    """Every value that was measured."""
+    message: str | None = None
+    """Why it failed, or what is odd about it."""
+
+
+def repeatable(problem: Problem) -> bool:
+    """Whether a decision has the same value at every evaluation.
+
+    A problem that measures says `repeatable = False`: its values are taken as they were measured
+    (a run's log is not held to new ones), and nothing is proved about them. It may have
+    `recall(decision, value)`, told of what an earlier session measured, and `take_notes()`.
+    """
+    return bool(getattr(problem, "repeatable", True))
+
+
 def keys(problem: Problem) -> dict[str, Any]:
     """Results are compared only where all of these are equal."""
     return {

@@ -27,6 +27,11 @@ def recorded_bound(program: Program, machine: Machine) -> Bound | None:
     return None if row is None else Bound(int(row["bound"]), f"{row['method']}, on record")
 
 
+def recorded_row(program: Program, machine: Machine) -> dict[str, Any] | None:
+    """The whole record: 'bound', 'best' (the value of the best map known), 'proven', 'method'."""
+    return _table().get(bound_key(program, machine))
+
+
 @lru_cache(maxsize=1)
 def _table() -> dict[str, Any]:
     file = resources.files("loadmaster.problems") / "recorded_bounds.json"

@@ -9,7 +9,7 @@ from typing import Any
 
 from loadmaster.errors import BadPlan
 from loadmaster.plan import load_plan
-from loadmaster.problems.problem import Problem
+from loadmaster.problems.problem import Problem, repeatable
 from loadmaster.problems.registry import load_problem
 from loadmaster.runs.folder import RunFolder, plain_file
 from loadmaster.runs.history import History, gap_of
@@ -53,6 +53,8 @@ def read_side(path: Path) -> Side:
     problem = load_problem(home.path)
     side = Side(path, home.about["keys"], document, problem=problem)
     _score(side, problem)
+    if not repeatable(problem):
+        side.value = _logged(home, path, problem)
     return side
 
 
@@ -110,7 +112,16 @@ def _score(side: Side, problem: Problem) -> None:
     if violations:
         raise BadPlan(f"plan '{side.path}' is not sound: {violations[0]}", object=str(side.path),
                       number=len(violations), remedy="see 'loadmaster check'")  # fmt: skip
-    side.value, side.bound = problem.evaluate(problem.decision(plan)), problem.bound().value
+    side.bound = problem.bound().value
+    if repeatable(problem):  # else it would have to be measured, by a command out of the folder
+        side.value = problem.evaluate(problem.decision(plan))
+
+
+def _logged(home: RunFolder, path: Path, problem: Problem) -> int | None:
+    """What a run's log says of a plan."""
+    plan = load_plan(path, problem.program, problem.machine).hash
+    lines = History(home.read_log().lines).improvements
+    return next((int(line["value"]) for line in lines if line["plan"] == plan), None)
 
 
 def _document(path: Path) -> dict[str, Any]:

@@ -43,6 +43,7 @@ _EVENTS: dict[str, dict[str, str]] = {
                 "checked": "yes or no"},
     "progress": {"best": "whole?", "bound": "whole?", "gap": "number?", "evals_per_s": "number?",
                  "metrics": "object"},
+    "measure": {"evaluation": "count", "what": "text", "seconds": "list", "message": "text?"},
     "error": {"what": "text", "plan": "hash?", "message": "text"},
     "checkpoint": {"path": "path", "sha256": "hash", "verdict": "text"},
     "export": {"path": "text", "sha256": "hash", "verdict": "text"},
@@ -120,6 +121,8 @@ def _holds(value: Any, kind: str) -> bool:
             return isinstance(value, str)
         case "object":
             return isinstance(value, dict)
+        case "list":
+            return isinstance(value, list) and all(_holds(item, "number") for item in value)
         case "yes or no":
             return isinstance(value, bool)
         case "hash":

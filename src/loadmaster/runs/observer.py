@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from loadmaster.plan.plan import Plan
-from loadmaster.problems.problem import Bound, Decision, Problem
+from loadmaster.problems.problem import Bound, Decision, Note, Problem
 from loadmaster.runs.checkpoint import write_checkpoint
 from loadmaster.runs.folder import RunFolder
 from loadmaster.runs.history import gap_of
@@ -141,6 +141,10 @@ class RunObserver(Observer):
         self.refused.append(message)
         self.write(meter, "error", what="violations", plan=plan.hash, message=message)
 
+    def noted(self, meter: Meter, note: Note) -> None:
+        self.write(meter, "measure", evaluation=note.evaluation, what=note.what,
+                   seconds=list(note.seconds), message=note.message)  # fmt: skip
+
     def bounded(self, meter: Meter) -> None:
         with self._lock:
             if self.bound is None or meter.bound.value > self.bound.value:
@@ -167,9 +171,13 @@ class RunObserver(Observer):
         if self._display is not None:
             self._display.show(standing)
 
+    def wants_checkpoint(self, meter: Meter) -> bool:
+        due = time.monotonic() >= self._checkpoint_after or meter.exhausted
+        return self.run is not None and due
+
     def checkpoint(self, meter: Meter, state: State) -> None:
         now = time.monotonic()
-        if self.run is None or (now < self._checkpoint_after and not meter.exhausted):
+        if not self.wants_checkpoint(meter):
             return
         self.settle(meter)
         with self._whole():

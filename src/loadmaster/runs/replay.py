@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.plan import Plan, load_plan
-from loadmaster.problems.problem import COST_MODEL, Problem
+from loadmaster.problems.problem import COST_MODEL, Problem, repeatable
 from loadmaster.problems.registry import load_problem
 from loadmaster.runs.folder import RunFolder, plain_file
 from loadmaster.runs.history import History, contradictions
@@ -57,6 +57,8 @@ def replay(run: RunFolder, *, tolerance: float = 0.0, only: str | None = None) -
     made_by = run.about["keys"].get("cost_model")
     if made_by != COST_MODEL:
         found.warnings.append(f"values were made by cost model '{made_by}', this is '{COST_MODEL}'")
+    if not repeatable(problem):
+        found.warnings.append("values were measured: plans are checked, nothing is measured again")
     if text.torn:
         found.warnings.append("the last line of the log is torn and was left out")
     plans: dict[str, Plan | str] = {}
@@ -87,7 +89,8 @@ def _rescored(run: RunFolder, problem: Problem, line: Line, plans: dict[str, Pla
     if isinstance(plan, str):
         return Claim(where, line["event"], name, claimed, None, plan)
     violations = problem.violations(plan)
-    now = problem.evaluate(problem.decision(plan))
+    # Measured values are taken as they are; and a folder's command is not run on its word.
+    now = problem.evaluate(problem.decision(plan)) if repeatable(problem) else claimed
     fault = None
     if violations:
         fault = f"the checker refuses the plan: {violations[0]}"

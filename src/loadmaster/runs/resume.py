@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.host import command_line, host, versions
-from loadmaster.problems.problem import Problem, keys
+from loadmaster.problems.problem import Problem, keys, repeatable
 from loadmaster.runs.checkpoint import clear_leftovers, last_good
 from loadmaster.runs.folder import RunFolder, utc
 from loadmaster.runs.history import History
 from loadmaster.runs.log import BadRun
 from loadmaster.runs.observer import Best, RunObserver
 from loadmaster.solvers.solver import Budget, Meter, Solver, State
+
+RECALLED = 5
 
 
 def describe(
@@ -94,6 +96,7 @@ def begin(
         checkpoint, warnings = last_good(run, identity(about), history.lines)
         observer.best = _stored_best(run, problem, history)
         observer.bound = history.bound
+        _recall(run, problem, history)
     evaluations = 0 if checkpoint is None else checkpoint.evaluations
     if history.optimal:  # nothing is left to do
         evaluations = max(line["evals"] for line in history.lines if line["event"] in ("improve", "bound"))  # fmt: skip
@@ -101,7 +104,7 @@ def begin(
     if checkpoint is not None:
         meter.bound = checkpoint.bound
         if checkpoint.best is not None:
-            meter.restore(checkpoint.best)
+            meter.restore(checkpoint.best, checkpoint.best_value)
         if meter.best_value != checkpoint.best_value:
             raise BadRun(f"{checkpoint.path} claims {checkpoint.best_value}, and its decision is "
                          f"worth {meter.best_value}", object=checkpoint.path,
@@ -118,10 +121,20 @@ def _stored_best(run: RunFolder, problem: Problem, history: History) -> Best | N
         return None
     plan = run.load_plan(history.best["plan"], problem)
     decision = problem.decision(plan)
-    violations, value = problem.violations(plan), problem.evaluate(decision)
+    violations = problem.violations(plan)
+    value = problem.evaluate(decision) if repeatable(problem) else history.value
     if violations or value != history.value:
         raise BadRun(f"run '{run.name}' claims {history.value} for its best plan, and now it is "
                      f"{violations[0] if violations else value}", object=run.name,
                      number=history.value, remedy="see 'loadmaster replay'")  # fmt: skip
     run.set_best(plan.hash)
     return Best(decision, value, plan)
+
+
+def _recall(run: RunFolder, problem: Problem, history: History) -> None:
+    """Remind a problem that measures of the latest improvements: they stay candidates."""
+    recall = getattr(problem, "recall", None)
+    if recall is None:
+        return
+    for line in history.improvements[-RECALLED:]:
+        recall(problem.decision(run.load_plan(line["plan"], problem)), line["value"])

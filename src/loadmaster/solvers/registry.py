@@ -30,6 +30,7 @@ _MAKERS: dict[str, dict[str, str]] = {
         "omnimalloc": "loadmaster.solvers.exact.omnimalloc:OmniMalloc",
     },
     "mapping": {
+        "auto": "loadmaster.solvers.mapping:Auto",
         "egrl": "loadmaster.solvers.egrl.agent:Egrl",
         "ea": "loadmaster.solvers.egrl.agent:EvolutionAlone",
         "pg": "loadmaster.solvers.egrl.agent:GradientAlone",

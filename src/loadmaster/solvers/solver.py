@@ -16,7 +16,15 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from loadmaster.problems.problem import BatchProblem, Bound, Decision, Problem, Scores
+from loadmaster.problems.problem import (
+    BatchProblem,
+    Bound,
+    Decision,
+    Note,
+    Problem,
+    Scores,
+    repeatable,
+)
 
 State = Mapping[str, npt.NDArray[Any]]
 """What a solver needs to go on later: arrays by name (generator state included)."""
@@ -54,8 +62,15 @@ class Observer:
     def progress(self, meter: Meter, metrics: Mapping[str, float]) -> None:
         """Called now and then."""
 
+    def wants_checkpoint(self, meter: Meter) -> bool:
+        """Whether to offer one now; asked by solvers whose state is costly to gather."""
+        return True
+
     def checkpoint(self, meter: Meter, state: State) -> None:
         """The solver could go on from here."""
+
+    def noted(self, meter: Meter, note: Note) -> None:
+        """The problem has measured something."""
 
 
 @dataclass
@@ -127,7 +142,10 @@ class Meter:
     def evaluate(self, decision: Decision) -> int | None:
         """Score one decision and remember it if it is the best; None if it is not legal."""
         self.evaluations += 1
-        value = self.problem.evaluate(decision)
+        try:
+            value = self.problem.evaluate(decision)
+        finally:
+            self._pass_notes()
         self._take(decision, -1 if value is None else value)
         return value
 
@@ -136,7 +154,10 @@ class Meter:
         left = self.evaluations_left
         batch = decisions if left is None else decisions[:left]
         start = self.evaluations
-        scores = cast(BatchProblem, self.problem).score(batch, start)
+        try:
+            scores = cast(BatchProblem, self.problem).score(batch, start)
+        finally:
+            self._pass_notes()
         for row, value in enumerate(scores.value.tolist()):
             self.evaluations = start + row + 1  # so that an improvement is told at its own number
             self._take(batch[row], value)
@@ -151,13 +172,19 @@ class Meter:
         self.best, self.best_value = np.array(decision), value
         self.observer.improved(self)
 
-    def restore(self, decision: Decision) -> None:
-        """Take up the best of an earlier session; it was counted and reported there."""
-        self.best, self.best_value = np.array(decision), self.problem.evaluate(decision)
+    def _pass_notes(self) -> None:
+        for note in getattr(self.problem, "take_notes", list)():
+            self.observer.noted(self, note)
+
+    def restore(self, decision: Decision, measured: int | None = None) -> None:
+        """Take up the best of an earlier session; it was counted and reported there. `measured` is
+        its value where the problem's values are not repeatable."""
+        value = self.problem.evaluate(decision) if repeatable(self.problem) else measured
+        self.best, self.best_value = np.array(decision), value
 
     def raise_bound(self, value: int, method: str) -> None:
-        """A solver has proved that nothing is below `value`."""
-        if value > self.bound.value:
+        """A solver has proved that nothing is below `value`; of measured values nobody can."""
+        if value > self.bound.value and repeatable(self.problem):
             self.bound = Bound(value, method)
             self.observer.bounded(self)
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import inspect
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,8 @@ MODELS |= {
 
 
 def load_workload(name: str) -> Program:
-    """A workload by name, such as 'resnet50', 'gnmt-8' or 'gnmt-8:steps=5'."""
+    """A workload by name, such as 'resnet50', 'resnet50:batch=16,element_bytes=2' or
+    'gnmt-8:steps=5'."""
     model, workload = _find(name)
     return model.build() if workload is None else _cached(workload)
 
@@ -82,20 +84,33 @@ def _find(name: str) -> tuple[Model, Workload | None]:
     model = MODELS[stem]
     if not changes:
         return model, model.traced
+    parameters = _parameters(stem, changes)
     if model.traced is None:
-        raise BadProgram(f"model '{stem}' has no parameters", object=name, remedy=f"use '{stem}'")
-    return model, _changed(model.traced, changes)
+        return _layer_level_with(model, parameters), None
+    return model, model.traced.with_parameters(**parameters)
 
 
-def _changed(workload: Workload, changes: str) -> Workload:
+def _parameters(name: str, changes: str) -> dict[str, int]:
     parameters = {}
     for change in changes.split(","):
         key, _, value = change.partition("=")
         if not value.isdigit() or not 1 <= int(value) <= 4096:
-            raise BadProgram(f"model '{workload.name}' can't take '{change}'", object=workload.name, number=value,
+            raise BadProgram(f"model '{name}' can't take '{change}'", object=name, number=value,
                              remedy="write NAME:parameter=NUMBER, for example gnmt-8:steps=5")  # fmt: skip
         parameters[key] = int(value)
-    return workload.with_parameters(**parameters)
+    return parameters
+
+
+def _layer_level_with(model: Model, parameters: dict[str, int]) -> Model:
+    known = [p.name for p in inspect.signature(model.build).parameters.values() if p.kind == p.KEYWORD_ONLY]  # fmt: skip
+    for key, value in parameters.items():
+        if key not in known:
+            raise BadProgram(f"model '{model.name}' has no parameter '{key}'{nearest(key, known)}", object=key,
+                             remedy=f"use {', '.join(known)}")  # fmt: skip
+        if key == "element_bytes" and value not in (1, 2, 4):
+            raise BadProgram(f"model '{model.name}' can't take '{key}={value}'", object=key, number=value,
+                             remedy="use 1, 2 or 4")  # fmt: skip
+    return replace(model, build=partial(model.build, **parameters))
 
 
 def cache_folder() -> Path:

@@ -1,0 +1,102 @@
+"""The cells of the mapping suite: which model on which machine, and which switch is turned.
+
+A cell is plain names, so that any of them can be run as `loadmaster plan MODEL --machine MACHINE`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from loadmaster.machine import Machine, load_machine
+from loadmaster.problems.mapping import Mapping
+from loadmaster.program.models import load_model
+
+BUDGET = 4_000
+BLACK = ("egrl", "ea", "pg", "ageing-evolution", "greedy-dp", "random", "annealing")
+WHITE = ("all-slowest", "role-split", "compiler", "density", "exact")
+WORKLOADS = ("resnet50", "resnet101", "bert")
+MACHINES = ("nnp-i", "nnp-i-half", "nnp-i-12")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One problem, and how it is solved in it."""
+
+    case: str
+    model: str
+    machine: str
+    solvers: tuple[str, ...] = BLACK + WHITE
+    budget: int = BUDGET
+    problem: dict[str, Any] = field(default_factory=dict)
+    """Options of `Mapping`."""
+    solver: dict[str, Any] = field(default_factory=dict)
+    """Options of the solver."""
+    parallel_ports: bool = False
+    """With ports side by side instead of one after the other."""
+
+    def load_machine(self) -> Machine:
+        machine = load_machine(self.machine)
+        if not self.parallel_ports:
+            return machine
+        rules = replace(machine.rules, ports="parallel")
+        return replace(machine, name=f"{machine.name}-parallel", rules=rules, text="")
+
+    def load(self, kind: type[Mapping] = Mapping) -> Mapping:
+        """The problem."""
+        return kind(load_model(self.model), self.load_machine(), **self.problem)
+
+
+def _spec() -> list[Cell]:
+    """The nine cells that the method is judged by."""
+    return [Cell(f"{model}/{machine}", model, machine) for machine in MACHINES for model in WORKLOADS]  # fmt: skip
+
+
+def _room() -> list[Cell]:
+    """Where a compiler leaves something to gain."""
+    pairs = (
+        ("resnet50-batch16", "resnet50:batch=16", "nnp-i"),
+        ("resnet50-16bit", "resnet50:element_bytes=2", "nnp-i"),
+        ("bert-16bit", "bert:element_bytes=2", "nnp-i"),
+    )
+    return [Cell(f"room/{name}/{machine}", model, machine) for name, model, machine in pairs]
+
+
+def _ablations() -> list[Cell]:
+    """One switch at a time, on ResNet-101 and nnp-i. 'default' is what all stand beside."""
+    switches: dict[str, dict[str, Any]] = {
+        "default": {},
+        "boltzmann-0": {"solver": {"boltzmann": 0.0}},
+        "boltzmann-0.5": {"solver": {"boltzmann": 0.5}},
+        "boltzmann-0.8": {"solver": {"boltzmann": 0.8}},
+        "no-learner": {"solver": {"learner": False}},
+        "seeding-posterior": {"solver": {"seeding": "posterior"}},
+        "seeding-none": {"solver": {"seeding": "none"}},
+        "target-bootstrap": {"solver": {"target": "bootstrap"}},
+        "depth-0": {"solver": {"depth": 0}},
+        "depth-2": {"solver": {"depth": 2}},
+        "plain-mean": {"solver": {"attention": False}},
+        "reward-linear": {"problem": {"power": 1.0}},
+        "invalid-repair": {"problem": {"invalid": "repair"}},
+        "ports-parallel": {"parallel_ports": True},
+        "noise-0.02": {"problem": {"noise": 0.02}},
+        "noise-0.1": {"problem": {"noise": 0.1}},
+        "budget-1000": {"budget": 1_000},
+        "budget-16000": {"budget": 16_000},
+    }
+    return [Cell(f"ablation/{name}", "resnet101", "nnp-i", solvers=("egrl",), **changes)
+            for name, changes in switches.items()]  # fmt: skip
+
+
+def _warm() -> list[Cell]:
+    """Few evaluations from a policy trained elsewhere, beside starts from nothing."""
+    cells = []
+    for model, policy in (("resnet50", "bert"), ("resnet101", "bert"), ("bert", "resnet101")):
+        common = {"model": model, "machine": "nnp-i", "solvers": ("egrl",)}
+        start = {"init": f"pretrained:{policy}"}
+        cells.append(Cell(f"warm/{model}/200", budget=200, solver=start, **common))
+        cells += [Cell(f"cold/{model}/{budget}", budget=budget, **common) for budget in (200, 2_000)]
+    return cells
+
+
+CELLS: dict[str, Cell] = {cell.case: cell for cell in [*_spec(), *_room(), *_ablations(), *_warm()]}

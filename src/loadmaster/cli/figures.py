@@ -1,0 +1,106 @@
+"""`loadmaster figures`: pictures of mapping runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from loadmaster.cli.answer import Answer, Usage
+from loadmaster.cli.files import OverwriteOption, check_free, writing
+from loadmaster.cli.progress import say
+from loadmaster.errors import nearest
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_FORMATS = ("svg", "png", "both")
+
+
+def command(
+    runs: Annotated[
+        list[Path] | None, typer.Argument(metavar="RUN...", help="Runs, or folders of runs.")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the pictures go.")] = Path(
+        "figures"
+    ),
+    format: Annotated[str, typer.Option(metavar="KIND", help="svg, png or both")] = "svg",
+    room: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="MODEL MACHINE", help="Also: what is left as memories grow."),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, help="For each proof that --room asks for.")
+    ] = 60.0,
+    overwrite: OverwriteOption = False,
+) -> Answer:
+    """Learning curves, transitions between memories, an embedding of maps, contiguity and map strips,
+    for each model and machine among the runs.
+
+    Example: loadmaster figures runs --out figures
+    """
+    from loadmaster.errors import require
+
+    if format not in _FORMATS:
+        raise Usage(f"--format can't be '{format}'{nearest(format, _FORMATS)}", object="--format",
+                    number=format, remedy=f"use {', '.join(_FORMATS)}")  # fmt: skip
+    if not runs and room is None:
+        raise Usage("there is nothing to draw", object="RUN",
+                    remedy="give runs, or --room MODEL MACHINE")  # fmt: skip
+    require("matplotlib", "figures")
+    writer = _Writer(out, ("svg", "png") if format == "both" else (format,), overwrite)
+    if runs:
+        from loadmaster.export.figures.cells import read_cells
+        from loadmaster.export.figures.pictures import pictures
+
+        for cell in read_cells(list(runs)):
+            prefix = f"{cell.problem.program.name}-{cell.problem.machine.name}"
+            for name, figure in pictures(cell):
+                writer.write(f"{prefix}-{name}", cell.name, figure)
+    if room is not None:
+        _room(writer, *room, seconds)
+    files = [row["file"] for row in writer.rows]
+    return Answer(writer.rows, ["\n".join(f"wrote {file}" for file in files)])
+
+
+def _room(writer: _Writer, model: str, machine: str, seconds: float) -> None:
+    from loadmaster.export.figures.curves import draw_room
+    from loadmaster.export.figures.room import FACTORS, room
+    from loadmaster.machine import load_machine
+    from loadmaster.program.models import load_model
+
+    program, chip = load_model(model), load_machine(machine)
+    rows = []
+    for row in room(program, chip, FACTORS, seconds):
+        say(f"capacities times {row.factor:g}: compiler / bound {row.compiler:.4f}")
+        rows.append(row)
+    what = f"{program.name} on {chip.name}"
+    writer.write(f"{program.name}-{chip.name}-room", what, draw_room(rows, what))
+
+
+class _Writer:
+    """Names files, never two alike, and remembers them."""
+
+    def __init__(self, out: Path, endings: tuple[str, ...], overwrite: bool) -> None:
+        self.out, self.endings, self.overwrite = out, endings, overwrite
+        self.rows: list[dict[str, Any]] = []
+        with writing(out):
+            out.mkdir(parents=True, exist_ok=True)
+
+    def write(self, name: str, of: str, figure: Figure) -> None:
+        from loadmaster.export.figures.style import save
+
+        stem = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("._") or "figure"
+        known = {row["file"] for row in self.rows}
+        for ending in self.endings:
+            path = self.out / f"{stem}.{ending}"
+            number = 2
+            while str(path) in known:  # another problem over the same names
+                path = self.out / f"{stem}-{number}.{ending}"
+                number += 1
+            check_free(path, self.overwrite)
+            with writing(path):
+                save(figure, path)
+            self.rows.append({"file": str(path), "of": of, "bytes": path.stat().st_size})

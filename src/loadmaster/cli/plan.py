@@ -1,0 +1,139 @@
+"""`loadmaster plan`: decide which memory every tensor of a model lives in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from loadmaster.cli.answer import Answer, Usage
+from loadmaster.cli.files import OverwriteOption, check_free
+from loadmaster.cli.model import MachineOption, Model, takes_model
+
+Value = int | float | bool | str
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="An option of the solver, such as population=40."),
+]  # fmt: skip
+
+
+@takes_model
+def command(
+    model: Model,
+    machine: MachineOption = None,
+    solver: Annotated[
+        str | None, typer.Option(help="egrl, exact, …: see 'loadmaster solvers'. By default auto.")
+    ] = None,
+    budget: Annotated[
+        int | None, typer.Option(min=1, help="Most maps to evaluate. [default: 4000]")
+    ] = None,
+    time_limit: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Stop after this long. [auto, exact: 60s; else none]"),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="The same seed gives the same plan. [default: 0]")
+    ] = None,
+    settings: SetOption = None,
+    init: Annotated[
+        str | None,
+        typer.Option(metavar="POLICY", help="Start from pretrained:bert, or a file of 'train'."),
+    ] = None,
+    capacity: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MEMORY=SIZE", help="Another capacity, such as sram=2MiB."),
+    ] = None,
+    evaluator: Annotated[
+        str | None,
+        typer.Option(metavar="COMMAND", help="Measures: gets the plan as JSON, prints seconds."),
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Measurements per map.")] = 5,
+    timeout: Annotated[
+        str, typer.Option(metavar="TIME", help="Longest a measurement may take.")
+    ] = "60s",
+    noise: Annotated[
+        float, typer.Option(help="Standard deviation of simulated times, as a share.")
+    ] = 0.0,
+    run: Annotated[Path, typer.Option(metavar="DIR", help="Keep a run folder in this.")] = Path(
+        "runs"
+    ),
+    no_run: Annotated[bool, typer.Option("--no-run", help="Keep no run folder.")] = False,
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Go on with a run, as it was started; --budget may grow."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="JSON", help="Write the plan here too.")
+    ] = None,
+    exact_seconds: Annotated[
+        float, typer.Option(min=0, help="Seek the optimum this long, for comparison; 0: don't.")
+    ] = 30.0,
+    overwrite: OverwriteOption = False,
+) -> Answer:
+    """Find a memory for every weight and activation; every plan is checked before it is shown.
+
+    The table has the solver beside the compiler's plan, greedy by density, and the proven optimum
+    or bound. White-box solvers read the model and the machine; black-box ones see only how long
+    the maps take that they try, as on real hardware.
+
+    Example: loadmaster plan resnet50 --machine nnp-i --solver egrl --budget 4000
+    """
+    from loadmaster.cli.plan_mapping import Wanted, measured_problem, plan_mapping, resumed_problem
+    from loadmaster.cli.plan_mapping import simulated_problem as simulated
+
+    if out is not None:
+        check_free(out, overwrite)
+    options = parse_settings(settings or []) | ({} if init is None else {"init": init})
+    limit = _seconds(time_limit, "--time-limit")
+    wanted = Wanted(solver, options, budget, limit, seed, None if no_run else run, resume, out, exact_seconds)  # fmt: skip
+    if resume is not None:
+        if machine or capacity or evaluator or noise:
+            raise Usage("--resume takes machine, capacities, evaluator and noise from the run",
+                        object="--resume", remedy="leave them out")  # fmt: skip
+        return plan_mapping(resumed_problem(resume, model.load()), wanted, model.source)
+    from loadmaster.machine.presets import with_capacities
+
+    chosen = with_capacities(model.machine(machine), tuple(capacity or ()))
+    if evaluator is not None and noise:
+        raise Usage("--noise is for simulated times and --evaluator measures", object="--noise",
+                    remedy="give one of them")  # fmt: skip
+    if evaluator is not None:
+        longest = _seconds(timeout, "--timeout") or 60.0
+        problem = measured_problem(model.load(), chosen, evaluator, repeats, longest)
+        return plan_mapping(problem, wanted, model.source)
+    return plan_mapping(simulated(model.load(), chosen, noise, seed or 0), wanted, model.source)
+
+
+def parse_settings(texts: list[str]) -> dict[str, Value]:
+    """NAME=VALUE as a whole number, a number, true or false, or text."""
+    options: dict[str, Value] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise Usage(f"--set '{text}' is not NAME=VALUE", object="--set", number=text,
+                        remedy="write --set population=40")  # fmt: skip
+        options[name] = _value(value)
+    return options
+
+
+def _value(text: str) -> Value:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _seconds(text: str | None, option: str) -> float | None:
+    from loadmaster.units import parse_time
+
+    if text in (None, "none", "unlimited"):
+        return None
+    try:
+        return parse_time(text, option) / 10**12
+    except ValueError as error:
+        raise Usage(str(error), object=option, number=text, remedy="write 60s or 5000ms") from None

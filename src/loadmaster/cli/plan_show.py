@@ -1,0 +1,158 @@
+"""What `plan` tells: the solver's plan beside baselines, optimum and bound, and where it is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loadmaster.cli.answer import Answer, Table
+from loadmaster.cli.progress import gap_text
+from loadmaster.errors import LoadmasterError
+from loadmaster.machine import Machine, load_machine
+from loadmaster.plan import Plan
+from loadmaster.problems.mapping import Mapping
+from loadmaster.simulate import simulate
+from loadmaster.solvers.mapping import WHITE_BOX
+from loadmaster.solvers.solver import Solution
+from loadmaster.units import show_bytes, show_time
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the table. `value` is in picoseconds."""
+
+    name: str
+    white_box: bool
+    value: int | None
+    status: str
+    evaluations: int
+    seconds: float
+    what: str
+    """'baseline', 'result' or 'reference'"""
+
+
+@dataclass(frozen=True)
+class Told:
+    """All that there is to tell."""
+
+    problem: Mapping
+    source: str
+    solver: str
+    solution: Solution
+    baselines: list[Figure]
+    reference: Figure | None
+    plan: Plan | None
+    out: Path | None
+
+
+def head(problem: Mapping, source: str) -> str:
+    """What will be decided, in one line."""
+    memories = [problem.machine.memories[number] for number in problem.memories]
+    sizes = ", ".join(f"{memory.name} {show_bytes(memory.capacity)}" for memory in memories)
+    live = int(problem.live.sum())
+    return (
+        f"{source} on {problem.machine.name}: {problem.nodes:,} nodes, {live:,} tensors to place "
+        f"({show_bytes(int(problem.entries.bytes.sum()))}) in {sizes}"
+    )
+
+
+def shown(told: Told) -> Answer:
+    """Rows and tables."""
+    solution, problem = told.solution, told.problem
+    best = solution.value
+    if solution.decision is not None and problem.noise:
+        best = problem.evaluate(solution.decision)  # without noise: what the plan really takes
+    result = Figure(told.solver, told.solver in WHITE_BOX, best, str(solution.status),
+                    solution.evaluations, solution.seconds, "result")  # fmt: skip
+    figures = [*told.baselines, result, *([told.reference] if told.reference else [])]
+    bound = solution.bound
+    rows = [_row(told, figure) for figure in figures]
+    proven = any(figure.value == bound.value for figure in figures)
+    if bound.value > 0 and not proven:
+        rows.append(_row(told, Figure("bound", True, bound.value, bound.method, 0, 0.0, "bound")))
+    if solution.value != best:
+        rows[len(told.baselines)]["noisy_seconds"] = (solution.value or 0) / 10**12
+    memories = [] if told.plan is None else _memories(told)
+    blocks: list[str | Table] = [_table(told, rows)]
+    if memories:
+        blocks.append(_memory_table(memories))
+    run = solution.extra.get("run")
+    kept = told.out or (None if run is None else Path(run) / "best.json")
+    if told.plan is not None:
+        blocks.append(_ending(told, kept, run))
+    warnings = (*solution.extra.get("warnings", ()), *solution.extra.get("refused", ()))
+    more = {"model": told.source, "machine": problem.machine.name, "nodes": problem.nodes,
+            "tensors": int(problem.live.sum()), "run": run, "plan": None if kept is None else str(kept),
+            "stop": solution.extra.get("stop")}  # fmt: skip
+    return Answer(rows + memories, blocks, tuple(map(str, warnings)), more=more)
+
+
+def _row(told: Told, figure: Figure) -> dict[str, Any]:
+    value, bound = figure.value, told.solution.bound.value
+    compiler = next((f.value for f in told.baselines if f.name == "compiler"), None)
+    return {
+        "what": figure.what, "name": figure.name, "white_box": figure.white_box,
+        "picoseconds": value, "seconds": None if value is None else value / 10**12,
+        "speedup": compiler / value if compiler and value else None,
+        "gap": value / bound - 1 if value is not None and bound > 0 else None,
+        "evaluations": figure.evaluations, "took_seconds": figure.seconds, "status": figure.status,
+    }  # fmt: skip
+
+
+def _table(told: Told, rows: list[dict[str, Any]]) -> Table:
+    cells = [
+        (
+            row["name"],
+            "" if row["what"] == "bound" else "white box" if row["white_box"] else "black box",
+            "–" if row["picoseconds"] is None else show_time(row["picoseconds"]),
+            "–" if row["speedup"] is None else f"{row['speedup']:.3f} ×",
+            gap_text(row["gap"]),
+            f"{row['evaluations']:,}" if row["evaluations"] and not row["white_box"] else "–",
+            f"{row['took_seconds']:.1f} s" if row["took_seconds"] >= 0.05 else "–",
+            row["status"],
+        )
+        for row in rows
+    ]
+    timed = "time" if getattr(told.problem, "evaluator", None) else "simulated time"
+    columns = ("plan", "kind", timed, "over compiler", "gap to bound", "evaluations", "took", "")
+    return Table(columns, cells, f"{told.source} on {told.problem.machine.name}")
+
+
+def _memories(told: Told) -> list[dict[str, Any]]:
+    problem = told.problem
+    assert told.plan is not None
+    ours = simulate(problem.program, problem.machine, told.plan).memory_peak
+    first = simulate(problem.program, problem.machine, problem.plan(problem.compiler)).memory_peak
+    return [
+        {"what": "memory", "name": problem.machine.memories[number].name, "peak_bytes": int(ours[number]),
+         "compiler_peak_bytes": int(first[number]),
+         "capacity_bytes": problem.machine.memories[number].capacity}
+        for number in problem.memories
+    ]  # fmt: skip
+
+
+def _memory_table(rows: list[dict[str, Any]]) -> Table:
+    cells = [(row["name"], show_bytes(row["peak_bytes"]), show_bytes(row["compiler_peak_bytes"]),
+              show_bytes(row["capacity_bytes"])) for row in rows]  # fmt: skip
+    return Table(("memory", "peak", "compiler's peak", "capacity"), cells)
+
+
+def _is_known(machine: Machine) -> bool:
+    """Whether its name alone brings it back."""
+    try:
+        return load_machine(machine.name).hash == machine.hash
+    except LoadmasterError:
+        return False
+
+
+def _ending(told: Told, kept: Path | None, run: str | None) -> str:
+    if kept is None:
+        return "checked: ok; no plan was written: give --out plan.json"
+    machine = told.problem.machine.name
+    if run is not None and not _is_known(told.problem.machine):
+        machine = f"{run}/machine.toml"
+    lines = [f"checked: ok, plan {kept}", f"see it:  loadmaster simulate {told.source} {kept} --machine {machine}"]  # fmt: skip
+    if run is not None:
+        lines.append(f"again:   loadmaster replay {run}")
+    return "\n".join(lines)

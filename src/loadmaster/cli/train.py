@@ -1,0 +1,124 @@
+"""`loadmaster train`: train an agent's policy, and keep it in a file to start from elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from loadmaster.cli.answer import Answer, Table, Usage
+from loadmaster.cli.files import OverwriteOption, check_free, writing
+from loadmaster.cli.model import MachineOption, Model
+from loadmaster.cli.plan import SetOption, parse_settings
+from loadmaster.cli.progress import LiveLine, gap_text, say
+from loadmaster.errors import nearest
+from loadmaster.units import show_time
+
+if TYPE_CHECKING:
+    from loadmaster.problems.mapping import Mapping
+    from loadmaster.solvers.solver import Solution
+
+AGENTS = ("egrl", "pg")
+"""The solvers whose learner becomes a policy."""
+
+
+def command(
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="egrl, or pg: its learner alone.")],
+    models: Annotated[
+        list[str], typer.Argument(metavar="MODEL...", help="One model, or several in turn.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="NPZ", help="Write the policy here.")],
+    machine: MachineOption = None,
+    budget: Annotated[int, typer.Option(min=1, help="Maps to evaluate on each model.")] = 4000,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same policy.")] = 0,
+    settings: SetOption = None,
+    init: Annotated[
+        str | None,
+        typer.Option(metavar="POLICY", help="Start from pretrained:bert, or a file of 'train'."),
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep run folders in this folder.")
+    ] = None,
+    overwrite: OverwriteOption = False,
+) -> Answer:
+    """Train on models one after the other, each from the policy that the last one left.
+
+    The file holds the parameters and what made them, as plain arrays; 'plan --init FILE' starts
+    from it, 'transfer FILE' tries it as it is.
+
+    Example: loadmaster train egrl bert --machine nnp-i --budget 4000 --out bert.npz
+    """
+    if agent not in AGENTS:
+        raise Usage(f"'{agent}' has no policy to train{nearest(agent, AGENTS)}", object=agent,
+                    remedy=f"use {' or '.join(AGENTS)}")  # fmt: skip
+    if out.suffix != ".npz":
+        raise Usage(f"'{out}' must end in .npz", object=str(out), remedy="give policy.npz")
+    check_free(out, overwrite)
+    options = parse_settings(settings or [])
+    rows: list[dict[str, Any]] = []
+    from loadmaster.cli.plan_show import head
+    from loadmaster.problems.mapping import Mapping
+
+    for name in models:
+        model = Model(name)
+        problem = Mapping(model.load(), model.machine(machine))
+        say(head(problem, name))
+        solution = _trained(problem, agent, options | ({} if init is None else {"init": init}), budget, seed, run)  # fmt: skip
+        rows.append(_row(name, problem, solution))
+        _save(out, agent, problem, solution, rows, seed)
+        init = str(out)  # the next model goes on from here
+        if solution.extra.get("interrupted"):
+            break
+    cells = [
+        (row["model"], show_time(row["compiler_picoseconds"]),
+         "–" if row["picoseconds"] is None else show_time(row["picoseconds"]),
+         "–" if row["speedup"] is None else f"{row['speedup']:.3f} ×", gap_text(row["gap"]),
+         f"{row['evaluations']:,}", f"{row['took_seconds']:.1f} s")
+        for row in rows
+    ]  # fmt: skip
+    columns = ("trained on", "compiler", agent, "over compiler", "gap to bound", "evaluations", "took")  # fmt: skip
+    ending = f"wrote {out}\nuse it:  loadmaster plan MODEL --solver egrl --init {out}\ntry it:  loadmaster transfer {out} MODEL"  # fmt: skip
+    return Answer(rows, [Table(columns, cells), ending], more={"out": str(out)})
+
+
+def _trained(problem: Mapping, agent: str, options: dict[str, Any], budget: int, seed: int,
+             run: Path | None) -> Solution:  # fmt: skip
+    from loadmaster.runs.session import Interrupted, run_solver
+    from loadmaster.solvers.registry import make_solver
+    from loadmaster.solvers.solver import Budget
+
+    solver = make_solver("mapping", agent, options)
+    solution = run_solver(solver, problem, Budget(budget), seed, folder=run, display=LiveLine())
+    if "policy" not in solution.extra:
+        raise Interrupted(f"training on '{problem.program.name}' ended before there was a policy",
+                          object=problem.program.name, remedy="let it run longer")  # fmt: skip
+    return solution
+
+
+def _row(name: str, problem: Mapping, solution: Solution) -> dict[str, Any]:
+    value = solution.value
+    return {
+        "model": name, "machine": problem.machine.name, "picoseconds": value,
+        "compiler_picoseconds": problem.compiler_ps,
+        "speedup": None if value is None else problem.compiler_ps / value, "gap": solution.gap,
+        "evaluations": solution.evaluations, "took_seconds": solution.seconds,
+        "run": solution.extra.get("run"),
+    }  # fmt: skip
+
+
+def _save(out: Path, agent: str, problem: Mapping, solution: Solution, rows: list[dict[str, Any]],
+          seed: int) -> None:  # fmt: skip
+    from loadmaster.host import command_line, versions
+    from loadmaster.solvers.egrl.transfer import save_policy
+
+    memories = [problem.machine.memories[number].name for number in problem.memories]
+    about = {
+        "agent": agent, "command": command_line(), "seed": seed, "versions": versions(),
+        "memories": memories, "trained_on": [
+            {key: row[key] for key in ("model", "machine", "evaluations", "picoseconds", "speedup", "gap")}
+            for row in rows
+        ],
+    }  # fmt: skip
+    with writing(out):
+        save_policy(out, solution.extra["policy"], about)

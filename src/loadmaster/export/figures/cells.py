@@ -1,0 +1,113 @@
+"""Run folders read for pictures: runs of one problem make a cell, runs of one solver a group."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from loadmaster.export.figures.data import Improvements, Maps
+from loadmaster.problems.mapping import Mapping
+from loadmaster.problems.registry import load_problem
+from loadmaster.runs.folder import RunFolder
+from loadmaster.runs.history import History
+from loadmaster.runs.log import BadRun
+
+WHITE_BOX = ("all-slowest", "role-split", "compiler", "density", "exact")
+"""Solvers that read the program: they have no learning curve."""
+
+
+@dataclass(frozen=True)
+class MapRun:
+    """What pictures need of one run."""
+
+    solver: str
+    switches: str
+    """As JSON: runs of one solver with other settings are another group."""
+    seed: int
+    evaluations: int
+    improvements: Improvements
+    maps: list[tuple[int, Maps]]
+    """(value, map) of each improvement, the best last."""
+
+
+@dataclass
+class Cell:
+    """All runs of one problem."""
+
+    problem: Mapping
+    bound_ps: int
+    """The best that any of the runs, or the problem itself, knows."""
+    runs: list[MapRun] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return f"{self.problem.program.name} on {self.problem.machine.name}"
+
+    def groups(self) -> dict[str, list[MapRun]]:
+        """Runs by solver, in the order they came; settings are named where one name has several."""
+        settings: dict[str, list[str]] = {}
+        for run in self.runs:
+            known = settings.setdefault(run.solver, [])
+            if run.switches not in known:
+                known.append(run.switches)
+        found: dict[str, list[MapRun]] = {}
+        for run in self.runs:
+            number = settings[run.solver].index(run.switches)
+            found.setdefault(run.solver + (f" #{number + 1}" if number else ""), []).append(run)
+        return found
+
+    def best_maps(self) -> dict[str, tuple[int, Maps]]:
+        """The best map of each group that has one."""
+        best = {
+            name: min((run.maps[-1] for run in runs if run.maps), key=lambda pair: pair[0])
+            for name, runs in self.groups().items()
+            if any(run.maps for run in runs)
+        }
+        return best
+
+
+def find_runs(paths: list[Path]) -> list[Path]:
+    """The run folders among these, and in those that hold run folders."""
+    found: list[Path] = []
+    for path in paths:
+        inside = [path] if (path / "run.json").exists() else sorted(path.glob("*/run.json"))
+        if not inside:
+            raise BadRun(f"there is no run in '{path}'", object=str(path),
+                         remedy="give a run's folder, or a folder of runs")  # fmt: skip
+        found += [file if file == path else file.parent for file in inside]
+    return list(dict.fromkeys(found))
+
+
+def read_cells(paths: list[Path]) -> list[Cell]:
+    """The cells of these runs, in the order of their first runs."""
+    cells: dict[str, Cell] = {}
+    for path in find_runs(paths):
+        run = RunFolder.open(path)
+        key = json.dumps(run.about["keys"], sort_keys=True)
+        if key not in cells:
+            problem = load_problem(path)
+            if not isinstance(problem, Mapping):
+                raise BadRun(f"run '{path}' is about {problem.kind}", object=str(path),
+                             remedy="give runs of 'loadmaster plan'")  # fmt: skip
+            cells[key] = Cell(problem, problem.bound().value)
+        _add(cells[key], run)
+    return list(cells.values())
+
+
+def _add(cell: Cell, run: RunFolder) -> None:
+    history = History(run.read_log().lines)
+    if history.bound is not None:
+        cell.bound_ps = max(cell.bound_ps, history.bound.value)
+    problem, maps = cell.problem, []
+    for line in history.improvements:
+        decision = problem.decision(run.load_plan(line["plan"], problem))
+        maps.append((int(line["value"]), decision))
+    solver = run.about["solver"]
+    cell.runs.append(
+        MapRun(
+            str(solver.get("name")), json.dumps(solver.get("switches"), sort_keys=True),
+            run.about["seed"], history.evaluations,
+            [(line["evals"], int(line["value"])) for line in history.improvements], maps,
+        )
+    )  # fmt: skip

@@ -1,0 +1,210 @@
+"""`Evaluator`: whatever measures a plan, in place of the simulator.
+
+Any callable that takes a plan and returns seconds is one; `CommandEvaluator` makes one of a
+command. A failure is an `EvaluationError`: it costs one evaluation and not the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import weakref
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from loadmaster.errors import LoadmasterError
+from loadmaster.host import command_line
+from loadmaster.machine.machine import Machine
+from loadmaster.machine.text import standalone_text
+from loadmaster.plan.json import plan_to_json
+from loadmaster.plan.plan import Plan
+from loadmaster.program.program import Program
+from loadmaster.program.storage import save
+
+_TAIL_BYTES = 4096
+_STDERR_LINES = 4
+
+
+class EvaluationError(LoadmasterError):
+    """A measurement failed."""
+
+
+class Evaluator(Protocol):
+    """Measures a plan.
+
+    Optional, and used where they are there: `bind(program, machine)`, called once before the first
+    plan; `baseline() -> float`, the time of the hardware's own compiler; `batch(plans) ->
+    list[float]`, in which a value that is not positive is a failure of that plan; `boards`, over
+    which `batch` goes in turn (plan k on board k modulo `boards`; with several, it is
+    `baseline(board)`); `close()`; `name`.
+    """
+
+    def __call__(self, plan: Plan, /) -> float:
+        """Seconds; raises `EvaluationError` when it failed."""
+        ...
+
+
+def seconds_of(value: object, who: str) -> float:
+    """A latency, if it is one."""
+    try:
+        seconds = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise EvaluationError(f"evaluator '{who}' gave {str(value)[:60]!r} for a latency", object=who,
+                              number=str(value)[:60], remedy="give seconds above 0")  # fmt: skip
+    return seconds
+
+
+def evaluator_name(evaluator: Evaluator) -> str:
+    """What stands for it in a run's keys."""
+    given = getattr(evaluator, "name", None) or getattr(evaluator, "__qualname__", None)
+    return str(given or type(evaluator).__qualname__)
+
+
+class CommandEvaluator:
+    """Runs a command for each plan, without a shell.
+
+    The plan's JSON is its standard input, and a file whose path takes the place of `{plan}`; the
+    variables LOADMASTER_PROGRAM and LOADMASTER_MACHINE name files with the program (.npz) and the
+    machine (.toml). The last line of its standard output is the latency in seconds, or
+    `{"latency_s": …}`.
+    """
+
+    def __init__(self, command: str, timeout_s: float = 60.0) -> None:
+        self.command, self.timeout_s = command, timeout_s
+        if not (math.isfinite(timeout_s) and 0 < timeout_s <= threading.TIMEOUT_MAX):
+            raise ValueError("timeout_s must be a number of seconds above 0")
+        try:
+            self._words = shlex.split(command)
+        except ValueError as error:
+            raise EvaluationError(f"evaluator '{command}' can't be split into words: {error}", object=command,
+                                  remedy="close its quotes") from None  # fmt: skip
+        if not self._words or shutil.which(self._words[0]) is None:
+            first = self._words[0] if self._words else ""
+            raise EvaluationError(f"evaluator '{command}': there is no command '{first}'", object=command,
+                                  remedy="give a program that can be run, such as ./measure.sh after "
+                                         "chmod +x")  # fmt: skip
+        if os.name != "posix":
+            raise EvaluationError("commands measure on POSIX systems only", object=command,
+                                  remedy="give a Python callable")  # fmt: skip
+        self.name = shlex.join(command_line(self._words))
+        """The command without absolute paths, as runs show it."""
+        self.portable = command_line(self._words) == self._words
+        """Whether the name is all of it: then it can be made again from a run's folder."""
+        self._bound: tuple[Program, Machine] | None = None
+        self._folder: Path | None = None
+
+    def bind(self, program: Program, machine: Machine) -> None:
+        """Say what the plans to come are about."""
+        self.close()
+        self._bound = (program, machine)
+
+    def __call__(self, plan: Plan) -> float:
+        if self._bound is None:
+            raise ValueError("bind(program, machine) comes before the first plan")
+        folder = self._files(*self._bound)
+        file = folder / "plan.json"
+        file.write_text(plan_to_json(plan, *self._bound), encoding="utf-8")
+        words = [word.replace("{plan}", str(file)) for word in self._words]
+        about = {"LOADMASTER_PROGRAM": str(folder / "program.npz"),
+                 "LOADMASTER_MACHINE": str(folder / "machine.toml")}  # fmt: skip
+        # Files and not pipes: what a command leaves running can't hold us up, nor fill a pipe.
+        with (file.open("rb") as stdin, (folder / "stdout").open("w+b") as stdout,
+              (folder / "stderr").open("w+b") as stderr):  # fmt: skip
+            try:
+                process = subprocess.Popen(words, stdin=stdin, stdout=stdout, stderr=stderr,
+                                           env=os.environ | about, start_new_session=True)  # fmt: skip
+            except OSError as error:
+                raise self._failure(f"can't be started: {error.strerror}", stderr) from None
+            in_time = _finished(process, self.timeout_s)
+            code = process.returncode
+            if not in_time:
+                raise self._failure(f"was stopped after {self.timeout_s:g} s", stderr)
+            if code != 0:
+                how = (
+                    f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
+                )
+                raise self._failure(how, stderr)
+            return self._latency(stdout, stderr)
+
+    def close(self) -> None:
+        """Remove its files; a later call makes them again."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def _files(self, program: Program, machine: Machine) -> Path:
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="loadmaster-"))
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+            save(program, self._folder / "program.npz")
+            (self._folder / "machine.toml").write_text(standalone_text(machine), encoding="utf-8")
+        return self._folder
+
+    def _latency(self, stdout: BinaryIO, stderr: BinaryIO) -> float:
+        lines = _last_lines(stdout)
+        if not lines:
+            raise self._failure("printed nothing", stderr)
+        value: object = lines[-1]
+        with contextlib.suppress(ValueError, RecursionError):
+            document = json.loads(lines[-1])
+            value = document.get("latency_s") if isinstance(document, dict) else value
+        return seconds_of(value, self.name)
+
+    def _failure(self, what: str, stderr: BinaryIO) -> EvaluationError:
+        said = " / ".join(_last_lines(stderr)[-_STDERR_LINES:])
+        return EvaluationError(f"evaluator '{self.name}' {what}{f' ({said})' if said else ''}", object=self.name,
+                               number=what, remedy="try it alone with a plan on its standard input")  # fmt: skip
+
+
+class AbsentEvaluator:
+    """Has the name of an evaluator that can't be made again from a run's folder."""
+
+    def __init__(self, name: str, why: str) -> None:
+        self.name, self.why = name, why
+
+    def __call__(self, plan: Plan) -> float:
+        raise EvaluationError(f"evaluator '{self.name}' is not here: {self.why}", object=self.name,
+                              remedy="give the evaluator that the run was made with")  # fmt: skip
+
+
+def _finished(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    """Wait; whether it ended in time. Nothing of its group is left, whatever happens here."""
+    late = threading.Event()
+
+    def stop() -> None:
+        late.set()
+        _kill_group(process)
+
+    # A timer, since waiting with a time-out polls, up to 50 ms too long.
+    timer = threading.Timer(timeout_s, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        process.wait()
+        return not late.is_set()
+    finally:
+        timer.cancel()
+        _kill_group(process)
+        process.wait()
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _last_lines(file: BinaryIO) -> list[str]:
+    file.seek(0, os.SEEK_END)
+    file.seek(max(0, file.tell() - _TAIL_BYTES))
+    text = file.read().decode("utf-8", errors="replace")
+    return [line.strip() for line in text.splitlines() if line.strip()]

@@ -1,0 +1,1 @@
+"""EGRL: evolution and a gradient learner share one replay buffer to map tensors to memories."""

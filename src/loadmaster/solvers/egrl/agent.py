@@ -1,0 +1,73 @@
+"""EGRL as a solver. One generation: the population proposes and is scored, the learner trains on
+all that was ever scored, the learner proposes, the population evolves with the learner among it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmaster.errors import LoadmasterError, require
+from loadmaster.problems.mapping import Mapping
+from loadmaster.solvers.egrl.settings import Settings
+from loadmaster.solvers.solver import Meter, Solution, State
+
+Maps = npt.NDArray[np.int8]
+
+
+class Egrl:
+    """Evolutionary graph reinforcement learning. Options are the fields of `Settings`, and
+    `init`: a trained policy ('pretrained:bert', or a file of `loadmaster train egrl`)."""
+
+    name = "egrl"
+    problem_kind = "mapping"
+    summary = "evolution of graph networks and Boltzmann maps beside a gradient learner; sees rewards only"
+    deterministic = True
+    fixed: dict[str, Any] = {}
+    """Settings that make this solver what it is."""
+
+    def __init__(self, init: str | None = None, **settings: Any) -> None:
+        known = [field.name for field in fields(Settings)]
+        for name in settings:
+            if name not in known or name in self.fixed:
+                raise LoadmasterError(f"solver '{self.name}' has no option '{name}'", object=name,
+                                      remedy=f"use {', '.join(n for n in known if n not in self.fixed)}")  # fmt: skip
+        try:
+            self.settings = Settings(**(settings | self.fixed))
+        except (ValueError, TypeError) as error:
+            raise LoadmasterError(str(error), object=self.name, remedy="give another value") from None
+        self.init = init
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        require("jax", "agents"), require("equinox", "agents"), require("optax", "agents")
+        from loadmaster.solvers.egrl.session import Session
+
+        assert isinstance(meter.problem, Mapping)
+        if not meter.problem.live.any():
+            meter.evaluate(meter.problem.all_slowest())
+            return meter.solution()
+        return Session(meter, seed, self.settings, self.init, state).run()
+
+    def about(self) -> dict[str, Any]:
+        """What distinguishes two runs of this solver."""
+        return {"init": self.init, **asdict(self.settings)}
+
+
+class EvolutionAlone(Egrl):
+    """EGRL without its gradient learner."""
+
+    name = "ea"
+    summary = "EGRL's evolution alone"
+    fixed = {"learner": False}
+
+
+class GradientAlone(Egrl):
+    """EGRL's learner alone: one noisy and one greedy rollout a round."""
+
+    name = "pg"
+    summary = "EGRL's gradient learner alone"
+    fixed = {"population": 0, "boltzmann": 0.0}

@@ -1,0 +1,206 @@
+"""One run of EGRL: what `Egrl.run` does from its first generation, or a checkpoint, to the end."""
+
+from __future__ import annotations
+
+import time
+from functools import lru_cache, partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from jax.flatten_util import ravel_pytree
+
+from loadmaster.problems.mapping import Mapping
+from loadmaster.solvers.egrl.graph import Graph, make_graph
+from loadmaster.solvers.egrl.learner import first_learner, improve
+from loadmaster.solvers.egrl.network import Actor, Critic
+from loadmaster.solvers.egrl.population import (
+    breed,
+    breed_chromosomes,
+    choose,
+    draw,
+    find_shapes,
+    first_chromosomes,
+)
+from loadmaster.solvers.egrl.settings import Settings
+from loadmaster.solvers.egrl.state import KINDS, Progress
+from loadmaster.solvers.solver import Meter, Solution, State
+
+Maps = npt.NDArray[np.int8]
+Array = jax.Array
+
+
+class Session:
+    """A meter, a graph, and the compiled parts that work on them."""
+
+    def __init__(self, meter: Meter, seed: int, settings: Settings, init: str | None, state: State | None) -> None:
+        assert isinstance(meter.problem, Mapping)
+        self.meter, self.settings, self.problem = meter, settings, meter.problem
+        self.graph = make_graph(self.problem)
+        self.budget = meter.budget.evaluations or settings.horizon
+        self.key = jax.random.key(seed)
+        self.live = np.flatnonzero(self.problem.live)
+        self.seconds = dict.fromkeys(("evaluate", "forward", "gradient", "evolve"), 0.0)
+        like = Actor(len(self.problem.memories), settings, self.key)
+        flat, self.unravel = ravel_pytree(like)
+        self.shapes = find_shapes([leaf.shape for leaf in jax.tree.leaves(like)])
+        self.forward = _forward(settings, self.unravel)
+        self.gradient = _gradient(settings)
+        self.now = self._first(seed, init)
+        if state is not None:
+            self.now.restore(state)
+
+    def _first(self, seed: int, init: str | None) -> Progress:
+        settings, memories = self.settings, len(self.problem.memories)
+        keys = jax.random.split(self.key, 3)
+        rng = np.random.default_rng(seed)
+        make = jax.vmap(lambda key: ravel_pytree(Actor(memories, settings, key))[0])
+        stack = np.array(make(jax.random.split(keys[0], max(1, settings.gnns))))
+        actor = Actor(memories, settings, keys[1])
+        if init is not None:
+            from loadmaster.solvers.egrl.transfer import load_policy
+
+            actor = load_policy(init, actor)
+            stack[: (len(stack) + 1) // 2] = ravel_pytree(actor)[0]  # half of them, to be mutated
+        capacity = min(settings.replay, self.budget + settings.population + 2)
+        entries = 2 * self.problem.nodes
+        return Progress(
+            rng=rng,
+            stack=stack,
+            chromosomes=first_chromosomes(rng, settings.chromosomes, entries, memories),
+            learner=first_learner(actor, Critic(memories, settings, keys[2]), settings),
+            maps=np.zeros((capacity, entries), dtype=np.int8),
+            rewards=np.zeros(capacity, dtype=np.float32),
+        )
+
+    def run(self) -> Solution:
+        settings, meter = self.settings, self.meter
+        while not meter.exhausted:
+            self._generation()
+            if meter.observer.wants_checkpoint(meter):
+                meter.checkpoint(self.now.arrays())
+            meter.progress(generation=self.now.generation, **self.seconds)
+        share = self.now.invalid / max(1, meter.evaluations)
+        return meter.solution(
+            champion_kind=KINDS[self.now.champion], invalid_fraction=share,
+            first_valid_at=None if self.now.first_valid < 0 else self.now.first_valid,
+            unpackable=meter.unpackable, seconds_split=dict(self.seconds),
+            generations=self.now.generation, policy=self._policy(),
+        )  # fmt: skip
+
+    def _generation(self) -> None:
+        now, settings = self.now, self.settings
+        now.generation += 1
+        if settings.population:
+            fitness, probabilities = self._population()
+        stack = now.stack
+        if settings.learner and not self.meter.exhausted:
+            self._learn()
+            actor = np.asarray(ravel_pytree(now.learner.actor)[0])[None]
+            with self._timed("forward"):
+                greedy, mine = (np.asarray(x) for x in self.forward(actor, self.graph))
+            self._submit(np.concatenate([self._explored(greedy[0])[None], greedy]), np.array([2, 2]))
+            if settings.population:
+                stack = np.concatenate([stack, actor])
+                probabilities = np.concatenate([probabilities, mine])
+        if settings.population and not self.meter.exhausted:
+            with self._timed("evolve"):
+                plan = choose(now.rng, fitness, settings)
+                now.stack = breed(now.rng, stack, self.shapes, plan)
+                if settings.chromosomes:
+                    now.chromosomes = breed_chromosomes(now.rng, probabilities, now.chromosomes, plan,
+                                                        settings.seeding == "sharp")  # fmt: skip
+
+    def _population(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float32]]:
+        """(fitness of each slot, probabilities of each GNN)"""
+        now, settings = self.now, self.settings
+        with self._timed("forward"):
+            found, probabilities = (np.asarray(x) for x in self.forward(now.stack, self.graph))
+            maps = np.concatenate([found[: settings.gnns], draw(now.rng, now.chromosomes)])
+        rewards = self._submit(maps, np.repeat([0, 1], [settings.gnns, settings.chromosomes]))
+        fitness = np.full(settings.population, -np.inf)
+        fitness[: len(rewards)] = rewards
+        return fitness, probabilities
+
+    def _submit(self, maps: Maps, kinds: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Have maps scored, remember them, and see who found the best."""
+        now, before, start = self.now, self.meter.best_value, self.meter.evaluations
+        maps = np.where(self.problem.live, maps, np.int8(self.problem.slowest))
+        with self._timed("evaluate"):
+            scores = self.meter.evaluate_many(maps)
+        count = len(scores.reward)
+        kept = np.ones(count, dtype=np.bool_) if scores.failed is None else ~scores.failed
+        now.store(maps[:count][kept], scores.reward[kept])
+        now.invalid += int((scores.value < 0).sum())
+        if now.first_valid < 0 and (scores.value >= 0).any():
+            now.first_valid = start + int(np.argmax(scores.value >= 0)) + 1
+        if self.meter.best_value != before:
+            now.champion = int(kinds[np.argmax(scores.value == self.meter.best_value)])
+        return scores.reward
+
+    def _learn(self) -> None:
+        now, settings = self.now, self.settings
+        key = jax.random.fold_in(self.key, now.generation)
+        if now.stored < settings.burn_in:
+            now.learned = now.stored  # what came before the burn-in is not made up for
+            return
+        updates = round(settings.updates * (now.stored - now.learned))
+        now.learned = now.stored
+        chunk = max(1, round(settings.updates * (settings.population + 2)))
+        with self._timed("gradient"):
+            for begin in range(0, updates, chunk):
+                count = min(chunk, updates - begin)
+                rows = now.rng.integers(0, now.filled, (chunk, settings.batch))
+                maps = now.maps[rows].reshape(chunk, settings.batch, 2, self.problem.nodes)
+                now.learner, loss = self.gradient(jax.random.fold_in(key, begin), now.learner, self.graph,
+                                                  maps, now.rewards[rows], count)  # fmt: skip
+            jax.block_until_ready(loss)
+
+    def _explored(self, greedy: Maps) -> Maps:
+        """The greedy map with entries replaced at random: all of them at first, few at the end."""
+        rng, live = self.now.rng, self.live
+        share = 0.05 + 0.95 * np.exp(-self.meter.evaluations / (0.1 * self.budget))
+        noisy = greedy.copy()
+        changed = live[rng.random(len(live)) < share]
+        noisy[changed] = rng.integers(0, len(self.problem.memories), len(changed))
+        return noisy
+
+    def _policy(self) -> dict[str, npt.NDArray[Any]]:
+        from loadmaster.solvers.egrl.transfer import policy_arrays
+
+        return policy_arrays(self.now.learner.actor)
+
+    def _timed(self, part: str) -> Any:
+        return _Timed(self.seconds, part)
+
+
+class _Timed:
+    def __init__(self, seconds: dict[str, float], part: str) -> None:
+        self.seconds, self.part = seconds, part
+
+    def __enter__(self) -> None:
+        self.started = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds[self.part] += time.perf_counter() - self.started
+
+
+def decide(actor: Actor, graph: Graph) -> tuple[Array, Array]:
+    """(the most likely map int8[2n], probabilities [2n, M]) of one actor."""
+    p = jax.nn.softmax(actor(graph), axis=-1)
+    return p.argmax(-1).astype(jnp.int8).reshape(-1), p.reshape(-1, graph.memories)
+
+
+@lru_cache(maxsize=8)
+def _forward(settings: Settings, unravel: Any) -> Any:
+    """[G, W] -> (maps int8[G, 2n], probabilities [G, 2n, M]); kept, so that a second run of the same
+    network does not compile again."""
+    return jax.jit(lambda stack, graph: jax.vmap(lambda flat: decide(unravel(flat), graph))(stack))
+
+
+@lru_cache(maxsize=8)
+def _gradient(settings: Settings) -> Any:
+    return eqx.filter_jit(partial(improve, settings=settings))

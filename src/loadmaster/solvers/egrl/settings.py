@@ -1,0 +1,82 @@
+"""Every number and every switch of EGRL, with the defaults that the results were made with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Parts are switched off by 0, False or 'none'; each is one ablation."""
+
+    population: int = 20
+    boltzmann: float = 0.2
+    """Share of the population that is Boltzmann chromosomes."""
+    learner: bool = True
+    """The gradient learner, its rollouts and its migration; False: evolution alone."""
+    elites: int = 2
+    tournament: int = 3
+    crossover: float = 0.3
+    """Probability for a pair of selected members."""
+    mutation: float = 0.85
+    """Probability for a member that is no elite."""
+    seeding: str = "sharp"
+    """A Boltzmann chromosome from a GNN: 'sharp' (local search around its map), 'posterior' (its
+    probabilities) or 'none' (the slot keeps what it has)."""
+    migration: bool = True
+    """The learner's actor enters the population every generation."""
+
+    width: int = 128
+    heads: int = 4
+    depth: int = 4
+    """Levels of the graph U-Net below the first."""
+    attention: bool = True
+    """False: the plain mean over neighbours."""
+
+    batch: int = 24
+    replay: int = 100_000
+    burn_in: int = 50
+    updates: float = 1.0
+    """Gradient updates per stored transition."""
+    actor_rate: float = 1e-3
+    critic_rate: float = 1e-3
+    entropy: float = 0.05
+    action_noise: float = 0.2
+    """Standard deviation of the noise on the critic's view of an action."""
+    gradient_clip: float = 5.0
+    target: str = "one-step"
+    """'bootstrap' keeps the circulated form with a target critic."""
+    discount: float = 0.99
+    polyak: float = 1e-3
+
+    horizon: int = 4000
+    """Budget that exploration is tied to where the meter has none."""
+
+    def __post_init__(self) -> None:
+        wrong = [
+            name
+            for name, fine in (
+                ("population", self.population == 0 or self.population >= 4),
+                ("boltzmann", 0 <= self.boltzmann <= 1),
+                ("elites", 1 <= self.elites and (not self.population or self.elites < self.population)),
+                ("seeding", self.seeding in ("sharp", "posterior", "none")),
+                ("target", self.target in ("one-step", "bootstrap")),
+                ("heads", self.heads >= 1 and self.width % self.heads == 0),
+                ("depth", 0 <= self.depth <= 8),
+                ("learner", self.learner or self.population > 0),
+                ("batch", self.batch >= 1),
+                ("tournament", self.tournament >= 1),
+            )
+            if not fine
+        ]
+        if wrong:
+            raise ValueError(f"EGRL can't work with {wrong[0]} = {getattr(self, wrong[0])!r}")
+
+    @property
+    def chromosomes(self) -> int:
+        """Boltzmann members; the slots after the GNNs."""
+        return round(self.population * self.boltzmann)
+
+    @property
+    def gnns(self) -> int:
+        return self.population - self.chromosomes

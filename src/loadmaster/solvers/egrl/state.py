@@ -1,0 +1,77 @@
+"""EGRL's whole state as arrays by name, and back: what a checkpoint holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import numpy.typing as npt
+
+from loadmaster.solvers.egrl.learner import Learner
+from loadmaster.solvers.egrl.population import Chromosomes
+from loadmaster.solvers.solver import State
+from loadmaster.solvers.state import generator_state, restore_generator
+
+KINDS = ("gnn", "boltzmann", "learner", "none")
+
+
+@dataclass
+class Progress:
+    """Everything that changes while EGRL runs."""
+
+    rng: np.random.Generator
+    stack: npt.NDArray[np.float32]
+    """[G, W] the weights of the GNNs"""
+    chromosomes: Chromosomes
+    learner: Learner
+    maps: npt.NDArray[np.int8]
+    """[capacity, 2N] the replay buffer; `stored` says how much of it is filled."""
+    rewards: npt.NDArray[np.float32]
+    stored: int = 0
+    """Transitions ever stored; the buffer is a ring."""
+    learned: int = 0
+    """Of those, how many an update has been made for."""
+    generation: int = 0
+    champion: int = KINDS.index("none")
+    invalid: int = 0
+    first_valid: int = -1
+
+    def store(self, maps: npt.NDArray[np.int8], rewards: npt.NDArray[np.float64]) -> None:
+        """Append transitions to the ring."""
+        at = (self.stored + np.arange(len(maps))) % len(self.maps)
+        self.maps[at], self.rewards[at] = maps, rewards
+        self.stored += len(maps)
+
+    @property
+    def filled(self) -> int:
+        return min(self.stored, len(self.maps))
+
+    def arrays(self) -> State:
+        leaves = [x for x in jax.tree.leaves(self.learner) if hasattr(x, "shape")]
+        counters = [self.stored, self.learned, self.generation, self.champion, self.invalid, self.first_valid]
+        return {
+            "rng": generator_state(self.rng),
+            "counters": np.array(counters, dtype=np.int64),
+            "stack": self.stack,
+            "prior": self.chromosomes.prior,
+            "temperature": self.chromosomes.temperature,
+            "maps": self.maps[: self.filled],
+            "rewards": self.rewards[: self.filled],
+            **{f"leaf{number}": np.asarray(leaf) for number, leaf in enumerate(leaves)},
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from `arrays`; this object gives the shapes."""
+        leaves, tree = jax.tree.flatten(self.learner)
+        numbers = iter(range(len(leaves)))
+        filled = [jax.numpy.asarray(state[f"leaf{next(numbers)}"]) if hasattr(x, "shape") else x for x in leaves]
+        self.learner = jax.tree.unflatten(tree, filled)
+        self.stack = np.array(state["stack"])
+        self.chromosomes = Chromosomes(np.array(state["prior"]), np.array(state["temperature"]))
+        self.rng = restore_generator(state["rng"])
+        (self.stored, self.learned, self.generation, self.champion, self.invalid,
+         self.first_valid) = (int(x) for x in state["counters"])  # fmt: skip
+        count = len(state["rewards"])
+        self.maps[:count], self.rewards[:count] = state["maps"], state["rewards"]

@@ -1,0 +1,207 @@
+"""A Mapping problem as plain arrays: what every node costs in which memories, what must fit.
+
+Everything is an integer (picoseconds, bytes) and agrees with the problem's own time exactly.
+Live entries are numbered 0..E-1 here, memories 0..M-1 as in a map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmaster import _core
+from loadmaster.machine.machine import Machine
+from loadmaster.problems.mapping import Mapping
+from loadmaster.simulate.costs import compute_times
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class MappingModel:
+    """N nodes, E live entries, M memories, A accesses, R capacity rows."""
+
+    compute: Int64
+    """[N]"""
+    launch: Int64
+    """[N] 0 where a cost table has the whole time."""
+    repeat: Int64
+    """[N] how often loops run a node."""
+    fixed: Int64
+    """[N] memory time of what is not decided, in memory M - 1."""
+    access_start: Int64
+    """[N + 1] the accesses of each node."""
+    access_entry: Int64
+    """[A] each entry once per node."""
+    access_cost: Int64
+    """[A, M] memory time of the node for that entry."""
+    parallel: bool
+    """Memories serve a node side by side."""
+    overlap: Int64
+    """[N] millionths of the smaller of compute and memory time that are added to the larger."""
+    capacity: Int64
+    """[M]"""
+    always: Int64
+    """[E, M] bytes of an entry that count in every row."""
+    rows: tuple[tuple[Int64, Int64], ...]
+    """Entries alive together, and their bytes [., M] beside `always`; no row is part of another."""
+
+    @property
+    def nodes(self) -> int:
+        return len(self.compute)
+
+    @property
+    def entries(self) -> int:
+        return len(self.always)
+
+    @property
+    def memories(self) -> int:
+        return len(self.capacity)
+
+    def accesses(self, node: int) -> slice:
+        """Where the accesses of a node are."""
+        return slice(int(self.access_start[node]), int(self.access_start[node + 1]))
+
+    def durations(self, node: int, chosen: Int64) -> Int64:
+        """[B] time of one run of a node, for memories [B, k] of the entries it accesses."""
+        here = self.accesses(node)
+        cost = self.access_cost[here][np.arange(chosen.shape[1]), chosen]  # [B, k]
+        if self.parallel:
+            busy = np.zeros((len(chosen), self.memories), dtype=np.int64)
+            busy[:, -1] = self.fixed[node]
+            for k in range(chosen.shape[1]):
+                np.add.at(busy, (np.arange(len(chosen)), chosen[:, k]), cost[:, k])
+            memory = busy.max(axis=1)
+        else:
+            memory = cost.sum(axis=1) + self.fixed[node]
+        return self.combined(node, memory)
+
+    def combined(self, node: int, memory: Int64) -> Int64:
+        """Time of one run of a node whose memory time is given."""
+        compute, share = self.compute[node], self.overlap[node]
+        millions, rest = np.divmod(np.minimum(compute, memory), 10**6)  # no product overflows
+        extra = millions * share + -(-rest * share // 10**6)
+        return np.maximum(1, np.maximum(compute, memory) + extra + self.launch[node])
+
+    def time(self, chosen: Int64) -> Int64:
+        """[B] time of maps [B, E], whether they fit or not."""
+        total = np.zeros(len(chosen), dtype=np.int64)
+        for node in range(self.nodes):
+            entries = self.access_entry[self.accesses(node)]
+            total += self.repeat[node] * self.durations(node, chosen[:, entries])
+        return total
+
+    def fits(self, chosen: Int64) -> npt.NDArray[np.bool_]:
+        """[B] whether maps [B, E] stay within the capacities."""
+        fine = np.ones(len(chosen), dtype=np.bool_)
+        for memory in range(self.memories - 1):
+            there = chosen == memory
+            base = there @ self.always[:, memory]
+            for entries, size in self.rows:
+                fine &= base + there[:, entries] @ size[:, memory] <= self.capacity[memory]
+        return fine
+
+
+def mapping_model(problem: Mapping) -> MappingModel:
+    """The arrays of a problem."""
+    program, entries, memories = problem.program, problem.entries, list(problem.memories)
+    device = replace(problem.machine, devices=problem.machine.devices[:1])
+    live = np.flatnonzero(problem.live)
+    number = np.full(2 * problem.nodes, -1, dtype=np.int64)
+    number[live] = np.arange(len(live))
+    compute, named = compute_times(program, device)
+    in_table = named[entries.node_op, 0] == 1
+    costs = _access_costs(problem, in_table)
+    fixed = np.where(in_table, 0, _times(problem.machine, memories[-1:], program.op_other_bytes[entries.node_op],
+                                         np.zeros(problem.nodes, dtype=np.bool_))[:, 0])  # fmt: skip
+    np.add.at(fixed, costs.node[costs.entry < 0], costs.cost[costs.entry < 0, -1])
+    decided = costs.entry >= 0
+    pairs, where = np.unique(
+        np.stack([costs.node[decided], number[costs.entry[decided]]]), axis=1, return_inverse=True
+    )
+    access_cost = np.zeros((pairs.shape[1], len(memories)), dtype=np.int64)
+    np.add.at(access_cost, where.ravel(), costs.cost[decided])
+    always, rows = _capacity_rows(problem, number, len(live))
+    return MappingModel(
+        compute=compute[entries.node_op, 0],
+        launch=np.where(in_table, 0, device.devices[0].launch),
+        repeat=program.op_repeat[entries.node_op].astype(np.int64),
+        fixed=fixed,
+        access_start=np.searchsorted(pairs[0], np.arange(problem.nodes + 1)).astype(np.int64),
+        access_entry=pairs[1],
+        access_cost=access_cost,
+        parallel=device.rules.ports == "parallel",
+        overlap=np.where(in_table, 0, device.rules.overlap),
+        capacity=np.array([problem.machine.memories[m].capacity for m in memories], dtype=np.int64),
+        always=always,
+        rows=rows,
+    )
+
+
+class _Accesses(NamedTuple):
+    node: Int64
+    entry: Int64
+    """-1: not decided."""
+    cost: Int64
+    """[., M]"""
+
+
+def _access_costs(problem: Mapping, in_table: npt.NDArray[np.bool_]) -> _Accesses:
+    """Every read and write, one by one: each is rounded up on its own."""
+    program, entries = problem.program, problem.entries
+    op = np.concatenate([program.read_op, program.write_op])
+    tensor = np.concatenate([program.read_tensor, program.write_tensor])
+    size = np.concatenate([program.read_bytes, program.write_bytes])
+    write = np.repeat([False, True], [len(program.read_op), len(program.write_op)])
+    real = ~program.op_view[op]
+    node = (np.cumsum(~program.op_view) - 1)[op[real]]
+    cost = _times(problem.machine, problem.memories, size[real], write[real])
+    cost[in_table[node], 0] = 0  # the table has it: only slower memories add to it
+    return _Accesses(node, entries.of_tensor[program.tensor_alias[tensor[real]]].astype(np.int64), cost)
+
+
+def _times(
+    machine: Machine, memories: Sequence[int], size: Int64, write: npt.NDArray[np.bool_]
+) -> Int64:
+    """[., memories] picoseconds of accesses."""
+    columns = []
+    for memory in (machine.memories[number] for number in memories):
+        rate = np.where(write, memory.write, memory.read).astype(np.int64)
+        time = _core.ceil_times(np.ascontiguousarray(size, dtype=np.int64), rate) + memory.latency
+        columns.append(np.where(size > 0, time, 0))
+    return np.stack(columns, axis=1)
+
+
+def _capacity_rows(
+    problem: Mapping, number: Int64, live: int
+) -> tuple[Int64, tuple[tuple[Int64, Int64], ...]]:
+    """(bytes [E, M] that are always there, entries and bytes of the steps that matter)."""
+    entries = problem.entries
+    memories = entries.piece_size.shape[1]
+    entry = number[np.repeat(np.arange(2 * problem.nodes), np.diff(entries.piece_start))]
+    always = np.zeros((live, memories), dtype=np.int64)
+    np.add.at(always, entry[entries.piece_always], entries.piece_size[entries.piece_always])
+    loose = np.flatnonzero(~entries.piece_always)
+    first, last = entries.piece_first[loose], entries.piece_last[loose]
+    rows = []
+    for step in _maximal_steps(first, last):
+        alive = loose[(first <= step) & (step <= last)]
+        ids, where = np.unique(entry[alive], return_inverse=True)
+        size = np.zeros((len(ids), memories), dtype=np.int64)
+        np.add.at(size, where, entries.piece_size[alive])
+        rows.append((ids, size))
+    return always, tuple(rows) or ((np.empty(0, np.int64), np.empty((0, memories), np.int64)),)
+
+
+def _maximal_steps(first: npt.NDArray[np.int32], last: npt.NDArray[np.int32]) -> Iterator[int]:
+    """Steps whose set of live intervals is in no other's: where one ends after one has begun."""
+    begins, ends, fresh = set(first.tolist()), set(last.tolist()), False
+    for step in sorted(begins | ends):
+        fresh = fresh or step in begins
+        if fresh and step in ends:
+            yield step
+            fresh = False
