@@ -2,6 +2,11 @@
 
 Runs `loadmaster bench SUITE --json`, adds the command and the commit, and writes
 `benchmarks/results/SUITE.json`. The README's table is made from these files by `readme_table.py`.
+
+A suite of hours is recorded in parts: `python benchmarks/record.py mapping --rows a.jsonl b.jsonl`
+merges what `mapping_runs.py` wrote, on one computer or several, into the recorded rows by (case,
+solver, seed); `--fresh` leaves out what was recorded before. Every row says which computer and
+versions made it: `extra.made` is a place in the document's list `made`.
 """
 
 from __future__ import annotations
@@ -10,27 +15,77 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+from loadmaster.bench.mapping_summary import merged
 
 HERE = Path(__file__).parent
 
 
 def main(suite: str, *options: str) -> None:
+    if "--rows" in options:
+        files = [Path(word) for word in options if not word.startswith("--")]
+        write(suite, merge(suite, files, fresh="--fresh" in options))
+        return
     shown = [
         word for word in options if not Path(word).is_absolute()
     ]  # a folder of data is nobody's business
     run = [sys.executable, "-m", "loadmaster.cli.main", "bench", suite, *options, "--json"]
     answer = json.loads(subprocess.run(run, check=True, capture_output=True, text=True).stdout)
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short=12", "HEAD"], check=True, capture_output=True, text=True
-    )
-    document = {
+    write(suite, {
         "suite": suite,
         "command": " ".join(["loadmaster", "bench", suite, *shown, "--json"]),
-        "commit": commit.stdout.strip(),
+        "commit": commit(),
         **{key: answer[key] for key in ("versions", "host", "rows")},
-    }
+    })  # fmt: skip
+
+
+def merge(suite: str, files: list[Path], *, fresh: bool = False) -> dict[str, Any]:
+    """The recorded document with the rows of the files in it."""
     path = HERE / "results" / f"{suite}.json"
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    document = json.loads(path.read_text(encoding="utf-8")) if path.exists() and not fresh else {}
+    made: list[dict[str, Any]] = document.get("made", [])
+    new = []
+    for file in files:
+        for line in file.read_text(encoding="utf-8").splitlines():
+            try:
+                content = json.loads(line)
+            except ValueError:
+                continue  # torn when the computer stopped
+            maker = {**content["made"], "commit": commit()}
+            if maker not in made:
+                made.append(maker)
+            for row in content["rows"]:
+                row["extra"]["made"] = made.index(maker)
+                new.append(row)
+    return {
+        "suite": suite,
+        "command": "python benchmarks/mapping_runs.py --out rows.jsonl, then "
+        f"python benchmarks/record.py {suite} --rows rows.jsonl",
+        "commit": commit(), "versions": made[-1]["versions"] if made else {},
+        "host": made[-1]["host"] if made else {}, "made": made,
+        "rows": merged(document.get("rows", []), new),
+    }  # fmt: skip
+
+
+def commit() -> str:
+    """The short name of what is checked out."""
+    found = subprocess.run(
+        ["git", "rev-parse", "--short=12", "HEAD"], check=True, capture_output=True, text=True
+    )
+    return found.stdout.strip()
+
+
+def write(suite: str, document: dict[str, Any]) -> None:
+    """One line per row: a change of one row is a change of one line."""
+    head = {key: value for key, value in document.items() if key != "rows"}
+    if "made" in document:
+        lines = ",\n  ".join(json.dumps(row) for row in document["rows"])
+        text = json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n  {lines}\n ]\n}}\n'
+    else:
+        text = json.dumps(document, indent=1) + "\n"
+    path = HERE / "results" / f"{suite}.json"
+    path.write_text(text, encoding="utf-8")
     print(f"wrote {path.name}: {len(document['rows'])} rows")
 
 

@@ -130,7 +130,7 @@ def test_plan_files_that_are_no_json(run: Any, run_json: Any, tmp_path: Path) ->
     [
         (("inspect", "resnet5"), "did you mean 'resnet50'?"),
         (("models", "gnmt8"), "did you mean 'gnmt-8'?"),
-        (("models", "resnet50:steps=5"), "has no parameters"),
+        (("models", "resnet50:steps=5"), "has no parameter 'steps'"),
         (("models", "gnmt-8:steps=x"), "can't take 'steps=x'"),
         (("models", "none.onnx"), "there is no model"),
         (("simulate", "resnet50", "-m", "nnpi"), "did you mean 'nnp-i'?"),

@@ -97,6 +97,16 @@ def test_variants() -> None:
     )
 
 
+def test_other_capacities() -> None:
+    small = load_machine("nnp-i:sram=2MiB,llc=12MiB")
+    assert [m.capacity for m in small.memories[:2]] == [2 * 2**20, 12 * 2**20]
+    assert small.name == "nnp-i:sram=2MiB,llc=12MiB" and small.hash != load_machine("nnp-i").hash
+    with pytest.raises(BadMachine, match=r"no memory 'srm'.*did you mean 'sram'"):
+        load_machine("nnp-i:srm=2MiB")
+    with pytest.raises(BadMachine, match=r"the capacity of 'sram'.*write sram=2MiB"):
+        load_machine("nnp-i:sram=lots")
+
+
 def test_arena() -> None:
     machine = load_machine("arena:256KiB")
     assert machine.memories[0].capacity == 256 * 1024 and machine.memories[1].capacity == UNLIMITED

@@ -92,8 +92,17 @@ def test_unknown_models_and_parameters() -> None:
         load_model("resnet5O")
     with pytest.raises(BadProgram, match="can't take 'steps=many'"):
         load_workload("gnmt-8:steps=many")
-    with pytest.raises(BadProgram, match="has no parameters"):
-        load_workload("bert:tokens=5")
+    with pytest.raises(BadProgram, match=r"has no parameter 'token'.*did you mean 'tokens'"):
+        load_workload("bert:token=5")
+    with pytest.raises(BadProgram, match="can't take 'element_bytes=3'"):
+        load_workload("resnet50:element_bytes=3")
+
+
+def test_layer_level_models_take_parameters() -> None:
+    large = load_workload("resnet50:batch=16,element_bytes=2")
+    assert large.hash == resnet(50, batch=16, element_bytes=2).hash
+    assert large.hash != load_workload("resnet50").hash
+    assert load_workload("bert:layers=2").n_ops == 4 + 2 * 31
 
 
 def test_traced_models_are_cached(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]

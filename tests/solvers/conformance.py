@@ -11,11 +11,11 @@ import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from loadmaster.problems.problem import Bound, Decision, Problem
+from loadmaster.problems.problem import BatchProblem, Bound, Decision, Problem, Scores
 from loadmaster.solvers.solver import (
     Budget,
     Meter,
@@ -71,7 +71,7 @@ class Outcome:
     meter: Meter
     watcher: Watcher
     asked: int
-    """Times that the problem was asked to evaluate."""
+    """Decisions that the problem was asked to evaluate or to score."""
     seconds: float
 
 
@@ -83,12 +83,20 @@ def watched(
     spy, watcher = copy.copy(problem), Watcher()
     asked = 0
 
-    def evaluate(decision: Decision) -> int | None:
+    def note(count: int) -> None:
         nonlocal asked
-        asked += 1
+        asked += count
         if stop_after is not None and asked >= stop_after and not watcher.stop:
             watcher.stop, watcher.stopped_at = True, time.monotonic()
+
+    # Both ask the problem itself, not the spy: one that scores by `evaluate` is counted once.
+    def evaluate(decision: Decision) -> int | None:
+        note(1)
         return problem.evaluate(decision)
+
+    def score(decisions: Decision, first: int = 0) -> Scores:
+        note(len(decisions))
+        return cast(BatchProblem, problem).score(decisions, first)
 
     meter = Meter(spy, budget, watcher, evaluations=0 if moment is None else moment.evaluations)
     if moment is not None:
@@ -96,6 +104,8 @@ def watched(
         if moment.best is not None:
             meter.restore(moment.best)
     object.__setattr__(spy, "evaluate", evaluate)
+    if hasattr(problem, "score"):
+        object.__setattr__(spy, "score", score)
     started = time.monotonic()
     solution = make().run(meter, seed, None if moment is None else moment.state)
     ended = time.monotonic()

@@ -6,10 +6,14 @@ import numpy as np
 import pytest
 
 import toy
+from generate_mapping import layers, random_mapping, three_memories
 from loadmaster.errors import MissingPackage
 from loadmaster.problems.allocation import Allocation
 from loadmaster.problems.buffers_csv import parse_buffers
+from loadmaster.problems.mapping import Mapping
 from loadmaster.solvers.registry import make_solver, solver_names
+from loadmaster.solvers.search.mapping import RandomMaps
+from loadmaster.solvers.solver import Meter, Solution, State
 from solvers.conformance import conforms
 
 
@@ -67,3 +71,47 @@ def test_allocation_solvers_conform(name: str, kind: str) -> None:
                  seeds=(0,))  # fmt: skip
     except MissingPackage as missing:
         pytest.skip(missing.message)
+
+
+MAPPING_NOT_YET = {"auto", "egrl", "ea", "pg", "exact"}
+"""Solvers of mapping that are not put through it here. Take a name out to have it tested."""
+MAPPING_SOLVERS = [name for name in solver_names("mapping") if name not in MAPPING_NOT_YET]
+
+
+def _mapping(kind: str) -> Mapping:
+    """Little of it fits in the fast memories, so that the bound is out of reach."""
+    if kind == "places":  # several tensors in one place, several places in one entry
+        problem = Mapping(*random_mapping(np.random.default_rng(205), 30))
+        assert problem.entries.piece_start.max() > problem.live.sum()
+        return problem
+    if kind == "repair":
+        return Mapping(layers(), three_memories("parallel", 333_333), invalid="repair")
+    return Mapping(layers(), three_memories())
+
+
+@pytest.mark.parametrize("kind", ["plain", "repair", "places"])
+@pytest.mark.parametrize("name", MAPPING_SOLVERS)
+def test_mapping_solvers_conform(name: str, kind: str) -> None:
+    try:
+        conforms(lambda: make_solver("mapping", name), _mapping(kind), evaluations=(1, 2, 70, 260),
+                 seeds=(0, 3))  # fmt: skip
+    except MissingPackage as missing:
+        pytest.skip(missing.message)
+
+
+class Peeking(RandomMaps):
+    """Scores maps by itself and hands in the best."""
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        problem, rng = meter.problem, np.random.default_rng(seed)
+        assert isinstance(problem, Mapping)
+        maps = rng.integers(0, 3, (500, 2 * problem.nodes), dtype=np.int8)
+        meter.evaluate_many(maps[problem.score(maps).reward.argmax()][None])
+        return meter.solution()
+
+
+def test_scoring_in_batches_behind_the_meter_is_caught() -> None:
+    with pytest.raises(AssertionError, match=r"^budget: "):
+        conforms(Peeking, _mapping("plain"))
+    with pytest.raises(AssertionError, match=r"^score: "):
+        conforms(Peeking, _mapping("plain"), evaluations=(1000,))

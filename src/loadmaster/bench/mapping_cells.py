@@ -6,10 +6,13 @@ A cell is plain names, so that any of them can be run as `loadmaster plan MODEL 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
+from loadmaster.errors import require
 from loadmaster.machine import Machine, load_machine
 from loadmaster.problems.mapping import Mapping
+from loadmaster.program import Program
 from loadmaster.program.models import load_model
 
 BUDGET = 4_000
@@ -17,6 +20,8 @@ BLACK = ("egrl", "ea", "pg", "ageing-evolution", "greedy-dp", "random", "anneali
 WHITE = ("all-slowest", "role-split", "compiler", "density", "exact")
 WORKLOADS = ("resnet50", "resnet101", "bert")
 MACHINES = ("nnp-i", "nnp-i-half", "nnp-i-12")
+
+AnyMapping = TypeVar("AnyMapping", bound=Mapping)
 
 
 @dataclass(frozen=True)
@@ -42,9 +47,22 @@ class Cell:
         rules = replace(machine.rules, ports="parallel")
         return replace(machine, name=f"{machine.name}-parallel", rules=rules, text="")
 
-    def load(self, kind: type[Mapping] = Mapping) -> Mapping:
+    def load(self) -> Mapping:
         """The problem."""
-        return kind(load_model(self.model), self.load_machine(), **self.problem)
+        return self.load_as(Mapping)
+
+    def load_as(self, kind: type[AnyMapping]) -> AnyMapping:
+        """The problem, as a subclass of `Mapping`."""
+        return kind(load_cell_model(self.model), self.load_machine(), **self.problem)
+
+
+def load_cell_model(name: str) -> Program:
+    """A model by name; 'onnx:NAME' is one of the real models inside the onnx package."""
+    inside, _, file = name.partition(":")
+    if inside != "onnx":
+        return load_model(name)
+    package = Path(str(require("onnx", "onnx").__file__)).parent
+    return load_model(str(package / "backend/test/data/light" / f"{file}.onnx"))
 
 
 def _spec() -> list[Cell]:
@@ -53,11 +71,20 @@ def _spec() -> list[Cell]:
 
 
 def _room() -> list[Cell]:
-    """Where a compiler leaves something to gain."""
+    """Where a compiler leaves something to gain. Chosen by what white-box solvers find there."""
     pairs = (
+        ("resnet50-batch4", "resnet50:batch=4", "nnp-i"),
         ("resnet50-batch16", "resnet50:batch=16", "nnp-i"),
         ("resnet50-16bit", "resnet50:element_bytes=2", "nnp-i"),
+        ("resnet101-batch4", "resnet101:batch=4", "nnp-i"),
         ("bert-16bit", "bert:element_bytes=2", "nnp-i"),
+        ("bert-batch16-16bit", "bert:batch=16,element_bytes=2", "nnp-i"),
+        ("bert-512-tokens-batch4", "bert:tokens=512,batch=4", "nnp-i"),
+        ("resnet50", "resnet50", "tpu-v4i-16m"),
+        ("shufflenet", "onnx:light_shufflenet", "imxrt1170"),
+        ("shufflenet", "onnx:light_shufflenet", "ethos-u65"),
+        # One training step of a Llama layer with its loss, on a GPU that has to share its memory.
+        ("llama-layer", "llama:layers=1,batch=1,tokens=512", "h200:hbm=1GiB"),
     )
     return [Cell(f"room/{name}/{machine}", model, machine) for name, model, machine in pairs]
 
@@ -92,10 +119,12 @@ def _warm() -> list[Cell]:
     """Few evaluations from a policy trained elsewhere, beside starts from nothing."""
     cells = []
     for model, policy in (("resnet50", "bert"), ("resnet101", "bert"), ("bert", "resnet101")):
-        common = {"model": model, "machine": "nnp-i", "solvers": ("egrl",)}
+        common: dict[str, Any] = {"model": model, "machine": "nnp-i", "solvers": ("egrl",)}
         start = {"init": f"pretrained:{policy}"}
         cells.append(Cell(f"warm/{model}/200", budget=200, solver=start, **common))
-        cells += [Cell(f"cold/{model}/{budget}", budget=budget, **common) for budget in (200, 2_000)]
+        cells += [
+            Cell(f"cold/{model}/{budget}", budget=budget, **common) for budget in (200, 2_000)
+        ]
     return cells
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from loadmaster.bench import Row
 from loadmaster.bench.mapping_cells import Cell
 from loadmaster.errors import MissingPackage
+from loadmaster.problems.champion import remeasure
 from loadmaster.problems.mapping import Mapping
 from loadmaster.problems.problem import Decision, Scores
 from loadmaster.solvers.mapping import WHITE_BOX
@@ -72,12 +73,10 @@ def run_cell(cell: Cell, solver: str, seed: int, *, budget: int | None = None,
 
     `budget` replaces the cell's evaluations, `seconds` the limit of the exact solver.
     """
-    problem = cell.load(CountedMapping)
-    assert isinstance(problem, CountedMapping)
-    white = solver in WHITE_BOX
+    white, observer = solver in WHITE_BOX, Improvements()
     limits = Budget(None if white else budget or cell.budget, (seconds or EXACT_SECONDS) if white else None)  # fmt: skip
-    observer = Improvements()
     try:
+        problem = cell.load_as(CountedMapping)
         made = make_solver("mapping", solver, {} if white else cell.solver)
         started = time.perf_counter()
         solution = solve(made, problem, limits, seed, observer)
@@ -85,11 +84,13 @@ def run_cell(cell: Cell, solver: str, seed: int, *, budget: int | None = None,
     except MissingPackage as error:
         return Row(cell.case, 0.0, "ps", "skipped", machine=cell.machine, solver=solver, seed=seed,
                    extra={"reason": error.message})  # fmt: skip
-    status, value = str(solution.status), solution.value
-    if solution.decision is not None:
-        value = problem.evaluate(solution.decision)  # without noise
-        if problem.violations(problem.plan(solution.decision)):
-            status = "refused by the checker"
+    status, value, decision = str(solution.status), solution.value, solution.decision
+    if decision is not None and not problem.repeatable:
+        champion = remeasure(problem, seed=seed)  # the best of many noisy values is optimistic
+        value, decision = champion.simulated_ps, champion.winner.decision
+        solution.bound = Mapping(problem.program, problem.machine).bound()
+    if decision is not None and problem.violations(problem.plan(decision)):
+        status = "refused by the checker"
     return Row(
         cell.case, float(-1 if value is None else value), "ps", status, machine=cell.machine, solver=solver,
         seed=seed, evaluations=0 if white else solution.evaluations, seconds=took,

@@ -8,6 +8,7 @@ rectified and timed, and whether it fitted as it was is told beside it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,16 +73,13 @@ def run_transfer(case: str, seed: int, budget: int = BUDGET) -> Iterator[Row]:
 
 def _policies(problem: Mapping, state: State, seed: int, budget: int) -> dict[str, Actor]:
     """The fittest graph network and the learner's actor of a state."""
-    import jax
-
     from loadmaster.solvers.egrl.session import Session
     from loadmaster.solvers.egrl.settings import Settings
 
-    now = Session(Meter(problem, Budget(budget)), seed, Settings(), None, state).now
-    members = jax.tree.leaves(now.stack)[0].shape[0]
-    actors = [jax.tree.map(lambda leaf, i=i: leaf[i], now.stack) for i in range(members)]
-    rewards = problem.score(np.stack([_decided(actor, problem) for actor in actors])).reward
-    return {"gnn": actors[int(np.argmax(rewards))], "learner": now.learner.actor}
+    session = Session(Meter(problem, Budget(budget)), seed, Settings(), None, state)
+    maps = np.asarray(session.forward(session.now.stack, session.graph)[0])
+    fittest = int(np.argmax(problem.score(maps).reward))
+    return {"gnn": session.unravel(session.now.stack[fittest]), "learner": session.now.learner.actor}
 
 
 def untrained_map(problem: Mapping, seed: int) -> Int8:
@@ -97,10 +95,18 @@ def untrained_map(problem: Mapping, seed: int) -> Int8:
 def _decided(actor: Actor, problem: Mapping) -> Int8:
     """One greedy pass."""
     from loadmaster.solvers.egrl.graph import make_graph
+
+    found = np.asarray(_compiled()(actor, make_graph(problem))[0])
+    return np.where(problem.live, found, np.int8(problem.slowest)).astype(np.int8)
+
+
+@lru_cache(maxsize=1)
+def _compiled() -> Any:
+    import jax
+
     from loadmaster.solvers.egrl.session import decide
 
-    found = np.asarray(decide(actor, make_graph(problem))[0])
-    return np.where(problem.live, found, np.int8(problem.slowest)).astype(np.int8)
+    return jax.jit(decide)
 
 
 def random_map(problem: Mapping, seed: int) -> Int8:

@@ -15,7 +15,10 @@ from loadmaster.cli.progress import LiveLine, say
 from loadmaster.errors import LoadmasterError, MissingPackage, Refused
 from loadmaster.machine import Machine
 from loadmaster.plan import Plan, save_plan
+from loadmaster.problems.champion import Champion, Leaders, remeasure
+from loadmaster.problems.evaluator import CommandEvaluator
 from loadmaster.problems.mapping import Mapping
+from loadmaster.problems.measured import MeasuredMapping
 from loadmaster.problems.problem import Bound, Decision
 from loadmaster.problems.recorded import recorded_row
 from loadmaster.problems.registry import load_problem
@@ -57,9 +60,6 @@ def simulated_problem(program: Program, machine: Machine, noise: float, seed: in
 def measured_problem(program: Program, machine: Machine, command: str, repeats: int,
                      timeout: float) -> Mapping:  # fmt: skip
     """A command measures what a map is worth."""
-    from loadmaster.problems.evaluator import CommandEvaluator
-    from loadmaster.problems.measured import MeasuredMapping
-
     return MeasuredMapping(program, machine, CommandEvaluator(command, timeout_s=timeout), repeats=repeats)  # fmt: skip
 
 
@@ -78,20 +78,33 @@ def plan_mapping(problem: Mapping, wanted: Wanted, source: str) -> Answer:
     wanted = _completed(wanted)
     solver = _solver(str(wanted.solver), wanted.options)
     say(head(problem, source))
-    simulated = getattr(problem, "evaluator", None) is None
-    bound = _quick_bound(problem) if simulated else problem.bound()
+    bound = _quick_bound(problem)
     baselines = _baselines(problem)
     solution = run_solver(
-        _Bounded(solver, bound) if simulated else solver, problem,
-        Budget(wanted.evaluations, wanted.seconds), int(wanted.seed or 0),
-        folder=None if wanted.resume else wanted.folder, resume=wanted.resume,
-        display=LiveLine(), baselines={name: decision for name, (decision, _) in baselines.items()},
+        _Bounded(solver, bound), problem, Budget(wanted.evaluations, wanted.seconds), wanted.seed or 0,
+        folder=None if wanted.resume else wanted.folder, resume=wanted.resume, display=LiveLine(),
+        baselines={name: decision for name, (decision, _) in baselines.items()},
     )  # fmt: skip
+    solution.bound = max(bound, solution.bound, key=lambda each: each.value)
+    stopped = solution.decision is None or bool(solution.extra.get("interrupted"))
+    champion = None if stopped else _champion(problem, wanted.seed or 0)
+    reference = None if stopped else _reference(problem, solver.name, solution, wanted)
+    decision = champion.winner.decision if champion else solution.decision
+    kept = wanted.out
+    if champion and kept is None and "run" in solution.extra:
+        kept = Path(solution.extra["run"]) / "champion.json"
+    plan = None if decision is None else _written(problem, decision, kept)
     figures = [figure for _, figure in baselines.values()]
-    reference = None if solution.extra.get("interrupted") else _reference(problem, solver.name, solution, wanted)  # fmt: skip
-    plan = None if solution.decision is None else _written(problem, solution.decision, wanted.out)
-    told = Told(problem, source, solver.name, solution, figures, reference, plan, wanted.out)
+    told = Told(problem, source, solver.name, solution, figures, reference, champion, plan, kept)
     return replace(shown(told), error=_error(problem, solution))
+
+
+def _champion(problem: Mapping, seed: int) -> Champion | None:
+    """Where values are noisy: the best of many is optimistic, so the leaders are measured again."""
+    if problem.repeatable:
+        return None
+    say("measuring the best maps again, in turns with the compiler's")
+    return remeasure(problem, seed=seed)
 
 
 def _completed(wanted: Wanted) -> Wanted:
@@ -137,13 +150,22 @@ class _Bounded:
 
 
 def _quick_bound(problem: Mapping) -> Bound:
-    """The recorded one, else that of the linear relaxation, else the problem's own."""
-    if recorded_row(problem.program, problem.machine) is None and can_prove(problem):
+    """Of times without noise: the recorded one, else that of the linear relaxation, else the
+    problem's own."""
+    if isinstance(problem, MeasuredMapping):
+        return problem.bound()  # nothing is proven about hardware
+    plain = _plain(problem)
+    if recorded_row(plain.program, plain.machine) is None and can_prove(plain):
         from loadmaster.solvers.exact.mapping import linear_bound
 
         with contextlib.suppress(MissingPackage):
-            return max(problem.bound(), linear_bound(problem), key=lambda bound: bound.value)
-    return problem.bound()
+            return max(plain.bound(), linear_bound(plain), key=lambda bound: bound.value)
+    return plain.bound()
+
+
+def _plain(problem: Mapping) -> Mapping:
+    """The same without noise."""
+    return problem if problem.repeatable else Mapping(problem.program, problem.machine)
 
 
 def _baselines(problem: Mapping) -> dict[str, tuple[Decision, Figure]]:
@@ -154,23 +176,23 @@ def _baselines(problem: Mapping) -> dict[str, tuple[Decision, Figure]]:
         if solution.decision is not None:
             figure = Figure(name, True, solution.value, "", 0, solution.seconds, "baseline")
             found[name] = (solution.decision, figure)
+    problem.leaders = Leaders()  # what was measured here is not the solver's
     return found
 
 
 def _reference(problem: Mapping, solver: str, solution: Solution, wanted: Wanted) -> Figure | None:
     """The optimum, or the best that the exact solver knows; it may raise the solution's bound."""
+    if isinstance(problem, MeasuredMapping):
+        return None
     row = recorded_row(problem.program, problem.machine)
-    if getattr(problem, "evaluator", None) is not None:
-        return None  # measured: nothing is proven there
     if row is not None:
         status = "optimal" if row["best"] <= row["bound"] else "best on record"
         return Figure("optimum" if status == "optimal" else "exact", True, int(row["best"]),
                       f"{status}, {row['method']}, on record", 0, 0.0, "reference")  # fmt: skip
-    proven = solution.status == Status.OPTIMAL
-    if proven or solver in ("auto", "exact") or not wanted.exact_seconds or not can_prove(problem):
+    plain, proven = _plain(problem), solution.status == Status.OPTIMAL
+    if proven or solver in ("auto", "exact") or not wanted.exact_seconds or not can_prove(plain):
         return None
     say(f"seeking the optimum for up to {wanted.exact_seconds:g} s, for comparison")
-    plain = Mapping(problem.program, problem.machine)
     exact = solve(_Bounded(make_solver("mapping", "exact"), solution.bound), plain,
                   Budget(seconds=wanted.exact_seconds))  # fmt: skip
     if exact.bound.value > solution.bound.value:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from loadmaster.cli.progress import gap_text
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import Machine, load_machine
 from loadmaster.plan import Plan
+from loadmaster.problems.champion import Champion
 from loadmaster.problems.mapping import Mapping
+from loadmaster.problems.measured import MeasuredMapping
 from loadmaster.simulate import simulate
 from loadmaster.solvers.mapping import WHITE_BOX
 from loadmaster.solvers.solver import Solution
@@ -42,8 +45,14 @@ class Told:
     solution: Solution
     baselines: list[Figure]
     reference: Figure | None
+    champion: Champion | None
+    """Set where values are noisy: then it is the result."""
     plan: Plan | None
     out: Path | None
+
+    @property
+    def measured(self) -> bool:
+        return isinstance(self.problem, MeasuredMapping)
 
 
 def head(problem: Mapping, source: str) -> str:
@@ -60,21 +69,16 @@ def head(problem: Mapping, source: str) -> str:
 def shown(told: Told) -> Answer:
     """Rows and tables."""
     solution, problem = told.solution, told.problem
-    best = solution.value
-    if solution.decision is not None and problem.noise:
-        best = problem.evaluate(solution.decision)  # without noise: what the plan really takes
-    result = Figure(told.solver, told.solver in WHITE_BOX, best, str(solution.status),
-                    solution.evaluations, solution.seconds, "result")  # fmt: skip
-    figures = [*told.baselines, result, *([told.reference] if told.reference else [])]
+    figures = [*map(partial(_again, told), told.baselines), _result(told), *([told.reference] if told.reference else [])]  # fmt: skip
     bound = solution.bound
     rows = [_row(told, figure) for figure in figures]
-    proven = any(figure.value == bound.value for figure in figures)
-    if bound.value > 0 and not proven:
+    if bound.value > 0 and not any(figure.value == bound.value for figure in figures):
         rows.append(_row(told, Figure("bound", True, bound.value, bound.method, 0, 0.0, "bound")))
-    if solution.value != best:
-        rows[len(told.baselines)]["noisy_seconds"] = (solution.value or 0) / 10**12
-    memories = [] if told.plan is None else _memories(told)
     blocks: list[str | Table] = [_table(told, rows)]
+    if told.champion is not None:
+        rows[len(told.baselines)]["champion"] = told.champion.as_json()
+        blocks.append(_measured_again(told.champion, told.measured))
+    memories = [] if told.plan is None else _memories(told)
     if memories:
         blocks.append(_memory_table(memories))
     run = solution.extra.get("run")
@@ -88,9 +92,42 @@ def shown(told: Told) -> Answer:
     return Answer(rows + memories, blocks, tuple(map(str, warnings)), more=more)
 
 
+def _again(told: Told, figure: Figure) -> Figure:
+    """A baseline; the compiler's plan as it was measured in turns with the result."""
+    if told.champion is None or not told.measured or figure.name != "compiler":
+        return figure
+    return replace(figure, value=round(told.champion.baseline.time_ps.middle))
+
+
+def _result(told: Told) -> Figure:
+    """What the solver found; of noisy values, what was measured again or is free of noise."""
+    solution, value = told.solution, told.solution.value
+    if told.champion is not None:
+        median = round(told.champion.winner.time_ps.middle)
+        value = median if told.measured else told.champion.simulated_ps
+    status = "optimal" if value is not None and value <= solution.bound.value else str(solution.status)  # fmt: skip
+    return Figure(told.solver, told.solver in WHITE_BOX, value, status, solution.evaluations,
+                  solution.seconds, "result")  # fmt: skip
+
+
+def _measured_again(champion: Champion, measured: bool) -> str:
+    """The headline of noisy values, with its interval and what the search had thought of it."""
+    winner, speedup = champion.winner, champion.speedup
+    first = "–" if winner.first_ps is None else show_time(winner.first_ps)
+    low, high = show_time(round(winner.time_ps.low)), show_time(round(winner.time_ps.high))
+    simulated = f", simulated {show_time(champion.simulated_ps)}" if measured else ""
+    return (
+        f"measured again {len(winner.samples_ps)} times: median {show_time(round(winner.time_ps.middle))} "
+        f"({low} to {high}), {speedup.middle:.3f} × over compiler ({speedup.low:.3f} to "
+        f"{speedup.high:.3f}); the search had measured {first}{simulated}"
+    )
+
+
 def _row(told: Told, figure: Figure) -> dict[str, Any]:
     value, bound = figure.value, told.solution.bound.value
     compiler = next((f.value for f in told.baselines if f.name == "compiler"), None)
+    if told.champion is not None and told.measured:
+        compiler = round(told.champion.baseline.time_ps.middle)
     return {
         "what": figure.what, "name": figure.name, "white_box": figure.white_box,
         "picoseconds": value, "seconds": None if value is None else value / 10**12,
@@ -107,14 +144,14 @@ def _table(told: Told, rows: list[dict[str, Any]]) -> Table:
             "" if row["what"] == "bound" else "white box" if row["white_box"] else "black box",
             "–" if row["picoseconds"] is None else show_time(row["picoseconds"]),
             "–" if row["speedup"] is None else f"{row['speedup']:.3f} ×",
-            gap_text(row["gap"]),
+            "none" if told.measured else gap_text(row["gap"]),
             f"{row['evaluations']:,}" if row["evaluations"] and not row["white_box"] else "–",
             f"{row['took_seconds']:.1f} s" if row["took_seconds"] >= 0.05 else "–",
             row["status"],
         )
         for row in rows
     ]
-    timed = "time" if getattr(told.problem, "evaluator", None) else "simulated time"
+    timed = "measured time" if told.measured else "simulated time"
     columns = ("plan", "kind", timed, "over compiler", "gap to bound", "evaluations", "took", "")
     return Table(columns, cells, f"{told.source} on {told.problem.machine.name}")
 

@@ -117,7 +117,7 @@ def standing_text(standing: Standing) -> str:
         parts.append("best –")
     else:
         parts.append(f"best {value_text(standing.best, standing.unit)}")
-    if standing.bound is not None:
+    if standing.bound:  # 0: nothing is known, as of measured times
         parts.append(f"bound {_beside(standing)}")
     if standing.gap is not None:
         parts.append(f"gap {gap_text(standing.gap)}")

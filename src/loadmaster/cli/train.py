@@ -66,7 +66,7 @@ def command(
         say(head(problem, name))
         solution = _trained(problem, agent, options | ({} if init is None else {"init": init}), budget, seed, run)  # fmt: skip
         rows.append(_row(name, problem, solution))
-        _save(out, agent, problem, solution, rows, seed)
+        _save(out, agent, problem, solution, rows, seed, options)
         init = str(out)  # the next model goes on from here
         if solution.extra.get("interrupted"):
             break
@@ -108,13 +108,13 @@ def _row(name: str, problem: Mapping, solution: Solution) -> dict[str, Any]:
 
 
 def _save(out: Path, agent: str, problem: Mapping, solution: Solution, rows: list[dict[str, Any]],
-          seed: int) -> None:  # fmt: skip
+          seed: int, options: dict[str, Any]) -> None:  # fmt: skip
     from loadmaster.host import command_line, versions
     from loadmaster.solvers.egrl.transfer import save_policy
 
     memories = [problem.machine.memories[number].name for number in problem.memories]
     about = {
-        "agent": agent, "command": command_line(), "seed": seed, "versions": versions(),
+        "agent": agent, "command": command_line(), "seed": seed, "settings": options, "versions": versions(),
         "memories": memories, "trained_on": [
             {key: row[key] for key in ("model", "machine", "evaluations", "picoseconds", "speedup", "gap")}
             for row in rows

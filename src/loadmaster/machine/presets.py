@@ -94,7 +94,9 @@ def with_capacities(machine: Machine, sizes: Sequence[str]) -> Machine:
         try:
             capacity = parse_bytes(size, f"the capacity of '{memory}'")
         except ValueError as error:
-            raise BadMachine(f"{error}", object=memory, number=size, remedy="write sram=2MiB") from None
+            raise BadMachine(
+                f"{error}", object=memory, number=size, remedy="write sram=2MiB"
+            ) from None
         machine = machine.with_capacity(memory, capacity)
     return replace(machine, name=f"{machine.name}:{','.join(sizes)}") if sizes else machine
 

@@ -81,7 +81,7 @@ class Mapping:
         self._core = _core.MapBatch(self._simulator.native, self.entries.columns())
         self._packed: dict[bytes, Int64 | None] = {}
         self.leaders = Leaders()
-        """The best distinct maps, kept where values are not repeatable."""
+        """The best distinct maps that a search has submitted, where values are not repeatable."""
         self._check_slowest()
 
     @property
@@ -128,11 +128,9 @@ class Mapping:
     def score(self, decisions: Decision, first: int = 0) -> Scores:
         """Values and rewards of maps int8[B, 2N]; `first` is the number of the first evaluation,
         which noise depends on."""
-        total, epsilon, rectified = self.rectify(decisions)
+        total, epsilon, _ = self.rectify(decisions)
         legal = (epsilon == 0) | (self.invalid == "repair")
         measured = self._measured(total, first)
-        for row in np.flatnonzero(legal).tolist() if self.noise else ():
-            self.leaders.add(rectified[row], int(measured[row]))
         return Scores(np.where(legal, measured, -1), self.reward(measured, np.where(legal, 0.0, epsilon)))
 
     def reward(self, time_ps: Int64, epsilon: Float64) -> Float64:
@@ -158,7 +156,7 @@ class Mapping:
         return int(self.rectify(np.asarray(decision)[None])[0][0])
 
     def recall(self, decision: Decision, value: int) -> None:
-        """An earlier session had this value."""
+        """A search has submitted this map, or an earlier session of it had: a candidate."""
         if not self.repeatable:
             self.leaders.add(self._legal(decision), value)
 

@@ -119,7 +119,6 @@ class MeasuredMapping(Mapping):
                     value[row] = _picoseconds(found.median)
                     reward[row] = (self.baselines[-1][found.board] / found.median) ** self.power
                     self._latest[rectified[row].tobytes()] = int(value[row])
-                    self.leaders.add(rectified[row], int(value[row]))
             self._since_baseline += end - start
             start = end
         return Scores(value, reward, failed)

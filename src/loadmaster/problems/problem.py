@@ -116,7 +116,8 @@ def repeatable(problem: Problem) -> bool:
 
     A problem that measures says `repeatable = False`: its values are taken as they were measured
     (a run's log is not held to new ones), and nothing is proved about them. It may have
-    `recall(decision, value)`, told of what an earlier session measured, and `take_notes()`.
+    `recall(decision, value)`, told of every legal decision that a search submits or an earlier
+    session of it had as its best, and `take_notes()`.
     """
     return bool(getattr(problem, "repeatable", True))
 

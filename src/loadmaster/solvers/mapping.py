@@ -7,7 +7,6 @@ Which solvers of the Mapping problem read the program (white box) and which see 
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Any
 
 from loadmaster.problems.mapping import Mapping
 from loadmaster.solvers.registry import make_solver
@@ -18,34 +17,29 @@ EXACT_TENSORS = 3_000
 """Above so many decided tensors the exact solver is left out: its model is too large to gain."""
 
 
-def label(solver: str) -> str:
-    """What a table calls a solver."""
-    return "white box" if solver in WHITE_BOX else "black box"
-
-
 class Auto:
     """Greedy by density first; then the exact solver from there if OR-tools is installed and the
     program is small enough, else annealing. Measured problems have no model: they are annealed."""
 
     name, problem_kind = "auto", "mapping"
-    summary = "density, then exact with a proof, or annealing where that is out of reach (white box)"
+    summary = (
+        "density, then exact with a proof, or annealing where that is out of reach (white box)"
+    )
     deterministic = False  # how far the exact solver gets depends on the clock
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem
         assert isinstance(problem, Mapping)
-        extra: dict[str, Any] = {"white_box": True}
         if state is None:  # a state is annealing's: go on with it
             make_solver("mapping", "density").run(meter, seed, None)
             if can_prove(problem) and not meter.exhausted:
                 return make_solver("mapping", "exact").run(meter, seed, None)
         if not meter.exhausted:
             return make_solver("mapping", "annealing").run(meter, seed, state)
-        return meter.solution(**extra)
+        return meter.solution(white_box=True)
 
 
 def can_prove(problem: Mapping) -> bool:
     """Whether the exact solver is worth a try here."""
-    simulated = getattr(problem, "evaluator", None) is None and not problem.noise
     small = int(problem.live.sum()) <= EXACT_TENSORS
-    return simulated and small and find_spec("ortools") is not None
+    return problem.repeatable and small and find_spec("ortools") is not None

@@ -69,9 +69,11 @@ def make_solver(kind: str, name: str, options: Mapping[str, Any] | None = None) 
         )
     module, _, attribute = known[name].partition(":")
     maker: Callable[..., Solver] = getattr(import_module(module), attribute)
-    takes = [p for p in inspect.signature(maker).parameters if p not in ("args", "kwargs")]
+    parameters = inspect.signature(maker).parameters
+    takes = [name for name in parameters if name not in ("args", "kwargs")]
+    checks_itself = any(p.kind == p.VAR_KEYWORD for p in parameters.values())
     for option in options or {}:
-        if option not in takes:
+        if option not in takes and not checks_itself:
             raise UnknownSolver(
                 f"solver '{name}' has no option '{option}'{nearest(option, takes)}",
                 object=option,

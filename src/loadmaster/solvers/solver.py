@@ -108,6 +108,8 @@ class Meter:
         self.unpackable = 0
         """Legal decisions that would have been the best, had they had a plan."""
         self.bound = problem.bound()
+        # Where values are noisy, the problem keeps the candidates: only what a search submitted.
+        self._recall = None if repeatable(problem) else getattr(problem, "recall", None)
         self._started = time.monotonic() - seconds
 
     @property
@@ -164,6 +166,8 @@ class Meter:
         return scores
 
     def _take(self, decision: Decision, value: int) -> None:
+        if value >= 0 and self._recall is not None:
+            self._recall(decision, value)
         if value < 0 or (self.best_value is not None and value >= self.best_value):
             return
         if not self.problem.admits(decision):

@@ -44,6 +44,21 @@ class Chromosomes(NamedTuple):
     """[K, 2N, M], rows sum to 1"""
     temperature: Float32
     """[K, 2N, 1]"""
+    anchor: npt.NDArray[np.int8]
+    """[K, 2N] the best map that it has drawn"""
+    worth: npt.NDArray[np.float64]
+    """[K] the reward of that map; -inf: it has none"""
+
+
+class Proposals(NamedTuple):
+    """What the GNNs proposed in a generation, the actor last if there is a learner."""
+
+    maps: npt.NDArray[np.int8]
+    """[G, 2N]"""
+    probabilities: Float32
+    """[G, 2N, M]"""
+    rewards: npt.NDArray[np.float64]
+    """[G]"""
 
 
 class Breeding(NamedTuple):
@@ -80,14 +95,41 @@ def first_chromosomes(rng: Rng, count: int, entries: int, memories: int) -> Chro
     """Random ones."""
     prior = rng.random((count, entries, memories), dtype=np.float32)
     warmth = rng.uniform(COLDEST, WARMEST, (count, entries, 1)).astype(np.float32)
-    return _projected(prior, warmth)
+    nothing = np.zeros((count, entries), dtype=np.int8)
+    return Chromosomes(*_projected(prior, warmth), nothing, np.full(count, -np.inf))
 
 
-def draw(rng: Rng, chromosomes: Chromosomes) -> npt.NDArray[np.int8]:
-    """int8[K, 2N]: one map from each."""
+def draw(rng: Rng, chromosomes: Chromosomes, live: npt.NDArray[np.int64], swaps: float) -> npt.NDArray[np.int8]:
+    """int8[K, 2N]: one map from each; an anchored one changes at least one of the `live` entries."""
     logits = chromosomes.prior / chromosomes.temperature
     gumbel = -np.log(-np.log(np.maximum(rng.random(logits.shape, dtype=np.float32), 1e-12)))
-    return (logits + gumbel).argmax(-1).astype(np.int8)
+    maps = (logits + gumbel).argmax(-1).astype(np.int8)
+    count, memories = len(maps), logits.shape[-1]
+    member = np.arange(count)
+    a, b = rng.choice(live, (2, count))
+    other = (maps[member, a] + rng.integers(1, memories, count)) % memories
+    anchored = np.isfinite(chromosomes.worth)
+    swapped = anchored & (rng.random(count) < swaps)
+    was = maps.copy()
+    maps[member[swapped], a[swapped]] = was[member[swapped], b[swapped]]
+    maps[member[swapped], b[swapped]] = was[member[swapped], a[swapped]]
+    same = anchored & (maps[:, live] == chromosomes.anchor[:, live]).all(axis=1)
+    maps[member[same], a[same]] = other[same]
+    return maps
+
+
+def settle(old: Chromosomes, maps: npt.NDArray[np.int8], rewards: npt.NDArray[np.float64]) -> Chromosomes:
+    """Move each chromosome to the map that it has drawn, where that is no worse than its anchor."""
+    better = rewards >= old.worth
+    around = _around(maps, old.prior)
+    prior = np.where(better[:, None, None], around, old.prior)
+    anchor = np.where(better[:, None], maps, old.anchor)
+    return Chromosomes(*_projected(prior, old.temperature), anchor, np.where(better, rewards, old.worth))
+
+
+def _around(maps: npt.NDArray[np.int8], prior: Float32) -> Float32:
+    """Sharp: nearly sure of a map, with a little of what was thought before."""
+    return 0.9 * np.eye(prior.shape[-1], dtype=np.float32)[maps] + 0.1 * prior
 
 
 def choose(rng: Rng, fitness: npt.NDArray[np.float64], settings: Settings) -> Breeding:
@@ -114,6 +156,9 @@ def choose(rng: Rng, fitness: npt.NDArray[np.float64], settings: Settings) -> Br
     mutated[elites] = False
     if from_actor in elites:  # nobody else was left
         mutated[from_actor] = True
+    if settings.anchor:  # a chromosome follows the elite itself, of whichever kind
+        chromosome = unselected[unselected >= gnns]
+        b[chromosome] = a[chromosome]
     return _by_kind(a, b, from_actor, mutated, fitness, gnns, settings.seeding != "none")
 
 
@@ -182,29 +227,35 @@ def _mutate(rng: Rng, child: Float32, mutated: npt.NDArray[np.bool_], shapes: Sh
     child[member, weight] = np.clip(new, -1e3, 1e3)
 
 
-def breed_chromosomes(rng: Rng, probabilities: Float32, old: Chromosomes, plan: Breeding,
-                      sharp: bool) -> Chromosomes:  # fmt: skip
-    """The next chromosomes: mixed, or seeded from a GNN's `probabilities` [G or G + 1, 2N, M], then
-    mutated."""
-    count, entries, memories = old.prior.shape
-    mix = rng.random((count, entries, 1)) < 0.5
-    prior = np.where(mix, old.prior[plan.chromosome_a], old.prior[plan.chromosome_b])
-    warmth = np.where(mix, old.temperature[plan.chromosome_a], old.temperature[plan.chromosome_b])
+def breed_chromosomes(rng: Rng, proposals: Proposals, old: Chromosomes, plan: Breeding,
+                      settings: Settings) -> Chromosomes:  # fmt: skip
+    """The next chromosomes: mixed, or seeded from a GNN, then mutated."""
+    count, entries, _ = old.prior.shape
+    a, b = plan.chromosome_a, plan.chromosome_b
+    mix = rng.random((count, entries, 1)) < (1.0 if settings.anchor else 0.5)
+    prior = np.where(mix, old.prior[a], old.prior[b])
+    warmth = np.where(mix, old.temperature[a], old.temperature[b])
+    anchor, worth = old.anchor[a], old.worth[a]
     cold = np.exp(rng.uniform(np.log(0.1), np.log(0.4), (count, 1, 1)))
     seeded = plan.seeded_by >= 0
     if seeded.any():
-        p = probabilities[plan.seeded_by[seeded]]
-        if sharp:  # around the GNN's own map: nothing calibrates its probabilities
-            p = 0.9 * np.eye(memories, dtype=np.float32)[p.argmax(-1)] + 0.1 * p
+        by = plan.seeded_by[seeded]
+        p = proposals.probabilities[by]
+        if settings.seeding == "sharp":  # nothing calibrates a GNN's probabilities
+            p = _around(proposals.maps[by], p)
             warmth[seeded] = cold[seeded]
         prior[seeded] = p
+        anchor[seeded], worth[seeded] = proposals.maps[by], proposals.rewards[by]
+    if settings.anchor:  # a copy tries other distances than its parent
+        copied = (a != np.arange(count))[:, None, None]
+        warmth = np.where(copied, cold, warmth)
     mutated = plan.mutated[-count:, None, None]
     prior = prior * np.where(mutated, rng.normal(1.0, 0.1, prior.shape), 1.0)
     warmth = warmth * np.where(mutated, rng.normal(0.95, 0.1, warmth.shape), 1.0)
-    return _projected(prior, warmth)
+    return Chromosomes(*_projected(prior, warmth), anchor, worth)
 
 
-def _projected(prior: npt.NDArray[np.floating], warmth: npt.NDArray[np.floating]) -> Chromosomes:
+def _projected(prior: npt.NDArray[np.floating], warmth: npt.NDArray[np.floating]) -> tuple[Float32, Float32]:
     prior = np.maximum(prior, LEAST)
-    return Chromosomes((prior / prior.sum(-1, keepdims=True)).astype(np.float32),
-                       np.clip(warmth, COLDEST, WARMEST).astype(np.float32))  # fmt: skip
+    return ((prior / prior.sum(-1, keepdims=True)).astype(np.float32),
+            np.clip(warmth, COLDEST, WARMEST).astype(np.float32))  # fmt: skip

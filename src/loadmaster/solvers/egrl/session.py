@@ -18,12 +18,14 @@ from loadmaster.solvers.egrl.graph import Graph, make_graph
 from loadmaster.solvers.egrl.learner import first_learner, improve
 from loadmaster.solvers.egrl.network import Actor, Critic
 from loadmaster.solvers.egrl.population import (
+    Proposals,
     breed,
     breed_chromosomes,
     choose,
     draw,
     find_shapes,
     first_chromosomes,
+    settle,
 )
 from loadmaster.solvers.egrl.settings import Settings
 from loadmaster.solvers.egrl.state import KINDS, Progress
@@ -94,36 +96,46 @@ class Session:
     def _generation(self) -> None:
         now, settings = self.now, self.settings
         now.generation += 1
+        stack, proposed = now.stack, None
         if settings.population:
-            fitness, probabilities = self._population()
-        stack = now.stack
+            fitness, proposed = self._population()
         if settings.learner and not self.meter.exhausted:
             self._learn()
             actor = np.asarray(ravel_pytree(now.learner.actor)[0])[None]
-            with self._timed("forward"):
-                greedy, mine = (np.asarray(x) for x in self.forward(actor, self.graph))
-            self._submit(np.concatenate([self._explored(greedy[0])[None], greedy]), np.array([2, 2]))
-            if settings.population:
+            mine = self._rollouts(actor)
+            if proposed is not None:
                 stack = np.concatenate([stack, actor])
-                probabilities = np.concatenate([probabilities, mine])
-        if settings.population and not self.meter.exhausted:
+                proposed = Proposals(*map(np.concatenate, zip(proposed, mine, strict=True)))
+        if proposed is not None and not self.meter.exhausted:
             with self._timed("evolve"):
                 plan = choose(now.rng, fitness, settings)
                 now.stack = breed(now.rng, stack, self.shapes, plan)
                 if settings.chromosomes:
-                    now.chromosomes = breed_chromosomes(now.rng, probabilities, now.chromosomes, plan,
-                                                        settings.seeding == "sharp")  # fmt: skip
+                    now.chromosomes = breed_chromosomes(now.rng, proposed, now.chromosomes, plan, settings)
 
-    def _population(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float32]]:
-        """(fitness of each slot, probabilities of each GNN)"""
+    def _population(self) -> tuple[npt.NDArray[np.float64], Proposals]:
+        """(fitness of each slot, what the GNNs proposed)"""
         now, settings = self.now, self.settings
+        gnns = settings.gnns
         with self._timed("forward"):
             found, probabilities = (np.asarray(x) for x in self.forward(now.stack, self.graph))
-            maps = np.concatenate([found[: settings.gnns], draw(now.rng, now.chromosomes)])
-        rewards = self._submit(maps, np.repeat([0, 1], [settings.gnns, settings.chromosomes]))
+            drawn = draw(now.rng, now.chromosomes, self.live, settings.swaps)
+        maps = np.concatenate([found[:gnns], drawn])
+        rewards = self._submit(maps, np.repeat([0, 1], [gnns, settings.chromosomes]))
         fitness = np.full(settings.population, -np.inf)
         fitness[: len(rewards)] = rewards
-        return fitness, probabilities
+        if settings.anchor:
+            now.chromosomes = settle(now.chromosomes, drawn, fitness[gnns:])
+            fitness[gnns:] = now.chromosomes.worth
+        return fitness, Proposals(maps[:gnns], probabilities[:gnns], fitness[:gnns])
+
+    def _rollouts(self, actor: npt.NDArray[np.float32]) -> Proposals:
+        """The learner's two maps, one noisy and one greedy, scored."""
+        with self._timed("forward"):
+            greedy, mine = (np.asarray(x) for x in self.forward(actor, self.graph))
+        both = np.concatenate([self._explored(greedy[0])[None], greedy])
+        rewards = self._submit(both, np.array([2, 2]))
+        return Proposals(greedy, mine, rewards[1:] if len(rewards) > 1 else np.array([-np.inf]))
 
     def _submit(self, maps: Maps, kinds: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Have maps scored, remember them, and see who found the best."""

@@ -23,6 +23,11 @@ class Settings:
     seeding: str = "sharp"
     """A Boltzmann chromosome from a GNN: 'sharp' (local search around its map), 'posterior' (its
     probabilities) or 'none' (the slot keeps what it has)."""
+    anchor: bool = True
+    """A chromosome stays around the best map it has drawn, and never draws that one again; False:
+    as published, it only drifts. Ours."""
+    swaps: float = 0.3
+    """Share of an anchored chromosome's draws in which two tensors change places. Ours."""
     migration: bool = True
     """The learner's actor enters the population every generation."""
 

@@ -55,8 +55,7 @@ class Progress:
             "rng": generator_state(self.rng),
             "counters": np.array(counters, dtype=np.int64),
             "stack": self.stack,
-            "prior": self.chromosomes.prior,
-            "temperature": self.chromosomes.temperature,
+            **{f"chromosomes.{name}": value for name, value in self.chromosomes._asdict().items()},
             "maps": self.maps[: self.filled],
             "rewards": self.rewards[: self.filled],
             **{f"leaf{number}": np.asarray(leaf) for number, leaf in enumerate(leaves)},
@@ -69,7 +68,7 @@ class Progress:
         filled = [jax.numpy.asarray(state[f"leaf{next(numbers)}"]) if hasattr(x, "shape") else x for x in leaves]
         self.learner = jax.tree.unflatten(tree, filled)
         self.stack = np.array(state["stack"])
-        self.chromosomes = Chromosomes(np.array(state["prior"]), np.array(state["temperature"]))
+        self.chromosomes = Chromosomes(*(np.array(state[f"chromosomes.{name}"]) for name in Chromosomes._fields))
         self.rng = restore_generator(state["rng"])
         (self.stored, self.learned, self.generation, self.champion, self.invalid,
          self.first_valid) = (int(x) for x in state["counters"])  # fmt: skip

@@ -11,11 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from loadmaster.solvers.exact.mapping_model import MappingModel
 
-Int64 = npt.NDArray[np.int64]
+MOST_CASES = 12
 
 
 @dataclass(frozen=True)
@@ -33,40 +32,35 @@ def whole(model: MappingModel) -> Case:
     return Case(tuple(_useful(model)))
 
 
-def peak_cases(model: MappingModel, count: int = 8) -> list[Case]:
+def peak_cases(model: MappingModel, most_cases: int = MOST_CASES) -> list[Case]:
     """Cases that together hold a best map, from most bytes to fewest."""
     allowed = _useful(model)
+    if model.parallel:  # memory 0 may be the busiest: nothing gains by moving there for certain
+        return [Case(tuple(allowed))]
     needed = np.zeros(model.entries, dtype=np.int64)  # most bytes of any step an entry is alive in
-    totals = []
     for entries, size in model.rows:
-        totals.append(int(size[:, 0].sum()))
-        needed[entries] = np.maximum(needed[entries], totals[-1])
-    fixable = _never_slower(model) & (model.always.sum(axis=1) == 0)
-    marks = sorted(set(totals), reverse=True)
-    cases, above = [], None
-    for mark in [*marks[: count - 1], 0]:
+        needed[entries] = np.maximum(needed[entries], size[:, 0].sum())
+    slower = (model.access_cost[:, :1] > model.access_cost).any(axis=1)
+    fixable = model.always.sum(axis=1) == 0
+    fixable[model.access_entry[slower]] = False
+    marks = np.unique(needed[fixable & (needed > 0) & (needed <= model.capacity[0])])[::-1]
+    if len(marks) >= most_cases:
+        marks = marks[np.linspace(0, len(marks) - 1, most_cases - 1).astype(np.int64)]
+    cases: list[Case] = []
+    most = None
+    for mark in [*marks.tolist(), 0]:
         here = [(0,) if fixable[e] and 0 < needed[e] <= mark and 0 in allowed[e] else allowed[e]
                 for e in range(model.entries)]  # fmt: skip
-        cases.append(Case(tuple(here), None if above is None else above - 1))
-        above = mark
-        if mark == 0:
-            break
+        cases.append(Case(tuple(here), most))
+        most = mark - 1
     return cases
 
 
 def _useful(model: MappingModel) -> list[tuple[int, ...]]:
-    """The memories of each entry without those that are never faster than the slowest."""
+    """The memories of each entry, without those that are never faster than the slowest."""
     last = model.memories - 1
-    slower = np.zeros((model.entries, model.memories), dtype=np.bool_)
-    np.logical_or.at(slower, model.access_entry, model.access_cost < model.access_cost[:, last:])
-    return [(*np.flatnonzero(row[:last]).tolist(), last) for row in slower]
-
-
-def _never_slower(model: MappingModel) -> npt.NDArray[np.bool_]:
-    """[E] whether no node gets slower if an entry moves to memory 0."""
-    fine = np.ones(model.entries, dtype=np.bool_)
-    if model.parallel:  # memory 0 may be the busiest
-        fine[:] = False
-    slow = (model.access_cost[:, :1] > model.access_cost).any(axis=1)
-    fine[model.access_entry[slow]] = False
-    return fine
+    if model.parallel:
+        return [tuple(range(model.memories))] * model.entries
+    faster = np.zeros((model.entries, model.memories), dtype=np.bool_)
+    np.logical_or.at(faster, model.access_entry, model.access_cost < model.access_cost[:, last:])
+    return [(*np.flatnonzero(row[:last]).tolist(), last) for row in faster]

@@ -24,7 +24,8 @@ Group = tuple[tuple[int, ...], tuple[tuple[int, int], ...]]
 """(entries that are alike, (memory, variable that counts how many are there) …)."""
 MOST_WAYS = 729
 """Nodes with more ways to choose memories have lines."""
-MOST_DENSE_ROWS = 100000
+MOST_TERMS = 200_000
+"""Above it, capacity rows have one variable for all weights in place of every weight."""
 FREE = 2**62
 """As a limit of a row: none."""
 
@@ -34,6 +35,7 @@ class Linear:
     """Minimise constant + cost @ v, 0 <= v <= upper, row_lower <= rows @ v <= row_upper."""
 
     cost: Int64
+    """None is negative."""
     upper: Int64
     whole: npt.NDArray[np.bool_]
     """Variables that must be whole numbers; the others then are by themselves."""
@@ -144,13 +146,15 @@ def _sum_or_table(
     base = int(times[0])
     parts = [grid[(0,) * k + (slice(None),) + (0,) * (len(shape) - k - 1)] - base
              for k in range(len(shape))]  # fmt: skip
-    sums = base + sum((part[ways[:, k]] for k, part in enumerate(parts)), np.zeros(len(ways), np.int64))
+    sums = base + sum(
+        (part[ways[:, k]] for k, part in enumerate(parts)), np.zeros(len(ways), np.int64)
+    )
     if not (times == sums).all():
         keep = [k for k, n in enumerate(shape) if n > 1]
         return _Node(node, [entries[k] for k in keep], chosen[:, keep], times)
-    draft.constant += base
+    draft.constant += base + sum(int(part.min()) for part in parts)  # no cost is negative
     for entry, part in zip(entries, parts, strict=True):
-        alone[entry, list(case.allowed[entry])] += part
+        alone[entry, list(case.allowed[entry])] += part - part.min()
     return None
 
 
@@ -165,7 +169,9 @@ def _groups(
             fixed[entry] = allowed[0]
             draft.constant += cost[allowed[0]]
         else:
-            same = entry if entry in bound_up else (cost, tuple(model.always[entry].tolist()), allowed)
+            same = (
+                entry if entry in bound_up else (cost, tuple(model.always[entry].tolist()), allowed)
+            )
             alike.setdefault(same, []).append(entry)
     groups = []
     for entries in alike.values():
@@ -186,7 +192,9 @@ def _table(draft: _Draft, at: dict[tuple[int, int], int], case: Case, table: _No
             draft.row([(at[entry, m], -1), *((v, 1) for v in which)], 0, 0)
 
 
-def _lines(draft: _Draft, at: dict[tuple[int, int], int], model: MappingModel, case: Case, node: int) -> None:
+def _lines(
+    draft: _Draft, at: dict[tuple[int, int], int], model: MappingModel, case: Case, node: int
+) -> None:
     """Time >= compute + share * memory and >= memory + share * compute, share being `overlap`."""
     here, last = model.accesses(node), model.memories - 1
     compute, launch = int(model.compute[node]), int(model.launch[node])
@@ -199,7 +207,9 @@ def _lines(draft: _Draft, at: dict[tuple[int, int], int], model: MappingModel, c
                 terms[m].append((at[entry, m], int(cost[k, m])))
             else:
                 busy[m] += int(cost[k, m])
-    ports = list(zip(terms, busy, strict=True)) if model.parallel else [(sum(terms, []), sum(busy))]
+    ports = list(zip(terms, busy, strict=True))
+    if not model.parallel:
+        ports = [([term for port in terms for term in port], sum(busy))]
     least = max(1, launch + compute)
     draft.constant += repeat * least
     worst = int(model.combined(node, model.fixed[node] + cost.max(axis=1).sum()))
@@ -213,10 +223,13 @@ def _lines(draft: _Draft, at: dict[tuple[int, int], int], model: MappingModel, c
 
 
 def _capacities(
-    draft: _Draft, at: dict[tuple[int, int], int], model: MappingModel, case: Case, groups: list[Group]
+    draft: _Draft,
+    at: dict[tuple[int, int], int],
+    model: MappingModel,
+    case: Case,
+    groups: list[Group],
 ) -> None:
     for m in range(model.memories - 1):
-        # Divided by what all sizes share, limits are as tight as whole numbers allow.
         sizes = [model.always[:, m], *(size[:, m] for _, size in model.rows)]
         unit = max(1, int(np.gcd.reduce(np.concatenate(sizes))))
         room = int(model.capacity[m]) // unit
@@ -231,8 +244,7 @@ def _capacities(
         if all(heavy + there + sum(s for _, s in terms) <= room for terms, there in rows):
             continue
         shared = [(v, size) for v, size, _ in weights if size]
-        if len(rows) > MOST_DENSE_ROWS and len(shared) > 1:
-            # One variable for all weights: rows stay short where there are many of both.
+        if len(rows) * len(shared) > MOST_TERMS:
             (total,) = draft.add([0], room, False)
             draft.row([(total, 1), *((v, -size) for v, size in shared)], 0, FREE)
             shared = [(total, 1)]
@@ -264,4 +276,5 @@ def _limit(draft: _Draft, terms: Sequence[tuple[int, int]], most: int) -> None:
     held: dict[int, int] = {}
     for v, size in terms:
         held[v] = held.get(v, 0) + size
-    draft.row(held.items(), -FREE, most)
+    unit = math.gcd(*held.values())  # often more than all rows share, which makes it tighter
+    draft.row([(v, size // unit) for v, size in held.items()], -FREE, most // unit)

@@ -6,6 +6,7 @@ Live entries are numbered 0..E-1 here, memories 0..M-1 as in a map.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -19,6 +20,8 @@ from loadmaster.problems.mapping import Mapping
 from loadmaster.simulate.costs import compute_times
 
 Int64 = npt.NDArray[np.int64]
+TOO_LONG = 2**50
+"""Picoseconds (19 minutes) in one map, from which on solvers' floating point is not exact."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class MappingModel:
     """[A] each entry once per node."""
     access_cost: Int64
     """[A, M] memory time of the node for that entry."""
-    parallel: bool
+    parallel: np.bool_
     """Memories serve a node side by side."""
     overlap: Int64
     """[N] millionths of the smaller of compute and memory time that are added to the larger."""
@@ -47,8 +50,11 @@ class MappingModel:
     """[M]"""
     always: Int64
     """[E, M] bytes of an entry that count in every row."""
-    rows: tuple[tuple[Int64, Int64], ...]
-    """Entries alive together, and their bytes [., M] beside `always`; no row is part of another."""
+    row_start: Int64
+    """[R + 1] rows of entries that are alive together; no row is part of another."""
+    row_entry: Int64
+    row_size: Int64
+    """[., M] bytes of an entry in a row, beside `always`."""
 
     @property
     def nodes(self) -> int:
@@ -61,6 +67,21 @@ class MappingModel:
     @property
     def memories(self) -> int:
         return len(self.capacity)
+
+    @property
+    def rows(self) -> Iterator[tuple[Int64, Int64]]:
+        """(entries, bytes [., M]) of each row."""
+        for begin, end in itertools.pairwise(self.row_start.tolist()):
+            yield self.row_entry[begin:end], self.row_size[begin:end]
+
+    @property
+    def too_long(self) -> bool:
+        """Whether the time of some map is beyond what solvers compute exactly."""
+        memory = np.zeros(self.nodes)
+        np.add.at(memory, np.repeat(np.arange(self.nodes), np.diff(self.access_start)),
+                  self.access_cost.max(axis=1, initial=0).astype(np.float64))  # fmt: skip
+        once = 2.0 * (memory + self.fixed + self.compute + self.launch)
+        return bool((once * self.repeat).sum() >= TOO_LONG)
 
     def accesses(self, node: int) -> slice:
         """Where the accesses of a node are."""
@@ -85,7 +106,8 @@ class MappingModel:
         compute, share = self.compute[node], self.overlap[node]
         millions, rest = np.divmod(np.minimum(compute, memory), 10**6)  # no product overflows
         extra = millions * share + -(-rest * share // 10**6)
-        return np.maximum(1, np.maximum(compute, memory) + extra + self.launch[node])
+        time: Int64 = np.maximum(1, np.maximum(compute, memory) + extra + self.launch[node])
+        return time
 
     def time(self, chosen: Int64) -> Int64:
         """[B] time of maps [B, E], whether they fit or not."""
@@ -126,19 +148,22 @@ def mapping_model(problem: Mapping) -> MappingModel:
     access_cost = np.zeros((pairs.shape[1], len(memories)), dtype=np.int64)
     np.add.at(access_cost, where.ravel(), costs.cost[decided])
     always, rows = _capacity_rows(problem, number, len(live))
+    lengths = [len(ids) for ids, _ in rows]
     return MappingModel(
-        compute=compute[entries.node_op, 0],
+        compute=np.minimum(compute[entries.node_op, 0], TOO_LONG),
         launch=np.where(in_table, 0, device.devices[0].launch),
         repeat=program.op_repeat[entries.node_op].astype(np.int64),
         fixed=fixed,
         access_start=np.searchsorted(pairs[0], np.arange(problem.nodes + 1)).astype(np.int64),
         access_entry=pairs[1],
         access_cost=access_cost,
-        parallel=device.rules.ports == "parallel",
+        parallel=np.bool_(device.rules.ports == "parallel"),
         overlap=np.where(in_table, 0, device.rules.overlap),
         capacity=np.array([problem.machine.memories[m].capacity for m in memories], dtype=np.int64),
         always=always,
-        rows=rows,
+        row_start=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        row_entry=np.concatenate([ids for ids, _ in rows]),
+        row_size=np.concatenate([size for _, size in rows]),
     )
 
 
@@ -161,7 +186,9 @@ def _access_costs(problem: Mapping, in_table: npt.NDArray[np.bool_]) -> _Accesse
     node = (np.cumsum(~program.op_view) - 1)[op[real]]
     cost = _times(problem.machine, problem.memories, size[real], write[real])
     cost[in_table[node], 0] = 0  # the table has it: only slower memories add to it
-    return _Accesses(node, entries.of_tensor[program.tensor_alias[tensor[real]]].astype(np.int64), cost)
+    return _Accesses(
+        node, entries.of_tensor[program.tensor_alias[tensor[real]]].astype(np.int64), cost
+    )
 
 
 def _times(
@@ -171,14 +198,14 @@ def _times(
     columns = []
     for memory in (machine.memories[number] for number in memories):
         rate = np.where(write, memory.write, memory.read).astype(np.int64)
-        time = _core.ceil_times(np.ascontiguousarray(size, dtype=np.int64), rate) + memory.latency
-        columns.append(np.where(size > 0, time, 0))
+        time = _core.ceil_times(np.ascontiguousarray(size, dtype=np.int64), rate)
+        columns.append(np.where(size > 0, np.minimum(time, TOO_LONG) + memory.latency, 0))
     return np.stack(columns, axis=1)
 
 
 def _capacity_rows(
     problem: Mapping, number: Int64, live: int
-) -> tuple[Int64, tuple[tuple[Int64, Int64], ...]]:
+) -> tuple[Int64, list[tuple[Int64, Int64]]]:
     """(bytes [E, M] that are always there, entries and bytes of the steps that matter)."""
     entries = problem.entries
     memories = entries.piece_size.shape[1]
@@ -194,7 +221,8 @@ def _capacity_rows(
         size = np.zeros((len(ids), memories), dtype=np.int64)
         np.add.at(size, where, entries.piece_size[alive])
         rows.append((ids, size))
-    return always, tuple(rows) or ((np.empty(0, np.int64), np.empty((0, memories), np.int64)),)
+    nothing = (np.empty(0, dtype=np.int64), np.empty((0, memories), dtype=np.int64))
+    return always, rows or [nothing]
 
 
 def _maximal_steps(first: npt.NDArray[np.int32], last: npt.NDArray[np.int32]) -> Iterator[int]:

@@ -1,6 +1,6 @@
 """A real model on a real chip's memories, in four steps: import, place, check, time.
 
-    python examples/demo.py
+    python examples/place_onnx.py
 
 The model is the ResNet-50 that ships inside the `onnx` package; the machine is Intel's NNP-I
 inference card with three memories, of which the fastest are far too small for the model.

@@ -1,0 +1,104 @@
+"""Prove bounds of Mapping problems and keep them: `python benchmarks/record_bounds.py`.
+
+With MODEL MACHINE pairs it does those, else the nine cells of the EGRL comparison. Writes
+`src/loadmaster/problems/recorded_bounds.json`, from which `Mapping.bound` reads. A better bound
+on record stays; cells proven optimal are left alone unless `--again` is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from loadmaster.files import replacing
+from loadmaster.host import command_line
+from loadmaster.machine import load_machine
+from loadmaster.problems.mapping import Mapping
+from loadmaster.problems.problem import Bound
+from loadmaster.problems.recorded import bound_key
+from loadmaster.program.models import load_model
+from loadmaster.solvers.exact.mapping import Exact
+from loadmaster.solvers.solver import Budget, Meter
+
+FILE = Path(__file__).parents[1] / "src" / "loadmaster" / "problems" / "recorded_bounds.json"
+CELLS = [(model, machine) for machine in ("nnp-i", "nnp-i-half", "nnp-i-12")
+         for model in ("resnet50", "resnet101", "bert")]  # fmt: skip
+Row = dict[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("cells", nargs="*", metavar="MODEL MACHINE")
+    parser.add_argument("--seconds", type=float, default=300.0, help="for each cell")
+    parser.add_argument("--again", action="store_true", help="proven cells too")
+    given = parser.parse_args()
+    if len(given.cells) % 2:
+        parser.error("give pairs: MODEL MACHINE")
+    cells = list(zip(given.cells[::2], given.cells[1::2], strict=True)) or CELLS
+    for model, machine in cells:
+        problem = Mapping(load_model(model), load_machine(machine))
+        key = bound_key(problem.program, problem.machine)
+        known = _table().get(key)
+        if known is not None and known["proven"] and not given.again:
+            print(f"{model} on {machine}: proven already, {known['bound']:,} ps")
+            continue
+        command = ["python", "benchmarks/record_bounds.py", *command_line([model, machine])]
+        row = {
+            **prove(problem, given.seconds),
+            "command": " ".join([*command, f"--seconds {given.seconds:g}"]),
+        }
+        row = row if known is None else better(known, row)
+        _write({**_table(), key: row})
+        print(f"{model} on {machine}: bound {row['bound']:,} ps, best {row['best']:,} ps, "
+              f"{'proven' if row['proven'] else 'open'}, {row['seconds']:.1f} s", flush=True)  # fmt: skip
+
+
+def prove(problem: Mapping, seconds: float) -> Row:
+    """A row of the table, from nothing: what is on record does not count."""
+    meter = Meter(problem, Budget(seconds=seconds))
+    meter.bound = Bound(0, "none")
+    solution = Exact().run(meter, 0, None)
+    if solution.value is None:
+        raise SystemExit(
+            f"no map of {problem.program.name} on {problem.machine.name} could be packed"
+        )
+    return {
+        "program": problem.program.name,
+        "machine": problem.machine.name,
+        "bound": solution.bound.value,
+        "best": solution.value,
+        "proven": solution.value <= solution.bound.value,
+        "method": solution.bound.method,
+        "seconds": round(solution.seconds, 1),
+    }
+
+
+def better(old: Row, new: Row) -> Row:
+    """The row with the higher bound, and the smaller of the two times."""
+    row = dict(new if new["bound"] >= old["bound"] else old)
+    row["best"] = min(old["best"], new["best"])
+    row["proven"] = row["best"] <= row["bound"]
+    if row["bound"] > row["best"]:
+        raise SystemExit(f"bound {row['bound']} of {row['program']} on {row['machine']} is above the time "
+                         f"{row['best']} of a map: one of the two is wrong")  # fmt: skip
+    return row
+
+
+def _table() -> dict[str, Row]:
+    return dict(json.loads(FILE.read_text(encoding="utf-8"))) if FILE.is_file() else {}
+
+
+def _write(table: dict[str, Row]) -> None:
+    ordered = dict(
+        sorted(table.items(), key=lambda item: (item[1]["machine"], item[1]["program"], item[0]))
+    )
+    with replacing(FILE) as temporary:
+        temporary.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

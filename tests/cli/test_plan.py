@@ -1,0 +1,243 @@
+"""`loadmaster plan`, `train` and `transfer` as a user meets them: tables, files, refusals, resumes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadmaster.cli.answer import Usage
+from loadmaster.cli.plan import parse_settings
+from loadmaster.machine import load_machine
+from loadmaster.plan import load_plan
+from loadmaster.plan.check import check
+from loadmaster.problems import recorded
+from loadmaster.problems.recorded import bound_key
+from loadmaster.program.models import load_model
+from loadmaster.simulate import simulate
+
+SMALL = "bert:layers=1"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Runs are kept below the current folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def no_ortools(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("cli.plan_mapping", "solvers.mapping"):
+        monkeypatch.setattr(f"loadmaster.{module}.can_prove", lambda problem: False)
+
+
+def rows_of(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in answer["rows"]}
+
+
+@pytest.mark.usefixtures("no_ortools")
+def test_a_plan_is_made_checked_and_kept(run_json: Any, elsewhere: Path) -> None:
+    answer = run_json("plan", SMALL, "-m", "nnp-i-half", "--solver", "annealing", "--budget", "300")
+    rows = rows_of(answer)
+    assert list(rows)[:4] == ["all-slowest", "compiler", "density", "annealing"]
+    assert [rows[name]["white_box"] for name in list(rows)[:5]] == [True, True, True, False, True]
+    ours, bound = rows["annealing"], rows["bound"]
+    assert ours["evaluations"] == 300 and rows["density"]["evaluations"] == 0
+    assert ours["speedup"] == pytest.approx(rows["compiler"]["picoseconds"] / ours["picoseconds"])
+    assert ours["gap"] == pytest.approx(ours["picoseconds"] / bound["picoseconds"] - 1)
+    program, machine = load_model(SMALL), load_machine("nnp-i-half")
+    plan = load_plan(Path(answer["plan"]), program, machine)
+    assert check(program, machine, plan) == []
+    assert simulate(program, machine, plan).total_ps == ours["picoseconds"]
+    assert answer["plan"] == f"{answer['run']}/best.json" and answer["run"].startswith("runs/")
+    assert rows["sram"]["peak_bytes"] <= rows["sram"]["capacity_bytes"] == 2 * 2**20
+    logged = [json.loads(line) for line in (elsewhere / answer["run"] / "log.jsonl").read_text().splitlines()]
+    baselines = {line["name"]: line["value"] for line in logged if line["event"] == "baseline"}
+    assert baselines == {name: rows[name]["picoseconds"] for name in ("all-slowest", "compiler", "density")}  # fmt: skip
+
+
+@pytest.mark.usefixtures("no_ortools")
+def test_the_table_tells_kinds_gaps_and_where_to_look(run: Any) -> None:
+    shown = run("plan", SMALL, "-m", "nnp-i-half", "--solver", "random", "--budget", "50")
+    lines = shown.out.splitlines()
+    assert lines[0] == f"{SMALL} on nnp-i-half"
+    assert "gap to bound" in lines[1] and "over compiler" in lines[1] and "simulated time" in lines[1]
+    assert any(line.startswith("random") and "black box" in line for line in lines)
+    assert any(line.startswith("density") and "white box" in line for line in lines)
+    assert "35 nodes, 53 tensors to place" in shown.err.splitlines()[0]
+    seen = next(line for line in lines if line.startswith("see it:")).split("loadmaster ")[1]
+    assert run(*seen.split()).exit == 0
+    replayed = next(line for line in lines if line.startswith("again:")).split("loadmaster ")[1]
+    assert run(*replayed.split()).exit == 0
+
+
+@pytest.mark.usefixtures("no_ortools")
+def test_out_no_run_and_capacity(run_json: Any, run: Any, elsewhere: Path) -> None:
+    words = ("plan", SMALL, "-m", "nnp-i", "--capacity", "sram=1MiB", "--solver", "greedy-dp", "--budget", "60")  # fmt: skip
+    answer = run_json(*words, "--no-run", "--out", "mine.json")
+    assert answer["machine"] == "nnp-i:sram=1MiB" and answer["run"] is None
+    assert answer["plan"] == "mine.json" and [p.name for p in elsewhere.iterdir()] == ["mine.json"]
+    assert rows_of(answer)["sram"]["capacity_bytes"] == 2**20
+    assert run("simulate", SMALL, "mine.json", "-m", "nnp-i:sram=1MiB").exit == 0
+    assert "there already" in run(*words, "--out", "mine.json").error_line
+    assert "no plan was written" in run(*words, "--no-run").out
+
+
+@pytest.mark.usefixtures("no_ortools")
+def test_a_resumed_run_equals_an_unbroken_one(run_json: Any) -> None:
+    words = ("plan", SMALL, "-m", "nnp-i-half", "--seed", "3")
+    first = run_json(*words, "--solver", "ageing-evolution", "--budget", "150")
+    resumed = run_json("plan", SMALL, "--resume", first["run"], "--budget", "400")
+    whole = run_json(*words, "--solver", "ageing-evolution", "--budget", "400")
+    ours, theirs = rows_of(resumed)["ageing-evolution"], rows_of(whole)["ageing-evolution"]
+    assert ours["evaluations"] == 400 and ours["picoseconds"] == theirs["picoseconds"]
+    assert resumed["run"] == first["run"] != whole["run"]
+
+
+@pytest.mark.usefixtures("no_ortools")
+def test_what_can_t_be_resumed(run: Any, run_json: Any) -> None:
+    made = run_json("plan", SMALL, "--solver", "random", "--budget", "20")["run"]
+    assert "is not about" in run("plan", "resnet50", "--resume", made).error_line
+    assert "leave them out" in run("plan", SMALL, "--resume", made, "-m", "nnp-i").error_line
+    assert "its seed is 0" in run("plan", SMALL, "--resume", made, "--seed", "4").err.splitlines()[-1]  # fmt: skip
+    assert "there is no run" in run("plan", SMALL, "--resume", "nowhere").error_line
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--solver", "anealing"), "did you mean 'annealing'?"),
+        (("--solver", "random", "--set", "unifrm=true"), "has no option 'unifrm'"),
+        (("--solver", "random", "--set", "uniform"), "is not NAME=VALUE"),
+        (("--solver", "random", "--init", "pretrained:bert"), "has no option 'init'"),
+        (("--capacity", "dram=1MiB"), "must hold all of 'bert'"),
+        (("--capacity", "srm=1MiB"), "did you mean 'sram'?"),
+        (("--capacity", "sram=big"), "write sram=2MiB"),
+        (("--time-limit", "soon"), "--time-limit"),
+        (("--noise", "2"), "noise must be in [0, 1)"),
+        (("--noise", "0.1", "--evaluator", "true"), "give one of them"),
+        (("--out", "no/where.json"), "there is no folder"),
+        (("-m", "nnp"), "did you mean 'nnp-i'?"),
+    ],
+)
+def test_wrong_usage_is_one_line(run: Any, words: tuple[str, ...], said: str) -> None:
+    result = run("plan", SMALL, *words)
+    assert result.exit == 2 and said in result.error_line
+
+
+def test_a_machine_with_one_memory_is_refused(run: Any, elsewhere: Path) -> None:
+    (elsewhere / "one.toml").write_text(
+        'name = "one"\n[[memory]]\nname = "ram"\ncapacity = "1GiB"\nbandwidth = "1GB/s"\n'
+        '[[device]]\nname = "core"\nmatrix = "1Gflop/s"\nvector = "1Gflop/s"\n'
+    )
+    result = run("plan", SMALL, "-m", "one.toml")
+    assert result.exit == 2 and "one memory" in result.error_line
+
+
+@pytest.mark.usefixtures("no_ortools")
+def test_no_map_that_fits_is_no_answer(run_json: Any) -> None:
+    answer = run_json("plan", "resnet50", "-m", "nnp-i", "--solver", "ageing-evolution", "--budget", "2")  # fmt: skip
+    assert answer["exit"] == 4 and "no map that fits" in answer["error"]["message"]
+    assert rows_of(answer)["ageing-evolution"]["picoseconds"] is None
+
+
+@pytest.mark.usefixtures("no_ortools")
+def test_without_or_tools_auto_improves_on_density(run_json: Any) -> None:
+    rows = rows_of(run_json("plan", SMALL, "-m", "nnp-i-half", "--budget", "200", "--no-run"))
+    assert rows["auto"]["white_box"] and rows["auto"]["evaluations"] == 200
+    assert rows["auto"]["picoseconds"] <= rows["density"]["picoseconds"]
+
+
+def test_auto_proves_the_optimum(run_json: Any) -> None:
+    pytest.importorskip("ortools")
+    rows = rows_of(run_json("plan", SMALL, "-m", "nnp-i-half", "--no-run"))
+    assert rows["auto"]["status"] == "optimal" and rows["auto"]["gap"] == 0
+    assert "bound" not in rows and rows["auto"]["picoseconds"] <= rows["density"]["picoseconds"]
+
+
+def test_the_optimum_stands_beside_a_black_box_solver(run_json: Any) -> None:
+    pytest.importorskip("ortools")
+    words = ("plan", SMALL, "-m", "nnp-i-half", "--solver", "random", "--budget", "30", "--no-run")
+    rows = rows_of(run_json(*words))
+    assert rows["optimum"]["status"].startswith("optimal") and rows["optimum"]["gap"] == 0
+    assert rows["random"]["gap"] > 0 and rows["optimum"]["white_box"]
+    quick = rows_of(run_json(*words, "--exact-seconds", "0"))
+    assert "optimum" not in quick
+    assert quick["bound"]["picoseconds"] <= rows["optimum"]["picoseconds"]
+
+
+def test_a_recorded_optimum_is_shown_at_once(run_json: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = bound_key(load_model(SMALL), load_machine("nnp-i-half"))
+    row = {"bound": 1_000, "best": 1_000, "method": "HiGHS"}
+    monkeypatch.setattr(recorded, "_table", lambda: {key: row})
+    rows = rows_of(run_json("plan", SMALL, "-m", "nnp-i-half", "--solver", "random", "--budget", "30", "--no-run"))  # fmt: skip
+    assert rows["optimum"]["picoseconds"] == 1_000 and "on record" in rows["optimum"]["status"]
+    assert rows["random"]["gap"] == pytest.approx(rows["random"]["picoseconds"] / 1_000 - 1)
+
+
+@pytest.mark.usefixtures("no_ortools")
+def test_noise_is_measured_again_and_reported_without(run_json: Any) -> None:
+    answer = run_json("plan", SMALL, "-m", "nnp-i-half", "--solver", "random", "--budget", "40", "--noise", "0.3")  # fmt: skip
+    ours = rows_of(answer)["random"]
+    assert ours["champion"]["simulated_ps"] == ours["picoseconds"] != ours["champion"]["first_ps"]
+    program, machine = load_model(SMALL), load_machine("nnp-i-half")
+    plan = load_plan(Path(answer["plan"]), program, machine)
+    assert simulate(program, machine, plan).total_ps == ours["picoseconds"]
+    assert answer["plan"].endswith("champion.json")
+
+
+def test_a_command_measures(run_json: Any, run: Any, elsewhere: Path) -> None:
+    script = elsewhere / "measure.py"
+    script.write_text("import json, sys\nplan = json.load(sys.stdin)\n"
+                      "fast = sum(row['memory'] == 'sram' for row in plan['residencies'])\n"
+                      "print(1.0 / (1 + fast))\n")  # fmt: skip
+    command = f"{sys.executable} measure.py"
+    answer = run_json("plan", "bert:layers=1", "-m", "nnp-i", "--solver", "annealing", "--budget", "6",
+                      "--evaluator", command, "--repeats", "1")  # fmt: skip
+    ours = rows_of(answer)["annealing"]
+    assert ours["gap"] is None and "bound" not in rows_of(answer)
+    assert ours["picoseconds"] == round(ours["champion"]["median_ps"])
+    slowest, density = (rows_of(answer)[name] for name in ("all-slowest", "density"))
+    assert slowest["seconds"] == 1.0 >= ours["seconds"] > density["seconds"]  # six maps, not its
+    missing = run("plan", SMALL, "--evaluator", "no-such-command-here")
+    assert missing.exit == 2 and "no-such-command-here" in missing.error_line
+
+
+def test_settings_are_numbers_booleans_or_text() -> None:
+    texts = ["a=3", "b=0.5", "c=true", "d=False", "e=sharp", "f=1e-3", "g=x=y", "h="]
+    assert parse_settings(texts) == {"a": 3, "b": 0.5, "c": True, "d": False, "e": "sharp", "f": 1e-3, "g": "x=y", "h": ""}  # fmt: skip
+    for wrong in ("a", "=3", "a b=3"):
+        with pytest.raises(Usage, match="NAME=VALUE"):
+            parse_settings([wrong])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("annealing", SMALL, "--out", "p.npz"), "has no policy to train"),
+        (("egrl", SMALL, "--out", "p.bin"), "must end in .npz"),
+        (("egrl", SMALL, "--out", "p.npz", "--set", "popularity=3"), "has no option 'popularity'"),
+        (("egrl", SMALL, "--out", "p.npz", "--set", "population=2"), "population = 2"),
+        (("egrl", "bret", "--out", "p.npz"), "did you mean 'bert'?"),
+    ],
+)
+def test_training_refuses_in_one_line(run: Any, words: tuple[str, ...], said: str) -> None:
+    result = run("train", *words)
+    assert result.exit == 2 and said in result.err.splitlines()[-1]
+
+
+def test_a_policy_is_trained_in_turn_tried_and_started_from(run_json: Any, run: Any) -> None:
+    for package in ("jax", "equinox", "optax"):
+        pytest.importorskip(package)
+    tiny = ("--set", "population=4", "--set", "width=8", "--set", "heads=2", "--set", "depth=0")
+    trained = run_json("train", "egrl", SMALL, SMALL, "-m", "nnp-i", "--budget", "12", "--out", "p.npz", *tiny)  # fmt: skip
+    assert [row["evaluations"] for row in trained["rows"]] == [12, 12]
+    assert "there already" in run("train", "egrl", SMALL, "--out", "p.npz").error_line
+    plan = rows_of(run_json("plan", SMALL, "-m", "nnp-i", "--solver", "egrl", "--init", "p.npz", "--budget", "12",
+                            "--exact-seconds", "0", *tiny))  # fmt: skip
+    assert plan["egrl"]["evaluations"] == 12 and not plan["egrl"]["white_box"]
+    assert "is no policy" in run("transfer", "measure.py" if Path("measure.py").exists() else __file__, SMALL).err  # fmt: skip
