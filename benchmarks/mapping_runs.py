@@ -128,9 +128,9 @@ class Workers:
             if rows:
                 with self.arguments.out.open("a", encoding="utf-8") as file:
                     file.write(line + "\n")
-            best = rows[-1] if rows else {"value": 0, "gap": None}
-            gap = "–" if best["gap"] is None else f"{best['gap']:.2%}"
-            print(f"{name}: gap {gap}, {took:.0f} s, {self.queue.qsize()} waiting", flush=True)
+            gap = rows[-1]["gap"] if rows else None
+            told = "skipped" if not rows else "no map fits" if gap is None else f"gap {gap:.2%}"
+            print(f"{name}: {told}, {took:.0f} s, {self.queue.qsize()} waiting", flush=True)
 
 
 def main() -> int:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loadmaster.bench.mapping_cells import BLACK, CELLS, MACHINES, WORKLOADS
+from loadmaster.bench.mapping_cells import BLACK, CELLS, WORKLOADS
 from loadmaster.bench.mapping_summary import (
     BEATS,
     LOSES,
@@ -25,12 +25,12 @@ from loadmaster.bench.mapping_summary import (
     summaries,
     verdict,
 )
+from loadmaster.bench.mapping_targets import SPEC, targets
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "mapping.json"
 PAGE = HERE.parent / "docs" / "mapping.md"
 BEGIN, END = "<!-- results: made by benchmarks/mapping_table.py -->", "<!-- end of results -->"
-SPEC = [f"{model}/{machine}" for machine in MACHINES for model in WORKLOADS]
 ROOM = [case for case in CELLS if case.startswith("room/")]
 SHORT = {BEATS: "better", LOSES: "**worse**", NEITHER: "no difference"}
 Found = dict[tuple[str, str], Summary]
@@ -194,7 +194,10 @@ def page(document: dict[str, Any]) -> str:
     """All tables."""
     found = summaries(document["rows"])
     seeds = max((len(s.seeds) for s in found.values()), default=0)
+    asked = [[target.asked, target.result, target.word] for target in targets(found)]
     lines = [
+        *section("Targets", "As they were set before anything was measured.",
+                 table(["asked of `egrl`", "result", ""], asked) if found else ""),
         *section("Black box: gap to the bound", f"Mean ± standard deviation over {seeds} seeds at equal evaluations. "
                  "These solvers see only how long the maps take that they try.", gaps(found, SPEC)),
         *section("White box, beside them", "Simulated microseconds. These solvers read the program and the machine, so they are not "

@@ -15,12 +15,12 @@ from loadmaster.errors import LoadmasterError, Refused, require
 from loadmaster.machine import Machine, load_machine
 from loadmaster.plan import Plan
 from loadmaster.plan.check import check
+from loadmaster.problems.first_fit import first_fit
 from loadmaster.program import Program
 from loadmaster.program.importers import import_model
 from loadmaster.simulate import Timeline, simulate
 from loadmaster.simulate.bounds import time_bounds
 from loadmaster.simulate.needs import needs
-from loadmaster.problems.first_fit import first_fit
 from loadmaster.units import show_bytes, show_count, show_time
 
 

@@ -25,7 +25,8 @@ def test_the_demo_plans_resnet50_with_the_agent(tmp_path: Path) -> None:
         pytest.importorskip(package)
     words = demo_words()
     assert words[:2] == ["plan", "resnet50"] and "egrl" in words
-    words[words.index("--budget") + 1] = "22"  # one generation: compiled, run, shown
+    words[words.index("--budget") + 1] = "22"  # one generation of small networks
+    words += ["--set", "width=16", "--set", "heads=2", "--set", "depth=1"]
     done = subprocess.run(
         [sys.executable, "-m", "loadmaster.cli.main", *words], capture_output=True, text=True,
         check=False, cwd=tmp_path, env={**os.environ, "JAX_PLATFORMS": "cpu"},

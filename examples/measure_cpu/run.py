@@ -1,6 +1,6 @@
 """Search for the fastest map of a small network, measured on this computer's processor.
 
-    python examples/measure_cpu/run.py [EVALUATIONS] [SOLVER]
+    python examples/measure_cpu/run.py [EVALUATIONS] [SOLVER] [SEED]
 
 No simulator is asked: every map is packed, checked, and run by pass.c (see measure.py). At the end
 the best maps are measured again, in turns with the compiler's map.
@@ -59,14 +59,15 @@ def _same(row: Remeasured, problem: MeasuredMapping) -> bool:
 
 
 def main() -> None:
-    evaluations = int(sys.argv[1]) if len(sys.argv) > 1 else 150
+    evaluations = int(sys.argv[1]) if len(sys.argv) > 1 else 400
     solver = make_solver("mapping", sys.argv[2] if len(sys.argv) > 2 else "annealing")
     problem = measured_problem()
     about = evaluator_report(problem.gauge.evaluator, problem)
     if not about.ok:
         raise LoadmasterError(f"it can't be measured here: {about.findings[0]}", object=about.name)
     started = time.monotonic()
-    solution = run_solver(solver, problem, Budget(evaluations))
+    seed = int(sys.argv[3]) if len(sys.argv) > 3 else 0
+    solution = run_solver(solver, problem, Budget(evaluations), seed)
     seconds = (time.monotonic() - started) / max(1, solution.evaluations)
     found = remeasure(problem, [*problem.leaders.decisions(), problem.all_slowest()])
     first = found.winner.first_ps

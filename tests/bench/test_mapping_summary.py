@@ -21,6 +21,7 @@ from loadmaster.bench.mapping_summary import (
     summaries,
     verdict,
 )
+from loadmaster.bench.mapping_targets import RIVALS, SPEC, targets
 
 BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 
@@ -102,6 +103,28 @@ def test_medians_counts_and_curves() -> None:
 def test_new_rows_take_the_place_of_old_ones() -> None:
     kept = merged([row("a", "egrl", 0, 1), row("a", "egrl", 1, 2)], [row("a", "egrl", 1, 3), row("a", "ea", 0, 4)])  # fmt: skip
     assert [(r["solver"], r["seed"], r["value"]) for r in kept] == [("ea", 0, 4), ("egrl", 0, 1), ("egrl", 1, 3)]  # fmt: skip
+
+
+def test_targets_are_met_missed_or_not_measured() -> None:
+    assert {target.met for target in targets({})} == {None}
+    assert targets({})[0].word == "not measured"
+
+    def rows(ours: float, rivals: float) -> list[dict[str, Any]]:
+        return [row(case, solver, seed, value + seed / 10, to_95pct_of_gain=40 if solver == "egrl" else 100)
+                for case in SPEC for solver, value in (("egrl", ours), *((rival, rivals) for rival in RIVALS))
+                for seed in range(5)]  # fmt: skip
+
+    good, bad = targets(summaries(rows(901, 950))), targets(summaries(rows(990, 950)))
+    assert [target.met for target in good[:5]] == [True] * 5
+    assert [target.met for target in bad[:5]] == [False, False, False, True, True]
+    assert "worse than `ea` in `resnet50/nnp-i`" in bad[1].result and bad[0].word == "**missed**"
+
+    moved = [row(f"transfer/{trained}/{model}", name, seed, value + seed, valid=True, epsilon=0.0)
+             for trained, name, value in (("bert", "gnn 50%", 1100), ("none", "random", 3000))
+             for model in ("resnet50", "resnet101") for seed in range(5)]  # fmt: skip
+    moved += [row(f"{case}/bert/{budget}", "egrl", seed, value + seed)
+              for case, budget, value in (("warm", 200, 1000), ("cold", 2000, 940)) for seed in range(5)]  # fmt: skip
+    assert [target.met for target in targets(summaries(moved))[5:]] == [True, True, False]
 
 
 def test_tables_are_made_from_rows_and_say_who_lost() -> None:

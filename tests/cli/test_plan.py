@@ -55,7 +55,10 @@ def test_a_plan_is_made_checked_and_kept(run_json: Any, elsewhere: Path) -> None
     assert simulate(program, machine, plan).total_ps == ours["picoseconds"]
     assert answer["plan"] == f"{answer['run']}/best.json" and answer["run"].startswith("runs/")
     assert rows["sram"]["peak_bytes"] <= rows["sram"]["capacity_bytes"] == 2 * 2**20
-    logged = [json.loads(line) for line in (elsewhere / answer["run"] / "log.jsonl").read_text().splitlines()]
+    logged = [
+        json.loads(line)
+        for line in (elsewhere / answer["run"] / "log.jsonl").read_text().splitlines()
+    ]
     baselines = {line["name"]: line["value"] for line in logged if line["event"] == "baseline"}
     assert baselines == {name: rows[name]["picoseconds"] for name in ("all-slowest", "compiler", "density")}  # fmt: skip
 
@@ -65,7 +68,9 @@ def test_the_table_tells_kinds_gaps_and_where_to_look(run: Any) -> None:
     shown = run("plan", SMALL, "-m", "nnp-i-half", "--solver", "random", "--budget", "50")
     lines = shown.out.splitlines()
     assert lines[0] == f"{SMALL} on nnp-i-half"
-    assert "gap to bound" in lines[1] and "over compiler" in lines[1] and "simulated time" in lines[1]
+    assert (
+        "gap to bound" in lines[1] and "over compiler" in lines[1] and "simulated time" in lines[1]
+    )
     assert any(line.startswith("random") and "black box" in line for line in lines)
     assert any(line.startswith("density") and "white box" in line for line in lines)
     assert "35 nodes, 53 tensors to place" in shown.err.splitlines()[0]
@@ -170,7 +175,9 @@ def test_the_optimum_stands_beside_a_black_box_solver(run_json: Any) -> None:
     assert quick["bound"]["picoseconds"] <= rows["optimum"]["picoseconds"]
 
 
-def test_a_recorded_optimum_is_shown_at_once(run_json: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recorded_optimum_is_shown_at_once(
+    run_json: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     key = bound_key(load_model(SMALL), load_machine("nnp-i-half"))
     row = {"bound": 1_000, "best": 1_000, "method": "HiGHS"}
     monkeypatch.setattr(recorded, "_table", lambda: {key: row})

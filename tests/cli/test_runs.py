@@ -121,7 +121,7 @@ def test_compare_with_something_else(
 def test_solvers(run: Any, run_json: Any) -> None:
     rows = run_json("solvers")["rows"]
     assert {"exact", "first-fit"} <= {row["name"] for row in rows}
-    assert all(row["summary"] and row["problem"] == "allocation" for row in rows)
+    assert all(row["summary"] and row["problem"] in ("allocation", "mapping") for row in rows)
     one = run("solvers", "first-fit")
     assert one.exit == 0 and "same seed, same answer" in one.out
     assert "did you mean 'exact'?" in run("solvers", "exactt").error_line

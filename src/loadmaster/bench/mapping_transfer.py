@@ -79,7 +79,10 @@ def _policies(problem: Mapping, state: State, seed: int, budget: int) -> dict[st
     session = Session(Meter(problem, Budget(budget)), seed, Settings(), None, state)
     maps = np.asarray(session.forward(session.now.stack, session.graph)[0])
     fittest = int(np.argmax(problem.score(maps).reward))
-    return {"gnn": session.unravel(session.now.stack[fittest]), "learner": session.now.learner.actor}
+    return {
+        "gnn": session.unravel(session.now.stack[fittest]),
+        "learner": session.now.learner.actor,
+    }
 
 
 def untrained_map(problem: Mapping, seed: int) -> Int8:

@@ -191,5 +191,6 @@ def _ending(told: Told, kept: Path | None, run: str | None) -> str:
         machine = f"{run}/machine.toml"
     lines = [f"checked: ok, plan {kept}", f"see it:  loadmaster simulate {told.source} {kept} --machine {machine}"]  # fmt: skip
     if run is not None:
+        lines.append(f"draw it: loadmaster figures {run} --out pictures")
         lines.append(f"again:   loadmaster replay {run}")
     return "\n".join(lines)

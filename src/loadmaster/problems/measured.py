@@ -91,6 +91,10 @@ class MeasuredMapping(Mapping):
         notes, self._notes = self._notes, []
         return notes
 
+    def close(self) -> None:
+        """Let go of the hardware, where the evaluator can."""
+        getattr(self.gauge.evaluator, "close", lambda: None)()
+
     @property
     def compiler_ps(self) -> int:
         """The latest baseline, of the first board."""

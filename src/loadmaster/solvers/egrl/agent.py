@@ -52,9 +52,11 @@ class Egrl:
             return meter.solution()
         return Session(meter, seed, self.settings, self.init, state).run()
 
-    def about(self) -> dict[str, Any]:
-        """What distinguishes two runs of this solver."""
-        return {"init": self.init, **asdict(self.settings)}
+    @property
+    def switches(self) -> dict[str, Any]:
+        """The options that make this solver again, for a run that is resumed."""
+        free = {name: value for name, value in asdict(self.settings).items() if name not in self.fixed}
+        return {"init": self.init, **free}
 
 
 class EvolutionAlone(Egrl):

@@ -48,6 +48,8 @@ class Chromosomes(NamedTuple):
     """[K, 2N] the best map that it has drawn"""
     worth: npt.NDArray[np.float64]
     """[K] the reward of that map; -inf: it has none"""
+    pending: npt.NDArray[np.int8]
+    """[K, 2N] what to propose next instead of a draw; -1: nothing"""
 
 
 class Proposals(NamedTuple):
@@ -96,10 +98,10 @@ def first_chromosomes(rng: Rng, count: int, entries: int, memories: int) -> Chro
     prior = rng.random((count, entries, memories), dtype=np.float32)
     warmth = rng.uniform(COLDEST, WARMEST, (count, entries, 1)).astype(np.float32)
     nothing = np.zeros((count, entries), dtype=np.int8)
-    return Chromosomes(*_projected(prior, warmth), nothing, np.full(count, -np.inf))
+    return Chromosomes(*_projected(prior, warmth), nothing, np.full(count, -np.inf), nothing - 1)
 
 
-def draw(rng: Rng, chromosomes: Chromosomes, live: npt.NDArray[np.int64], swaps: float) -> npt.NDArray[np.int8]:
+def draw(rng: Rng, chromosomes: Chromosomes, live: npt.NDArray[np.int64], settings: Settings) -> npt.NDArray[np.int8]:
     """int8[K, 2N]: one map from each; an anchored one changes at least one of the `live` entries."""
     logits = chromosomes.prior / chromosomes.temperature
     gumbel = -np.log(-np.log(np.maximum(rng.random(logits.shape, dtype=np.float32), 1e-12)))
@@ -109,22 +111,34 @@ def draw(rng: Rng, chromosomes: Chromosomes, live: npt.NDArray[np.int64], swaps:
     a, b = rng.choice(live, (2, count))
     other = (maps[member, a] + rng.integers(1, memories, count)) % memories
     anchored = np.isfinite(chromosomes.worth)
-    swapped = anchored & (rng.random(count) < swaps)
+    what = rng.random(count)
+    swapped = anchored & (what < settings.swaps)
     was = maps.copy()
     maps[member[swapped], a[swapped]] = was[member[swapped], b[swapped]]
     maps[member[swapped], b[swapped]] = was[member[swapped], a[swapped]]
+    run = anchored & (what > 1 - settings.runs)
+    nodes = maps.shape[1] // 2
+    far = np.abs(np.arange(2 * nodes) - a[:, None]) < rng.geometric(0.2, count)[:, None]
+    far &= (np.arange(2 * nodes) >= nodes) == (a >= nodes)[:, None]
+    maps = np.where(far & run[:, None], other[:, None], maps).astype(np.int8)
     same = anchored & (maps[:, live] == chromosomes.anchor[:, live]).all(axis=1)
     maps[member[same], a[same]] = other[same]
-    return maps
+    return np.where(chromosomes.pending >= 0, chromosomes.pending, maps)
 
 
-def settle(old: Chromosomes, maps: npt.NDArray[np.int8], rewards: npt.NDArray[np.float64]) -> Chromosomes:
+def settle(old: Chromosomes, maps: npt.NDArray[np.int8], rewards: npt.NDArray[np.float64],
+           repaired: npt.NDArray[np.int8] | None) -> Chromosomes:  # fmt: skip
     """Move each chromosome to the map that it has drawn, where that is no worse than its anchor."""
     better = rewards >= old.worth
     around = _around(maps, old.prior)
     prior = np.where(better[:, None, None], around, old.prior)
     anchor = np.where(better[:, None], maps, old.anchor)
-    return Chromosomes(*_projected(prior, old.temperature), anchor, np.where(better, rewards, old.worth))
+    pending = np.full_like(maps, -1)
+    if repaired is not None:
+        new = (rewards < 0) & (repaired != old.anchor).any(axis=1)
+        pending[new] = repaired[new]
+    worth = np.where(better, rewards, old.worth)
+    return Chromosomes(*_projected(prior, old.temperature), anchor, worth, pending)
 
 
 def _around(maps: npt.NDArray[np.int8], prior: Float32) -> Float32:
@@ -235,7 +249,8 @@ def breed_chromosomes(rng: Rng, proposals: Proposals, old: Chromosomes, plan: Br
     mix = rng.random((count, entries, 1)) < (1.0 if settings.anchor else 0.5)
     prior = np.where(mix, old.prior[a], old.prior[b])
     warmth = np.where(mix, old.temperature[a], old.temperature[b])
-    anchor, worth = old.anchor[a], old.worth[a]
+    anchor, worth, pending = old.anchor[a], old.worth[a], old.pending[a]
+    pending[a != np.arange(count)] = -1
     cold = np.exp(rng.uniform(np.log(0.1), np.log(0.4), (count, 1, 1)))
     seeded = plan.seeded_by >= 0
     if seeded.any():
@@ -246,13 +261,14 @@ def breed_chromosomes(rng: Rng, proposals: Proposals, old: Chromosomes, plan: Br
             warmth[seeded] = cold[seeded]
         prior[seeded] = p
         anchor[seeded], worth[seeded] = proposals.maps[by], proposals.rewards[by]
+        pending[seeded] = -1
     if settings.anchor:  # a copy tries other distances than its parent
         copied = (a != np.arange(count))[:, None, None]
         warmth = np.where(copied, cold, warmth)
     mutated = plan.mutated[-count:, None, None]
     prior = prior * np.where(mutated, rng.normal(1.0, 0.1, prior.shape), 1.0)
     warmth = warmth * np.where(mutated, rng.normal(0.95, 0.1, warmth.shape), 1.0)
-    return Chromosomes(*_projected(prior, warmth), anchor, worth)
+    return Chromosomes(*_projected(prior, warmth), anchor, worth, pending)
 
 
 def _projected(prior: npt.NDArray[np.floating], warmth: npt.NDArray[np.floating]) -> tuple[Float32, Float32]:

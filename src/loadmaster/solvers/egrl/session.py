@@ -119,13 +119,16 @@ class Session:
         gnns = settings.gnns
         with self._timed("forward"):
             found, probabilities = (np.asarray(x) for x in self.forward(now.stack, self.graph))
-            drawn = draw(now.rng, now.chromosomes, self.live, settings.swaps)
+            drawn = draw(now.rng, now.chromosomes, self.live, settings)
         maps = np.concatenate([found[:gnns], drawn])
-        rewards = self._submit(maps, np.repeat([0, 1], [gnns, settings.chromosomes]))
+        rewards, repaired = self._submit(maps, np.repeat([0, 1], [gnns, settings.chromosomes]))
         fitness = np.full(settings.population, -np.inf)
         fitness[: len(rewards)] = rewards
         if settings.anchor:
-            now.chromosomes = settle(now.chromosomes, drawn, fitness[gnns:])
+            left = np.full_like(drawn, -1)
+            if settings.follow and repaired is not None and len(repaired) > gnns:
+                left[: len(repaired) - gnns] = repaired[gnns:]
+            now.chromosomes = settle(now.chromosomes, drawn, fitness[gnns:], left if settings.follow else None)
             fitness[gnns:] = now.chromosomes.worth
         return fitness, Proposals(maps[:gnns], probabilities[:gnns], fitness[:gnns])
 
@@ -134,10 +137,10 @@ class Session:
         with self._timed("forward"):
             greedy, mine = (np.asarray(x) for x in self.forward(actor, self.graph))
         both = np.concatenate([self._explored(greedy[0])[None], greedy])
-        rewards = self._submit(both, np.array([2, 2]))
+        rewards, _ = self._submit(both, np.array([2, 2]))
         return Proposals(greedy, mine, rewards[1:] if len(rewards) > 1 else np.array([-np.inf]))
 
-    def _submit(self, maps: Maps, kinds: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    def _submit(self, maps: Maps, kinds: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float64], Maps | None]:
         """Have maps scored, remember them, and see who found the best."""
         now, before, start = self.now, self.meter.best_value, self.meter.evaluations
         maps = np.where(self.problem.live, maps, np.int8(self.problem.slowest))
@@ -151,7 +154,7 @@ class Session:
             now.first_valid = start + int(np.argmax(scores.value >= 0)) + 1
         if self.meter.best_value != before:
             now.champion = int(kinds[np.argmax(scores.value == self.meter.best_value)])
-        return scores.reward
+        return scores.reward, scores.repaired
 
     def _learn(self) -> None:
         now, settings = self.now, self.settings

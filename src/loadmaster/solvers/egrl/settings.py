@@ -28,6 +28,11 @@ class Settings:
     as published, it only drifts. Ours."""
     swaps: float = 0.3
     """Share of an anchored chromosome's draws in which two tensors change places. Ours."""
+    follow: bool = True
+    """Where an anchored chromosome's draw did not fit, its next is that draw as the rectifier left
+    it. Ours."""
+    runs: float = 0.2
+    """Share of an anchored chromosome's draws in which neighbouring layers move together. Ours."""
     migration: bool = True
     """The learner's actor enters the population every generation."""
 

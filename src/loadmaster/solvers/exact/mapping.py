@@ -30,12 +30,13 @@ from loadmaster.solvers.exact.mapping_linear import mapping_linear
 from loadmaster.solvers.exact.mapping_model import MappingModel, mapping_model
 from loadmaster.solvers.exact.mapping_worker import model_bytes
 from loadmaster.solvers.heuristic.mapping import Density
-from loadmaster.solvers.solver import Meter, Solution, State
+from loadmaster.solvers.solver import Budget, Meter, Solution, State
 
 SECONDS = 300.0
 """Where the budget has no clock."""
 RESERVE = 0.3
 """Seconds in which an engine says its last bound before its process is ended."""
+START_SHARE = 0.1
 POLL = 0.05
 
 
@@ -97,7 +98,7 @@ class _Race:
         self.model, self.given = model, model_bytes(model)
         self.entries = np.flatnonzero(problem.live)
         self.cases: list[Bound | None] = [None] * len(peak_cases(model))
-        self.best = Density().make(problem, meter)
+        self.best = min(_starts(problem, meter), key=self._time)
         self.value = self._time(self.best)
         """Of `best`, which the meter may not have seen yet."""
         self.said: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
@@ -112,7 +113,7 @@ class _Race:
             self.meter.evaluate(self.best)
         running: set[str] = set(self.methods)
         try:
-            for method in self.methods:
+            for method in () if self._finished() else self.methods:
                 self._start(method, deadline - time.monotonic() - RESERVE)
             while running and not self._finished() and time.monotonic() < deadline:
                 try:
@@ -124,8 +125,8 @@ class _Race:
                 self._hear(method, what)
         finally:
             self._end()
-        if counted:  # only the last map is scored: how many come before it depends on the clock
-            self.meter.evaluate(self.best)
+            if counted:  # only the last map is scored: how many come before depends on the clock
+                self.meter.evaluate(self.best)
         return self.meter.solution(white_box=True, failed=self.failed)
 
     def _start(self, method: str, seconds: float) -> None:
@@ -143,7 +144,7 @@ class _Race:
         text, lines = json.dumps(settings).encode() + b"\n" + self.given, worker.stdout
 
         def attend() -> None:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ValueError):  # it may be ended within a line
                 _send(worker, text)
                 for line in lines:
                     self.said.put((method, json.loads(line)))
@@ -163,8 +164,7 @@ class _Race:
                     pipe.close()
 
     def _finished(self) -> bool:
-        known = self._known()
-        enough = known is not None and self.value <= known.value * (1 + self.gap)
+        enough = self.value <= self.meter.bound.value * (1 + self.gap)
         return enough or self.meter.observer.stop
 
     def _hear(self, method: str, what: dict[str, Any]) -> None:
@@ -179,13 +179,11 @@ class _Race:
             decision[self.entries] = what["map"]
             self._improve(decision)
         elif "bound" in what:
-            case, bound = int(what["case"]), Bound(int(what["bound"]), what["method"])
-            before = self.cases[case]
-            if before is None or bound.value > before.value:
-                self.cases[case] = bound
-                for other in self.listens - {method}:
-                    self._pass_on(other, case=case, bound=bound.value)
-                self._raise()
+            bound = Bound(int(what["bound"]), what["method"])
+            if what["case"] is None:
+                self._raise(bound)
+            else:
+                self._of_case(method, int(what["case"]), bound)
         elif "error" in what:
             self.failed[method] = what["error"]
         elif what.get("ended"):
@@ -208,17 +206,27 @@ class _Race:
         with contextlib.suppress(OSError):  # it may just have ended
             _send(self.workers[method][0], json.dumps(what).encode() + b"\n")
 
-    def _known(self) -> Bound | None:
-        """The least bound of all cases, once each has one."""
+    def _of_case(self, method: str, case: int, bound: Bound) -> None:
+        """The least bound of all cases is the problem's, once each has one."""
+        before = self.cases[case]
+        if before is not None and before.value >= bound.value:
+            return
+        self.cases[case] = bound
+        for other in self.listens - {method}:
+            self._pass_on(other, case=case, bound=bound.value)
         bounds = [bound for bound in self.cases if bound is not None]
-        if len(bounds) < len(self.cases):
-            return None
-        return min(bounds, key=lambda bound: bound.value)
+        if len(bounds) == len(self.cases):
+            self._raise(min(bounds, key=lambda bound: bound.value))
 
-    def _raise(self) -> None:
-        known = self._known()
-        if known is not None:
-            self.meter.raise_bound(min(known.value, self.value), known.method)
+    def _raise(self, bound: Bound) -> None:
+        self.meter.raise_bound(min(bound.value, self.value), bound.method)
+
+
+def _starts(problem: Mapping, meter: Meter) -> list[npt.NDArray[np.int8]]:
+    """Maps to be bettered, made within a part of the time."""
+    left = SECONDS if meter.seconds_left is None else meter.seconds_left
+    part = Meter(problem, Budget(seconds=START_SHARE * left), meter.observer)
+    return [problem.rectify(problem.compiler[None])[2][0], Density().make(problem, part)]
 
 
 def _send(worker: subprocess.Popen[bytes], text: bytes) -> None:

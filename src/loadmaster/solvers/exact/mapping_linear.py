@@ -138,7 +138,7 @@ def _sum_or_table(
 ) -> _Node | None:
     """Add the costs of a node that is the sum of its entries'; the table of any other."""
     shape = [len(case.allowed[e]) for e in entries]
-    ways = np.array(list(np.ndindex(*shape)), dtype=np.int64).reshape(-1, len(entries))
+    ways = np.array(list(np.ndindex(*shape)), dtype=np.int64).reshape(math.prod(shape), -1)
     chosen = np.stack([np.array(case.allowed[e])[ways[:, k]] for k, e in enumerate(entries)],
                       axis=1) if entries else ways  # fmt: skip
     times = int(model.repeat[node]) * model.durations(node, chosen)
@@ -276,5 +276,7 @@ def _limit(draft: _Draft, terms: Sequence[tuple[int, int]], most: int) -> None:
     held: dict[int, int] = {}
     for v, size in terms:
         held[v] = held.get(v, 0) + size
-    unit = math.gcd(*held.values())  # often more than all rows share, which makes it tighter
+    unit = max(
+        1, math.gcd(*held.values())
+    )  # often more than all rows share, which makes it tighter
     draft.row([(v, size // unit) for v, size in held.items()], -FREE, most // unit)

@@ -2,7 +2,7 @@
 
 Standard input: a line of settings (JSON), a line with a number of bytes, so many bytes of the
 model (npz), then a line (JSON) for each thing found elsewhere; its end ends the process. Standard
-output: a line (JSON) for each bound of a case and each map.
+output: a line (JSON) for each bound of a case, or of all, and each map.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from loadmaster.solvers.exact.mapping_cases import peak_cases
+from loadmaster.solvers.exact.mapping_cases import peak_cases, whole
 from loadmaster.solvers.exact.mapping_engines import ENGINES, Float64, relaxed
 from loadmaster.solvers.exact.mapping_linear import Linear, mapping_linear
 from loadmaster.solvers.exact.mapping_model import MappingModel
@@ -43,6 +43,8 @@ class Search:
         self.cases = peak_cases(model)
         self.programs: dict[int, Linear] = {}
         self.bounds = [0] * len(self.cases)
+        self.closed: set[int] = set()
+        """Cases of which this engine knows all it ever will, which may leave a gap of rounding."""
 
     def learn(self, best: int | None = None, case: int | None = None, bound: int = 0) -> None:
         """Something that was found elsewhere."""
@@ -62,11 +64,14 @@ class Search:
 
     def run(self) -> None:
         numbers = range(len(self.cases))
+        if len(numbers) > 1 and not self.backwards:  # of all maps first: some bound, and soon
+            bound = relaxed(mapping_linear(self.model, whole(self.model)), self.left)
+            self.tell(case=None, bound=bound, method="linear relaxation")
         for number in reversed(numbers) if self.backwards else numbers:
             if not self.bounds[number]:  # the other engine comes from the other end
                 self._raise(number, relaxed(self._program(number), self.left), "linear relaxation")
         for turn in itertools.count():
-            cases = [case for case, bound in enumerate(self.bounds) if bound < self.cutoff]
+            cases = [case for case in numbers if self._open(case)]
             cases.sort(key=lambda case: self.bounds[case], reverse=self.backwards)
             if not cases or self.left <= 0:
                 return
@@ -74,15 +79,18 @@ class Search:
             for number in cases:
                 self._solve(number, share * self.left)
 
+    def _open(self, number: int) -> bool:
+        return self.bounds[number] < self.cutoff and number not in self.closed
+
     def _program(self, number: int) -> Linear:
         if number not in self.programs:
             self.programs[number] = mapping_linear(self.model, self.cases[number])
         return self.programs[number]
 
     def _solve(self, number: int, seconds: float) -> None:
-        linear, cutoff = self._program(number), self.cutoff
-        if self.bounds[number] >= cutoff or self.left <= 0:
+        if not self._open(number) or self.left <= 0:
             return
+        linear, cutoff = self._program(number), self.cutoff
 
         def heard(values: Float64 | None, bound: int | None) -> None:
             if values is not None:
@@ -92,6 +100,8 @@ class Search:
 
         answer = self.engine(linear, cutoff, min(seconds, self.left), self.threads, heard)
         bound = answer.bound
+        if answer.closed:
+            self.closed.add(number)
         if answer.values is not None:
             value = self._take(linear, answer.values)
             if answer.closed and value is not None and 0 <= value - bound <= answer.doubt:
@@ -133,6 +143,7 @@ def main() -> None:
         search.run()
     except Exception as error:
         tell(error=f"{type(error).__name__}: {error}")
+    os._exit(0)  # not by way of a clean end, which the thread that still listens would disturb
 
 
 def _read_model(given: BinaryIO) -> MappingModel:
