@@ -128,11 +128,11 @@ class Mapping:
     def score(self, decisions: Decision, first: int = 0) -> Scores:
         """Values and rewards of maps int8[B, 2N]; `first` is the number of the first evaluation,
         which noise depends on."""
-        total, epsilon, rectified = self.rectify(decisions)
+        total, epsilon, _ = self.rectify(decisions)
         legal = (epsilon == 0) | (self.invalid == "repair")
         measured = self._measured(total, first)
         reward = self.reward(measured, np.where(legal, 0.0, epsilon))
-        return Scores(np.where(legal, measured, -1), reward, repaired=rectified)
+        return Scores(np.where(legal, measured, -1), reward)
 
     def reward(self, time_ps: Int64, epsilon: Float64) -> Float64:
         """(compiler's time / time) ** power for maps that fit, minus epsilon for the others."""

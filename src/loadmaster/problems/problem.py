@@ -88,8 +88,6 @@ class Scores:
     """[B] larger is better, for decisions that are not legal too."""
     failed: npt.NDArray[np.bool_] | None = None
     """[B] a measurement failed: there is nothing to learn from it."""
-    repaired: Decision | None = None
-    """[B, ...] the legal decision that the problem would make of each, if it says so."""
 
 
 class BatchProblem(Problem, Protocol):

@@ -39,7 +39,9 @@ class Egrl:
         try:
             self.settings = Settings(**(settings | self.fixed))
         except (ValueError, TypeError) as error:
-            raise LoadmasterError(str(error), object=self.name, remedy="give another value") from None
+            raise LoadmasterError(
+                str(error), object=self.name, remedy="give another value"
+            ) from None
         self.init = init
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
@@ -55,7 +57,9 @@ class Egrl:
     @property
     def switches(self) -> dict[str, Any]:
         """The options that make this solver again, for a run that is resumed."""
-        free = {name: value for name, value in asdict(self.settings).items() if name not in self.fixed}
+        free = {
+            name: value for name, value in asdict(self.settings).items() if name not in self.fixed
+        }
         return {"init": self.init, **free}
 
 

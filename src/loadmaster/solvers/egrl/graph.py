@@ -46,8 +46,9 @@ class Graph(NamedTuple):
     """float32[n, 18]"""
     placed: jax.Array
     """float32[n, 2M] one-hot of where activation and weights are now"""
-    near: Near | Edges
-    """Who attends to whom on the first level."""
+    near: Near | Edges | jax.Array
+    """Who attends to whom on the first level; bool[n, n] on an accelerator, which has no use for
+    short loops."""
     apart: jax.Array | None
     """bool[n, n] at most two edges apart: the neighbours on the first pooled level. None: edge
     lists on all levels."""
@@ -81,7 +82,7 @@ def make_graph(problem: Mapping, *, pad_to: int | None = None, variant: str = "a
         operation=jnp.asarray(grown[:, 0].astype(np.int32)),
         scaled=jnp.asarray(grown[:, 1:19]),
         placed=jnp.asarray(np.pad(placed, ((0, n - real), (0, 0)))),
-        near=_near(pairs, n) if dense else _edges(pairs, n),
+        near=_first_level(pairs, n, dense),
         apart=jnp.asarray(_apart(pairs, n)) if dense else None,
         mask=jnp.arange(n) < real,
         live=jnp.asarray(live),
@@ -100,6 +101,15 @@ def _both_ways(pairs: npt.NDArray[np.int32], n: int) -> tuple[npt.NDArray[np.int
 def _edges(pairs: npt.NDArray[np.int32], n: int) -> Edges:
     target, source = _both_ways(pairs, n)
     return Edges(jnp.asarray(source), jnp.asarray(target), jnp.ones(len(target), dtype=bool))
+
+
+def _first_level(pairs: npt.NDArray[np.int32], n: int, dense: bool) -> Near | Edges | jax.Array:
+    if not dense:
+        return _edges(pairs, n)
+    if jax.default_backend() == "cpu":
+        return _near(pairs, n)
+    target, source = _both_ways(pairs, n)
+    return jnp.zeros((n, n), dtype=bool).at[target, source].set(True)
 
 
 def _near(pairs: npt.NDArray[np.int32], n: int) -> Near | Edges:

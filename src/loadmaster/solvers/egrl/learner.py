@@ -94,7 +94,9 @@ def _update(key: Array, learner: Learner, graph: Graph, maps: Array, rewards: Ar
     slow = learner.slow
     if slow is not None:
         slow = jax.tree.map(
-            lambda old, new: old + settings.polyak * (new - old) if eqx.is_array(old) else old, slow, critic
+            lambda old, new: old + settings.polyak * (new - old) if eqx.is_array(old) else old,
+            slow,
+            critic,
         )
     return Learner(actor, critic, slow, actor_memory, critic_memory), loss
 

@@ -22,50 +22,88 @@ SCALED = 18
 
 
 @jax.custom_vjp
-def look(h: Array, near: Near) -> Array:
-    """[n, ...] -> [n, D, ...]: what each node's neighbours hold."""
-    return h[near.node]
+def mix(share: Array, h: Array, near: Near) -> Array:
+    """[n, C]: each node's sum over its neighbours' `h` [n, C], weighted by `share` [n, D, H].
+
+    A loop over D with a gradient of its own: neighbours are mutual, so that the gradient of `h` is
+    the same sum with shares turned round. Many times faster than gather, product and scatter.
+    """
+    part = h.shape[1] // share.shape[2]
+
+    def add(total: Array, column: tuple[Array, Array]) -> tuple[Array, None]:
+        node, weight = column
+        return total + jnp.repeat(weight, part, axis=1) * h[node], None
+
+    return jax.lax.scan(add, jnp.zeros_like(h), (near.node.T, share.swapaxes(0, 1)))[0]
 
 
-def _look_forward(h: Array, near: Near) -> tuple[Array, Near]:
-    return h[near.node], near
+def _mix_forward(share: Array, h: Array, near: Near) -> tuple[Array, tuple[Array, Array, Near]]:
+    return mix(share, h, near), (share, h, near)
+
+
+def _mix_backward(kept: tuple[Array, Array, Near], g: Array) -> tuple[Array, Array, None]:
+    share, h, near = kept
+    n, most, heads = share.shape
+    turned = jnp.where(near.real[..., None], share.reshape(n * most, heads)[near.back], 0)
+    summed = _blocks(jnp.ones((heads, h.shape[1] // heads)))
+    _, by_share = jax.lax.scan(lambda _, node: (None, (g * h[node]) @ summed), None, near.node.T)
+    return by_share.swapaxes(0, 1), mix(turned, g, near), None
+
+
+mix.defvjp(_mix_forward, _mix_backward)
+
+
+@jax.custom_vjp
+def look(x: Array, near: Near) -> Array:
+    """[n, H] -> [n, D, H]: what each node's neighbours hold."""
+    return x[near.node]
+
+
+def _look_forward(x: Array, near: Near) -> tuple[Array, Near]:
+    return x[near.node], near
 
 
 def _look_backward(near: Near, g: Array) -> tuple[Array, None]:
-    # Neighbours are mutual: the gradient is gathered where a scatter would be slow.
-    rest = g.shape[2:]
-    real = near.real.reshape(near.real.shape + (1,) * len(rest))
-    own = jnp.where(real, g, 0).reshape(-1, *rest)[near.back]
-    return jnp.where(real, own, 0).sum(axis=1), None
+    turned = g.reshape(-1, g.shape[2])[near.back]
+    return jnp.where(near.real[..., None], turned, 0).sum(axis=1), None
 
 
 look.defvjp(_look_forward, _look_backward)
 
 
-def attend(h: Array, to: Array, by: Array, around: Near | Edges | Array, attention: bool) -> Array:
-    """[n, H, C/H]: each node's weighted mean over its neighbours.
+def _blocks(rows: Array) -> Array:
+    """[H, C/H] -> [C, H]: a matrix product with it is a sum within each head."""
+    heads, part = rows.shape
+    return (jnp.eye(heads)[:, None] * rows[..., None]).reshape(heads * part, heads)
 
-    `h` [n, H, C/H] is what they hold; `to` [n, H] (target) and `by` [n, H] (source) make the
-    weights. `around` says who the neighbours are; a bool[n, n] array does so densely.
+
+def attend(h: Array, to: Array, by: Array, around: Near | Edges | Array, attention: bool) -> Array:
+    """[n, C]: each node's weighted mean over its neighbours, head by head.
+
+    `h` [n, C] is what they hold; `to` [n, H] (target) and `by` [n, H] (source) make the weights.
+    `around` says who the neighbours are; a bool[n, n] array does so densely.
     """
+    n, heads = to.shape
     if not attention:
         to, by = jnp.zeros_like(to), jnp.zeros_like(by)
     if isinstance(around, Near):
         logits = jax.nn.leaky_relu(to[:, None] + look(by, around), 0.2)
         share = jax.nn.softmax(jnp.where(around.real[..., None], logits, FAR), axis=1)
-        return (share[..., None] * look(h, around)).sum(axis=1)
+        return mix(share, h, around)
     if isinstance(around, Edges):
-        n = h.shape[0]
         logits = jax.nn.leaky_relu(to[around.target] + by[around.source], 0.2)
         logits = jnp.where(around.real[:, None], logits, FAR)
         most = jax.ops.segment_max(logits, around.target, n)[around.target]
         raised = jnp.where(around.real[:, None], jnp.exp(logits - jax.lax.stop_gradient(most)), 0)
         total = jax.ops.segment_sum(raised, around.target, n)
-        mixed = jax.ops.segment_sum(raised[..., None] * h[around.source], around.target, n)
-        return mixed / jnp.maximum(total, 1e-9)[..., None]
+        each = raised[..., None] * h.reshape(n, heads, -1)[around.source]
+        mixed = jax.ops.segment_sum(each, around.target, n)
+        return (mixed / jnp.maximum(total, 1e-9)[..., None]).reshape(n, -1)
     logits = jax.nn.leaky_relu(to.T[:, :, None] + by.T[:, None, :], 0.2)  # [H, n, n]
     share = jax.nn.softmax(jnp.where(around[None], logits, FAR), axis=2)
-    return jnp.einsum("hij,jhc->ihc", share, h)
+    # As a batch of products: an einsum over "hij,jhc" runs several times slower on a CPU.
+    mixed = share @ jnp.moveaxis(h.reshape(n, heads, -1), 1, 0)
+    return jnp.moveaxis(mixed, 0, 1).reshape(n, -1)
 
 
 class Block(eqx.Module):
@@ -90,11 +128,12 @@ class Block(eqx.Module):
         self.scale = jnp.ones(width)
         self.attention = settings.attention
 
-    def __call__(self, x: Array, around: Near | Edges | Array, mask: Array, relu: bool = True) -> Array:
-        heads, part = self.target.shape
-        h = (x @ self.weight).reshape(-1, heads, part)
-        to, by = (h * self.target).sum(-1), (h * self.source).sum(-1)
-        x = attend(h, to, by, around, self.attention).reshape(-1, heads * part) + self.bias
+    def __call__(
+        self, x: Array, around: Near | Edges | Array, mask: Array, relu: bool = True
+    ) -> Array:
+        h = x @ self.weight
+        to, by = h @ _blocks(self.target), h @ _blocks(self.source)
+        x = attend(h, to, by, around, self.attention) + self.bias
         x = x - x.mean(-1, keepdims=True)
         x = x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5) * self.scale + self.shift
         return jnp.where(mask[:, None], jax.nn.relu(x) if relu else x, 0)
@@ -137,10 +176,14 @@ class UNet(eqx.Module):
         return x
 
 
-def _pooled(around: Near | Edges | Array, apart: Array | None, kept: Array, n: int) -> Edges | Array:
+def _pooled(
+    around: Near | Edges | Array, apart: Array | None, kept: Array, n: int
+) -> Edges | Array:
     """The neighbours among the nodes that are kept: those at most two apart, if dense."""
     if isinstance(around, Edges) and apart is None:
-        place = jnp.full(n, -1, dtype=jnp.int32).at[kept].set(jnp.arange(len(kept), dtype=jnp.int32))
+        place = (
+            jnp.full(n, -1, dtype=jnp.int32).at[kept].set(jnp.arange(len(kept), dtype=jnp.int32))
+        )
         source, target = place[around.source], place[around.target]
         real = around.real & (source >= 0) & (target >= 0)
         return Edges(jnp.maximum(source, 0), jnp.maximum(target, 0), real)
@@ -175,8 +218,14 @@ class Actor(eqx.Module):
         width = settings.width
         self.embedding = 0.1 * jax.random.normal(keys[0], (OPERATIONS, EMBEDDING))
         self.body = UNet(SCALED + EMBEDDING + 2 * memories, settings, keys[1])
-        self.hidden = [eqx.nn.Linear(width, width, key=keys[2]), eqx.nn.Linear(width, width, key=keys[3])]
-        self.heads = [eqx.nn.Linear(width, memories, key=keys[4]), eqx.nn.Linear(width, memories, key=keys[5])]
+        self.hidden = [
+            eqx.nn.Linear(width, width, key=keys[2]),
+            eqx.nn.Linear(width, width, key=keys[3]),
+        ]
+        self.heads = [
+            eqx.nn.Linear(width, memories, key=keys[4]),
+            eqx.nn.Linear(width, memories, key=keys[5]),
+        ]
 
     def __call__(self, graph: Graph) -> Array:
         x = self.body(_inputs(self.embedding, graph), graph)
@@ -196,7 +245,9 @@ class Critic(eqx.Module):
         keys = jax.random.split(key, 4)
         self.embedding = 0.1 * jax.random.normal(keys[0], (OPERATIONS, EMBEDDING))
         self.body = UNet(SCALED + EMBEDDING + 4 * memories, settings, keys[1])
-        self.heads = [eqx.nn.MLP(settings.width, "scalar", settings.width, 2, key=k) for k in keys[2:]]
+        self.heads = [
+            eqx.nn.MLP(settings.width, "scalar", settings.width, 2, key=k) for k in keys[2:]
+        ]
 
     def __call__(self, graph: Graph, action: Array) -> Array:
         # A dead entry never speaks: whatever stands there, the critic sees zeros.

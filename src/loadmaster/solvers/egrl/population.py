@@ -18,6 +18,7 @@ from loadmaster.solvers.egrl.settings import Settings
 
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
 Rng = np.random.Generator
 
 WARMEST, COLDEST = 10.0, 0.1
@@ -48,8 +49,6 @@ class Chromosomes(NamedTuple):
     """[K, 2N] the best map that it has drawn"""
     worth: npt.NDArray[np.float64]
     """[K] the reward of that map; -inf: it has none"""
-    pending: npt.NDArray[np.int8]
-    """[K, 2N] what to propose next instead of a draw; -1: nothing"""
 
 
 class Proposals(NamedTuple):
@@ -98,11 +97,15 @@ def first_chromosomes(rng: Rng, count: int, entries: int, memories: int) -> Chro
     prior = rng.random((count, entries, memories), dtype=np.float32)
     warmth = rng.uniform(COLDEST, WARMEST, (count, entries, 1)).astype(np.float32)
     nothing = np.zeros((count, entries), dtype=np.int8)
-    return Chromosomes(*_projected(prior, warmth), nothing, np.full(count, -np.inf), nothing - 1)
+    return Chromosomes(*_projected(prior, warmth), nothing, np.full(count, -np.inf))
 
 
-def draw(rng: Rng, chromosomes: Chromosomes, live: npt.NDArray[np.int64], settings: Settings) -> npt.NDArray[np.int8]:
+def draw(
+    rng: Rng, chromosomes: Chromosomes, live: npt.NDArray[np.int64], settings: Settings
+) -> npt.NDArray[np.int8]:
     """int8[K, 2N]: one map from each; an anchored one changes at least one of the `live` entries."""
+    if not len(chromosomes.worth):
+        return chromosomes.anchor
     logits = chromosomes.prior / chromosomes.temperature
     gumbel = -np.log(-np.log(np.maximum(rng.random(logits.shape, dtype=np.float32), 1e-12)))
     maps = (logits + gumbel).argmax(-1).astype(np.int8)
@@ -123,22 +126,19 @@ def draw(rng: Rng, chromosomes: Chromosomes, live: npt.NDArray[np.int64], settin
     maps = np.where(far & run[:, None], other[:, None], maps).astype(np.int8)
     same = anchored & (maps[:, live] == chromosomes.anchor[:, live]).all(axis=1)
     maps[member[same], a[same]] = other[same]
-    return np.where(chromosomes.pending >= 0, chromosomes.pending, maps)
+    return maps
 
 
-def settle(old: Chromosomes, maps: npt.NDArray[np.int8], rewards: npt.NDArray[np.float64],
-           repaired: npt.NDArray[np.int8] | None) -> Chromosomes:  # fmt: skip
-    """Move each chromosome to the map that it has drawn, where that is no worse than its anchor."""
-    better = rewards >= old.worth
-    around = _around(maps, old.prior)
-    prior = np.where(better[:, None, None], around, old.prior)
-    anchor = np.where(better[:, None], maps, old.anchor)
-    pending = np.full_like(maps, -1)
-    if repaired is not None:
-        new = (rewards < 0) & (repaired != old.anchor).any(axis=1)
-        pending[new] = repaired[new]
-    worth = np.where(better, rewards, old.worth)
-    return Chromosomes(*_projected(prior, old.temperature), anchor, worth, pending)
+def settle(old: Chromosomes, drawn_by: Int64, maps: npt.NDArray[np.int8],
+           rewards: npt.NDArray[np.float64]) -> Chromosomes:  # fmt: skip
+    """Move each chromosome to the best map that was drawn from it, if no worse than its anchor."""
+    new = Chromosomes(*(part.copy() for part in old))
+    for row in np.argsort(rewards, kind="stable"):  # the best comes last and stays
+        member = drawn_by[row]
+        if rewards[row] >= new.worth[member]:
+            new.anchor[member], new.worth[member] = maps[row], rewards[row]
+            new.prior[member] = _around(maps[row], old.prior[member])
+    return Chromosomes(*_projected(new.prior, new.temperature), new.anchor, new.worth)
 
 
 def _around(maps: npt.NDArray[np.int8], prior: Float32) -> Float32:
@@ -207,7 +207,9 @@ def breed(rng: Rng, stack: Float32, shapes: Shapes, plan: Breeding) -> Float32:
     return child
 
 
-def _cross(rng: Rng, child: Float32, other: Float32, crossed: npt.NDArray[np.bool_], shapes: Shapes) -> None:
+def _cross(
+    rng: Rng, child: Float32, other: Float32, crossed: npt.NDArray[np.bool_], shapes: Shapes
+) -> None:
     """Rows of a random subset of each matrix come from the other parent; of a vector, seldom, one
     element."""
     members, leaves = len(child), len(shapes.vector)
@@ -228,7 +230,9 @@ def _cross(rng: Rng, child: Float32, other: Float32, crossed: npt.NDArray[np.boo
 def _mutate(rng: Rng, child: Float32, mutated: npt.NDArray[np.bool_], shapes: Shapes) -> None:
     """A few weights of some matrices, in three strengths; vectors rarely."""
     members, leaves = len(child), len(shapes.vector)
-    chance = np.minimum(1.0, 2.0 * rng.random((members, leaves))) * np.where(shapes.vector, 0.04, 1.0)
+    chance = np.minimum(1.0, 2.0 * rng.random((members, leaves))) * np.where(
+        shapes.vector, 0.04, 1.0
+    )
     rate = 0.05 * rng.random((members, leaves))
     rate *= (rng.random((members, leaves)) < chance) & mutated[:, None]
     picked = rng.random(child.shape, dtype=np.float32) < rate[:, shapes.leaf].astype(np.float32)
@@ -249,8 +253,7 @@ def breed_chromosomes(rng: Rng, proposals: Proposals, old: Chromosomes, plan: Br
     mix = rng.random((count, entries, 1)) < (1.0 if settings.anchor else 0.5)
     prior = np.where(mix, old.prior[a], old.prior[b])
     warmth = np.where(mix, old.temperature[a], old.temperature[b])
-    anchor, worth, pending = old.anchor[a], old.worth[a], old.pending[a]
-    pending[a != np.arange(count)] = -1
+    anchor, worth = old.anchor[a], old.worth[a]
     cold = np.exp(rng.uniform(np.log(0.1), np.log(0.4), (count, 1, 1)))
     seeded = plan.seeded_by >= 0
     if seeded.any():
@@ -261,17 +264,18 @@ def breed_chromosomes(rng: Rng, proposals: Proposals, old: Chromosomes, plan: Br
             warmth[seeded] = cold[seeded]
         prior[seeded] = p
         anchor[seeded], worth[seeded] = proposals.maps[by], proposals.rewards[by]
-        pending[seeded] = -1
     if settings.anchor:  # a copy tries other distances than its parent
         copied = (a != np.arange(count))[:, None, None]
         warmth = np.where(copied, cold, warmth)
     mutated = plan.mutated[-count:, None, None]
     prior = prior * np.where(mutated, rng.normal(1.0, 0.1, prior.shape), 1.0)
     warmth = warmth * np.where(mutated, rng.normal(0.95, 0.1, warmth.shape), 1.0)
-    return Chromosomes(*_projected(prior, warmth), anchor, worth, pending)
+    return Chromosomes(*_projected(prior, warmth), anchor, worth)
 
 
-def _projected(prior: npt.NDArray[np.floating], warmth: npt.NDArray[np.floating]) -> tuple[Float32, Float32]:
+def _projected(
+    prior: npt.NDArray[np.floating], warmth: npt.NDArray[np.floating]
+) -> tuple[Float32, Float32]:
     prior = np.maximum(prior, LEAST)
     return ((prior / prior.sum(-1, keepdims=True)).astype(np.float32),
             np.clip(warmth, COLDEST, WARMEST).astype(np.float32))  # fmt: skip

@@ -13,11 +13,14 @@ import numpy as np
 import numpy.typing as npt
 from jax.flatten_util import ravel_pytree
 
+from loadmaster.problems.features import node_features
 from loadmaster.problems.mapping import Mapping
+from loadmaster.problems.problem import repeatable
 from loadmaster.solvers.egrl.graph import Graph, make_graph
 from loadmaster.solvers.egrl.learner import first_learner, improve
 from loadmaster.solvers.egrl.network import Actor, Critic
 from loadmaster.solvers.egrl.population import (
+    Chromosomes,
     Proposals,
     breed,
     breed_chromosomes,
@@ -27,6 +30,7 @@ from loadmaster.solvers.egrl.population import (
     first_chromosomes,
     settle,
 )
+from loadmaster.solvers.egrl.screen import LinearCritic
 from loadmaster.solvers.egrl.settings import Settings
 from loadmaster.solvers.egrl.state import KINDS, Progress
 from loadmaster.solvers.solver import Meter, Solution, State
@@ -38,22 +42,33 @@ Array = jax.Array
 class Session:
     """A meter, a graph, and the compiled parts that work on them."""
 
-    def __init__(self, meter: Meter, seed: int, settings: Settings, init: str | None, state: State | None) -> None:
+    def __init__(
+        self, meter: Meter, seed: int, settings: Settings, init: str | None, state: State | None
+    ) -> None:
         assert isinstance(meter.problem, Mapping)
         self.meter, self.settings, self.problem = meter, settings, meter.problem
         self.graph = make_graph(self.problem)
         self.budget = meter.budget.evaluations or settings.horizon
         self.key = jax.random.key(seed)
         self.live = np.flatnonzero(self.problem.live)
-        self.seconds = dict.fromkeys(("evaluate", "forward", "gradient", "evolve"), 0.0)
+        self.seconds = dict.fromkeys(("evaluate", "forward", "gradient", "screen", "evolve"), 0.0)
         like = Actor(len(self.problem.memories), settings, self.key)
         flat, self.unravel = ravel_pytree(like)
         self.shapes = find_shapes([leaf.shape for leaf in jax.tree.leaves(like)])
-        self.forward = _forward(settings, self.unravel)
+        self.forward = _forward(settings, len(self.problem.memories))
         self.gradient = _gradient(settings)
         self.now = self._first(seed, init)
+        self.critic = LinearCritic(
+            node_features(self.problem), self.problem.live, len(self.problem.memories)
+        )
         if state is not None:
             self.now.restore(state)
+        self.repeatable = repeatable(self.problem)
+        rows = zip(self.now.maps, self.now.rewards, strict=True)
+        self.known = {
+            row.tobytes(): float(reward) for (row, reward), _ in zip(rows, range(self.now.filled))
+        }
+        """Rewards by map: all that the replay buffer holds."""
 
     def _first(self, seed: int, init: str | None) -> Progress:
         settings, memories = self.settings, len(self.problem.memories)
@@ -75,7 +90,7 @@ class Session:
             chromosomes=first_chromosomes(rng, settings.chromosomes, entries, memories),
             learner=first_learner(actor, Critic(memories, settings, keys[2]), settings),
             maps=np.zeros((capacity, entries), dtype=np.int8),
-            rewards=np.zeros(capacity, dtype=np.float32),
+            rewards=np.zeros(capacity),
         )
 
     def run(self) -> Solution:
@@ -111,36 +126,74 @@ class Session:
                 plan = choose(now.rng, fitness, settings)
                 now.stack = breed(now.rng, stack, self.shapes, plan)
                 if settings.chromosomes:
-                    now.chromosomes = breed_chromosomes(now.rng, proposed, now.chromosomes, plan, settings)
+                    now.chromosomes = breed_chromosomes(
+                        now.rng, proposed, now.chromosomes, plan, settings
+                    )
 
     def _population(self) -> tuple[npt.NDArray[np.float64], Proposals]:
         """(fitness of each slot, what the GNNs proposed)"""
         now, settings = self.now, self.settings
-        gnns = settings.gnns
+        gnns, members = settings.gnns, np.arange(settings.chromosomes)
         with self._timed("forward"):
-            found, probabilities = (np.asarray(x) for x in self.forward(now.stack, self.graph))
-            drawn = draw(now.rng, now.chromosomes, self.live, settings)
-        maps = np.concatenate([found[:gnns], drawn])
-        rewards, repaired = self._submit(maps, np.repeat([0, 1], [gnns, settings.chromosomes]))
-        fitness = np.full(settings.population, -np.inf)
-        fitness[: len(rewards)] = rewards
+            found, probabilities = (
+                np.asarray(x)[:gnns] for x in self.forward(now.stack, self.graph)
+            )
+            found = np.where(self.problem.live, found, np.int8(self.problem.slowest))
+        known = self._recalled(found)
+        new = np.flatnonzero(np.isnan(known))
+        # What is known already need not be asked again: chromosomes have those evaluations.
+        rivals = now.rng.integers(0, max(1, len(members)), (gnns - len(new), 2))
+        worth = now.chromosomes.worth[rivals] if len(members) else np.empty((0, 2))
+        drawn_by = np.concatenate([members, rivals[np.arange(len(worth)), worth.argmax(1)]])
+        with self._timed("screen"):
+            drawn = self._drawn(drawn_by)
+        maps = np.concatenate([found[new], drawn])
+        rewards = np.full(len(maps), -np.inf)
+        scored = self._submit(maps, np.repeat([0, 1], [len(new), len(drawn)]))
+        rewards[: len(scored)] = scored
+        fitness = np.concatenate([known, rewards[len(new) :][: len(members)]])
+        fitness[new] = rewards[: len(new)]
         if settings.anchor:
-            left = np.full_like(drawn, -1)
-            if settings.follow and repaired is not None and len(repaired) > gnns:
-                left[: len(repaired) - gnns] = repaired[gnns:]
-            now.chromosomes = settle(now.chromosomes, drawn, fitness[gnns:], left if settings.follow else None)
+            now.chromosomes = settle(now.chromosomes, drawn_by, drawn, rewards[len(new) :])
             fitness[gnns:] = now.chromosomes.worth
-        return fitness, Proposals(maps[:gnns], probabilities[:gnns], fitness[:gnns])
+        return fitness, Proposals(found, probabilities, fitness[:gnns])
+
+    def _drawn(self, members: npt.NDArray[np.int64]) -> Maps:
+        """A map from each of these chromosomes: the one that the linear critic likes best."""
+        now, settings = self.now, self.settings
+        many = settings.screen if settings.learner else 1
+        each = Chromosomes(*(part[np.repeat(members, many)] for part in now.chromosomes))
+        maps = draw(now.rng, each, self.live, settings).reshape(
+            len(members), many, 2 * self.problem.nodes
+        )
+        maps = np.where(self.problem.live, maps, np.int8(self.problem.slowest))
+        if many == 1:
+            return maps[:, 0]
+        half = many // 2
+        anchor = np.repeat(now.chromosomes.anchor[members], half, axis=0)
+        swapped = self.critic.exchange(now.rng, anchor).reshape(len(members), half, -1)
+        anchored = np.isfinite(now.chromosomes.worth[members])[:, None, None]
+        maps[:, half:] = np.where(anchored, swapped, maps[:, half:])
+        return self.critic.pick(now.rng, maps)
+
+    def _recalled(self, maps: Maps) -> npt.NDArray[np.float64]:
+        """The rewards of maps that were scored before; NaN for the others."""
+        if (
+            not (self.settings.recall and self.settings.anchor and self.settings.chromosomes)
+            or not self.repeatable
+        ):
+            return np.full(len(maps), np.nan)
+        return np.array([self.known.get(row.tobytes(), np.nan) for row in maps])
 
     def _rollouts(self, actor: npt.NDArray[np.float32]) -> Proposals:
         """The learner's two maps, one noisy and one greedy, scored."""
         with self._timed("forward"):
             greedy, mine = (np.asarray(x) for x in self.forward(actor, self.graph))
         both = np.concatenate([self._explored(greedy[0])[None], greedy])
-        rewards, _ = self._submit(both, np.array([2, 2]))
+        rewards = self._submit(both, np.array([2, 2]))
         return Proposals(greedy, mine, rewards[1:] if len(rewards) > 1 else np.array([-np.inf]))
 
-    def _submit(self, maps: Maps, kinds: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float64], Maps | None]:
+    def _submit(self, maps: Maps, kinds: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Have maps scored, remember them, and see who found the best."""
         now, before, start = self.now, self.meter.best_value, self.meter.evaluations
         maps = np.where(self.problem.live, maps, np.int8(self.problem.slowest))
@@ -149,12 +202,18 @@ class Session:
         count = len(scores.reward)
         kept = np.ones(count, dtype=np.bool_) if scores.failed is None else ~scores.failed
         now.store(maps[:count][kept], scores.reward[kept])
+        self.known |= {
+            row.tobytes(): reward for row, reward in zip(maps[:count], scores.reward, strict=True)
+        }
+        if self.settings.learner and self.settings.screen > 1:
+            with self._timed("screen"):
+                self.critic.learn(maps[:count][kept], scores.value[kept])
         now.invalid += int((scores.value < 0).sum())
         if now.first_valid < 0 and (scores.value >= 0).any():
             now.first_valid = start + int(np.argmax(scores.value >= 0)) + 1
         if self.meter.best_value != before:
             now.champion = int(kinds[np.argmax(scores.value == self.meter.best_value)])
-        return scores.reward, scores.repaired
+        return scores.reward
 
     def _learn(self) -> None:
         now, settings = self.now, self.settings
@@ -170,9 +229,9 @@ class Session:
                 count = min(chunk, updates - begin)
                 rows = now.rng.integers(0, now.filled, (chunk, settings.batch))
                 maps = now.maps[rows].reshape(chunk, settings.batch, 2, self.problem.nodes)
-                now.learner, loss = self.gradient(jax.random.fold_in(key, begin), now.learner, self.graph,
-                                                  maps, now.rewards[rows], count)  # fmt: skip
-            jax.block_until_ready(loss)
+                now.learner, _ = self.gradient(jax.random.fold_in(key, begin), now.learner, self.graph,
+                                                  maps, now.rewards[rows].astype(np.float32), count)  # fmt: skip
+            jax.block_until_ready(now.learner.actor)
 
     def _explored(self, greedy: Maps) -> Maps:
         """The greedy map with entries replaced at random: all of them at first, few at the end."""
@@ -210,9 +269,10 @@ def decide(actor: Actor, graph: Graph) -> tuple[Array, Array]:
 
 
 @lru_cache(maxsize=8)
-def _forward(settings: Settings, unravel: Any) -> Any:
+def _forward(settings: Settings, memories: int) -> Any:
     """[G, W] -> (maps int8[G, 2n], probabilities [G, 2n, M]); kept, so that a second run of the same
     network does not compile again."""
+    unravel = ravel_pytree(Actor(memories, settings, jax.random.key(0)))[1]
     return jax.jit(lambda stack, graph: jax.vmap(lambda flat: decide(unravel(flat), graph))(stack))
 
 

@@ -28,11 +28,14 @@ class Settings:
     as published, it only drifts. Ours."""
     swaps: float = 0.3
     """Share of an anchored chromosome's draws in which two tensors change places. Ours."""
-    follow: bool = True
-    """Where an anchored chromosome's draw did not fit, its next is that draw as the rectifier left
-    it. Ours."""
     runs: float = 0.2
     """Share of an anchored chromosome's draws in which neighbouring layers move together. Ours."""
+    recall: bool = True
+    """A GNN whose map was scored before is given that score, and its evaluation goes to one more
+    draw of a chromosome; not where scores are noisy. Ours."""
+    screen: int = 64
+    """Draws of a chromosome of which the linear critic picks the one to evaluate; 1: none. Part of
+    the learner. Ours."""
     migration: bool = True
     """The learner's actor enters the population every generation."""
 
@@ -68,7 +71,10 @@ class Settings:
             for name, fine in (
                 ("population", self.population == 0 or self.population >= 4),
                 ("boltzmann", 0 <= self.boltzmann <= 1),
-                ("elites", 1 <= self.elites and (not self.population or self.elites < self.population)),
+                (
+                    "elites",
+                    1 <= self.elites and (not self.population or self.elites < self.population),
+                ),
                 ("seeding", self.seeding in ("sharp", "posterior", "none")),
                 ("target", self.target in ("one-step", "bootstrap")),
                 ("heads", self.heads >= 1 and self.width % self.heads == 0),

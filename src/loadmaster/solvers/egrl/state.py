@@ -28,7 +28,7 @@ class Progress:
     learner: Learner
     maps: npt.NDArray[np.int8]
     """[capacity, 2N] the replay buffer; `stored` says how much of it is filled."""
-    rewards: npt.NDArray[np.float32]
+    rewards: npt.NDArray[np.float64]
     stored: int = 0
     """Transitions ever stored; the buffer is a ring."""
     learned: int = 0
@@ -50,7 +50,14 @@ class Progress:
 
     def arrays(self) -> State:
         leaves = [x for x in jax.tree.leaves(self.learner) if hasattr(x, "shape")]
-        counters = [self.stored, self.learned, self.generation, self.champion, self.invalid, self.first_valid]
+        counters = [
+            self.stored,
+            self.learned,
+            self.generation,
+            self.champion,
+            self.invalid,
+            self.first_valid,
+        ]
         return {
             "rng": generator_state(self.rng),
             "counters": np.array(counters, dtype=np.int64),
@@ -65,10 +72,15 @@ class Progress:
         """Go on from `arrays`; this object gives the shapes."""
         leaves, tree = jax.tree.flatten(self.learner)
         numbers = iter(range(len(leaves)))
-        filled = [jax.numpy.asarray(state[f"leaf{next(numbers)}"]) if hasattr(x, "shape") else x for x in leaves]
+        filled = [
+            jax.numpy.asarray(state[f"leaf{next(numbers)}"]) if hasattr(x, "shape") else x
+            for x in leaves
+        ]
         self.learner = jax.tree.unflatten(tree, filled)
         self.stack = np.array(state["stack"])
-        self.chromosomes = Chromosomes(*(np.array(state[f"chromosomes.{name}"]) for name in Chromosomes._fields))
+        self.chromosomes = Chromosomes(
+            *(np.array(state[f"chromosomes.{name}"]) for name in Chromosomes._fields)
+        )
         self.rng = restore_generator(state["rng"])
         (self.stored, self.learned, self.generation, self.champion, self.invalid,
          self.first_valid) = (int(x) for x in state["counters"])  # fmt: skip

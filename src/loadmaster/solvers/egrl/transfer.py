@@ -31,7 +31,10 @@ class BadPolicy(LoadmasterError):
 
 def policy_arrays(actor: Actor) -> dict[str, npt.NDArray[Any]]:
     """The parameters by name, such as 'body.first.weight'."""
-    return {_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(actor)[0]}
+    return {
+        _name(path): np.asarray(leaf)
+        for path, leaf in jax.tree_util.tree_flatten_with_path(actor)[0]
+    }
 
 
 def save_policy(path: Path, policy: Policy, about: Dict[str, Any]) -> None:
@@ -39,7 +42,9 @@ def save_policy(path: Path, policy: Policy, about: Dict[str, Any]) -> None:
     header = json.dumps({"loadmaster_policy": FORMAT, **about}).encode()
     arrays: dict[str, Any] = {f"policy.{name}": value for name, value in policy.items()}
     with replacing(path) as temporary, temporary.open("wb") as file:
-        np.savez_compressed(file, about=np.frombuffer(header, dtype=np.uint8), allow_pickle=False, **arrays)
+        np.savez_compressed(
+            file, about=np.frombuffer(header, dtype=np.uint8), allow_pickle=False, **arrays
+        )
 
 
 def read_policy(name: str | Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
@@ -48,7 +53,9 @@ def read_policy(name: str | Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as stored:
             about = json.loads(stored["about"].tobytes())
-            arrays = {key.removeprefix("policy."): stored[key] for key in stored.files if key != "about"}
+            arrays = {
+                key.removeprefix("policy."): stored[key] for key in stored.files if key != "about"
+            }
     except Exception as error:  # NumPy and zipfile raise many kinds
         raise BadPolicy(f"'{name}' is no policy: {error}", object=str(name),
                         remedy="give a file of 'loadmaster train egrl'") from None  # fmt: skip
@@ -76,7 +83,9 @@ def load_policy(name: str | Path, like: Actor) -> Actor:
     return jax.tree_util.tree_unflatten(tree, leaves)
 
 
-def zero_shot(policy: str | Path, problem: Mapping, settings: Settings | None = None) -> npt.NDArray[np.int8]:
+def zero_shot(
+    policy: str | Path, problem: Mapping, settings: Settings | None = None
+) -> npt.NDArray[np.int8]:
     """int8[2N]: one greedy forward pass of a policy on a problem, nothing learned."""
     from loadmaster.solvers.egrl.graph import make_graph
     from loadmaster.solvers.egrl.session import decide
@@ -89,7 +98,9 @@ def zero_shot(policy: str | Path, problem: Mapping, settings: Settings | None = 
 
 def pretrained_names() -> list[str]:
     """The policies that come with the package."""
-    return sorted(file.name.removesuffix(".npz") for file in _folder().iterdir() if file.name.endswith(".npz"))
+    return sorted(
+        file.name.removesuffix(".npz") for file in _folder().iterdir() if file.name.endswith(".npz")
+    )
 
 
 def _folder() -> Any:
@@ -101,7 +112,11 @@ def _bytes(name: str) -> bytes:
         known = pretrained_names()
         wanted = name.removeprefix(PRETRAINED)
         if wanted not in known:
-            raise BadPolicy(f"there is no pretrained policy '{wanted}'", object=name, remedy=f"use {', '.join(known)}")
+            raise BadPolicy(
+                f"there is no pretrained policy '{wanted}'",
+                object=name,
+                remedy=f"use {', '.join(known)}",
+            )
         return bytes((_folder() / f"{wanted}.npz").read_bytes())
     try:
         return Path(name).read_bytes()
