@@ -17,6 +17,8 @@ from loadmaster.program.models import load_model
 
 BUDGET = 4_000
 BLACK = ("egrl", "ea", "pg", "ageing-evolution", "greedy-dp", "random", "annealing")
+LEARNERS = ("egrl", "ea", "pg")
+"""Solvers with the options of EGRL."""
 WHITE = ("all-slowest", "role-split", "compiler", "density", "exact")
 WORKLOADS = ("resnet50", "resnet101", "bert")
 MACHINES = ("nnp-i", "nnp-i-half", "nnp-i-12")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -68,13 +69,14 @@ class Improvements(Observer):
 
 
 def run_cell(cell: Cell, solver: str, seed: int, *, budget: int | None = None,
-             seconds: float | None = None) -> Row:  # fmt: skip
+             seconds: float | None = None, observer: Improvements | None = None) -> Row:  # fmt: skip
     """One solver in one cell with one seed; the checker passes the plan before it is a row.
 
     `budget` replaces the cell's evaluations, `seconds` the limit of the exact solver.
     """
-    white, observer = solver in WHITE_BOX, Improvements()
-    limits = Budget(None if white else budget or cell.budget, (seconds or EXACT_SECONDS) if white else None)  # fmt: skip
+    white, observer = solver in WHITE_BOX, observer or Improvements()
+    cell = replace(cell, budget=budget or cell.budget)
+    limits = Budget(None if white else cell.budget, (seconds or EXACT_SECONDS) if white else None)  # fmt: skip
     try:
         problem = cell.load_as(CountedMapping)
         made = make_solver("mapping", solver, {} if white else cell.solver)
@@ -109,6 +111,7 @@ def _extra(cell: Cell, problem: CountedMapping, solution: Solution, curve: Curve
              "bound_by": solution.bound.method, "budget": None if white else cell.budget}  # fmt: skip
     if white:
         return known
+    known |= {"options": cell.solver} if cell.solver else {}
     bound = solution.bound.value
     told = {name: content for name, content in solution.extra.items() if _plain(content)}
     return told | known | {

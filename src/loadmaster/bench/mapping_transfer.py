@@ -15,9 +15,10 @@ import numpy as np
 
 from loadmaster.bench import Row
 from loadmaster.bench.mapping_cells import BUDGET, CELLS, WORKLOADS, Cell
+from loadmaster.bench.mapping_run import Improvements, run_cell
 from loadmaster.problems.mapping import Int8, Mapping
 from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget, Meter, Observer, State, solve
+from loadmaster.solvers.solver import Budget, Meter, State, solve
 
 if TYPE_CHECKING:
     from loadmaster.solvers.egrl.network import Actor
@@ -28,8 +29,8 @@ TRANSFERS = {f"transfer/{model}": model for model in WORKLOADS} | {"transfer/non
 """Case -> what is trained on; 'none' are the maps that nobody trained for."""
 
 
-class Snapshots(Observer):
-    """Keeps the solver's state when it has used a share of its evaluations."""
+class Snapshots(Improvements):
+    """Also keeps the solver's state when it has used a share of its evaluations."""
 
     def __init__(self, budget: int) -> None:
         super().__init__()
@@ -50,7 +51,7 @@ class Snapshots(Observer):
 
 
 def run_transfer(case: str, seed: int, budget: int = BUDGET) -> Iterator[Row]:
-    """Rows 'transfer/TRAINED/TESTED' of one case."""
+    """Rows 'transfer/TRAINED/TESTED' of one case, and the row of the training in its own cell."""
     trained = TRANSFERS[case]
     tests = {model: CELLS[f"{model}/{MACHINE}"] for model in WORKLOADS}
     problems = {model: cell.load() for model, cell in tests.items()}
@@ -61,9 +62,10 @@ def run_transfer(case: str, seed: int, budget: int = BUDGET) -> Iterator[Row]:
                 yield _row(f"{case}/{model}", tests[model], problem, decision, name, seed, {})
         return
     source, observer = problems[trained], Snapshots(budget)
-    solution = solve(make_solver("mapping", "egrl"), source, Budget(budget), seed, observer)
-    about = {"trained_on": trained, "budget": budget, "training_value": solution.value,
-             "training_seconds": solution.seconds}  # fmt: skip
+    training = run_cell(tests[trained], "egrl", seed, budget=budget, observer=observer)
+    yield training
+    about = {"trained_on": trained, "budget": budget, "training_value": training.value,
+             "training_seconds": training.seconds}  # fmt: skip
     for share, state in observer.states.items():
         for kind, actor in _policies(source, state, seed, budget).items():
             for model, problem in problems.items():

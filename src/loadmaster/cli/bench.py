@@ -40,11 +40,11 @@ def command(
     options = Options(quick, tuple(case or ()), seeds, tuple(solver or ()), data)
     rows = []
     for row in run_suite(suite, options):
-        by = f" {row.solver}" if row.solver else ""
+        by = f" {_by(row)}" if row.solver else ""
         say(f"{row.case}{by}: {_value(row)} ({row.status})")
         rows.append(row)
     cells = [
-        (row.case, row.solver or row.machine or "–", str(row.seed), _value(row),
+        (row.case, _by(row), str(row.seed), _value(row),
          row.goal if row.gap is None else f"{row.gap:.2%}", f"{row.evaluations:,}",
          f"{row.seconds:.3f}", row.status)
         for row in rows
@@ -64,6 +64,12 @@ def command(
         [Table(columns, cells)],
         more={"suite": suite, "versions": versions(), "host": {**host(), "load": load()}},
     )
+
+
+def _by(row: Row) -> str:
+    """A solver with the options that are not its own defaults, or a machine."""
+    options = ", ".join(f"{name}={value}" for name, value in row.extra.get("options", {}).items())
+    return (row.solver or row.machine or "–") + (f" ({options})" if options else "")
 
 
 def _value(row: Row) -> str:

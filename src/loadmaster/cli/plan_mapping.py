@@ -74,7 +74,15 @@ def resumed_problem(run: Path, program: Program) -> Mapping:
 
 
 def plan_mapping(problem: Mapping, wanted: Wanted, source: str) -> Answer:
-    """Solve, compare, check, write, tell."""
+    """Solve, compare, check, write, tell; then let go of hardware, whatever happened."""
+    try:
+        return _planned(problem, wanted, source)
+    finally:
+        if isinstance(problem, MeasuredMapping):
+            problem.close()
+
+
+def _planned(problem: Mapping, wanted: Wanted, source: str) -> Answer:
     wanted = _completed(wanted)
     solver = _solver(str(wanted.solver), wanted.options)
     say(head(problem, source))

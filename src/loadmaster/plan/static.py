@@ -51,7 +51,8 @@ def lifetimes_in_loops(
             end[program.loop_parent[loop]] = max(end[program.loop_parent[loop]], end[loop])
         for tensors in (program.tie_source, program.tie_target):
             root = program.tensor_alias[tensors[carried]]
-            used = last[root] >= first[root]
+            # An input that a loop starts with is used, though no op may read it under its own name.
+            used = (last[root] >= first[root]) | (program.tensor_kind[root] == TensorKind.INPUT)
             np.maximum.at(last, root[used], end[program.tie_at[carried[used]]])
     return first, last
 

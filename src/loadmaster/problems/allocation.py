@@ -7,6 +7,7 @@ offset + size; with a capacity, anything above it is not legal.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,14 @@ from loadmaster.machine.machine import Machine
 from loadmaster.plan.check import Violation, check
 from loadmaster.plan.check.offsets import check_offsets
 from loadmaster.plan.plan import BEFORE, NO_OFFSET, Plan, Residency
-from loadmaster.plan.static import lifetimes
+from loadmaster.plan.static import lifetimes_in_loops
 from loadmaster.problems.buffers import Buffers
 from loadmaster.problems.buffers_csv import format_buffers, parse_buffers
 from loadmaster.problems.buffers_program import buffers_as_program, program_as_buffers
 from loadmaster.problems.problem import Bound, Decision
-from loadmaster.program.program import PERSISTENT, Program
+from loadmaster.program.program import PERSISTENT, Program, TensorKind
 from loadmaster.program.storage import load
+from loadmaster.simulate.simulator import places
 from loadmaster.units import UNLIMITED
 
 Int64 = npt.NDArray[np.int64]
@@ -144,7 +146,8 @@ class Allocation:
 class ProgramAllocation(Allocation):
     """The offset problem of a program in its order, in the home memory of the machine's device.
 
-    Weights and state are not decided: they lie in the first other memory, if there is one.
+    Weights and state are not decided: they lie in the first other memory, if there is one and they
+    need not stay at home.
     """
 
     def __init__(self, program: Program, machine: Machine) -> None:
@@ -155,7 +158,7 @@ class ProgramAllocation(Allocation):
         self.__dict__["program"], self.__dict__["machine"] = program, machine
 
     def plan(self, decision: Decision) -> Plan:
-        first, last = lifetimes(self.program)
+        first, last = lifetimes_in_loops(self.program)
         rows = [
             Residency(root, self._memory, int(decision[b]), int(first[root]), int(last[root]))
             for b, group in enumerate(self._roots)
@@ -163,14 +166,20 @@ class ProgramAllocation(Allocation):
         ]
         others = [memory for memory in self.machine.reach[0] if memory != self._memory]
         if others:
-            given = np.isin(self.program.tensor_kind, [int(kind) for kind in PERSISTENT])
-            owner = self.program.tensor_alias == np.arange(self.program.n_tensors)
-            end = self.program.n_ops - 1
-            rows += [
-                Residency(t, others[0], NO_OFFSET, BEFORE, end)
-                for t in np.flatnonzero(given & owner).tolist()
-            ]
+            rows += self._weights(others[0], first, last)
         return Plan.of(residencies=rows)
+
+    def _weights(self, memory: int, first: Int64, last: Int64) -> Iterator[Residency]:
+        """Weights and state, and what is written over them, in one memory, offsets undecided."""
+        program, place = self.program, places(self.program)
+        root = program.tensor_alias == np.arange(program.n_tensors)
+        given = root & np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])
+        # One place, one memory: a member that must stay at home keeps all of them there.
+        stays = root & (~program.tensor_fast | (program.tensor_kind == TensorKind.INPUT))
+        there = np.isin(place, place[given]) & ~np.isin(place, place[stays])
+        for tensor in np.flatnonzero(root & there & (last >= first)).tolist():
+            begin = BEFORE if given[tensor] else int(first[tensor])
+            yield Residency(tensor, memory, NO_OFFSET, begin, int(last[tensor]))
 
     def decision(self, plan: Plan) -> Decision:
         of_root = {row.tensor: row.offset for row in plan.residency_rows}

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.machine.machine import Machine
-from loadmaster.plan.static import lifetimes
+from loadmaster.plan.static import lifetimes_in_loops
 from loadmaster.problems.buffers import Buffers
 from loadmaster.program.build import clean_name
 from loadmaster.program.labels import Labels
@@ -85,7 +85,7 @@ def program_as_buffers(
     Tensors that share one place (in-place updates, loop-carried values) are one buffer. Returns the
     roots of each buffer too.
     """
-    first, last = lifetimes(program)
+    first, last = lifetimes_in_loops(program)
     place = places(program)
     kept = np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])
     roots = np.flatnonzero((program.tensor_alias == np.arange(program.n_tensors)) & (last >= first))

@@ -92,8 +92,7 @@ def reached(side: Side, other: Side) -> tuple[int | None, float | None]:
     """Evaluations and seconds after which a run was as good as the other side's best."""
     if side.history is None or other.value is None:
         return None, None
-    line = side.history.first_at_most(other.value)
-    return (None, None) if line is None else (line["evals"], line["t"])
+    return side.history.reached(other.value) or (None, None)
 
 
 def _run_side(run: RunFolder) -> Side:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,6 +27,16 @@ class History:
     @cached_property
     def improvements(self) -> list[Line]:
         return self.of("improve")
+
+    @cached_property
+    def curve(self) -> list[tuple[int, int]]:
+        """(evaluations, value) of every improvement, those that were not checked included."""
+        found: list[tuple[int, int]] = []
+        for line in self.improvements:
+            found += [(evaluations, value) for evaluations, value in line.get("passed") or ()]
+            if not found or found[-1][1] != line["value"]:  # else found before it was checked
+                found.append((line["evals"], line["value"]))
+        return found
 
     @property
     def best(self) -> Line | None:
@@ -64,9 +75,14 @@ class History:
         last = self.lines[-1] if self.lines else None
         return str(last["reason"]) if last and last["event"] == "stop" else "unfinished"
 
-    def first_at_most(self, value: int) -> Line | None:
-        """The first improvement that was as good as that."""
-        return next((line for line in self.improvements if line["value"] <= value), None)
+    def reached(self, value: int) -> tuple[int, float] | None:
+        """Evaluations and seconds after which it was as good as that; the seconds are those when
+        the log told it."""
+        line = next((line for line in self.improvements if line["value"] <= value), None)
+        if line is None:
+            return None
+        evaluations = next(number for number, found in self.curve if found <= value)
+        return evaluations, float(line["t"])
 
 
 def contradictions(history: History) -> list[str]:
@@ -75,6 +91,8 @@ def contradictions(history: History) -> list[str]:
     best: int | None = None
     bound: int | None = None
     seconds, evaluations = 0.0, 0
+    told = 0
+    """Evaluations up to which every improvement is in the log."""
 
     def expect(line: Line, name: str, now: float | None) -> None:
         if line[name] != now:
@@ -87,7 +105,11 @@ def contradictions(history: History) -> list[str]:
         if line["evals"] < evaluations and event != "resume":
             found.append(f"{where}: evals go back from {evaluations} to {line['evals']}")
         seconds, evaluations = line["t"], line["evals"]
-        if event == "improve":
+        if event in ("start", "resume"):
+            told = line["evals"]
+        elif event == "improve":
+            found += [f"{where}: {fault}" for fault in _passed_faults(line, told, best, bound)]
+            told = line["evals"]
             if best is not None and line["value"] >= best:
                 found.append(f"{where}: {line['value']} is no improvement on {best}")
             best = line["value"]
@@ -110,3 +132,15 @@ def contradictions(history: History) -> list[str]:
         ):
             found.append(f"{where}: the best {best} is below the bound {bound}")
     return found
+
+
+def _passed_faults(line: Line, told: int, best: int | None, bound: int | None) -> Iterator[str]:
+    """What is wrong with the improvements that a line tells of beside its own."""
+    for evaluations, value in line.get("passed") or ():
+        if not told < evaluations < line["evals"]:
+            yield f"passed {evaluations} evaluations are not between {told} and {line['evals']}"
+        if (best is not None and value >= best) or value < line["value"]:
+            yield f"the passed {value} is no improvement from {best} to {line['value']}"
+        if bound is not None and value < bound:
+            yield f"the passed {value} is below the bound {bound}"
+        told, best = evaluations, value

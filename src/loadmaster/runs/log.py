@@ -40,7 +40,7 @@ _EVENTS: dict[str, dict[str, str]] = {
     "baseline": {"name": "text", "value": "whole", "plan": "hash"},
     "bound": {"value": "whole", "method": "text", "proven_optimal": "yes or no"},
     "improve": {"value": "whole", "plan": "hash", "solver": "text", "gap": "number?",
-                "checked": "yes or no"},
+                "checked": "yes or no", "passed": "list of pairs?"},
     "progress": {"best": "whole?", "bound": "whole?", "gap": "number?", "evals_per_s": "number?",
                  "metrics": "object"},
     "measure": {"evaluation": "count", "what": "text", "seconds": "list", "message": "text?"},
@@ -123,6 +123,12 @@ def _holds(value: Any, kind: str) -> bool:
             return isinstance(value, dict)
         case "list":
             return isinstance(value, list) and all(_holds(item, "number") for item in value)
+        case "list of pairs":  # evaluations and a value
+            return isinstance(value, list) and all(
+                isinstance(pair, list) and len(pair) == 2
+                and _holds(pair[0], "count") and _holds(pair[1], "whole")
+                for pair in value
+            )  # fmt: skip
         case "yes or no":
             return isinstance(value, bool)
         case "hash":

@@ -80,6 +80,8 @@ class RunObserver(Observer):
         self._checkpoint_seconds = checkpoint_seconds
         self._checkpoint_after = self._check_after = self._progress_after = 0.0
         self._pending = False
+        self._passed: list[tuple[int, int]] = []
+        """(evaluations, value) of improvements that are not in the log yet."""
         self._accepted: tuple[Decision | None, int | None] = (None, None)
         self._improvements = 0
         self._metrics: dict[str, float] = {}
@@ -99,7 +101,9 @@ class RunObserver(Observer):
         self._progress_after = meter.seconds + 1.0
 
     def improved(self, meter: Meter) -> None:
+        assert meter.best_value is not None
         self._pending = True
+        self._passed.append((meter.evaluations, meter.best_value))
         if time.monotonic() >= self._check_after:
             self.settle(meter)
 
@@ -108,6 +112,7 @@ class RunObserver(Observer):
         if not self._pending or meter.best is None or meter.best_value is None:
             return
         self._pending = False
+        passed, self._passed = self._passed, []
         if self.best is not None and meter.best_value >= self.best.value:
             self._accepted = (meter.best, meter.best_value)  # found again after a resume
             return
@@ -119,10 +124,14 @@ class RunObserver(Observer):
         if violations:
             self._refuse(meter, plan, f"{len(violations)} violations, first {violations[0]}")
             return
-        self._accept(meter, Best(meter.best, meter.best_value, plan))
+        self._accept(meter, Best(meter.best, meter.best_value, plan), passed)
         self.tick(meter)
 
-    def _accept(self, meter: Meter, best: Best) -> None:
+    def _accept(self, meter: Meter, best: Best, passed: list[tuple[int, int]]) -> None:
+        # Those that an earlier session has logged are found again after a resume.
+        known = math.inf if self.best is None else self.best.value
+        missed = [pair for pair in passed if pair[0] < meter.evaluations and pair[1] < known]
+        more = {"passed": missed} if missed else {}
         with self._whole():
             if self.run is not None:
                 self.run.store_plan(best.plan, self.problem)  # durable before the line names it
@@ -131,7 +140,7 @@ class RunObserver(Observer):
                 self._improvements += 1
                 self._accepted = (best.decision, best.value)
                 self.write(meter, "improve", value=best.value, plan=best.plan.hash,
-                           solver=self.solver, gap=self._gap(), checked=True)  # fmt: skip
+                           solver=self.solver, gap=self._gap(), checked=True, **more)  # fmt: skip
             if self.run is not None:
                 self.run.set_best(best.plan.hash)
 
@@ -177,7 +186,7 @@ class RunObserver(Observer):
 
     def checkpoint(self, meter: Meter, state: State) -> None:
         now = time.monotonic()
-        if not self.wants_checkpoint(meter):
+        if self.run is None or not self.wants_checkpoint(meter):
             return
         self.settle(meter)
         with self._whole():

@@ -28,7 +28,7 @@ class MapRun:
     evaluations: int
     improvements: Improvements
     maps: list[tuple[int, Maps]]
-    """(value, map) of each improvement, the best last."""
+    """(value, map) of each improvement that was checked and stored, the best last."""
 
 
 @dataclass
@@ -108,6 +108,6 @@ def _add(cell: Cell, run: RunFolder) -> None:
         MapRun(
             str(solver.get("name")), json.dumps(solver.get("switches"), sort_keys=True),
             run.about["seed"], history.evaluations,
-            [(line["evals"], int(line["value"])) for line in history.improvements], maps,
+            history.curve, maps,
         )
     )  # fmt: skip

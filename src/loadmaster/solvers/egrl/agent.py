@@ -4,19 +4,13 @@ all that was ever scored, the learner proposes, the population evolves with the 
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, fields
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, ClassVar
 
 from loadmaster.errors import LoadmasterError, require
 from loadmaster.problems.mapping import Mapping
 from loadmaster.solvers.egrl.settings import Settings
 from loadmaster.solvers.solver import Meter, Solution, State
-
-Maps = npt.NDArray[np.int8]
 
 
 class Egrl:
@@ -27,7 +21,7 @@ class Egrl:
     problem_kind = "mapping"
     summary = "evolution of graph networks and Boltzmann maps beside a gradient learner; sees rewards only"
     deterministic = True
-    fixed: dict[str, Any] = {}
+    fixed: ClassVar[dict[str, Any]] = {}
     """Settings that make this solver what it is."""
 
     def __init__(self, init: str | None = None, **settings: Any) -> None:
@@ -68,7 +62,7 @@ class EvolutionAlone(Egrl):
 
     name = "ea"
     summary = "EGRL's evolution alone"
-    fixed = {"learner": False}
+    fixed: ClassVar = {"learner": False}
 
 
 class GradientAlone(Egrl):
@@ -76,4 +70,4 @@ class GradientAlone(Egrl):
 
     name = "pg"
     summary = "EGRL's gradient learner alone"
-    fixed = {"population": 0, "boltzmann": 0.0}
+    fixed: ClassVar = {"population": 0, "boltzmann": 0.0, "imitation": 0.0}

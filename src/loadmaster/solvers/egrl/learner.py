@@ -1,7 +1,8 @@
 """The gradient learner: a discrete soft actor-critic on one-step episodes.
 
 The critic learns y = 5 (reward + 1) of stored maps; the actor climbs the critic with a
-straight-through one-hot of its most likely map, and an entropy bonus.
+straight-through one-hot of its most likely map, and an entropy bonus. What the population found
+reaches it through the buffer, and as a map to imitate.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+from jax import Array
 
 from loadmaster.solvers.egrl.graph import Graph
 from loadmaster.solvers.egrl.network import Actor, Critic
 from loadmaster.solvers.egrl.settings import Settings
 
-Array = jax.Array
 SCALE, SHIFT = 5.0, 1.0
 
 
@@ -48,25 +49,25 @@ def first_learner(actor: Actor, critic: Critic, settings: Settings) -> Learner:
                    for_critic.init(eqx.filter(critic, eqx.is_array)))  # fmt: skip
 
 
-def improve(key: Array, learner: Learner, graph: Graph, maps: Array, rewards: Array, count: Array,
-            settings: Settings) -> tuple[Learner, Array]:  # fmt: skip
+def improve(key: Array, learner: Learner, graph: Graph, maps: Array, rewards: Array, best: Array,
+            count: Array, settings: Settings) -> tuple[Learner, Array]:  # fmt: skip
     """The first `count` of the updates that maps int8[U, batch, 2, n] and rewards [U, batch] hold.
 
-    Returns the learner and the last critic loss. One compiled loop, whatever the count.
+    `best` int8[2, n] is the map to imitate, with -1 where there is none. Returns the learner and the last critic loss. One compiled loop, whatever the count.
     """
     arrays, rest = eqx.partition(learner, eqx.is_array)
 
     def body(number: Array, carry: tuple[Any, Array]) -> tuple[Any, Array]:
         now = eqx.combine(carry[0], rest)
         after, loss = _update(jax.random.fold_in(key, number), now, graph, maps[number],
-                              rewards[number], settings)  # fmt: skip
+                              rewards[number], best, settings)  # fmt: skip
         return eqx.filter(after, eqx.is_array), loss
 
     arrays, loss = jax.lax.fori_loop(0, count, body, (arrays, jnp.float32(0)))
     return eqx.combine(arrays, rest), loss
 
 
-def _update(key: Array, learner: Learner, graph: Graph, maps: Array, rewards: Array,
+def _update(key: Array, learner: Learner, graph: Graph, maps: Array, rewards: Array, best: Array,
             settings: Settings) -> tuple[Learner, Array]:  # fmt: skip
     for_actor, for_critic = optimizers(settings)
     noise = settings.action_noise * jax.random.normal(key, (*maps.shape, graph.memories))
@@ -80,10 +81,12 @@ def _update(key: Array, learner: Learner, graph: Graph, maps: Array, rewards: Ar
         return ((values - wanted[:, None]) ** 2).mean(axis=0).sum()
 
     def actor_loss(actor: Actor) -> Array:
-        p = jax.nn.softmax(actor(graph), axis=-1)
+        logits = actor(graph)
+        p = jax.nn.softmax(logits, axis=-1)
         hard = jax.nn.one_hot(p.argmax(-1), graph.memories)
         value = critic(graph, hard + p - jax.lax.stop_gradient(p)).min()
-        return -(value + settings.entropy * _entropy(p, graph))
+        bonus = settings.entropy * _entropy(p, graph)
+        return -(value + bonus + settings.imitation * _likelihood(logits, best, graph))
 
     loss, gradient = eqx.filter_value_and_grad(critic_loss)(learner.critic)
     change, critic_memory = for_critic.update(gradient, learner.critic_memory)
@@ -111,6 +114,16 @@ def _later(learner: Learner, graph: Graph, settings: Settings) -> Array:
 
 def _entropy(p: Array, graph: Graph) -> Array:
     """Summed over the two heads, the mean over entries that decide something."""
-    each = -(p * jnp.log(p + 1e-9)).sum(-1)
-    live = graph.live
-    return (jnp.where(live, each, 0).sum(-1) / jnp.maximum(live.sum(-1), 1)).sum()
+    return _mean(-(p * jnp.log(p + 1e-9)).sum(-1), graph.live)
+
+
+def _likelihood(logits: Array, best: Array, graph: Graph) -> Array:
+    """Of a map, as a logarithm, in the same measure."""
+    each = jnp.take_along_axis(
+        jax.nn.log_softmax(logits), jnp.maximum(best, 0)[..., None].astype(int), -1
+    )
+    return _mean(each[..., 0], graph.live & (best >= 0))
+
+
+def _mean(each: Array, counted: Array) -> Array:
+    return (jnp.where(counted, each, 0).sum(-1) / jnp.maximum(counted.sum(-1), 1)).sum()

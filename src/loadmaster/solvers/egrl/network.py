@@ -11,17 +11,17 @@ import math
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from loadmaster.solvers.egrl.graph import OPERATIONS, Edges, Graph, Near
 from loadmaster.solvers.egrl.settings import Settings
 
-Array = jax.Array
 FAR = -1e9
 EMBEDDING = 8
 SCALED = 18
 
 
-@jax.custom_vjp
+@jax.custom_vjp  # type: ignore[untyped-decorator]
 def mix(share: Array, h: Array, near: Near) -> Array:
     """[n, C]: each node's sum over its neighbours' `h` [n, C], weighted by `share` [n, D, H].
 
@@ -53,7 +53,7 @@ def _mix_backward(kept: tuple[Array, Array, Near], g: Array) -> tuple[Array, Arr
 mix.defvjp(_mix_forward, _mix_backward)
 
 
-@jax.custom_vjp
+@jax.custom_vjp  # type: ignore[untyped-decorator]
 def look(x: Array, near: Near) -> Array:
     """[n, H] -> [n, D, H]: what each node's neighbours hold."""
     return x[near.node]
@@ -106,7 +106,7 @@ def attend(h: Array, to: Array, by: Array, around: Near | Edges | Array, attenti
     return jnp.moveaxis(mixed, 0, 1).reshape(n, -1)
 
 
-class Block(eqx.Module):
+class Block(eqx.Module):  # type: ignore[misc]
     """Attention convolution, LayerNorm, ReLU."""
 
     weight: Array
@@ -139,7 +139,7 @@ class Block(eqx.Module):
         return jnp.where(mask[:, None], jax.nn.relu(x) if relu else x, 0)
 
 
-class UNet(eqx.Module):
+class UNet(eqx.Module):  # type: ignore[misc]
     """Down by keeping the half of the nodes with the largest score, up again with summed skips."""
 
     first: Block
@@ -205,7 +205,7 @@ def _inputs(embedding: Array, graph: Graph) -> Array:
     return jnp.concatenate([graph.scaled, embedding[graph.operation], graph.placed], axis=1)
 
 
-class Actor(eqx.Module):
+class Actor(eqx.Module):  # type: ignore[misc]
     """Logits [2, n, M]: where activations go, and where weights go."""
 
     embedding: Array
@@ -234,7 +234,7 @@ class Actor(eqx.Module):
         return jnp.stack([x @ head.weight.T + head.bias for head in self.heads])
 
 
-class Critic(eqx.Module):
+class Critic(eqx.Module):  # type: ignore[misc]
     """Two estimates [2] of the scaled reward of an action [2, n, M] (one-hot, or nearly)."""
 
     embedding: Array

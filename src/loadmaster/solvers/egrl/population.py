@@ -50,6 +50,11 @@ class Chromosomes(NamedTuple):
     worth: npt.NDArray[np.float64]
     """[K] the reward of that map; -inf: it has none"""
 
+    def take(self, members: Int64) -> Chromosomes:
+        """Copies of these members, in this order."""
+        return Chromosomes(self.prior[members], self.temperature[members], self.anchor[members],
+                           self.worth[members])  # fmt: skip
+
 
 class Proposals(NamedTuple):
     """What the GNNs proposed in a generation, the actor last if there is a learner."""
@@ -60,6 +65,12 @@ class Proposals(NamedTuple):
     """[G, 2N, M]"""
     rewards: npt.NDArray[np.float64]
     """[G]"""
+
+    def join(self, other: Proposals) -> Proposals:
+        """These, then the others."""
+        return Proposals(np.concatenate([self.maps, other.maps]),
+                         np.concatenate([self.probabilities, other.probabilities]),
+                         np.concatenate([self.rewards, other.rewards]))  # fmt: skip
 
 
 class Breeding(NamedTuple):
@@ -108,11 +119,12 @@ def draw(
         return chromosomes.anchor
     logits = chromosomes.prior / chromosomes.temperature
     gumbel = -np.log(-np.log(np.maximum(rng.random(logits.shape, dtype=np.float32), 1e-12)))
-    maps = (logits + gumbel).argmax(-1).astype(np.int8)
+    maps: npt.NDArray[np.int8] = (logits + gumbel).argmax(-1).astype(np.int8)
     count, memories = len(maps), logits.shape[-1]
     member = np.arange(count)
     a, b = rng.choice(live, (2, count))
-    other = (maps[member, a] + rng.integers(1, memories, count)) % memories
+    step = rng.integers(1, memories, count)
+    other = (maps[member, a] + step) % memories
     anchored = np.isfinite(chromosomes.worth)
     what = rng.random(count)
     swapped = anchored & (what < settings.swaps)
@@ -125,14 +137,15 @@ def draw(
     far &= (np.arange(2 * nodes) >= nodes) == (a >= nodes)[:, None]
     maps = np.where(far & run[:, None], other[:, None], maps).astype(np.int8)
     same = anchored & (maps[:, live] == chromosomes.anchor[:, live]).all(axis=1)
-    maps[member[same], a[same]] = other[same]
+    # Not `other`: a swap or a run may have undone the only difference there was.
+    maps[member[same], a[same]] = (maps[member[same], a[same]] + step[same]) % memories
     return maps
 
 
 def settle(old: Chromosomes, drawn_by: Int64, maps: npt.NDArray[np.int8],
            rewards: npt.NDArray[np.float64]) -> Chromosomes:  # fmt: skip
     """Move each chromosome to the best map that was drawn from it, if no worse than its anchor."""
-    new = Chromosomes(*(part.copy() for part in old))
+    new = old.take(np.arange(len(old.worth)))
     for row in np.argsort(rewards, kind="stable"):  # the best comes last and stays
         member = drawn_by[row]
         if rewards[row] >= new.worth[member]:
@@ -168,8 +181,6 @@ def choose(rng: Rng, fitness: npt.NDArray[np.float64], settings: Settings) -> Br
     b[left[crossed]], b[right[crossed]] = right[crossed], left[crossed]
     mutated = rng.random(size) < settings.mutation
     mutated[elites] = False
-    if from_actor in elites:  # nobody else was left
-        mutated[from_actor] = True
     if settings.anchor:  # a chromosome follows the elite itself, of whichever kind
         chromosome = unselected[unselected >= gnns]
         b[chromosome] = a[chromosome]
@@ -263,7 +274,8 @@ def breed_chromosomes(rng: Rng, proposals: Proposals, old: Chromosomes, plan: Br
             p = _around(proposals.maps[by], p)
             warmth[seeded] = cold[seeded]
         prior[seeded] = p
-        anchor[seeded], worth[seeded] = proposals.maps[by], proposals.rewards[by]
+        if settings.anchor:
+            anchor[seeded], worth[seeded] = proposals.maps[by], proposals.rewards[by]
     if settings.anchor:  # a copy tries other distances than its parent
         copied = (a != np.arange(count))[:, None, None]
         warmth = np.where(copied, cold, warmth)

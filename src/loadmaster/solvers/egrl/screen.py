@@ -7,10 +7,13 @@ all layers. It sees what every agent sees: features, maps and scores.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from loadmaster.problems.features import COLUMNS
+from loadmaster.solvers.solver import State
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -22,6 +25,7 @@ BOLD = 0.2
 """Share of picks for which it does not matter whether more fits than ever before."""
 PRIOR = 1e-6
 _POSITION = [COLUMNS.index(name) for name in ("n_ops_left", "n_w_left", "placed_activation", "placed_weight")]  # fmt: skip
+_LEARNED = ("normal", "moment", "most", "scores", "scale", "cost")
 
 
 class LinearCritic:
@@ -60,7 +64,7 @@ class LinearCritic:
         fits = values >= 0
         if not fits.any():
             return
-        x, y = self._counts(maps[fits]), values[fits].astype(np.float64)
+        x, y = self._counts(maps[fits]), np.maximum(values[fits], 1).astype(np.float64)
         if not self.scores:
             self.scale = float(y.min())
         weight = (self.scale / y) ** 4  # what is slow tells little about what is fast
@@ -70,6 +74,16 @@ class LinearCritic:
         self.scores += int(fits.sum())
         ridge = PRIOR * np.trace(self.normal) / self.size * np.eye(self.size)
         self.cost = np.linalg.solve(self.normal + ridge, self.moment)
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """All that learning changes: sums in another order would be other sums."""
+        return {f"critic.{name}": np.asarray(getattr(self, name)) for name in _LEARNED}
+
+    def restore(self, state: State) -> None:
+        """Go on from `arrays`."""
+        for name in _LEARNED:
+            stored = np.array(state[f"critic.{name}"])
+            setattr(self, name, stored if stored.ndim else stored.item())
 
     def pick(self, rng: np.random.Generator, maps: Maps) -> Maps:
         """[groups, draws, 2N] -> [groups, 2N]: of each group the draw with the least predicted time

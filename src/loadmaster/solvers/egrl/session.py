@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
+from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from loadmaster.problems.features import node_features
@@ -20,7 +21,6 @@ from loadmaster.solvers.egrl.graph import Graph, make_graph
 from loadmaster.solvers.egrl.learner import first_learner, improve
 from loadmaster.solvers.egrl.network import Actor, Critic
 from loadmaster.solvers.egrl.population import (
-    Chromosomes,
     Proposals,
     breed,
     breed_chromosomes,
@@ -36,7 +36,6 @@ from loadmaster.solvers.egrl.state import KINDS, Progress
 from loadmaster.solvers.solver import Meter, Solution, State
 
 Maps = npt.NDArray[np.int8]
-Array = jax.Array
 
 
 class Session:
@@ -53,52 +52,48 @@ class Session:
         self.live = np.flatnonzero(self.problem.live)
         self.seconds = dict.fromkeys(("evaluate", "forward", "gradient", "screen", "evolve"), 0.0)
         like = Actor(len(self.problem.memories), settings, self.key)
-        flat, self.unravel = ravel_pytree(like)
+        self.unravel = ravel_pytree(like)[1]
         self.shapes = find_shapes([leaf.shape for leaf in jax.tree.leaves(like)])
-        self.forward = _forward(settings, len(self.problem.memories))
-        self.gradient = _gradient(settings)
+        self.forward = _forward(settings.compiled, len(self.problem.memories))
+        self.gradient = _gradient(settings.compiled)
         self.now = self._first(seed, init)
         self.critic = LinearCritic(
             node_features(self.problem), self.problem.live, len(self.problem.memories)
         )
         if state is not None:
             self.now.restore(state)
+            self.critic.restore(state)
         self.repeatable = repeatable(self.problem)
-        rows = zip(self.now.maps, self.now.rewards, strict=True)
-        self.known = {
-            row.tobytes(): float(reward) for (row, reward), _ in zip(rows, range(self.now.filled))
-        }
-        """Rewards by map: all that the replay buffer holds."""
 
     def _first(self, seed: int, init: str | None) -> Progress:
         settings, memories = self.settings, len(self.problem.memories)
         keys = jax.random.split(self.key, 3)
         rng = np.random.default_rng(seed)
-        make = jax.vmap(lambda key: ravel_pytree(Actor(memories, settings, key))[0])
-        stack = np.array(make(jax.random.split(keys[0], max(1, settings.gnns))))
+        # One after another: a batch would compile every initialiser once more.
+        each = jax.random.split(keys[0], max(1, settings.gnns))
+        stack = np.stack([ravel_pytree(Actor(memories, settings, key))[0] for key in each])
         actor = Actor(memories, settings, keys[1])
         if init is not None:
             from loadmaster.solvers.egrl.transfer import load_policy
 
             actor = load_policy(init, actor)
             stack[: (len(stack) + 1) // 2] = ravel_pytree(actor)[0]  # half of them, to be mutated
-        capacity = min(settings.replay, self.budget + settings.population + 2)
         entries = 2 * self.problem.nodes
         return Progress(
             rng=rng,
             stack=stack,
             chromosomes=first_chromosomes(rng, settings.chromosomes, entries, memories),
             learner=first_learner(actor, Critic(memories, settings, keys[2]), settings),
-            maps=np.zeros((capacity, entries), dtype=np.int8),
-            rewards=np.zeros(capacity),
+            maps=np.zeros((settings.replay, entries), dtype=np.int8),
+            rewards=np.zeros(settings.replay),
         )
 
     def run(self) -> Solution:
-        settings, meter = self.settings, self.meter
+        meter = self.meter
         while not meter.exhausted:
             self._generation()
             if meter.observer.wants_checkpoint(meter):
-                meter.checkpoint(self.now.arrays())
+                meter.checkpoint({**self.now.arrays(), **self.critic.arrays()})
             meter.progress(generation=self.now.generation, **self.seconds)
         share = self.now.invalid / max(1, meter.evaluations)
         return meter.solution(
@@ -120,7 +115,7 @@ class Session:
             mine = self._rollouts(actor)
             if proposed is not None:
                 stack = np.concatenate([stack, actor])
-                proposed = Proposals(*map(np.concatenate, zip(proposed, mine, strict=True)))
+                proposed = proposed.join(mine)
         if proposed is not None and not self.meter.exhausted:
             with self._timed("evolve"):
                 plan = choose(now.rng, fitness, settings)
@@ -138,7 +133,7 @@ class Session:
             found, probabilities = (
                 np.asarray(x)[:gnns] for x in self.forward(now.stack, self.graph)
             )
-            found = np.where(self.problem.live, found, np.int8(self.problem.slowest))
+            found = self._canonical(found)
         known = self._recalled(found)
         new = np.flatnonzero(np.isnan(known))
         # What is known already need not be asked again: chromosomes have those evaluations.
@@ -162,12 +157,12 @@ class Session:
         """A map from each of these chromosomes: the one that the linear critic likes best."""
         now, settings = self.now, self.settings
         many = settings.screen if settings.learner else 1
-        each = Chromosomes(*(part[np.repeat(members, many)] for part in now.chromosomes))
+        each = now.chromosomes.take(np.repeat(members, many))
         maps = draw(now.rng, each, self.live, settings).reshape(
             len(members), many, 2 * self.problem.nodes
         )
-        maps = np.where(self.problem.live, maps, np.int8(self.problem.slowest))
-        if many == 1:
+        maps = self._canonical(maps)
+        if many == 1 or not len(members):
             return maps[:, 0]
         half = many // 2
         anchor = np.repeat(now.chromosomes.anchor[members], half, axis=0)
@@ -183,7 +178,7 @@ class Session:
             or not self.repeatable
         ):
             return np.full(len(maps), np.nan)
-        return np.array([self.known.get(row.tobytes(), np.nan) for row in maps])
+        return np.array([self.now.recalled(row) for row in maps])
 
     def _rollouts(self, actor: npt.NDArray[np.float32]) -> Proposals:
         """The learner's two maps, one noisy and one greedy, scored."""
@@ -196,15 +191,12 @@ class Session:
     def _submit(self, maps: Maps, kinds: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Have maps scored, remember them, and see who found the best."""
         now, before, start = self.now, self.meter.best_value, self.meter.evaluations
-        maps = np.where(self.problem.live, maps, np.int8(self.problem.slowest))
+        maps = self._canonical(maps)
         with self._timed("evaluate"):
             scores = self.meter.evaluate_many(maps)
         count = len(scores.reward)
         kept = np.ones(count, dtype=np.bool_) if scores.failed is None else ~scores.failed
         now.store(maps[:count][kept], scores.reward[kept])
-        self.known |= {
-            row.tobytes(): reward for row, reward in zip(maps[:count], scores.reward, strict=True)
-        }
         if self.settings.learner and self.settings.screen > 1:
             with self._timed("screen"):
                 self.critic.learn(maps[:count][kept], scores.value[kept])
@@ -224,13 +216,16 @@ class Session:
         updates = round(settings.updates * (now.stored - now.learned))
         now.learned = now.stored
         chunk = max(1, round(settings.updates * (settings.population + 2)))
+        known = self.meter.best if settings.imitation else None
+        best = np.full(2 * self.problem.nodes, -1) if known is None else known
+        best = best.astype(np.int8).reshape(2, self.problem.nodes)
         with self._timed("gradient"):
             for begin in range(0, updates, chunk):
                 count = min(chunk, updates - begin)
                 rows = now.rng.integers(0, now.filled, (chunk, settings.batch))
                 maps = now.maps[rows].reshape(chunk, settings.batch, 2, self.problem.nodes)
                 now.learner, _ = self.gradient(jax.random.fold_in(key, begin), now.learner, self.graph,
-                                                  maps, now.rewards[rows].astype(np.float32), count)  # fmt: skip
+                                               maps, now.rewards[rows].astype(np.float32), best, count)  # fmt: skip
             jax.block_until_ready(now.learner.actor)
 
     def _explored(self, greedy: Maps) -> Maps:
@@ -243,9 +238,20 @@ class Session:
         return noisy
 
     def _policy(self) -> dict[str, npt.NDArray[Any]]:
+        """The actor or the fittest GNN, whichever decides better here."""
         from loadmaster.solvers.egrl.transfer import policy_arrays
 
-        return policy_arrays(self.now.learner.actor)
+        stack = self.now.stack[: self.settings.gnns]
+        if self.settings.learner or not len(stack):
+            stack = np.stack([np.asarray(ravel_pytree(self.now.learner.actor)[0]), *stack])
+        found = [np.asarray(self.forward(one[None], self.graph)[0])[0] for one in stack]
+        rewards = np.array([self.now.recalled(self._canonical(one)) for one in found])
+        best = np.argmax(np.where(np.isnan(rewards), -np.inf, rewards))
+        return policy_arrays(self.unravel(stack[best]))
+
+    def _canonical(self, maps: Maps) -> Maps:
+        """With entries that decide nothing as the problem writes them."""
+        return np.where(self.problem.live, maps, np.int8(self.problem.slowest)).astype(np.int8)
 
     def _timed(self, part: str) -> Any:
         return _Timed(self.seconds, part)

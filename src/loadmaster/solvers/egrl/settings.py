@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+EVOLUTION = (
+    "population", "boltzmann", "learner", "elites", "tournament", "crossover", "mutation", "seeding",
+    "anchor", "swaps", "runs", "recall", "screen", "migration", "replay", "burn_in", "updates", "horizon",
+)  # fmt: skip
+"""Settings that neither the networks nor the learner's updates read."""
+_COUNTS = ("tournament", "screen", "width", "batch", "horizon")
+_SHARES = ("boltzmann", "crossover", "mutation", "swaps", "runs", "discount", "polyak")
+_AMOUNTS = (
+    "burn_in",
+    "updates",
+    "actor_rate",
+    "critic_rate",
+    "entropy",
+    "imitation",
+    "action_noise",
+)
 
 
 @dataclass(frozen=True)
@@ -54,6 +73,8 @@ class Settings:
     actor_rate: float = 1e-3
     critic_rate: float = 1e-3
     entropy: float = 0.05
+    imitation: float = 1.0
+    """Weight of the actor's likelihood of the best map found by anybody. Ours."""
     action_noise: float = 0.2
     """Standard deviation of the noise on the critic's view of an action."""
     gradient_clip: float = 5.0
@@ -66,27 +87,28 @@ class Settings:
     """Budget that exploration is tied to where the meter has none."""
 
     def __post_init__(self) -> None:
-        wrong = [
-            name
-            for name, fine in (
-                ("population", self.population == 0 or self.population >= 4),
-                ("boltzmann", 0 <= self.boltzmann <= 1),
-                (
-                    "elites",
-                    1 <= self.elites and (not self.population or self.elites < self.population),
-                ),
-                ("seeding", self.seeding in ("sharp", "posterior", "none")),
-                ("target", self.target in ("one-step", "bootstrap")),
-                ("heads", self.heads >= 1 and self.width % self.heads == 0),
-                ("depth", 0 <= self.depth <= 8),
-                ("learner", self.learner or self.population > 0),
-                ("batch", self.batch >= 1),
-                ("tournament", self.tournament >= 1),
-            )
-            if not fine
-        ]
+        wrong = [field.name for field in fields(self)
+                 if not _like(field.default, getattr(self, field.name))] or self._impossible()  # fmt: skip
         if wrong:
             raise ValueError(f"EGRL can't work with {wrong[0]} = {getattr(self, wrong[0])!r}")
+
+    def _impossible(self) -> list[str]:
+        """The settings whose values make no sense."""
+        fine = {
+            "population": self.population == 0 or self.population >= 4,
+            "elites": self.elites >= 1 and (not self.population or self.elites < self.population),
+            "seeding": self.seeding in ("sharp", "posterior", "none"),
+            "target": self.target in ("one-step", "bootstrap"),
+            "heads": self.heads >= 1 and self.width % self.heads == 0,
+            "depth": 0 <= self.depth <= 8,
+            "learner": self.learner or self.population > 0,
+            "replay": self.replay >= self.population + 2,
+            "gradient_clip": self.gradient_clip > 0,
+        }
+        fine |= {name: getattr(self, name) >= 1 for name in _COUNTS}
+        fine |= {name: 0 <= getattr(self, name) <= 1 for name in _SHARES}
+        fine |= {name: getattr(self, name) >= 0 for name in _AMOUNTS}
+        return [name for name, good in fine.items() if not good]
 
     @property
     def chromosomes(self) -> int:
@@ -94,5 +116,19 @@ class Settings:
         return round(self.population * self.boltzmann)
 
     @property
+    def compiled(self) -> Settings:
+        """With the settings of evolution as they are by default: compiled code does not read them,
+        and runs that differ in nothing else share it."""
+        default: dict[str, Any] = {field.name: field.default for field in fields(self)}
+        return replace(self, **{name: default[name] for name in EVOLUTION})
+
+    @property
     def gnns(self) -> int:
         return self.population - self.chromosomes
+
+
+def _like(default: object, value: object) -> bool:
+    """Whether it is of the same type; a whole number may stand for any number."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return False
+    return type(value) is type(default) or (type(default) is float and type(value) is int)

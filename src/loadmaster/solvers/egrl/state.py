@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import jax
 import numpy as np
@@ -27,7 +26,8 @@ class Progress:
     chromosomes: Chromosomes
     learner: Learner
     maps: npt.NDArray[np.int8]
-    """[capacity, 2N] the replay buffer; `stored` says how much of it is filled."""
+    """[replay, 2N] the replay buffer; `stored` says how much of it is filled. Its size does not
+    depend on the budget, which may be another one when a run is resumed."""
     rewards: npt.NDArray[np.float64]
     stored: int = 0
     """Transitions ever stored; the buffer is a ring."""
@@ -37,12 +37,25 @@ class Progress:
     champion: int = KINDS.index("none")
     invalid: int = 0
     first_valid: int = -1
+    place: dict[bytes, int] = field(default_factory=dict)
+    """Where each map was stored last; the ring may hold another one there by now."""
 
     def store(self, maps: npt.NDArray[np.int8], rewards: npt.NDArray[np.float64]) -> None:
         """Append transitions to the ring."""
         at = (self.stored + np.arange(len(maps))) % len(self.maps)
         self.maps[at], self.rewards[at] = maps, rewards
         self.stored += len(maps)
+        self._index(at)
+
+    def _index(self, places: npt.NDArray[np.int64]) -> None:
+        self.place |= {self.maps[place].tobytes(): place for place in places.tolist()}
+
+    def recalled(self, decision: npt.NDArray[np.int8]) -> float:
+        """The reward of a map that the buffer holds; NaN: it does not."""
+        place = self.place.get(decision.tobytes())
+        if place is None or not np.array_equal(self.maps[place], decision):
+            return float("nan")
+        return float(self.rewards[place])
 
     @property
     def filled(self) -> int:
@@ -86,3 +99,5 @@ class Progress:
          self.first_valid) = (int(x) for x in state["counters"])  # fmt: skip
         count = len(state["rewards"])
         self.maps[:count], self.rewards[:count] = state["maps"], state["rewards"]
+        oldest_first = np.arange(self.stored - count, self.stored) % len(self.maps)
+        self._index(oldest_first)

@@ -72,6 +72,9 @@ def load_policy(name: str | Path, like: Actor) -> Actor:
     leaves = []
     for path, leaf in paths:
         stored = arrays.get(_name(path))
+        if stored is not None and not _usable(stored):
+            raise BadPolicy(f"policy '{name}' holds no finite numbers for '{_name(path)}'", object=str(name),
+                            remedy="train it again")  # fmt: skip
         if stored is None or stored.shape != leaf.shape:
             has = "nothing" if stored is None else f"{list(stored.shape)}"
             raise BadPolicy(
@@ -79,8 +82,13 @@ def load_policy(name: str | Path, like: Actor) -> Actor:
                 f"trained for {about.get('memories', '?')} memories)", object=str(name), number=has,
                 remedy="use it with a machine of as many memories, and the same width, heads and depth",
             )  # fmt: skip
-        leaves.append(jnp.asarray(stored))
-    return jax.tree_util.tree_unflatten(tree, leaves)
+        leaves.append(jnp.asarray(stored, dtype=leaf.dtype))
+    actor: Actor = jax.tree_util.tree_unflatten(tree, leaves)
+    return actor
+
+
+def _usable(stored: npt.NDArray[Any]) -> bool:
+    return stored.dtype.kind == "f" and bool(np.isfinite(stored).all())
 
 
 def zero_shot(
@@ -120,8 +128,9 @@ def _bytes(name: str) -> bytes:
         return bytes((_folder() / f"{wanted}.npz").read_bytes())
     try:
         return Path(name).read_bytes()
-    except OSError as error:
-        raise BadPolicy(f"policy '{name}' can't be read: {error.strerror}", object=name,
+    except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
+        why = getattr(error, "strerror", None) or error
+        raise BadPolicy(f"policy {name!r} can't be read: {why}", object=name,
                         remedy=f"give a file, or {PRETRAINED}NAME") from None  # fmt: skip
 
 

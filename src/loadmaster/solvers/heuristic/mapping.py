@@ -6,14 +6,12 @@ only without saying so: their solutions carry `white_box`.
 
 from __future__ import annotations
 
-import heapq
-from fractions import Fraction
-
 import numpy as np
 import numpy.typing as npt
 
 from loadmaster.problems.first_fit import sparse_tables
 from loadmaster.problems.mapping import Mapping
+from loadmaster.solvers.heuristic.mapping_climb import Climb
 from loadmaster.solvers.solver import Meter, Solution, State
 
 Int8 = npt.NDArray[np.int8]
@@ -83,91 +81,10 @@ class Density(_OneMap):
     summary = "greedy by time saved per byte and step (white box)"
 
     def make(self, problem: Mapping, meter: Meter) -> Int8:
-        climb = _Climb(problem)
+        climb = Climb(problem)
         while not meter.exhausted and climb.step():
             pass
         return climb.decision
-
-
-Move = tuple[Fraction, int, int, int]
-"""Minus the density, entry, memory, and the version of the entry's savings when it was made. The
-smallest is the best, and of equals that with the lower entry, then the faster memory."""
-
-
-class _Climb:
-    """The moves of `Density`. A queue holds them by exact density; what a move saves is computed
-    again only for entries that share an op with the one that moved."""
-
-    def __init__(self, problem: Mapping) -> None:
-        self.problem = problem
-        self.decision = problem.all_slowest()
-        self._volume = _volumes(problem)
-        self._beside = _entries_beside(problem)
-        self._version = np.zeros(2 * problem.nodes, dtype=np.int64)
-        self._queue: list[Move] = []
-        self._blocked: list[list[Move]] = [[] for _ in problem.memories]
-        """Moves to a memory that did not fit; they may when something leaves it."""
-        self._price(np.flatnonzero(problem.live).tolist())
-
-    def step(self) -> bool:
-        """Make the best move that fits; False if there is none."""
-        while self._queue:
-            move = heapq.heappop(self._queue)
-            _, entry, memory, version = move
-            if version != self._version[entry]:
-                continue
-            tried = self.decision.copy()
-            tried[entry] = memory
-            if self.problem.rectify(tried[None], threads=1)[1][0] > 0:
-                self._blocked[memory].append(move)
-                continue
-            left, self.decision = int(self.decision[entry]), tried
-            for waiting in self._blocked[left]:
-                heapq.heappush(self._queue, waiting)
-            self._blocked[left] = []
-            self._price(self._beside[entry])
-            return True
-        return False
-
-    def _price(self, entries: list[int]) -> None:
-        moves = [(entry, memory) for entry in entries for memory in range(self.decision[entry])]
-        self._version[entries] += 1
-        maps = np.repeat(self.decision[None], len(moves) + 1, axis=0)  # the last stays as it is
-        for row, (entry, memory) in enumerate(moves):
-            maps[row, entry] = memory
-        times = self.problem.times(maps).tolist()
-        for (entry, memory), time in zip(moves, times[:-1], strict=True):
-            if time < times[-1]:
-                density = Fraction(times[-1] - time, int(self._volume[entry, memory]))
-                move = (-density, entry, memory, int(self._version[entry]))
-                heapq.heappush(self._queue, move)
-
-
-def _volumes(problem: Mapping) -> npt.NDArray[np.int64]:
-    """[2N, M] aligned bytes times ops of life of each entry in each memory, at least 1."""
-    entries = problem.entries
-    owner = np.repeat(np.arange(2 * entries.nodes), np.diff(entries.piece_start))
-    life = entries.piece_last.astype(np.int64) - entries.piece_first + 1
-    volume = np.zeros((2 * entries.nodes, len(problem.memories)), dtype=np.int64)
-    np.add.at(volume, owner, entries.piece_size * life[:, None])
-    return np.maximum(volume, 1)
-
-
-def _entries_beside(problem: Mapping) -> list[list[int]]:
-    """[2N] the live entries that share an op with each, itself included."""
-    program, of_tensor = problem.program, problem.entries.of_tensor
-    of_op: list[set[int]] = [set() for _ in range(program.n_ops)]
-    for ops, tensors in ((program.read_op, program.read_tensor),
-                         (program.write_op, program.write_tensor)):  # fmt: skip
-        accessed = of_tensor[program.tensor_alias[tensors]]
-        for op, entry in zip(ops.tolist(), accessed.tolist(), strict=True):
-            if entry >= 0:
-                of_op[op].add(entry)
-    beside: list[set[int]] = [{entry} for entry in range(2 * problem.nodes)]
-    for together in of_op:
-        for entry in together:
-            beside[entry] |= together
-    return [sorted(entries) for entries in beside]
 
 
 def _sparse(problem: Mapping) -> npt.NDArray[np.bool_]:
