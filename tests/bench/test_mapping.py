@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from loadmaster.bench import Options, run_suite
-from loadmaster.bench.mapping import CASES
+from loadmaster.bench.mapping import CASES, QUICK_BUDGET, QUICK_NETWORK
 from loadmaster.bench.mapping_cells import BLACK, CELLS, WHITE, Cell
 from loadmaster.bench.mapping_run import CountedMapping, reached, run_cell, to_gain
 from loadmaster.bench.mapping_transfer import Snapshots, random_map
@@ -107,7 +107,19 @@ def test_the_quick_suite_has_few_rows_and_speed_has_a_target() -> None:
     names = [(row.case, row.solver, row.seed) for row in rows]
     assert names == [("speed", None, 0), ("speed", None, 1), ("resnet50/nnp-i", "greedy-dp", 0),
                      ("resnet50/nnp-i", "compiler", 0), ("resnet50/nnp-i", "greedy-dp", 1)]  # fmt: skip
+    assert [row.extra["budget"] for row in rows[2:]] == [220, None, 220]
     assert rows[0].unit == "maps/s" and rows[0].extra["target"] == ">= 50,000 maps/s"
+
+
+def test_quick_rows_name_the_options_that_make_them_quick() -> None:
+    from loadmaster.cli.bench import command
+
+    pytest.importorskip("jax")
+    answer = command("mapping", quick=True, case=["resnet50/nnp-i"], seeds=1, solver=["ea", "random"])  # fmt: skip
+    ea, random = answer.rows
+    assert ea["extra"]["options"] == QUICK_NETWORK and "options" not in random["extra"]
+    assert ea["extra"]["budget"] == random["extra"]["budget"] == QUICK_BUDGET >= ea["evaluations"]
+    assert "ea (width=32, depth=2, batch=8)" in str(answer.blocks[0])
 
 
 def test_snapshots_come_at_shares_of_the_budget() -> None:

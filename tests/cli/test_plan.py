@@ -15,6 +15,7 @@ from loadmaster.machine import load_machine
 from loadmaster.plan import load_plan
 from loadmaster.plan.check import check
 from loadmaster.problems import recorded
+from loadmaster.problems.measured import MeasuredMapping
 from loadmaster.problems.recorded import bound_key
 from loadmaster.program.models import load_model
 from loadmaster.simulate import simulate
@@ -212,6 +213,14 @@ def test_a_command_measures(run_json: Any, run: Any, elsewhere: Path) -> None:
     assert slowest["seconds"] == 1.0 >= ours["seconds"] > density["seconds"]  # six maps, not its
     missing = run("plan", SMALL, "--evaluator", "no-such-command-here")
     assert missing.exit == 2 and "no-such-command-here" in missing.error_line
+
+
+def test_hardware_is_let_go_of_at_the_end(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    monkeypatch.setattr(MeasuredMapping, "close", lambda self: closed.append(self.gauge.name))
+    words = ("plan", "bert:layers=1", "-m", "nnp-i", "--solver", "annealing", "--budget", "2", "--repeats", "1")  # fmt: skip
+    assert run(*words, "--evaluator", "echo 1.5").exit == 0 and closed == ["echo 1.5"]
+    assert run(*words, "--evaluator", "false").exit != 0 and closed == ["echo 1.5", "false"]
 
 
 def test_settings_are_numbers_booleans_or_text() -> None:

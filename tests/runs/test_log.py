@@ -12,6 +12,10 @@ import pytest
 from loadmaster.runs.log import BadRun, Log, read_log
 
 BASELINE = b'{"seq": 2, "t": 0, "evals": 0, "event": "baseline", "name": "x", "value": 1, '
+IMPROVE = (
+    b'{"seq": 2, "t": 0, "evals": 9, "event": "improve", "value": 1, "solver": "x", "gap": null, '
+    b'"checked": true, "plan": "' + b"0" * 64 + b'", '
+)
 CHECKPOINT = b'{"seq": 2, "t": 0, "evals": 0, "event": "checkpoint", '
 
 
@@ -67,6 +71,10 @@ def test_a_last_line_of_garbage_is_torn_too(path: Path) -> None:
         (b'{"seq": 2, "t": 0, "evals": true, "event": "stop"}', "'evals' is 'True'"),
         (BASELINE + b'"plan": "../../etc/passwd"}', "'plan' is"),
         (CHECKPOINT + b'"path": "checkpoints/../x"}', "'path' is"),
+        (IMPROVE + b'"passed": 3}', "'passed' is '3' and must be a list of pairs"),
+        (IMPROVE + b'"passed": [[1, 2], [3]]}', "must be a list of pairs"),
+        (IMPROVE + b'"passed": [[-1, 2]]}', "must be a list of pairs"),
+        (IMPROVE + b'"passed": [[1, 0.5]]}', "must be a list of pairs"),
         (b'{"seq": 2, "t": NaN, "evals": 0, "event": "stop"}', "'t' is 'nan'"),
     ],
 )
@@ -80,6 +88,13 @@ def test_a_broken_line_elsewhere_is_an_error_with_its_number(
     assert words in caught.value.message and caught.value.number == 3
     with pytest.raises(BadRun, match="line 3"):
         Log(path)
+
+
+@pytest.mark.parametrize("passed", [b"", b'"passed": null, ', b'"passed": [[1, -2], [3, -4]], '])
+def test_improvements_may_tell_of_others(path: Path, passed: bytes) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], IMPROVE + passed + b'"more": 0}\n', *lines[3:]]))
+    assert read_log(path).lines[2]["event"] == "improve"
 
 
 def test_a_missing_line_is_an_error(path: Path) -> None:

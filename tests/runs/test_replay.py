@@ -112,3 +112,32 @@ def test_another_cost_model_is_told(run: Path, monkeypatch: pytest.MonkeyPatch) 
     about["keys"]["cost_model"] = "loadmaster-0"
     (run / "run.json").write_text(json.dumps(about))
     assert problems.COST_MODEL in replay(RunFolder.open(run)).warnings[0]
+
+
+def _with_passed(run: Path, passed: list[list[int]]) -> list[str]:
+    """What replay has against the log if its last improvement tells of these too."""
+    log = run / "log.jsonl"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    last = next(line for line in reversed(lines) if line["event"] == "improve")
+    last["passed"] = passed
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return [str(claim) for claim in replay(RunFolder.open(run)).broken]
+
+
+def test_improvements_passed_over_must_lie_between_those_of_the_log(run: Path) -> None:
+    lines = RunFolder.open(run).read_log().lines
+    earlier, last = [line for line in lines if line["event"] == "improve"][-2:]
+    low, high = (earlier["evals"], earlier["value"]), (last["evals"], last["value"])
+    assert high[0] - low[0] >= 3 and low[1] - high[1] >= 3
+    assert not _with_passed(run, [])
+    assert not _with_passed(run, [[low[0] + 1, low[1] - 1], [low[0] + 2, high[1]]])
+    for passed, words in (
+        ([[low[0], low[1] - 1]], "are not between"),
+        ([[high[0], high[1] + 1]], "are not between"),
+        ([[low[0] + 2, low[1] - 1], [low[0] + 1, low[1] - 2]], "are not between"),
+        ([[low[0] + 1, low[1]]], "is no improvement"),
+        ([[low[0] + 1, high[1] - 1]], "is no improvement"),
+        ([[low[0] + 1, low[1] - 2], [low[0] + 2, low[1] - 1]], "is no improvement"),
+        ([[low[0] + 1, 1]], "below the bound"),
+    ):
+        assert any(words in fault for fault in _with_passed(run, passed)), passed

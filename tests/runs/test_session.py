@@ -20,7 +20,7 @@ from loadmaster.plan import load_plan
 from loadmaster.runs import BadRun, History, RunFolder, run_solver
 from loadmaster.runs.history import contradictions
 from loadmaster.runs.observer import Standing
-from loadmaster.solvers.solver import Budget, Meter, Solution, State, Status, solve
+from loadmaster.solvers.solver import Budget, Meter, Observer, Solution, State, Status, solve
 
 
 def history(solution: Solution) -> History:
@@ -94,8 +94,7 @@ def test_a_larger_budget_goes_on_as_if_it_had_been_there(tmp_path: Path, first: 
     rest = climbed(tmp_path, 400, resume=Path(part.extra["run"]))
     assert rest.extra["run"] == part.extra["run"] and rest.evaluations == 400
     assert np.array_equal(rest.decision, whole.decision)  # type: ignore[arg-type]
-    found = [[(line["evals"], line["value"]) for line in history(s).improvements] for s in (whole, rest)]  # fmt: skip
-    assert found[0] == found[1] and not contradictions(history(rest))
+    assert history(whole).curve == history(rest).curve and not contradictions(history(rest))
 
 
 def test_a_solver_without_checkpoints_starts_over_and_keeps_the_best(tmp_path: Path) -> None:
@@ -234,6 +233,56 @@ def test_slow_checks_do_not_eat_the_time(tmp_path: Path) -> None:
     assert solution.value == whole.value  # the last one is always checked
     assert problem.checks < len(history(whole).improvements)
     assert history(solution).value == whole.value and not contradictions(history(solution))
+
+
+class Keeper(Observer):
+    """Every improvement as the meter tells it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.curve: list[tuple[int, int]] = []
+
+    def improved(self, meter: Meter) -> None:
+        assert meter.best_value is not None
+        self.curve.append((meter.evaluations, meter.best_value))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_improvements_that_were_not_checked_are_told_with_the_next(
+    tmp_path: Path, seed: int
+) -> None:
+    keeper = Keeper()
+    solve(toy.Climb(), toy.Toy(), Budget(300), seed, keeper)
+    lines = history(run_solver(toy.Climb(), Slow(), Budget(300), seed, folder=tmp_path))
+    assert len(lines.improvements) < len(keeper.curve) and lines.curve == keeper.curve
+    for evaluations, value in keeper.curve:
+        assert lines.reached(value) is not None and lines.reached(value)[0] == evaluations  # type: ignore[index]
+    assert lines.reached(keeper.curve[-1][1] - 1) is None
+
+
+@pytest.mark.parametrize("first", [5, 60, 150])
+def test_a_continuation_tells_each_improvement_once(tmp_path: Path, first: int) -> None:
+    keeper = Keeper()
+    solve(toy.Climb(), toy.Toy(), Budget(300), 3, keeper)
+    part = run_solver(toy.Climb(), Slow(), Budget(first), 3, folder=tmp_path)
+    run = Path(part.extra["run"])
+    rest = run_solver(toy.Climb(), Slow(), Budget(300), 3, resume=run)
+    assert history(rest).curve == keeper.curve and not contradictions(history(rest))
+
+
+class Unsound(Slow):
+    """The checker refuses the second plan that it sees, and the first one of a burst is checked."""
+
+    def violations(self, plan: Any) -> Any:
+        found = super().violations(plan)
+        return ["made up"] if self.checks == 2 else found
+
+
+def test_what_was_passed_over_before_a_refusal_is_dropped(tmp_path: Path) -> None:
+    solution = run_solver(toy.Climb(), Unsound(), Budget(300), 3, folder=tmp_path)
+    lines = history(solution)
+    assert len(lines.of("error")) == 1 and len(lines.improvements) >= 2
+    assert not contradictions(lines) and lines.curve[-1][1] == solution.value
 
 
 class Screen:

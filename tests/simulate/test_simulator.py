@@ -15,11 +15,11 @@ from loadmaster.machine.machine import Machine
 from loadmaster.plan import Copy, Plan, Residency
 from loadmaster.plan.check import check
 from loadmaster.plan.static import static_plan
+from loadmaster.problems.first_fit import first_fit
 from loadmaster.program import Builder, Program, TensorKind
 from loadmaster.program.models import load_model
 from loadmaster.simulate import simulate, simulator
 from loadmaster.simulate.reference import simulate_reference
-from loadmaster.problems.first_fit import first_fit
 
 COMPILER = {  # picoseconds of first fit: the specification's white-box table
     ("resnet50", "nnp-i"): 112_041_521, ("resnet101", "nnp-i"): 436_312_749, ("bert", "nnp-i"): 1_152_910_328,

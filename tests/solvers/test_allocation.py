@@ -8,13 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from generate import random_program
 from loadmaster import _core
 from loadmaster.bench.packings import perfect_packing, training_like
 from loadmaster.machine import load_machine
-from loadmaster.plan import plan_from_json, plan_to_json
+from loadmaster.plan import Plan, plan_from_json, plan_to_json
+from loadmaster.plan.check import check
 from loadmaster.problems.allocation import Allocation, ProgramAllocation
 from loadmaster.problems.buffers import Buffers, Gap
+from loadmaster.program import Builder
 from loadmaster.program.models import load_model
+from loadmaster.program.program import TieKind
 from loadmaster.solvers.allocate import Auto, allocate, explain_infeasible
 from loadmaster.solvers.exact.allocation import Exact
 from loadmaster.solvers.heuristic.allocation import SizeFirstFit
@@ -244,6 +248,39 @@ def test_a_program_in_an_arena() -> None:
     sound(problem, solution.decision)
     tight = ProgramAllocation(program, load_machine("arena:1MiB"))
     assert solve(Auto(), tight, Budget(seconds=5)).status == Status.INFEASIBLE
+
+
+@pytest.mark.parametrize("machine", ["arena:1MiB", "nnp-i"])
+def test_programs_with_loops_and_ties(machine: str) -> None:
+    chip, unlimited, carried = load_machine(machine), load_machine("arena:unlimited"), 0
+    for seed in range(400):
+        program = random_program(np.random.default_rng(seed))
+        if not program.n_ops or check(program, unlimited, Plan()):
+            continue  # an order that no plan can save
+        problem = ProgramAllocation(program, chip)
+        order = np.arange(len(problem.buffers), dtype=np.int32)
+        offsets = problem.native.place(order) if len(order) else np.empty(0, dtype=np.int64)
+        assert problem.violations(problem.plan(offsets)) == [], seed
+        carried += bool((program.tie_kind == TieKind.CARRIED).any())
+    assert carried > 80
+
+
+def test_what_a_loop_carries_stays_to_its_end() -> None:
+    build = Builder("loop")
+    start = build.tensor("start", bytes=64)
+    build.op("make", "add", writes=[start], vector=1)
+    loop = build.loop(5)
+    kept = build.tensor("next", bytes=64)
+    scratch = [build.tensor(f"s{i}", bytes=64) for i in range(2)]
+    build.op("step", "add", reads=[start], writes=[kept], vector=1, loop=loop)
+    build.op("more", "add", writes=[scratch[0]], vector=1, loop=loop)
+    build.op("last", "add", reads=[scratch[0]], writes=[scratch[1]], vector=1, loop=loop)
+    build.tie(TieKind.CARRIED, start, kept, loop)
+    problem = ProgramAllocation(build.build(), load_machine("arena:1MiB"))
+    # 'next' is last touched by 'step', but the next iteration finds it: three are alive at 'last'.
+    solution = solve(Auto(), problem, Budget(seconds=5))
+    assert solution.decision is not None and solution.value == 192
+    sound(problem, solution.decision)
 
 
 def test_problems_survive_a_folder(tmp_path: Path) -> None:

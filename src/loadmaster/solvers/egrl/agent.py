@@ -70,4 +70,4 @@ class GradientAlone(Egrl):
 
     name = "pg"
     summary = "EGRL's gradient learner alone"
-    fixed: ClassVar = {"population": 0, "boltzmann": 0.0, "imitation": 0.0}
+    fixed: ClassVar = {"population": 0, "boltzmann": 0.0, "imitation": 0.0, "updates": 1.0}

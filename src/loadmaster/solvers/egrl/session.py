@@ -17,6 +17,7 @@ from jax.flatten_util import ravel_pytree
 from loadmaster.problems.features import node_features
 from loadmaster.problems.mapping import Mapping
 from loadmaster.problems.problem import repeatable
+from loadmaster.solvers.egrl.choice import EVERY, PolicyChoice
 from loadmaster.solvers.egrl.graph import Graph, make_graph
 from loadmaster.solvers.egrl.learner import first_learner, improve
 from loadmaster.solvers.egrl.network import Actor, Critic
@@ -60,9 +61,10 @@ class Session:
         self.critic = LinearCritic(
             node_features(self.problem), self.problem.live, len(self.problem.memories)
         )
+        self.choice = PolicyChoice(self.problem, settings.validate, self.forward)
         if state is not None:
-            self.now.restore(state)
-            self.critic.restore(state)
+            for part in (self.now, self.critic, self.choice):
+                part.restore(state)
         self.repeatable = repeatable(self.problem)
 
     def _first(self, seed: int, init: str | None) -> Progress:
@@ -93,7 +95,9 @@ class Session:
         while not meter.exhausted:
             self._generation()
             if meter.observer.wants_checkpoint(meter):
-                meter.checkpoint({**self.now.arrays(), **self.critic.arrays()})
+                meter.checkpoint(
+                    {**self.now.arrays(), **self.critic.arrays(), **self.choice.arrays()}
+                )
             meter.progress(generation=self.now.generation, **self.seconds)
         share = self.now.invalid / max(1, meter.evaluations)
         return meter.solution(
@@ -116,6 +120,10 @@ class Session:
             if proposed is not None:
                 stack = np.concatenate([stack, actor])
                 proposed = proposed.join(mine)
+            elif now.generation % EVERY == 1:
+                self.choice.consider(actor, mine.rewards)
+        if proposed is not None and (now.generation % EVERY == 1 or self.meter.exhausted):
+            self.choice.consider(stack[: len(proposed.rewards)], proposed.rewards)
         if proposed is not None and not self.meter.exhausted:
             with self._timed("evolve"):
                 plan = choose(now.rng, fitness, settings)
@@ -221,7 +229,8 @@ class Session:
         best = best.astype(np.int8).reshape(2, self.problem.nodes)
         with self._timed("gradient"):
             for begin in range(0, updates, chunk):
-                count = min(chunk, updates - begin)
+                # As an array: a plain number would be compiled in, once for each.
+                count = np.array(min(chunk, updates - begin))
                 rows = now.rng.integers(0, now.filled, (chunk, settings.batch))
                 maps = now.maps[rows].reshape(chunk, settings.batch, 2, self.problem.nodes)
                 now.learner, _ = self.gradient(jax.random.fold_in(key, begin), now.learner, self.graph,
@@ -238,16 +247,11 @@ class Session:
         return noisy
 
     def _policy(self) -> dict[str, npt.NDArray[Any]]:
-        """The actor or the fittest GNN, whichever decides better here."""
+        """The network that decided best; the actor, if none ever decided on a map that fits."""
         from loadmaster.solvers.egrl.transfer import policy_arrays
 
-        stack = self.now.stack[: self.settings.gnns]
-        if self.settings.learner or not len(stack):
-            stack = np.stack([np.asarray(ravel_pytree(self.now.learner.actor)[0]), *stack])
-        found = [np.asarray(self.forward(one[None], self.graph)[0])[0] for one in stack]
-        rewards = np.array([self.now.recalled(self._canonical(one)) for one in found])
-        best = np.argmax(np.where(np.isnan(rewards), -np.inf, rewards))
-        return policy_arrays(self.unravel(stack[best]))
+        best = self.choice.weights
+        return policy_arrays(self.now.learner.actor if best is None else self.unravel(best))
 
     def _canonical(self, maps: Maps) -> Maps:
         """With entries that decide nothing as the problem writes them."""
