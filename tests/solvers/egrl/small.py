@@ -16,7 +16,7 @@ from loadmaster.program.program import Program
 
 SMALL: dict[str, Any] = {
     "width": 8, "heads": 2, "depth": 1, "population": 6, "boltzmann": 0.34, "batch": 4,
-    "burn_in": 8, "screen": 8, "horizon": 200,
+    "burn_in": 8, "updates": 1.0, "screen": 8, "horizon": 200,
 }  # fmt: skip
 """Four GNNs, two chromosomes."""
 
@@ -38,8 +38,8 @@ def chain(count: int = 10, readers_of_first: int = 0) -> Program:
     return build.build()
 
 
-def roomy(small: int = 300, middle: int = 700) -> Machine:
-    """About one random map in five of `chain` fits."""
+def roomy(small: int = 400, middle: int = 800) -> Machine:
+    """About one random map in three of `chain` fits."""
     machine = three_memories()
     sizes = (small, middle, machine.memories[2].capacity)
     held = zip(machine.memories, sizes, strict=True)

@@ -270,7 +270,7 @@ def test_every_switch_is_in_the_list() -> None:
     tried = {name for changes in OFF for name in changes}
     assert {field.name for field in fields(Settings)} - tried == {
         "population", "width", "heads", "batch", "actor_rate", "critic_rate", "gradient_clip", "discount",
-        "polyak", "horizon",
+        "polyak", "validate", "horizon",
     }  # fmt: skip
 
 
@@ -281,3 +281,24 @@ def test_every_switch_can_be_off(off: dict[str, Any]) -> None:
     solution = solve(Egrl(**SMALL | shallow | off), problem := recording(), Budget(evaluations=60))
     assert len(problem.asked) == solution.evaluations == 60
     assert solution.value is not None and solution.extra["generations"] >= 7
+
+
+def test_the_policy_is_the_network_that_earned_most() -> None:
+    """Also where there is no network but the learner's."""
+    for changes in ({}, {"boltzmann": 1.0}):
+        made = Session(Meter(recording(), Budget(evaluations=16)), 0, Settings(**SMALL | changes), None, None)  # fmt: skip
+        considered: list[tuple[np.ndarray, np.ndarray]] = []
+        consider = made.choice.consider
+
+        def spied(
+            stack: Any, rewards: Any, consider: Any = consider, seen: Any = considered
+        ) -> None:
+            seen.append((stack, rewards))
+            consider(stack, rewards)
+
+        made.choice.consider = spied  # type: ignore[method-assign]
+        made.run()
+        assert considered
+        for stack, rewards in considered:
+            maps = made._canonical(np.asarray(made.forward(stack, made.graph)[0]))
+            assert np.array_equal(made.problem.score(maps).reward, rewards)

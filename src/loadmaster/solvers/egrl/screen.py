@@ -24,6 +24,8 @@ LEAST_SCORES = 40
 BOLD = 0.2
 """Share of picks for which it does not matter whether more fits than ever before."""
 PRIOR = 1e-6
+MOST_KINDS = 1000
+"""Programs with more kinds of layers than this are told apart by their ops alone."""
 _POSITION = [COLUMNS.index(name) for name in ("n_ops_left", "n_w_left", "placed_activation", "placed_weight")]  # fmt: skip
 _LEARNED = ("normal", "moment", "most", "scores", "scale", "cost")
 
@@ -35,6 +37,8 @@ class LinearCritic:
         nodes = len(features)
         kind = np.delete(features, _POSITION, axis=1).round(6)
         kinds = np.unique(kind, axis=0, return_inverse=True)[1].reshape(-1)
+        if kinds.max(initial=0) >= MOST_KINDS:
+            kinds = features[:, COLUMNS.index("op_id")].astype(np.int64)
         heads = np.concatenate([kinds, kinds + kinds.max(initial=0) + 1])
         classes = np.unique(heads[live], return_inverse=True)[1]
         self.live = np.flatnonzero(live)

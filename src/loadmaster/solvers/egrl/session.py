@@ -37,6 +37,8 @@ from loadmaster.solvers.egrl.state import KINDS, Progress
 from loadmaster.solvers.solver import Meter, Solution, State
 
 Maps = npt.NDArray[np.int8]
+MOST_SCREENED = 4_000_000
+"""Entries of all draws of a generation together: large programs have fewer draws to pick from."""
 
 
 class Session:
@@ -83,7 +85,7 @@ class Session:
         entries = 2 * self.problem.nodes
         return Progress(
             rng=rng,
-            stack=stack,
+            stack=stack[: settings.gnns],
             chromosomes=first_chromosomes(rng, settings.chromosomes, entries, memories),
             learner=first_learner(actor, Critic(memories, settings, keys[2]), settings),
             maps=np.zeros((settings.replay, entries), dtype=np.int8),
@@ -164,7 +166,8 @@ class Session:
     def _drawn(self, members: npt.NDArray[np.int64]) -> Maps:
         """A map from each of these chromosomes: the one that the linear critic likes best."""
         now, settings = self.now, self.settings
-        many = settings.screen if settings.learner else 1
+        each_draw = max(1, len(members)) * len(self.live)
+        many = min(settings.screen, max(1, MOST_SCREENED // each_draw)) if settings.learner else 1
         each = now.chromosomes.take(np.repeat(members, many))
         maps = draw(now.rng, each, self.live, settings).reshape(
             len(members), many, 2 * self.problem.nodes

@@ -8,7 +8,8 @@ from typing import Any
 
 EVOLUTION = (
     "population", "boltzmann", "learner", "elites", "tournament", "crossover", "mutation", "seeding",
-    "anchor", "swaps", "runs", "recall", "screen", "migration", "replay", "burn_in", "updates", "horizon",
+    "anchor", "swaps", "runs", "recall", "screen", "migration", "replay", "burn_in", "updates", "validate",
+    "horizon",
 )  # fmt: skip
 """Settings that neither the networks nor the learner's updates read."""
 _COUNTS = ("tournament", "screen", "width", "batch", "horizon")

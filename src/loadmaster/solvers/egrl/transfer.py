@@ -42,9 +42,7 @@ def save_policy(path: Path, policy: Policy, about: Dict[str, Any]) -> None:
     header = json.dumps({"loadmaster_policy": FORMAT, **about}).encode()
     arrays: dict[str, Any] = {f"policy.{name}": value for name, value in policy.items()}
     with replacing(path) as temporary, temporary.open("wb") as file:
-        np.savez_compressed(
-            file, about=np.frombuffer(header, dtype=np.uint8), allow_pickle=False, **arrays
-        )
+        np.savez_compressed(file, about=np.frombuffer(header, dtype=np.uint8), **arrays)
 
 
 def read_policy(name: str | Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
