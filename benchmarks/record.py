@@ -14,10 +14,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from loadmaster.bench.mapping_cells import CELLS
+from loadmaster.bench.mapping_run import reached
 from loadmaster.bench.mapping_summary import merged
+from loadmaster.problems.problem import Bound
+from loadmaster.problems.recorded import recorded_bound
 
 HERE = Path(__file__).parent
 
@@ -64,8 +69,29 @@ def merge(suite: str, files: list[Path], *, fresh: bool = False) -> dict[str, An
         f"python benchmarks/record.py {suite} --rows rows.jsonl",
         "commit": commit(), "versions": made[-1]["versions"] if made else {},
         "host": made[-1]["host"] if made else {}, "made": made,
-        "rows": merged(document.get("rows", []), new),
+        "rows": [with_best_bound(row) for row in merged(document.get("rows", []), new)],
     }  # fmt: skip
+
+
+def with_best_bound(row: dict[str, Any]) -> dict[str, Any]:
+    """The row beside the best bound on record, which may have been proven after it was made."""
+    bound = recorded(row["case"])
+    if bound is None or row["value"] <= 0 or bound.value <= row["bound"]:
+        return row
+    extra, curve = row["extra"], row["extra"].get("curve")
+    changed = {"bound_by": bound.method}
+    if curve:
+        changed |= {"to_5pct": reached(curve, 1.05 * bound.value), "to_1pct": reached(curve, 1.01 * bound.value)}  # fmt: skip
+    return row | {"bound": float(bound.value), "gap": row["value"] / bound.value - 1, "extra": extra | changed}  # fmt: skip
+
+
+@lru_cache
+def recorded(case: str) -> Bound | None:
+    """The recorded bound of a cell."""
+    if case not in CELLS:
+        return None
+    problem = CELLS[case].load()
+    return recorded_bound(problem.program, problem.machine)
 
 
 def commit() -> str:
