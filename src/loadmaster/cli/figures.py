@@ -86,12 +86,12 @@ class _Writer:
     def __init__(self, out: Path, endings: tuple[str, ...], overwrite: bool) -> None:
         self.out, self.endings, self.overwrite = out, endings, overwrite
         self.rows: list[dict[str, Any]] = []
-        with writing(out):
-            out.mkdir(parents=True, exist_ok=True)
 
     def write(self, name: str, of: str, figure: Figure) -> None:
         from loadmaster.export.figures.style import save
 
+        with writing(self.out):
+            self.out.mkdir(parents=True, exist_ok=True)
         stem = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("._") or "figure"
         known = {row["file"] for row in self.rows}
         for ending in self.endings:
