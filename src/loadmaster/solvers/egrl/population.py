@@ -111,6 +111,24 @@ def first_chromosomes(rng: Rng, count: int, entries: int, memories: int) -> Chro
     return Chromosomes(*_projected(prior, warmth), nothing, np.full(count, -np.inf))
 
 
+def chromosomes_around(
+    rng: Rng, count: int, decision: npt.NDArray[np.int8], probabilities: Float32
+) -> Chromosomes:
+    """Ones that start near the map of a trained policy, at different distances from it."""
+    prior = np.repeat(_around(decision, probabilities)[None], count, axis=0)
+    cold = np.exp(rng.uniform(np.log(0.1), np.log(0.4), (count, 1, 1)))
+    warmth = np.broadcast_to(cold, (*prior.shape[:2], 1))
+    anchor = np.repeat(decision[None], count, axis=0)
+    return Chromosomes(*_projected(prior, warmth), anchor, np.full(count, -np.inf))
+
+
+def mutants(rng: Rng, stack: Float32, shapes: Shapes) -> Float32:
+    """[G, W] the same networks, each mutated."""
+    child = stack.copy()
+    _mutate(rng, child, np.ones(len(child), dtype=np.bool_), shapes)
+    return child
+
+
 def draw(
     rng: Rng, chromosomes: Chromosomes, live: npt.NDArray[np.int64], settings: Settings
 ) -> npt.NDArray[np.int8]:

@@ -26,9 +26,11 @@ from loadmaster.solvers.egrl.population import (
     breed,
     breed_chromosomes,
     choose,
+    chromosomes_around,
     draw,
     find_shapes,
     first_chromosomes,
+    mutants,
     settle,
 )
 from loadmaster.solvers.egrl.screen import LinearCritic
@@ -76,17 +78,22 @@ class Session:
         # One after another: a batch would compile every initialiser once more.
         each = jax.random.split(keys[0], max(1, settings.gnns))
         stack = np.stack([ravel_pytree(Actor(memories, settings, key))[0] for key in each])
-        actor = Actor(memories, settings, keys[1])
+        actor, entries = Actor(memories, settings, keys[1]), 2 * self.problem.nodes
+        chromosomes = first_chromosomes(rng, settings.chromosomes, entries, memories)
         if init is not None:
             from loadmaster.solvers.egrl.transfer import load_policy
 
-            actor = load_policy(init, actor)
-            stack[: (len(stack) + 1) // 2] = ravel_pytree(actor)[0]  # half of them, to be mutated
-        entries = 2 * self.problem.nodes
+            actor, half = load_policy(init, actor), (len(stack) + 1) // 2
+            stack[:half] = ravel_pytree(actor)[0]
+            stack[1:half] = mutants(rng, stack[1:half], self.shapes)
+            found, likely = (np.asarray(x)[0] for x in self.forward(stack[:1], self.graph))
+            chromosomes = chromosomes_around(
+                rng, settings.chromosomes, self._canonical(found), likely
+            )
         return Progress(
             rng=rng,
             stack=stack[: settings.gnns],
-            chromosomes=first_chromosomes(rng, settings.chromosomes, entries, memories),
+            chromosomes=chromosomes,
             learner=first_learner(actor, Critic(memories, settings, keys[2]), settings),
             maps=np.zeros((settings.replay, entries), dtype=np.int8),
             rewards=np.zeros(settings.replay),

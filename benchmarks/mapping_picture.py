@@ -1,0 +1,30 @@
+"""Draw the README's learning curves from the recorded results: `python benchmarks/mapping_picture.py`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from loadmaster.bench.mapping_cells import BLACK, BUDGET
+from loadmaster.export.figures.curves import draw_learning_curves
+from loadmaster.export.figures.style import save
+
+HERE = Path(__file__).parent
+
+
+def main(case: str = "resnet101/nnp-i") -> None:
+    rows = json.loads((HERE / "results" / "mapping.json").read_text(encoding="utf-8"))["rows"]
+    here = [row for row in rows if row["case"] == case]
+    curves = {
+        solver: [[tuple(point) for point in row["extra"]["curve"]] for row in here if row["solver"] == solver]
+        for solver in BLACK
+    }  # fmt: skip
+    compiler, bound = int(here[0]["baseline"]), int(max(row["bound"] for row in here))
+    figure = draw_learning_curves({solver: runs for solver, runs in curves.items() if runs}, compiler, bound,
+                                  BUDGET, f"{case}: what rewards alone teach")  # fmt: skip
+    save(figure, HERE.parent / "docs" / "mapping.svg")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
