@@ -33,6 +33,8 @@ PAGE = HERE.parent / "docs" / "mapping.md"
 BEGIN, END = "<!-- results: made by benchmarks/mapping_table.py -->", "<!-- end of results -->"
 ROOM = [case for case in CELLS if case.startswith("room/")]
 SHORT = {BEATS: "better", LOSES: "**worse**", NEITHER: "no difference"}
+SEEDS = 5
+"""Where there are fewer, the table says so."""
 Found = dict[tuple[str, str], Summary]
 
 
@@ -68,7 +70,11 @@ def _gap(summary: Summary | None) -> str:
     if summary is None:
         return "–"
     mark = f" ({summary.found_nothing} found nothing)" if summary.found_nothing else ""
-    return with_spread(summary.gap, summary.gap_deviation) + mark
+    count = len(summary.rows)
+    few = "" if count >= SEEDS else f" ({count} seed{'s' if count > 1 else ''})"
+    changed = {json.dumps(row["extra"].get("options")) for row in summary.rows if row["extra"].get("options")}  # fmt: skip
+    options = "".join(f" ({', '.join(f'{k}={v:g}' for k, v in json.loads(each).items())})" for each in sorted(changed))  # fmt: skip
+    return with_spread(summary.gap, summary.gap_deviation) + mark + few + options
 
 
 def white(found: Found, cases: Sequence[str]) -> str:
