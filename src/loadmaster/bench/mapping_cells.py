@@ -108,7 +108,9 @@ def _ablations() -> list[Cell]:
         "no-anchor": {"solver": {"anchor": False, "screen": 1}},
         "no-recall": {"solver": {"recall": False}},
         "no-imitation": {"solver": {"imitation": 0.0}},
-        "as-published": {"solver": {"anchor": False, "screen": 1, "imitation": 0.0, "updates": 1.0}},
+        "as-published": {
+            "solver": {"anchor": False, "screen": 1, "imitation": 0.0, "updates": 1.0}
+        },
         "depth-0": {"solver": {"depth": 0}},
         "depth-2": {"solver": {"depth": 2}},
         "plain-mean": {"solver": {"attention": False}},
