@@ -72,8 +72,11 @@ def _gap(summary: Summary | None) -> str:
     mark = f" ({summary.found_nothing} found nothing)" if summary.found_nothing else ""
     count = len(summary.rows)
     few = "" if count >= SEEDS else f" ({count} seed{'s' if count > 1 else ''})"
-    changed = {json.dumps(row["extra"].get("options")) for row in summary.rows if row["extra"].get("options")}  # fmt: skip
-    options = "".join(f" ({', '.join(f'{k}={v:g}' for k, v in json.loads(each).items())})" for each in sorted(changed))  # fmt: skip
+    # What a cell's name does not tell: rows of its own solver with other options.
+    given = CELLS[summary.case].solver if summary.case in CELLS else {}
+    changed = {f" ({name}={value})" for row in summary.rows for name, value in row["extra"].get("options", {}).items()
+               if name not in given}  # fmt: skip
+    options = "".join(sorted(changed))
     return with_spread(summary.gap, summary.gap_deviation) + mark + few + options
 
 

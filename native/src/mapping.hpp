@@ -9,10 +9,10 @@ namespace loadmaster {
 // pieces are the places those tensors occupy.
 struct MapEntries {
   i64 entries = 0;
-  std::vector<i32> order;      // live entries, in the order in which they are fitted
-  std::vector<i32> of_tensor;  // [tensors] entry, or -1: not decided, at home
-  std::vector<i64> bytes;      // [entries] what moving it counts
-  Rows pieces;                 // of each entry
+  std::vector<i32> order;        // live entries, in the order in which they are fitted
+  std::vector<i32> of_tensor;    // [tensors] entry, or -1: not decided, at home
+  std::vector<i64> bytes;        // [entries] what moving it counts
+  Rows pieces;                   // of each entry
   std::vector<i32> first, last;  // [pieces] ops over which it is alive
   std::vector<i8> always;        // [pieces] alive from before the program to its end
   std::vector<i64> size;         // [pieces * reach] aligned, by position in the device's reach

@@ -10,9 +10,9 @@
 #include <string>
 
 #include "arrays.hpp"
+#include "mapping.hpp"
 #include "model.hpp"
 #include "parallel.hpp"
-#include "mapping.hpp"
 #include "static_map.hpp"
 
 namespace nb = nanobind;
@@ -228,8 +228,8 @@ class MapBatch {
     std::vector<i64> total(maps.shape(0)), moved(maps.shape(0));
     {
       nb::gil_scoped_release release;
-      mapper_.evaluate(maps.data(), static_cast<i64>(maps.shape(0)), total.data(), moved.data(), rectified.data(),
-                       threads);
+      mapper_.evaluate(maps.data(), static_cast<i64>(maps.shape(0)), total.data(), moved.data(),
+                       rectified.data(), threads);
     }
     return nb::make_tuple(owned(std::move(total)), owned(std::move(moved)));
   }
