@@ -61,7 +61,7 @@ def mapping_lines() -> list[str]:
         return []
     document = recorded("mapping")
     found = summaries(document["rows"])
-    kinds = (("the spec's nine cells", [case for case in CELLS if case.split("/")[0] in WORKLOADS]),
+    kinds = (("nine reference cells", [case for case in CELLS if case.split("/")[0] in WORKLOADS]),
              ("cells with room", [case for case in CELLS if case.startswith("room/")]))  # fmt: skip
     lines = []
     for what, cases in kinds:
