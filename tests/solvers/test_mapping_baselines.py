@@ -249,10 +249,8 @@ def test_ageing_evolution_drops_the_oldest() -> None:
         AgeingEvolution(population=4, sample=5)
 
 
-@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("name", sorted({*SEARCHES} - {"annealing"}))  # it cools over its budget
 def test_a_longer_budget_begins_like_a_shorter_one(name: str) -> None:
-    if name == "annealing":
-        pytest.skip("its temperature depends on its budget")
     problem = small()
     short = asked(make_solver("mapping", name), problem, Budget(130), 5)[1]
     long = asked(make_solver("mapping", name), problem, Budget(210), 5)[1]

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.static import lifetimes_in_loops
+from loadmaster.problems.lives import place_lives
 from loadmaster.program.program import PERSISTENT, Program, TensorKind
 from loadmaster.simulate.simulator import places
 
@@ -102,13 +103,7 @@ def find_entries(program: Program, machine: Machine) -> Entries:
 
     held = np.unique(by_place[decided[by_place] >= 0])
     held = held[np.argsort(decided[held], kind="stable")]
-    begin = np.full(program.n_tensors, program.n_ops, dtype=np.int64)
-    end = np.zeros(program.n_tensors, dtype=np.int64)
-    size, always = end.copy(), np.zeros(program.n_tensors, dtype=np.bool_)
-    np.minimum.at(begin, by_place, first[roots])
-    np.maximum.at(end, by_place, last[roots])
-    np.maximum.at(size, by_place, program.storage_bytes[roots])
-    np.logical_or.at(always, by_place, kept[roots])
+    begin, end, size, always = place_lives(program, roots, place, first, last, kept)
     align = np.array([machine.memories[number].alignment for number in machine.reach[0]])
     piece_size = -(-size[held][:, None] // align) * align
     counts = np.bincount(decided[held], minlength=2 * n)

@@ -10,6 +10,7 @@ from loadmaster.host import cores
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import NO_OFFSET
 from loadmaster.plan.static import lifetimes_in_loops
+from loadmaster.problems.lives import place_lives
 from loadmaster.program.program import PERSISTENT, Program
 from loadmaster.simulate.simulator import places
 
@@ -27,14 +28,8 @@ def pack(
     kept = np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])
     place = places(program)
     here = np.flatnonzero((memory >= 0) & (last >= first))
-    begin = np.full(program.n_tensors, program.n_ops, dtype=np.int64)
-    end, bytes_ = np.zeros_like(begin), np.zeros_like(begin)
-    always = np.zeros(program.n_tensors, dtype=np.bool_)
     # Tensors that share a place have one offset.
-    np.minimum.at(begin, place[here], first[here])
-    np.maximum.at(end, place[here], last[here])
-    np.maximum.at(bytes_, place[here], program.storage_bytes[here])
-    np.logical_or.at(always, place[here], kept[here])
+    begin, end, bytes_, always = place_lives(program, here, place, first, last, kept)
     offset, fits = np.full(program.n_tensors, NO_OFFSET, dtype=np.int64), True
     for number, there in enumerate(machine.memories):
         held = np.unique(place[here[memory[here] == number]])

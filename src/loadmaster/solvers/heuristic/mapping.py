@@ -6,6 +6,8 @@ only without saying so: their solutions carry `white_box`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 import numpy.typing as npt
 
@@ -17,16 +19,16 @@ from loadmaster.solvers.solver import Meter, Solution, State
 Int8 = npt.NDArray[np.int8]
 
 
-class _OneMap:
+class _OneMap(ABC):
     """Makes a map and submits it."""
 
     name: str
     problem_kind = "mapping"
     deterministic = True
 
+    @abstractmethod
     def make(self, problem: Mapping, meter: Meter) -> Int8:
         """A map that fits."""
-        raise NotImplementedError
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem

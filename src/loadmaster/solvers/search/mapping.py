@@ -7,6 +7,7 @@ batches that were scored whole.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from itertools import product
 
 import numpy as np
@@ -21,7 +22,7 @@ Rng = np.random.Generator
 _CHECKPOINT_EVERY = 50
 
 
-class _Search:
+class _Search(ABC):
     """What the searches share."""
 
     problem_kind = "mapping"
@@ -39,9 +40,9 @@ class _Search:
         self.search(meter, problem, rng, state)
         return meter.solution()
 
+    @abstractmethod
     def search(self, meter: Meter, problem: Mapping, rng: Rng, state: State | None) -> None:
         """Go on until the meter is exhausted; `rng` is as it was at `state`."""
-        raise NotImplementedError
 
 
 class GreedyDp(_Search):
