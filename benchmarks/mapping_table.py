@@ -128,13 +128,21 @@ def clock(found: Found, cases: Sequence[str]) -> str:
     for case in cases:
         own = [found.get((case, solver)) for solver in BLACK]
         if any(own):
-            seconds = [f"{s.seconds:.1f}" if s else "–" for s in own]
-            rows.append([f"`{case}`", *seconds, _split(found.get((case, "egrl")))])
+            rows.append([f"`{case}`", *map(_took, own), _split(found.get((case, "egrl")))])
     return table(["cell", *(f"`{s}`" for s in BLACK), "of `egrl`: evaluate, forward, gradient, evolve"], rows)  # fmt: skip
 
 
+def _took(summary: Summary | None) -> str:
+    """Of the rows without a GPU where there are any."""
+    if summary is None:
+        return "–"
+    rows, mark = (summary.on_cpu, "") if summary.on_cpu else (summary.rows, " (gpu)")
+    return f"{statistics.fmean(row['seconds'] for row in rows):.1f}{mark}"
+
+
 def _split(summary: Summary | None) -> str:
-    parts = [] if summary is None else [row["extra"].get("seconds_split") for row in summary.rows]
+    rows = () if summary is None else summary.on_cpu or summary.rows
+    parts = [row["extra"].get("seconds_split") for row in rows]
     if not parts or not all(parts):
         return "–"
     names = ("evaluate", "forward", "gradient", "evolve")
@@ -218,7 +226,7 @@ def page(document: dict[str, Any]) -> str:
         *section("Where there is room: verdicts", "As above.", verdicts(found, ROOM)),
         *section("Evaluations until 95 % of the gain", "Median over seeds. The gain is the final speed-up beyond all in the slowest memory, "
                  "each solver's own.", to_gain(found, [*SPEC, *ROOM])),
-        *section("Seconds", "Mean of a run.", clock(found, [*SPEC, *ROOM])),
+        *section("Seconds", "Mean of a run on one or two cores; (gpu): many runs at once beside one GPU, compiling among it.", clock(found, [*SPEC, *ROOM])),
         *section("Who found it", "The kind of member that proposed the best map.", champions(found, [*SPEC, *ROOM])),
         *section("Ablations", "ResNet-101 on nnp-i, one switch at a time.", ablations(found)),
         *section("Zero-shot transfer", "Speed-up over the compiler of one greedy map, rectified; mean ± deviation over seeds.", transfer(found)),

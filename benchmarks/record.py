@@ -69,8 +69,15 @@ def merge(suite: str, files: list[Path], *, fresh: bool = False) -> dict[str, An
         f"python benchmarks/record.py {suite} --rows rows.jsonl",
         "commit": commit(), "versions": made[-1]["versions"] if made else {},
         "host": made[-1]["host"] if made else {}, "made": made,
-        "rows": [with_best_bound(row) for row in merged(document.get("rows", []), new)],
+        "rows": [with_gpu(with_best_bound(row), made) for row in merged(document.get("rows", []), new)],
     }  # fmt: skip
+
+
+def with_gpu(row: dict[str, Any], made: list[dict[str, Any]]) -> dict[str, Any]:
+    """The row, which says if a GPU helped: its seconds are not those of a CPU."""
+    place = row["extra"].get("made")
+    gpu = None if place is None else made[place]["host"].get("gpu")
+    return row | {"extra": row["extra"] | {"gpu": gpu}} if gpu else row
 
 
 def with_best_bound(row: dict[str, Any]) -> dict[str, Any]:

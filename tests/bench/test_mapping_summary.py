@@ -55,6 +55,16 @@ def test_a_seed_that_found_nothing_counts_as_all_slowest() -> None:
     assert found.times == (1000, 8000) and found.found_nothing == 1
 
 
+def test_seconds_of_a_gpu_do_not_count_as_those_of_a_cpu() -> None:
+    slow = {**row("resnet50/nnp-i", "egrl", 0, 1000), "seconds": 200.0}
+    helped = {**row("resnet50/nnp-i", "egrl", 1, 1000, gpu="G"), "seconds": 2.0}
+    bert = row("bert/nnp-i", "egrl", 0, 1000)
+    both = summaries([slow, helped, bert])
+    assert [found["seed"] for found in both["resnet50/nnp-i", "egrl"].on_cpu] == [0]
+    assert targets(both)[4].result.startswith("resnet50 200 s") and targets(both)[4].met is False
+    assert targets(summaries([helped, bert]))[4].met is None
+
+
 def test_skipped_rows_and_other_units_are_left_out() -> None:
     rows = [{**row("a", "exact", 0, 0), "status": "skipped"}, {**row("speed", "x", 0, 9), "unit": "maps/s"}]  # fmt: skip
     assert summaries(rows) == {}

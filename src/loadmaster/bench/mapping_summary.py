@@ -62,6 +62,11 @@ class Summary:
         """Mean over seeds of the compiler's time / time."""
         return statistics.fmean(self.baseline / time for time in self.times)
 
+    @property
+    def on_cpu(self) -> tuple[Record, ...]:
+        """The rows that were made without a GPU: seconds of the two kinds are no one number."""
+        return tuple(row for row in self.rows if not row["extra"].get("gpu"))
+
     def median(self, name: str) -> float | None:
         """Median of a field of `extra`; None if a seed does not have it (never reached)."""
         values = [row["extra"].get(name) for row in self.rows]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from statistics import fmean
 
 from loadmaster.bench.mapping_cells import MACHINES, WORKLOADS
 from loadmaster.bench.mapping_summary import BEATS, LOSES, Summary, compare, verdict
@@ -85,8 +86,9 @@ def _early(found: Found) -> Target:
 
 def _seconds(found: Found) -> Target:
     asked = "ResNet-50 under 3 minutes and BERT under 15, on 2 cores"
-    took = {model: max((found[case, "egrl"].seconds for case in SPEC
-                        if case.startswith(f"{model}/") and (case, "egrl") in found), default=None)
+    took = {model: max((fmean(row["seconds"] for row in found[case, "egrl"].on_cpu) for case in SPEC
+                        if case.startswith(f"{model}/") and (case, "egrl") in found
+                        and found[case, "egrl"].on_cpu), default=None)
             for model in MOST_SECONDS}  # fmt: skip
     known = {model: seconds for model, seconds in took.items() if seconds is not None}
     text = ", ".join(f"{model} {seconds:.0f} s" for model, seconds in known.items()) or "–"
