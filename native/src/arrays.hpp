@@ -23,20 +23,28 @@ std::vector<T> copied(const Array<T>& array) {
   return {array.data(), array.data() + array.size()};
 }
 
-// A vector that Python owns from now on.
-inline Result owned(std::vector<i64>&& values, std::vector<std::size_t> shape) {
-  auto kept = std::make_unique<std::vector<i64>>(std::move(values));
-  i64* data = kept->data();
-  nb::capsule owner(kept.get(), [](void* p) noexcept {
-    std::unique_ptr<std::vector<i64>>(static_cast<std::vector<i64>*>(p));
-  });
-  kept.release();
-  return Result(data, shape.size(), shape.data(), owner);
+// A column of a table that Python hands over as arrays by name.
+template <class T>
+std::vector<T> column(const nb::dict& columns, const char* name) {
+  return copied(nb::cast<Array<T>>(columns[name]));
 }
 
-inline Result owned(std::vector<i64>&& values) {
+// A vector that Python owns from now on.
+template <class T>
+nb::ndarray<nb::numpy, T> owned(std::vector<T>&& values, std::vector<std::size_t> shape) {
+  auto kept = std::make_unique<std::vector<T>>(std::move(values));
+  T* data = kept->data();
+  nb::capsule owner(
+      kept.get(), [](void* p) noexcept { std::unique_ptr<std::vector<T>>(static_cast<std::vector<T>*>(p)); });
+  kept.release();
+  return nb::ndarray<nb::numpy, T>(data, shape.size(), shape.data(), owner);
+}
+
+template <class T>
+nb::ndarray<nb::numpy, T> owned(std::vector<T>&& values) {
   const std::size_t size = values.size();
   return owned(std::move(values), {size});
 }
+inline Result owned(std::vector<i64>&& values) { return owned<i64>(std::move(values)); }
 
 }  // namespace loadmaster

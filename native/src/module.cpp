@@ -22,11 +22,6 @@ namespace {
 
 template <class T>
 using Optional = std::optional<Array<T>>;
-template <class T>
-std::vector<T> column(const nb::dict& columns, const char* name) {
-  const auto array = nb::cast<Array<T>>(columns[name]);
-  return copied(array);
-}
 
 void read_accesses(const nb::dict& c, Model& model) {
   model.access.rows.start = column<i64>(c, "access_start");
@@ -263,6 +258,10 @@ Result ceil_times(const Array<i64>& amounts, const Array<i64>& rates) {
 }  // namespace
 
 void bind_allocate(nb::module_& m);  // allocate_module.cpp
+namespace loadmaster {
+void bind_game(nb::module_& m);  // game_module.cpp
+void bind_msa(nb::module_& m);   // msa_module.cpp
+}  // namespace loadmaster
 
 NB_MODULE(_core, m) {
   m.doc() = "The native core of Loadmaster: arrays in, arrays out.";
@@ -278,4 +277,6 @@ NB_MODULE(_core, m) {
   m.def("ceil_times", &ceil_times, nb::arg("amounts"), nb::arg("rates"),
         "amount / rate in picoseconds, rounded up, element by element");
   bind_allocate(m);
+  bind_game(m);
+  bind_msa(m);
 }

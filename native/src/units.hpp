@@ -6,8 +6,10 @@
 namespace loadmaster {
 
 using i8 = std::int8_t;
+using i16 = std::int16_t;
 using i32 = std::int32_t;
 using i64 = std::int64_t;
+using u8 = std::uint8_t;
 using u64 = std::uint64_t;
 
 // Every time and every sum of times stays below this: larger ones stick to it, so that hostile

@@ -1,7 +1,8 @@
-"""Lower bounds of Mapping problems that were proven once, with the solver that proved them.
+"""Lower bounds of Mapping problems and MallocGames that were proven once, with the solver that
+proved them.
 
 `recorded_bounds.json` is written by `benchmarks/record_bounds.py`; a bound counts only for the
-very same program, machine and cost model.
+very same program, machine and cost model. Those of a MallocGame are about its first fast memory.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from loadmaster.problems.problem import COST_MODEL, Bound
 from loadmaster.program.program import Program
 
 
-def bound_key(program: Program, machine: Machine) -> str:
-    """What a recorded bound is about."""
-    return f"{COST_MODEL}/{program.hash}/{machine.hash}"
+def bound_key(program: Program, machine: Machine, kind: str = "mapping") -> str:
+    """What a recorded bound is about; `kind` is the problem's."""
+    of_kind = "" if kind == "mapping" else f"{kind}/"
+    return f"{of_kind}{COST_MODEL}/{program.hash}/{machine.hash}"
 
 
-def recorded_bound(program: Program, machine: Machine) -> Bound | None:
+def recorded_bound(program: Program, machine: Machine, kind: str = "mapping") -> Bound | None:
     """The bound on record, if there is one."""
-    row = _table().get(bound_key(program, machine))
+    row = _table().get(bound_key(program, machine, kind))
     return None if row is None else Bound(int(row["bound"]), f"{row['method']}, on record")
 
 

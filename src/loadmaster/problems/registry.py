@@ -15,6 +15,7 @@ from loadmaster.program.storage import load
 KINDS: dict[str, str] = {
     "allocation": "loadmaster.problems.allocation:Allocation",
     "mapping": "loadmaster.problems.mapping:Mapping",
+    "malloc-game": "loadmaster.problems.malloc_game.problem:MallocGame",
 }
 """Kind -> 'module:class'; the class has a method `load(folder)`, the inverse of `save(folder)`."""
 

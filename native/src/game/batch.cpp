@@ -1,0 +1,107 @@
+#include "game/batch.hpp"
+
+#include "parallel.hpp"
+
+namespace loadmaster::game {
+namespace {
+
+constexpr i64 kBlock = 4;  // games that a thread takes at a time
+
+}  // namespace
+
+Played play_all(const Board& board, const i8* preferences, i64 games, int threads) {
+  const std::size_t sites = static_cast<std::size_t>(board.sites());
+  Played played(static_cast<std::size_t>(games), sites);
+  in_blocks(games, kBlock, threads, [&] {
+    return [&, game = Game(board)](i64 begin, i64 end) mutable {
+      for (i64 i = begin; i < end; ++i) {
+        game.play(preferences + i * board.sites());
+        std::copy(game.actions().begin(), game.actions().end(), played.actions.begin() + i * board.sites());
+        const Judged judged = game.judged();
+        played.total[i] = judged.total;
+        played.stall[i] = judged.stall;
+        played.backups[i] = game.backups();
+      }
+    };
+  });
+  return played;
+}
+
+template <class Work>
+void Batch::each(Work&& work) {
+  in_blocks(size(), kBlock, threads_, [&] {
+    return [&](i64 begin, i64 end) {
+      for (i64 i = begin; i < end; ++i) work(games_[i], i);
+    };
+  });
+}
+
+void Batch::reset(i64 games, int threads) {
+  threads_ = threads;
+  if (games != size()) {
+    games_.clear();
+    games_.reserve(static_cast<std::size_t>(games));
+    while (size() < games) games_.emplace_back(board_);
+  }
+  each([](Game& game, i64) { game.reset(); });
+}
+
+i64 Batch::step(const i8* actions, i64* rewards) {
+  std::vector<i8> refused(games_.size(), 0);
+  each([&](Game& game, i64 i) {
+    refused[i] = !game.is_over() && !game.is_legal(static_cast<Action>(actions[i]));
+  });
+  const auto bad = std::find(refused.begin(), refused.end(), 1);
+  if (bad != refused.end()) return bad - refused.begin();
+  each([&](Game& game, i64 i) {
+    rewards[i] = game.is_over() ? 0 : game.step(static_cast<Action>(actions[i]));
+  });
+  return -1;
+}
+
+void Batch::step_towards(const i8* preferences, i64* rewards) {
+  each([&](Game& game, i64 i) {
+    rewards[i] = game.is_over() ? 0 : game.step(game.nearest(static_cast<Action>(preferences[i])));
+  });
+}
+
+void Batch::masks(u8* legal) {
+  each([&](Game& game, i64 i) {
+    for (i8 action = 0; action < kActions; ++action)
+      legal[i * kActions + action] = !game.is_over() && game.is_legal(static_cast<Action>(action));
+  });
+}
+
+i64 Batch::replay(const i8* actions, i64 moves) {
+  std::vector<i8> refused(games_.size(), 0);
+  each([&](Game& game, i64 i) {
+    game.reset();
+    for (i64 move = 0; move < moves && !refused[i]; ++move) {
+      const auto action = static_cast<Action>(actions[i * moves + move]);
+      refused[i] = game.is_over() || !game.is_legal(action);
+      if (!refused[i]) game.step(action);
+    }
+  });
+  const auto bad = std::find(refused.begin(), refused.end(), 1);
+  if (bad == refused.end()) return -1;
+  each([](Game& game, i64) { game.reset(); });
+  return bad - refused.begin();
+}
+
+void Batch::observe(const Observer& observer, const Views& views) {
+  in_blocks(size(), kBlock, threads_, [&] {
+    return [&, scratch = Observer::Scratch()](i64 begin, i64 end) mutable {
+      for (i64 i = begin; i < end; ++i) observer.observe(games_[i], views.at(i), scratch);
+    };
+  });
+}
+
+void Batch::undo() {
+  each([](Game& game, i64) {
+    const std::vector<i8> moves = game.history();
+    game.reset();
+    for (std::size_t i = 0; i + 1 < moves.size(); ++i) game.step(static_cast<Action>(moves[i]));
+  });
+}
+
+}  // namespace loadmaster::game

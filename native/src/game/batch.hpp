@@ -1,0 +1,45 @@
+// Many games of one board side by side. No number of threads changes a result.
+#pragma once
+
+#include "game/observe.hpp"
+
+namespace loadmaster::game {
+
+struct Played {
+  explicit Played(std::size_t games, std::size_t sites)
+      : actions(games * sites), total(games), stall(games), backups(games) {}
+  std::vector<i8> actions;  // [games, sites]
+  std::vector<i64> total, stall;
+  std::vector<i32> backups;
+};
+
+// Complete games that prefer the given actions [games, sites].
+Played play_all(const Board& board, const i8* preferences, i64 games, int threads);
+
+class Batch {
+ public:
+  explicit Batch(const Board& board) : board_(board) {}
+
+  void reset(i64 games, int threads);
+  i64 size() const { return static_cast<i64>(games_.size()); }
+  const Game& game(i64 number) const { return games_[number]; }
+  // One move each; rewards [games]. A game that is over takes none. The number of the first game
+  // whose move is not legal, and then nothing was done; -1: all are.
+  i64 step(const i8* actions, i64* rewards);
+  void step_towards(const i8* preferences, i64* rewards);  // the nearest legal moves
+  void masks(u8* legal);                                   // [games, 3]
+  // From the start, `moves` moves each [games, moves], all legal; else as `step`, and at the start.
+  i64 replay(const i8* actions, i64 moves);
+  void undo();
+  void observe(const Observer& observer, const Views& views);
+
+ private:
+  template <class Work>
+  void each(Work&& work);  // work(game, its number) for all
+
+  const Board& board_;
+  std::vector<Game> games_;
+  int threads_ = 1;
+};
+
+}  // namespace loadmaster::game

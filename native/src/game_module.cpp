@@ -1,0 +1,271 @@
+// The game's core for Python: the model's columns in, times out.
+#include <nanobind/stl/string.h>
+
+#include <cmath>
+
+#include "game/batch.hpp"
+#include "game_tables.hpp"
+
+namespace loadmaster {
+
+using namespace game;
+
+GameModel read_game(const nb::dict& c) {
+  GameModel m;
+  m.compute = column<i64>(c, "compute");
+  m.base_slow = column<i64>(c, "base_slow");
+  m.launch = column<i64>(c, "launch");
+  m.overlap = column<i64>(c, "overlap");
+  m.repeat = column<i64>(c, "repeat");
+  m.beside = column<i64>(c, "beside");
+  m.loop = column<i32>(c, "loop");
+  m.loop_parent = column<i32>(c, "loop_parent");
+  m.loop_first = column<i32>(c, "loop_first");
+  m.loop_last = column<i32>(c, "loop_last");
+  m.site_start = column<i64>(c, "site_start");
+  m.site_step = column<i32>(c, "site_step");
+  m.site_tensor = column<i32>(c, "site_tensor");
+  m.site_write = column<i8>(c, "site_write");
+  m.site_slow = column<i64>(c, "site_slow");
+  m.site_fast = column<i64>(c, "site_fast");
+  m.size = column<i64>(c, "tensor_size");
+  m.in = column<i64>(c, "tensor_in");
+  m.out = column<i64>(c, "tensor_out");
+  m.given = column<i8>(c, "tensor_given");
+  m.output = column<i8>(c, "tensor_output");
+  m.over = column<i32>(c, "tensor_over");
+  m.carried = column<i32>(c, "tensor_carried");
+  const auto about = column<i64>(c, "about");
+  m.capacity = about[0];
+  m.alignment = about[1];
+  m.parallel = about[2] != 0;
+  m.idle_copies = about[3] != 0;
+  m.engine_in = static_cast<i32>(about[4]);
+  m.engine_out = static_cast<i32>(about[5]);
+  return m;
+}
+
+namespace {
+
+// copies: [c, 5] rows tensor, in (1) or out (0), issued after step, needed by step, work.
+std::vector<GameCopy> read_copies(const Array<i64>& rows) {
+  std::vector<GameCopy> copies;
+  for (std::size_t i = 0; i + 4 < rows.size(); i += 5) {
+    const i64* r = rows.data() + i;
+    copies.push_back(
+        {static_cast<i32>(r[0]), r[1] != 0, static_cast<i32>(r[2]), static_cast<i32>(r[3]), r[4]});
+  }
+  return copies;
+}
+
+// (total, stall) of a placement; the caller checks ranges.
+nb::tuple judged(const GameTables& tables, const Array<i8>& is_fast, const Array<i64>& copies) {
+  if (is_fast.size() != static_cast<std::size_t>(tables.model().sites()))
+    throw std::invalid_argument("one flag per site");
+  const Judged found = judge(tables.model(), copied(is_fast), read_copies(copies));
+  return nb::make_tuple(found.total, found.stall);
+}
+
+// The index of a switch's value among its names; `names[0]` if it is not set.
+int chosen(const nb::dict& switches, const char* key, std::initializer_list<const char*> names) {
+  if (!switches.contains(key)) return 0;
+  const auto value = nb::cast<std::string>(switches[key]);
+  const auto found = std::find(names.begin(), names.end(), value);
+  if (found == names.end()) throw std::invalid_argument(std::string(key) + " can't be " + value);
+  return static_cast<int>(found - names.begin());
+}
+
+Switches read_switches(const nb::dict& c) {
+  Switches s;
+  s.supply = static_cast<Supply>(chosen(c, "supply", {"idle", "elapsed"}));
+  s.ledger = static_cast<Queue>(chosen(c, "ledger", {"fifo", "latest"}));
+  s.reward = static_cast<Reward>(chosen(c, "reward", {"telescoping", "static", "judged"}));
+  s.backup = static_cast<Backup>(chosen(c, "backup", {"retroactive", "rewind"}));
+  if (c.contains("stall_term")) s.stall_term = nb::cast<bool>(c["stall_term"]);
+  if (c.contains("min_overlap")) s.min_overlap = std::llround(nb::cast<double>(c["min_overlap"]) * 1e6);
+  if (c.contains("max_idle_s") && !c["max_idle_s"].is_none())
+    s.max_idle =
+        std::min(kForever, static_cast<i64>(std::min(nb::cast<double>(c["max_idle_s"]) * 1e12, 4e18)));
+  if (s.min_overlap < 0 || s.max_idle < 0) throw std::invalid_argument("a limit is negative");
+  return s;
+}
+
+// A batch of games. Keeps the tables alive (see the binding), whose model it reads.
+class PyGame {
+ public:
+  PyGame(const GameTables& tables, const nb::dict& switches)
+      : board_(tables.model(), read_switches(switches)), batch_(board_) {}
+  PyGame(const PyGame&) = delete;  // batch_ refers to board_
+
+  i32 moves() const { return board_.sites(); }
+  i64 all_slow() const { return board_.all_slow; }
+
+  void reset(i64 games, int threads) {
+    if (games < 1) throw std::invalid_argument("a batch has at least one game");
+    nb::gil_scoped_release release;
+    batch_.reset(games, threads);
+  }
+  std::vector<i64> cursor_values() const {
+    std::vector<i64> found;
+    for (i64 i = 0; i < batch_.size(); ++i) found.push_back(batch_.game(i).cursor());
+    return found;
+  }
+  i64 cursor() const {
+    const std::vector<i64> found = cursor_values();
+    return found.empty() ? 0 : *std::min_element(found.begin(), found.end());
+  }
+  Result cursors() const { return owned(cursor_values()); }
+
+  Result step(const Array<i8>& actions) {
+    check(actions, batch_.size());
+    std::vector<i64> rewards(actions.size());
+    i64 bad = -1;
+    {
+      nb::gil_scoped_release release;
+      bad = batch_.step(actions.data(), rewards.data());
+    }
+    if (bad >= 0) throw std::invalid_argument("the move of game " + std::to_string(bad) + " is not legal");
+    return owned(std::move(rewards));
+  }
+  Result step_towards(const Array<i8>& preferences) {
+    check(preferences, batch_.size());
+    std::vector<i64> rewards(preferences.size());
+    {
+      nb::gil_scoped_release release;
+      batch_.step_towards(preferences.data(), rewards.data());
+    }
+    return owned(std::move(rewards));
+  }
+  nb::ndarray<nb::numpy, u8> masks() {
+    const std::size_t games = static_cast<std::size_t>(batch_.size());
+    std::vector<u8> legal(games * kActions);
+    {
+      nb::gil_scoped_release release;
+      batch_.masks(legal.data());
+    }
+    return owned(std::move(legal), {games, kActions});
+  }
+  void replay(const Array<i8>& actions) {
+    if (actions.ndim() != 2) throw std::invalid_argument("actions must be [games, moves]");
+    const i64 count = static_cast<i64>(actions.shape(1));
+    check(actions, batch_.size() * count);
+    i64 bad = -1;
+    {
+      nb::gil_scoped_release release;
+      bad = batch_.replay(actions.data(), count);
+    }
+    if (bad >= 0) throw std::invalid_argument("a move of game " + std::to_string(bad) + " is not legal");
+  }
+  void undo() {
+    nb::gil_scoped_release release;
+    batch_.undo();
+  }
+
+  // Fills arrays [games, ...] of the shapes in observe.hpp; `scale`: what an optimum can save.
+  void observe(const nb::dict& arrays, i64 scale) {
+    const auto filled = [&]<class T>(const char* name, std::size_t each, T*& data) {
+      auto array = nb::cast<nb::ndarray<T, nb::c_contig, nb::device::cpu>>(arrays[name]);
+      if (array.size() != each * static_cast<std::size_t>(batch_.size()))
+        throw std::invalid_argument(std::string(name) + " has another shape");
+      data = array.data();
+    };
+    Views views{};
+    filled("grid", kColumns * kRows * kPlanes, views.grid);
+    filled("series", kColumns * kSeries, views.series);
+    filled("current", kCurrent, views.current);
+    filled("ahead", kTokens * kToken, views.ahead);
+    filled("back", kTokens * kToken, views.back);
+    filled("globals", kGlobals, views.globals);
+    filled("mask", kActions, views.mask);
+    if (!observer_ || scale != observer_scale_) {
+      observer_ = std::make_unique<Observer>(board_, scale);
+      observer_scale_ = scale;
+    }
+    nb::gil_scoped_release release;
+    batch_.observe(*observer_, views);
+  }
+
+  // (residencies [r, 4], copies [c, 5], is_fast [N])
+  nb::tuple placement(i64 number) const {
+    if (number < 0 || number >= batch_.size()) throw std::out_of_range("there is no such game");
+    const Game& game = batch_.game(number);
+    std::vector<i64> stays, copies;
+    for (const auto& row : game.live_residencies()) stays.insert(stays.end(), row.begin(), row.end());
+    for (const GameCopy& c : game.live_copies())
+      copies.insert(copies.end(), {c.tensor, c.in ? 1 : 0, c.issued, c.needed, c.work});
+    const std::size_t rows = stays.size() / 4, copy_rows = copies.size() / 5;
+    return nb::make_tuple(owned(std::move(stays), {rows, 4}), owned(std::move(copies), {copy_rows, 5}),
+                          owned(std::vector<i8>(game.is_fast())));
+  }
+  nb::tuple judged() const {
+    std::vector<i64> total, stall;
+    for (i64 i = 0; i < batch_.size(); ++i) {
+      const Judged found = batch_.game(i).judged();
+      total.push_back(found.total);
+      stall.push_back(found.stall);
+    }
+    return nb::make_tuple(owned(std::move(total)), owned(std::move(stall)));
+  }
+  nb::ndarray<nb::numpy, i32> backups() const {
+    std::vector<i32> found;
+    for (i64 i = 0; i < batch_.size(); ++i) found.push_back(batch_.game(i).backups());
+    return owned(std::move(found));
+  }
+
+  // Complete games: (actions [B, N], total [B], stall [B], backups [B]).
+  nb::tuple play(const Array<i8>& preferences, int threads) const {
+    if (preferences.ndim() != 2) throw std::invalid_argument("preferences must be [games, moves]");
+    const i64 games = static_cast<i64>(preferences.shape(0));
+    check(preferences, games * moves());
+    Played played(0, 0);
+    {
+      nb::gil_scoped_release release;
+      played = play_all(board_, preferences.data(), games, threads);
+    }
+    const std::vector<std::size_t> shape{preferences.shape(0), static_cast<std::size_t>(moves())};
+    return nb::make_tuple(owned(std::move(played.actions), shape), owned(std::move(played.total)),
+                          owned(std::move(played.stall)), owned(std::move(played.backups)));
+  }
+
+ private:
+  static void check(const Array<i8>& actions, i64 count) {
+    if (static_cast<i64>(actions.size()) != count)
+      throw std::invalid_argument("one action per game and move");
+    for (std::size_t i = 0; i < actions.size(); ++i)
+      if (actions.data()[i] < 0 || actions.data()[i] >= kActions)
+        throw std::invalid_argument("there is no such action");
+  }
+
+  const Board board_;
+  Batch batch_;
+  std::unique_ptr<Observer> observer_;
+  i64 observer_scale_ = 0;
+};
+
+}  // namespace
+
+void bind_game(nb::module_& m) {
+  nb::class_<GameTables>(m, "GameTables")
+      .def(nb::init<const nb::dict&>(), nb::arg("columns"))
+      .def("judge", &judged, nb::arg("is_fast"), nb::arg("copies"));
+  nb::class_<PyGame>(m, "Game")
+      .def(nb::init<const GameTables&, const nb::dict&>(), nb::arg("tables"), nb::arg("switches"),
+           nb::keep_alive<1, 2>())
+      .def_prop_ro("moves", &PyGame::moves)
+      .def_prop_ro("all_slow_ps", &PyGame::all_slow)
+      .def_prop_ro("cursor", &PyGame::cursor)
+      .def("cursors", &PyGame::cursors)
+      .def("reset", &PyGame::reset, nb::arg("games"), nb::arg("threads"))
+      .def("step", &PyGame::step, nb::arg("actions"))
+      .def("step_towards", &PyGame::step_towards, nb::arg("preferences"))
+      .def("masks", &PyGame::masks)
+      .def("observe", &PyGame::observe, nb::arg("arrays"), nb::arg("scale_ps"))
+      .def("replay", &PyGame::replay, nb::arg("actions"))
+      .def("undo", &PyGame::undo)
+      .def("placement", &PyGame::placement, nb::arg("game"))
+      .def("judged", &PyGame::judged)
+      .def("backups", &PyGame::backups)
+      .def("play", &PyGame::play, nb::arg("preferences"), nb::arg("threads"));
+}
+
+}  // namespace loadmaster

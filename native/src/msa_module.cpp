@@ -1,0 +1,151 @@
+// XLA-style memory space assignment for Python.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+
+#include "game/msa.hpp"
+#include "game_tables.hpp"
+#include "parallel.hpp"
+
+namespace loadmaster {
+
+using namespace game;
+
+namespace {
+
+// What it is given must fit the model: the core trusts it.
+MsaOptions read_options(const GameModel& model, const nb::dict& o) {
+  MsaOptions options;
+  options.ratios = {nb::cast<double>(o["min_ratio"]), nb::cast<double>(o["preferred_ratio"]),
+                    nb::cast<double>(o["max_ratio"]), nb::cast<double>(o["loop_factor"])};
+  options.capacity_copy = nb::cast<double>(o["capacity_copy"]);
+  options.most_in = nb::cast<i32>(o["most_in"]);
+  options.most_out = nb::cast<i32>(o["most_out"]);
+  options.retries = nb::cast<i32>(o["retries"]);
+  options.repacks = nb::cast<i32>(o["repacks"]);
+  options.inefficient_ratio = nb::cast<double>(o["inefficient_ratio"]);
+  options.cross_program = nb::cast<i32>(o["cross_program"]);
+  options.early = column<i32>(o, "early");
+  options.async_factor = nb::cast<double>(o["async_factor"]);
+  options.slices = nb::cast<i32>(o["slices"]);
+  options.slice_need = nb::cast<double>(o["slice_need"]);
+  options.slice_work = column<i64>(o, "slice_work");
+  options.strict_order = nb::cast<bool>(o["strict_order"]);
+  options.elapsed = column<i64>(o, "elapsed");
+  options.supply = column<i64>(o, "supply");
+  options.site_bytes = column<i64>(o, "site_bytes");
+  const auto has = [](const std::vector<i64>& values, i64 count) {
+    if (static_cast<i64>(values.size()) != count) throw std::invalid_argument("a column has another length");
+  };
+  has(options.elapsed, model.steps());
+  has(options.supply, model.steps());
+  has(options.site_bytes, model.sites());
+  has(options.slice_work, static_cast<i64>(model.tensors()) * std::max(1, options.slices));
+  for (const i32 tensor : options.early)
+    if (tensor < 0 || tensor >= model.tensors()) throw std::invalid_argument("there is no such tensor");
+  return options;
+}
+
+// Keeps the tables alive (see the binding), which it reads.
+class MsaBatch {
+ public:
+  MsaBatch(const GameTables& tables, const nb::dict& options)
+      : tables_(tables.model(), read_options(tables.model(), options)),
+        picker_(tables_.options.elapsed, tables_.model.loop, tables_.depth, tables_.options.ratios,
+                tables_.options.capacity_copy) {}
+
+  // residencies [r, 4], copies [c, 6] (the last: slice or -1), is_fast [sites], counts of what happened
+  nb::tuple run(const std::optional<Array<i32>>& order) const {
+    if (order) check_orders(*order, 1);
+    const MsaResult found = Msa(tables_, picker_).run(order ? order->data() : nullptr);
+    std::vector<i64> residencies, copies, is_fast(found.is_fast.begin(), found.is_fast.end());
+    for (std::size_t i = 0; i < found.stays.size(); ++i) {
+      const MsaStay& s = found.stays[i];
+      residencies.insert(residencies.end(), {s.tensor, found.offsets[i], s.first, s.last});
+    }
+    for (std::size_t i = 0; i < found.copies.size(); ++i) {
+      const GameCopy& c = found.copies[i];
+      copies.insert(copies.end(), {c.tensor, c.in ? 1 : 0, c.issued, c.needed, c.work, found.slices[i]});
+    }
+    nb::dict info;
+    info["repacks"] = found.repacks;
+    info["uncommitted"] = found.uncommitted;
+    info["inefficient"] = found.inefficient;
+    return nb::make_tuple(owned(std::move(residencies), {found.stays.size(), 4}),
+                          owned(std::move(copies), {found.copies.size(), 6}), owned(std::move(is_fast)),
+                          info);
+  }
+
+  // [K] judged totals of orders [K, tensors]
+  Result run_many(const Array<i32>& orders, int threads) const {
+    const std::size_t count = orders.shape(0);
+    check_orders(orders, count);
+    std::vector<i64> total(count);
+    {
+      nb::gil_scoped_release release;
+      in_blocks(static_cast<i64>(count), 1, threads, [&] {
+        return [&, msa = Msa(tables_, picker_)](i64 begin, i64 end) mutable {
+          for (i64 i = begin; i < end; ++i) {
+            const MsaResult found = msa.run(orders.data() + i * tables_.model.tensors());
+            total[i] = judge(tables_.model, found.is_fast, found.copies).total;
+          }
+        };
+      });
+    }
+    return owned(std::move(total));
+  }
+
+  const std::vector<i32>& sorted() const { return tables_.sorted; }
+  const std::vector<double>& boundedness() const { return tables_.boundedness; }
+
+ private:
+  void check_orders(const Array<i32>& orders, std::size_t count) const {
+    const std::size_t tensors = static_cast<std::size_t>(tables_.model.tensors());
+    if (orders.size() != count * tensors) throw std::invalid_argument("one position per tensor");
+    std::vector<i8> seen(tensors);
+    for (std::size_t i = 0; i < orders.size(); ++i) {
+      if (i % tensors == 0) std::fill(seen.begin(), seen.end(), 0);
+      const i32 at = orders.data()[i];
+      if (at < 0 || static_cast<std::size_t>(at) >= tensors || seen[at]++)
+        throw std::invalid_argument("an order must be a permutation");
+    }
+  }
+
+  const MsaTables tables_;
+  const IntervalPicker picker_;
+};
+
+// Starts of a copy in the order of trial, for tests.
+std::vector<i32> copy_starts(const std::vector<i64>& elapsed, const std::vector<i32>& loop,
+                             const std::vector<i32>& depth, const std::vector<double>& ratios,
+                             double capacity_copy, i32 range, i32 use, double copy) {
+  const IntervalPicker picker(elapsed, loop, depth, {ratios[0], ratios[1], ratios[2], ratios[3]},
+                              capacity_copy);
+  IntervalPicker::Starts starts(picker, range, use, copy, 0.0);
+  std::vector<i32> found;
+  for (i32 start = 0; starts.next(start);) found.push_back(start);
+  return found;
+}
+
+}  // namespace
+
+void bind_msa(nb::module_& m) {
+  nb::class_<MsaBatch>(m, "Msa")
+      .def(nb::init<const GameTables&, const nb::dict&>(), nb::arg("tables"), nb::arg("options"),
+           nb::keep_alive<1, 2>())
+      .def("run", &MsaBatch::run, nb::arg("order") = nb::none())
+      .def("run_many", &MsaBatch::run_many, nb::arg("orders"), nb::arg("threads"))
+      .def_prop_ro("sorted", &MsaBatch::sorted)
+      .def_prop_ro("boundedness", &MsaBatch::boundedness);
+  nb::class_<CopyResource>(m, "CopyResource")
+      .def(nb::init<std::vector<i64>>(), nb::arg("slots"))
+      .def("fits", &CopyResource::fits, nb::arg("start"), nb::arg("end"), nb::arg("need"))
+      .def("add", &CopyResource::add, nb::arg("start"), nb::arg("end"), nb::arg("need"))
+      .def("remove", &CopyResource::remove, nb::arg("start"), nb::arg("end"), nb::arg("need"))
+      .def("left", &CopyResource::left);
+  m.def("copy_starts", &copy_starts, nb::arg("elapsed"), nb::arg("loop"), nb::arg("depth"), nb::arg("ratios"),
+        nb::arg("capacity_copy"), nb::arg("range"), nb::arg("use"), nb::arg("copy"));
+}
+
+}  // namespace loadmaster

@@ -1,0 +1,1 @@
+"""`MallocGame`: for each use of a tensor, in program order: Copy, NoCopy or Drop."""

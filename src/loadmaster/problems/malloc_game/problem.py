@@ -1,0 +1,185 @@
+"""`MallocGame`: one fast memory over one slow one; what is where, when and at which address.
+
+A decision is either N preferred moves, int8[N] (Copy, NoCopy, Drop for each use of a tensor; the
+game plays each if it is legal, else NoCopy, Copy or Drop), or the rows int64[m, 7] of any plan
+(`placement.encode`). Its value is the simulated time, stalls for copies included.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmaster import _core
+from loadmaster.errors import BadMachine, BadPlan
+from loadmaster.host import cores
+from loadmaster.machine.machine import Machine
+from loadmaster.machine.presets import read_machine
+from loadmaster.plan.check import Violation, check
+from loadmaster.plan.plan import BEFORE, Plan
+from loadmaster.problems.malloc_game.bounds import quick_bound
+from loadmaster.problems.malloc_game.games import Games
+from loadmaster.problems.malloc_game.model import GameModel, game_model
+from loadmaster.problems.malloc_game.moves import DROP
+from loadmaster.problems.malloc_game.placement import OPEN, decode, encode, moves_of
+from loadmaster.problems.malloc_game.switches import switches_of
+from loadmaster.problems.problem import Bound, Decision, Scores
+from loadmaster.problems.recorded import recorded_bound
+from loadmaster.program.program import Program
+from loadmaster.program.storage import load
+from loadmaster.simulate.simulator import simulator
+from loadmaster.units import show_bytes
+
+Int8 = npt.NDArray[np.int8]
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Played:
+    """B finished games."""
+
+    actions: Int8
+    """[B, N] the moves as they were played."""
+    total: Int64
+    """[B] judged time in picoseconds."""
+    stall: Int64
+    """[B] of it, waiting for copies."""
+    backups: Int32
+    """[B] dead ends."""
+
+
+class MallocGame:
+    """`fast` names the fast memory (by default the device's first); `profile` and switches: see
+    `Switches`. Times are those of one run of the program, and nothing is in fast memory before it."""
+
+    kind = "malloc-game"
+    unit = "ps"
+
+    def __init__(self, program: Program, machine: Machine, *, fast: str | None = None,
+                 profile: str = "loadmaster", **switches: Any) -> None:  # fmt: skip
+        self.program, self.machine, self.fast = program, machine, fast
+        self.model: GameModel = game_model(program, machine, fast)
+        self._switches = switches_of(profile, switches)
+        self.tables = _core.GameTables(self.model.columns())
+        self._core = _core.Game(self.tables, self._switches.values())
+        known = recorded_bound(program, machine, self.kind) if fast is None else None
+        self._bound = known or quick_bound(program, machine, self.model)
+        self.all_slow_ps = self.model.all_slow_ps
+        """T0"""
+        self._check_slow()
+
+    @property
+    def moves(self) -> int:
+        """N"""
+        return self.model.sites
+
+    @property
+    def scale_ps(self) -> int:
+        """Z: what an optimum that reaches the bound saves; at least 1."""
+        return max(1, self.all_slow_ps - self._bound.value)
+
+    def switches(self) -> dict[str, Any]:
+        fast = {} if self.fast is None else {"fast": self.fast}
+        return {**self._switches.values(), **fast}
+
+    def all_slow(self) -> Int8:
+        """The moves that decide nothing."""
+        return np.full(self.moves, DROP, dtype=np.int8)
+
+    def games(self, count: int, threads: int | None = None) -> Games:
+        """A batch of games to be played move by move."""
+        return Games(self, count, threads)
+
+    def play(self, preferences: npt.NDArray[Any], threads: int | None = None) -> Played:
+        """Complete games that prefer the moves [B, N]."""
+        wanted = np.ascontiguousarray(preferences, dtype=np.int8)
+        if wanted.ndim != 2 or wanted.shape[1] != self.moves:
+            raise ValueError(f"moves must be [B, {self.moves}], not {list(wanted.shape)}")
+        return Played(*self._core.play(wanted, threads or cores()))
+
+    def score(self, decisions: Decision, first: int = 0) -> Scores:
+        """Judged times of preferred moves [B, N], and the shares (T0 - T)/Z of what can be saved."""
+        total = self.play(decisions).total
+        return Scores(total, (self.all_slow_ps - total) / self.scale_ps)
+
+    def evaluate(self, decision: Decision) -> int | None:
+        if _is_moves(decision):
+            return int(self.play(np.asarray(decision)[None]).total[0])
+        try:
+            plan = decode(decision)
+            if self._foreign(plan):
+                return None
+            return int(simulator(self.program, self.machine).run(plan).total_ps)
+        except BadPlan:
+            return None
+
+    def admits(self, decision: Decision) -> bool:
+        return not self.violations(self.plan(decision))
+
+    def plan(self, decision: Decision) -> Plan:
+        if not _is_moves(decision):
+            return decode(decision)
+        games = self.games(1, threads=1)
+        games.replay(self.play(np.asarray(decision)[None]).actions)
+        return games.plan(0)
+
+    def decision(self, plan: Plan) -> Decision:
+        return encode(plan)
+
+    def moves_of(self, plan: Plan) -> Int8:
+        """[N] the moves that come nearest to a plan; played, they may end elsewhere."""
+        return moves_of(self.model, plan)
+
+    def violations(self, plan: Plan) -> list[Violation]:
+        return check(self.program, self.machine, plan) + self._foreign(plan)
+
+    def _foreign(self, plan: Plan) -> list[Violation]:
+        """What the checker allows and the game does not: its bounds do not hold there."""
+        own = (self.model.fast, self.model.slow)
+        found = [Violation("game", f"the game leaves '{name}' open: leave it out")
+                 for name in OPEN if getattr(plan, name) is not None]  # fmt: skip
+        for row, stay in enumerate(plan.residency_rows):
+            if stay.memory not in own:
+                found.append(Violation("game", f"residency {row} is in memory {stay.memory}, and the game "
+                                       f"has the memories {own}", stay.tensor, None, row))  # fmt: skip
+            elif stay.first == BEFORE and stay.memory == self.model.fast:
+                found.append(Violation("game", f"residency {row} is in fast memory before the program "
+                                       "runs: copy it there", stay.tensor, None, row))  # fmt: skip
+        for row, copy in enumerate(plan.copy_rows):
+            if copy.source not in own or copy.target not in own:
+                found.append(Violation("game", f"copy {row} leaves the memories {own} of the game",
+                                       copy.tensor, None, row))  # fmt: skip
+        return found
+
+    def bound(self) -> Bound:
+        return self._bound
+
+    def _check_slow(self) -> None:
+        """The plan that decides nothing is always there to fall back on, or there is no game."""
+        memory = self.machine.memories[self.model.slow]
+        needed = int(simulator(self.program, self.machine).run(Plan()).memory_peak[self.model.slow])
+        if needed > memory.capacity:
+            raise BadMachine(
+                f"memory '{memory.name}' of machine '{self.machine.name}' must hold all of "
+                f"'{self.program.name}' and has {show_bytes(memory.capacity)}",
+                object=memory.name, number=needed,
+                remedy=f"raise its capacity to {needed:,} bytes")  # fmt: skip
+
+    def save(self, folder: Path) -> None:
+        (folder / "problem.json").write_text(json.dumps(self.switches()), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> MallocGame:
+        """What `save` wrote."""
+        about = json.loads((folder / "problem.json").read_text(encoding="utf-8"))
+        return cls(load(folder / "program.npz"), read_machine(folder / "machine.toml"), **about)
+
+
+def _is_moves(decision: Decision) -> bool:
+    return np.asarray(decision).ndim == 1
