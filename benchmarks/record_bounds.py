@@ -1,8 +1,9 @@
-"""Prove bounds of Mapping problems and keep them: `python benchmarks/record_bounds.py`.
+"""Prove bounds and keep them: `python benchmarks/record_bounds.py [--suite malloc]`.
 
-With MODEL MACHINE pairs it does those, else the nine cells of the EGRL comparison. Writes
-`src/loadmaster/problems/recorded_bounds.json`, from which `Mapping.bound` reads. A better bound
-on record stays; cells proven optimal are left alone unless `--again` is given.
+With MODEL MACHINE pairs it does those, else all cells of the suite: the nine of the EGRL
+comparison, or the MallocGames of `loadmaster bench malloc`. Writes
+`src/loadmaster/problems/recorded_bounds.json`, from which `bound()` of these problems reads. A
+better bound on record stays; cells proven optimal are left alone unless `--again` is given.
 """
 
 from __future__ import annotations
@@ -12,19 +13,27 @@ import json
 from pathlib import Path
 from typing import Any
 
+from loadmaster.bench.malloc_cells import GAMES, GameCell
+from loadmaster.errors import LoadmasterError
 from loadmaster.files import replacing
 from loadmaster.host import command_line
 from loadmaster.machine import load_machine
+from loadmaster.problems.malloc_game.problem import MallocGame
 from loadmaster.problems.mapping import Mapping
 from loadmaster.problems.problem import Bound
 from loadmaster.problems.recorded import bound_key
 from loadmaster.program.models import load_model
+from loadmaster.solvers.exact.game_bound import game_bound
+from loadmaster.solvers.exact.game_cp_sat import CpSat
 from loadmaster.solvers.exact.mapping import Exact
+from loadmaster.solvers.registry import make_solver
 from loadmaster.solvers.solver import Budget, Meter
 
 FILE = Path(__file__).parents[1] / "src" / "loadmaster" / "problems" / "recorded_bounds.json"
 CELLS = [(model, machine) for machine in ("nnp-i", "nnp-i-half", "nnp-i-12")
          for model in ("resnet50", "resnet101", "bert")]  # fmt: skip
+PLANS = ("all-slow", "greedy-order", "msa", "production")
+"""Solvers of the MallocGame that make one plan: no bound is above it."""
 Row = dict[str, Any]
 
 
@@ -33,28 +42,40 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("cells", nargs="*", metavar="MODEL MACHINE")
+    parser.add_argument("--suite", choices=("mapping", "malloc"), default="mapping")
     parser.add_argument("--seconds", type=float, default=300.0, help="for each cell")
     parser.add_argument("--again", action="store_true", help="proven cells too")
     given = parser.parse_args()
     if len(given.cells) % 2:
         parser.error("give pairs: MODEL MACHINE")
-    cells = list(zip(given.cells[::2], given.cells[1::2], strict=True)) or CELLS
-    for model, machine in cells:
-        problem = Mapping(load_model(model), load_machine(machine))
-        key = bound_key(problem.program, problem.machine)
+    cells = list(zip(given.cells[::2], given.cells[1::2], strict=True))
+    suite = ["--suite malloc"] if given.suite == "malloc" else []
+    for model, machine in cells or _cells(given.suite):
+        problem = _problem(given.suite, model, machine)
+        key = bound_key(problem.program, problem.machine, problem.kind)
         known = _table().get(key)
         if known is not None and known["proven"] and not given.again:
             print(f"{model} on {machine}: proven already, {known['bound']:,} ps")
             continue
-        command = ["python", "benchmarks/record_bounds.py", *command_line([model, machine])]
-        row = {
-            **prove(problem, given.seconds),
-            "command": " ".join([*command, f"--seconds {given.seconds:g}"]),
-        }
+        command = ["python", "benchmarks/record_bounds.py", *suite, *command_line([model, machine])]
+        proof = prove(problem, given.seconds) if isinstance(problem, Mapping) else prove_game(problem, given.seconds)  # fmt: skip
+        row = {**proof, "command": " ".join([*command, f"--seconds {given.seconds:g}"])}
         row = row if known is None else better(known, row)
         _write({**_table(), key: row})
         print(f"{model} on {machine}: bound {row['bound']:,} ps, best {row['best']:,} ps, "
               f"{'proven' if row['proven'] else 'open'}, {row['seconds']:.1f} s", flush=True)  # fmt: skip
+
+
+def _cells(suite: str) -> list[tuple[str, str]]:
+    if suite == "mapping":
+        return CELLS
+    return [(cell.model, cell.machine) for cell in GAMES.values() if not cell.problem]
+
+
+def _problem(suite: str, model: str, machine: str) -> Mapping | MallocGame:
+    if suite == "mapping":
+        return Mapping(load_model(model), load_machine(machine))
+    return GameCell("", model, machine).load()
 
 
 def prove(problem: Mapping, seconds: float) -> Row:
@@ -66,14 +87,36 @@ def prove(problem: Mapping, seconds: float) -> Row:
         raise SystemExit(
             f"no map of {problem.program.name} on {problem.machine.name} could be packed"
         )
+    return _row(problem, solution.bound, solution.value, solution.seconds)
+
+
+def prove_game(problem: MallocGame, seconds: float) -> Row:
+    """The same for a game: the linear bound, then that of whole tensors; CP-SAT if it is small."""
+    meter = Meter(problem, Budget(seconds=seconds))
+    meter.bound = Bound(0, "none")
+    for name in PLANS:
+        try:
+            make_solver("malloc-game", name).run(meter, 0, None)
+        except LoadmasterError:  # no production placement is known
+            continue
+    small = problem.moves <= CpSat().most_moves
+    bound = game_bound(problem, seconds / 2 if small else seconds, whole=True)
+    meter.raise_bound(bound.value, bound.method)
+    if small:
+        CpSat().run(meter, 0, None)
+    assert meter.best_value is not None  # all-slow is a plan
+    return _row(problem, meter.bound, meter.best_value, meter.seconds)
+
+
+def _row(problem: Mapping | MallocGame, bound: Bound, best: int, seconds: float) -> Row:
     return {
         "program": problem.program.name,
         "machine": problem.machine.name,
-        "bound": solution.bound.value,
-        "best": solution.value,
-        "proven": solution.value <= solution.bound.value,
-        "method": solution.bound.method,
-        "seconds": round(solution.seconds, 1),
+        "bound": bound.value,
+        "best": best,
+        "proven": best <= bound.value,
+        "method": bound.method,
+        "seconds": round(seconds, 1),
     }
 
 
@@ -84,7 +127,7 @@ def better(old: Row, new: Row) -> Row:
     row["proven"] = row["best"] <= row["bound"]
     if row["bound"] > row["best"]:
         raise SystemExit(f"bound {row['bound']} of {row['program']} on {row['machine']} is above the time "
-                         f"{row['best']} of a map: one of the two is wrong")  # fmt: skip
+                         f"{row['best']} of a plan: one of the two is wrong")  # fmt: skip
     return row
 
 

@@ -10,9 +10,13 @@ import pytest
 import toy
 from generate_mapping import layers, random_mapping, three_memories
 from loadmaster.errors import MissingPackage
+from loadmaster.machine import load_machine
 from loadmaster.problems.allocation import Allocation
 from loadmaster.problems.buffers_csv import parse_buffers
+from loadmaster.problems.malloc_game.problem import MallocGame
 from loadmaster.problems.mapping import Mapping
+from loadmaster.program.models import load_model
+from loadmaster.program.zoo.synthetic import synthetic
 from loadmaster.solvers.registry import make_solver, solver_names
 from loadmaster.solvers.search.mapping import RandomMaps
 from loadmaster.solvers.solver import Budget, Meter, Solution, State, solve
@@ -106,6 +110,24 @@ def test_mapping_solvers_conform(name: str, kind: str) -> None:
         conforms(lambda: make_solver("mapping", name, options), problem,
                  evaluations=(1, 2, 40) if slow else (1, 2, 70, 260),
                  seeds=(0,) if slow else (0, 3))  # fmt: skip
+    except MissingPackage as missing:
+        pytest.skip(missing.message)
+
+
+def _game(name: str) -> MallocGame:
+    """Small enough for exact solvers; a production placement is known of real programs alone."""
+    if name == "production":
+        return MallocGame(load_model("alexnet-inf"), load_machine("tpu-v4i-16m"))
+    number = 1 if name in ("exhaustive", "cp-sat") else 24
+    return MallocGame(synthetic(number), load_machine("tpu-v4i:cmem=1MiB"))
+
+
+@pytest.mark.parametrize("name", solver_names("malloc-game"))
+def test_game_solvers_conform(name: str) -> None:
+    try:
+        slow = name in COMPLETE or name == "exhaustive"
+        conforms(lambda: make_solver("malloc-game", name), _game(name),
+                 evaluations=(1, 2, 40) if slow else (1, 2, 70, 260), seeds=(0,) if slow else (0, 3))  # fmt: skip
     except MissingPackage as missing:
         pytest.skip(missing.message)
 

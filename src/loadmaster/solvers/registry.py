@@ -44,8 +44,27 @@ _MAKERS: dict[str, dict[str, str]] = {
         "annealing": "loadmaster.solvers.search.mapping:Annealing",
         "ageing-evolution": "loadmaster.solvers.search.mapping:AgeingEvolution",
     },
+    "malloc-game": {
+        "auto": "loadmaster.solvers.game:Auto",
+        "msa": "loadmaster.solvers.heuristic.msa:Msa",
+        "msa-order": "loadmaster.solvers.search.msa_order:MsaOrder",
+        "production": "loadmaster.solvers.game:Production",
+        "all-slow": "loadmaster.solvers.heuristic.game:AllSlow",
+        "greedy-order": "loadmaster.solvers.heuristic.game:GreedyOrder",
+        "greedy-density": "loadmaster.solvers.heuristic.game:GreedyDensity",
+        "es-moves": "loadmaster.solvers.search.game:EsMoves",
+        "anneal-moves": "loadmaster.solvers.search.game:AnnealMoves",
+        "random-best": "loadmaster.solvers.search.game:RandomBest",
+        "cp-sat": "loadmaster.solvers.exact.game_cp_sat:CpSat",
+        "exhaustive": "loadmaster.solvers.exact.game_exhaustive:Exhaustive",
+        "rounded": "loadmaster.solvers.exact.game_rounded:Rounded",
+    },
 }
 """Problem kind -> name -> 'module:class'; modules are imported when used."""
+_SHORT = {
+    "malloc-game": {"greedy-moves": "greedy-order", "es": "es-moves", "anneal": "anneal-moves"}
+}
+"""Problem kind -> shorter name -> name."""
 
 
 def solver_names(kind: str) -> list[str]:
@@ -58,9 +77,17 @@ def kinds() -> list[str]:
     return list(_MAKERS)
 
 
+def kinds_with(name: str) -> list[str]:
+    """The kinds of problems that a solver of this name can solve."""
+    return [
+        kind for kind, known in _MAKERS.items() if name in known or name in _SHORT.get(kind, {})
+    ]
+
+
 def make_solver(kind: str, name: str, options: Mapping[str, Any] | None = None) -> Solver:
     """A solver by name; `options` are keyword arguments of its class."""
     known = _MAKERS.get(kind, {})
+    name = _SHORT.get(kind, {}).get(name, name)
     if name not in known:
         raise UnknownSolver(
             f"there is no solver '{name}' for {kind}{nearest(name, tuple(known))}",

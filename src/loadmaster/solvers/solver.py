@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -164,6 +164,15 @@ class Meter:
             self.evaluations = start + row + 1  # so that an improvement is told at its own number
             self._take(batch[row], value)
         return scores
+
+    def take_many(self, values: npt.NDArray[np.int64], decision: Callable[[int], Decision]) -> None:
+        """Count decisions that a solver has timed in bulk by the problem's own rules; `decision(row)`
+        makes one. What would be the best is evaluated like any other."""
+        for row, value in enumerate(values[: self.evaluations_left].tolist()):
+            if self.best_value is None or value < self.best_value:
+                self.evaluate(decision(row))
+            else:
+                self.evaluations += 1
 
     def _take(self, decision: Decision, value: int) -> None:
         if value >= 0 and self._recall is not None:

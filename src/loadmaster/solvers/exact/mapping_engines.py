@@ -43,19 +43,27 @@ Engine = Callable[[Linear, int, float, int, Heard], Answer]
 
 def relaxed(linear: Linear, seconds: float) -> int:
     """The bound of the linear relaxation, true whatever the rounding errors of the engine."""
+    return relaxation(linear, seconds)[0]
+
+
+def relaxation(linear: Linear, seconds: float, engine: str = "GLOP") -> tuple[int, Float64 | None]:
+    """That bound, and values of the variables that reach it, if the engine came so far."""
     if not len(linear.cost):
-        return linear.constant
+        return linear.constant, np.zeros(0)
     mathopt = require("ortools.math_opt.python.mathopt", "exact")
     limit, unit = datetime.timedelta(seconds=max(0.01, seconds)), _unit(linear)
     result = mathopt.solve(
-        _model(mathopt, linear, None), mathopt.SolverType.GLOP,
+        _model(mathopt, linear, None), mathopt.SolverType[engine],
         params=mathopt.SolveParameters(time_limit=limit),
     )  # fmt: skip
     multipliers = np.zeros(len(linear.row_lower))
     if result.solutions and result.solutions[0].dual_solution is not None:
         for row, value in result.solutions[0].dual_solution.dual_values.items():
             multipliers[row.id] = value * unit
-    return lagrangian(linear, multipliers)
+    values = None
+    if result.termination.reason == mathopt.TerminationReason.OPTIMAL:
+        values = _values(linear, result)
+    return lagrangian(linear, multipliers), values
 
 
 def lagrangian(linear: Linear, multipliers: Float64) -> int:
@@ -88,11 +96,7 @@ def highs(linear: Linear, cutoff: int, seconds: float, threads: int, heard: Hear
     reasons, reason = mathopt.TerminationReason, result.termination.reason
     if reason in (reasons.INFEASIBLE, reasons.INFEASIBLE_OR_UNBOUNDED):  # nothing is unbounded
         return Answer(cutoff, closed=True)
-    values = None
-    if result.solutions:
-        values = np.zeros(len(linear.cost))
-        for variable, value in result.variable_values().items():
-            values[variable.id] = value
+    values = _values(linear, result) if result.solutions else None
     unit = _unit(linear)
     bound = result.termination.objective_bounds.dual_bound * unit  # without the constant
     if not math.isfinite(bound):
@@ -100,6 +104,13 @@ def highs(linear: Linear, cutoff: int, seconds: float, threads: int, heard: Hear
     doubt = math.ceil(TRUST * abs(bound) + 1e-5 * unit)
     known = linear.constant + max(0, math.floor(bound) - doubt)
     return Answer(min(known, cutoff), values, 2 * doubt + 1, reason == reasons.OPTIMAL)
+
+
+def _values(linear: Linear, result: Any) -> Float64:
+    values = np.zeros(len(linear.cost))
+    for variable, value in result.variable_values().items():
+        values[variable.id] = value
+    return values
 
 
 def _unit(linear: Linear) -> int:
@@ -143,9 +154,8 @@ def _model(mathopt: Any, linear: Linear, cutoff: int | None) -> Any:
     return mathopt.Model.from_model_proto(proto)
 
 
-def cp_sat(linear: Linear, cutoff: int, seconds: float, threads: int, heard: Heard) -> Answer:
-    """CP-SAT, in whole numbers throughout; what it finds on its way is heard."""
-    cp_model = require("ortools.sat.python.cp_model", "exact")
+def cp_program(cp_model: Any, linear: Linear) -> tuple[Any, list[Any], Any]:
+    """(CP-SAT model without an objective, variables, the objective less its constant)"""
     model = cp_model.CpModel()
     variables = [model.new_int_var(0, most, "") for most in linear.upper.tolist()]
     row_of = zip(linear.row_start[:-1].tolist(), linear.row_start[1:].tolist(),
@@ -154,7 +164,13 @@ def cp_sat(linear: Linear, cutoff: int, seconds: float, threads: int, heard: Hea
         terms = [variables[v] for v in linear.variable[begin:end].tolist()]
         weighted = cp_model.LinearExpr.weighted_sum(terms, linear.coefficient[begin:end].tolist())
         model.add_linear_constraint(weighted, lower, upper)
-    objective = cp_model.LinearExpr.weighted_sum(variables, linear.cost.tolist())
+    return model, variables, cp_model.LinearExpr.weighted_sum(variables, linear.cost.tolist())
+
+
+def cp_sat(linear: Linear, cutoff: int, seconds: float, threads: int, heard: Heard) -> Answer:
+    """CP-SAT, in whole numbers throughout; what it finds on its way is heard."""
+    cp_model = require("ortools.sat.python.cp_model", "exact")
+    model, variables, objective = cp_program(cp_model, linear)
     model.add(objective <= cutoff - 1 - linear.constant)
     model.minimize(objective)
     solver = cp_model.CpSolver()

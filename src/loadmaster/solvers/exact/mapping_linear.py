@@ -59,7 +59,9 @@ class Linear:
 
 
 @dataclass
-class _Draft:
+class Draft:
+    """A `Linear` in the making."""
+
     cost: list[int] = field(default_factory=list)
     upper: list[int] = field(default_factory=list)
     whole: list[bool] = field(default_factory=list)
@@ -87,6 +89,22 @@ class _Draft:
         self.row_lower.append(lower)
         self.row_upper.append(upper)
 
+    def linear(self, fixed: Int64, groups: Iterable[Group]) -> Linear:
+        """What was drawn up so far."""
+        return Linear(
+            cost=np.array(self.cost, dtype=np.int64),
+            upper=np.array(self.upper, dtype=np.int64),
+            whole=np.array(self.whole, dtype=np.bool_),
+            constant=self.constant,
+            row_start=np.array(self.row_start, dtype=np.int64),
+            variable=np.array(self.variable, dtype=np.int64),
+            coefficient=np.array(self.coefficient, dtype=np.int64),
+            row_lower=np.array(self.row_lower, dtype=np.int64),
+            row_upper=np.array(self.row_upper, dtype=np.int64),
+            fixed=fixed,
+            groups=tuple(groups),
+        )
+
 
 @dataclass
 class _Node:
@@ -101,7 +119,7 @@ class _Node:
 def mapping_linear(model: MappingModel, case: Case) -> Linear:
     """The program whose optimum is the best map of a case."""
     alone = np.zeros((model.entries, model.memories), dtype=np.int64)
-    draft, tables, lines = _Draft(), [], []
+    draft, tables, lines = Draft(), [], []
     for node in range(model.nodes):
         entries = model.access_entry[model.accesses(node)].tolist()
         if math.prod(len(case.allowed[e]) for e in entries) > MOST_WAYS:
@@ -118,23 +136,11 @@ def mapping_linear(model: MappingModel, case: Case) -> Linear:
     for node in lines:
         _lines(draft, at, model, case, node)
     _capacities(draft, at, model, case, groups)
-    return Linear(
-        cost=np.array(draft.cost, dtype=np.int64),
-        upper=np.array(draft.upper, dtype=np.int64),
-        whole=np.array(draft.whole, dtype=np.bool_),
-        constant=draft.constant,
-        row_start=np.array(draft.row_start, dtype=np.int64),
-        variable=np.array(draft.variable, dtype=np.int64),
-        coefficient=np.array(draft.coefficient, dtype=np.int64),
-        row_lower=np.array(draft.row_lower, dtype=np.int64),
-        row_upper=np.array(draft.row_upper, dtype=np.int64),
-        fixed=fixed,
-        groups=tuple(groups),
-    )
+    return draft.linear(fixed, groups)
 
 
 def _sum_or_table(
-    draft: _Draft, alone: Int64, model: MappingModel, case: Case, node: int, entries: list[int]
+    draft: Draft, alone: Int64, model: MappingModel, case: Case, node: int, entries: list[int]
 ) -> _Node | None:
     """Add the costs of a node that is the sum of its entries'; the table of any other."""
     shape = [len(case.allowed[e]) for e in entries]
@@ -159,7 +165,7 @@ def _sum_or_table(
 
 
 def _groups(
-    draft: _Draft, alone: Int64, model: MappingModel, case: Case, bound_up: set[int]
+    draft: Draft, alone: Int64, model: MappingModel, case: Case, bound_up: set[int]
 ) -> tuple[Int64, list[Group]]:
     fixed = np.full(model.entries, -1, dtype=np.int64)
     alike: dict[object, list[int]] = {}
@@ -182,7 +188,7 @@ def _groups(
     return fixed, groups
 
 
-def _table(draft: _Draft, at: dict[tuple[int, int], int], case: Case, table: _Node) -> None:
+def _table(draft: Draft, at: dict[tuple[int, int], int], case: Case, table: _Node) -> None:
     least = int(table.times.min())
     draft.constant += least
     way = np.array(draft.add((table.times - least).tolist(), 1, False))
@@ -193,7 +199,7 @@ def _table(draft: _Draft, at: dict[tuple[int, int], int], case: Case, table: _No
 
 
 def _lines(
-    draft: _Draft, at: dict[tuple[int, int], int], model: MappingModel, case: Case, node: int
+    draft: Draft, at: dict[tuple[int, int], int], model: MappingModel, case: Case, node: int
 ) -> None:
     """Time >= compute + share * memory and >= memory + share * compute, share being `overlap`."""
     here, last = model.accesses(node), model.memories - 1
@@ -223,7 +229,7 @@ def _lines(
 
 
 def _capacities(
-    draft: _Draft,
+    draft: Draft,
     at: dict[tuple[int, int], int],
     model: MappingModel,
     case: Case,
@@ -270,7 +276,7 @@ def _loads(
     return list(loads.items())
 
 
-def _limit(draft: _Draft, terms: Sequence[tuple[int, int]], most: int) -> None:
+def _limit(draft: Draft, terms: Sequence[tuple[int, int]], most: int) -> None:
     if sum(size * draft.upper[v] for v, size in terms) <= most:
         return
     held: dict[int, int] = {}
