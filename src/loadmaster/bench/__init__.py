@@ -19,6 +19,7 @@ SUITES = {
     "simulate": "loadmaster.bench.simulate",
     "allocation": "loadmaster.bench.allocation",
     "mapping": "loadmaster.bench.mapping",
+    "malloc": "loadmaster.bench.malloc",
 }
 
 

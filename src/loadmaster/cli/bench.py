@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def command(
-    suite: Annotated[str, typer.Argument(metavar="SUITE", help="simulate, allocation or mapping")],
+    suite: Annotated[
+        str, typer.Argument(metavar="SUITE", help="simulate, allocation, mapping or malloc")
+    ],
     quick: Annotated[bool, typer.Option("--quick", help="End within a minute.")] = False,
     case: Annotated[
         list[str] | None, typer.Option(metavar="CASE", help="Only these cases; * stands for any.")

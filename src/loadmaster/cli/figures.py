@@ -1,4 +1,4 @@
-"""`loadmaster figures`: pictures of mapping runs."""
+"""`loadmaster figures`: pictures of runs."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def command(
     ] = 60.0,
     overwrite: OverwriteOption = False,
 ) -> Answer:
-    """Learning curves, transitions between memories, an embedding of maps, contiguity and map strips,
-    for each model and machine among the runs.
+    """Of mapping runs: learning curves, transitions between memories, an embedding of maps, contiguity
+    and map strips, for each model and machine. Of games: the fast memory over time with its copies.
 
     Example: loadmaster figures runs --out figures
     """
@@ -52,17 +52,34 @@ def command(
     require("matplotlib", "figures")
     writer = _Writer(out, ("svg", "png") if format == "both" else (format,), overwrite)
     if runs:
-        from loadmaster.export.figures.cells import read_cells
-        from loadmaster.export.figures.pictures import pictures
-
-        for cell in read_cells(list(runs)):
-            prefix = f"{cell.problem.program.name}-{cell.problem.machine.name}"
-            for name, figure in pictures(cell):
-                writer.write(f"{prefix}-{name}", cell.name, figure)
+        _runs(writer, list(runs))
     if room is not None:
         _room(writer, *room, seconds)
     files = [row["file"] for row in writer.rows]
     return Answer(writer.rows, ["\n".join(f"wrote {file}" for file in files)])
+
+
+def _runs(writer: _Writer, paths: list[Path]) -> None:
+    """Games one by one; runs of one mapping problem together."""
+    from loadmaster.export.figures.cells import find_runs, read_cells
+    from loadmaster.export.figures.game import game_pictures
+    from loadmaster.export.figures.pictures import pictures
+    from loadmaster.problems.malloc_game.problem import MallocGame
+    from loadmaster.problems.registry import load_problem
+
+    mappings = []
+    for path in find_runs(paths):
+        problem = load_problem(path)
+        if not isinstance(problem, MallocGame):
+            mappings.append(path)
+            continue
+        prefix = f"{problem.program.name}-{problem.machine.name}"
+        for name, figure in game_pictures(path, problem):
+            writer.write(f"{prefix}-{name}", prefix, figure)
+    for cell in read_cells(mappings):
+        prefix = f"{cell.problem.program.name}-{cell.problem.machine.name}"
+        for name, figure in pictures(cell):
+            writer.write(f"{prefix}-{name}", cell.name, figure)
 
 
 def _room(writer: _Writer, model: str, machine: str, seconds: float) -> None:

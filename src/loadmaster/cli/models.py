@@ -45,13 +45,12 @@ def _details(name: str) -> Answer:
         load_workload(name)  # raises with the nearest name
     program = Model(name).load()
     model, total = MODELS[name.partition(":")[0]], needs(program)
-    source = "built at layer level" if model.traced is None else "traced with JAX"
     row: dict[str, Any] = {
         "name": name,
         "task": model.task,
         "machine": model.machine,
         "summary": model.summary,
-        "source": source,
+        "source": model.source,
         "ops": total.ops,
         "tensors": total.tensors,
         "weights_bytes": total.bytes_of["weight"],
@@ -63,7 +62,7 @@ def _details(name: str) -> Answer:
         ("what it is", model.summary),
         ("task", model.task),
         ("machine", model.machine),
-        ("source", source),
+        ("source", model.source),
         ("ops", f"{total.ops:,}"),
         ("tensors", f"{total.tensors:,}"),
         ("weights", show_bytes(total.bytes_of["weight"])),

@@ -1,9 +1,9 @@
-"""`loadmaster plan`: decide which memory every tensor of a model lives in."""
+"""`loadmaster plan`: decide where every tensor of a model lives, and when it moves."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,7 +11,13 @@ from loadmaster.cli.answer import Answer, Usage
 from loadmaster.cli.files import OverwriteOption, check_free
 from loadmaster.cli.model import MachineOption, Model, takes_model
 
+if TYPE_CHECKING:
+    from loadmaster.cli.planning import Wanted
+    from loadmaster.machine import Machine
+    from loadmaster.problems.problem import Problem
+
 Value = int | float | bool | str
+PLANNED = ("mapping", "malloc-game")
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="An option of the solver, such as population=40."),
@@ -23,14 +29,24 @@ def command(
     model: Model,
     machine: MachineOption = None,
     solver: Annotated[
-        str | None, typer.Option(help="egrl, exact, …: see 'loadmaster solvers'. By default auto.")
+        str | None,
+        typer.Option(help="egrl, exact, msa, …: see 'loadmaster solvers'. By default auto."),
+    ] = None,
+    problem: Annotated[
+        str | None,
+        typer.Option(
+            help="mapping: a memory per tensor for life; malloc-game: copies in and out, "
+            "use by use. By default what the solver solves, else what suits the machine."
+        ),
     ] = None,
     budget: Annotated[
-        int | None, typer.Option(min=1, help="Most maps to evaluate. [default: 4000]")
+        int | None, typer.Option(min=1, help="Most plans to evaluate. [default: 4000]")
     ] = None,
     time_limit: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Stop after this long. [auto, exact: 60s; else none]"),
+        typer.Option(
+            metavar="TIME", help="Stop after this long. [auto and exact solvers: 60s; else none]"
+        ),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="The same seed gives the same plan. [default: 0]")
@@ -71,16 +87,17 @@ def command(
     ] = 30.0,
     overwrite: OverwriteOption = False,
 ) -> Answer:
-    """Find a memory for every weight and activation; every plan is checked before it is shown.
+    """Find where every tensor lives and when it moves; every plan is checked before it is shown.
 
-    The table has the solver beside the compiler's plan, greedy by density, and the proven optimum
-    or bound. White-box solvers read the model and the machine; black-box ones see only how long
-    the maps take that they try, as on real hardware.
+    The table has the solver beside known methods' plans, and the proven optimum or bound.
+    Solvers of the mapping problem: white-box ones read the model and the machine; black-box ones
+    see only how long the maps take that they try, as on real hardware.
 
     Example: loadmaster plan resnet50 --machine nnp-i --solver egrl --budget 4000
+
+    Example: loadmaster plan bert-base --machine tpu-v4i --solver msa
     """
-    from loadmaster.cli.plan_mapping import Wanted, measured_problem, plan_mapping, resumed_problem
-    from loadmaster.cli.plan_mapping import simulated_problem as simulated
+    from loadmaster.cli.planning import Wanted, resumed_problem
 
     if out is not None:
         check_free(out, overwrite)
@@ -88,21 +105,60 @@ def command(
     limit = _seconds(time_limit, "--time-limit")
     wanted = Wanted(solver, options, budget, limit, seed, None if no_run else run, resume, out, exact_seconds)  # fmt: skip
     if resume is not None:
-        if machine or capacity or evaluator or noise:
-            raise Usage("--resume takes machine, capacities, evaluator and noise from the run",
+        if machine or capacity or evaluator or noise or problem:
+            raise Usage("--resume takes machine, capacities, problem, evaluator and noise from the run",
                         object="--resume", remedy="leave them out")  # fmt: skip
-        return plan_mapping(resumed_problem(resume, model.load()), wanted, model.source)
+        return _planned(resumed_problem(resume, model.load()), wanted, model.source)
     from loadmaster.machine.presets import with_capacities
 
     chosen = with_capacities(model.machine(machine), tuple(capacity or ()))
+    kind = _kind(problem, solver, chosen)
+    if kind == "malloc-game" and (evaluator or noise or init):
+        raise Usage("--evaluator, --noise and --init are for the mapping problem", object="--problem",
+                    number=kind, remedy="leave them out, or give --problem mapping")  # fmt: skip
     if evaluator is not None and noise:
         raise Usage("--noise is for simulated times and --evaluator measures", object="--noise",
                     remedy="give one of them")  # fmt: skip
+    if kind == "malloc-game":
+        from loadmaster.problems.malloc_game.problem import MallocGame
+
+        return _planned(MallocGame(model.load(), chosen), wanted, model.source)
+    from loadmaster.cli.plan_mapping import measured_problem, simulated_problem
+
     if evaluator is not None:
         longest = _seconds(timeout, "--timeout") or 60.0
-        problem = measured_problem(model.load(), chosen, evaluator, repeats, longest)
-        return plan_mapping(problem, wanted, model.source)
-    return plan_mapping(simulated(model.load(), chosen, noise, seed or 0), wanted, model.source)
+        measured = measured_problem(model.load(), chosen, evaluator, repeats, longest)
+        return _planned(measured, wanted, model.source)
+    return _planned(simulated_problem(model.load(), chosen, noise, seed or 0), wanted, model.source)
+
+
+def _planned(problem: Problem, wanted: Wanted, source: str) -> Answer:
+    from loadmaster.cli.plan_game import plan_game
+    from loadmaster.cli.plan_mapping import plan_mapping
+    from loadmaster.problems.malloc_game.problem import MallocGame
+    from loadmaster.problems.mapping import Mapping
+
+    if isinstance(problem, MallocGame):
+        return plan_game(problem, wanted, source)
+    if isinstance(problem, Mapping):
+        return plan_mapping(problem, wanted, source)
+    raise Usage(f"run '{wanted.resume}' is about {problem.kind}, which 'plan' does not solve",
+                object=str(wanted.resume), remedy="see 'loadmaster runs'")  # fmt: skip
+
+
+def _kind(problem: str | None, solver: str | None, machine: Machine) -> str:
+    """Which problem is meant: named, or the one that the solver solves, or by the machine."""
+    from loadmaster.solvers.registry import kinds_with
+
+    if problem is not None:
+        if problem not in PLANNED:
+            raise Usage(f"there is no problem '{problem}' to plan", object="--problem", number=problem,
+                        remedy=f"use {' or '.join(PLANNED)}")  # fmt: skip
+        return problem
+    solved = [kind for kind in PLANNED if solver is None or kind in kinds_with(solver)]
+    # Where copies only use idle bandwidth, moving tensors is what the machine was made for.
+    suits = "malloc-game" if machine.rules.copies == "idle" else "mapping"
+    return suits if suits in solved or not solved else solved[0]
 
 
 def parse_settings(texts: list[str]) -> dict[str, Value]:

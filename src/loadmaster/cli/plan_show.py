@@ -84,7 +84,7 @@ def shown(told: Told) -> Answer:
     run = solution.extra.get("run")
     kept = told.out or (None if run is None else Path(run) / "best.json")
     if told.plan is not None:
-        blocks.append(_ending(told, kept, run))
+        blocks.append(ending(problem.machine, told.source, kept, run))
     warnings = (*solution.extra.get("warnings", ()), *solution.extra.get("refused", ()))
     more = {"model": told.source, "machine": problem.machine.name, "nodes": problem.nodes,
             "tensors": int(problem.live.sum()), "run": run, "plan": None if kept is None else str(kept),
@@ -183,13 +183,12 @@ def _is_known(machine: Machine) -> bool:
         return False
 
 
-def _ending(told: Told, kept: Path | None, run: str | None) -> str:
+def ending(machine: Machine, source: str, kept: Path | None, run: str | None) -> str:
+    """Where the plan is, and what can be done with it."""
     if kept is None:
         return "checked: ok; no plan was written: give --out plan.json"
-    machine = told.problem.machine.name
-    if run is not None and not _is_known(told.problem.machine):
-        machine = f"{run}/machine.toml"
-    lines = [f"checked: ok, plan {kept}", f"see it:  loadmaster simulate {told.source} {kept} --machine {machine}"]  # fmt: skip
+    where = f"{run}/machine.toml" if run is not None and not _is_known(machine) else machine.name
+    lines = [f"checked: ok, plan {kept}", f"see it:  loadmaster simulate {source} {kept} --machine {where}"]  # fmt: skip
     if run is not None:
         lines.append(f"draw it: loadmaster figures {run} --out pictures")
         lines.append(f"again:   loadmaster replay {run}")

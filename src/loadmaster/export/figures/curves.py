@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 def draw_learning_curves(solvers: Dict[str, Sequence[Improvements]], compiler_ps: int,
                          bound_ps: int, end: int, title: str,
-                         levels: Dict[str, int] | None = None) -> Figure:  # fmt: skip
+                         levels: Dict[str, int] | None = None, over: str = "compiler") -> Figure:  # fmt: skip
     """Best speed-up against evaluations: a thin line per run, mean and standard deviation per
-    solver. `levels` are times of solvers that do not learn."""
+    solver. `levels` are times of solvers that do not learn; `over` names the one of `compiler_ps`."""
     with styled():
         figure = new_figure(4.4)
         axes = figure.add_subplot()
         top = compiler_ps / max(1, bound_ps)
-        lines = [("bound", top, "-"), ("compiler", 1.0, "--")]
+        lines = [("bound", top, "-"), (over, 1.0, "--")]
         lines += [(name, compiler_ps / max(1, time), ":") for name, time in (levels or {}).items()]
         for i, (name, runs) in enumerate(solvers.items()):
             colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % len(STYLES)]
@@ -45,8 +45,11 @@ def draw_learning_curves(solvers: Dict[str, Sequence[Improvements]], compiler_ps
                 ", ".join(names), (1, level), xycoords=("axes fraction", "data"), xytext=(4, 0),
                 textcoords="offset points", va="center", fontsize=8, color="#555555",
             )  # fmt: skip
-        axes.set(xlim=(0, end), ylim=(0, 1.06 * max(top, 1.0)), title=title, xlabel="evaluations",
-                 ylabel="best speed-up over the compiler")  # fmt: skip
+        # Before a first legal map there is no speed-up; all-slow is always one.
+        least = 0.0 if over == "compiler" else 1 - 0.06 * (max(top, 1.01) - 1)
+        highest = least + 1.06 * (max(top, 1.01) - least)
+        axes.set(xlim=(0, end), ylim=(least, highest), title=title, xlabel="evaluations",
+                 ylabel="best speed-up over " + ("the compiler" if over == "compiler" else over))  # fmt: skip
         axes.grid(axis="y")
         if solvers:  # below: the lower right corner is where slow solvers are
             figure.legend(loc="outside lower center", frameon=False, ncols=min(6, len(solvers)))

@@ -1,0 +1,145 @@
+"""Make the tables of docs/malloc_game.md from the recorded results: never typed, never out of date.
+
+`python benchmarks/malloc_table.py` rewrites the lines between the two markers; `--check` fails if
+they would change.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from loadmaster.bench.malloc_cells import CURVE, SEARCHES, WARM
+from loadmaster.bench.malloc_summary import (
+    Found,
+    best_search,
+    bound_of,
+    played,
+    speedup,
+    suite_cases,
+    targets,
+    wins,
+)
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "malloc.json"
+PAGE = HERE.parent / "docs" / "malloc_game.md"
+BEGIN, END = "<!-- results: made by benchmarks/malloc_table.py -->", "<!-- end of results -->"
+MACHINES = ("tpu-v4i", "tpu-v4i-16m")
+COLUMNS = ("all-slow", "greedy-order", "greedy-density", "msa", "msa-production", "production", *SEARCHES, *WARM)  # fmt: skip
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def milliseconds(found: Found, case: str, solver: str) -> str:
+    """The median; with best and worst where seeds differ."""
+    group = found.get((case, solver))
+    if group is None:
+        return "–"
+    text = f"{group.median / 1e9:.4g}"
+    spread = group.worst / group.best - 1
+    return text if spread < 5e-4 else f"{text} ({group.best / 1e9:.4g}–{group.worst / 1e9:.4g})"
+
+
+def games(found: Found, cases: Sequence[str]) -> str:
+    rows = []
+    for case in cases:
+        any_group = next(group for (name, _), group in found.items() if name == case)
+        bound = bound_of(found, case)
+        known = {
+            solver: found[case, solver].median for solver in COLUMNS if (case, solver) in found
+        }
+        best = min(known, key=lambda solver: known[solver])
+        rows.append([f"`{case.split('/tpu')[0]}`", str(any_group.extra("moves")),
+                     *(milliseconds(found, case, solver) for solver in COLUMNS),
+                     f"{bound / 1e9:.4g}", f"{known[best] / bound - 1:.2%} ({best})"])  # fmt: skip
+    return table(["program", "N", *COLUMNS, "bound", "gap of best"], rows)
+
+
+def ratios(found: Found, cases: Sequence[str]) -> str:
+    rows = []
+    for solver in COLUMNS:
+        cells = [f"`{solver}`"]
+        for over in ("all-slow", "msa", "production"):
+            ratio = speedup(found, solver, over, cases)
+            cells.append("–" if ratio is None or solver == over else f"{ratio:.4f} ×")
+        cells.append("–" if solver == "production" else "{} / {} / {}".format(*wins(found, solver, "production", cases)))  # fmt: skip
+        seconds = [found[case, solver].seconds for case in cases if (case, solver) in found]
+        cells.append(f"{statistics.median(seconds):.2f} s" if seconds else "–")
+        rows.append(cells)
+    head = ["solver", "over all-slow", "over msa", "over production", "wins / ties / losses against production", "median seconds"]  # fmt: skip
+    return table(head, rows)
+
+
+def synthetic(found: Found) -> str:
+    cases = sorted({case for case, _ in found if case.startswith("synthetic-")})
+    rows = []
+    for solver in (*COLUMNS, "cp-sat"):
+        gaps = [found[case, solver].median / bound_of(found, case) - 1 for case in cases if (case, solver) in found]  # fmt: skip
+        if gaps:
+            optimal = sum(gap <= 0 for gap in gaps)
+            rows.append([f"`{solver}`", f"{statistics.fmean(gaps):.2%}", f"{max(gaps):.2%}", f"{optimal} of {len(gaps)}"])  # fmt: skip
+    return table(["solver", "mean gap to the bound", "largest", "proven optimal"], rows)
+
+
+def page(document: dict[str, Any]) -> str:
+    rows = document["rows"]
+    found = played(rows)
+    lines = [("All times are **simulated**, in milliseconds, under docs/simulation.md on a modelled machine. "
+             "`production` is the placement that the production compiler chose, timed by our model, for which it was not tuned. "
+             "Searches have equal evaluations; the median of their seeds, with best and worst where they differ. "
+             "Columns `…-from-msa` began with MSA's moves. Machines with reduced capacity are synthetic."), ""]  # fmt: skip
+    checks = [target for machine in MACHINES for target in targets(found, rows if machine == MACHINES[0] else [], machine)]  # fmt: skip
+    lines += ["### What was asked", "", table(["asked", "measured", ""], [[t.asked, t.result, t.word] for t in checks]), ""]  # fmt: skip
+    for machine in MACHINES:
+        cases = suite_cases(found, machine)
+        if cases:
+            lines += [f"### Programs on `{machine}`", "", games(found, cases), "", ratios(found, cases), ""]  # fmt: skip
+    curve = [case for name in CURVE for size in ("", "-64m", "-32m", "-16m", "-8m", "-4m")
+             if any(case == f"{name}/tpu-v4i{size}" for case, _ in found) and (case := f"{name}/tpu-v4i{size}")]  # fmt: skip
+    if curve:
+        lines += ["### As the fast memory shrinks", "", _by_machine(found, curve), ""]
+    others = [
+        case for case in dict.fromkeys(case for case, _ in found) if case.startswith("other/")
+    ]
+    if others:
+        lines += ["### Other machines", "", _by_machine(found, others), ""]
+    if any(case.startswith("synthetic-") for case, _ in found):
+        lines += ["### Small games, beside CP-SAT", "", synthetic(found), ""]
+    return "\n".join(lines).rstrip()
+
+
+def _by_machine(found: Found, cases: Sequence[str]) -> str:
+    rows = []
+    for case in cases:
+        search = best_search(found, case)
+        bound = bound_of(found, case)
+        shown = [milliseconds(found, case, solver) for solver in ("all-slow", "greedy-order", "msa", "production")]  # fmt: skip
+        rows.append([f"`{case.removeprefix('other/')}`", *shown,
+                     "–" if search is None else f"{search[1].median / 1e9:.4g} ({search[0]})", f"{bound / 1e9:.4g}",
+                     "–" if search is None else f"{search[1].median / bound - 1:.2%}"])  # fmt: skip
+    return table(["game", "all-slow", "greedy-order", "msa", "production", "best search", "bound", "gap"], rows)  # fmt: skip
+
+
+def main() -> int:
+    document = json.loads(RESULTS.read_text(encoding="utf-8"))
+    text = PAGE.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN, 1)
+    _, after = rest.split(END, 1)
+    new = f"{before}{BEGIN}\n{page(document)}\n{END}{after}"
+    if "--check" in sys.argv[1:]:
+        print("up to date" if new == text else "docs/malloc_game.md is out of date")
+        return int(new != text)
+    PAGE.write_text(new, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
