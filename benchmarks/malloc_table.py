@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loadmaster.bench.malloc_cells import CURVE, SEARCHES, WARM
+from loadmaster.bench.malloc_cells import CURVE, ONE_PLAN, SEARCHES, WARM
 from loadmaster.bench.malloc_summary import (
     Found,
     best_search,
@@ -30,7 +30,7 @@ RESULTS = HERE / "results" / "malloc.json"
 PAGE = HERE.parent / "docs" / "malloc_game.md"
 BEGIN, END = "<!-- results: made by benchmarks/malloc_table.py -->", "<!-- end of results -->"
 MACHINES = ("tpu-v4i", "tpu-v4i-16m")
-COLUMNS = ("all-slow", "greedy-order", "greedy-density", "msa", "msa-production", "production", *SEARCHES, *WARM)  # fmt: skip
+COLUMNS = (*ONE_PLAN, *SEARCHES, *WARM)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -11,9 +11,9 @@ from loadmaster.problems.malloc_game.problem import MallocGame
 from loadmaster.program.zoo.synthetic import COUNT, synthetic
 
 BUDGET = 10_000
-ONE_PLAN = ("all-slow", "greedy-order", "greedy-density", "msa", "msa-production", "production")
-"""They make one plan and need no seed."""
-SEARCHES = ("msa-order", "es-moves", "anneal-moves", "random-best")
+ONE_PLAN = ("all-slow", "greedy-order", "greedy-density", "msa", "msa-production", "msa-refined", "production")  # fmt: skip
+"""They make one plan (the refined one in up to five passes) and need no seed."""
+SEARCHES = ("msa-order", "msa-order-2023", "es-moves", "anneal-moves", "random-best", "rounded")
 WARM = ("es-moves-from-msa", "anneal-moves-from-msa")
 """Searches that begin with MSA's moves: labelled, and never called 'from scratch'."""
 EXACT = ("cp-sat",)
@@ -37,6 +37,8 @@ OTHERS = (
 """The same game where another memory is the fast one."""
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "msa-production": ("msa", {"style": "production"}),
+    "msa-refined": ("msa", {"style": "refined"}),
+    "msa-order-2023": ("msa-order", {"style": "2023"}),
     "es-moves-from-msa": ("es-moves", {"start": "msa"}),
     "anneal-moves-from-msa": ("anneal-moves", {"start": "msa"}),
 }

@@ -17,7 +17,7 @@ from loadmaster.problems.malloc_game.problem import MallocGame
 from loadmaster.problems.problem import Bound, Decision
 from loadmaster.runs.session import run_solver
 from loadmaster.simulate import simulate
-from loadmaster.solvers.game import BY_CLOCK, WHITE_BOX, has_production
+from loadmaster.solvers.game import BY_CLOCK, WHITE_BOX, has_production, known_production
 from loadmaster.solvers.registry import make_solver
 from loadmaster.solvers.solver import Budget, Solution, solve
 from loadmaster.units import show_bytes, show_time
@@ -30,6 +30,8 @@ def plan_game(problem: MallocGame, wanted: Wanted, source: str) -> Answer:
     """Solve, compare, check, write, tell."""
     wanted = completed(wanted, BY_CLOCK)
     solver = chosen_solver("malloc-game", str(wanted.solver), wanted.options)
+    if solver.name == "production":
+        known_production(problem)  # refused before anything is written
     say(_head(problem, source))
     bound = _quick_bound(problem)
     baselines = _baselines(problem)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from loadmaster.errors import LoadmasterError
+from loadmaster.plan import Plan
 from loadmaster.plan.production import production_plan
 from loadmaster.problems.malloc_game.problem import MallocGame
 from loadmaster.solvers.registry import make_solver
@@ -28,15 +29,21 @@ class Production:
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem
         assert isinstance(problem, MallocGame)
-        plan = production_plan(problem.program, problem.machine)
-        if plan is None:
-            raise NoProduction(
-                f"no production placement of '{problem.program.name}' on '{problem.machine.name}' is known",
-                object=problem.program.name, remedy="see 'loadmaster models' for those of tpu-v4i",
-            )  # fmt: skip
+        plan = known_production(problem)
         if not meter.exhausted:
             meter.evaluate(problem.decision(plan))
         return meter.solution(white_box=True)
+
+
+def known_production(problem: MallocGame) -> Plan:
+    """The production placement; an error if none is known."""
+    plan = production_plan(problem.program, problem.machine)
+    if plan is None:
+        raise NoProduction(
+            f"no production placement of '{problem.program.name}' on '{problem.machine.name}' is known",
+            object=problem.program.name, remedy="see 'loadmaster models' for those of tpu-v4i",
+        )  # fmt: skip
+    return plan
 
 
 def has_production(problem: MallocGame) -> bool:
@@ -46,22 +53,20 @@ def has_production(problem: MallocGame) -> bool:
 
 class Auto:
     """Greedy, MSA and, where there is one, the production placement; then MSA's order is evolved
-    for half of what is left, and the moves of the best plan are annealed for the rest."""
+    until the budget is spent."""
 
     name, problem_kind = "auto", "malloc-game"
-    summary = "known heuristics, then searches from the best of them"
+    summary = "known heuristics, then the order of memory space assignment is evolved"
     deterministic = False  # a time limit decides how far it gets
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem
         assert isinstance(problem, MallocGame)
-        if state is None:  # a state is the annealing's: go on with it
-            known = ["all-slow", "greedy-order", "greedy-density", "msa"]
+        if state is None:  # a state is the evolution's: go on with it
+            known = ["all-slow", "greedy-order", "greedy-density"]
             for name in known + (["production"] if has_production(problem) else []):
                 if not meter.exhausted:
                     make_solver("malloc-game", name).run(meter, seed, None)
         if not meter.exhausted:
-            return make_solver("malloc-game", "anneal-moves", {"start": "msa"}).run(
-                meter, seed, state
-            )
-        return meter.solution()
+            make_solver("malloc-game", "msa-order").run(meter, seed, state)
+        return meter.solution(white_box=True)

@@ -1,0 +1,82 @@
+"""`loadmaster plan` on games: every solver a user can name, resumes, pictures, refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadmaster.machine import load_machine
+from loadmaster.plan import load_plan
+from loadmaster.plan.check import check
+from loadmaster.program.models import load_model
+from loadmaster.simulate import simulate
+
+MODEL, CHIP = "alexnet-inf", "tpu-v4i-16m"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Runs are kept below the current folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def rows_of(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in answer["rows"]}
+
+
+@pytest.mark.parametrize("solver", ["msa", "greedy-moves", "es", "anneal", "msa-order", "auto"])
+def test_a_game_is_planned_checked_and_kept(run_json: Any, solver: str) -> None:
+    answer = run_json("plan", MODEL, "-m", CHIP, "--solver", solver, "--budget", "200")
+    rows = rows_of(answer)
+    full = {"greedy-moves": "greedy-order", "es": "es-moves", "anneal": "anneal-moves"}
+    ours = rows[full.get(solver, solver)]
+    assert {"all-slow", "msa", "production", "bound"} <= set(rows) and ours["what"] == "result"
+    assert ours["gap"] == pytest.approx(ours["picoseconds"] / rows["bound"]["picoseconds"] - 1)
+    assert ours["speedup"] == pytest.approx(rows["all-slow"]["picoseconds"] / ours["picoseconds"])
+    program, machine = load_model(MODEL), load_machine(CHIP)
+    plan = load_plan(Path(answer["plan"]), program, machine)
+    assert check(program, machine, plan) == []
+    assert simulate(program, machine, plan).total_ps == ours["picoseconds"]
+    assert answer["copies"] == len(plan.copy_rows) and answer["moves"] > 20
+    if solver == "auto":
+        assert ours["picoseconds"] <= min(rows["production"]["picoseconds"], rows["msa"]["picoseconds"])  # fmt: skip
+
+
+def test_the_problem_follows_from_solver_and_machine(run_json: Any, run: Any) -> None:
+    by_machine = run_json("plan", MODEL, "-m", CHIP, "--budget", "70", "--no-run")
+    by_solver = run_json("plan", "bert:layers=1", "-m", "nnp-i-dma", "--solver", "msa", "--no-run")
+    named = run_json("plan", MODEL, "-m", CHIP, "--problem", "mapping", "--solver", "random",
+                     "--budget", "20", "--no-run", "--exact-seconds", "0")  # fmt: skip
+    assert "moves" in by_machine and "moves" in by_solver and "nodes" in named
+    assert "no problem 'maping'" in run("plan", MODEL, "--problem", "maping").error_line
+    refused = run("plan", MODEL, "-m", CHIP, "--solver", "msa", "--noise", "0.1")
+    assert refused.exit == 2 and "--noise" in refused.error_line
+    assert "no solver 'msaa'" in run("plan", MODEL, "-m", CHIP, "--solver", "msaa").error_line
+    assert "refuses" in run("plan", MODEL, "-m", CHIP, "--solver", "es", "--set", "start=luck").error_line  # fmt: skip
+    no_production = run("plan", MODEL, "-m", "tpu-v4i:cmem=3MiB", "--solver", "production")
+    assert no_production.exit == 2 and "no production placement" in no_production.error_line
+
+
+def test_other_machines_play_the_same_game(run_json: Any) -> None:
+    for model, machine in (("bert:layers=1", "nnp-i-dma"), ("bert:layers=1", "h200:hbm=1MiB"),
+                           ("bert:layers=1", "imxrt1170:hyperram=64MiB")):  # fmt: skip
+        answer = run_json("plan", model, "-m", machine, "--problem", "malloc-game", "--budget", "130")  # fmt: skip
+        rows = rows_of(answer)
+        assert rows["auto"]["picoseconds"] < rows["all-slow"]["picoseconds"]
+        assert rows["auto"]["picoseconds"] >= rows["bound"]["picoseconds"]
+
+
+def test_a_resumed_game_equals_an_unbroken_one_and_can_be_drawn(run_json: Any, run: Any) -> None:
+    words = ("plan", "alexnet-train", "-m", CHIP, "--solver", "es")
+    first = run_json(*words, "--budget", "190")
+    resumed = run_json("plan", "alexnet-train", "--resume", first["run"], "--budget", "500")
+    whole = run_json(*words, "--budget", "500")
+    assert rows_of(resumed)["es-moves"]["picoseconds"] == rows_of(whole)["es-moves"]["picoseconds"]
+    assert rows_of(resumed)["es-moves"]["evaluations"] == 500
+    assert run("replay", first["run"]).exit == 0
+    assert run("figures", first["run"], "--out", "pictures").exit == 0
+    drawn = sorted(path.name for path in Path("pictures").iterdir())
+    assert drawn == ["alexnet-train-tpu-v4i-16m-es-moves-curve.svg", "alexnet-train-tpu-v4i-16m-es-moves-memory.svg"]  # fmt: skip
