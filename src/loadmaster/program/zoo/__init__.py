@@ -1,7 +1,8 @@
 """The workloads: models by name, as Programs.
 
 Layer-level ones (ResNet, BERT) are built at once. Traced ones need JAX the first time and are
-then read from a cache on disk (`$LOADMASTER_CACHE`, by default `~/.cache/loadmaster`).
+then read from a cache on disk (`$LOADMASTER_CACHE`, by default `~/.cache/loadmaster`). Those for
+TPU v4i were compiled before and are read from the package.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from loadmaster.program.program import Program
 from loadmaster.program.storage import load, save
 from loadmaster.program.zoo.bert import bert
 from loadmaster.program.zoo.resnet import resnet
+from loadmaster.program.zoo.tpu.shipped import load_tpu
+from loadmaster.program.zoo.tpu.suite import SUITE
 from loadmaster.program.zoo.traced import TRACED, Workload, trace
 
 
@@ -38,6 +41,7 @@ class Model:
     build: Callable[[], Program]
     """Makes the Program, without the cache."""
     traced: Workload | None = None
+    source: str = "built at layer level"
 
 
 def _layer_level() -> list[Model]:
@@ -53,10 +57,16 @@ def _layer_level() -> list[Model]:
     return [Model(name, "inference", "nnp-i", summary, build) for name, summary, build in rows]
 
 
+COMPILED = "compiled for TPU v4i"
+
 MODELS: dict[str, Model] = {model.name: model for model in _layer_level()}
 MODELS |= {
-    w.name: Model(w.name, "training", w.machine, w.summary, partial(trace, w), w)
+    w.name: Model(w.name, "training", w.machine, w.summary, partial(trace, w), w, "traced with JAX")
     for w in TRACED.values()
+}
+MODELS |= {
+    p.name: Model(p.name, p.task, "tpu-v4i", p.summary, partial(load_tpu, p.name), None, COMPILED)
+    for p in SUITE.values()
 }
 
 
@@ -84,6 +94,9 @@ def _find(name: str) -> tuple[Model, Workload | None]:
     model = MODELS[stem]
     if not changes:
         return model, model.traced
+    if model.source == COMPILED:
+        raise BadProgram(f"model '{stem}' comes in one size and can't take '{changes}'", object=name,
+                         remedy=f"write '{stem}'; docs/tpu.md tells how to compile another size")  # fmt: skip
     parameters = _parameters(stem, changes)
     if model.traced is None:
         return _layer_level_with(model, parameters), None

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from jax import lax
 
-from loadmaster.program.zoo.layers import last, mean, unsqueeze
+from loadmaster.program.zoo.layers import last, mean, times, unsqueeze
 from loadmaster.program.zoo.training import Array, Weights, cast
 
 Padding = str | Sequence[tuple[int, int]]
@@ -53,19 +53,19 @@ def group_norm(weights: Weights, name: str, x: Array, groups: int = 32) -> Array
 def max_pool(x: Array, size: int = 3, *, stride: int = 1, padding: str = "SAME") -> Array:
     """The largest of each window of `size` × `size`."""
     window, strides = (1, size, size, 1), (1, stride, stride, 1)
-    return lax.reduce_window(x, np.float32(-np.inf), lax.max, window, strides, padding)
+    return lax.reduce_window(x, x.dtype.type(-np.inf), lax.max, window, strides, padding)
 
 
 def mean_pool(x: Array, size: int = 3, *, stride: int = 1, padding: str = "SAME") -> Array:
     """The mean of each window of `size` × `size`; what lies outside counts as 0."""
     window, strides = (1, size, size, 1), (1, stride, stride, 1)
-    total = lax.reduce_window(x, np.float32(0), lax.add, window, strides, padding)
-    return lax.mul(total, 1 / size**2)
+    total = lax.reduce_window(x, x.dtype.type(0), lax.add, window, strides, padding)
+    return times(total, 1 / size**2)
 
 
 def mean_over_space(x: Array) -> Array:
     """[batch, channels]"""
-    return lax.mul(lax.reduce_sum(x, (1, 2)), 1 / math.prod(x.shape[1:3]))
+    return times(lax.reduce_sum(x, (1, 2)), 1 / math.prod(x.shape[1:3]))
 
 
 def double(x: Array) -> Array:

@@ -39,7 +39,7 @@ def unet(
     ) -> Array:
         name = scope.replace("/", ".")
         with jax.named_scope(scope):
-            x = _residual(weights, name, x, size, time)
+            x = residual(weights, name, x, size, time)
             if attends:
                 with jax.named_scope("attention"):
                     x = _transformer(weights, f"{name}.attention", x, data["text"], heads)
@@ -85,7 +85,7 @@ def unet(
     return Model(loss, inputs(latents=image, noise=image, text=words, level=level), "bfloat16")
 
 
-def _residual(weights: Weights, name: str, x: Array, size: int, time: Array) -> Array:
+def residual(weights: Weights, name: str, x: Array, size: int, time: Array) -> Array:
     """Two convolutions, with the noise level added between them."""
     y = silu(group_norm(weights, f"{name}.norm0", x))
     y = conv(weights, f"{name}.c0", y, size, (3, 3), bias=True)

@@ -51,6 +51,8 @@ KNOWN = TRANSCENDENTAL | ELEMENTWISE | WITHOUT_FLOPS | COUNTED
 UPDATE = {"dynamic-update-slice": 1, "scatter": -1}
 """In-place updates, and which operand they write into operand 0."""
 
+SUBLANES = 8
+"""Rows of a TPU's vector register."""
 EXACT_POSITIONS = 2**20
 """Above this size in a spatial dimension, all positions of a convolution count as valid."""
 
@@ -146,7 +148,7 @@ class CostModel:
             case "reduce":
                 times = {"to_apply": max(0, shapes[0].elements - result)}
             case "reduce-window":
-                times = {"to_apply": (window - 1) * result}
+                times = {"to_apply": _window_reductions(instruction, shapes[0], result, window)}
             case "select-and-scatter":
                 times = {"select": shapes[1].elements * (window - 1), "scatter": shapes[1].elements}
             case "scatter":
@@ -203,8 +205,10 @@ class CostModel:
                 inner = self._parameter_reads(self.computations[user.calls("calls")[0]])
                 places = [place for place, name in enumerate(user.operands) if name == source.name]
                 size += sum(read or 0 for place in places for read in inner[place])
-            elif user.opcode == "slice" or (user.opcode in ("dynamic-slice", "gather") and first):
+            elif user.opcode == "slice" or (user.opcode == "dynamic-slice" and first):
                 size += user.shape.bytes
+            elif user.opcode == "gather" and first:
+                size += _gathered(user, source.shape)
             elif (
                 user.opcode == "scatter" and first and any(user is root for root in body.leaf_roots)
             ):
@@ -231,6 +235,33 @@ def windows(instruction: Instruction) -> list[tuple[int, int, int, int, int]]:
     return list(zip(sizes, columns[0], pads, columns[1], columns[2], strict=True))
 
 
+def _window_reductions(instruction: Instruction, source: Shape, result: int, window: int) -> int:
+    """How often a reduce-window applies its function; XLA's count for one that covers all.
+
+    A window that reaches every element from everywhere along one dimension is a reduction whose
+    result is spread again, and XLA counts it so.
+    """
+    wide = [
+        (size, pad, n)
+        for (size, _, pad, *_), n in zip(windows(instruction), source.dims, strict=False)
+        if size != 1
+    ]
+    if len(wide) == 1 and instruction.shape.dims == source.dims:
+        size, pad, n = wide[0]
+        if pad == n - 1 > 0 and size == 2 * pad + 1:
+            return result // n + n - 1
+    return (window - 1) * result
+
+
+def _gathered(gather: Instruction, table: Shape) -> int:
+    """Bytes that a gather reads of its table.
+
+    In a tiled layout a row lies among seven others, and a TPU's compiler counts them all.
+    """
+    is_tiled = bool(table.tiles) and len(table.tiles[0]) > 1
+    return gather.shape.bytes * (SUBLANES if is_tiled else 1)
+
+
 def _sum(total: Flops, more: Flops, times: int = 1) -> Flops:
     return (total[0] + more[0] * times, total[1] + more[1] * times, total[2] + more[2] * times)
 
@@ -246,8 +277,10 @@ def _accesses(instruction: Instruction, shapes: list[Shape], flops: Flops) -> Co
     reads = [leaf.bytes for shape in shapes for leaf in shape.leaves]
     writes = [leaf.bytes for leaf in instruction.shape.leaves]
     match instruction.opcode:
-        case "slice" | "gather":
+        case "slice":
             reads[0] = writes[0]
+        case "gather":
+            reads[0] = _gathered(instruction, shapes[0])
         case "dynamic-slice":
             reads[0] = writes[0]
             reads[2:] = [0] * len(reads[2:])  # XLA counts the first index alone

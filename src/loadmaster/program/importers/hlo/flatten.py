@@ -136,8 +136,12 @@ class Flattener:
             if not i.opcode.endswith("-start"):  # whose shape holds operands and results
                 _fit(i, len(leaves), len(i.shape.leaves), "results")
             results[i.name] = leaves
+            self._passed(i, operands, leaves)
             self.time += 1
         return results[computation.root.name]
+
+    def _passed(self, i: Instruction, operands: list[Leaves], leaves: Leaves) -> None:
+        """Called for every instruction, also for those that leave no step."""
 
     def _result(
         self, i: Instruction, inside: Computation, operands: list[Leaves], loop: int
@@ -157,7 +161,7 @@ class Flattener:
             case "conditional":
                 return self._conditional(i, operands, loop)
             case "call" | "async-start":
-                if _is_sliced_copy(i, inside):
+                if is_sliced_copy(i, inside):
                     return leaves
                 return self.inline(self._callee(i, *INLINED[i.opcode]), operands, loop)
         if i.opcode in FORWARDED or (i.opcode.endswith("-done") and _starts(i, inside)):
@@ -166,7 +170,7 @@ class Flattener:
             done = next(
                 (user for user in inside.users[i.name] if user.opcode.endswith("-done")), None
             )
-            if _is_sliced_copy(i, inside):
+            if is_sliced_copy(i, inside):
                 return leaves
             i = replace(
                 i, opcode=i.opcode.removesuffix("-start"), shape=done.shape if done else i.shape
@@ -305,7 +309,7 @@ def _starts(done: Instruction, inside: Computation) -> bool:
     return len(before) == 1 and before[0].opcode.endswith(("-start", "-update"))
 
 
-def _is_sliced_copy(start: Instruction, inside: Computation) -> bool:
+def is_sliced_copy(start: Instruction, inside: Computation) -> bool:
     """Whether an asynchronous slice only moves one slice of a tensor, to be joined by ConcatBitcast."""
     if not start.opcode.endswith("-start"):
         return False

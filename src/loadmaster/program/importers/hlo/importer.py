@@ -36,6 +36,10 @@ KINDS = {
 REDUCTIONS = {"add": "reduce_sum", "maximum": "reduce_max", "minimum": "reduce_min",
               "multiply": "reduce_mul", "and": "reduce_and", "or": "reduce_or"}  # fmt: skip
 
+PLACED = (0, 1, 3)
+"""The memory spaces between which XLA places tensors: the slow one, VMEM and CMEM. What a text
+has elsewhere (scalars, flags) stays there."""
+
 _WRAPPED = re.compile(r"(\w+)\((.*)\)")
 
 Tie = tuple[TieKind, int, int, int]
@@ -123,6 +127,7 @@ def _emit(flat: Flattener, arguments: list[Leaves], results: Leaves) -> Program:
             tensors[leaf] = build.tensor(
                 value.name, shape=value.shape.dims, dtype=value.shape.dtype, bytes=value.shape.bytes,
                 kind=TensorKind.OUTPUT if is_output else value.kind,
+                fast=value.shape.memory_space in PLACED,
             )  # fmt: skip
         return tensors[leaf]
 
