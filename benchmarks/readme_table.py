@@ -7,10 +7,12 @@ they would change.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
 
+from loadmaster.bench.malloc_summary import best_search, bound_of, played, suite_cases
 from loadmaster.bench.mapping_cells import BLACK, BUDGET, CELLS, WORKLOADS
 from loadmaster.bench.mapping_summary import summaries
 
@@ -43,6 +45,7 @@ def table() -> str:
         "| what | result | beside it |",
         "| --- | --- | --- |",
         *mapping_lines(),
+        *malloc_lines(),
         *allocation_lines(allocation),
         *simulate_lines(simulate),
     ]
@@ -84,6 +87,33 @@ def mapping_lines() -> list[str]:
             f"largest {max(ours):.2%} | black box: {', '.join(others)}; white box: {', '.join(white)} |"
         )
     return lines
+
+
+def malloc_lines() -> list[str]:
+    """Real TPU programs beside the production compiler's placement."""
+    if not (HERE / "results" / "malloc.json").exists():
+        return []
+    found = played(recorded("malloc")["rows"])
+    lines = []
+    for machine, what in (("tpu-v4i", "128 MiB"), ("tpu-v4i-16m", "cut to 16 MiB")):
+        cases = [case for case in suite_cases(found, machine) if (case, "production") in found]
+        best = {case: search for case in cases if (search := best_search(found, case)) is not None}
+        if not best:
+            continue
+        ratios = [found[case, "production"].reference / group.median for case, (_, group) in best.items()]
+        gaps = [group.median / bound_of(found, case) - 1 for case, (_, group) in best.items()]
+        msa = [found[case, "production"].reference / found[case, "msa"].median for case in best]
+        lines.append(
+            f"| copies in and out of a TPU's fast memory ({what}), {len(best)} real programs, simulated | best search {_mean(ratios):.3f} × "
+            f"the production compiler's placement (worst {min(ratios):.3f} ×), mean gap to the bound {sum(gaps) / len(gaps):.2%} | "
+            f"our MSA {_mean(msa):.3f} × |"
+        )
+    return lines
+
+
+def _mean(ratios: list[float]) -> float:
+    """The geometric mean."""
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
 def allocation_lines(document: dict[str, Any]) -> list[str]:

@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from loadmaster.bench.malloc_cells import GAMES
 from loadmaster.bench.mapping_cells import CELLS
 from loadmaster.bench.mapping_run import reached
 from loadmaster.bench.mapping_summary import merged
@@ -65,7 +66,7 @@ def merge(suite: str, files: list[Path], *, fresh: bool = False) -> dict[str, An
                 new.append(row)
     return {
         "suite": suite,
-        "command": "python benchmarks/mapping_runs.py --out rows.jsonl, then "
+        "command": f"python benchmarks/{suite}_runs.py --out rows.jsonl, then "
         f"python benchmarks/record.py {suite} --rows rows.jsonl",
         "commit": commit(), "versions": made[-1]["versions"] if made else {},
         "host": made[-1]["host"] if made else {}, "made": made,
@@ -95,6 +96,9 @@ def with_best_bound(row: dict[str, Any]) -> dict[str, Any]:
 @lru_cache
 def recorded(case: str) -> Bound | None:
     """The recorded bound of a cell."""
+    if case in GAMES:
+        game = GAMES[case].load()
+        return recorded_bound(game.program, game.machine, game.kind)
     if case not in CELLS:
         return None
     problem = CELLS[case].load()

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from loadmaster.bench import Case, Options, Row
-from loadmaster.bench.malloc_cells import EXACT, GAMES, ONE_PLAN, GameCell
+from loadmaster.bench.malloc_cells import GAMES, ONCE, GameCell
 from loadmaster.bench.malloc_run import run_game
 from loadmaster.machine import load_machine
 from loadmaster.problems.malloc_game.problem import MallocGame
@@ -31,7 +31,7 @@ def game_rows(cell: GameCell, options: Options, seed: int) -> Iterator[Row]:
     if options.quick and cell.case not in QUICK:
         return
     for solver in options.solvers or cell.solvers:
-        if seed and solver in ONE_PLAN + EXACT:
+        if seed and solver in ONCE:
             continue
         row = run_game(cell, solver, seed, budget=QUICK_BUDGET if options.quick else None,
                        seconds=5.0 if options.quick else None)  # fmt: skip

@@ -14,6 +14,9 @@ BUDGET = 10_000
 ONE_PLAN = ("all-slow", "greedy-order", "greedy-density", "msa", "msa-production", "msa-refined", "production")  # fmt: skip
 """They make one plan (the refined one in up to five passes) and need no seed."""
 SEARCHES = ("msa-order", "msa-order-2023", "es-moves", "anneal-moves", "random-best", "rounded")
+ONCE = (*ONE_PLAN, "rounded", "cp-sat")
+"""Run with the first seed alone: nothing in them is left to chance, or a linear program takes most of
+their time."""
 WARM = ("es-moves-from-msa", "anneal-moves-from-msa")
 """Searches that begin with MSA's moves: labelled, and never called 'from scratch'."""
 EXACT = ("cp-sat",)
