@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loadmaster.bench.malloc_cells import CURVE, ONE_PLAN, SEARCHES, WARM
+from loadmaster.bench.malloc_cells import BUDGET, CURVE, ONE_PLAN, SEARCHES, WARM
 from loadmaster.bench.malloc_summary import (
     Found,
     best_search,
@@ -50,7 +50,8 @@ def milliseconds(found: Found, case: str, solver: str) -> str:
     return text if spread < 5e-4 else f"{text} ({group.best / 1e9:.4g}–{group.worst / 1e9:.4g})"
 
 
-def games(found: Found, cases: Sequence[str]) -> str:
+def games(found: Found, cases: Sequence[str], columns: Sequence[str]) -> str:
+    """One line a game; the last column names the best of all solvers."""
     rows = []
     for case in cases:
         any_group = next(group for (name, _), group in found.items() if name == case)
@@ -59,10 +60,11 @@ def games(found: Found, cases: Sequence[str]) -> str:
             solver: found[case, solver].median for solver in COLUMNS if (case, solver) in found
         }
         best = min(known, key=lambda solver: known[solver])
-        rows.append([f"`{case.split('/tpu')[0]}`", str(any_group.extra("moves")),
-                     *(milliseconds(found, case, solver) for solver in COLUMNS),
-                     f"{bound / 1e9:.4g}", f"{known[best] / bound - 1:.2%} ({best})"])  # fmt: skip
-    return table(["program", "N", *COLUMNS, "bound", "gap of best"], rows)
+        seeds = max(len(found[case, solver].rows) for solver in columns if (case, solver) in found)
+        rows.append([f"`{case.split('/tpu')[0]}`", str(any_group.extra("moves")), str(seeds),
+                     *(milliseconds(found, case, solver) for solver in columns),
+                     f"{bound / 1e9:.4g}", f"{known[best] / bound - 1:.2%} (`{best}`)"])  # fmt: skip
+    return table(["program", "N", "seeds", *columns, "bound", "gap of best"], rows)
 
 
 def ratios(found: Found, cases: Sequence[str]) -> str:
@@ -104,7 +106,9 @@ def page(document: dict[str, Any]) -> str:
     for machine in MACHINES:
         cases = suite_cases(found, machine)
         if cases:
-            lines += [f"### Programs on `{machine}`", "", games(found, cases), "", ratios(found, cases), ""]  # fmt: skip
+            lines += [f"### Programs on `{machine}`", "", "Solvers that make one plan:", "", games(found, cases, ONE_PLAN), "",
+                      f"Searches, {BUDGET:,} evaluations each:", "", games(found, cases, (*SEARCHES, *WARM)), "",
+                      "Geometric means over the programs that both have:", "", ratios(found, cases), ""]  # fmt: skip
     curve = [case for name in CURVE for size in ("", "-64m", "-32m", "-16m", "-8m", "-4m")
              if any(case == f"{name}/tpu-v4i{size}" for case, _ in found) and (case := f"{name}/tpu-v4i{size}")]  # fmt: skip
     if curve:

@@ -100,7 +100,9 @@ def malloc_lines() -> list[str]:
         best = {case: search for case in cases if (search := best_search(found, case)) is not None}
         if not best:
             continue
-        ratios = [found[case, "production"].reference / group.median for case, (_, group) in best.items()]
+        ratios = [
+            found[case, "production"].reference / group.median for case, (_, group) in best.items()
+        ]
         gaps = [group.median / bound_of(found, case) - 1 for case, (_, group) in best.items()]
         msa = [found[case, "production"].reference / found[case, "msa"].median for case in best]
         lines.append(

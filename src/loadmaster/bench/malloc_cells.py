@@ -10,7 +10,7 @@ from loadmaster.machine import load_machine
 from loadmaster.problems.malloc_game.problem import MallocGame
 from loadmaster.program.zoo.synthetic import COUNT, synthetic
 
-BUDGET = 10_000
+BUDGET = 4_000
 ONE_PLAN = ("all-slow", "greedy-order", "greedy-density", "msa", "msa-production", "msa-refined", "production")  # fmt: skip
 """They make one plan (the refined one in up to five passes) and need no seed."""
 SEARCHES = ("msa-order", "msa-order-2023", "es-moves", "anneal-moves", "random-best", "rounded")

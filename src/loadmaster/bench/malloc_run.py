@@ -6,6 +6,7 @@ import contextlib
 import time
 from dataclasses import replace
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any
 
 from loadmaster.bench import Row
@@ -79,7 +80,7 @@ def loaded(case: str) -> tuple[MallocGame, tuple[str, int], Bound]:
     """A cell's problem, the baseline's name and time, and the best quick bound."""
     problem = GAMES[case].load()
     bound = problem.bound()
-    if not bound.method.endswith("on record"):
+    if not bound.method.endswith("on record") and find_spec("ortools") is not None:
         from loadmaster.solvers.exact.game_bound import game_bound
 
         with contextlib.suppress(MissingPackage):
