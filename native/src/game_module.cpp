@@ -163,26 +163,31 @@ class PyGame {
 
   // Fills arrays [games, ...] of the shapes in observe.hpp; `scale`: what an optimum can save.
   void observe(const nb::dict& arrays, i64 scale) {
-    const auto filled = [&]<class T>(const char* name, std::size_t each, T*& data) {
-      auto array = nb::cast<nb::ndarray<T, nb::c_contig, nb::device::cpu>>(arrays[name]);
-      if (array.size() != each * static_cast<std::size_t>(batch_.size()))
-        throw std::invalid_argument(std::string(name) + " has another shape");
-      data = array.data();
-    };
-    Views views{};
-    filled("grid", kColumns * kRows * kPlanes, views.grid);
-    filled("series", kColumns * kSeries, views.series);
-    filled("current", kCurrent, views.current);
-    filled("ahead", kTokens * kToken, views.ahead);
-    filled("back", kTokens * kToken, views.back);
-    filled("globals", kGlobals, views.globals);
-    filled("mask", kActions, views.mask);
-    if (!observer_ || scale != observer_scale_) {
-      observer_ = std::make_unique<Observer>(board_, scale);
-      observer_scale_ = scale;
-    }
+    const Views views = views_of(arrays, batch_.size());
+    const Observer& observer = observer_of(scale);
     nb::gil_scoped_release release;
-    batch_.observe(*observer_, views);
+    batch_.observe(observer, views);
+  }
+
+  // The same for arrays [rows, count, ...]: rows of actions [rows, moves] as they are after move at[i]
+  // and those that follow it. The batch is left as it is.
+  void observe_at(const Array<i8>& actions, const Array<i32>& at, i64 count, const nb::dict& arrays,
+                  i64 scale, int threads) {
+    if (actions.ndim() != 2 || at.size() != actions.shape(0) || count < 1)
+      throw std::invalid_argument("actions must be [rows, moves] and at [rows]");
+    const i64 rows = static_cast<i64>(actions.shape(0)), length = static_cast<i64>(actions.shape(1));
+    check(actions, rows * length);
+    for (std::size_t i = 0; i < at.size(); ++i)
+      if (at.data()[i] < 0 || at.data()[i] > length) throw std::invalid_argument("there is no such move");
+    const Views views = views_of(arrays, rows * count);
+    const Observer& observer = observer_of(scale);
+    const Positions positions{actions.data(), at.data(), rows, length, count};
+    i64 bad = -1;
+    {
+      nb::gil_scoped_release release;
+      bad = game::observe_at(board_, observer, positions, views, threads);
+    }
+    if (bad >= 0) throw std::invalid_argument("a move of row " + std::to_string(bad) + " is not legal");
   }
 
   // (residencies [r, 4], copies [c, 5], is_fast [N])
@@ -236,6 +241,31 @@ class PyGame {
         throw std::invalid_argument("there is no such action");
   }
 
+  static Views views_of(const nb::dict& arrays, i64 places) {
+    const auto filled = [&]<class T>(const char* name, std::size_t each, T*& data) {
+      auto array = nb::cast<nb::ndarray<T, nb::c_contig, nb::device::cpu>>(arrays[name]);
+      if (array.size() != each * static_cast<std::size_t>(places))
+        throw std::invalid_argument(std::string(name) + " has another shape");
+      data = array.data();
+    };
+    Views views{};
+    filled("grid", kColumns * kRows * kPlanes, views.grid);
+    filled("series", kColumns * kSeries, views.series);
+    filled("current", kCurrent, views.current);
+    filled("ahead", kTokens * kToken, views.ahead);
+    filled("back", kTokens * kToken, views.back);
+    filled("globals", kGlobals, views.globals);
+    filled("mask", kActions, views.mask);
+    return views;
+  }
+  const Observer& observer_of(i64 scale) {
+    if (!observer_ || scale != observer_scale_) {
+      observer_ = std::make_unique<Observer>(board_, scale);
+      observer_scale_ = scale;
+    }
+    return *observer_;
+  }
+
   const Board board_;
   Batch batch_;
   std::unique_ptr<Observer> observer_;
@@ -260,6 +290,8 @@ void bind_game(nb::module_& m) {
       .def("step_towards", &PyGame::step_towards, nb::arg("preferences"))
       .def("masks", &PyGame::masks)
       .def("observe", &PyGame::observe, nb::arg("arrays"), nb::arg("scale_ps"))
+      .def("observe_at", &PyGame::observe_at, nb::arg("actions"), nb::arg("at"), nb::arg("count"),
+           nb::arg("arrays"), nb::arg("scale_ps"), nb::arg("threads"))
       .def("replay", &PyGame::replay, nb::arg("actions"))
       .def("undo", &PyGame::undo)
       .def("placement", &PyGame::placement, nb::arg("game"))

@@ -239,6 +239,7 @@ def test_settings_are_numbers_booleans_or_text() -> None:
         (("egrl", SMALL, "--out", "p.npz", "--set", "popularity=3"), "has no option 'popularity'"),
         (("egrl", SMALL, "--out", "p.npz", "--set", "population=2"), "population = 2"),
         (("egrl", "bret", "--out", "p.npz"), "did you mean 'bert'?"),
+        (("egrl", SMALL, "--out", "p.npz", "--time-limit", "20m"), "are for muzero"),
     ],
 )
 def test_training_refuses_in_one_line(run: Any, words: tuple[str, ...], said: str) -> None:

@@ -27,6 +27,32 @@ Played play_all(const Board& board, const i8* preferences, i64 games, int thread
   return played;
 }
 
+i64 observe_at(const Board& board, const Observer& observer, const Positions& positions, const Views& views,
+               int threads) {
+  std::vector<i8> refused(static_cast<std::size_t>(positions.games), 0);
+  in_blocks(positions.games, kBlock, threads, [&] {
+    return [&, game = Game(board), scratch = Observer::Scratch()](i64 begin, i64 end) mutable {
+      for (i64 i = begin; i < end; ++i) {
+        const i8* actions = positions.actions + i * positions.moves;
+        const auto play = [&](i64 move) {
+          const auto action = static_cast<Action>(actions[move]);
+          refused[i] = refused[i] || !game.is_legal(action);
+          if (!refused[i]) game.step(action);
+        };
+        game.reset();
+        for (i64 move = 0; move < positions.at[i] && !game.is_over() && !refused[i]; ++move) play(move);
+        for (i64 seen = 0; seen < positions.count && !refused[i]; ++seen) {
+          const i64 move = positions.at[i] + seen - 1;
+          if (seen > 0 && move < positions.moves && !game.is_over()) play(move);
+          observer.observe(game, views.at(i * positions.count + seen), scratch);
+        }
+      }
+    };
+  });
+  const auto bad = std::find(refused.begin(), refused.end(), 1);
+  return bad == refused.end() ? -1 : bad - refused.begin();
+}
+
 template <class Work>
 void Batch::each(Work&& work) {
   in_blocks(size(), kBlock, threads_, [&] {

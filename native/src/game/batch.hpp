@@ -16,6 +16,17 @@ struct Played {
 // Complete games that prefer the given actions [games, sites].
 Played play_all(const Board& board, const i8* preferences, i64 games, int threads);
 
+// Rows [games, moves] of legal actions: row i is played up to move at[i] and observed there and after
+// each of the next moves, `count` times in all; a game that is over is observed as such. `views` has
+// [games, count] places. The number of the first row with a move that is not legal; -1: none.
+struct Positions {
+  const i8* actions;
+  const i32* at;
+  i64 games, moves, count;
+};
+i64 observe_at(const Board& board, const Observer& observer, const Positions& positions, const Views& views,
+               int threads);
+
 class Batch {
  public:
   explicit Batch(const Board& board) : board_(board) {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -102,7 +103,7 @@ def command(
     if out is not None:
         check_free(out, overwrite)
     options = parse_settings(settings or []) | ({} if init is None else {"init": init})
-    limit = _seconds(time_limit, "--time-limit")
+    limit = seconds_of(time_limit, "--time-limit")
     wanted = Wanted(solver, options, budget, limit, seed, None if no_run else run, resume, out, exact_seconds)  # fmt: skip
     if resume is not None:
         if machine or capacity or evaluator or noise or problem:
@@ -113,8 +114,8 @@ def command(
 
     chosen = with_capacities(model.machine(machine), tuple(capacity or ()))
     kind = _kind(problem, solver, chosen)
-    if kind == "malloc-game" and (evaluator or noise or init):
-        raise Usage("--evaluator, --noise and --init are for the mapping problem", object="--problem",
+    if kind == "malloc-game" and (evaluator or noise):
+        raise Usage("--evaluator and --noise are for the mapping problem", object="--problem",
                     number=kind, remedy="leave them out, or give --problem mapping")  # fmt: skip
     if evaluator is not None and noise:
         raise Usage("--noise is for simulated times and --evaluator measures", object="--noise",
@@ -126,7 +127,7 @@ def command(
     from loadmaster.cli.plan_mapping import measured_problem, simulated_problem
 
     if evaluator is not None:
-        longest = _seconds(timeout, "--timeout") or 60.0
+        longest = seconds_of(timeout, "--timeout") or 60.0
         measured = measured_problem(model.load(), chosen, evaluator, repeats, longest)
         return _planned(measured, wanted, model.source)
     return _planned(simulated_problem(model.load(), chosen, noise, seed or 0), wanted, model.source)
@@ -184,12 +185,16 @@ def _value(text: str) -> Value:
     return text
 
 
-def _seconds(text: str | None, option: str) -> float | None:
+def seconds_of(text: str | None, option: str) -> float | None:
     from loadmaster.units import parse_time
 
     if text in (None, "none", "unlimited"):
         return None
+    if minutes := re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(?:m|min)", text):
+        return 60 * float(minutes[1])
     try:
         return parse_time(text, option) / 10**12
     except ValueError as error:
-        raise Usage(str(error), object=option, number=text, remedy="write 60s or 5000ms") from None
+        raise Usage(
+            str(error), object=option, number=text, remedy="write 60s, 20m or 5000ms"
+        ) from None

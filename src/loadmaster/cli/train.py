@@ -10,7 +10,7 @@ import typer
 from loadmaster.cli.answer import Answer, Table, Usage
 from loadmaster.cli.files import OverwriteOption, check_free, writing
 from loadmaster.cli.model import MachineOption, Model
-from loadmaster.cli.plan import SetOption, parse_settings
+from loadmaster.cli.plan import SetOption, parse_settings, seconds_of
 from loadmaster.cli.progress import LiveLine, gap_text, say
 from loadmaster.errors import nearest
 from loadmaster.units import show_time
@@ -19,18 +19,31 @@ if TYPE_CHECKING:
     from loadmaster.problems.mapping import Mapping
     from loadmaster.solvers.solver import Solution
 
-AGENTS = ("egrl", "pg")
+AGENTS = ("egrl", "pg", "muzero")
 """The solvers whose learner becomes a policy."""
+MAPS = 4000
+"""Evaluated on each model by default, for policies that map."""
 
 
 def command(
-    agent: Annotated[str, typer.Argument(metavar="AGENT", help="egrl, or pg: its learner alone.")],
+    agent: Annotated[
+        str, typer.Argument(metavar="AGENT", help="egrl; pg: its learner alone; muzero.")
+    ],
     models: Annotated[
-        list[str], typer.Argument(metavar="MODEL...", help="One model, or several in turn.")
+        list[str],
+        typer.Argument(
+            metavar="MODEL...", help="One or several: in turn; muzero: together, MODEL@MACHINE too."
+        ),
     ],
     out: Annotated[Path, typer.Option(metavar="NPZ", help="Write the policy here.")],
     machine: MachineOption = None,
-    budget: Annotated[int, typer.Option(min=1, help="Maps to evaluate on each model.")] = 4000,
+    budget: Annotated[
+        int | None,
+        typer.Option(min=1, help="Maps, or games, to evaluate on each model. [egrl: 4000]"),
+    ] = None,
+    time_limit: Annotated[
+        str | None, typer.Option(metavar="TIME", help="muzero: stop after this long, such as 20m.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same policy.")] = 0,
     settings: SetOption = None,
     init: Annotated[
@@ -40,14 +53,21 @@ def command(
     run: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep run folders in this folder.")
     ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="NPZ", help="muzero: go on from the .state.npz beside a policy."),
+    ] = None,
     overwrite: OverwriteOption = False,
 ) -> Answer:
-    """Train on models one after the other, each from the policy that the last one left.
+    """Train on models one after the other, each from the policy that the last one left; muzero
+    trains on all of them together.
 
     The file holds the parameters and what made them, as plain arrays; 'plan --init FILE' starts
     from it, 'transfer FILE' tries it as it is.
 
     Example: loadmaster train egrl bert --machine nnp-i --budget 4000 --out bert.npz
+
+    Example: loadmaster train muzero alexnet-train wavenet --machine tpu-v4i-16m --time-limit 20m --out p.npz
     """
     if agent not in AGENTS:
         raise Usage(f"'{agent}' has no policy to train{nearest(agent, AGENTS)}", object=agent,
@@ -56,6 +76,18 @@ def command(
         raise Usage(f"'{out}' must end in .npz", object=str(out), remedy="give policy.npz")
     check_free(out, overwrite)
     options = parse_settings(settings or [])
+    if agent == "muzero":
+        from loadmaster.cli.train_muzero import Lessons, train_muzero
+
+        limit = seconds_of(time_limit, "--time-limit")
+        return train_muzero(
+            Lessons(
+                models, machine, out, budget, limit, seed, dict(options), init, resume, overwrite
+            )
+        )
+    if time_limit is not None or resume is not None:
+        raise Usage("--time-limit and --resume are for muzero", object="--time-limit",
+                    remedy="give --budget, and --init to go on from a policy")  # fmt: skip
     rows: list[dict[str, Any]] = []
     from loadmaster.cli.plan_show import head
     from loadmaster.problems.mapping import Mapping
@@ -64,7 +96,7 @@ def command(
         model = Model(name)
         problem = Mapping(model.load(), model.machine(machine))
         say(head(problem, name))
-        solution = _trained(problem, agent, options | ({} if init is None else {"init": init}), budget, seed, run)  # fmt: skip
+        solution = _trained(problem, agent, options | ({} if init is None else {"init": init}), budget or MAPS, seed, run)  # fmt: skip
         rows.append(_row(name, problem, solution))
         _save(out, agent, problem, solution, rows, seed, options)
         init = str(out)  # the next model goes on from here

@@ -34,6 +34,14 @@ MOST = 16.0
 """No number of an observation is larger, nor smaller than -MOST; `grid` has shares of 255."""
 
 
+Seen = dict[str, npt.NDArray[Any]]
+
+
+def seen_arrays(*count: int) -> Seen:
+    """Room for observations [*count, ...]."""
+    return {name: np.zeros((*count, *shape), kind) for name, (shape, kind) in SHAPES.items()}
+
+
 class Games:
     """B games of one problem, all at their first move. Results do not depend on `threads`."""
 
@@ -42,14 +50,14 @@ class Games:
         self.threads = threads or cores()
         self.native = _core.Game(problem.tables, problem.switches())
         self.native.reset(count, self.threads)
-        self._seen = {
-            name: np.zeros((count, *shape), kind) for name, (shape, kind) in SHAPES.items()
-        }
+        self._seen: Seen = {}
 
-    def observe(self) -> dict[str, npt.NDArray[Any]]:
-        """Arrays [B, ...] as in `SHAPES`; the next call writes over them."""
-        self.native.observe(self._seen, self.problem.scale_ps)
-        return self._seen
+    def observe(self, into: Seen | None = None) -> Seen:
+        """Arrays [B, ...] as in `SHAPES`; the next call writes over them. `into`: arrays to fill."""
+        if into is None:
+            self._seen = into = self._seen or seen_arrays(self.count)
+        self.native.observe(into, self.problem.scale_ps)
+        return into
 
     def reset(self) -> None:
         """All at their first move again."""

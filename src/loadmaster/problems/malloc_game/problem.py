@@ -23,7 +23,7 @@ from loadmaster.machine.presets import read_machine
 from loadmaster.plan.check import Violation, check
 from loadmaster.plan.plan import BEFORE, Plan
 from loadmaster.problems.malloc_game.bounds import quick_bound
-from loadmaster.problems.malloc_game.games import Games
+from loadmaster.problems.malloc_game.games import Games, Seen, seen_arrays
 from loadmaster.problems.malloc_game.model import GameModel, game_model
 from loadmaster.problems.malloc_game.moves import DROP
 from loadmaster.problems.malloc_game.placement import OPEN, decode, encode, moves_of
@@ -102,6 +102,16 @@ class MallocGame:
         if wanted.ndim != 2 or wanted.shape[1] != self.moves:
             raise ValueError(f"moves must be [B, {self.moves}], not {list(wanted.shape)}")
         return Played(*self._core.play(wanted, threads or cores()))
+
+    def observe_at(self, actions: npt.NDArray[Any], at: npt.NDArray[Any], count: int | None = None,
+                   threads: int | None = None) -> Seen:  # fmt: skip
+        """What games with the legal moves [R, N] look like before move at[R]: arrays [R, ...] as in
+        `games.SHAPES`; with `count`, before that many moves in a row: arrays [R, count, ...]."""
+        moves = np.ascontiguousarray(actions, dtype=np.int8)
+        seen = seen_arrays(len(moves)) if count is None else seen_arrays(len(moves), count)
+        self._core.observe_at(moves, np.ascontiguousarray(at, dtype=np.int32), count or 1, seen,
+                              self.scale_ps, threads or cores())  # fmt: skip
+        return seen
 
     def score(self, decisions: Decision, first: int = 0) -> Scores:
         """Judged times of preferred moves [B, N], and the shares (T0 - T)/Z of what can be saved."""

@@ -1,0 +1,113 @@
+"""mallocMuZero as solvers: the agent, the better of agent and baseline, and the policy alone."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import Any, ClassVar
+
+from loadmaster.errors import LoadmasterError, require
+from loadmaster.problems.malloc_game.problem import MallocGame
+from loadmaster.solvers.muzero.settings import Settings
+from loadmaster.solvers.solver import Meter, Solution, State
+
+PACKAGES = ("jax", "equinox", "optax", "mctx")
+
+
+class MuZero:
+    """Plays the game by a search in a learned model of it, and learns from its games. Options are
+    the fields of `Settings`, and `init`: a trained network ('pretrained:suite', or a file of
+    `loadmaster train muzero`); 'auto': the packaged one if it fits; 'scratch': none."""
+
+    name = "muzero"
+    problem_kind = "malloc-game"
+    summary = "plays by searching a learned model of the game (MuZero), and learns from its games"
+    deterministic = True
+    fixed: ClassVar[dict[str, Any]] = {}
+    """Settings that make this solver what it is."""
+
+    def __init__(self, init: str | None = "auto", **settings: Any) -> None:
+        known = [field.name for field in fields(Settings)]
+        for name in settings:
+            if name not in known or name in self.fixed:
+                raise LoadmasterError(f"solver '{self.name}' has no option '{name}'", object=name,
+                                      remedy=f"use {', '.join(n for n in known if n not in self.fixed)}")  # fmt: skip
+        try:
+            self.settings = Settings(**(settings | self.fixed))
+        except (ValueError, TypeError) as error:
+            raise LoadmasterError(
+                str(error), object=self.name, remedy="give another value"
+            ) from None
+        self.init = "scratch" if init is None else init
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        for package in PACKAGES:
+            require(package, "agents")
+        from loadmaster.solvers.muzero.policy import start_of
+        from loadmaster.solvers.muzero.session import Session
+
+        problem = meter.problem
+        assert isinstance(problem, MallocGame)
+        if meter.exhausted:
+            return meter.solution()
+        check_playable(problem)
+        if not worth_playing(problem):
+            meter.evaluate_many(problem.all_slow()[None])
+            return meter.solution()
+        return Session(
+            [meter], seed, self.settings, start_of(self.init, self.settings), state
+        ).run()
+
+    @property
+    def switches(self) -> dict[str, Any]:
+        """The options that make this solver again, for a run that is resumed."""
+        free = {name: value for name, value in asdict(self.settings).items() if name not in self.fixed}  # fmt: skip
+        return {"init": self.init, **free}
+
+
+class MuZeroProd(MuZero):
+    """The better of the agent's plan and a baseline's: the production placement where one is known,
+    else that of memory space assignment. The baseline costs one evaluation."""
+
+    name = "muzero-prod"
+    summary = "the better of muzero's plan and the production placement's (or msa's)"
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        problem = meter.problem
+        assert isinstance(problem, MallocGame)
+        baseline = baseline_of(problem)
+        if state is None and not meter.exhausted:  # else it is among what was restored
+            from loadmaster.solvers.registry import make_solver
+
+            make_solver("malloc-game", baseline).run(meter, seed, None)
+        solution = super().run(meter, seed, state)
+        solution.extra["baseline"] = baseline
+        return solution
+
+
+class PolicyOnly(MuZero):
+    """The trained policy without search: its likeliest moves once, then samples of it. Nothing is
+    learned."""
+
+    name = "policy-only"
+    summary = "muzero's trained policy without search, best of its samples"
+    fixed: ClassVar = {"simulations": 0, "eval_simulations": 0, "updates": 0}
+
+
+def baseline_of(problem: MallocGame) -> str:
+    """The solver that `muzero-prod` is never worse than."""
+    from loadmaster.solvers.game import has_production
+
+    return "production" if has_production(problem) else "msa"
+
+
+def worth_playing(problem: MallocGame) -> bool:
+    """Whether there is anything to decide and to gain."""
+    return problem.moves > 0 and problem.scale_ps > 1e-6 * problem.all_slow_ps
+
+
+def check_playable(problem: MallocGame) -> None:
+    """Games must be of one length: rewound ones are not."""
+    if problem.switches()["backup"] == "rewind":
+        raise LoadmasterError("muzero plays games of a fixed length, and rewound ones have none",
+                              object="backup", number="rewind",
+                              remedy="play with backup='retroactive'")  # fmt: skip

@@ -1,0 +1,193 @@
+"""The networks of mallocMuZero: what a position is (`represent`), what a move makes of it
+(`dynamics`), and what is to be expected from there (`predict`).
+
+All three speak of one position; `jax.vmap` makes batches. Shapes do not depend on the program, so
+that one network plays any game. W = width; every other size follows from it (`Settings`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from loadmaster.problems.malloc_game.games import SHAPES
+from loadmaster.problems.malloc_game.moves import ACTIONS
+from loadmaster.solvers.muzero.layers import Block, Conv, ConvBlock, Dense, Head, Norm, Rng, drawn
+
+if TYPE_CHECKING:
+    from loadmaster.solvers.muzero.settings import Settings
+
+FAR = -1e9
+HEADS = 4
+STAGES = (1, 2, 2)
+"""Channels of the convolutions that halve grid and series, as multiples of `channels`."""
+POSITION_BLOCKS = 2
+GRID_PLANES = 8
+"""Planes of the grid that are left when it is flattened."""
+Observation = Mapping[str, Array]
+"""Arrays by name as in `SHAPES`, without the mask."""
+
+
+class GridEye(eqx.Module):  # type: ignore[misc]
+    """uint8[128, 64, 4] -> [W]: fast memory, time by address."""
+
+    steps: list[Conv]
+    blocks: list[list[ConvBlock]]
+    thin: Conv
+    join: Dense
+
+    def __init__(self, settings: Settings, rng: Rng) -> None:
+        (columns, rows, planes), _ = SHAPES["grid"]
+        self.steps, self.blocks = [], []
+        for stage in STAGES:
+            count = stage * settings.channels
+            self.steps.append(Conv((3, 3), planes, count, rng, stride=2))
+            self.blocks.append([ConvBlock(count, rng) for _ in range(settings.conv_blocks)])
+            columns, rows, planes = columns // 2, rows // 2, count
+        self.thin = Conv((1, 1), planes, GRID_PLANES, rng)
+        self.join = Dense(columns * rows * GRID_PLANES, settings.width, rng)
+
+    def __call__(self, grid: Array) -> Array:
+        x = grid.astype(jnp.float32) / 255
+        for step, blocks in zip(self.steps, self.blocks, strict=True):
+            x = step(x)
+            for block in blocks:
+                x = block(x)
+        return jax.nn.relu(self.join(jax.nn.relu(self.thin(jax.nn.relu(x))).reshape(-1)))
+
+
+class SeriesEye(eqx.Module):  # type: ignore[misc]
+    """[128, 8] -> [W/2]: what the columns of the grid have left to give."""
+
+    steps: list[Conv]
+    join: Dense
+
+    def __init__(self, settings: Settings, rng: Rng) -> None:
+        (columns, inputs), _ = SHAPES["series"]
+        self.steps = []
+        for stage in STAGES:
+            count = stage * settings.channels
+            self.steps.append(Conv((5,), inputs, count, rng, stride=2))
+            columns, inputs = columns // 2, count
+        self.join = Dense(columns * inputs, settings.width // 2, rng)
+
+    def __call__(self, series: Array) -> Array:
+        for step in self.steps:
+            series = jax.nn.relu(step(series))
+        return jax.nn.relu(self.join(series.reshape(-1)))
+
+
+class DecisionsEye(eqx.Module):  # type: ignore[misc]
+    """[32, 16] -> [W/4]: of the decisions around the current one, those that it asks for."""
+
+    first: Dense
+    second: Dense
+    query: Dense
+    key: Dense
+    value: Dense
+
+    def __init__(self, asking: int, width: int, rng: Rng) -> None:
+        part = width // 4
+        self.first = Dense(SHAPES["ahead"][0][1], part, rng)
+        self.second = Dense(part, part, rng)
+        self.query = Dense(asking, part, rng)
+        self.key, self.value = Dense(part, part, rng), Dense(part, part, rng)
+
+    def __call__(self, tokens: Array, asking: Array) -> Array:
+        real = tokens[:, 0] > 0  # a tensor has a size; a row without is beyond the game's ends
+        x = jax.nn.relu(self.second(jax.nn.relu(self.first(tokens))))
+        keys, values = (layer(x).reshape(len(x), HEADS, -1) for layer in (self.key, self.value))
+        query = self.query(asking).reshape(HEADS, -1)
+        logits = (keys * query).sum(-1) / math.sqrt(query.shape[1])
+        share = jax.nn.softmax(jnp.where(real[:, None], logits, FAR), axis=0) * real[:, None]
+        return (share[..., None] * values).sum(0).reshape(-1)
+
+
+class Network(eqx.Module):  # type: ignore[misc]
+    """Every part of the model that search looks ahead with."""
+
+    grid: GridEye
+    series: SeriesEye
+    decisions: DecisionsEye
+    current: list[Dense]
+    norm: Norm
+    join: Dense
+    position: list[Block]
+
+    actions: Array
+    move: Dense
+    moved: list[Block]
+    reward: Head
+
+    outlook: list[Block]
+    policy: Head
+    value: Head
+    legality: Head
+
+    def __init__(self, settings: Settings, rng: Rng) -> None:
+        width = settings.width
+        about = SHAPES["current"][0][0] + SHAPES["globals"][0][0]
+
+        def blocks(count: int) -> list[Block]:
+            return [Block(width, rng) for _ in range(count)]
+
+        self.grid, self.series = GridEye(settings, rng), SeriesEye(settings, rng)
+        self.decisions = DecisionsEye(about, width, rng)
+        self.current = [Dense(about, width // 2, rng), Dense(width // 2, width // 2, rng)]
+        parts = width + 2 * (width // 2) + 2 * (width // 4)
+        self.norm, self.join = Norm(parts), Dense(parts, width, rng)
+        self.position = blocks(POSITION_BLOCKS)
+
+        self.actions = drawn(rng, (len(ACTIONS), width // 8), 1.0)
+        self.move = Dense(width + width // 8, width, rng)
+        self.moved = blocks(settings.dynamics_blocks)
+        self.reward = Head(width, settings.bins, rng)
+
+        self.outlook = blocks(settings.prediction_blocks)
+        self.policy = Head(width, len(ACTIONS), rng)
+        self.value = Head(width, settings.bins, rng)
+        self.legality = Head(width, len(ACTIONS), rng)
+
+    def represent(self, observation: Observation) -> Array:
+        """The latent [W] of a position, each number in [0, 1]."""
+        about = jnp.concatenate([observation["current"], observation["globals"]])
+        x = about
+        for layer in self.current:
+            x = jax.nn.relu(layer(x))
+        seen = [self.grid(observation["grid"]), self.series(observation["series"]), x]
+        seen += [self.decisions(observation[name], about) for name in ("ahead", "back")]
+        return _through(self.position, self.join(self.norm(jnp.concatenate(seen))))
+
+    def dynamics(self, latent: Array, action: Array) -> tuple[Array, Array]:
+        """(the latent [W] after a move, logits [bins] of its reward)"""
+        x = self.move(jnp.concatenate([latent, self.actions[action]]))
+        latent = _through(self.moved, x)
+        return latent, self.reward(latent)
+
+    def predict(self, latent: Array) -> tuple[Array, Array, Array]:
+        """Logits of (the policy [3], the value [bins], each move's legality [3])."""
+        x = latent
+        for block in self.outlook:
+            x = block(x)
+        return self.policy(x), self.value(x), self.legality(x)
+
+
+def make_network(key: Array, settings: Settings) -> Network:
+    """A network that has learned nothing."""
+    return Network(settings, np.random.default_rng(np.asarray(jax.random.key_data(key))))
+
+
+def _through(blocks: list[Block], x: Array) -> Array:
+    """The blocks one after another, and the result stretched to [0, 1]: however often it is
+    unrolled, a latent stays of one size."""
+    for block in blocks:
+        x = block(x)
+    low, high = x.min(), x.max()
+    return (x - low) / jnp.maximum(high - low, 1e-5)

@@ -1,0 +1,152 @@
+"""Search: what a look ahead in the learned model makes of a batch of positions.
+
+The searches themselves are mctx's, Gumbel MuZero by default and plain MuZero as a switch. Here is
+what they search: positions as latents beside the number of moves left, which is known, so that the
+end of a game need not be learned. The true mask of legal moves holds at the root alone; below it
+the network's own belief about legality stands in for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import mctx
+from jax import Array
+
+from loadmaster.solvers.muzero.network import FAR, Network, Observation
+from loadmaster.solvers.muzero.settings import Settings
+from loadmaster.solvers.muzero.support import REWARDS, VALUES, expectation
+
+LEAST_LEGALITY = -8.0
+"""The most, in logits, that a move is held back for being thought illegal: the belief may be wrong."""
+
+
+class Found(NamedTuple):
+    """What a search found; B positions."""
+
+    action: Array
+    """[B] the move to play; 0 in a game that is over"""
+    weights: Array
+    """[B, 3] how likely the policy should make each move"""
+    value: Array
+    """[B] what is still to be earned"""
+    prior: Array
+    """[B, 3] how likely the policy makes each move without search"""
+
+
+class Root(NamedTuple):
+    """B positions where searches begin."""
+
+    logits: Array
+    """[B, 3] of legal moves; FAR where illegal"""
+    value: Array
+    """[B]"""
+    embedding: Any
+    """What the model goes on from; leaves [B, ...]"""
+
+
+Model = Callable[[Any, Array, Array, Any], tuple[Any, Any]]
+"""(network, key, action [B], embedding) -> (mctx.RecurrentFnOutput, embedding)"""
+
+
+class Search:
+    """Searches by the rules of `settings`; compiled once per number of simulations and positions."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def __call__(self, network: Network, key: Array, observations: Observation, moves_left: Array,
+                 masks: Array, *, simulations: int, gumbel_scale: float = 1.0,
+                 played: Any = None) -> Found:  # fmt: skip
+        """For observations [B, ...], moves left [B] (0: the game is over) and masks [B, 3] of legal
+        moves. `gumbel_scale` is how much chance there is in the choice of a move, 0: none.
+        `played` is not needed here: the model goes on from what it sees."""
+        del played
+        found: Found = _search(network, key, observations, moves_left, masks,
+                               jnp.float32(gumbel_scale), simulations, self.settings)  # fmt: skip
+        return found
+
+
+@eqx.filter_jit  # type: ignore[untyped-decorator]
+def _search(network: Network, key: Array, observations: Observation, moves_left: Array, masks: Array,
+            gumbel_scale: Array, simulations: int, settings: Settings) -> Found:  # fmt: skip
+    root = look(network, observations, moves_left, masks)
+    return search_from(
+        root, learned_model, network, key, masks, gumbel_scale, simulations, settings
+    )
+
+
+def look(network: Network, observations: Observation, moves_left: Array, masks: Array) -> Root:
+    """The roots of searches in the learned model."""
+    latent = jax.vmap(network.represent)(observations)
+    policy, value, _ = jax.vmap(network.predict)(latent)
+    left = jnp.asarray(moves_left, jnp.int32)
+    return Root(among_legal(policy, masks), value_of(value, left), (latent, left))
+
+
+def learned_model(network: Network, key: Array, action: Array, embedding: Any) -> tuple[Any, Any]:
+    """One move further, as the network believes that the game goes on."""
+    latent, left = embedding
+    latent, reward = jax.vmap(network.dynamics)(latent, action)
+    policy, value, legality = jax.vmap(network.predict)(latent)
+    believed = jnp.maximum(jax.nn.log_sigmoid(legality), LEAST_LEGALITY)
+    after = jnp.maximum(left - 1, 0)
+    output = mctx.RecurrentFnOutput(
+        reward=jnp.where(left > 0, expectation(reward, *REWARDS), 0),
+        discount=(after > 0).astype(jnp.float32),
+        prior_logits=policy + believed,
+        value=value_of(value, after),
+    )
+    return output, (latent, after)
+
+
+def search_from(root: Root, model: Model, network: Any, key: Array, masks: Array,
+                gumbel_scale: Array, simulations: int, settings: Settings,
+                max_depth: int | None = None) -> Found:  # fmt: skip
+    """The moves that `simulations` looks ahead in `model` speak for; without any, the policy's."""
+    prior = jax.nn.softmax(root.logits)
+    if simulations == 0:
+        noise = gumbel_scale * jax.random.gumbel(key, root.logits.shape)
+        action = jnp.argmax(jnp.where(masks.astype(bool), root.logits + noise, -jnp.inf), axis=-1)
+        return Found(action.astype(jnp.int32), prior, root.value, prior)
+    start = mctx.RootFnOutput(prior_logits=root.logits, value=root.value, embedding=root.embedding)
+    policy = _gumbel if settings.policy == "gumbel" else _puct
+    found = policy(settings, gumbel_scale)(
+        params=network, rng_key=key, root=start, recurrent_fn=model, num_simulations=simulations,
+        invalid_actions=~masks.astype(bool), max_depth=max_depth,
+    )  # fmt: skip
+    return Found(found.action, found.action_weights, found.search_tree.summary().value, prior)
+
+
+def _gumbel(settings: Settings, gumbel_scale: Array) -> Callable[..., Any]:
+    # Stretched to [0, 1], Q of moves that are worth the same are all noise, and the library's scale
+    # would make near certainties of it; ours moves the policy by a logit or two.
+    qtransform = partial(
+        mctx.qtransform_completed_by_mix_value, value_scale=settings.value_scale,
+        maxvisit_init=settings.maxvisit_init, rescale_values=settings.rescale_values,
+    )  # fmt: skip
+    return partial(mctx.gumbel_muzero_policy, qtransform=qtransform, gumbel_scale=gumbel_scale,
+                   max_num_considered_actions=settings.considered)  # fmt: skip
+
+
+def _puct(settings: Settings, gumbel_scale: Array) -> Callable[..., Any]:
+    return partial(
+        mctx.muzero_policy, temperature=gumbel_scale, dirichlet_alpha=settings.dirichlet_alpha,
+        dirichlet_fraction=settings.dirichlet_fraction * jnp.minimum(gumbel_scale, 1),
+        pb_c_init=settings.pb_c_init, pb_c_base=settings.pb_c_base,
+    )  # fmt: skip
+
+
+def among_legal(logits: Array, masks: Array) -> Array:
+    """Logits of the legal moves; where none is legal, all are alike."""
+    return jnp.where(masks.astype(bool), logits, FAR)
+
+
+def value_of(logits: Array, left: Array) -> Array:
+    """What value logits [B, bins] say, and nothing where no moves are left."""
+    return jnp.where(left > 0, expectation(logits, *VALUES), 0)

@@ -1,0 +1,170 @@
+"""Every number and every switch of mallocMuZero. What is None depends on where it runs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+BY_PLATFORM: dict[str, tuple[int, int]] = {
+    "simulations": (8, 32),
+    "eval_simulations": (16, 64),
+    "games": (64, 1024),
+    "batch": (64, 256),
+    "updates": (16, 64),
+}
+"""(on a CPU, on an accelerator) for the settings that are None."""
+NETWORK = ("width", "channels", "conv_blocks", "dynamics_blocks", "prediction_blocks", "bins")
+"""Settings that give the networks their shapes."""
+SEARCHING = ("policy", "model", "value_scale", "maxvisit_init", "rescale_values", "considered",
+             "dirichlet_fraction", "dirichlet_alpha", "pb_c_init", "pb_c_base")  # fmt: skip
+"""Settings that a search reads."""
+LEARNING = ("model", "unroll", "value_weight", "reward_weight", "legality_weight", "gradient_scale",
+            "learning_rate", "final_rate", "horizon", "weight_decay", "gradient_clip", "bins")  # fmt: skip
+"""Settings that a gradient step reads."""
+_COUNTS = ("games", "batch", "unroll", "eval_games", "eval_every", "best_games",
+           "replay_games", "target_every", "horizon", "width", "channels", "considered")  # fmt: skip
+_AMOUNTS = ("simulations", "eval_simulations", "updates", "td_steps", "conv_blocks", "dynamics_blocks",
+            "prediction_blocks", "weight_decay", "value_weight", "reward_weight", "legality_weight",
+            "gumbel_scale", "eval_gumbel_scale", "value_scale", "maxvisit_init", "final_rate")  # fmt: skip
+_SHARES = ("reanalysed", "best", "search_value", "dirichlet_fraction", "gradient_scale")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Parts are switched off by 0 or False; each is one ablation."""
+
+    policy: str = "gumbel"
+    """'gumbel': Gumbel MuZero; 'muzero': PUCT with Dirichlet noise at the root."""
+    model: str = "learned"
+    """'true': the game itself is the model (AlphaZero), a reference for the learned one."""
+    simulations: int | None = None
+    """Of each search in self-play and in reanalysis; 0: no search, the bare policy."""
+    eval_simulations: int | None = None
+    gumbel_scale: float = 1.0
+    """Noise at the root in self-play."""
+    eval_gumbel_scale: float = 0.5
+    """The same in evaluation games; the first of them has none."""
+    value_scale: float = 0.02
+    """Logits of a unit of Q, times visits (mctx's `qtransform_completed_by_mix_value`)."""
+    maxvisit_init: float = 50.0
+    rescale_values: bool = True
+    """Stretch the Q of a node's actions to [0, 1]."""
+    considered: int = 3
+    """Actions that Gumbel MuZero considers at the root."""
+    dirichlet_fraction: float = 0.25
+    dirichlet_alpha: float = 0.3
+    pb_c_init: float = 1.25
+    pb_c_base: float = 19652.0
+
+    games: int | None = None
+    """Played side by side."""
+    eval_games: int = 16
+    eval_every: int = 10
+    """Iterations between two evaluations."""
+    replay_games: int = 20_000
+    """Kept, of all programs together."""
+    best_games: int = 16
+    """Best distinct games kept of each program; they supply the share `best` of every batch."""
+    warm_start: bool = False
+    """Begin with the moves of memory space assignment in the replay: not from scratch."""
+    rank_returns: bool = False
+    """A game earns its rank among the last 512 of its program instead of the time it saves."""
+
+    updates: int | None = None
+    """Gradient steps after each batch of games; 0: nothing is learned."""
+    batch: int | None = None
+    """Positions of a gradient step."""
+    reanalyse: bool = True
+    """Search again, with today's networks, what old positions are to teach."""
+    reanalysed: float = 0.40
+    """Share of a batch; with `best` switched on those are always reanalysed too. The rest of the
+    batch is taught by the searches that played it."""
+    best: float = 0.25
+    search_value: float = 0.5
+    """Share of the new search in a reanalysed value; the rest is what the game earned."""
+    prioritised: bool = True
+    """Positions are drawn by how wrong their value was; False: all alike."""
+    unroll: int = 5
+    """Steps that the model is unrolled in training (K)."""
+    td_steps: int = 0
+    """Moves after which a value target trusts the search; 0: to the end of the game."""
+    value_weight: float = 0.5
+    reward_weight: float = 1.0
+    legality_weight: float = 0.5
+    gradient_scale: float = 0.5
+    """Of the gradient that enters each unrolled step."""
+    learning_rate: float = 3e-4
+    final_rate: float = 3e-5
+    horizon: int = 20_000
+    """Gradient steps over which the rate falls (a cosine); after them it stays."""
+    weight_decay: float = 1e-4
+    gradient_clip: float = 5.0
+    target_every: int = 200
+    """Gradient steps after which reanalysis uses the newest networks."""
+
+    width: int = 256
+    """Of the latent state; a multiple of 16."""
+    channels: int = 32
+    """Of the grid's first convolutions; the later ones have twice as many."""
+    conv_blocks: int = 2
+    """Residual blocks of each of the three stages."""
+    dynamics_blocks: int = 4
+    prediction_blocks: int = 2
+    bins: int = 101
+    """Of a value's and of a reward's distribution."""
+
+    def __post_init__(self) -> None:
+        wrong = [field.name for field in fields(self)
+                 if not _like(field.name, field.default, getattr(self, field.name))]  # fmt: skip
+        wrong = wrong or self._impossible()
+        if wrong:
+            raise ValueError(f"muzero can't work with {wrong[0]} = {getattr(self, wrong[0])!r}")
+
+    def _impossible(self) -> list[str]:
+        """The settings whose values make no sense."""
+        fine = {
+            "policy": self.policy in ("gumbel", "muzero"),
+            "model": self.model in ("learned", "true"),
+            "best": self.reanalysed + self.best <= 1,
+            "bins": self.bins >= 3,
+            "width": self.width % 16 == 0,
+            "learning_rate": self.learning_rate > 0,
+            "gradient_clip": self.gradient_clip > 0,
+            "dirichlet_alpha": self.dirichlet_alpha > 0,
+            "pb_c_init": self.pb_c_init > 0,
+            "pb_c_base": self.pb_c_base > 0,
+        }
+        for names, least in ((_COUNTS, 1), (_AMOUNTS, 0), (_SHARES, 0)):
+            for name in names:
+                value = getattr(self, name)
+                fine[name] = fine.get(name, True) and (value is None or value >= least)
+        fine |= {name: fine[name] and getattr(self, name) <= 1 for name in _SHARES}
+        return [name for name, good in fine.items() if not good]
+
+    def on(self, platform: str) -> Settings:
+        """With nothing left open; `platform` as `jax.default_backend()` names it."""
+        column = 0 if platform == "cpu" else 1
+        chosen: dict[str, Any] = {name: pair[column] for name, pair in BY_PLATFORM.items()
+                                  if getattr(self, name) is None}  # fmt: skip
+        return replace(self, **chosen)
+
+    def only(self, names: tuple[str, ...]) -> Settings:
+        """With all but these as they are by default: compiled code is shared by runs that differ in
+        nothing that it reads."""
+        return Settings(**{name: getattr(self, name) for name in names})
+
+    @property
+    def has_default_network(self) -> bool:
+        """Whether policies that come with the package fit."""
+        default: dict[str, Any] = {field.name: field.default for field in fields(self)}
+        return all(getattr(self, name) == default[name] for name in NETWORK)
+
+
+def _like(name: str, default: object, value: object) -> bool:
+    """Whether it is of the same type; a whole number may stand for any number."""
+    if name in BY_PLATFORM:
+        return value is None or type(value) is int
+    if isinstance(value, float) and not math.isfinite(value):
+        return False
+    return type(value) is type(default) or (type(default) is float and type(value) is int)

@@ -1,0 +1,59 @@
+"""`loadmaster train muzero`: one network over several models, kept in a small file, and gone on with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+for package in ("jax", "equinox", "optax", "mctx"):
+    pytest.importorskip(package)
+
+SETTINGS = {
+    "width": 16, "channels": 2, "conv_blocks": 0, "dynamics_blocks": 1, "prediction_blocks": 1, "bins": 11,
+    "games": 4, "eval_games": 2, "simulations": 2, "eval_simulations": 2, "batch": 8, "updates": 2, "unroll": 1,
+}  # fmt: skip
+TINY = tuple(word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}"))
+MODELS = ("alexnet-inf", "synthetic-03@tpu-v4i:cmem=1MiB")
+CHIP = ("-m", "tpu-v4i-16m")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """In another folder, and quickly compiled."""
+    import jax
+
+    monkeypatch.chdir(tmp_path)
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+def test_a_network_is_trained_on_several_models_and_gone_on_with(run_json: Any, run: Any) -> None:
+    first = run_json("train", "muzero", *MODELS, *CHIP, "--budget", "4", "--out", "p.npz", *TINY)
+    assert [row["evaluations"] for row in first["rows"]] == [4, 4] and first["gradient_steps"] == 2
+    assert [row["model"] for row in first["rows"]] == list(MODELS)
+    again = ("train", "muzero", *MODELS, *CHIP, "--budget", "8", "--resume", "p.state.npz", "--out", "q.npz", *TINY)  # fmt: skip
+    second = run_json(*again)
+    assert [row["evaluations"] for row in second["rows"]] == [8, 8]
+    for before, after in zip(first["rows"], second["rows"], strict=True):
+        assert after["picoseconds"] <= before["picoseconds"]
+    with np.load("p.npz") as old, np.load("q.npz") as new:
+        assert old["policy.join.weight"].dtype == np.float16
+        assert not np.array_equal(old["policy.join.weight"], new["policy.join.weight"])
+    refused = run(*(word for word in again if word != MODELS[1]), "--overwrite")
+    assert "give the same models" in refused.err
+    assert "there already" in run("train", "muzero", *MODELS, "--budget", "4", "--out", "p.npz").err
+    plan = run_json("plan", MODELS[0], *CHIP, "--solver", "muzero-prod", "--init", "q.npz", "--budget", "3", *TINY)  # fmt: skip
+    rows = {row["name"]: row["picoseconds"] for row in plan["rows"]}
+    assert rows["muzero-prod"] <= rows["production"]
+
+
+def test_training_without_an_end_is_refused(run: Any) -> None:
+    assert "training has no end" in run("train", "muzero", MODELS[0], *CHIP, "--out", "p.npz").err
+    wrong = run("train", "muzero", MODELS[0], *CHIP, "--budget", "4", "--resume", __file__, "--out", "p.npz")  # fmt: skip
+    assert "can't be resumed" in wrong.err

@@ -1,0 +1,234 @@
+"""Whole runs of mallocMuZero: budgets, checkpoints, many programs, and that playing pays."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("equinox")
+pytest.importorskip("optax")
+pytest.importorskip("mctx")
+
+import jax
+
+from loadmaster.errors import LoadmasterError
+from loadmaster.machine import load_machine
+from loadmaster.problems.malloc_game.problem import MallocGame
+from loadmaster.program.zoo.synthetic import synthetic
+from loadmaster.solvers.muzero.agent import MuZero, MuZeroProd, PolicyOnly, baseline_of
+from loadmaster.solvers.muzero.policy import save_small
+from loadmaster.solvers.muzero.session import Session, buckets
+from loadmaster.solvers.muzero.settings import Settings
+from loadmaster.solvers.policies import BadPolicy
+from loadmaster.solvers.registry import make_solver
+from loadmaster.solvers.solver import Budget, Meter, Observer, solve
+from solvers.conformance import Outcome, watched
+from solvers.muzero.small import SMALL, Recording, four_lives
+from solvers.muzero.tiny import made_up
+
+small = partial(MuZero, init="scratch", **SMALL)
+BARE = {name: value for name, value in SMALL.items() if name not in PolicyOnly.fixed}
+BUDGET = 44
+"""8 games, 8, 4 careful ones, 8, 8, 4, 4 of 8."""
+
+
+def recording(number: int = 0) -> Recording:
+    return Recording(synthetic(number), load_machine("tpu-v4i:cmem=1MiB"))
+
+
+@pytest.fixture(scope="module")
+def whole() -> tuple[Outcome, list[np.ndarray]]:
+    """A run, and all games that it had scored."""
+    problem = recording()
+    outcome = watched(small, problem, Budget(evaluations=BUDGET))
+    return outcome, problem.asked
+
+
+def test_the_budget_is_kept_to_the_game(whole: tuple[Outcome, list[np.ndarray]]) -> None:
+    outcome, asked = whole
+    assert len(asked) == outcome.solution.evaluations == BUDGET
+    # What is submitted is what was played: every move was legal.
+    problem = made_up()
+    assert np.array_equal(problem.play(np.array(asked)).actions, asked)
+    assert outcome.solution.value == problem.play(np.array(asked)).total.min()
+    for budget in (1, 9):
+        problem = recording()
+        assert solve(small(), problem, Budget(evaluations=budget)).evaluations == budget
+        assert np.array_equal(problem.asked, asked[:budget])
+
+
+def test_it_goes_on_from_every_checkpoint_as_if_it_had_not_stopped(
+    whole: tuple[Outcome, list[np.ndarray]],
+) -> None:
+    first, asked = whole
+    moments = first.watcher.moments
+    assert [moment.evaluations for moment in moments] == [8, 8, 16, 16, 28, 28, 36, 36]
+    for moment in (moments[0], moments[3], moments[6]):
+        problem = recording()
+        rest = watched(small, problem, Budget(evaluations=BUDGET), moment=moment)
+        assert np.array_equal(problem.asked, asked[moment.evaluations :])
+        for name in ("iterations", "gradient_steps"):
+            assert rest.solution.extra[name] == first.solution.extra[name]
+        for name, value in first.solution.extra["policy"].items():
+            assert np.array_equal(value, rest.solution.extra["policy"][name]), name
+
+
+def test_it_learns_while_it_plays(whole: tuple[Outcome, list[np.ndarray]]) -> None:
+    extra = whole[0].solution.extra
+    assert extra["gradient_steps"] == 12 and extra["iterations"] == 5
+    assert {"mean_reward", "careful_reward", "policy_loss"} <= set(extra["metrics"])
+    states = [moment.state for moment in whole[0].watcher.moments]
+    changed = [name for name in states[0] if name.startswith("leaf")
+               and not np.array_equal(states[0][name], states[-1][name])]  # fmt: skip
+    assert len(changed) > 50
+
+
+def test_another_seed_plays_other_games(whole: tuple[Outcome, list[np.ndarray]]) -> None:
+    problem = recording()
+    solve(small(), problem, Budget(evaluations=8), seed=1)
+    assert not np.array_equal(problem.asked, whole[1][:8])
+
+
+class Impatient(Observer):
+    """Asks it to stop at the first question about a checkpoint, or before anything is found."""
+
+    def __init__(self, at_once: bool) -> None:
+        super().__init__()
+        self.left = 3 if at_once else 10**9
+
+    @property  # type: ignore[override]
+    def stop(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+    @stop.setter
+    def stop(self, value: bool) -> None:
+        self.left = 0 if value else 10**9
+
+
+def test_a_run_that_is_stopped_within_its_first_game_has_an_answer() -> None:
+    solution = solve(small(), made_up(), Budget(), observer=Impatient(at_once=True))
+    assert solution.decision is not None and solution.evaluations == SMALL["games"]
+    assert solution.extra["gradient_steps"] == 0
+
+
+def test_prod_is_never_worse_than_its_baseline() -> None:
+    for number, budget in ((0, 1), (0, 12), (9, 9)):
+        problem = recording(number)
+        assert baseline_of(problem) == "msa"
+        baseline = solve(make_solver("malloc-game", "msa"), problem, Budget())
+        outcome = watched(partial(MuZeroProd, init="scratch", **SMALL), problem, Budget(evaluations=budget))  # fmt: skip
+        solution = outcome.solution
+        assert solution.value is not None and baseline.value is not None
+        assert solution.value <= baseline.value and solution.evaluations == budget
+        assert solution.extra["baseline"] == "msa"
+        assert outcome.watcher.improvements[0][0] == baseline.value
+        if outcome.watcher.moments:  # the baseline is not asked for again
+            moment = outcome.watcher.moments[0]
+            rest = watched(partial(MuZeroProd, init="scratch", **SMALL), problem, Budget(evaluations=budget), moment=moment)  # fmt: skip
+            assert rest.solution.value == solution.value
+            assert rest.solution.evaluations == budget
+
+
+def test_one_network_plays_programs_of_different_lengths() -> None:
+    problems = [recording(9), recording(0)]
+    settings = Settings(**SMALL)
+    meters = [Meter(problem, Budget(evaluations=18)) for problem in problems]
+    session = Session(meters, 0, settings, None, None)
+    assert session.buckets == [[1, 0]]
+    session.run()
+    assert [meter.evaluations for meter in meters] == [18, 18]
+    for problem, meter, shelf in zip(problems, meters, session.replay.shelves, strict=True):
+        assert np.array_equal(problem.play(np.array(problem.asked)).actions, problem.asked)
+        assert shelf.stored == 18 and shelf.best_times[0] == meter.best_value
+    light = session.arrays(ring=False)
+    again = Session([Meter(problem, Budget(evaluations=18)) for problem in problems], 0, settings, None, light)  # fmt: skip
+    assert again.steps == session.steps > 0 and again.replay.shelves[0].filled == 0
+    assert np.array_equal(again.replay.shelves[1].best.actions, session.replay.shelves[1].best.actions)  # fmt: skip
+    for name in ("network", "memory"):
+        a, b = (jax.tree.leaves(getattr(each.learner, name)) for each in (again, session))
+        assert all(map(np.array_equal, a, b)), name
+
+
+def test_buckets_hold_games_of_about_one_length() -> None:
+    assert buckets([14, 21, 60]) == [[0, 1, 2]]
+    assert buckets([700, 14, 500, 100, 900, 130]) == [[1], [3, 5], [2, 0], [4]]
+
+
+def test_the_policy_alone_learns_nothing_and_begins_with_its_likeliest_moves(
+    tmp_path: Path,
+) -> None:
+    taught = solve(small(), made_up(), Budget(evaluations=16)).extra["policy"]
+    save_small(tmp_path / "policy.npz", taught, {"seed": 0}, Settings(**SMALL))
+    runs = []
+    for seed in (0, 1):
+        problem = recording()
+        solver = PolicyOnly(init=str(tmp_path / "policy.npz"), **BARE)
+        solution = solve(solver, problem, Budget(evaluations=20), seed=seed)
+        assert solution.extra["gradient_steps"] == 0
+        for name, value in taught.items():
+            assert np.array_equal(solution.extra["policy"][name], value.astype(np.float16)), name
+        runs.append(np.array(problem.asked))
+    assert np.array_equal(runs[0][0], runs[1][0]) and not np.array_equal(runs[0], runs[1])
+    with pytest.raises(BadPolicy, match="width = 16"):
+        solve(MuZero(init=str(tmp_path / "policy.npz")), made_up(), Budget(evaluations=1))
+    with pytest.raises(BadPolicy, match="no pretrained policy 'nothing'"):
+        solve(small(init="pretrained:nothing"), made_up(), Budget(evaluations=1))
+
+
+def test_a_warm_start_begins_with_the_moves_of_msa() -> None:
+    problem = recording()
+    solve(small(warm_start=True), problem, Budget(evaluations=9))
+    plan = problem.plan(solve(make_solver("malloc-game", "msa"), problem, Budget()).decision)
+    assert np.array_equal(problem.asked[0], problem.play(problem.moves_of(plan)[None]).actions[0])
+    assert len(problem.asked) == 9
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"policy": "muzero", "reanalyse": False, "prioritised": False, "rank_returns": True, "td_steps": 3},
+        {"model": "true", "simulations": 2, "eval_every": 99},
+        {"simulations": 0, "best": 0.0, "reanalysed": 0.0},
+    ],
+)  # fmt: skip
+def test_switches(changes: dict[str, Any]) -> None:
+    problem = recording()
+    solution = solve(small(**changes), problem, Budget(evaluations=20))
+    assert solution.extra["gradient_steps"] == 6 and solution.evaluations == 20, solution.extra
+    assert np.array_equal(problem.play(np.array(problem.asked)).actions, problem.asked)
+
+
+def test_what_cannot_be_played_is_told() -> None:
+    machine = load_machine("tpu-v4i:cmem=1MiB")
+    with pytest.raises(LoadmasterError, match="fixed length"):
+        solve(small(), MallocGame(synthetic(0), machine, profile="paper"), Budget(evaluations=1))
+    roomless = MallocGame(synthetic(0), load_machine("tpu-v4i:cmem=512B"))
+    assert solve(small(), roomless, Budget(evaluations=5)).evaluations == 1
+    for name, value in (("games", 0), ("policy", "luck"), ("best", 0.7), ("width", 1.5), ("unroll", 0)):  # fmt: skip
+        with pytest.raises(LoadmasterError, match=name):
+            MuZero(**{name: value})
+    with pytest.raises(LoadmasterError, match="no option 'updates'"):
+        PolicyOnly(updates=3)
+
+
+def test_settings_that_are_open_depend_on_the_platform() -> None:
+    here, there = Settings().on("cpu"), Settings(games=7).on("gpu")
+    assert (here.simulations, here.games) == (8, 64) and (there.simulations, there.games) == (32, 7)
+    assert here.on("gpu") == here and Settings().has_default_network
+    assert make_solver("malloc-game", "muzero", {"games": 7}).switches["games"] == 7
+
+
+def test_it_beats_as_many_random_games_on_twelve_moves() -> None:
+    problem, games = four_lives(), 96
+    assert problem.moves == 12
+    options = SMALL | {"updates": 32, "eval_every": 3, "replay_games": 100}
+    mine = solve(MuZero(init="scratch", **options), problem, Budget(evaluations=games))
+    random = [solve(make_solver("malloc-game", "random-best"), problem, Budget(evaluations=games), seed=seed)
+              for seed in range(5)]  # fmt: skip
+    assert mine.value is not None and mine.evaluations == games
+    assert mine.value < np.median([each.value for each in random])  # type: ignore[arg-type]
