@@ -147,7 +147,7 @@ def test_a_machine_with_one_memory_is_refused(run: Any, elsewhere: Path) -> None
 @pytest.mark.usefixtures("no_ortools")
 def test_no_map_that_fits_is_no_answer(run_json: Any) -> None:
     answer = run_json("plan", "resnet50", "-m", "nnp-i", "--solver", "ageing-evolution", "--budget", "2")  # fmt: skip
-    assert answer["exit"] == 4 and "no map that fits" in answer["error"]["message"]
+    assert answer["exit"] == 4 and "no plan that fits" in answer["error"]["message"]
     assert rows_of(answer)["ageing-evolution"]["picoseconds"] is None
 
 

@@ -12,6 +12,7 @@ import pytest
 import toy
 from loadmaster.plan import save_plan
 from loadmaster.runs import run_solver
+from loadmaster.solvers.registry import kinds
 from loadmaster.solvers.solver import Budget
 
 
@@ -121,7 +122,8 @@ def test_compare_with_something_else(
 def test_solvers(run: Any, run_json: Any) -> None:
     rows = run_json("solvers")["rows"]
     assert {"exact", "first-fit"} <= {row["name"] for row in rows}
-    assert all(row["summary"] and row["problem"] in ("allocation", "mapping") for row in rows)
+    assert all(row["summary"] and row["problem"] in kinds() for row in rows)
+    assert {row["problem"] for row in rows} == {"allocation", "mapping", "malloc-game"}
     one = run("solvers", "first-fit")
     assert one.exit == 0 and "same seed, same answer" in one.out
     assert "did you mean 'exact'?" in run("solvers", "exactt").error_line
