@@ -23,6 +23,7 @@ from loadmaster.bench import Options
 from loadmaster.bench.malloc import CASES
 from loadmaster.bench.malloc_cells import GAMES
 from loadmaster.host import host, versions
+from mapping_runs import done_in
 
 Job = tuple[str, int]
 """Case, seed."""
@@ -37,18 +38,6 @@ def run(job: Job, solvers: tuple[str, ...], core: int | None) -> dict[str, Any]:
     return {"job": [case, "*", seed], "made": {"versions": versions(), "host": host()}, "rows": rows}  # fmt: skip
 
 
-def done_in(path: Path) -> set[Job]:
-    """The jobs that a file has; a torn last line does not count."""
-    found: set[Job] = set()
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            case, _, seed = json.loads(line)["job"]
-        except (ValueError, KeyError):
-            continue
-        found.add((case, seed))
-    return found
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--cells", nargs="+", default=["*"], help="names, * for any characters")
@@ -61,7 +50,7 @@ def main() -> int:
     cases = [case for case in known if any(fnmatch.fnmatchcase(case, each) for each in arguments.cells)]  # fmt: skip
     if not cases:
         sys.exit(f"error: no cell is named so: use {', '.join(known)}")
-    done = done_in(arguments.out)
+    done = {(case, seed) for case, _, seed in done_in(arguments.out)}
     left = [(case, seed) for seed in arguments.seeds for case in cases if (case, seed) not in done]
     print(f"{len(left)} jobs to run, {len(done)} in {arguments.out}", flush=True)
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []

@@ -80,3 +80,17 @@ def test_a_resumed_game_equals_an_unbroken_one_and_can_be_drawn(run_json: Any, r
     assert run("figures", first["run"], "--out", "pictures").exit == 0
     drawn = sorted(path.name for path in Path("pictures").iterdir())
     assert drawn == ["alexnet-train-tpu-v4i-16m-es-moves-curve.svg", "alexnet-train-tpu-v4i-16m-es-moves-memory.svg"]  # fmt: skip
+
+
+def test_options_are_named_kept_and_taken_up_again(run_json: Any, run: Any) -> None:
+    assert "2023" in run("solvers", "msa").out and "max_ratio" in run("solvers", "msa").out
+    named = run_json(
+        "plan", MODEL, "-m", CHIP, "--solver", "msa", "--set", "style=2023", "--no-run"
+    )
+    assert rows_of(named)["msa"]["picoseconds"] > 0
+    assert "no style '2099'" in run("plan", MODEL, "-m", CHIP, "--solver", "msa", "--set", "style=2099").error_line  # fmt: skip
+    words = ("plan", "alexnet-train", "-m", CHIP, "--solver", "es", "--set", "population=20")
+    first = run_json(*words, "--budget", "60")
+    resumed = run_json("plan", "alexnet-train", "--resume", first["run"], "--budget", "200")
+    whole = run_json(*words, "--budget", "200")
+    assert rows_of(resumed)["es-moves"]["picoseconds"] == rows_of(whole)["es-moves"]["picoseconds"]

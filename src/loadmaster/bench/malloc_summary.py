@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadmaster.bench.malloc_cells import PROGRAMS, SEARCHES, WARM
+from loadmaster.bench.mapping_targets import Target
 
 TIE = 1e-3
 """Times that differ by less are called equal."""
@@ -100,19 +101,6 @@ def wins(found: Found, solver: str, over: str, cases: Sequence[str]) -> tuple[in
             ratio = found[case, over].reference / found[case, solver].median
             count[0 if ratio > 1 + TIE else 2 if ratio < 1 - TIE else 1] += 1
     return count[0], count[1], count[2]
-
-
-@dataclass(frozen=True)
-class Target:
-    """One line: what was asked, what came out, and whether it was reached (None: not measured)."""
-
-    asked: str
-    result: str
-    met: bool | None
-
-    @property
-    def word(self) -> str:
-        return "not measured" if self.met is None else "met" if self.met else "**missed**"
 
 
 def targets(found: Found, rows: Iterable[Mapping[str, Any]], machine: str) -> list[Target]:

@@ -9,13 +9,12 @@ from typing import Any
 
 from loadmaster.cli.answer import Answer, Table
 from loadmaster.cli.plan_show import Figure, ending
-from loadmaster.cli.planning import Bounded, Wanted, chosen_solver, completed, ended_badly, written
-from loadmaster.cli.progress import LiveLine, gap_text, say
+from loadmaster.cli.planning import Wanted, chosen_solver, completed, ended_badly, solved, written
+from loadmaster.cli.progress import gap_text, say
 from loadmaster.errors import MissingPackage
 from loadmaster.plan import Plan
 from loadmaster.problems.malloc_game.problem import MallocGame
 from loadmaster.problems.problem import Bound, Decision
-from loadmaster.runs.session import run_solver
 from loadmaster.simulate import simulate
 from loadmaster.solvers.game import BY_CLOCK, WHITE_BOX, has_production, known_production
 from loadmaster.solvers.registry import make_solver
@@ -35,12 +34,8 @@ def plan_game(problem: MallocGame, wanted: Wanted, source: str) -> Answer:
     say(_head(problem, source))
     bound = _quick_bound(problem)
     baselines = _baselines(problem)
-    solution = run_solver(
-        Bounded(solver, bound), problem, Budget(wanted.evaluations, wanted.seconds), wanted.seed or 0,
-        folder=None if wanted.resume else wanted.folder, resume=wanted.resume, display=LiveLine(),
-        baselines={name: decision for name, (decision, _) in baselines.items()},
-    )  # fmt: skip
-    solution.bound = max(bound, solution.bound, key=lambda each: each.value)
+    known = {name: decision for name, (decision, _) in baselines.items()}
+    solution = solved(solver, problem, bound, wanted, known)
     plan = None if solution.decision is None else written(problem, solution.decision, wanted.out)
     figures = [figure for _, figure in baselines.values() if figure.name != solver.name]
     figures.append(

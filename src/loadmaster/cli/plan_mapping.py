@@ -8,8 +8,16 @@ from pathlib import Path
 
 from loadmaster.cli.answer import Answer, Usage
 from loadmaster.cli.plan_show import Figure, Told, head, shown
-from loadmaster.cli.planning import Bounded, Wanted, chosen_solver, completed, ended_badly, written
-from loadmaster.cli.progress import LiveLine, say
+from loadmaster.cli.planning import (
+    Bounded,
+    Wanted,
+    chosen_solver,
+    completed,
+    ended_badly,
+    solved,
+    written,
+)
+from loadmaster.cli.progress import say
 from loadmaster.errors import MissingPackage
 from loadmaster.machine import Machine
 from loadmaster.problems.champion import Champion, Leaders, remeasure
@@ -19,7 +27,6 @@ from loadmaster.problems.measured import MeasuredMapping
 from loadmaster.problems.problem import Bound, Decision
 from loadmaster.problems.recorded import recorded_row
 from loadmaster.program import Program
-from loadmaster.runs.session import run_solver
 from loadmaster.solvers.mapping import can_prove
 from loadmaster.solvers.registry import make_solver
 from loadmaster.solvers.solver import Budget, Solution, Status, solve
@@ -56,12 +63,8 @@ def _planned(problem: Mapping, wanted: Wanted, source: str) -> Answer:
     say(head(problem, source))
     bound = _quick_bound(problem)
     baselines = _baselines(problem)
-    solution = run_solver(
-        Bounded(solver, bound), problem, Budget(wanted.evaluations, wanted.seconds), wanted.seed or 0,
-        folder=None if wanted.resume else wanted.folder, resume=wanted.resume, display=LiveLine(),
-        baselines={name: decision for name, (decision, _) in baselines.items()},
-    )  # fmt: skip
-    solution.bound = max(bound, solution.bound, key=lambda each: each.value)
+    known = {name: decision for name, (decision, _) in baselines.items()}
+    solution = solved(solver, problem, bound, wanted, known)
     stopped = solution.decision is None or bool(solution.extra.get("interrupted"))
     champion = None if stopped else _champion(problem, wanted.seed or 0)
     reference = None if stopped else _reference(problem, solver.name, solution, wanted)

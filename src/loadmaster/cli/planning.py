@@ -10,15 +10,16 @@ from typing import Any
 from loadmaster.cli.allocate import NoAnswer
 from loadmaster.cli.answer import Usage
 from loadmaster.cli.files import writing
+from loadmaster.cli.progress import LiveLine
 from loadmaster.errors import LoadmasterError, Refused
 from loadmaster.plan import Plan, save_plan
 from loadmaster.problems.problem import Bound, Decision, Problem
 from loadmaster.problems.registry import load_problem
 from loadmaster.program import Program
 from loadmaster.runs import RunFolder
-from loadmaster.runs.session import Interrupted
+from loadmaster.runs.session import Interrupted, run_solver
 from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Meter, Solution, Solver, State
+from loadmaster.solvers.solver import Budget, Meter, Solution, Solver, State
 
 EVALUATIONS = 4_000
 EXACT_SECONDS = 60.0
@@ -89,6 +90,18 @@ class Bounded:
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         meter.raise_bound(self._bound.value, self._bound.method)
         return self._solver.run(meter, seed, state)
+
+
+def solved(solver: Solver, problem: Problem, bound: Bound, wanted: Wanted,
+           baselines: dict[str, Decision]) -> Solution:  # fmt: skip
+    """Run the solver, in a run folder if one is wanted, and keep the better bound."""
+    solution = run_solver(
+        Bounded(solver, bound), problem, Budget(wanted.evaluations, wanted.seconds), wanted.seed or 0,
+        folder=None if wanted.resume else wanted.folder, resume=wanted.resume, display=LiveLine(),
+        baselines=baselines,
+    )  # fmt: skip
+    solution.bound = max(bound, solution.bound, key=lambda each: each.value)
+    return solution
 
 
 def written(problem: Problem, decision: Decision, out: Path | None) -> Plan:

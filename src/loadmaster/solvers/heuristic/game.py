@@ -52,6 +52,7 @@ class GreedyOrder(_OneGame):
 
     def __init__(self, gain: bool = False) -> None:
         self.gain = gain
+        self.switches = {"gain": gain}
 
     def make(self, problem: MallocGame) -> Int8:
         moves = np.full(problem.moves, NO_COPY, dtype=np.int8)

@@ -184,12 +184,13 @@ class Msa:
     deterministic = True
     summary = "memory space assignment in the style of XLA (white box)"
 
-    def __init__(self, style: str = "2023", **switches: Any) -> None:
-        self.switches = switches_of(style, switches)
+    def __init__(self, style: str | int = "2023", **switches: Any) -> None:
+        self.chosen = switches_of(style, switches)
+        self.switches = {"style": str(style), **asdict(self.chosen)}
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem
         assert isinstance(problem, MallocGame)
         if not meter.exhausted:
-            submit(meter, problem, self.switches)
+            submit(meter, problem, self.chosen)
         return meter.solution(white_box=True)

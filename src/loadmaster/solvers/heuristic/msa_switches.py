@@ -56,8 +56,9 @@ STYLES = {
 ours, no longer XLA's: its copies fit what the simulator leaves to them."""
 
 
-def switches_of(style: str, changes: dict[str, Any]) -> Switches:
-    """A style with some switches set anew."""
+def switches_of(style: str | int, changes: dict[str, Any]) -> Switches:
+    """A style with some switches set anew; '2023' may come as a number."""
+    style = str(style)
     known = [field.name for field in fields(Switches)]
     for name, names in [(style, list(STYLES)), *((change, known) for change in changes)]:
         if name not in names:

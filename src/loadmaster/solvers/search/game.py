@@ -81,6 +81,8 @@ class EsMoves(_Search):
             )
         self.population, self.tournament, self.elite = population, tournament, elite
         self.mutations, self.start = mutations, _known_start(start)
+        self.switches = {"population": population, "tournament": tournament, "elite": elite,
+                         "mutations": mutations, "start": start}  # fmt: skip
 
     def search(self, meter: Meter, problem: MallocGame, rng: Rng, state: State | None) -> None:
         if state is None:
@@ -138,6 +140,7 @@ class AnnealMoves(_Search):
         if not 0 < temperature <= 1 or restarts < 0:
             raise ValueError("temperature must be in (0, 1] and restarts not negative")
         self.temperature, self.restarts, self.start = temperature, restarts, _known_start(start)
+        self.switches = {"temperature": temperature, "restarts": restarts, "start": start}
 
     def search(self, meter: Meter, problem: MallocGame, rng: Rng, state: State | None) -> None:
         sites = _sites_of_tensors(problem)

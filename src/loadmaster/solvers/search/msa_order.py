@@ -7,6 +7,7 @@ take each number from the better parent with a fixed likelihood, and the rest is
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -36,11 +37,12 @@ class MsaOrder:
     deterministic = True
     summary = "evolution of the order of memory space assignment (white box)"
 
-    def __init__(self, style: str = "refined", population: int = 64, threads: int | None = None,
+    def __init__(self, style: str | int = "refined", population: int = 64, threads: int | None = None,
                  **switches: Any) -> None:  # fmt: skip
         if population < 8:
             raise ValueError("population must be at least 8")
-        self.switches = switches_of(style, switches)
+        self.chosen = switches_of(style, switches)
+        self.switches = {"style": str(style), "population": population, **asdict(self.chosen)}
         self.population = population
         self.threads = threads or cores()
 
@@ -51,13 +53,13 @@ class MsaOrder:
             return meter.solution(white_box=True)
         if state is None:
             rng = np.random.default_rng(seed)
-            assigner, refined = submit(meter, problem, self.switches)
+            assigner, refined = submit(meter, problem, self.chosen)
             keys = self._first(rng, assigner.tensors)
             values = self._scored(meter, assigner, keys)
         else:
             rng, keys = restore_generator(state["rng"]), np.array(state["keys"])
             values, refined = np.array(state["values"]), int(state["refined"])
-            assigner = Assigner(problem.program, problem.machine, problem.model, self.switches)
+            assigner = Assigner(problem.program, problem.machine, problem.model, self.chosen)
             for _ in range(refined):
                 assigner = assigner.refined()
         while not meter.exhausted and assigner.tensors > 1:
