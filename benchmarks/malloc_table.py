@@ -24,6 +24,7 @@ from loadmaster.bench.malloc_summary import (
     targets,
     wins,
 )
+from mapping_table import table
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "malloc.json"
@@ -31,11 +32,6 @@ PAGE = HERE.parent / "docs" / "malloc_game.md"
 BEGIN, END = "<!-- results: made by benchmarks/malloc_table.py -->", "<!-- end of results -->"
 MACHINES = ("tpu-v4i", "tpu-v4i-16m")
 COLUMNS = (*ONE_PLAN, *SEARCHES, *WARM)
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def milliseconds(found: Found, case: str, solver: str) -> str:

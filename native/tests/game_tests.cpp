@@ -168,8 +168,6 @@ void test_heap(Random& rng) {
       }
       const i64 found = heap.best_fit(first, last, size);
       CHECK(found == wanted);
-      heap.look(first, steps - 1);
-      CHECK(heap.best_fit_until(last, size) == wanted);
       const i64 low = rng.below(capacity), high = std::min(capacity, low + size);
       const i32 but = ids.empty() ? -1 : ids[rng.below(static_cast<i64>(ids.size()))];
       bool is_free = true;

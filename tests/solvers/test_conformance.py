@@ -135,14 +135,11 @@ def _game(name: str) -> MallocGame:
 @pytest.mark.parametrize("name", solver_names("malloc-game"))
 def test_game_solvers_conform(name: str) -> None:
     options = GAME_OPTIONS.get(name)
-    try:
-        if options:  # compiled first: that has nothing to do with its budget of seconds
-            solve(make_solver("malloc-game", name, options), _game(name), Budget(evaluations=40))
-        slow = bool(options) or name in COMPLETE or name == "exhaustive"
-        conforms(lambda: make_solver("malloc-game", name, options), _game(name),
-                 evaluations=(1, 2, 40) if slow else (1, 2, 70, 260), seeds=(0,) if slow else (0, 3))  # fmt: skip
-    except MissingPackage as missing:
-        pytest.skip(missing.message)
+    if options:  # compiled first: that has nothing to do with its budget of seconds
+        solve(make_solver("malloc-game", name, options), _game(name), Budget(evaluations=40))
+    slow = bool(options) or name in COMPLETE or name == "exhaustive"
+    conforms(lambda: make_solver("malloc-game", name, options), _game(name),
+             evaluations=(1, 2, 40) if slow else (1, 2, 70, 260), seeds=(0,) if slow else (0, 3))  # fmt: skip
 
 
 class Peeking(RandomMaps):

@@ -68,33 +68,24 @@ void Heap::visit(i32 first, i32 last, Visit&& visit) const {
     }
 }
 
-void Heap::look(i32 first, i32 last) const {
+i64 Heap::best_fit(i32 first, i32 last, i64 size) const {
   spans_.clear();
   visit(first, last, [&](i32 id) {
-    spans_.push_back(blocks_[id]);
+    spans_.emplace_back(blocks_[id].low, blocks_[id].high);
     return true;
   });
-  std::sort(spans_.begin(), spans_.end(), [](const Block& a, const Block& b) { return a.low < b.low; });
-}
-
-i64 Heap::best_fit_until(i32 last, i64 size) const {
+  std::sort(spans_.begin(), spans_.end());
   i64 best = -1, best_gap = 0, end = 0;
   const auto offer = [&](i64 low, i64 high) {
     const i64 gap = high - low;
     if (gap >= size && (best < 0 || gap < best_gap)) best = low, best_gap = gap;
   };
-  for (const Block& block : spans_) {
-    if (block.first > last) continue;
-    offer(end, block.low);
-    end = std::max(end, block.high);
+  for (const auto& [low, high] : spans_) {
+    offer(end, low);
+    end = std::max(end, high);
   }
   offer(end, capacity_);
   return best;
-}
-
-i64 Heap::best_fit(i32 first, i32 last, i64 size) const {
-  look(first, last);
-  return best_fit_until(last, size);
 }
 
 bool Heap::is_free(i32 first, i32 last, i64 low, i64 high, i32 but, i32 nor) const {

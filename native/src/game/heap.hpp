@@ -1,6 +1,7 @@
 // Blocks of addresses held over inclusive intervals of steps, and the gaps between them.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "units.hpp"
@@ -27,10 +28,6 @@ class Heap {
   // address among equals; -1: none. Gaps start aligned because offsets and sizes are aligned.
   i64 best_fit(i32 first, i32 last, i64 size) const;
 
-  // The same for several intervals with one start: look at the longest one first, then ask.
-  void look(i32 first, i32 last) const;
-  i64 best_fit_until(i32 last, i64 size) const;
-
   // Whether bytes [low, high) are free over [first, last]; `but` and `nor` are ids that may be there.
   bool is_free(i32 first, i32 last, i64 low, i64 high, i32 but = -1, i32 nor = -1) const;
 
@@ -47,7 +44,7 @@ class Heap {
   std::vector<std::vector<i32>> buckets_;  // ids of blocks that meet each bucket
   mutable std::vector<i32> seen_;          // [ids] the last query that met it
   mutable i32 query_ = 0;
-  mutable std::vector<Block> spans_;  // what `look` saw, by address
+  mutable std::vector<std::pair<i64, i64>> spans_;  // addresses taken in the interval asked for
 };
 
 }  // namespace loadmaster::game

@@ -31,32 +31,11 @@ i32 Game::strip_end(i32 residency) const {
   return end;
 }
 
-// The offset at which the tensor could stay for the most of its later sites, best fit among equals;
-// -1: there is no room from `first` to `last`.
+// Best fit from `first` to `last`; -1: there is no room. XLA looks ahead for an offset that stays free
+// for the most later sites. Here every offset does so equally: play is in program order, so whatever
+// is held after this step is held at it too, and the blocks that meet a longer interval are the same.
 i64 Game::place(i32 tensor, i32 first, i32 last) const {
-  const auto begin = board_.own_sites.begin() + board_.own_start[tensor] + board_.own_place[cursor_] + 1;
-  const auto end = board_.own_sites.begin() + board_.own_start[tensor + 1];
-  const auto reach = [&](auto site) {
-    return std::max(last, board_.stretched(first, board_.model.site_step[*site]));
-  };
-  const i64 size = board_.model.size[tensor];
-  heap_.look(first, begin == end ? last : reach(end - 1));
-  i64 found = begin == end ? -1 : heap_.best_fit_until(reach(end - 1), size);
-  if (found >= 0) return found;
-  found = heap_.best_fit_until(last, size);
-  if (found < 0 || begin == end) return found;
-  auto low = begin, high = end - 1;  // sites before `low` are reached, `high` and later ones are not
-  while (low < high) {
-    const auto middle = low + (high - low) / 2;
-    const i64 offset = heap_.best_fit_until(reach(middle), size);
-    if (offset < 0) {
-      high = middle;
-    } else {
-      found = offset;
-      low = middle + 1;
-    }
-  }
-  return found;
+  return heap_.best_fit(first, last, board_.model.size[tensor]);
 }
 
 Game::Offer Game::read_offer(Action action, i32 tensor, i32 step) const {

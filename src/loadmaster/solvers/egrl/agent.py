@@ -4,12 +4,12 @@ all that was ever scored, the learner proposes, the population evolves with the 
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
 from typing import Any, ClassVar
 
-from loadmaster.errors import LoadmasterError, require
+from loadmaster.errors import require
 from loadmaster.problems.mapping import Mapping
 from loadmaster.solvers.egrl.settings import Settings
+from loadmaster.solvers.options import free_settings, settings_from
 from loadmaster.solvers.solver import Meter, Solution, State
 
 
@@ -25,17 +25,7 @@ class Egrl:
     """Settings that make this solver what it is."""
 
     def __init__(self, init: str | None = None, **settings: Any) -> None:
-        known = [field.name for field in fields(Settings)]
-        for name in settings:
-            if name not in known or name in self.fixed:
-                raise LoadmasterError(f"solver '{self.name}' has no option '{name}'", object=name,
-                                      remedy=f"use {', '.join(n for n in known if n not in self.fixed)}")  # fmt: skip
-        try:
-            self.settings = Settings(**(settings | self.fixed))
-        except (ValueError, TypeError) as error:
-            raise LoadmasterError(
-                str(error), object=self.name, remedy="give another value"
-            ) from None
+        self.settings = settings_from(Settings, self.name, settings, self.fixed)
         self.init = init
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
@@ -51,10 +41,7 @@ class Egrl:
     @property
     def switches(self) -> dict[str, Any]:
         """The options that make this solver again, for a run that is resumed."""
-        free = {
-            name: value for name, value in asdict(self.settings).items() if name not in self.fixed
-        }
-        return {"init": self.init, **free}
+        return {"init": self.init, **free_settings(self.settings, self.fixed)}
 
 
 class EvolutionAlone(Egrl):

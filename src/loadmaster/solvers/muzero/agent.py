@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
 from typing import Any, ClassVar
 
 from loadmaster.errors import LoadmasterError, require
 from loadmaster.problems.malloc_game.problem import MallocGame
 from loadmaster.solvers.muzero.settings import Settings
+from loadmaster.solvers.options import free_settings, settings_from
 from loadmaster.solvers.solver import Meter, Solution, State
 
 PACKAGES = ("jax", "equinox", "optax", "mctx")
@@ -26,17 +26,7 @@ class MuZero:
     """Settings that make this solver what it is."""
 
     def __init__(self, init: str | None = "auto", **settings: Any) -> None:
-        known = [field.name for field in fields(Settings)]
-        for name in settings:
-            if name not in known or name in self.fixed:
-                raise LoadmasterError(f"solver '{self.name}' has no option '{name}'", object=name,
-                                      remedy=f"use {', '.join(n for n in known if n not in self.fixed)}")  # fmt: skip
-        try:
-            self.settings = Settings(**(settings | self.fixed))
-        except (ValueError, TypeError) as error:
-            raise LoadmasterError(
-                str(error), object=self.name, remedy="give another value"
-            ) from None
+        self.settings = settings_from(Settings, self.name, settings, self.fixed)
         self.init = "scratch" if init is None else init
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
@@ -60,8 +50,7 @@ class MuZero:
     @property
     def switches(self) -> dict[str, Any]:
         """The options that make this solver again, for a run that is resumed."""
-        free = {name: value for name, value in asdict(self.settings).items() if name not in self.fixed}  # fmt: skip
-        return {"init": self.init, **free}
+        return {"init": self.init, **free_settings(self.settings, self.fixed)}
 
 
 class MuZeroProd(MuZero):
