@@ -20,9 +20,6 @@ class SlowGame(Rules):
     asked: tuple[int, int] = (-1, 0)
     answer: dict[int, Stay | None]
 
-    def newest(self, tensor: int) -> Stay | None:
-        return next((stay for stay in reversed(self.stays) if stay.tensor == tensor), None)
-
     def options(self) -> dict[int, Stay | None]:
         """Legal action -> the residency that it makes or continues, as it would be."""
         now = (self.cursor, self.backups)
@@ -126,7 +123,7 @@ class SlowGame(Rules):
             if not backs:
                 return nothing
             copies, last = copies + backs, max(last, backs[0].needed - 1)
-        offset = self.best_fit(self.size[tensor], first, last)
+        offset = self.fit(tensor, first, last)
         if offset is None:
             return nothing
         return nothing | {COPY if copies else NO_COPY: Stay(tensor, first, last, offset, copies=copies)}  # fmt: skip
@@ -162,7 +159,7 @@ class SlowGame(Rules):
             return
         if not self.is_write[site] and action == NO_COPY:
             assert old is not None
-            old.last = wanted.last
+            old.last, old.taken = wanted.last, False
             old.sites.append(site)
             return
         wanted.sites.append(site)
@@ -173,6 +170,8 @@ class SlowGame(Rules):
 
     def _add(self, stay: Stay | None) -> None:
         assert stay is not None
+        for other in self.stays:
+            other.taken = other.taken or self.meets(other, stay.offset, self.size[stay.tensor])
         self.stays.append(stay)
         self.copies += stay.copies
 

@@ -27,17 +27,20 @@ class Stay:
     copies: list[Copy] = field(default_factory=list)
     over: bool = False
     """A read was dropped after it: nobody may continue it."""
+    taken: bool = False
+    """Another residency was put over its addresses since its last use."""
 
 
 class Rules:
     """The state of one game, and all that is asked of it."""
 
     def __init__(self, model: GameModel, *, supply: str = "idle", ledger: str = "fifo",
-                 reward: str = "telescoping", backup: str = "retroactive", stall_term: bool = True,
-                 min_overlap: float = 1.0, max_idle_s: float | None = None) -> None:  # fmt: skip
+                 reward: str = "telescoping", backup: str = "retroactive",
+                 offsets: str = "considerate", stall_term: bool = True, min_overlap: float = 1.0,
+                 max_idle_s: float | None = None) -> None:  # fmt: skip
         self.model, self.n, self.moves = model, model.steps, model.sites
         self.supply, self.ledger, self.reward, self.backup = supply, ledger, reward, backup
-        self.stall_term, self.min_overlap = stall_term, min_overlap
+        self.offsets, self.stall_term, self.min_overlap = offsets, stall_term, min_overlap
         self.max_idle = None if max_idle_s is None else round(max_idle_s * 10**12)
         self.loop: list[int] = [*model.loop.tolist(), -1]  # loop[-1]: before and after the program
         self.base_slow, self.site_slow = model.base_slow.tolist(), model.site_slow.tolist()
@@ -154,23 +157,50 @@ class Rules:
 
     # --- addresses ---------------------------------------------------------------------------
 
+    def newest(self, tensor: int) -> Stay | None:
+        return next((stay for stay in reversed(self.stays) if stay.tensor == tensor), None)
+
+    def meets(self, stay: Stay, offset: int, size: int) -> bool:
+        return stay.offset < offset + size and offset < stay.offset + self.size[stay.tensor]
+
     def is_free(self, offset: int, size: int, first: int, last: int, *but: Stay | None) -> bool:
         return not any(
             stay.first <= last and first <= stay.last and stay not in but
-            and stay.offset < offset + size and offset < stay.offset + self.size[stay.tensor]
+            and self.meets(stay, offset, size)
             for stay in self.stays
         )  # fmt: skip
 
-    def best_fit(self, size: int, first: int, last: int) -> int | None:
-        """The start of the smallest gap, then of the lowest."""
-        held = [s for s in self.stays if s.first <= last and first <= s.last]
+    def best_fit(self, size: int, first: int, last: int, spared: list[Stay]) -> int | None:
+        """The start of the smallest gap, then of the lowest; what is spared is in the way too."""
+        held = [s for s in self.stays if s.first <= last and first <= s.last] + spared
         starts = sorted({0, *(s.offset + self.size[s.tensor] for s in held)})
         gaps = []
         for start in starts:
             end = min([s.offset for s in held if s.offset >= start], default=self.model.capacity)
-            if end - start >= size and self.is_free(start, end - start, first, last):
+            if end - start >= size and not any(self.meets(s, start, end - start) for s in held):
                 gaps.append((end - start, start))
         return min(gaps)[1] if gaps else None
+
+    def fit(self, tensor: int, first: int, last: int) -> int | None:
+        """Best fit; a considerate one gives up the most patient of the others until there is room."""
+        patience = self.patience(tensor) if self.offsets == "considerate" else {}
+        while True:
+            offset = self.best_fit(self.size[tensor], first, last, list(patience))
+            if offset is not None or not patience:
+                return offset
+            most = max(patience.values())
+            patience = {stay: each for stay, each in patience.items() if each < most}
+
+    def patience(self, tensor: int) -> dict[Stay, tuple[bool, int]]:
+        """Who else would stay where it is for its next read -> (slow memory has it too, the step)."""
+        found = {}
+        for other, sites in enumerate(self.sites_of):
+            stay, later = self.newest(other), [u for u in sites if u >= self.cursor]
+            if other == tensor or self.carried[other] >= 0 or stay is None or not later:
+                continue
+            if not stay.over and not stay.taken:
+                found[stay] = (self.ready[other] is not None, self.step_of[later[0]])
+        return found
 
     def place(self, tensor: int, first: int, last: int, step: int) -> int | None:
         """Where it can stay for as many of its later uses as possible, whole loops included."""
@@ -178,10 +208,10 @@ class Rules:
             later = self.step_of[site]
             if later > step:
                 wanted = max(last, self.stretch(first, later))
-                offset = self.best_fit(self.size[tensor], first, wanted)
+                offset = self.fit(tensor, first, wanted)
                 if offset is not None:
                     return offset
-        return self.best_fit(self.size[tensor], first, last)
+        return self.fit(tensor, first, last)
 
     def loops_around(self, step: int) -> list[int]:
         """Outermost first."""

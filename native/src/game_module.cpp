@@ -80,6 +80,7 @@ Switches read_switches(const nb::dict& c) {
   s.supply = static_cast<Supply>(chosen(c, "supply", {"idle", "elapsed"}));
   s.ledger = static_cast<Queue>(chosen(c, "ledger", {"fifo", "latest"}));
   s.reward = static_cast<Reward>(chosen(c, "reward", {"telescoping", "static", "judged"}));
+  s.offsets = static_cast<Offsets>(chosen(c, "offsets", {"considerate", "best-fit"}));
   s.backup = static_cast<Backup>(chosen(c, "backup", {"retroactive", "rewind"}));
   if (c.contains("stall_term")) s.stall_term = nb::cast<bool>(c["stall_term"]);
   if (c.contains("min_overlap")) s.min_overlap = std::llround(nb::cast<double>(c["min_overlap"]) * 1e6);

@@ -159,15 +159,34 @@ void test_heap(Random& rng) {
       const i32 first = static_cast<i32>(rng.below(steps)),
                 last = first + static_cast<i32>(rng.below(steps - first));
       const i64 size = 1 + rng.below(8);
-      i64 wanted = -1, best_gap = capacity + 1;
-      for (i64 low = 0; low < capacity; ++low) {
-        if (holds(first, last, low, -1) || (low > 0 && !holds(first, last, low - 1, -1))) continue;
-        i64 high = low;
-        while (high < capacity && !holds(first, last, high, -1)) ++high;
-        if (high - low >= size && high - low < best_gap) wanted = low, best_gap = high - low;
-      }
+      // The smallest gap between bytes that are not free, the lowest among equals.
+      const auto best_gap = [&](const auto& is_taken) {
+        i64 best = -1, least = capacity + 1;
+        for (i64 low = 0; low < capacity; ++low) {
+          if (is_taken(low) || (low > 0 && !is_taken(low - 1))) continue;
+          i64 high = low;
+          while (high < capacity && !is_taken(high)) ++high;
+          if (high - low >= size && high - low < least) best = low, least = high - low;
+        }
+        return best;
+      };
       const i64 found = heap.best_fit(first, last, size);
-      CHECK(found == wanted);
+      CHECK(found == best_gap([&](i64 byte) { return holds(first, last, byte, -1); }));
+      std::vector<Wish> wishes(static_cast<std::size_t>(rng.below(5)));  // they may overlap, and be equal
+      for (Wish& wish : wishes) {
+        wish.low = rng.below(capacity);
+        wish.high = std::min(capacity, wish.low + 1 + rng.below(8));
+        wish.patience = static_cast<i32>(rng.below(9)) - 4;
+      }
+      i64 wanted = -1;  // the most patient of all is 4
+      for (i32 respected = 4; respected >= -5 && wanted < 0; --respected)
+        wanted = best_gap([&](i64 byte) {
+          for (const Wish& wish : wishes)
+            if (wish.patience <= respected && wish.low <= byte && byte < wish.high) return true;
+          return holds(first, last, byte, -1);
+        });
+      CHECK(heap.best_fit(first, last, size, wishes) == wanted);
+      CHECK((wanted < 0) == (found < 0));
       const i64 low = rng.below(capacity), high = std::min(capacity, low + size);
       const i32 but = ids.empty() ? -1 : ids[rng.below(static_cast<i64>(ids.size()))];
       bool is_free = true;
@@ -306,6 +325,7 @@ Switches random_switches(Random& rng) {
   s.ledger = rng.chance(0.6) ? Queue::kFifo : Queue::kLatest;
   s.reward = rng.chance(0.5) ? Reward::kGain : Reward::kJudged;
   s.backup = rng.chance(0.6) ? Backup::kRetroactive : Backup::kRewind;
+  s.offsets = rng.chance(0.6) ? Offsets::kConsiderate : Offsets::kBestFit;
   if (rng.chance(0.2)) s.min_overlap = 500'000;
   if (rng.chance(0.1)) s.max_idle = rng.below(500);
   return s;

@@ -25,7 +25,7 @@ COPY, NO_COPY, DROP = 0, 1, 2
 CASES = 40
 EVERY_SWITCH: list[dict[str, Any]] = [
     {}, {"profile": "paper"}, {"supply": "elapsed"}, {"ledger": "latest"}, {"backup": "rewind"},
-    {"min_overlap": 0.25}, {"max_idle_s": 40e-12},
+    {"offsets": "best-fit"}, {"min_overlap": 0.25}, {"max_idle_s": 40e-12},
 ]  # fmt: skip
 
 
@@ -136,8 +136,9 @@ def test_a_better_time_than_the_traffic_allows_is_not_judged() -> None:
 @pytest.mark.parametrize("reward", ["telescoping", "judged", "static"])
 def test_random_games_end_after_n_moves_and_rewards_add_up(reward: str) -> None:
     backups = 0
-    for seed in range(CASES):
-        problem = random_problem(seed, reward=reward)
+    for seed in range(2 * CASES):
+        offsets = ("considerate", "best-fit")[seed % 2]
+        problem = random_problem(seed, reward=reward, offsets=offsets)
         core, rng = native(problem, 5, 2), np.random.default_rng(seed)
         earned = np.zeros(5, dtype=np.int64)
         for move in range(problem.moves):

@@ -15,7 +15,9 @@ from loadmaster.simulate import simulate
 from native_game import NativeGame
 from reference_game import SlowGame
 
-PAPER = {"supply": "elapsed", "ledger": "latest", "reward": "static", "backup": "rewind"}
+PAPER = {"supply": "elapsed", "ledger": "latest", "reward": "static", "backup": "rewind", "offsets": "best-fit"}  # fmt: skip
+OFFSETS = ("considerate", "best-fit")
+"""One of them at random where a test does not name it."""
 SWITCHES: dict[str, dict[str, Any]] = {
     "loadmaster": {},
     "paper": PAPER,
@@ -44,6 +46,7 @@ def random_case(seed: int, ops: tuple[int, int] = (4, 14)) -> tuple[Any, Any, An
 def play_both(seed: int, switches: dict[str, Any], ops: tuple[int, int] = (4, 14)) -> SlowGame:
     """Plays one random game on both sides and compares all that can be seen of it."""
     rng, program, machine, model = random_case(seed, ops)
+    switches = {"offsets": str(rng.choice(OFFSETS)), **switches}
     slow, native = SlowGame(model, **switches), NativeGame(model, **switches)
     share = np.array(SHARES[int(rng.integers(len(SHARES)))], dtype=float)
     where = f"seed {seed}, {switches}"
@@ -93,10 +96,11 @@ def test_preferences_agree(name: str) -> None:
     for seed in range(200, 300):
         rng, _, _, model = random_case(seed)
         wishes = rng.integers(0, 3, (3, model.sites)).astype(np.int8)
-        native = _core.Game(_core.GameTables(model.columns()), SWITCHES[name])
+        switches = {"offsets": str(rng.choice(OFFSETS)), **SWITCHES[name]}
+        native = _core.Game(_core.GameTables(model.columns()), switches)
         actions, total, stall, backups = native.play(wishes, 2)
         for row in range(len(wishes)):
-            slow = SlowGame(model, **SWITCHES[name])
+            slow = SlowGame(model, **switches)
             slow.play(wishes[row])
             assert actions[row].tolist() == slow.actions, f"seed {seed}"
             assert (total[row], stall[row]) == slow.judged(), f"seed {seed}"

@@ -244,20 +244,48 @@ def test_a_dropped_read_ends_the_residency(play: Any) -> None:
     assert game.mask() == ONLY_DROP
 
 
-@pytest.mark.parametrize(("capacity", "offset"), [(24, 8), (23, 20)])
-def test_offset_is_that_of_the_smallest_gap(play: Any, capacity: int, offset: int) -> None:
+@pytest.mark.parametrize(
+    ("offsets", "capacity", "offset"),
+    [("best-fit", 24, 8), ("best-fit", 23, 20), ("considerate", 24, 20), ("considerate", 22, 8)],
+)
+def test_offset_is_that_of_the_smallest_gap(
+    play: Any, offsets: str, capacity: int, offset: int
+) -> None:
     """Step 0 makes p at 0, q at 8, r at 12; p and r are still being written back in step 1.
 
-    So 4 bytes are free at 8, and 4 or 3 at 20: c (3 bytes) goes to the smaller gap, else the lower.
+    So 4 bytes are free at 8, and 2 to 4 at 20: c (3 bytes) goes to the smaller gap, else the lower;
+    a considerate c leaves the gap at 8 to q, which is read again, as long as there is another one.
     """
     build = Builder("gaps")
     p, q, r, c = (build.tensor(n, bytes=s) for n, s in (("p", 8), ("q", 4), ("r", 8), ("c", 3)))
     build.op("make", "add", writes=[p, q, r])
     build.op("long", "matmul", writes=[c], matrix=30)
     build.op("end", "add", reads=[p, q, r, c])
-    game = play(build.build(), capacity)
+    game = play(build.build(), capacity, offsets=offsets)
     moves(game, COPY, NO_COPY, COPY, NO_COPY)
     assert (3, offset, 1, 1) in game.placement()[0]
+
+
+@pytest.mark.parametrize(
+    ("soon", "late", "offset"),
+    [(COPY, COPY, 8), (NO_COPY, NO_COPY, 8), (NO_COPY, COPY, 8), (COPY, NO_COPY, 0)],
+)
+def test_the_most_patient_one_gives_up_its_place(
+    play: Any, soon: int, late: int, offset: int
+) -> None:
+    """Two tensors fill fast memory, at 0 the one that is read sooner. Then a third one needs room:
+    it gets that of the one that is read later, but for one that slow memory has as well.
+    """
+    build = Builder("patience")
+    a, b, c = (build.tensor(name, bytes=8) for name in "abc")
+    build.op("make", "add", writes=[a, b])
+    build.op("long", "matmul", matrix=30)  # written back by its end
+    build.op("make c", "add", writes=[c])
+    for name, tensor in (("soon", a), ("late", b), ("last", c)):
+        build.op(name, "add", reads=[tensor])
+    game = play(build.build(), 16, offsets="considerate")
+    moves(game, soon, late, NO_COPY)
+    assert (2, offset, 2, 2) in game.placement()[0]
 
 
 def in_a_loop(carry: bool) -> Program:

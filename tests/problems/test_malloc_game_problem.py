@@ -89,6 +89,7 @@ def test_a_run_can_be_read_again(tmp_path: Path) -> None:
     again = load_problem(Path(solution.extra["run"]))
     assert isinstance(again, MallocGame) and keys(again) == keys(problem)
     assert again.switches()["ledger"] == "latest" and again.switches()["min_overlap"] == 0.5
+    assert again.switches()["offsets"] == "best-fit"
     assert solution.decision is not None and again.evaluate(solution.decision) == solution.value
     plan = again.plan(solution.decision)
     assert simulate(again.program, again.machine, plan).total_ps == solution.value

@@ -36,6 +36,7 @@ void Game::drop_chain(i32 residency) {
     Residency& gone = residencies_[number];
     gone.removed = true;
     heap_.remove(gone.block);
+    leave(gone.tensor);
     newest_[gone.tensor] = -1;
     for (std::size_t row = 0; row < copies_.size(); ++row) {
       if (copies_[row].residency != number || copies_[row].removed) continue;

@@ -30,6 +30,8 @@ void Game::start() {
   writes_.clear();
   residencies_.clear();
   copies_.clear();
+  staying_.clear();
+  next_read_.assign(board_.model.tensors(), -1);
   newest_.assign(board_.model.tensors(), -1);
   back_by_.assign(board_.model.tensors(), -1);
   ready_.resize(board_.model.tensors());
@@ -110,6 +112,7 @@ void Game::apply(Action action, const Offer& offer) {
   if (action == kDrop) {
     if (write) ready_[tensor] = step;
     if (newest_[tensor] >= 0) residencies_[newest_[tensor]].closed = true;
+    leave(tensor);
     return;
   }
   if (action == kNoCopy && !write) {
@@ -125,6 +128,7 @@ void Game::apply(Action action, const Offer& offer) {
     }
   }
   set_fast(cursor_, 1, newest_[tensor]);
+  stay(cursor_);
 }
 
 // One strip for the group: the first residency holds it, one row per tensor comes with the plan.
@@ -145,8 +149,32 @@ void Game::apply_group(Action action, const Offer& offer) {
 void Game::add_residency(i32 tensor, const Offer& offer, i32 parent) {
   const i32 block =
       heap_.add({offer.first, offer.last, offer.offset, offer.offset + board_.model.size[tensor]});
+  std::erase_if(staying_, [&](i32 other) {  // whose strip is taken has nothing to wish for
+    const Residency& kept = residencies_[newest_[other]];
+    const bool taken = other != tensor && kept.offset < offer.offset + board_.model.size[tensor] &&
+                       offer.offset < kept.offset + board_.model.size[other];
+    if (taken) next_read_[other] = -1;
+    return taken;
+  });
   newest_[tensor] = static_cast<i32>(residencies_.size());
   residencies_.push_back({tensor, offer.first, offer.last, offer.offset, block, parent, cursor_});
+}
+
+// The tensor that the site is of is in fast memory: it wishes to be there for its next read.
+void Game::stay(i32 site) {
+  if (board_.switches.offsets == Offsets::kBestFit) return;
+  const i32 tensor = board_.model.site_tensor[site];
+  leave(tensor);
+  const i64 next = board_.own_start[tensor] + board_.own_place[site] + 1;
+  if (next == board_.own_start[tensor + 1]) return;
+  next_read_[tensor] = board_.model.site_step[board_.own_sites[next]];
+  staying_.push_back(tensor);
+}
+
+void Game::leave(i32 tensor) {
+  if (next_read_[tensor] < 0) return;
+  next_read_[tensor] = -1;
+  std::erase(staying_, tensor);
 }
 
 void Game::add_copies(i32 tensor_in, i32 tensor_out, const Offer& offer) {

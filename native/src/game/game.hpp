@@ -88,6 +88,8 @@ class Game {
   void apply_group(Action action, const Offer& offer);
   void add_residency(i32 tensor, const Offer& offer, i32 parent);
   void add_copies(i32 tensor_in, i32 tensor_out, const Offer& offer);
+  void stay(i32 site);
+  void leave(i32 tensor);
   void set_fast(i32 site, i8 fast, i32 residency);
   void move_to(i32 site);
   void tell_supply(i32 from, i32 to);
@@ -118,6 +120,8 @@ class Game {
   std::vector<i32> newest_;       // [tensors] residency or -1
   std::vector<i32> back_by_;      // [tensors] a write-back has ended before this step; -1: there is none
   std::vector<i32> ready_;        // [tensors] slow memory has it after this step
+  std::vector<i32> staying_;      // tensors in fast memory that wish to be there for their next read ...
+  std::vector<i32> next_read_;    // [tensors] ... by this step
   std::vector<i8> group_fast_;    // [groups]
   std::vector<i8> is_fast_;       // [sites]
   std::vector<i32> held_by_;      // [sites] the residency that serves it, or -1
@@ -128,6 +132,7 @@ class Game {
   i64 saved_alone_ = 0;           // sum of `gain_alone` of fast sites
   std::vector<i8> actions_, history_, forced_;
   i32 backups_ = 0;
+  mutable std::vector<Wish> wishes_;  // of the place that is asked for
 };
 
 }  // namespace loadmaster::game

@@ -33,9 +33,19 @@ i32 Game::strip_end(i32 residency) const {
 
 // Best fit from `first` to `last`; -1: there is no room. XLA looks ahead for an offset that stays free
 // for the most later sites. Here every offset does so equally: play is in program order, so whatever
-// is held after this step is held at it too, and the blocks that meet a longer interval are the same.
+// is held after this step is held at it too. What matters is who is in the way later: tensors that
+// have more reads to come wish to stay where they are, above all those that slow memory has not got
+// (a dead end would undo them), then those that are read soonest.
 i64 Game::place(i32 tensor, i32 first, i32 last) const {
-  return heap_.best_fit(first, last, board_.model.size[tensor]);
+  wishes_.clear();
+  for (const i32 other : staying_) {
+    if (other == tensor) continue;  // copied in anew: where it was is as good as any place
+    const Residency& kept = residencies_[newest_[other]];
+    const bool only_fast = ready_[other] == kNowhere;
+    wishes_.push_back({kept.offset, kept.offset + board_.model.size[other],
+                       next_read_[other] - (only_fast ? board_.steps() : 0)});
+  }
+  return heap_.best_fit(first, last, board_.model.size[tensor], wishes_);
 }
 
 Game::Offer Game::read_offer(Action action, i32 tensor, i32 step) const {
@@ -121,7 +131,7 @@ Game::Offer Game::group_offer(Action action, const Group& group) const {
     if (offer.out.needed == Ledger::kNoStep) return {};
     offer.last = std::max(offer.last, offer.out.needed - 1);
   }
-  offer.offset = heap_.best_fit(offer.first, offer.last, model.size[group.tensors[0]]);
+  offer.offset = place(group.tensors[0], offer.first, offer.last);
   offer.legal = offer.offset >= 0;
   return offer;
 }

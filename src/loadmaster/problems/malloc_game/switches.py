@@ -8,8 +8,10 @@ from typing import Any
 from loadmaster.errors import LoadmasterError, nearest
 
 PROFILES: dict[str, dict[str, Any]] = {
-    "loadmaster": {"supply": "idle", "ledger": "fifo", "reward": "telescoping", "backup": "retroactive"},
-    "paper": {"supply": "elapsed", "ledger": "latest", "reward": "static", "backup": "rewind"},
+    "loadmaster": {"supply": "idle", "ledger": "fifo", "reward": "telescoping", "backup": "retroactive",
+                   "offsets": "considerate"},
+    "paper": {"supply": "elapsed", "ledger": "latest", "reward": "static", "backup": "rewind",
+              "offsets": "best-fit"},
 }  # fmt: skip
 """'paper': the published game as far as its rules are known."""
 _VALUES: dict[str, tuple[str, ...]] = {
@@ -17,6 +19,7 @@ _VALUES: dict[str, tuple[str, ...]] = {
     "ledger": ("fifo", "latest"),
     "reward": ("telescoping", "static", "judged"),
     "backup": ("retroactive", "rewind"),
+    "offsets": ("considerate", "best-fit"),
 }
 
 
@@ -34,6 +37,9 @@ class Switches:
     alone ('static'); or the difference of judged times."""
     backup: str = "retroactive"
     """At a dead end: drop what blocks, or go back to the decision that began it and drop there."""
+    offsets: str = "considerate"
+    """Where a tensor is put: best fit that leaves others where they will be read again, as far as
+    there is room; or best fit alone."""
     stall_term: bool = True
     """The last move pays for all stalls (telescoping rewards only)."""
     min_overlap: float = 1.0
