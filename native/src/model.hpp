@@ -171,5 +171,7 @@ struct Outcome {
 
 // Runs a plan. The arrays of the plan must be in range (checked by the caller).
 Outcome simulate(const Model& model, const PlanView& plan);
+// The same with the steps of the plan's fusion groups built before.
+Outcome simulate(const Model& model, const PlanView& plan, const StepGraph& graph);
 
 }  // namespace loadmaster

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "arrays.hpp"
+#include "has_model.hpp"
 #include "mapping.hpp"
 #include "model.hpp"
 #include "parallel.hpp"
@@ -118,7 +119,7 @@ PlanArrays plan_arrays(const nb::tuple& t) {
           nb::cast<Optional<i64>>(t[6]),    nb::cast<Optional<i64>>(t[7]), nb::cast<Optional<i64>>(t[8])};
 }
 
-class Simulator {
+class Simulator : public HasModel {
  public:
   explicit Simulator(const nb::dict& columns) : model_(read_model(columns)), static_map_(model_) {}
   Simulator(const Simulator&) = delete;  // static_map_ refers to model_
@@ -194,7 +195,7 @@ class Simulator {
     return nb::make_tuple(owned(std::move(total)), owned(std::move(peak), {maps, memories}));
   }
 
-  const Model& model() const { return model_; }
+  const Model& model() const override { return model_; }
   const StaticMap& static_map() const { return static_map_; }
 
  private:
@@ -258,14 +259,17 @@ Result ceil_times(const Array<i64>& amounts, const Array<i64>& rates) {
 }  // namespace
 
 void bind_allocate(nb::module_& m);  // allocate_module.cpp
+void bind_order(nb::module_& m);     // order_module.cpp
 namespace loadmaster {
 void bind_game(nb::module_& m);  // game_module.cpp
 void bind_msa(nb::module_& m);   // msa_module.cpp
+void bind_graph(nb::module_& m);  // graph_module.cpp
 }  // namespace loadmaster
 
 NB_MODULE(_core, m) {
   m.doc() = "The native core of Loadmaster: arrays in, arrays out.";
-  nb::class_<Simulator>(m, "Simulator")
+  nb::class_<HasModel>(m, "HasModel");
+  nb::class_<Simulator, HasModel>(m, "Simulator")
       .def(nb::init<const nb::dict&>(), nb::arg("columns"))
       .def("run", &Simulator::run, nb::arg("plan"))
       .def("run_many", &Simulator::run_many, nb::arg("plans"), nb::arg("threads"))
@@ -277,6 +281,8 @@ NB_MODULE(_core, m) {
   m.def("ceil_times", &ceil_times, nb::arg("amounts"), nb::arg("rates"),
         "amount / rate in picoseconds, rounded up, element by element");
   bind_allocate(m);
+  bind_order(m);
   bind_game(m);
   bind_msa(m);
+  bind_graph(m);
 }

@@ -5,10 +5,16 @@
 namespace loadmaster {
 
 Outcome simulate(const Model& model, const PlanView& plan) {
+  if (!plan.fusion) return simulate(model, plan, *model.alone);
   Outcome outcome;
   StepGraph fused;
-  if (plan.fusion && !build_graph(model, plan, fused, outcome)) return outcome;
-  const Steps steps(model, plan, plan.fusion ? fused : *model.alone);
+  if (!build_graph(model, plan, fused, outcome)) return outcome;
+  return simulate(model, plan, fused);
+}
+
+Outcome simulate(const Model& model, const PlanView& plan, const StepGraph& graph) {
+  Outcome outcome;
+  const Steps steps(model, plan, graph);
   const Residencies residencies(model, plan, steps);
   Flow flow(model, plan, steps, residencies, outcome);
   Prepared prepared{model, plan, steps, flow, {}, {}, {}};

@@ -47,6 +47,7 @@ COMMANDS = {
     "replay": ("replay", "check and score every plan of a run again"),
     "validate": ("replay", "the same as replay"),
     "plan": ("plan", "a memory for every tensor of a model"),
+    "export": ("export", "write a model so that a runtime follows a plan"),
     "train": ("train", "train an agent's policy, to start from elsewhere"),
     "transfer": ("transfer", "what a trained policy decides for other models"),
     "figures": ("figures", "pictures of mapping runs: learning curves, maps, room"),

@@ -39,6 +39,7 @@ class Model:
     weights: str | None = None
     trip: tuple[str, ...] = ()
     inplace: tuple[str, ...] = ()
+    edge_unit: str | None = None
     strict: bool = False
 
     def load(self) -> Program:
@@ -52,6 +53,7 @@ class Model:
             weights=None if self.weights is None else _numbers(self.weights, "--weights"),
             trips=dict(_trip(text) for text in self.trip),
             inplace=tuple(kind for text in self.inplace for kind in text.split(",")),
+            edge_unit=self.edge_unit,
             strict=self.strict,
         )
         if _takes_a_while(self.source):
@@ -64,6 +66,8 @@ class Model:
         from loadmaster.program.zoo import MODELS
 
         stem = self.source.partition(":")[0]
+        if name is None and Path(self.source).suffix.lower() == ".json":
+            return load_machine(self.source)  # a graph that tells its own
         if name is None and stem not in MODELS:
             raise Usage(f"there is no machine for '{self.source}'", object="--machine",
                         remedy="give --machine, for example --machine nnp-i")  # fmt: skip
@@ -103,7 +107,10 @@ _SOURCE = Annotated[
 ]
 _OPTIONS: dict[str, tuple[Any, Any]] = {
     "format": (
-        Annotated[str | None, typer.Option(help="onnx, hlo, jax or program; else by the ending.")],
+        Annotated[
+            str | None,
+            typer.Option(help="onnx, hlo, jax, dnn-partitioning or program; else by the ending."),
+        ],
         None,
     ),
     "shape": (
@@ -132,6 +139,13 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
             typer.Option(metavar="KIND", help="Ops that overwrite their input, such as relu."),
         ],
         [],
+    ),
+    "edge_unit": (
+        Annotated[
+            str | None,
+            typer.Option(metavar="UNIT", help="Of the edges' times of a dnn-partitioning file."),
+        ],
+        None,
     ),
     "strict": (
         Annotated[

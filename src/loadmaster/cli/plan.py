@@ -40,6 +40,10 @@ def command(
             "use by use. By default what the solver solves, else what suits the machine."
         ),
     ] = None,
+    objective: Annotated[
+        str,
+        typer.Option(help="time, or peak-memory: the order of the ops that needs the fewest bytes."),
+    ] = "time",
     budget: Annotated[
         int | None, typer.Option(min=1, help="Most plans to evaluate. [default: 4000]")
     ] = None,
@@ -97,6 +101,8 @@ def command(
     Example: loadmaster plan resnet50 --machine nnp-i --solver egrl --budget 4000
 
     Example: loadmaster plan bert-base --machine tpu-v4i --solver msa
+
+    Example: loadmaster plan model.onnx --objective peak-memory
     """
     from loadmaster.cli.planning import Wanted, resumed_problem
 
@@ -110,6 +116,14 @@ def command(
             raise Usage("--resume takes machine, capacities, problem, evaluator and noise from the run",
                         object="--resume", remedy="leave them out")  # fmt: skip
         return _planned(resumed_problem(resume, model.load()), wanted, model.source)
+    from loadmaster.cli.plan_peak import peak_problem, wants_peak
+
+    if wants_peak(objective, problem):
+        if evaluator or noise:
+            raise Usage("--evaluator and --noise are about times", object="--objective", number=objective,
+                        remedy="leave them out")  # fmt: skip
+        ordered = peak_problem(model.load(), machine, tuple(capacity or ()))
+        return _planned(ordered, wanted, model.source)
     from loadmaster.machine.presets import with_capacities
 
     chosen = with_capacities(model.machine(machine), tuple(capacity or ()))
@@ -136,13 +150,17 @@ def command(
 def _planned(problem: Problem, wanted: Wanted, source: str) -> Answer:
     from loadmaster.cli.plan_game import plan_game
     from loadmaster.cli.plan_mapping import plan_mapping
+    from loadmaster.cli.plan_peak import plan_peak
     from loadmaster.problems.malloc_game.problem import MallocGame
     from loadmaster.problems.mapping import Mapping
+    from loadmaster.problems.order.problem import PeakOrder
 
     if isinstance(problem, MallocGame):
         return plan_game(problem, wanted, source)
     if isinstance(problem, Mapping):
         return plan_mapping(problem, wanted, source)
+    if isinstance(problem, PeakOrder):
+        return plan_peak(problem, wanted, source)
     raise Usage(f"run '{wanted.resume}' is about {problem.kind}, which 'plan' does not solve",
                 object=str(wanted.resume), remedy="see 'loadmaster runs'")  # fmt: skip
 

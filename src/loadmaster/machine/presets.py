@@ -49,7 +49,7 @@ def preset_text(name: str) -> str:
 @lru_cache(maxsize=64)
 def load_machine(name: str) -> Machine:
     """A preset, a variant of one ('p100x4-bus'), one with another capacity ('h200:hbm=2GiB'), a
-    TOML file or 'arena:256KiB'."""
+    TOML file, a JSON file of dnn-partitioning or 'arena:256KiB'."""
     if name.startswith("arena:"):
         return _arena(name)
     preset, colon, sizes = name.partition(":")
@@ -60,6 +60,10 @@ def load_machine(name: str) -> Machine:
     stem, _, suffix = name.rpartition("-")
     if suffix in VARIANTS and stem in preset_names():
         return _variant(load_machine(stem), suffix)
+    if name.lower().endswith(".json"):
+        from loadmaster.machine.dnn_partitioning import read_dnn_machine
+
+        return read_dnn_machine(name)
     if name.endswith(".toml") or "/" in name or Path(name).exists():
         return read_machine(Path(name))
     preset_text(name)  # raises with the nearest name

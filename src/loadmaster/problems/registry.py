@@ -16,6 +16,8 @@ KINDS: dict[str, str] = {
     "allocation": "loadmaster.problems.allocation:Allocation",
     "mapping": "loadmaster.problems.mapping:Mapping",
     "malloc-game": "loadmaster.problems.malloc_game.problem:MallocGame",
+    "order": "loadmaster.problems.order.problem:PeakOrder",
+    "graph": "loadmaster.problems.graph.problem:GraphOptimization",
 }
 """Kind -> 'module:class'; the class has a method `load(folder)`, the inverse of `save(folder)`."""
 

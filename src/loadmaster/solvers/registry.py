@@ -62,6 +62,21 @@ _MAKERS: dict[str, dict[str, str]] = {
         "exhaustive": "loadmaster.solvers.exact.game_exhaustive:Exhaustive",
         "rounded": "loadmaster.solvers.exact.game_rounded:Rounded",
     },
+    "graph": {
+        "hdp": "loadmaster.solvers.hdp.agent:Hdp",
+    },
+    "order": {
+        "auto": "loadmaster.solvers.order:Auto",
+        "peak-cut": "loadmaster.solvers.exact.order_cut:PeakCut",
+        "peak-dp": "loadmaster.solvers.exact.order:PeakDp",
+        "peak-beam": "loadmaster.solvers.search.order:PeakBeam",
+        "peak-greedy": "loadmaster.solvers.heuristic.order:PeakGreedy",
+        "depth-first": "loadmaster.solvers.heuristic.order:DepthFirst",
+        "reverse-post-order": "loadmaster.solvers.heuristic.order:ReversePostOrder",
+        "program-order": "loadmaster.solvers.heuristic.order:ProgramOrder",
+        "random-best": "loadmaster.solvers.search.order:RandomBest",
+        "anneal": "loadmaster.solvers.search.order:Anneal",
+    },
 }
 """Problem kind -> name -> 'module:class'; modules are imported when used."""
 _SHORT = {

@@ -10,6 +10,7 @@ from loadmaster.errors import require
 
 ENVIRONMENTS = {
     "Loadmaster/Allocation-v0": "loadmaster.problems.envs.allocation:AllocationEnv",
+    "Loadmaster/Graph-v0": "loadmaster.problems.envs.graph:GraphEnv",
     "Loadmaster/MallocGame-v0": "loadmaster.problems.envs.malloc_game:MallocGameEnv",
     "Loadmaster/Mapping-v0": "loadmaster.problems.envs.mapping:MappingEnv",
 }

@@ -25,6 +25,8 @@ class ImportOptions:
     """Loop name -> trip count, where the source does not say."""
     inplace: Sequence[str] = ()
     """Kinds of elementwise ops that overwrite their dying input (ONNX)."""
+    edge_unit: str | None = None
+    """Unit of the times of edges, where the file does not say (dnn-partitioning)."""
     strict: bool = False
     """Refuse ops whose cost would be an estimate."""
 
@@ -51,6 +53,12 @@ def _jax(source: str, options: ImportOptions) -> Program:
                            trips=options.trips)  # fmt: skip
 
 
+def _dnn_partitioning(source: str, options: ImportOptions) -> Program:
+    from loadmaster.program.importers.dnn_partitioning import import_dnn_partitioning
+
+    return import_dnn_partitioning(source, edge_unit=options.edge_unit)
+
+
 def _program(source: str, options: ImportOptions) -> Program:
     return load(source)
 
@@ -59,9 +67,16 @@ FORMATS: dict[str, Callable[[str, ImportOptions], Program]] = {
     "onnx": _onnx,
     "hlo": _hlo,
     "jax": _jax,
+    "dnn-partitioning": _dnn_partitioning,
     "program": _program,
 }
-ENDINGS = {".onnx": "onnx", ".hlo": "hlo", ".txt": "hlo", ".npz": "program"}
+ENDINGS = {
+    ".onnx": "onnx",
+    ".hlo": "hlo",
+    ".txt": "hlo",
+    ".json": "dnn-partitioning",
+    ".npz": "program",
+}
 
 
 def import_model(

@@ -1,0 +1,173 @@
+// Bindings of GraphOptimization: arrays in, arrays out.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <stdexcept>
+
+#include "arrays.hpp"
+#include "graph/batch.hpp"
+#include "graph/cost_model.hpp"
+#include "has_model.hpp"
+
+namespace loadmaster {
+namespace {
+
+using graph::Decisions;
+using graph::FusionColumns;
+using graph::FusionRules;
+using graph::GraphBatch;
+
+FusionColumns read_fusion(const Model& model, const nb::dict& c) {
+  FusionColumns columns;
+  columns.fusible = column<i8>(c, "fusible");
+  columns.big_reduction = column<i8>(c, "big_reduction");
+  columns.cheap = column<i8>(c, "cheap");
+  columns.loop_size = column<i64>(c, "loop_size");
+  columns.repeats = column<i8>(c, "repeats");
+  columns.component = column<i32>(c, "component");
+  columns.device = column<i32>(c, "device");
+  columns.all_readers = nb::cast<bool>(c["all_readers"]);
+  const std::size_t ops = static_cast<std::size_t>(model.ops);
+  if (columns.fusible.size() != ops || columns.component.size() != ops ||
+      columns.repeats.size() != model.access.tensor.size() ||
+      (!columns.device.empty() && columns.device.size() != ops))
+    throw std::invalid_argument("fusion columns of another program");
+  return columns;
+}
+
+// Keeps the simulator alive (see the binding), whose tables it reads.
+class Fusion {
+ public:
+  Fusion(const HasModel& simulator, const nb::dict& columns)
+      : model_(simulator.model()), rules_(model_, read_fusion(model_, columns)) {}
+  Fusion(const Fusion&) = delete;
+
+  // Keys [ops] -> clusters [ops].
+  nb::ndarray<nb::numpy, i32> fuse(const Array<double>& keys) const {
+    if (keys.size() != static_cast<std::size_t>(model_.ops))
+      throw std::invalid_argument("keys must be [ops]");
+    std::vector<i32> fusion(model_.ops);
+    {
+      nb::gil_scoped_release release;
+      graph::Fuser(rules_).fuse(keys.data(), fusion.data());
+    }
+    return owned(std::move(fusion));
+  }
+
+  // The keys [ops] with which `fuse` does what the cost model would.
+  nb::ndarray<nb::numpy, double> cost_model(int device) const {
+    if (device < 0 || device >= model_.device_count()) throw std::invalid_argument("there is no such device");
+    std::vector<double> keys;
+    {
+      nb::gil_scoped_release release;
+      keys = graph::cost_model_keys(rules_, device);
+    }
+    return owned(std::move(keys));
+  }
+
+  // Clusters [ops] -> [ops, devices] picoseconds of the step that begins with an op, everything at
+  // home; -1: it can't run there, or no step begins there.
+  Result durations(const Array<i32>& fusion) const {
+    if (fusion.size() != static_cast<std::size_t>(model_.ops))
+      throw std::invalid_argument("fusion must be [ops]");
+    return owned(graph::step_times(model_, fusion.data()),
+                 {static_cast<std::size_t>(model_.ops), model_.devices.size()});
+  }
+
+  // [ops] whether an op may ever be fused with another.
+  nb::ndarray<nb::numpy, i8> touched() const { return owned(std::vector<i8>(rules_.touched)); }
+
+  const Model& model() const { return model_; }
+  const FusionRules& rules() const { return rules_; }
+
+ private:
+  const Model& model_;
+  const FusionRules rules_;
+};
+
+Decisions read_decisions(const nb::dict& c) {
+  Decisions d;
+  const auto parts = column<i64>(c, "parts");
+  d.width = parts[0], d.fusion = parts[1], d.device = parts[2], d.schedule = parts[3];
+  d.base_critical_path = parts[4] != 0;
+  d.tie_critical_path = parts[5] != 0;
+  d.node_op = column<i32>(c, "node_op");
+  d.group = column<i32>(c, "group");
+  d.base_fusion = column<i32>(c, "base_fusion");
+  d.base_device = column<i32>(c, "base_device");
+  return d;
+}
+
+class Batch {
+ public:
+  Batch(const Fusion& fusion, const nb::dict& columns)
+      : model_(fusion.model()),
+        decisions_(read_decisions(columns)),
+        batch_(model_, fusion.rules(), decisions_) {}
+
+  // float64[B, V] -> totals [B], bytes over [B, memories], faults [B, 3].
+  nb::tuple evaluate(const Array<double>& vectors, int threads) const {
+    check(vectors, 2);
+    const std::size_t count = vectors.shape(0), memories = model_.memories.size();
+    std::vector<i64> total(count), over(count * memories), fault(count * 3);
+    {
+      nb::gil_scoped_release release;
+      batch_.evaluate(vectors.data(), static_cast<i64>(count), total.data(), over.data(), fault.data(),
+                      threads);
+    }
+    return nb::make_tuple(owned(std::move(total)), owned(std::move(over), {count, memories}),
+                          owned(std::move(fault), {count, 3}));
+  }
+
+  // float64[V] -> clusters [ops], devices [ops], starts [ops], fault.
+  nb::tuple decode(const Array<double>& vector) const {
+    check(vector, 1);
+    graph::Decoded decoded;
+    {
+      nb::gil_scoped_release release;
+      decoded = batch_.decode(vector.data());
+    }
+    const Outcome& o = decoded.outcome;
+    const auto fault = nb::make_tuple(static_cast<int>(o.fault), o.fault_a, o.fault_b);
+    return nb::make_tuple(owned(std::move(decoded.fusion)), owned(std::move(decoded.device)),
+                          owned(std::vector<i64>(o.op_start)), fault);
+  }
+
+ private:
+  void check(const Array<double>& vectors, std::size_t dimensions) const {
+    const std::size_t width = static_cast<std::size_t>(decisions_.width);
+    if (vectors.ndim() != dimensions || vectors.shape(dimensions - 1) != width)
+      throw std::invalid_argument("vectors must be [B, V]");
+    if (decisions_.device < 0) return;
+    const std::size_t groups = decisions_.base_device.size();
+    for (std::size_t at = 0; at < vectors.size(); at += width)
+      for (std::size_t g = 0; g < groups; ++g) {
+        const double device = vectors.data()[at + decisions_.device + g];
+        if (!(device >= 0 && device < model_.device_count()))
+          throw std::invalid_argument("there is no such device");
+      }
+  }
+
+  const Model& model_;
+  const Decisions decisions_;
+  const GraphBatch batch_;
+};
+
+}  // namespace
+
+void bind_graph(nb::module_& m) {
+  nb::class_<Fusion>(m, "Fusion")
+      .def(nb::init<const HasModel&, const nb::dict&>(), nb::arg("simulator"), nb::arg("columns"),
+           nb::keep_alive<1, 2>())
+      .def("fuse", &Fusion::fuse, nb::arg("keys"))
+      .def("cost_model", &Fusion::cost_model, nb::arg("device"))
+      .def("durations", &Fusion::durations, nb::arg("fusion"))
+      .def("touched", &Fusion::touched);
+  nb::class_<Batch>(m, "GraphBatch")
+      .def(nb::init<const Fusion&, const nb::dict&>(), nb::arg("fusion"), nb::arg("columns"),
+           nb::keep_alive<1, 2>())
+      .def("evaluate", &Batch::evaluate, nb::arg("vectors"), nb::arg("threads"))
+      .def("decode", &Batch::decode, nb::arg("vector"));
+}
+
+}  // namespace loadmaster

@@ -1,0 +1,54 @@
+// The least bytes that can be alive while one op runs: a minimum cut.
+//
+// Let S be what has run when op x starts: closed under "before", with all that x needs, without x and
+// what needs x. A value is alive if its opener is in S and a user of it is not. The least over all
+// such S is the minimum cut of a network with an arc opener -> value of the value's size, arcs
+// value -> user and op -> op before it without limit, x's needs on the source's side and x on the
+// sink's. So every order has at least that much alive, plus what x opens, while x runs.
+#pragma once
+
+#include <chrono>
+#include <vector>
+
+#include "graph.hpp"
+
+namespace loadmaster {
+
+class CutNetwork {
+ public:
+  explicit CutNetwork(const OrderGraph& graph);
+
+  struct Cut {
+    i64 bytes;                // alive while the op runs, at least
+    bool complete;            // else it was stopped: any flow is a bound, and there is no cut
+    std::vector<i32> sooner;  // the S that attains it: the smallest one, or the largest
+  };
+  // Stops as soon as the bytes reach `enough`, or when `seconds` are over (-1: never).
+  Cut below(i32 op, i64 enough, bool largest, double seconds);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr i64 kNoLimit = i64{1} << 61;
+  struct Arc {
+    i32 to;
+    i64 room;
+  };
+  void add(i32 from, i32 to, i64 room);
+  bool pass(i64 least, i64 enough, i64& bytes);
+  bool out_of_time();
+  std::vector<i8> side(bool of_source) const;
+
+  const OrderGraph* graph_;
+  i32 source_, sink_;
+  std::vector<Arc> arcs_;  // arc 2i and its reverse 2i + 1
+  std::vector<i64> full_;  // rooms of the unused network
+  std::vector<std::vector<i32>> out_;
+  std::vector<i32> from_source_, to_sink_;  // [op] its arcs, closed unless it is bound to a side
+  std::vector<i32> next_, stack_;
+  std::vector<i8> seen_;
+  Clock::time_point deadline_;
+  i64 looks_ = 0;
+  bool late_ = false;
+};
+
+}  // namespace loadmaster

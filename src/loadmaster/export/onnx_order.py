@@ -1,0 +1,102 @@
+"""A plan's order as an ONNX model: the same nodes, written in the order in which they are to run.
+
+ONNX Runtime runs them in exactly that order with optimisations off and priority-based execution;
+with its default settings it finds an order of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from loadmaster.errors import LoadmasterError, Refused
+from loadmaster.files import replacing
+from loadmaster.machine.machine import Machine
+from loadmaster.plan.check import check
+from loadmaster.plan.plan import Plan
+from loadmaster.program.importers.onnx.read import read_model
+from loadmaster.program.program import Program
+
+SETTINGS = """\
+# Runs {name} in the order of its nodes: without these settings the order is lost.
+import onnxruntime as ort
+
+options = ort.SessionOptions()
+options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+session = ort.InferenceSession({name!r}, options, providers=["CPUExecutionProvider"])
+"""
+
+
+class NotExported(LoadmasterError):
+    """The model or the plan can't be written as asked."""
+
+
+def export_onnx_order(
+    model: str | Path, program: Program, machine: Machine, plan: Plan, out: str | Path
+) -> int:
+    """Write the model's nodes in the plan's order to another file, and beside it the settings that
+    keep the order (`.py`). Returns how many nodes have another place than before."""
+    model, out = Path(model), Path(out)
+    if out.resolve() == model.resolve():
+        raise NotExported(f"'{out}' is the model itself", object=str(out), remedy="give another file to write")  # fmt: skip
+    violations = check(program, machine, plan)
+    if violations:
+        raise Refused(f"the checker refuses the plan: {violations[0].message}", object=program.name,
+                      number=len(violations), remedy="give a plan that 'loadmaster check' accepts")  # fmt: skip
+    proto, _ = read_model(model)
+    if out.resolve().parent != model.resolve().parent and any(
+        tensor.external_data for tensor in proto.graph.initializer
+    ):
+        raise NotExported(f"'{model}' keeps weights in other files, which are looked for beside it", object=str(model),
+                          remedy=f"write into the folder '{model.parent}'")  # fmt: skip
+    nodes = list(proto.graph.node)
+    order = node_order(nodes, program, plan)
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes[number] for number in order)
+    with replacing(out) as temporary:
+        temporary.write_bytes(proto.SerializeToString())
+    with replacing(out.with_suffix(".py")) as temporary:
+        temporary.write_text(SETTINGS.format(name=out.name), encoding="utf-8")
+    return sum(number != place for place, number in enumerate(order))
+
+
+def node_order(nodes: list[Any], program: Program, plan: Plan) -> list[int]:
+    """The nodes in the plan's order. Nodes that are no ops of the program (constants, arithmetic on
+    shapes) come directly before the first that needs them, and those that nobody needs at the end."""
+    maker = {name: number for number, node in enumerate(nodes) for name in node.output if name}
+    ops = range(program.n_ops) if plan.order is None else plan.order.tolist()
+    sources = [int(program.op_source[op]) for op in ops]
+    if any(source >= len(nodes) for source in sources):
+        raise NotExported(f"program '{program.name}' has ops that the model has not", object=program.name,
+                          number=max(sources), remedy="give the model that was planned")  # fmt: skip
+    order: list[int] = []
+    placed = [False] * len(nodes)
+    for first in [*(source for source in sources if source >= 0), *range(len(nodes))]:
+        stack = [first]
+        while stack:
+            number = stack[-1]
+            needs = [] if placed[number] else [
+                maker[name] for name in _names_read(nodes[number]) if name in maker and not placed[maker[name]]
+            ]  # fmt: skip
+            needs = [need for need in needs if need != number]
+            if needs:
+                stack += reversed(needs)
+                continue
+            stack.pop()
+            if not placed[number]:
+                placed[number] = True
+                order.append(number)
+    return order
+
+
+def _names_read(node: Any) -> Iterator[str]:
+    """What a node reads, in the graphs inside it too (names of their own do no harm)."""
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            for inner in graph.node:
+                yield from _names_read(inner)
+            yield from (output.name for output in graph.output)

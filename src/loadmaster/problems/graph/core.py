@@ -1,0 +1,182 @@
+"""What a GraphOptimization is made of: groups, the base plan and the native tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmaster import _core
+from loadmaster.errors import BadPlan, BadProgram
+from loadmaster.machine.machine import Machine
+from loadmaster.problems.graph.base import Base, fixed_keys, m_topo
+from loadmaster.problems.graph.expert import expert_placement
+from loadmaster.problems.graph.groups import find_groups, hard_components
+from loadmaster.problems.graph.rules import FusionRules, fusion_rules
+from loadmaster.program.program import Program
+from loadmaster.simulate.simulator import Simulator
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """How a vector is divided."""
+
+    NAMES: ClassVar = ("fusion", "device", "schedule")
+    sizes: tuple[int, int, int]
+    """Of the parts in the order of `NAMES`; 0: not decided."""
+
+    @property
+    def width(self) -> int:
+        return sum(self.sizes)
+
+    def slice(self, name: str) -> slice:
+        at = self.NAMES.index(name)
+        start = sum(self.sizes[:at])
+        return slice(start, start + self.sizes[at])
+
+
+@dataclass(frozen=True, eq=False)
+class Core:
+    """Everything that is made once."""
+
+    base: Base
+    """With its defaults filled in."""
+    parts: Parts
+    simulator: Simulator
+    rules: FusionRules
+    component: Int32
+    """[n_ops] hard components, or -1"""
+    group: Int32
+    """[n_ops] placement groups, -1 for views"""
+    node_op: Int32
+    node_group: Int32
+    base_device: Int32
+    """[G]"""
+    base_keys: Float64
+    """[n_ops] fusion keys of the base plan"""
+    base_fusion: Int32
+    """[n_ops] its clusters"""
+    fusion: _core.Fusion
+    batch: _core.GraphBatch
+
+
+def make_core(program: Program, machine: Machine, base: Base, tasks: tuple[str, ...], soft: str,
+              tie: str, readers: str) -> Core:  # fmt: skip
+    """Groups, base plan and native tables of a problem."""
+    simulator = Simulator(program, machine)
+    component = hard_components(program)
+    node_op = np.flatnonzero(~program.op_view).astype(np.int32)
+    group = find_groups(program, component, soft, program.op_flops.sum(axis=1))
+    groups = int(group.max(initial=-1)) + 1
+    base, base_device = _placed(program, base, group, groups, len(machine.devices))
+    rules = fusion_rules(program)
+    given = np.zeros(0, dtype=np.int32)
+    if "placement" not in tasks:
+        given = np.append(base_device, np.int32(0))[group]  # views, group -1, take the last
+    fusion = _core.Fusion(
+        simulator.native, _fusion_columns(program, rules, component, given, readers)
+    )
+    keys = np.zeros(program.n_ops)
+    if base.fusion == "fixed":
+        keys[node_op] = fixed_keys(len(node_op))
+    elif base.fusion == "cost_model":
+        keys = fusion.cost_model(0)
+    clusters = fusion.fuse(keys)
+    n = len(node_op)
+    parts = Parts((n if "fusion" in tasks else 0, groups if "placement" in tasks else 0,
+                   n if "schedule" in tasks else 0))  # fmt: skip
+    columns = _decision_columns(parts, node_op, group, clusters, base_device, base, tie)
+    return Core(base, parts, simulator, rules, component, group, node_op, group[node_op],
+                base_device, keys, clusters, fusion, _core.GraphBatch(fusion, columns))  # fmt: skip
+
+
+def _placed(
+    program: Program, base: Base, group: Int32, groups: int, devices: int
+) -> tuple[Base, Int32]:
+    placement = base.placement
+    if isinstance(placement, str | None):
+        found = None
+        if placement in (None, "expert"):
+            found = expert_placement(program, group, groups, devices)
+            if found is None and placement == "expert":
+                raise BadProgram(f"the scopes of '{program.name}' don't tell layers apart, so there is no "
+                                 "expert placement", object=program.name,
+                                 remedy="use the base placement m_topo")  # fmt: skip
+            placement = "m_topo" if found is None else "expert"
+        if found is None:
+            single = placement == "single"
+            found = (np.zeros(groups, dtype=np.int32) if single
+                     else m_topo(program, group, groups, devices))  # fmt: skip
+        return Base(base.fusion, placement, base.schedule), found
+    given = np.ascontiguousarray(placement, dtype=np.int32)
+    if given.shape != (groups,) or given.min(initial=0) < 0 or given.max(initial=0) >= devices:
+        raise BadPlan(f"the base placement of '{program.name}' is {list(given.shape)}", object=program.name,
+                      number=len(given), remedy=f"give one of {devices} devices for each of {groups} groups")  # fmt: skip
+    return Base(base.fusion, given, base.schedule), given
+
+
+def _fusion_columns(program: Program, rules: FusionRules, component: Int32, device: Int32,
+                    readers: str) -> dict[str, Any]:  # fmt: skip
+    # The native accesses are the reads, then the writes of each op; views have none.
+    op = np.concatenate([program.read_op, program.write_op])
+    repeats = np.concatenate([rules.repeats, np.zeros(len(program.write_op), dtype=np.int8)])
+    kept = np.flatnonzero(~program.op_view[op])
+    kept = kept[np.argsort(op[kept], kind="stable")]
+    return {
+        "fusible": rules.fusible,
+        "big_reduction": rules.big_reduction,
+        "cheap": rules.cheap,
+        "loop_size": rules.loop_size,
+        "repeats": repeats[kept],
+        "component": component,
+        "device": device,
+        "all_readers": readers == "all",
+    }
+
+
+def _decision_columns(parts: Parts, node_op: Int32, group: Int32, clusters: Int32,
+                      base_device: Int32, base: Base, tie: str) -> dict[str, Any]:  # fmt: skip
+    starts = [parts.slice(name).start if size else -1
+              for name, size in zip(Parts.NAMES, parts.sizes, strict=True)]  # fmt: skip
+    switches = [base.schedule == "critical_path", tie == "critical_path"]
+    return {
+        "parts": np.array([parts.width, *starts, *switches], dtype=np.int64),
+        "node_op": node_op,
+        "group": group,
+        "base_fusion": clusters,
+        "base_device": base_device,
+    }
+
+
+def _base_batch(core: Core) -> _core.GraphBatch:
+    columns = _decision_columns(Parts((0, 0, 0)), core.node_op, core.group, core.base_fusion,
+                                core.base_device, core.base, "fifo")  # fmt: skip
+    return _core.GraphBatch(core.fusion, columns)
+
+
+def run_base(core: Core) -> tuple[int, Int64, tuple[int, int, int]]:
+    """(time_ps, bytes over [memories], fault) of the base plan."""
+    total, over, fault = _base_batch(core).evaluate(np.zeros((1, 0)), 1)
+    return int(total[0]), over[0], tuple(fault[0].tolist())
+
+
+def base_schedule_keys(core: Core, tie: str) -> Float64:
+    """[n] keys with which the base plan's clusters on its devices run as they do in the base plan.
+
+    Where the rule for ties is its own schedule, equal keys; else the order in which it starts: what
+    is ready and started first there has the largest key here.
+    """
+    if core.base.schedule == tie:
+        return np.zeros(len(core.node_op))
+    _, _, start, _ = _base_batch(core).decode(np.zeros(0))
+    if len(start) == 0:  # the base plan can't run: there is nothing to repeat
+        return np.zeros(len(core.node_op))
+    when = start[core.node_op]
+    first, rank = np.unique(when, return_inverse=True)
+    return 1.0 - rank / max(1, len(first))

@@ -1,0 +1,117 @@
+"""Between vectors and explicit plans."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmaster.errors import BadPlan
+from loadmaster.plan.check import Violation, check
+from loadmaster.plan.plan import Plan
+from loadmaster.problems.graph.legal import fusion_violations
+from loadmaster.program.program import Program
+
+if TYPE_CHECKING:
+    from loadmaster.problems.graph.problem import GraphOptimization
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+
+
+def plan_of(program: Program, fusion: Int32, device: Int32, start: Int64) -> Plan:
+    """Steps in the order in which they start; a device takes the first that is ready, which is the
+    one that it took before. Views stand behind what they show."""
+    ops = np.arange(program.n_ops)
+    step = np.where(fusion >= 0, fusion, ops)
+    begin = start.copy()
+    views = np.flatnonzero(program.op_view)
+    root = program.tensor_alias[program.read_tensor[program.read_start[views]]]
+    maker = program.producer[root]
+    step[views] = np.where(maker >= 0, step[maker], -1)
+    begin[views] = np.where(maker >= 0, start[maker], -1)
+    order = np.lexsort((ops, step, begin)).astype(np.int32)
+    fused = fusion if np.any(fusion >= 0) else None
+    return Plan(device=device, order=order, queue="ready", fusion=fused)
+
+
+def decision_of(problem: GraphOptimization, plan: Plan) -> Float64:
+    """The inverse of `plan`, as far as keys can express a plan."""
+    program, nodes = problem.program, problem.node_op
+    n_ops = program.n_ops
+    device = np.zeros(n_ops, dtype=np.int32) if plan.device is None else plan.device
+    clusters = np.full(n_ops, -1, dtype=np.int32) if plan.fusion is None else plan.fusion
+    keys = _fusion_keys(problem, _by_smallest(clusters))
+    placed = problem.vector(
+        fusion=keys, device=_group_devices(problem, device, _by_smallest(clusters)),
+        schedule=_schedule_keys(problem, plan))  # fmt: skip
+    again = problem.plan(placed)
+    if not np.array_equal(again.device[nodes], device[nodes]):  # type: ignore[index]
+        raise _inexpressible(problem, "the devices")
+    return placed
+
+
+def _by_smallest(clusters: Int32) -> Int32:
+    """Clusters by their smallest op; a cluster of one is none."""
+    named = np.full(len(clusters), -1, dtype=np.int32)
+    fused = np.flatnonzero(clusters >= 0)
+    _, first, code, count = np.unique(
+        clusters[fused], return_index=True, return_inverse=True, return_counts=True
+    )
+    named[fused] = np.where(count[code] > 1, fused[first][code], -1)
+    return named
+
+
+def _fusion_keys(problem: GraphOptimization, clusters: Int32) -> Float64 | None:
+    if "fusion" not in problem.tasks:
+        if not np.array_equal(problem.fuse(problem.split(problem.vector())[0]), clusters):
+            raise _inexpressible(problem, "the clusters, which are not decided,")
+        return None
+    nodes = problem.node_op
+    inside = np.zeros(problem.program.n_ops, dtype=bool)
+    pairs = nodes[problem.edges]
+    together = (clusters[pairs[0]] >= 0) & (clusters[pairs[0]] == clusters[pairs[1]])
+    inside[pairs[0][together]] = True
+    for rank in (np.arange(1, len(nodes) + 1), np.arange(len(nodes), 0, -1)):
+        keys = np.where(inside[nodes], 0.1 + 0.9 * rank / max(1, len(nodes)), 0.0)
+        if np.array_equal(problem.fuse(keys), clusters):
+            return keys
+    raise _inexpressible(problem, "the clusters")
+
+
+def _group_devices(problem: GraphOptimization, device: Int32, clusters: Int32) -> Int32:
+    """A group's device is that of its first op that decides for a step, else of its first op."""
+    found = np.zeros(problem.groups, dtype=np.int32)
+    nodes, groups = problem.node_op, problem.node_group
+    alone = (clusters[nodes] < 0) | (clusters[nodes] == nodes) | (problem.hard[nodes] >= 0)
+    for chosen in (np.ones(len(nodes), dtype=bool), alone):
+        rows = np.flatnonzero(chosen)[::-1]
+        found[groups[rows]] = device[nodes[rows]]
+    return found
+
+
+def _schedule_keys(problem: GraphOptimization, plan: Plan) -> Float64 | None:
+    nodes = problem.node_op
+    if plan.queue == "fifo" or plan.queue == "priority":
+        return None if plan.priority is None else np.asarray(plan.priority)[nodes]
+    order = np.arange(problem.program.n_ops) if plan.order is None else plan.order
+    position = np.empty(len(order), dtype=np.int64)
+    position[order] = np.arange(len(order))
+    return 1.0 - position[nodes] / max(1, len(order))
+
+
+def _inexpressible(problem: GraphOptimization, what: str) -> BadPlan:
+    return BadPlan(f"{what} of this plan of '{problem.program.name}' are none that keys can express",
+                   object=problem.program.name, remedy="hand in a plan of this problem")  # fmt: skip
+
+
+def violations(problem: GraphOptimization, plan: Plan) -> list[Violation]:
+    """What the checker says with the plan's timeline, and this problem's rules of fusion."""
+    try:
+        timeline = problem.simulator.run(plan)
+    except BadPlan:
+        timeline = None  # the checker says why
+    found = check(problem.program, problem.machine, plan, timeline)
+    return found if found else fusion_violations(problem.program, problem.rules, plan)

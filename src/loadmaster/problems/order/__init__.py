@@ -1,0 +1,1 @@
+"""The order of the ops, for the least peak of memory."""

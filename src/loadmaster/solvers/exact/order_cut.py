@@ -1,0 +1,148 @@
+"""Orders from minimum cuts: the state with the fewest bytes in which an op can run, op by op.
+
+While op x runs, at least `OrderCuts.below(x)` bytes are alive, whatever the order: the largest of
+these over all ops is a bound. The state that attains it cuts the program into what comes before x
+and what comes after; each side is put into order by itself, at the op where it is highest, until
+nothing is higher than what cannot be avoided.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmaster import _core
+from loadmaster.problems.order.problem import PeakOrder
+from loadmaster.solvers.solver import Meter, Solution, State
+
+Order = npt.NDArray[np.int32]
+CUT_BOUND = "least bytes alive while one op runs, by minimum cut"
+NO_END = 2**60
+PROOFS = 40
+"""Cuts at a time that serve the bound alone."""
+_SMALL = 400
+"""In parts up to so many ops the greedy rule is tried too."""
+
+
+class PeakCut:
+    """Rounds of cuts: from four simple orders first, then from the best one with chance in the choice
+    of the op. Ends when the peak meets the bound."""
+
+    name, problem_kind = "peak-cut", "order"
+    summary = "minimum cuts around the op where memory is highest, recursively; proves bounds"
+    deterministic = True
+
+    def __init__(self, rounds: int = 40) -> None:
+        self.rounds = rounds
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        problem = meter.problem
+        assert isinstance(problem, PeakOrder)
+        rng, bounds = np.random.default_rng(seed), Bounds(problem)
+        simple = ("greedy", "reverse-post-order", "depth-first")
+        starts = [problem.program_order, *(problem.native.simple(rule) for rule in simple)]
+        for start in starts:
+            if meter.exhausted:
+                return meter.solution(white_box=True)
+            meter.evaluate(start)
+        for number in range(self.rounds):
+            if meter.exhausted or meter.best is None:
+                break
+            # Proofs cost more than orders in a large program, and a good order needs fewer of them.
+            if number >= len(starts) and number % 4 == 0 and bounds.prove(meter, most=PROOFS):
+                break
+            chance = 0.0 if number < len(starts) else (0.3, 0.7)[number % 2]
+            again = number < len(starts) or number % 3 == 2
+            start = starts[number % len(starts)] if again else meter.best
+            meter.evaluate(_refined(meter, problem, start, rng, chance))
+            meter.progress()
+        if not meter.exhausted:
+            bounds.prove(meter)
+        return meter.solution(white_box=True)
+
+
+class Bounds:
+    """The cut of each op, computed once."""
+
+    def __init__(self, problem: PeakOrder) -> None:
+        self._problem = problem
+        self._known: dict[int, int] = {}
+        self._cuts: _core.OrderCuts | None = None
+
+    def prove(self, meter: Meter, most: int | None = None) -> bool:
+        """Raise the meter's bound; whether nothing is left to do. An op whose bytes in the best order are not above the bound can't
+        raise it, so the highest come first."""
+        if meter.best is None:
+            return False
+        self._cuts = self._cuts or _core.OrderCuts(self._problem.native)
+        best = np.ascontiguousarray(meter.best, dtype=np.int32)
+        profile = self._problem.native.profile(best)
+        for at in np.argsort(-profile, kind="stable").tolist():
+            node = int(best[at])
+            if profile[at] <= meter.bound.value or meter.exhausted or most == 0:
+                break
+            if node in self._known:
+                continue
+            self._known[node] = self._cuts.below(node, NO_END, False, _seconds(meter))[0]
+            most = None if most is None else most - 1
+            meter.raise_bound(self._known[node], CUT_BOUND)
+        return meter.exhausted
+
+
+def _refined(meter: Meter, problem: PeakOrder, start: Order, rng: np.random.Generator,
+             chance: float) -> Order:  # fmt: skip
+    """A legal order; `chance`: how often the op to cut at is any one above the floor."""
+    done = np.zeros(problem.nodes, dtype=np.int8)
+    order: list[Order] = []
+    todo, floor = [np.asarray(start, dtype=np.int32)], meter.bound.value
+    while todo:
+        members = todo.pop()
+        split = None
+        if len(members) > 1 and not _out_of_time(meter):
+            split, floor = _split(meter, problem, members, done, floor, rng, chance)
+            if len(members) == problem.nodes:
+                meter.raise_bound(floor, CUT_BOUND)  # a cut of the whole program bounds every order
+        if isinstance(split, tuple):
+            before, at, after = split
+            todo += [part for part in (after, at, before) if len(part)]
+            continue
+        chosen = members if split is None else split
+        order.append(chosen)
+        done[chosen] = 1
+    return np.concatenate(order)
+
+
+def _seconds(meter: Meter) -> float:
+    return -1.0 if meter.seconds_left is None else meter.seconds_left
+
+
+def _out_of_time(meter: Meter) -> bool:
+    return meter.observer.stop or meter.seconds_left == 0
+
+
+def _split(meter: Meter, problem: PeakOrder, members: Order, done: npt.NDArray[np.int8], floor: int, rng: np.random.Generator,
+           chance: float) -> tuple[tuple[Order, Order, Order] | Order, int]:  # fmt: skip
+    """(before, op, after), or the members in an order that need not be cut; and the new floor, below
+    which no part need go, because another cannot."""
+    part = problem.native.part(np.ascontiguousarray(members), done)
+    order = np.arange(len(members), dtype=np.int32)
+    profile = part.profile(order)
+    if len(members) <= _SMALL and profile.max() > floor:
+        other = part.simple("greedy")
+        if (lower := part.profile(other)).max() < profile.max():
+            order, profile = other, lower
+    if profile.max() <= floor:
+        return members[order], floor
+    at = int(profile.argmax())
+    if rng.random() < chance:
+        at = int(rng.choice(np.flatnonzero(profile > floor)))
+    node = int(order[at])
+    largest = bool(rng.random() < chance / 2)
+    least, complete, sooner = _core.OrderCuts(part).below(node, NO_END, largest, _seconds(meter))
+    floor = max(floor, least)
+    if profile.max() <= floor or not complete:
+        return members[order], floor
+    side = np.ones(len(members), dtype=np.int8)
+    side[sooner], side[node] = 0, 2
+    ordered, sides = members[order], side[order]
+    return (ordered[sides == 0], ordered[sides == 2], ordered[sides == 1]), floor

@@ -1,0 +1,1 @@
+"""Hierarchical device placement: a network that groups ops and one that places the groups."""

@@ -1,0 +1,70 @@
+"""`plan --objective peak-memory` and `export`: a real graph from the file to ONNX Runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from loadmaster.machine import read_machine
+from loadmaster.plan import load_plan
+from loadmaster.plan.check import check
+from loadmaster.program.models import load_model
+from loadmaster.simulate import simulate
+
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+MODEL = str(LIGHT / "light_shufflenet.onnx")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Runs are kept below the current folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("solver", ["auto", "peak-dp", "peak-beam", "anneal", "program-order"])
+def test_an_order_is_planned_checked_and_kept(run_json: Any, run: Any, solver: str) -> None:
+    answer = run_json("plan", MODEL, "--objective", "peak-memory", "--solver", solver, "--budget", "50",
+                      "--out", "plan.json")  # fmt: skip
+    rows = {row["name"]: row for row in answer["rows"]}
+    ours, bound = rows[solver], rows["bound"]["peak_bytes"]
+    assert ours["what"] == "order" and answer["after_bytes"] == ours["peak_bytes"] >= bound
+    assert answer["before_bytes"] == 3_110_912 and answer["ops"] == 170
+    if solver == "auto":
+        assert ours["peak_bytes"] == bound == 2_885_120 and ours["status"] == "optimal"
+    machine, program = read_machine(Path(answer["run"]) / "machine.toml"), load_model(MODEL)
+    plan = load_plan(Path("plan.json"), program, machine)
+    assert check(program, machine, plan) == []
+    peak = int(simulate(program, machine, plan).memory_peak.max())
+    assert peak == ours["peak_bytes"] + answer["resident_bytes"]
+    assert run("replay", answer["run"]).exit == 0
+
+
+def test_a_run_can_be_resumed(run_json: Any) -> None:
+    first = run_json("plan", MODEL, "--objective", "peak-memory", "--solver", "anneal", "--budget", "20")  # fmt: skip
+    more = run_json("plan", MODEL, "--resume", first["run"], "--budget", "60")
+    assert more["after_bytes"] <= first["after_bytes"]
+
+
+def test_what_makes_no_sense_is_refused(run: Any) -> None:
+    assert "no objective 'speed'" in run("plan", MODEL, "--objective", "speed").error_line
+    refused = run("plan", MODEL, "--objective", "peak-memory", "--problem", "mapping")
+    assert refused.exit == 2 and "--problem" in refused.error_line
+    assert "no solver 'msa'" in run("plan", MODEL, "--objective", "peak-memory", "--solver", "msa", "--quiet").error_line  # fmt: skip
+    small = run("plan", MODEL, "--objective", "peak-memory", "-m", "arena:1MiB", "--budget", "9", "--quiet")  # fmt: skip
+    assert small.exit == 1 and "too many, whatever the order" in small.out
+
+
+def test_an_order_reaches_a_file_for_the_runtime(run_json: Any, run: Any, tmp_path: Path) -> None:
+    planned = run_json("plan", MODEL, "--objective", "peak-memory", "--out", "plan.json")
+    machine = str(Path(planned["run"]) / "machine.toml")
+    told = run_json("export", MODEL, "plan.json", "-m", machine, "--to", "ort", "--out", "ordered.onnx")  # fmt: skip
+    assert told["rows"][0]["moved"] > 0 and (tmp_path / "ordered.py").exists()
+    again = ("export", MODEL, "plan.json", "-m", machine, "--out", "ordered.onnx")
+    assert "there already" in run(*again).error_line
+    assert run(*again, "--overwrite").exit == 0
+    other = run("export", MODEL, "plan.json", "-m", machine, "--to", "tflite", "--out", "x.onnx")
+    assert other.exit == 2 and "tflite" in other.error_line
