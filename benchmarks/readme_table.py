@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from loadmaster.bench.graph_summary import best_classical, saved_over_base, workload_cases
 from loadmaster.bench.malloc_summary import best_search, bound_of, played, suite_cases
 from loadmaster.bench.mapping_cells import BLACK, BUDGET, CELLS, WORKLOADS
 from loadmaster.bench.mapping_summary import summaries
@@ -46,6 +47,7 @@ def table() -> str:
         "| --- | --- | --- |",
         *mapping_lines(),
         *malloc_lines(),
+        *graph_lines(),
         *allocation_lines(allocation),
         *simulate_lines(simulate),
     ]
@@ -109,6 +111,30 @@ def malloc_lines() -> list[str]:
             f"| copies in and out of a TPU's fast memory ({what}), {len(best)} real programs, simulated | best search {_mean(ratios):.3f} × "
             f"the production compiler's placement (worst {min(ratios):.3f} ×), mean gap to the bound {sum(gaps) / len(gaps):.2%} | "
             f"our MSA {_mean(msa):.3f} × |"
+        )
+    return lines
+
+
+def graph_lines() -> list[str]:
+    """Plans for several devices: the best classical solver beside the base plan and the bound."""
+    if not (HERE / "results" / "graph.json").exists():
+        return []
+    found = played(recorded("graph")["rows"])
+    lines = []
+    for kind, what in (("joint", "fusion, placement and order"), ("placement", "placement alone")):
+        best = {case: bar for case in workload_cases(found, kind)
+                if (bar := best_classical(found, case)) is not None}  # fmt: skip
+        if not best:
+            continue
+        ratios = [group.median / group.rows[0]["baseline"] for _, group in best.values()]
+        gaps = [group.median / bound_of(found, case) - 1 for case, (_, group) in best.items()]
+        beside = "classical" if kind == "joint" else "expert"
+        known = [case for case in best if (case, beside) in found]
+        share = saved_over_base(found, beside, known)
+        over = "–" if share is None else f"`{beside}` saves {share:.1%} ({len(known)} graphs)"
+        lines.append(
+            f"| {what} on several devices, {len(best)} training graphs, simulated | best classical solver saves {1 - _mean(ratios):.1%} "
+            f"over the base plan, mean gap to the bound {sum(gaps) / len(gaps):.1%} | {over} |"
         )
     return lines
 

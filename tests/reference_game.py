@@ -31,9 +31,10 @@ class SlowGame(Rules):
         site = self.cursor
         tensor, step = self.tensor_of[site], self.step_of[site]
         if self.carried[tensor] >= 0:
-            return self.group_options(tensor, step, site)
-        find = self.write_options if self.is_write[site] else self.read_options
-        found = find(tensor, step)
+            found = self.group_options(tensor, step, site)
+        else:
+            find = self.write_options if self.is_write[site] else self.read_options
+            found = find(tensor, step)
         # On another way to a forced site only fast memory may have the tensor: no Drop then.
         return {DROP: None} if site in self.forced and DROP in found else found
 
@@ -190,6 +191,14 @@ class SlowGame(Rules):
             self.clear()
             for action in played:
                 self._apply(action)
+            return
+        if self.backup == "none":
+            self.forced = set(range(self.moves))
+            played = self.actions
+            self.clear()
+            for _ in played:
+                self._apply(DROP)
+            self.actions = played
             return
         for stay in stays:
             self.stays.remove(stay)

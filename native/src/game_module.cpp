@@ -81,7 +81,7 @@ Switches read_switches(const nb::dict& c) {
   s.ledger = static_cast<Queue>(chosen(c, "ledger", {"fifo", "latest"}));
   s.reward = static_cast<Reward>(chosen(c, "reward", {"telescoping", "static", "judged"}));
   s.offsets = static_cast<Offsets>(chosen(c, "offsets", {"considerate", "best-fit"}));
-  s.backup = static_cast<Backup>(chosen(c, "backup", {"retroactive", "rewind"}));
+  s.backup = static_cast<Backup>(chosen(c, "backup", {"retroactive", "rewind", "none"}));
   if (c.contains("stall_term")) s.stall_term = nb::cast<bool>(c["stall_term"]);
   if (c.contains("min_overlap")) s.min_overlap = std::llround(nb::cast<double>(c["min_overlap"]) * 1e6);
   if (c.contains("max_idle_s") && !c["max_idle_s"].is_none())
@@ -136,6 +136,24 @@ class PyGame {
       batch_.step_towards(preferences.data(), rewards.data());
     }
     return owned(std::move(rewards));
+  }
+  // (actions [B, N], rewards [B, N], legal [B, N, 3]), zero before the moves that were next.
+  nb::tuple finish(const Array<i8>& preferences) {
+    const std::size_t games = static_cast<std::size_t>(batch_.size()),
+                      sites = static_cast<std::size_t>(moves());
+    check(preferences, batch_.size() * moves());
+    if (board_.switches.backup == Backup::kRewind)
+      throw std::invalid_argument("a rewound game has no one reward per move");
+    std::vector<i8> actions(games * sites);
+    std::vector<i64> rewards(games * sites);
+    std::vector<u8> legal(games * sites * kActions);
+    {
+      nb::gil_scoped_release release;
+      batch_.finish(preferences.data(), actions.data(), rewards.data(), legal.data());
+    }
+    return nb::make_tuple(owned(std::move(actions), {games, sites}),
+                          owned(std::move(rewards), {games, sites}),
+                          owned(std::move(legal), {games, sites, kActions}));
   }
   nb::ndarray<nb::numpy, u8> masks() {
     const std::size_t games = static_cast<std::size_t>(batch_.size());
@@ -218,6 +236,25 @@ class PyGame {
     return owned(std::move(found));
   }
 
+  // Total times [B, last - first, 3] of complete games if another action were taken at one of these sites.
+  Result try_all(const Array<i8>& actions, i64 first, i64 last, int threads) const {
+    if (actions.ndim() != 2) throw std::invalid_argument("actions must be [games, moves]");
+    const i64 games = static_cast<i64>(actions.shape(0));
+    check(actions, games * moves());
+    if (board_.switches.backup == Backup::kRewind)
+      throw std::invalid_argument("a rewound game has no one state per move");
+    if (first < 0 || last < first || last > moves()) throw std::invalid_argument("there are no such sites");
+    const std::size_t width = static_cast<std::size_t>(last - first);
+    std::vector<i64> totals(actions.shape(0) * width * kActions);
+    i64 bad = -1;
+    {
+      nb::gil_scoped_release release;
+      bad = game::try_all(board_, {actions.data(), games, first, last}, totals.data(), threads);
+    }
+    if (bad >= 0) throw std::invalid_argument("a move of row " + std::to_string(bad) + " is not legal");
+    return owned(std::move(totals), {actions.shape(0), width, kActions});
+  }
+
   // Complete games: (actions [B, N], total [B], stall [B], backups [B]).
   nb::tuple play(const Array<i8>& preferences, int threads) const {
     if (preferences.ndim() != 2) throw std::invalid_argument("preferences must be [games, moves]");
@@ -289,6 +326,7 @@ void bind_game(nb::module_& m) {
       .def("reset", &PyGame::reset, nb::arg("games"), nb::arg("threads"))
       .def("step", &PyGame::step, nb::arg("actions"))
       .def("step_towards", &PyGame::step_towards, nb::arg("preferences"))
+      .def("finish", &PyGame::finish, nb::arg("preferences"))
       .def("masks", &PyGame::masks)
       .def("observe", &PyGame::observe, nb::arg("arrays"), nb::arg("scale_ps"))
       .def("observe_at", &PyGame::observe_at, nb::arg("actions"), nb::arg("at"), nb::arg("count"),
@@ -298,6 +336,8 @@ void bind_game(nb::module_& m) {
       .def("placement", &PyGame::placement, nb::arg("game"))
       .def("judged", &PyGame::judged)
       .def("backups", &PyGame::backups)
+      .def("try_all", &PyGame::try_all, nb::arg("actions"), nb::arg("first"), nb::arg("last"),
+           nb::arg("threads"))
       .def("play", &PyGame::play, nb::arg("preferences"), nb::arg("threads"));
 }
 

@@ -2,10 +2,12 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "arrays.hpp"
 #include "graph/batch.hpp"
+#include "graph/climb.hpp"
 #include "graph/cost_model.hpp"
 #include "has_model.hpp"
 
@@ -153,6 +155,87 @@ class Batch {
   const GraphBatch batch_;
 };
 
+// Vectors one after another, each near the one that stands; see graph/climb.hpp.
+class GraphClimb {
+ public:
+  GraphClimb(const Fusion& fusion, const nb::dict& columns, double reference)
+      : model_(fusion.model()),
+        decisions_(read_decisions(columns)),
+        climb_(model_, fusion.rules(), decisions_, reference) {}
+  GraphClimb(const GraphClimb&) = delete;
+
+  // float64[V] -> total, bytes over [memories], fault, of a full run.
+  nb::tuple start(const Array<double>& vector) {
+    if (vector.size() != static_cast<std::size_t>(decisions_.width))
+      throw std::invalid_argument("the vector must be [V]");
+    for (std::size_t i = 0; i < vector.size(); ++i) check(static_cast<i64>(i), vector.data()[i]);
+    std::vector<graph::Judged> judged(1);
+    {
+      nb::gil_scoped_release release;
+      judged[0] = climb_.start(vector.data());
+    }
+    return results(judged);
+  }
+
+  // Rows [R + 1] of changes (index, source or -1, value) and slack [R] -> totals [R], bytes over [R,
+  // memories], faults [R, 3], accepted [R].
+  nb::tuple run(const Array<i64>& rows, const Array<i64>& index, const Array<i64>& source,
+                const Array<double>& value, const Array<double>& slack) {
+    graph::Proposals proposals{{copied(rows)}, copied(index), copied(source), copied(value), copied(slack)};
+    const auto& start = proposals.rows.start;
+    if (start.size() != slack.size() + 1 || start.front() != 0 ||
+        start.back() != static_cast<i64>(index.size()) || index.size() != source.size() ||
+        index.size() != value.size() || !std::is_sorted(start.begin(), start.end()))
+      throw std::invalid_argument("rows, changes and slack do not agree");
+    for (std::size_t i = 0; i < index.size(); ++i) {
+      const i64 from = proposals.source[i];
+      if (from >= decisions_.width || (from >= 0 && is_device(from) != is_device(proposals.index[i])))
+        throw std::invalid_argument("there is no such source");
+      check(proposals.index[i], proposals.value[i]);
+    }
+    std::vector<graph::Judged> judged;
+    std::vector<i8> accepted;
+    {
+      nb::gil_scoped_release release;
+      climb_.run(proposals, judged, accepted);
+    }
+    return nb::make_tuple(results(judged), owned(std::move(accepted)));
+  }
+
+  // What row `row` of the last run proposed; -1: what stands.
+  nb::ndarray<nb::numpy, double> vector(i64 row) const { return owned(climb_.vector(row)); }
+  // Runs so far, and those of them that began at time 0.
+  nb::tuple counts() const {
+    return nb::make_tuple(climb_.incremental().runs(), climb_.incremental().full_runs());
+  }
+
+ private:
+  bool is_device(i64 index) const {
+    const i64 groups = static_cast<i64>(decisions_.base_device.size());
+    return decisions_.device >= 0 && index >= decisions_.device && index < decisions_.device + groups;
+  }
+  void check(i64 index, double value) const {
+    if (index < 0 || index >= decisions_.width) throw std::invalid_argument("there is no such place");
+    if (is_device(index) && !(value >= 0 && value < model_.device_count()))
+      throw std::invalid_argument("there is no such device");
+  }
+  nb::tuple results(const std::vector<graph::Judged>& judged) const {
+    const std::size_t count = judged.size(), memories = model_.memories.size();
+    std::vector<i64> total(count), over(count * memories), fault(count * 3, 0);
+    for (std::size_t i = 0; i < count; ++i) {
+      total[i] = judged[i].total;
+      fault[i * 3] = judged[i].faulty;
+      std::copy(judged[i].over.begin(), judged[i].over.end(), over.begin() + static_cast<i64>(i * memories));
+    }
+    return nb::make_tuple(owned(std::move(total)), owned(std::move(over), {count, memories}),
+                          owned(std::move(fault), {count, 3}));
+  }
+
+  const Model& model_;
+  const Decisions decisions_;
+  graph::Climb climb_;
+};
+
 }  // namespace
 
 void bind_graph(nb::module_& m) {
@@ -168,6 +251,14 @@ void bind_graph(nb::module_& m) {
            nb::keep_alive<1, 2>())
       .def("evaluate", &Batch::evaluate, nb::arg("vectors"), nb::arg("threads"))
       .def("decode", &Batch::decode, nb::arg("vector"));
+  nb::class_<GraphClimb>(m, "GraphClimb")
+      .def(nb::init<const Fusion&, const nb::dict&, double>(), nb::arg("fusion"), nb::arg("columns"),
+           nb::arg("reference"), nb::keep_alive<1, 2>())
+      .def("start", &GraphClimb::start, nb::arg("vector"))
+      .def("run", &GraphClimb::run, nb::arg("rows"), nb::arg("index"), nb::arg("source"), nb::arg("value"),
+           nb::arg("slack"))
+      .def("vector", &GraphClimb::vector, nb::arg("row") = -1)
+      .def("counts", &GraphClimb::counts);
 }
 
 }  // namespace loadmaster

@@ -261,9 +261,10 @@ Result ceil_times(const Array<i64>& amounts, const Array<i64>& rates) {
 void bind_allocate(nb::module_& m);  // allocate_module.cpp
 void bind_order(nb::module_& m);     // order_module.cpp
 namespace loadmaster {
-void bind_game(nb::module_& m);  // game_module.cpp
-void bind_msa(nb::module_& m);   // msa_module.cpp
-void bind_graph(nb::module_& m);  // graph_module.cpp
+void bind_game(nb::module_& m);     // game_module.cpp
+void bind_msa(nb::module_& m);      // msa_module.cpp
+void bind_graph(nb::module_& m);    // graph_module.cpp
+void bind_placers(nb::module_& m);  // placers_module.cpp
 }  // namespace loadmaster
 
 NB_MODULE(_core, m) {
@@ -285,4 +286,5 @@ NB_MODULE(_core, m) {
   bind_game(m);
   bind_msa(m);
   bind_graph(m);
+  bind_placers(m);
 }

@@ -123,7 +123,13 @@ def test_solvers(run: Any, run_json: Any) -> None:
     rows = run_json("solvers")["rows"]
     assert {"exact", "first-fit"} <= {row["name"] for row in rows}
     assert all(row["summary"] and row["problem"] in kinds() for row in rows)
-    assert {row["problem"] for row in rows} == {"allocation", "mapping", "malloc-game"}
+    assert {row["problem"] for row in rows} == {
+        "allocation",
+        "mapping",
+        "malloc-game",
+        "graph",
+        "order",
+    }
     one = run("solvers", "first-fit")
     assert one.exit == 0 and "same seed, same answer" in one.out
     assert "did you mean 'exact'?" in run("solvers", "exactt").error_line

@@ -13,7 +13,7 @@ for package in ("jax", "equinox", "optax", "mctx"):
     pytest.importorskip(package)
 
 SETTINGS = {
-    "width": 16, "channels": 2, "conv_blocks": 0, "dynamics_blocks": 1, "prediction_blocks": 1, "bins": 11,
+    "width": 16, "channels": 2, "grid_blocks": 0, "dynamics_blocks": 1, "prediction_blocks": 1, "bins": 11,
     "games": 4, "eval_games": 2, "simulations": 2, "eval_simulations": 2, "batch": 8, "updates": 2, "unroll": 1,
 }  # fmt: skip
 TINY = tuple(word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}"))

@@ -77,6 +77,16 @@ def test_dead_end_is_rewound(play: Any) -> None:
     assert game.judged() == (38, 0)
 
 
+def test_dead_end_loses_the_game(play: Any) -> None:
+    game = play(blocked(), 10, backup="none")
+    # Everything that was earned is paid back, and nothing more can be.
+    assert moves(game, NO_COPY, NO_COPY) == [7, -7]
+    assert game.cursor == 2 and game.mask() == ONLY_DROP and game.backups == 1
+    assert moves(game, DROP) == [0] and game.mask() == ONLY_DROP
+    assert moves(game, DROP) == [0]
+    assert game.judged() == (52, 0) and game.placement() == ([], [], [False] * 4)
+
+
 def test_a_forced_drop_holds_where_it_is_legal(play: Any) -> None:
     """Two dead ends, the second one further back; then b comes to its forced read another way."""
     build = Builder("forced")

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 import toy
+from generate_graph import random_graph
 from generate_mapping import layers, random_mapping, three_memories
 from loadmaster.errors import MissingPackage
 from loadmaster.machine import load_machine
 from loadmaster.problems.allocation import Allocation
 from loadmaster.problems.buffers_csv import parse_buffers
+from loadmaster.problems.graph import GraphOptimization
 from loadmaster.problems.malloc_game.problem import MallocGame
 from loadmaster.problems.mapping import Mapping
 from loadmaster.program.models import load_model
@@ -115,7 +117,7 @@ def test_mapping_solvers_conform(name: str, kind: str) -> None:
 
 
 PLAYING: dict[str, Any] = {
-    "init": "scratch", "width": 16, "channels": 2, "conv_blocks": 0, "dynamics_blocks": 1, "prediction_blocks": 1,
+    "init": "scratch", "width": 16, "channels": 2, "grid_blocks": 0, "dynamics_blocks": 1, "prediction_blocks": 1,
     "bins": 11, "games": 8, "eval_games": 4, "eval_every": 2, "replay_games": 100,
 }  # fmt: skip
 TEACHING = {"simulations": 4, "eval_simulations": 4, "batch": 8, "updates": 2, "unroll": 2}
@@ -140,6 +142,32 @@ def test_game_solvers_conform(name: str) -> None:
     slow = bool(options) or name in COMPLETE or name == "exhaustive"
     conforms(lambda: make_solver("malloc-game", name, options), _game(name),
              evaluations=(1, 2, 40) if slow else (1, 2, 70, 260), seeds=(0,) if slow else (0, 3))  # fmt: skip
+
+
+GRAPHS = {
+    "joint": ("placement", "fusion", "schedule"),
+    "placement": ("placement",),
+    "order": ("schedule",),
+}
+GRAPH_TESTED_APART = {"hdp"}
+"""Networks that are compiled: beside their own tests."""
+
+
+def _graph(kind: str) -> GraphOptimization:
+    """Small enough for exact solvers, with a bound that is out of reach."""
+    program, machine = random_graph(np.random.default_rng(181), 24)
+    return GraphOptimization(program, machine, tasks=GRAPHS[kind])
+
+
+@pytest.mark.parametrize("kind", GRAPHS)
+@pytest.mark.parametrize("name", [n for n in solver_names("graph") if n not in GRAPH_TESTED_APART])
+def test_graph_solvers_conform(name: str, kind: str) -> None:
+    slow = name in COMPLETE
+    try:
+        conforms(lambda: make_solver("graph", name), _graph(kind),
+                 evaluations=(1, 2, 40) if slow else (1, 2, 70, 260), seeds=(0,) if slow else (0, 3))  # fmt: skip
+    except MissingPackage as missing:
+        pytest.skip(missing.message)
 
 
 class Peeking(RandomMaps):

@@ -7,10 +7,14 @@ void Game::back_up() {
   const i32 blocked = dead_end();
   if (blocked < 0) return;
   ++backups_;
-  if (board_.switches.backup == Backup::kRewind)
-    rewind(blocked);
-  else
-    drop_chain(blocked);
+  switch (board_.switches.backup) {
+    case Backup::kRetroactive:
+      return drop_chain(blocked);
+    case Backup::kRewind:
+      return rewind(blocked);
+    case Backup::kNone:
+      return lose();
+  }
 }
 
 // The residency that can't go on; -1: there is a legal move.
@@ -56,6 +60,16 @@ void Game::drop_chain(i32 residency) {
   tell_supply(changed, told_);
   reads_.refresh();
   known_.fill(false);
+}
+
+// The game is lost: everything is slow, and so is all that is still to be decided.
+void Game::lose() {
+  const i32 at = cursor_;
+  const std::vector<i8> played = actions_;
+  forced_.assign(board_.sites(), 1);
+  start();
+  while (cursor_ < at) take(kDrop);
+  actions_ = played;  // as they were, so that the same moves lead here again
 }
 
 // Back to the decision that began the chain; it is Drop for the rest of the game.

@@ -7,6 +7,20 @@ namespace {
 
 constexpr i64 kBlock = 4;  // games that a thread takes at a time
 
+// Legal moves.
+int choices(Game& game) {
+  int count = 0;
+  for (i8 action = 0; action < kActions; ++action) count += game.is_legal(static_cast<Action>(action));
+  return count;
+}
+
+// The time of a game that goes on with `action` and then as near to `wanted` as is legal.
+i64 total_after(Game game, Action action, const i8* wanted) {
+  game.step(action);
+  while (!game.is_over()) game.step(game.nearest(static_cast<Action>(wanted[game.cursor()])));
+  return game.judged().total;
+}
+
 }  // namespace
 
 Played play_all(const Board& board, const i8* preferences, i64 games, int threads) {
@@ -25,6 +39,41 @@ Played play_all(const Board& board, const i8* preferences, i64 games, int thread
     };
   });
   return played;
+}
+
+i64 try_all(const Board& board, const Tries& tries, i64* totals, int threads) {
+  const i64 sites = board.sites(), width = tries.last - tries.first;
+  std::vector<i8> refused(static_cast<std::size_t>(tries.games), 0);
+  // A thread takes some sites of one row at a time: late ones take less than early ones.
+  in_blocks(tries.games * width, kBlock, threads, [&] {
+    return [&, game = Game(board), row = i64{-1}, own = i64{0}](i64 begin, i64 end) mutable {
+      for (i64 place = begin; place < end; ++place) {
+        const i8* wanted = tries.actions + place / width * sites;
+        const i64 site = tries.first + place % width;
+        if (row != place / width) {
+          row = place / width;
+          game.play(wanted);
+          own = game.judged().total;
+        }
+        if (game.cursor() > site) game.reset();
+        while (game.cursor() < site && !refused[row]) {
+          const auto action = static_cast<Action>(wanted[game.cursor()]);
+          if (!game.is_legal(action)) refused[row] = 1;
+          if (!refused[row]) game.step(action);
+        }
+        i64* total = totals + place * kActions;
+        std::fill_n(total, kActions, -1);
+        if (refused[row] || choices(game) < 2) continue;
+        for (i8 action = 0; action < kActions; ++action) {
+          if (!game.is_legal(static_cast<Action>(action))) continue;
+          total[action] =
+              action == wanted[site] ? own : total_after(game, static_cast<Action>(action), wanted);
+        }
+      }
+    };
+  });
+  const auto bad = std::find(refused.begin(), refused.end(), 1);
+  return bad == refused.end() ? -1 : bad - refused.begin();
 }
 
 i64 observe_at(const Board& board, const Observer& observer, const Positions& positions, const Views& views,
@@ -88,6 +137,19 @@ i64 Batch::step(const i8* actions, i64* rewards) {
 void Batch::step_towards(const i8* preferences, i64* rewards) {
   each([&](Game& game, i64 i) {
     rewards[i] = game.is_over() ? 0 : game.step(game.nearest(static_cast<Action>(preferences[i])));
+  });
+}
+
+void Batch::finish(const i8* preferences, i8* actions, i64* rewards, u8* legal) {
+  each([&](Game& game, i64 i) {
+    while (!game.is_over()) {
+      const i64 at = i * board_.sites() + game.cursor();
+      for (i8 action = 0; action < kActions; ++action)
+        legal[at * kActions + action] = game.is_legal(static_cast<Action>(action));
+      const Action action = game.nearest(static_cast<Action>(preferences[at]));
+      actions[at] = action;
+      rewards[at] = game.step(action);
+    }
   });
 }
 

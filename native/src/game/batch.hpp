@@ -16,6 +16,16 @@ struct Played {
 // Complete games that prefer the given actions [games, sites].
 Played play_all(const Board& board, const i8* preferences, i64 games, int threads);
 
+// Complete games [games, sites] of legal actions: at each site in [first, last) every legal action is tried,
+// and the rest is played as near to the row as is legal. Total times [games, last - first, 3]; -1 where an
+// action is not legal, and everywhere at a site that has no choice. The number of the first row with a move
+// before one of these sites that is not legal; -1: none.
+struct Tries {
+  const i8* actions;
+  i64 games, first, last;
+};
+i64 try_all(const Board& board, const Tries& tries, i64* totals, int threads);
+
 // Rows [games, moves] of legal actions: row i is played up to move at[i] and observed there and after
 // each of the next moves, `count` times in all; a game that is over is observed as such. `views` has
 // [games, count] places. The number of the first row with a move that is not legal; -1: none.
@@ -38,7 +48,10 @@ class Batch {
   // whose move is not legal, and then nothing was done; -1: all are.
   i64 step(const i8* actions, i64* rewards);
   void step_towards(const i8* preferences, i64* rewards);  // the nearest legal moves
-  void masks(u8* legal);                                   // [games, 3]
+  // To the end, always the nearest legal moves: from each game's next move on, what was played
+  // [games, sites], what it earned, and what was legal [games, sites, 3].
+  void finish(const i8* preferences, i8* actions, i64* rewards, u8* legal);
+  void masks(u8* legal);  // [games, 3]
   // From the start, `moves` moves each [games, moves], all legal; else as `step`, and at the start.
   i64 replay(const i8* actions, i64 moves);
   void undo();

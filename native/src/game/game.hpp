@@ -106,6 +106,7 @@ class Game {
   i32 dead_end();
   void drop_chain(i32 residency);
   void rewind(i32 residency);
+  void lose();
 
   const Board& board_;
   Heap heap_;

@@ -5,11 +5,11 @@
 
 namespace loadmaster::game {
 
-enum class Supply { kIdle, kElapsed };          // what copies may use of each step
-enum class Queue { kFifo, kLatest };            // who is served first
-enum class Reward { kGain, kStatic, kJudged };  // what a move earns
-enum class Offsets { kConsiderate, kBestFit };  // where a tensor is put
-enum class Backup { kRetroactive, kRewind };    // how a dead end is left
+enum class Supply { kIdle, kElapsed };               // what copies may use of each step
+enum class Queue { kFifo, kLatest };                 // who is served first
+enum class Reward { kGain, kStatic, kJudged };       // what a move earns
+enum class Offsets { kConsiderate, kBestFit };       // where a tensor is put
+enum class Backup { kRetroactive, kRewind, kNone };  // how a dead end is left
 enum Action : i8 { kCopy = 0, kNoCopy = 1, kDrop = 2 };
 inline constexpr int kActions = 3;
 

@@ -20,6 +20,7 @@ SUITES = {
     "allocation": "loadmaster.bench.allocation",
     "mapping": "loadmaster.bench.mapping",
     "malloc": "loadmaster.bench.malloc",
+    "graph": "loadmaster.bench.graph",
 }
 
 

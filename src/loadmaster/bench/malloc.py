@@ -16,6 +16,8 @@ import numpy as np
 from loadmaster.bench import Case, Options, Row
 from loadmaster.bench.malloc_cells import GAMES, ONCE, GameCell
 from loadmaster.bench.malloc_run import run_game
+from loadmaster.bench.malloc_selfplay import CASE as SELF_PLAY
+from loadmaster.bench.malloc_selfplay import self_play
 from loadmaster.machine import load_machine
 from loadmaster.problems.malloc_game.problem import MallocGame
 from loadmaster.program.models import load_model
@@ -60,7 +62,13 @@ def speed(observed: bool, options: Options, seed: int) -> Iterator[Row]:
                      "best": batch * problem.moves / min(times)})  # fmt: skip
 
 
+def searched(options: Options, seed: int) -> Iterator[Row]:
+    """Self-play of the learned agent."""
+    return self_play(8 if options.quick else 40, seed)
+
+
 CASES: dict[str, Case] = {
+    SELF_PLAY: searched,
     "speed/moves": partial(speed, False),
     "speed/observed-moves": partial(speed, True),
     **{case: partial(game_rows, cell) for case, cell in GAMES.items()},

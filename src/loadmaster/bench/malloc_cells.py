@@ -13,7 +13,7 @@ from loadmaster.program.zoo.synthetic import COUNT, synthetic
 BUDGET = 4_000
 ONE_PLAN = ("all-slow", "greedy-order", "greedy-density", "msa", "msa-production", "msa-refined", "production")  # fmt: skip
 """They make one plan (the refined one in up to five passes) and need no seed."""
-SEARCHES = ("msa-order", "msa-order-2023", "es-moves", "anneal-moves", "random-best", "rounded")
+SEARCHES = ("msa-order", "msa-order-2023", "es-moves", "anneal-moves", "climb", "random-best", "rounded")  # fmt: skip
 ONCE = (*ONE_PLAN, "rounded", "cp-sat")
 """Run with the first seed alone: nothing in them is left to chance, or a linear program takes most of
 their time."""

@@ -19,7 +19,7 @@ from loadmaster.problems.problem import Bound
 from loadmaster.simulate import simulate
 from loadmaster.solvers.game import NoProduction
 from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget, solve
+from loadmaster.solvers.solver import Budget, Solution, solve
 
 EXACT_SECONDS = 60.0
 BOUND_SECONDS = 10.0
@@ -30,7 +30,7 @@ def run_game(cell: GameCell, name: str, seed: int, *, budget: int | None = None,
     """One solver with one seed; the checker passes the plan before it is a row. `seconds` limits
     the exact solvers."""
     cell = replace(cell, budget=budget or cell.budget)
-    problem, baseline, bound = loaded(cell.case)
+    problem = loaded(cell.case)[0]
     solver, options = OPTIONS.get(name, (name, {}))
     once, observer = name in ONE_PLAN, Improvements()
     limits = Budget(None if name in EXACT or once else cell.budget, (seconds or EXACT_SECONDS) if name in EXACT else None)  # fmt: skip
@@ -40,7 +40,14 @@ def run_game(cell: GameCell, name: str, seed: int, *, budget: int | None = None,
     except (MissingPackage, NoProduction) as error:
         return Row(cell.case, 0.0, "ps", "skipped", machine=cell.machine, solver=name, seed=seed,
                    extra={"reason": error.message})  # fmt: skip
-    took = time.perf_counter() - started
+    return row_of(cell, name, seed, solution, time.perf_counter() - started, observer)
+
+
+def row_of(cell: GameCell, name: str, seed: int, solution: Solution, took: float,
+           observer: Improvements) -> Row:  # fmt: skip
+    """What a solver found, as a row."""
+    problem, baseline, bound = loaded(cell.case)
+    once = name in ONE_PLAN
     best_bound = max(bound, solution.bound, key=lambda each: each.value)
     status, value, extra = (
         str(solution.status),
@@ -75,7 +82,7 @@ def _extra(
             "all_slow": problem.all_slow_ps, "baseline_by": baseline[0], "bound_by": bound.method}  # fmt: skip
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=64)
 def loaded(case: str) -> tuple[MallocGame, tuple[str, int], Bound]:
     """A cell's problem, the baseline's name and time, and the best quick bound."""
     problem = GAMES[case].load()

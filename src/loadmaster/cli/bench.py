@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def command(
     suite: Annotated[
-        str, typer.Argument(metavar="SUITE", help="simulate, allocation, mapping or malloc")
+        str, typer.Argument(metavar="SUITE", help="simulate, allocation, mapping, malloc or graph")
     ],
     quick: Annotated[bool, typer.Option("--quick", help="End within a minute.")] = False,
     case: Annotated[

@@ -1,4 +1,4 @@
-"""`loadmaster plan`: decide where every tensor of a model lives, and when it moves."""
+"""`loadmaster plan`: decide where tensors live and when they move, or where and when ops run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from loadmaster.problems.problem import Problem
 
 Value = int | float | bool | str
-PLANNED = ("mapping", "malloc-game")
+PLANNED = ("mapping", "malloc-game", "graph")
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="An option of the solver, such as population=40."),
@@ -37,13 +37,34 @@ def command(
         str | None,
         typer.Option(
             help="mapping: a memory per tensor for life; malloc-game: copies in and out, "
-            "use by use. By default what the solver solves, else what suits the machine."
+            "use by use; graph: fusion, devices and order. By default what suits the machine "
+            "and the solver."
         ),
     ] = None,
     objective: Annotated[
         str,
-        typer.Option(help="time, or peak-memory: the order of the ops that needs the fewest bytes."),
+        typer.Option(
+            help="time, or peak-memory: the order of the ops that needs the fewest bytes."
+        ),
     ] = "time",
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            help="On several devices: what is decided. [default: placement,fusion,schedule]"
+        ),
+    ] = None,
+    groups: Annotated[
+        str | None,
+        typer.Option(help="What is placed as one: op, scope or coplace. [default: auto]"),
+    ] = None,
+    base: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PART=NAME",
+            help="What stands where nothing is decided: fusion=none|fixed|cost_model, "
+            "placement=expert|single|m_topo, schedule=fifo|critical_path.",
+        ),
+    ] = None,
     budget: Annotated[
         int | None, typer.Option(min=1, help="Most plans to evaluate. [default: 4000]")
     ] = None,
@@ -92,7 +113,8 @@ def command(
     ] = 30.0,
     overwrite: OverwriteOption = False,
 ) -> Answer:
-    """Find where every tensor lives and when it moves; every plan is checked before it is shown.
+    """Find where tensors live and when they move; on several devices, what is fused, where every op
+    runs and who goes first. Every plan is checked before it is shown.
 
     The table has the solver beside known methods' plans, and the proven optimum or bound.
     Solvers of the mapping problem: white-box ones read the model and the machine; black-box ones
@@ -101,6 +123,8 @@ def command(
     Example: loadmaster plan resnet50 --machine nnp-i --solver egrl --budget 4000
 
     Example: loadmaster plan bert-base --machine tpu-v4i --solver msa
+
+    Example: loadmaster plan gnmt-4 --machine p100x4 --tasks placement,fusion,schedule --solver anneal
 
     Example: loadmaster plan model.onnx --objective peak-memory
     """
@@ -112,13 +136,17 @@ def command(
     limit = seconds_of(time_limit, "--time-limit")
     wanted = Wanted(solver, options, budget, limit, seed, None if no_run else run, resume, out, exact_seconds)  # fmt: skip
     if resume is not None:
-        if machine or capacity or evaluator or noise or problem:
-            raise Usage("--resume takes machine, capacities, problem, evaluator and noise from the run",
+        if machine or capacity or evaluator or noise or problem or tasks or groups or base:
+            raise Usage("--resume takes machine, capacities, problem with its tasks, evaluator and noise from the run",
                         object="--resume", remedy="leave them out")  # fmt: skip
         return _planned(resumed_problem(resume, model.load()), wanted, model.source)
     from loadmaster.cli.plan_peak import peak_problem, wants_peak
 
+    about_graphs = _only_graphs(tasks, groups, base)
     if wants_peak(objective, problem):
+        if about_graphs:
+            raise Usage(f"{about_graphs} is about times on several devices", object=about_graphs,
+                        remedy="leave it out")  # fmt: skip
         if evaluator or noise:
             raise Usage("--evaluator and --noise are about times", object="--objective", number=objective,
                         remedy="leave them out")  # fmt: skip
@@ -127,8 +155,11 @@ def command(
     from loadmaster.machine.presets import with_capacities
 
     chosen = with_capacities(model.machine(machine), tuple(capacity or ()))
-    kind = _kind(problem, solver, chosen)
-    if kind == "malloc-game" and (evaluator or noise):
+    kind = _kind(problem or ("graph" if about_graphs else None), solver, chosen)
+    if about_graphs and kind != "graph":
+        raise Usage(f"{about_graphs} is for the graph problem, not for {kind}", object=about_graphs,
+                    remedy="leave it out, or give --problem graph")  # fmt: skip
+    if kind != "mapping" and (evaluator or noise):
         raise Usage("--evaluator and --noise are for the mapping problem", object="--problem",
                     number=kind, remedy="leave them out, or give --problem mapping")  # fmt: skip
     if evaluator is not None and noise:
@@ -138,6 +169,11 @@ def command(
         from loadmaster.problems.malloc_game.problem import MallocGame
 
         return _planned(MallocGame(model.load(), chosen), wanted, model.source)
+    if kind == "graph":
+        from loadmaster.cli.plan_graph import graph_problem
+
+        graph = graph_problem(model.load(), chosen, tasks, groups or "auto", base or ())
+        return _planned(graph, wanted, model.source)
     from loadmaster.cli.plan_mapping import measured_problem, simulated_problem
 
     if evaluator is not None:
@@ -149,8 +185,10 @@ def command(
 
 def _planned(problem: Problem, wanted: Wanted, source: str) -> Answer:
     from loadmaster.cli.plan_game import plan_game
+    from loadmaster.cli.plan_graph import plan_graph
     from loadmaster.cli.plan_mapping import plan_mapping
     from loadmaster.cli.plan_peak import plan_peak
+    from loadmaster.problems.graph import GraphOptimization
     from loadmaster.problems.malloc_game.problem import MallocGame
     from loadmaster.problems.mapping import Mapping
     from loadmaster.problems.order.problem import PeakOrder
@@ -159,10 +197,18 @@ def _planned(problem: Problem, wanted: Wanted, source: str) -> Answer:
         return plan_game(problem, wanted, source)
     if isinstance(problem, Mapping):
         return plan_mapping(problem, wanted, source)
+    if isinstance(problem, GraphOptimization):
+        return plan_graph(problem, wanted, source)
     if isinstance(problem, PeakOrder):
         return plan_peak(problem, wanted, source)
     raise Usage(f"run '{wanted.resume}' is about {problem.kind}, which 'plan' does not solve",
                 object=str(wanted.resume), remedy="see 'loadmaster runs'")  # fmt: skip
+
+
+def _only_graphs(tasks: str | None, groups: str | None, base: list[str] | None) -> str | None:
+    """The first option given that other problems do not have."""
+    given = {"--tasks": tasks, "--groups": groups, "--base": base}
+    return next((name for name, value in given.items() if value is not None and value != []), None)
 
 
 def _kind(problem: str | None, solver: str | None, machine: Machine) -> str:
@@ -177,6 +223,8 @@ def _kind(problem: str | None, solver: str | None, machine: Machine) -> str:
     solved = [kind for kind in PLANNED if solver is None or kind in kinds_with(solver)]
     # Where copies only use idle bandwidth, moving tensors is what the machine was made for.
     suits = "malloc-game" if machine.rules.copies == "idle" else "mapping"
+    if len(machine.devices) > 1:
+        suits = "graph"
     return suits if suits in solved or not solved else solved[0]
 
 

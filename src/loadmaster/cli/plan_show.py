@@ -187,8 +187,11 @@ def ending(machine: Machine, source: str, kept: Path | None, run: str | None) ->
     """Where the plan is, and what can be done with it."""
     if kept is None:
         return "checked: ok; no plan was written: give --out plan.json"
-    where = f"{run}/machine.toml" if run is not None and not _is_known(machine) else machine.name
-    lines = [f"checked: ok, plan {kept}", f"see it:  loadmaster simulate {source} {kept} --machine {where}"]  # fmt: skip
+    known = _is_known(machine)
+    lines = [f"checked: ok, plan {kept}"]
+    if known or run is not None:  # else no command can name the machine
+        where = machine.name if known else f"{run}/machine.toml"
+        lines.append(f"see it:  loadmaster simulate {source} {kept} --machine {where}")
     if run is not None:
         lines.append(f"draw it: loadmaster figures {run} --out pictures")
         lines.append(f"again:   loadmaster replay {run}")

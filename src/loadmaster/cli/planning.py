@@ -123,7 +123,7 @@ def ended_badly(problem: Problem, solution: Solution) -> LoadmasterError | None:
     if solution.extra.get("interrupted"):
         return Interrupted(f"{name}: interrupted, the best so far is kept", object=name,
                            number=solution.value, remedy="go on with --resume")  # fmt: skip
-    if solution.decision is None:
+    if solution.value is None:
         return NoAnswer(f"{name}: no plan that fits was found in {solution.evaluations:,} evaluations",
                         object=name, number=solution.evaluations, remedy="give more --budget")  # fmt: skip
     return None

@@ -77,6 +77,7 @@ class Teacher(Observer):
             f"mean best {reward:.3f}", f"last batch {metrics.get('mean_reward', 0):.3f}",
             f"{metrics['moves_per_s']:,.0f} moves/s", f"{metrics['steps']:,.0f} steps",
             f"{metrics['steps_per_s']:.1f} steps/s", *losses_text(metrics),
+            "seconds: " + ", ".join(f"{part} {metrics[part]:.0f}" for part in self.session.seconds),
         ]  # fmt: skip
         return "  ".join(parts + ([] if left is None else [f"{left:.0f} s left"]))
 
@@ -207,7 +208,7 @@ def write_state(path: Path, state: State, about: Mapping[str, Any]) -> None:
     header = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
     arrays: dict[str, Any] = {f"array.{name}": array for name, array in state.items()}
     with replacing(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, about=header, **arrays)
+        np.savez_compressed(file, about=header, **arrays)
 
 
 def read_state(path: Path, lessons: Lessons) -> tuple[State, dict[str, Any]]:

@@ -122,6 +122,14 @@ def repeatable(problem: Problem) -> bool:
     return bool(getattr(problem, "repeatable", True))
 
 
+def plan_value(problem: Problem, plan: Plan) -> int | None:
+    """What a plan is worth. A problem with decisions that a plan does not tell again has
+    `value_of(plan)`."""
+    own = getattr(problem, "value_of", None)
+    value: int | None = problem.evaluate(problem.decision(plan)) if own is None else own(plan)
+    return value
+
+
 def keys(problem: Problem) -> dict[str, Any]:
     """Results are compared only where all of these are equal."""
     return {

@@ -9,7 +9,7 @@ from typing import Any
 
 from loadmaster.errors import BadPlan
 from loadmaster.plan import load_plan
-from loadmaster.problems.problem import Problem, repeatable
+from loadmaster.problems.problem import Problem, plan_value, repeatable
 from loadmaster.problems.registry import load_problem
 from loadmaster.runs.folder import RunFolder, plain_file
 from loadmaster.runs.history import History, gap_of
@@ -113,7 +113,7 @@ def _score(side: Side, problem: Problem) -> None:
                       number=len(violations), remedy="see 'loadmaster check'")  # fmt: skip
     side.bound = problem.bound().value
     if repeatable(problem):  # else it would have to be measured, by a command out of the folder
-        side.value = problem.evaluate(problem.decision(plan))
+        side.value = plan_value(problem, plan)
 
 
 def _logged(home: RunFolder, path: Path, problem: Problem) -> int | None:

@@ -57,7 +57,8 @@ class Display(Protocol):
 class Best:
     """The best plan that has passed the checker."""
 
-    decision: Decision
+    decision: Decision | None
+    """None: an earlier session found it, and the plan does not tell the decision."""
     value: int
     plan: Plan
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.plan import Plan, load_plan
-from loadmaster.problems.problem import COST_MODEL, Problem, repeatable
+from loadmaster.problems.problem import COST_MODEL, Problem, plan_value, repeatable
 from loadmaster.problems.registry import load_problem
 from loadmaster.runs.folder import RunFolder, plain_file
 from loadmaster.runs.history import History, contradictions
@@ -90,7 +90,7 @@ def _rescored(run: RunFolder, problem: Problem, line: Line, plans: dict[str, Pla
         return Claim(where, line["event"], name, claimed, None, plan)
     violations = problem.violations(plan)
     # Measured values are taken as they are; and a folder's command is not run on its word.
-    now = problem.evaluate(problem.decision(plan)) if repeatable(problem) else claimed
+    now = plan_value(problem, plan) if repeatable(problem) else claimed
     fault = None
     if violations:
         fault = f"the checker refuses the plan: {violations[0]}"

@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from loadmaster.errors import BadPlan
 from loadmaster.host import command_line, host, versions
-from loadmaster.problems.problem import Problem, keys, repeatable
-from loadmaster.runs.checkpoint import clear_leftovers, last_good
+from loadmaster.plan.plan import Plan
+from loadmaster.problems.problem import Decision, Problem, keys, plan_value, repeatable
+from loadmaster.runs.checkpoint import Checkpoint, clear_leftovers, last_good
 from loadmaster.runs.folder import RunFolder, utc
 from loadmaster.runs.history import History
 from loadmaster.runs.log import BadRun
@@ -94,7 +96,7 @@ def begin(
     history = History([] if run is None or run.log is None else run.log.lines)
     if run is not None and history.lines:
         checkpoint, warnings = last_good(run, identity(about), history.lines)
-        observer.best = _stored_best(run, problem, history)
+        observer.best = _stored_best(run, problem, history, checkpoint)
         observer.bound = history.bound
         _recall(run, problem, history)
     evaluations = 0 if checkpoint is None else checkpoint.evaluations
@@ -116,19 +118,33 @@ def begin(
     return meter, None if checkpoint is None else checkpoint.state, warnings
 
 
-def _stored_best(run: RunFolder, problem: Problem, history: History) -> Best | None:
+def _stored_best(
+    run: RunFolder, problem: Problem, history: History, checkpoint: Checkpoint | None
+) -> Best | None:
     if history.best is None or history.value is None:
         return None
     plan = run.load_plan(history.best["plan"], problem)
-    decision = problem.decision(plan)
     violations = problem.violations(plan)
-    value = problem.evaluate(decision) if repeatable(problem) else history.value
+    value = plan_value(problem, plan) if repeatable(problem) else history.value
     if violations or value != history.value:
         raise BadRun(f"run '{run.name}' claims {history.value} for its best plan, and now it is "
                      f"{violations[0] if violations else value}", object=run.name,
                      number=history.value, remedy="see 'loadmaster replay'")  # fmt: skip
     run.set_best(plan.hash)
-    return Best(decision, value, plan)
+    return Best(_told_decision(problem, plan, checkpoint), history.value, plan)
+
+
+def _told_decision(problem: Problem, plan: Plan, checkpoint: Checkpoint | None) -> Decision | None:
+    """The checkpoint's if it stands for this plan, else what the plan tells; None: nothing."""
+    if not hasattr(problem, "value_of"):
+        return problem.decision(plan)
+    last = None if checkpoint is None else checkpoint.best
+    if last is not None and problem.plan(last).hash == plan.hash:
+        return last
+    try:
+        return problem.decision(plan)
+    except BadPlan:
+        return None
 
 
 def _recall(run: RunFolder, problem: Problem, history: History) -> None:

@@ -40,7 +40,8 @@ def run_solver(solver: Solver, problem: Problem, budget: Budget, seed: int = 0, 
     Ctrl-C ends the search and keeps the best, the second raises.
 
     `Solution.extra` gets 'stop' (why it ended) and, where they apply, 'run' (the folder),
-    'interrupted', 'refused' (bugs: improvements that the checker refused) and 'warnings'.
+    'interrupted', 'refused' (bugs: improvements that the checker refused), 'warnings' and, where a
+    resumed run's best plan does not tell its decision, 'plan'.
     """
     if solver.problem_kind != problem.kind:
         raise ValueError(f"solver '{solver.name}' solves {solver.problem_kind}, not {problem.kind}")
@@ -149,7 +150,7 @@ def _result(solution: Solution, meter: Meter, observer: RunObserver,
     if best is not None and meter.best is not None and meter.best_value == best.value:
         # The solver's own decision, where it stands for the same plan.
         same = observer.problem.plan(meter.best).hash == best.plan.hash
-        best = replace(best, decision=meter.best) if same else best
+        best = replace(best, decision=meter.best) if same or best.decision is None else best
     value = None if best is None else best.value
     if solution.value is not None and (value is None or solution.value < value):
         message = f"the solver claims {solution.value}, and what was checked is {value}"
@@ -164,6 +165,8 @@ def _result(solution: Solution, meter: Meter, observer: RunObserver,
     more = {"run": None if observer.run is None else str(observer.run.path),
             "interrupted": reason == "interrupted", "refused": observer.refused, "warnings": warnings}  # fmt: skip
     extra |= {name: content for name, content in more.items() if content}
+    if best is not None and best.decision is None:
+        extra["plan"] = best.plan
     return Solution(status, None if best is None else best.decision, value, bound,
                     meter.evaluations, meter.seconds, extra)  # fmt: skip
 

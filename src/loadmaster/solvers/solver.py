@@ -167,9 +167,9 @@ class Meter:
 
     def take_many(self, values: npt.NDArray[np.int64], decision: Callable[[int], Decision]) -> None:
         """Count decisions that a solver has timed in bulk by the problem's own rules; `decision(row)`
-        makes one. What would be the best is evaluated like any other."""
+        makes one. What would be the best is evaluated like any other; below 0: it is not legal."""
         for row, value in enumerate(values[: self.evaluations_left].tolist()):
-            if self.best_value is None or value < self.best_value:
+            if value >= 0 and (self.best_value is None or value < self.best_value):
                 self.evaluate(decision(row))
             else:
                 self.evaluations += 1

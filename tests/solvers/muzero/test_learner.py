@@ -24,6 +24,7 @@ from loadmaster.solvers.muzero.learner import (
     first_learner,
     loss,
     optimizer,
+    taken_up,
 )
 from loadmaster.solvers.muzero.lessons import finish, prepare
 from loadmaster.solvers.muzero.network import Network, make_network
@@ -183,31 +184,43 @@ def test_the_rate_falls_and_only_matrices_decay() -> None:
 
 
 def test_what_is_searched_anew_teaches_something_else() -> None:
-    settings = Settings(**SMALL | {"search_value": 0.25})
+    settings = Settings(**SMALL | {"search_value": 0.25, "imitated": 0.75})
     replay = Replay([made_up()], settings)
     replay.shelves[0].store(*random_games(made_up(), 12))
     prepared = prepare(replay, replay.draw(np.random.default_rng(4), 2, ROWS), settings)
     asked: list[Any] = []
+    new = np.float32([0.5, 0.25, 0.25])
 
     def search(network: Any, key: Any, seen: Any, left: Any, masks: Any, **how: Any) -> Found:
         asked.append((seen, left, masks, how))
-        weights = np.tile(np.float32([0.5, 0.25, 0.25]), (len(left), 1))
+        weights = np.tile(new, (len(left), 1))
         return Found(left, weights, np.arange(len(left), dtype=np.float32), weights)  # type: ignore[arg-type]
 
     lesson = finish(prepared, 1, search, None, jax.random.key(0), settings)  # type: ignore[arg-type]
-    old = prepared.lesson
-    fresh = replay.counts(ROWS)[0]
-    count, steps = ROWS - fresh, settings.unroll + 1
+    old = Lesson({}, *(array[1] for array in prepared.lesson[1:]))
+    fresh, best, again = replay.counts(ROWS)
     (seen, left, masks, how), = asked  # fmt: skip
-    assert how["simulations"] == settings.simulations and len(left) == count * steps
-    assert masks.any(axis=1).all() and (left >= 0).all()
+    assert how["simulations"] == settings.simulations and len(left) == best + again == ROWS - fresh
+    assert masks.any(axis=1).all() and np.array_equal(masks, old.legal[fresh:, 0])
     for name, array in seen.items():
-        again = prepared.again[name][1]
-        assert np.array_equal(array, again.reshape(array.shape))
-        assert np.array_equal(lesson.seen[name][fresh:], again[:, 0])
-        assert np.array_equal(lesson.seen[name][:fresh], old.seen[name][1])
-    assert np.array_equal(lesson.policy[:fresh], old.policy[1, :fresh])
-    assert (np.asarray(lesson.policy[fresh:]) == [0.5, 0.25, 0.25]).all()
-    assert np.array_equal(lesson.value[:fresh], old.value[1, :fresh])
-    new = np.arange(count * steps).reshape(count, steps) * old.inside[1, fresh:]
-    assert np.allclose(lesson.value[fresh:], 0.75 * old.value[1, fresh:] + 0.25 * new)
+        assert np.array_equal(array, prepared.lesson.seen[name][1][fresh:])
+        assert np.array_equal(lesson.seen[name], prepared.lesson.seen[name][1])
+    # The first position of a lesson is searched; the moves after it are as they were played.
+    policy, value = np.array(old.policy), np.array(old.value)
+    value[fresh:, 0] = 0.75 * value[fresh:, 0] + 0.25 * np.arange(best + again)
+    policy[fresh : fresh + best, 0] = 0.75 * policy[fresh : fresh + best, 0] + 0.25 * new
+    policy[fresh + best :, 0] = new
+    assert np.allclose(lesson.policy, policy) and np.allclose(lesson.value, value)
+    for name in ("actions", "rewards", "legal", "inside", "weight"):
+        assert np.array_equal(getattr(lesson, name), getattr(old, name)), name
+
+
+def test_a_light_learner_knows_how_far_the_rate_has_fallen() -> None:
+    settings = Settings(**SMALL | {"horizon": 10})
+    network = make_network(jax.random.key(1), settings)
+    learner = taken_up(network, settings, 7)
+    counts = [leaf for leaf in jax.tree.leaves(learner.memory) if leaf.dtype.kind == "i"]
+    assert counts and all(int(count) == 7 for count in counts)
+    assert size(learner.network) == size(network)
+    moved = [leaf for leaf in jax.tree.leaves(learner.memory) if leaf.dtype.kind == "f"]
+    assert size(moved) == 0

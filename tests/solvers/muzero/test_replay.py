@@ -12,10 +12,23 @@ pytest.importorskip("mctx")
 
 import jax
 
+from loadmaster.problems.malloc_game.problem import MallocGame
+from loadmaster.solvers.muzero import selfplay
 from loadmaster.solvers.muzero.lessons import prepare
-from loadmaster.solvers.muzero.replay import Picked, Replay, Shelf, played_out, ranked, returns
+from loadmaster.solvers.muzero.openings import whole_games, windows
+from loadmaster.solvers.muzero.replay import (
+    Picked,
+    Record,
+    Replay,
+    Shelf,
+    choices,
+    played_out,
+    ranked,
+    returns,
+    unit_ps,
+)
 from loadmaster.solvers.muzero.search import Found
-from loadmaster.solvers.muzero.selfplay import Style, dealt, play
+from loadmaster.solvers.muzero.selfplay import Opening, Style, dealt, play
 from loadmaster.solvers.muzero.settings import Settings
 from solvers.muzero.small import SMALL, four_lives, random_games
 from solvers.muzero.tiny import made_up
@@ -69,30 +82,86 @@ def test_positions_that_cannot_be_are_refused() -> None:
         problem.observe_at(np.full((1, problem.moves), 3), np.array([0]))
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
-def test_games_of_several_programs_are_recorded_as_they_were_played(lanes: int) -> None:
+STYLE = Style(chance, 0, 1.0)
+
+
+def replayed(problem: MallocGame, record: Record) -> None:
+    """What is recorded of games is what the game itself says of their moves."""
+    played = problem.play(record.actions)
+    assert np.array_equal(played.actions, record.actions)
+    again = played_out(problem, record.actions)
+    assert np.array_equal(again.legal, record.legal)
+    assert np.array_equal(again.rewards, record.rewards)
+    earned = (problem.all_slow_ps - played.total) / unit_ps(problem)
+    assert np.allclose(record.rewards.sum(1), earned, atol=1e-4)
+
+
+@pytest.mark.parametrize("threads", [1, 9])
+def test_games_of_several_programs_are_recorded_as_they_were_played(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selfplay, "cores", lambda: threads)  # each on a thread of its own, or none
     problems = [made_up(0), made_up(9)]
     assert problems[0].moves < problems[1].moves
-    records, moves = play(problems, 7, Style(chance, 0, 1.0), None, jax.random.key(5),  # type: ignore[arg-type]
-                          lambda: False, lanes)  # fmt: skip
-    assert sum(len(record.value) for record in records) == 7
-    assert moves == sum(record.actions.size for record in records)
-    for problem, record in zip(problems, records, strict=True):
-        played = problem.play(record.actions)
-        assert np.array_equal(played.actions, record.actions)
-        again = played_out(problem, record.actions)
-        assert np.array_equal(again.legal, record.legal)
-        assert np.array_equal(again.rewards, record.rewards)
-        earned = (problem.all_slow_ps - played.total) / problem.scale_ps
-        assert np.allclose(record.rewards.sum(1), earned, atol=1e-5)
+    games, moves, whole = play(whole_games(problems, 7), 0, STYLE, None, jax.random.key(5), lambda: False)  # type: ignore[arg-type]  # fmt: skip
+    assert whole and [len(played.record.value) for played in games] == [4, 3]
+    assert moves == sum(played.record.actions.size for played in games)
+    for problem, (record, first, last) in zip(problems, games, strict=True):
+        assert (first, last) == (0, problem.moves)
+        replayed(problem, record)
         assert np.array_equal(record.value, np.broadcast_to(np.arange(problem.moves, 0, -1), record.value.shape))  # fmt: skip
 
 
 def test_games_that_are_stopped_are_ended_all_the_same() -> None:
     problem, asked = made_up(), iter([False, False, True])
-    (record,), moves = play([problem], 4, Style(chance, 0, 1.0), None, jax.random.key(0),  # type: ignore[arg-type]
-                            lambda: next(asked))  # fmt: skip
-    assert moves == 12 and (record.actions[:, 3:] == 1).all()
+    (played,), moves, whole = play(whole_games([problem], 4), 0, STYLE, None, jax.random.key(0),  # type: ignore[arg-type]
+                                   lambda: next(asked))  # fmt: skip
+    assert moves == 12 and not whole and (played.first, played.last) == (0, 3)
+    replayed(problem, played.record)
+    assert (played.record.actions[:, 3:] == 1)[played.record.legal[:, 3:, 1]].all()
+
+
+@pytest.mark.parametrize("window", [1, 4, 14, 99])
+def test_windows_are_like_a_known_game_before_and_after(window: int) -> None:
+    problem = made_up()
+    known = played_out(problem, random_games(problem, 6)[0].actions)
+    last_start, changed = max(0, problem.moves - window), 0
+    for start in sorted({0, last_start // 2, last_start}):
+        opening = Opening(problem, 6, start, known)
+        (played,), moves, whole = play([opening], window, STYLE, None, jax.random.key(start), lambda: False)  # type: ignore[arg-type]  # fmt: skip
+        record, end = played.record, min(problem.moves, start + window)
+        assert whole and (played.first, played.last) == (start, end) and moves == 6 * (end - start)
+        for mine, its in zip(record, known, strict=True):
+            assert np.array_equal(mine[:, :start], its[:, :start])
+        replayed(problem, record)
+        left = np.arange(problem.moves, 0, -1)[start:end]
+        assert np.array_equal(record.value[:, start:end], np.tile(left, (6, 1)))
+        games = problem.games(6)  # the rest, move by move
+        games.replay(record.actions[:, :end])
+        for move in range(end, problem.moves):
+            masks, wanted = games.masks(), known.actions[:, move]
+            for row in range(6):
+                wish = next(a for a in (int(wanted[row]), 1, 0, 2) if masks[row, a])
+                assert record.actions[row, move] == wish
+            games.step(record.actions[:, move])
+        assert np.array_equal(record.policy[:, end:], np.eye(3)[record.actions[:, end:]])
+        changed += int((record.actions != known.actions).sum())
+    assert changed > 0
+
+
+def test_windows_begin_anywhere_in_the_best_games() -> None:
+    shelf = Shelf(made_up(), 10, Settings(**SMALL | {"best_games": 4}))
+    shelf.store(*random_games(shelf.problem, 10))
+    rng, starts, rows = np.random.default_rng(0), np.zeros(14), np.zeros(4)
+    for _ in range(400):
+        (opening,) = windows([shelf], 5, 5, rng)
+        assert opening.rows == 5 and opening.length(5) == 5 and opening.known is not None
+        starts[opening.start] += 1
+        for actions in opening.known.actions:
+            rows[(shelf.best.actions == actions).all(1).argmax()] += 1
+    assert (starts[:10] > 0).all() and not starts[10:].any()
+    assert 0.8 < starts[1:9].mean() / (400 / 18) < 1.2 and starts[0] > 2 * starts[1:9].mean()
+    assert (np.diff(rows) < 0).all() and abs(rows[0] / 2000 - 12 / 25) < 0.05
 
 
 def test_rows_are_dealt_evenly() -> None:
@@ -100,24 +169,35 @@ def test_rows_are_dealt_evenly() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3, 13, 14, 50])
-def test_value_targets(steps: int) -> None:
+@pytest.mark.parametrize("discount", [1.0, 0.9])
+def test_value_targets(steps: int, discount: float) -> None:
     record, _ = random_games(made_up(), 5)
     games, moves = record.rewards.shape
     wanted = np.zeros((games, moves))
     for game in range(games):
         for move in range(moves):
             end = moves if steps == 0 else min(moves, move + steps)
-            wanted[game, move] = sum(float(r) for r in record.rewards[game, move:end])
+            later = record.rewards[game, move:end].tolist()
+            wanted[game, move] = sum(discount**k * reward for k, reward in enumerate(later))
             if end < moves:
-                wanted[game, move] += float(record.value[game, end])
-    assert np.allclose(returns(record, steps), wanted, atol=1e-5)
+                wanted[game, move] += discount ** (end - move) * float(record.value[game, end])
+    assert np.allclose(returns(record, discount, steps), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_rewards_are_in_units_of_an_optimal_games_mean() -> None:
+    problem = made_up()
+    record = played_out(problem, np.ones((1, problem.moves), np.int8))
+    saved = problem.all_slow_ps - int(problem.play(record.actions).total[0])
+    share = float(record.rewards.sum()) / problem.moves
+    assert np.isclose(share, saved / problem.scale_ps) and 0 < share <= 1
 
 
 def test_ranks_are_a_games_only_reward() -> None:
     record, _ = random_games(made_up(), 6)
     total = record.rewards.sum(1, dtype=np.float64)
     found = ranked(record, total).rewards
-    assert (found[:, :-1] == 0).all() and found.max() == 0.5 and found[:, -1].min() > 0
+    moves = found.shape[1]
+    assert (found[:, :-1] == 0).all() and found.max() == 0.5 * moves and found[:, -1].min() > 0
     assert np.array_equal(np.argsort(found[:, -1], kind="stable"), np.argsort(np.round(total, 6), kind="stable"))  # fmt: skip
 
 
@@ -157,29 +237,36 @@ def test_batches_have_their_shares() -> None:
     is_best[fresh : fresh + best] = True
     assert (picked.best == is_best).all()
     counts = np.bincount(picked.shelf.ravel(), minlength=3) / picked.shelf.size
-    assert counts[2] == 0 and abs(counts[0] - 0.5) < 0.03
+    long = np.sqrt([shelf.problem.moves for shelf in replay.shelves[:2]])
+    assert counts[2] == 0 and abs(counts[0] - long[0] / long.sum()) < 0.03
     for number in (0, 1):
         shelf = replay.shelves[number]
         for of_best, most in ((True, len(shelf.best_times)), (False, shelf.filled)):
             mine = (picked.shelf == number) & (picked.best == of_best)
             assert picked.game[mine].max() == most - 1 and picked.game[mine].min() == 0
-            assert picked.move[mine].max() == shelf.problem.moves - 1
+            record = shelf.best if of_best else shelf.ring
+            free = (record.legal[picked.game[mine], picked.move[mine]].sum(-1) > 1).all()
+            assert free, "positions without a choice teach nothing"
 
 
 @pytest.mark.parametrize("prioritised", [True, False])
 def test_positions_are_drawn_by_priority_and_weigh_accordingly(prioritised: bool) -> None:
     replay = filled_replay(prioritised=prioritised, best=0.0)
     shelf = replay.shelves[0]
-    wrong = np.abs(shelf.ring.value[:9] - shelf.target[:9])
-    chance = wrong + 0.1 * wrong.mean() if prioritised else np.ones_like(wrong)
-    chance = chance / chance.sum()
+    record, times = random_games(shelf.problem, 4, seed=9)
+    shelf.store(record, times, 3, 11)  # of these only a window was searched
+    wrong = np.abs(shelf.ring.value[:13] - shelf.target[:13]).astype(np.float64)
+    drawn_from = choices(shelf.ring.take(slice(0, 13)))
+    drawn_from[9:, :3] = drawn_from[9:, 11:] = False
+    chance = wrong + 0.1 * wrong[drawn_from].mean() if prioritised else np.ones_like(wrong)
+    chance = chance * drawn_from / (chance * drawn_from).sum()
     picked = replay.draw(np.random.default_rng(1), 600, 64)
     mine = picked.shelf == 0
     drawn = np.zeros_like(wrong)
     np.add.at(drawn, (picked.game[mine], picked.move[mine]), 1)
     spread = np.sqrt(chance * mine.sum())
-    assert (np.abs(drawn - chance * mine.sum()) < 5 * spread).all()
-    weights = 1 / (chance.size * chance[picked.game[mine], picked.move[mine]])
+    assert (np.abs(drawn - chance * mine.sum()) <= 5 * spread).all()
+    weights = 1 / (drawn_from.sum() * chance[picked.game[mine], picked.move[mine]])
     assert np.allclose(picked.weight[mine], weights, rtol=1e-3)
     if not prioritised:
         assert (picked.weight == 1).all()
@@ -190,6 +277,8 @@ def test_lessons_hold_what_followed_each_position(changes: dict[str, Any]) -> No
     replay = filled_replay(**changes)
     settings, steps = replay.settings, replay.settings.unroll
     picked = replay.draw(np.random.default_rng(2), 3, 24)
+    ends = np.array([shelf.problem.moves - 1 for shelf in replay.shelves])
+    picked.move[:, ::6] = ends[picked.shelf[:, ::6]]  # rarely a choice, and so rarely drawn
     prepared = prepare(replay, picked, settings)
     lesson, past = prepared.lesson, 0
     fresh = replay.counts(24)[0] if settings.reanalyse else 24
@@ -197,16 +286,13 @@ def test_lessons_hold_what_followed_each_position(changes: dict[str, Any]) -> No
         at = Picked(*(each[update, row] for each in picked))
         shelf = replay.shelves[at.shelf]
         record = (shelf.best if at.best else shelf.ring).take(at.game)
-        target = returns(shelf.best if at.best else shelf.ring, 0 if at.best else settings.td_steps)[at.game]  # fmt: skip
+        target = returns(shelf.best if at.best else shelf.ring, settings.discount,
+                         0 if at.best else settings.td_steps)[at.game]  # fmt: skip
         seen = shelf.problem.observe_at(record.actions[None], at.move[None], steps + 1)
-        if row < fresh:
-            for name, array in lesson.seen.items():
-                assert np.array_equal(array[update, row], seen[name][0, 0]), name
-        else:
-            for name, array in prepared.again.items():
-                assert np.array_equal(array[update, row - fresh], seen[name][0]), name
-            left = np.maximum(shelf.problem.moves - at.move - np.arange(steps + 1), 0)
-            assert np.array_equal(prepared.left[update, row - fresh], left)
+        for name, array in lesson.seen.items():
+            assert np.array_equal(array[update, row], seen[name][0, 0]), name
+        if row >= fresh:
+            assert prepared.left[update, row - fresh] == shelf.problem.moves - at.move
         for k in range(steps + 1):
             move = at.move + k
             inside = move < shelf.problem.moves
@@ -217,7 +303,8 @@ def test_lessons_hold_what_followed_each_position(changes: dict[str, Any]) -> No
                 continue
             assert np.array_equal(lesson.legal[update, row, k], record.legal[move])
             assert np.array_equal(lesson.legal[update, row, k], seen["mask"][0, k])
-            assert np.array_equal(lesson.policy[update, row, k], record.policy[move].astype(np.float32))  # fmt: skip
+            taught = np.eye(3)[record.actions[move]] if at.best else record.policy[move]
+            assert np.array_equal(lesson.policy[update, row, k], taught.astype(np.float32))
             assert lesson.value[update, row, k] == target[move]
             if k < steps:
                 assert lesson.actions[update, row, k] == record.actions[move]

@@ -23,7 +23,7 @@ from loadmaster.solvers.solver import Budget, solve
 from solvers.muzero.tiny import made_up, random_positions, tiny
 
 KEY = jax.random.key(1)
-SETTINGS = tiny(channels=1, conv_blocks=0)
+SETTINGS = tiny(channels=1, grid_blocks=0)
 
 
 @pytest.fixture(scope="module")

@@ -89,7 +89,7 @@ def read_cells(paths: list[Path]) -> list[Cell]:
             problem = load_problem(path)
             if not isinstance(problem, Mapping):
                 raise BadRun(f"run '{path}' is about {problem.kind}", object=str(path),
-                             remedy="give runs of 'loadmaster plan'")  # fmt: skip
+                             remedy="give runs about mapping, or games")  # fmt: skip
             cells[key] = Cell(problem, problem.bound().value)
         _add(cells[key], run)
     return list(cells.values())

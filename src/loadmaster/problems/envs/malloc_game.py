@@ -32,7 +32,8 @@ class MallocGameEnv(gymnasium.Env[Observation, np.int64]):
       else Copy, else Drop.
     - **Reward**: what the move saves of the largest time that could be saved; their sum is
       (all-slow time - judged time) / (all-slow time - bound).
-    - **Termination**: after N moves (more with `backup="rewind"`). Never truncated.
+    - **Termination**: after N moves (more with `backup="rewind"`; with `backup="none"` all moves after a
+      dead end are Drop). Never truncated.
     - **Info**: `action` (as it was played), `legal` (whether it was the one given), `backups`; at the
       end `time_s` and `stall_s`, as the simulator has them for `plan()`.
 

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
+_TURNS = 40
+_MOST_WEIGHT = 1 << 10
+_MOST_WEIGHED = np.int64(1 << 50)
+"""Longer times count as this much, so that products stay exact."""
+
 
 def node_edges(program: Program, node_op: Int32) -> Int32:
     """[2, E] pairs (producer, reader) of nodes; views are seen through."""
@@ -35,31 +40,58 @@ def node_edges(program: Program, node_op: Int32) -> Int32:
 
 def time_bound(problem: GraphOptimization) -> Bound:
     """The larger of the critical path and the work, of least costs."""
-    cost, step = _least_costs(problem)
+    cost, step = least_costs(problem)
     path = _critical_path(problem, cost.min(axis=1), step)
-    able = cost.min(axis=1)
-    total = sum(int(value) for value in able.tolist())
-    work = -(-total // problem.devices)
+    work = shared_work(cost)
     if "placement" not in problem.tasks:
         work = max(work, _given_work(problem, cost, step))
     return Bound(path, "critical path") if path >= work else Bound(work, "work")
 
 
-def _least_costs(problem: GraphOptimization) -> tuple[Int64, Int32]:
-    """([steps, D] least time of each step on each device, [n] the step of each node).
+def shared_work(cost: Int64) -> int:
+    """No assignment of steps, not even of parts of them, has a smaller largest load.
+
+    With any weights of the devices, the sum over steps of the least weight x time, over the sum of
+    the weights, is such a bound (the dual of the assignment's linear program). Equal weights are right
+    for equal devices; for others, weights grow where that assignment has more than its share to do.
+    """
+    devices = cost.shape[1]
+    capped = np.minimum(cost, _MOST_WEIGHED)
+    best = _weighed_work(capped, np.ones(devices, dtype=np.int64))
+    if len(cost) == 0 or (capped == capped[:, :1]).all():
+        return best
+    times, weight = capped.astype(np.float64), np.ones(devices)
+    for turn in range(_TURNS):
+        chosen = (times * weight).argmin(axis=1)
+        load = np.bincount(chosen, times[np.arange(len(cost)), chosen], devices)
+        weight *= np.exp((load / max(1.0, load.sum()) - 1 / devices) / (1 + turn / 8))
+        whole = np.maximum(1, np.round(weight / weight.max() * _MOST_WEIGHT)).astype(np.int64)
+        best = max(best, _weighed_work(capped, whole))
+    return best
+
+
+def _weighed_work(cost: Int64, weight: Int64) -> int:
+    total = sum((cost * weight).min(axis=1, initial=2**62).tolist())
+    return int(-(-total // int(weight.sum())))
+
+
+def least_costs(problem: GraphOptimization, clusters: Int32 | None = None) -> tuple[Int64, Int32]:
+    """([steps, D] least time of each step on each device, [n] the step of each node); with
+    `clusters`, as if that fusion were given.
 
     Fusion given: the clusters' own times. Fusion decided: what may be fused counts its compute
     alone, everything else its own time. A device that can't run it costs what the worst does.
     """
     program, nodes = problem.program, problem.node_op
     repeat = program.op_repeat[nodes][:, None]
-    if "fusion" in problem.tasks:
+    if "fusion" in problem.tasks and clusters is None:
         compute, _ = compute_times(program, problem.machine)
         free = problem.touched[nodes].astype(bool)[:, None]
         cost = np.where(free, compute[nodes], problem.durations)
         cost = np.where(problem.durations < 0, np.int64(2**61), cost)
         return _times(cost, repeat), np.arange(len(nodes), dtype=np.int32)
-    clusters = problem.fuse(problem.split(problem.vector())[0])
+    if clusters is None:
+        clusters = problem.fuse(problem.split(problem.vector())[0])
     label = np.where(clusters >= 0, clusters, np.arange(program.n_ops))[nodes]
     _, first, step = np.unique(label, return_index=True, return_inverse=True)
     cost = problem.step_durations(clusters)[nodes[first]]

@@ -154,6 +154,13 @@ def _decision_columns(parts: Parts, node_op: Int32, group: Int32, clusters: Int3
     }
 
 
+def make_climb(core: Core, tie: str, reference: int) -> _core.GraphClimb:
+    """Vectors one after another, each a few changes away from the one that stands."""
+    columns = _decision_columns(core.parts, core.node_op, core.group, core.base_fusion,
+                                core.base_device, core.base, tie)  # fmt: skip
+    return _core.GraphClimb(core.fusion, columns, float(max(1, reference)))
+
+
 def _base_batch(core: Core) -> _core.GraphBatch:
     columns = _decision_columns(Parts((0, 0, 0)), core.node_op, core.group, core.base_fusion,
                                 core.base_device, core.base, "fifo")  # fmt: skip

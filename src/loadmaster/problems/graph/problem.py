@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster import _core
 from loadmaster.errors import BadMachine, LoadmasterError
 from loadmaster.host import cores
 from loadmaster.machine.machine import Machine
@@ -26,7 +27,14 @@ from loadmaster.plan.check import Violation
 from loadmaster.plan.plan import Plan
 from loadmaster.problems.graph import bounds, explicit
 from loadmaster.problems.graph.base import Base, check_base
-from loadmaster.problems.graph.core import Core, Parts, base_schedule_keys, make_core, run_base
+from loadmaster.problems.graph.core import (
+    Core,
+    Parts,
+    base_schedule_keys,
+    make_climb,
+    make_core,
+    run_base,
+)
 from loadmaster.problems.graph.groups import SOFT
 from loadmaster.problems.graph.rules import FusionRules
 from loadmaster.problems.problem import Bound, Decision, Scores
@@ -205,6 +213,11 @@ class GraphOptimization:
             raise ValueError(f"vectors must be [B, {self.width}], not {list(vectors.shape)}")
         return self._core.batch.evaluate(vectors, threads or cores())
 
+    def climb(self) -> _core.GraphClimb:
+        """An evaluator for searches that change a few places of a vector at a time: the same results,
+        and only what comes after the first difference is run again."""
+        return make_climb(self._core, self.tie, self.reference_ps)
+
     def score(self, decisions: Decision, first: int = 0, threads: int | None = None) -> Scores:
         """Values and rewards of vectors float64[B, V]; `first` plays no part."""
         total, over, fault = self.measure(decisions, threads)
@@ -248,6 +261,11 @@ class GraphOptimization:
         if fault[0]:
             raise explain(fault, self.program, self.machine)
         return explicit.plan_of(self.program, fusion, device, start)
+
+    def value_of(self, plan: Plan) -> int | None:
+        """The time of a plan that fits, or None: keys can't express the clusters of every plan."""
+        timeline = self.simulator.run(plan)
+        return timeline.total_ps if timeline.fits else None
 
     def decision(self, plan: Plan) -> Decision:
         """The vector of a plan whose clusters and devices keys can express; raises otherwise."""

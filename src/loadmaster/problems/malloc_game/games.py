@@ -80,6 +80,11 @@ class Games:
         """The same for moves that need not be legal: if not, NoCopy, else Copy, else Drop."""
         return self.native.step_towards(np.ascontiguousarray(preferences, dtype=np.int8))
 
+    def finish(self, preferences: Int8) -> tuple[Int8, Int64, UInt8]:
+        """To the end, moves as near to [B, N] as is legal: (played [B, N], earned [B, N], legal
+        [B, N, 3]), zero before the moves that were next."""
+        return self.native.finish(np.ascontiguousarray(preferences, dtype=np.int8))
+
     def replay(self, actions: Int8) -> None:
         """From the start, legal moves [B, k]."""
         self.native.replay(np.ascontiguousarray(actions, dtype=np.int8))

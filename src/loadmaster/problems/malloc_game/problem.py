@@ -103,6 +103,15 @@ class MallocGame:
             raise ValueError(f"moves must be [B, {self.moves}], not {list(wanted.shape)}")
         return Played(*self._core.play(wanted, threads or cores()))
 
+    def try_all(self, actions: npt.NDArray[Any], first: int = 0, last: int | None = None,
+                threads: int | None = None) -> Int64:  # fmt: skip
+        """[B, N, 3] the times of complete games of legal moves [B, N] if, at one site, another move
+        were made and what follows stayed as near to the game as is legal; -1: not a legal move, or
+        the only one. With `first` and `last`: of sites [first, last) alone."""
+        moves = np.ascontiguousarray(actions, dtype=np.int8)
+        end = self.moves if last is None else last
+        return self._core.try_all(moves, first, end, threads or cores())
+
     def observe_at(self, actions: npt.NDArray[Any], at: npt.NDArray[Any], count: int | None = None,
                    threads: int | None = None) -> Seen:  # fmt: skip
         """What games with the legal moves [R, N] look like before move at[R]: arrays [R, ...] as in

@@ -18,7 +18,7 @@ _VALUES: dict[str, tuple[str, ...]] = {
     "supply": ("idle", "elapsed"),
     "ledger": ("fifo", "latest"),
     "reward": ("telescoping", "static", "judged"),
-    "backup": ("retroactive", "rewind"),
+    "backup": ("retroactive", "rewind", "none"),
     "offsets": ("considerate", "best-fit"),
 }
 
@@ -36,7 +36,8 @@ class Switches:
     """The time that a move saves, so that rewards add up to what the judge says; what it would save
     alone ('static'); or the difference of judged times."""
     backup: str = "retroactive"
-    """At a dead end: drop what blocks, or go back to the decision that began it and drop there."""
+    """At a dead end: drop what blocks; go back to the decision that began it and drop there; or
+    ('none') the game is lost, and everything is slow."""
     offsets: str = "considerate"
     """Where a tensor is put: best fit that leaves others where they will be read again, as far as
     there is room; or best fit alone."""

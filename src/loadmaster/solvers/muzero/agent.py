@@ -79,7 +79,7 @@ class PolicyOnly(MuZero):
 
     name = "policy-only"
     summary = "muzero's trained policy without search, best of its samples"
-    fixed: ClassVar = {"simulations": 0, "eval_simulations": 0, "updates": 0}
+    fixed: ClassVar = {"simulations": 0, "eval_simulations": 0, "updates": 0, "window": 0}
 
 
 def baseline_of(problem: MallocGame) -> str:

@@ -52,44 +52,6 @@ class Norm(eqx.Module):  # type: ignore[misc]
         return x * self.scale + self.shift
 
 
-class Conv(eqx.Module):  # type: ignore[misc]
-    """[length..., in] -> [length / stride..., out]; channels last, the layout of the observation
-    and the fast one on a CPU."""
-
-    weight: Array
-    bias: Array
-    stride: int = eqx.field(static=True)
-
-    def __init__(self, kernel: tuple[int, ...], inputs: int, outputs: int, rng: Rng,
-                 stride: int = 1, scale: float = 1.0) -> None:  # fmt: skip
-        scale *= math.sqrt(2 / (inputs * math.prod(kernel)))  # a ReLU halves what comes in
-        self.weight = drawn(rng, (*kernel, inputs, outputs), scale)
-        self.bias = filled(0, outputs)
-        self.stride = stride
-
-    def __call__(self, x: Array) -> Array:
-        along = "HW"[: x.ndim - 1]
-        layout = (f"N{along}C", f"{along}IO", f"N{along}C")
-        strides = (self.stride,) * len(along)
-        y = jax.lax.conv_general_dilated(x[None], self.weight, strides, "SAME",
-                                         dimension_numbers=layout)  # fmt: skip
-        return y[0] + self.bias
-
-
-class ConvBlock(eqx.Module):  # type: ignore[misc]
-    """Two convolutions added to what came in; nothing at first, so that depth costs no training."""
-
-    first: Conv
-    second: Conv
-
-    def __init__(self, channels: int, rng: Rng) -> None:
-        self.first = Conv((3, 3), channels, channels, rng)
-        self.second = Conv((3, 3), channels, channels, rng, scale=0.0)
-
-    def __call__(self, x: Array) -> Array:
-        return x + self.second(jax.nn.relu(self.first(jax.nn.relu(x))))
-
-
 class Block(eqx.Module):  # type: ignore[misc]
     """LayerNorm, W -> 2W -> W, added to what came in."""
 
@@ -104,6 +66,27 @@ class Block(eqx.Module):  # type: ignore[misc]
 
     def __call__(self, x: Array) -> Array:
         return x + self.second(jax.nn.gelu(self.first(self.norm(x))))
+
+
+class Patches(eqx.Module):  # type: ignore[misc]
+    """[tokens, in] -> [tokens, out]: what is seen, patch by patch, then mixed between patches and within
+    them. No convolutions: on a CPU they would take most of a move's time, and more of a gradient's."""
+
+    first: Dense
+    between: list[Dense]
+    within: list[Block]
+
+    def __init__(self, tokens: int, inputs: int, channels: int, blocks: int, rng: Rng) -> None:
+        self.first = Dense(inputs, channels, rng)
+        # Nothing at first, so that depth costs no training.
+        self.between = [Dense(tokens, tokens, rng, scale=0.0) for _ in range(blocks)]
+        self.within = [Block(channels, rng) for _ in range(blocks)]
+
+    def __call__(self, x: Array) -> Array:
+        x = self.first(x)
+        for between, within in zip(self.between, self.within, strict=True):
+            x = within(x + between(jax.nn.gelu(x).T).T)
+        return jax.nn.gelu(x)
 
 
 class Head(eqx.Module):  # type: ignore[misc]

@@ -78,6 +78,16 @@ def first_learner(network: Network, settings: Settings) -> Learner:
     return Learner(network, network, memory)
 
 
+def taken_up(network: Network, settings: Settings, steps: int) -> Learner:
+    """A learner that goes on after so many steps with nothing but the network: the optimiser knows how
+    far the rate has fallen, and has no gradients in its memory."""
+    learner = first_learner(network, settings)
+    memory = jax.tree.map(
+        lambda leaf: jnp.full_like(leaf, steps) if leaf.dtype.kind == "i" else leaf, learner.memory
+    )
+    return learner._replace(memory=memory)
+
+
 def unrolled(settings: Settings) -> int:
     """K; the true game has no model to unroll."""
     return settings.unroll if settings.model == "learned" else 0

@@ -10,44 +10,41 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from loadmaster.host import cores
 from loadmaster.problems.malloc_game.games import Seen, seen_arrays
 from loadmaster.solvers.muzero.learner import Lesson, unrolled
 from loadmaster.solvers.muzero.network import Network
-from loadmaster.solvers.muzero.replay import Array, Picked, Replay
+from loadmaster.solvers.muzero.replay import Array, Picked, Replay, helpers
 from loadmaster.solvers.muzero.selfplay import Searching, masks_or_all
 from loadmaster.solvers.muzero.settings import Settings
+
+ONE_HOT = np.eye(3, dtype=np.float32)
 
 
 class Prepared(NamedTuple):
     """U batches of R positions each, of which the last A are to be searched anew."""
 
     lesson: Lesson
-    """Arrays [U, R, ...]; `seen` has the first R - A of each batch"""
-    again: Seen
-    """[U, A, K+1, ...]"""
+    """Arrays [U, R, ...]"""
     left: Array
-    """int32[U, A, K+1] moves left at those"""
+    """int32[U, A] moves left at those"""
     played: Array | None
     """int8[U, A, N] the games they are of; only where all are of one program"""
 
 
 def prepare(replay: Replay, picked: Picked, settings: Settings) -> Prepared:
     """Everything that needs no network."""
-    steps = unrolled(settings)
     updates, rows = picked.shelf.shape
     fresh = replay.counts(rows)[0] if settings.reanalyse else rows
-    cut = _cut(replay, picked, steps)
-    seen, again = seen_arrays(updates, fresh), seen_arrays(updates, rows - fresh, steps + 1)
-    for part, into, count in ((slice(0, fresh), seen, 1), (slice(fresh, rows), again, steps + 1)):
-        _observe(replay, Picked(*(each[:, part] for each in picked)), into, count)
-    left = np.array([shelf.problem.moves for shelf in replay.shelves])[picked.shelf[:, fresh:]]
-    left = left[..., None] - picked.move[:, fresh:, None] - np.arange(steps + 1)
-    for views in (seen, again):
-        del views["mask"]
+    seen = seen_arrays(updates, rows)
+    _observe(replay, picked, seen)
+    del seen["mask"]
+    left = np.array([shelf.problem.moves for shelf in replay.shelves])[picked.shelf] - picked.move
     played = None
     if settings.model == "true":
         played = _moves(replay, 0, picked.best[:, fresh:], picked.game[:, fresh:])
-    return Prepared(cut._replace(seen=seen), again, np.maximum(left, 0).astype(np.int32), played)
+    lesson = _cut(replay, picked, unrolled(settings))._replace(seen=seen)
+    return Prepared(lesson, left[:, fresh:].astype(np.int32), played)
 
 
 def _moves(replay: Replay, shelf: int, best: Array, game: Array) -> Array:
@@ -84,53 +81,55 @@ def _cut(replay: Replay, picked: Picked, steps: int) -> Lesson:
             lesson.actions[where] = record.actions[game, move][:, :steps]
             lesson.rewards[where] = (record.rewards[game, move] * inside)[:, :steps]
             lesson.legal[where] = masks_or_all(record.legal[game, move] & inside[..., None])
-            lesson.policy[where] = record.policy[game, move]
+            lesson.policy[where] = (ONE_HOT[record.actions[game, move]] if of_best
+                                    else record.policy[game, move])  # fmt: skip
             lesson.value[where] = target[game, move] * inside
     return lesson
 
 
-def _observe(replay: Replay, picked: Picked, into: Seen, count: int) -> None:
-    """Fill arrays [U, R, count, ...] (or [U, R, ...] for one)."""
-    if not picked.shelf.size:
-        return
-    for number in np.unique(picked.shelf).tolist():
+def _observe(replay: Replay, picked: Picked, into: Seen) -> None:
+    """Fill arrays [U, R, ...]."""
+    numbers = np.unique(picked.shelf).tolist()
+    alone = len(numbers) < cores()
+
+    def observe(number: int) -> None:
         where = np.nonzero(picked.shelf == number)
         moves = _moves(replay, number, picked.best[where], picked.game[where])
         problem = replay.shelves[number].problem
-        seen = problem.observe_at(moves, picked.move[where], count)
+        seen = problem.observe_at(moves, picked.move[where], threads=None if alone else 1)
         for name, array in seen.items():
-            into[name][where] = array.reshape(-1, *into[name].shape[2:])
+            into[name][where] = array
+
+    list((map if alone else helpers().map)(observe, numbers))
 
 
 def finish(prepared: Prepared, number: int, search: Searching, target: Network, key: jax.Array,
            settings: Settings) -> Lesson:  # fmt: skip
-    """Batch `number`, its last positions searched anew with the target network."""
-    seen = {name: jnp.asarray(array[number]) for name, array in prepared.lesson.seen.items()}
+    """Batch `number`, its last positions searched anew with the target network. The moves after them
+    are taught as they were played: to search them too would take most of the time of learning."""
+    count = prepared.left.shape[1]
+    seen = jax.device_put({name: array[number] for name, array in prepared.lesson.seen.items()})
     lesson = Lesson(seen, *(array[number] for array in prepared.lesson[1:]))
-    count, steps = prepared.left.shape[1:]
     if not count:
         return lesson
-    again = {name: jnp.asarray(array[number].reshape(count * steps, *array.shape[3:]))
-             for name, array in prepared.again.items()}  # fmt: skip
-    played = None if prepared.played is None else np.repeat(prepared.played[number], steps, axis=0)
     found = search(
-        target, key, again, prepared.left[number].reshape(-1), lesson.legal[-count:].reshape(-1, 3),
-        simulations=settings.simulations or 0, gumbel_scale=settings.gumbel_scale, played=played,
+        target, key, {name: array[-count:] for name, array in seen.items()}, prepared.left[number],
+        lesson.legal[-count:, 0], simulations=settings.simulations or 0,
+        gumbel_scale=settings.gumbel_scale,
+        played=None if prepared.played is None else prepared.played[number],
     )  # fmt: skip
-    return Lesson(*_retaught(lesson, again, found.weights, found.value, settings.search_value))
+    best = np.arange(count) < round(settings.best * len(lesson.weight))
+    kept = np.where(best, settings.imitated, 0)[:, None].astype(np.float32)
+    return Lesson(*_retaught(lesson, found.weights, found.value, settings.search_value, kept))
 
 
 @jax.jit  # type: ignore[untyped-decorator]
-def _retaught(lesson: Lesson, again: Seen, weights: Any, value: Any, share: Any) -> Lesson:
-    """With what a new search said of the last positions."""
-    steps = lesson.policy.shape[1]
-    count = len(weights) // steps
-    fresh = len(lesson.weight) - count
-    value = value.reshape(count, steps) * lesson.inside[fresh:]
-    mixed = (1 - share) * lesson.value[fresh:] + share * value
+def _retaught(lesson: Lesson, weights: Any, value: Any, share: Any, kept: Any) -> Lesson:
+    """With what a new search said of the last positions; `kept` of what was played there stays."""
+    fresh = len(lesson.weight) - len(weights)
+    policy, values = jnp.asarray(lesson.policy), jnp.asarray(lesson.value)
+    mixed = (1 - share) * values[fresh:, 0] + share * value
+    weights = kept * policy[fresh:, 0] + (1 - kept) * weights
     return lesson._replace(
-        seen={name: jnp.concatenate([array, again[name][::steps]])
-              for name, array in lesson.seen.items()},
-        policy=jnp.concatenate([lesson.policy[:fresh], weights.reshape(count, steps, 3)]),
-        value=jnp.concatenate([lesson.value[:fresh], mixed]),
-    )  # fmt: skip
+        policy=policy.at[fresh:, 0].set(weights), value=values.at[fresh:, 0].set(mixed)
+    )

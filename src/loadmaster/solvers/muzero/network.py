@@ -19,18 +19,18 @@ from jax import Array
 
 from loadmaster.problems.malloc_game.games import SHAPES
 from loadmaster.problems.malloc_game.moves import ACTIONS
-from loadmaster.solvers.muzero.layers import Block, Conv, ConvBlock, Dense, Head, Norm, Rng, drawn
+from loadmaster.solvers.muzero.layers import Block, Dense, Head, Norm, Patches, Rng, drawn
 
 if TYPE_CHECKING:
     from loadmaster.solvers.muzero.settings import Settings
 
 FAR = -1e9
 HEADS = 4
-STAGES = (1, 2, 2)
-"""Channels of the convolutions that halve grid and series, as multiples of `channels`."""
+PATCH = 8
+"""Columns, and rows of the grid, that are seen as one."""
 POSITION_BLOCKS = 2
 GRID_PLANES = 8
-"""Planes of the grid that are left when it is flattened."""
+"""Numbers that are left of a patch of the grid when it is flattened."""
 Observation = Mapping[str, Array]
 """Arrays by name as in `SHAPES`, without the mask."""
 
@@ -38,50 +38,39 @@ Observation = Mapping[str, Array]
 class GridEye(eqx.Module):  # type: ignore[misc]
     """uint8[128, 64, 4] -> [W]: fast memory, time by address."""
 
-    steps: list[Conv]
-    blocks: list[list[ConvBlock]]
-    thin: Conv
+    patches: Patches
+    thin: Dense
     join: Dense
 
     def __init__(self, settings: Settings, rng: Rng) -> None:
         (columns, rows, planes), _ = SHAPES["grid"]
-        self.steps, self.blocks = [], []
-        for stage in STAGES:
-            count = stage * settings.channels
-            self.steps.append(Conv((3, 3), planes, count, rng, stride=2))
-            self.blocks.append([ConvBlock(count, rng) for _ in range(settings.conv_blocks)])
-            columns, rows, planes = columns // 2, rows // 2, count
-        self.thin = Conv((1, 1), planes, GRID_PLANES, rng)
-        self.join = Dense(columns * rows * GRID_PLANES, settings.width, rng)
+        tokens, channels = columns // PATCH * (rows // PATCH), settings.channels
+        self.patches = Patches(tokens, PATCH * PATCH * planes, channels, settings.grid_blocks, rng)
+        self.thin = Dense(channels, GRID_PLANES, rng)
+        self.join = Dense(tokens * GRID_PLANES, settings.width, rng)
 
     def __call__(self, grid: Array) -> Array:
-        x = grid.astype(jnp.float32) / 255
-        for step, blocks in zip(self.steps, self.blocks, strict=True):
-            x = step(x)
-            for block in blocks:
-                x = block(x)
-        return jax.nn.relu(self.join(jax.nn.relu(self.thin(jax.nn.relu(x))).reshape(-1)))
+        columns, rows, planes = grid.shape
+        x = grid.reshape(columns // PATCH, PATCH, rows // PATCH, PATCH, planes).swapaxes(1, 2)
+        x = x.reshape(-1, PATCH * PATCH * planes).astype(jnp.float32) / 255
+        return jax.nn.relu(self.join(jax.nn.relu(self.thin(self.patches(x))).reshape(-1)))
 
 
 class SeriesEye(eqx.Module):  # type: ignore[misc]
     """[128, 8] -> [W/2]: what the columns of the grid have left to give."""
 
-    steps: list[Conv]
+    patches: Patches
     join: Dense
 
     def __init__(self, settings: Settings, rng: Rng) -> None:
         (columns, inputs), _ = SHAPES["series"]
-        self.steps = []
-        for stage in STAGES:
-            count = stage * settings.channels
-            self.steps.append(Conv((5,), inputs, count, rng, stride=2))
-            columns, inputs = columns // 2, count
-        self.join = Dense(columns * inputs, settings.width // 2, rng)
+        tokens = columns // PATCH
+        self.patches = Patches(tokens, PATCH * inputs, settings.channels, 1, rng)
+        self.join = Dense(tokens * settings.channels, settings.width // 2, rng)
 
     def __call__(self, series: Array) -> Array:
-        for step in self.steps:
-            series = jax.nn.relu(step(series))
-        return jax.nn.relu(self.join(series.reshape(-1)))
+        x = self.patches(series.reshape(-1, PATCH * series.shape[1]))
+        return jax.nn.relu(self.join(x.reshape(-1)))
 
 
 class DecisionsEye(eqx.Module):  # type: ignore[misc]

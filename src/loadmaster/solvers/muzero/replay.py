@@ -5,11 +5,14 @@ said; what was seen is made again from the moves, so that many games fit in memo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.host import cores
 from loadmaster.problems.malloc_game.problem import MallocGame
 from loadmaster.solvers.muzero.settings import Settings
 from loadmaster.solvers.solver import State
@@ -28,7 +31,7 @@ class Record(NamedTuple):
     actions: Array
     """int8[B, N]"""
     rewards: Array
-    """float32[B, N] shares of what can be saved"""
+    """float32[B, N] in units of `unit_ps`"""
     legal: Array
     """bool[B, N, 3]"""
     policy: Array
@@ -43,6 +46,17 @@ class Record(NamedTuple):
         return Record(*map(np.concatenate, zip(self, other, strict=True)))
 
 
+@lru_cache(maxsize=1)
+def helpers() -> ThreadPoolExecutor:
+    """Threads that work for one program each, where there are many."""
+    return ThreadPoolExecutor(cores())
+
+
+def unit_ps(problem: MallocGame) -> float:
+    """What a move of an optimal game earns in the mean: rewards of all programs are of one size."""
+    return problem.scale_ps / problem.moves
+
+
 def empty_record(games: int, moves: int) -> Record:
     return Record(
         np.zeros((games, moves), np.int8), np.zeros((games, moves), np.float32),
@@ -54,33 +68,37 @@ def empty_record(games: int, moves: int) -> Record:
 def played_out(problem: MallocGame, preferences: Array) -> Record:
     """The games that prefer the moves [B, N], as if a search had been sure of each of them."""
     games = problem.games(len(preferences))
-    record = empty_record(len(preferences), problem.moves)
-    record.actions[:] = problem.play(preferences).actions
-    for move in range(problem.moves):
-        record.legal[:, move] = games.masks()
-        record.rewards[:, move] = games.step(record.actions[:, move]) / problem.scale_ps
-    record.policy[:] = np.eye(3, dtype=np.float16)[record.actions]
-    record.value[:] = returns(record)
-    return record
+    actions, earned, legal = games.finish(preferences)
+    record = Record(actions, (earned / unit_ps(problem)).astype(np.float32), legal.astype(np.bool_),
+                    np.eye(3, dtype=np.float16)[actions], np.zeros(actions.shape, np.float32))  # fmt: skip
+    return record._replace(value=returns(record))
 
 
-def returns(record: Record, td_steps: int = 0) -> Array:
-    """[B, N] value targets: all that was earned from each move on; with `td_steps` = n > 0, of the
-    next n moves, and what the search expected after them."""
-    to_end = np.cumsum(record.rewards[:, ::-1], axis=1, dtype=np.float64)[:, ::-1]
+def returns(record: Record, discount: float = 1.0, td_steps: int = 0) -> Array:
+    """[B, N] value targets: all that was earned from each move on, what comes later for less; with
+    `td_steps` = n > 0, of the next n moves, and what the search expected after them."""
+    to_end = record.rewards.astype(np.float64)
+    for move in range(to_end.shape[1] - 2, -1, -1):
+        to_end[:, move] += discount * to_end[:, move + 1]
     if 0 < td_steps < to_end.shape[1]:
         later = record.value[:, td_steps:] - to_end[:, td_steps:]
-        to_end = to_end.copy()
-        to_end[:, :-td_steps] += later
+        to_end[:, :-td_steps] += discount**td_steps * later
     return to_end.astype(np.float32)
 
 
 def ranked(record: Record, recent: Array) -> Record:
-    """With half the rank of its return among `recent` ones, in [0, 1/2], as a game's only reward."""
+    """With half the rank of its return among `recent` ones as a game's only reward."""
     total = record.rewards.sum(axis=1, dtype=np.float64)
     rewards = np.zeros_like(record.rewards)
-    rewards[:, -1] = 0.5 * (recent[None] <= total[:, None] + 1e-9).mean(axis=1)
+    rewards[:, -1] = 0.5 * rewards.shape[1] * (recent[None] <= total[:, None] + 1e-9).mean(axis=1)
     return record._replace(rewards=rewards)
+
+
+def choices(record: Record) -> Array:
+    """bool[B, N] where more than one move is legal; in a game that has no such move, everywhere."""
+    free: Array = record.legal.sum(axis=-1) > 1
+    free |= ~free.any(axis=1, keepdims=True)
+    return free
 
 
 class Shelf:
@@ -90,6 +108,9 @@ class Shelf:
         self.problem, self.settings = problem, settings
         self.ring = empty_record(capacity, problem.moves)
         self.target = np.zeros((capacity, problem.moves), np.float32)
+        self.searched = np.zeros((capacity, 2), np.int64)
+        """Moves [first, last) of each: only they are drawn, and of them those that have a choice."""
+        self.choice = np.zeros((capacity, problem.moves), np.bool_)
         self.stored = 0
         """Games ever stored."""
         self.best = empty_record(0, problem.moves)
@@ -100,7 +121,7 @@ class Shelf:
     @property
     def best_target(self) -> Array:
         """[best, N]: what was really earned from each move on."""
-        return returns(self.best)
+        return returns(self.best, self.settings.discount)
 
     @property
     def capacity(self) -> int:
@@ -110,8 +131,8 @@ class Shelf:
     def filled(self) -> int:
         return min(self.stored, self.capacity)
 
-    def store(self, record: Record, times: Array) -> None:
-        """Finished games and their judged times [B]."""
+    def store(self, record: Record, times: Array, first: int = 0, last: int | None = None) -> None:
+        """Finished games, of which moves [first, last) were searched, and their judged times [B]."""
         total = record.rewards.sum(axis=1, dtype=np.float64)
         self.recent = np.concatenate([self.recent, total])[-RANKED:]
         if self.settings.rank_returns:
@@ -119,7 +140,9 @@ class Shelf:
         at = (self.stored + np.arange(len(times))) % self.capacity
         for kept, new in zip(self.ring, record, strict=True):
             kept[at] = new
-        self.target[at] = returns(record, self.settings.td_steps)
+        self.target[at] = returns(record, self.settings.discount, self.settings.td_steps)
+        self.searched[at] = first, self.problem.moves if last is None else last
+        self.choice[at] = choices(record)
         self.stored += len(times)
         self._keep_best(record, times)
 
@@ -132,10 +155,14 @@ class Shelf:
 
     def priorities(self) -> Array:
         """[filled * N] chances to be drawn, up to a factor."""
+        move = np.arange(self.problem.moves)
+        searched = self.searched[: self.filled, :, None]
+        drawn = (searched[:, 0] <= move) & (move < searched[:, 1]) & self.choice[: self.filled]
         if not self.settings.prioritised:
-            return np.ones(self.filled * self.problem.moves)
-        wrong = np.abs(self.ring.value[: self.filled] - self.target[: self.filled]).ravel()
-        chances: Array = np.maximum(wrong + FLOOR * wrong.mean(dtype=np.float64), 1e-6)
+            return drawn.astype(np.float64).ravel()
+        wrong = np.abs(self.ring.value[: self.filled] - self.target[: self.filled])
+        mean = wrong.mean(where=drawn, dtype=np.float64)
+        chances: Array = np.where(drawn, np.maximum(wrong + FLOOR * mean, 1e-6), 0.0).ravel()
         return chances
 
     def arrays(self, ring: bool = True) -> State:
@@ -143,7 +170,7 @@ class Shelf:
         kept = self.ring.take(slice(0, self.filled if ring else 0))
         return {
             "stored": np.array(self.stored if ring else 0), "recent": self.recent,
-            "times": self.best_times,
+            "times": self.best_times, "searched": self.searched[: len(kept.value)],
             **{f"best.{name}": array for name, array in self.best._asdict().items()},
             **{f"ring.{name}": array for name, array in kept._asdict().items()},
         }  # fmt: skip
@@ -155,7 +182,11 @@ class Shelf:
         kept = Record(*(np.array(state[f"ring.{name}"]) for name in Record._fields))
         for room, array in zip(self.ring, kept, strict=True):
             room[: len(array)] = array
-        self.target[: self.filled] = returns(kept, self.settings.td_steps)
+        self.searched[: len(kept.value)], self.choice[: len(kept.value)] = (
+            state["searched"],
+            choices(kept),
+        )
+        self.target[: self.filled] = returns(kept, self.settings.discount, self.settings.td_steps)
 
 
 class Picked(NamedTuple):
@@ -171,7 +202,7 @@ class Picked(NamedTuple):
 
 
 class Replay:
-    """All shelves; each program that has games is drawn as often as any other."""
+    """All shelves."""
 
     def __init__(self, problems: Sequence[MallocGame], settings: Settings) -> None:
         each = max(1, settings.replay_games // len(problems))
@@ -188,8 +219,10 @@ class Replay:
         """[updates, batch] positions: as played, then best, then reanalysed ones."""
         fresh, best, _ = self.counts(batch)
         known = [number for number, shelf in enumerate(self.shelves) if shelf.stored]
+        # Between as often as any other program and as often as any other position.
+        chance = np.sqrt([self.shelves[number].problem.moves for number in known])
         picked = Picked(
-            shelf=np.array(known)[rng.integers(0, len(known), (updates, batch))],
+            shelf=rng.choice(known, (updates, batch), p=chance / chance.sum()),
             best=np.zeros((updates, batch), np.bool_),
             game=np.zeros((updates, batch), np.int64), move=np.zeros((updates, batch), np.int64),
             weight=np.ones((updates, batch), np.float32),
@@ -205,12 +238,13 @@ class Replay:
                 if not count:
                     continue
                 if is_best:
-                    flat = rng.integers(0, len(shelf.best_times) * moves, count)
+                    flat = rng.choice(choices(shelf.best).ravel().nonzero()[0], count)
                 else:
-                    chance = np.cumsum(shelf.priorities())
+                    chances = shelf.priorities()
+                    chance = np.cumsum(chances)
                     flat = np.searchsorted(chance, rng.random(count) * chance[-1], side="right")
-                    flat = np.minimum(flat, len(chance) - 1)
+                    flat = np.minimum(flat, chances.nonzero()[0][-1])
                     each = np.diff(chance, prepend=0.0)[flat]
-                    picked.weight[where] = chance[-1] / len(chance) / each
+                    picked.weight[where] = chance[-1] / np.count_nonzero(chances) / each
                 picked.game[where], picked.move[where] = np.divmod(flat, moves)
         return picked

@@ -76,9 +76,8 @@ class Search:
 def _search(network: Network, key: Array, observations: Observation, moves_left: Array, masks: Array,
             gumbel_scale: Array, simulations: int, settings: Settings) -> Found:  # fmt: skip
     root = look(network, observations, moves_left, masks)
-    return search_from(
-        root, learned_model, network, key, masks, gumbel_scale, simulations, settings
-    )
+    model = partial(learned_model, discount=settings.discount)
+    return search_from(root, model, network, key, masks, gumbel_scale, simulations, settings)
 
 
 def look(network: Network, observations: Observation, moves_left: Array, masks: Array) -> Root:
@@ -89,7 +88,8 @@ def look(network: Network, observations: Observation, moves_left: Array, masks: 
     return Root(among_legal(policy, masks), value_of(value, left), (latent, left))
 
 
-def learned_model(network: Network, key: Array, action: Array, embedding: Any) -> tuple[Any, Any]:
+def learned_model(network: Network, key: Array, action: Array, embedding: Any, *,
+                  discount: float) -> tuple[Any, Any]:  # fmt: skip
     """One move further, as the network believes that the game goes on."""
     latent, left = embedding
     latent, reward = jax.vmap(network.dynamics)(latent, action)
@@ -98,7 +98,7 @@ def learned_model(network: Network, key: Array, action: Array, embedding: Any) -
     after = jnp.maximum(left - 1, 0)
     output = mctx.RecurrentFnOutput(
         reward=jnp.where(left > 0, expectation(reward, *REWARDS), 0),
-        discount=(after > 0).astype(jnp.float32),
+        discount=discount * (after > 0),
         prior_logits=policy + believed,
         value=value_of(value, after),
     )

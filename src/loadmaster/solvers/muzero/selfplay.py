@@ -1,24 +1,25 @@
 """Self-play: many games at once, of one or of several programs, one search a move for all of them.
 
-Games of several programs step together; those of the shorter ones are over earlier, and what the
-search says of them then is thrown away. On an accelerator the games are dealt to two lanes, so that
-one searches while the native game moves and observes the other.
+A game is played from its start, or it begins in the middle of a known one (`Opening`): the moves
+before are as they were there, a window of moves is searched, and what follows is as near to the known
+game as is legal, without search. Games of several programs step together; those that are over earlier
+are searched on, and what the search says of them is thrown away.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
 
-from loadmaster.problems.malloc_game.games import seen_arrays
+from loadmaster.host import cores
+from loadmaster.problems.malloc_game.games import Games, seen_arrays
 from loadmaster.problems.malloc_game.moves import NO_COPY
 from loadmaster.problems.malloc_game.problem import MallocGame
 from loadmaster.solvers.muzero.network import Network
-from loadmaster.solvers.muzero.replay import Array, Record, empty_record
+from loadmaster.solvers.muzero.replay import Array, Record, empty_record, helpers, unit_ps
 from loadmaster.solvers.muzero.search import Found
 
 
@@ -40,27 +41,42 @@ class Style(NamedTuple):
     one_calm: bool = False
 
 
-def play(problems: Sequence[MallocGame], rows: int, style: Style, network: Network, key: jax.Array,
-         stopped: Callable[[], bool], lanes: int = 1) -> tuple[list[Record], int]:  # fmt: skip
-    """(finished games of each problem, moves made): `rows` games, dealt out evenly. If `stopped`
-    says so they are ended without search, NoCopy where that is legal."""
-    lanes = max(1, min(lanes, rows // len(problems)))
-    tables = [_Lane(problems, dealt(rows, lanes)[lane], style._replace(one_calm=style.one_calm and not lane))
-              for lane in range(lanes)]  # fmt: skip
-    longest, moves = max(problem.moves for problem in problems), 0
-    keys = jax.random.split(key, longest * lanes)
-    found = [table.look(network, keys[lane]) for lane, table in enumerate(tables)]
-    for move in range(longest):
-        for lane, table in enumerate(tables):
-            moves += table.move(found[lane])
-            if move + 1 < longest:
-                found[lane] = table.look(network, keys[(move + 1) * lanes + lane])
-        if stopped():
-            for table in tables:
-                table.end()
-            break
-    records = [table.records for table in tables]
-    return [_joined([mine[number] for mine in records]) for number in range(len(problems))], moves
+class Opening(NamedTuple):
+    """Games of one program that begin together."""
+
+    problem: MallocGame
+    rows: int
+    start: int = 0
+    """The first move that is searched."""
+    known: Record | None = None
+    """[rows] games that they are like, before the window and, as far as is legal, after it."""
+
+    def length(self, window: int) -> int:
+        """Moves that are searched; a `window` of 0 has no end."""
+        left = self.problem.moves - self.start
+        return min(window or left, left)
+
+
+class Played(NamedTuple):
+    """Games of one opening."""
+
+    record: Record
+    first: int
+    """Moves [first, last) were searched."""
+    last: int
+
+
+def play(openings: Sequence[Opening], window: int, style: Style, network: Network, key: jax.Array,
+         stopped: Callable[[], bool]) -> tuple[list[Played], int, bool]:  # fmt: skip
+    """(finished games of all openings; moves searched; whether all that were to be). If `stopped` says
+    so, games are ended without search."""
+    hall = _Hall(openings, style)
+    longest, moves = max(opening.length(window) for opening in openings), 0
+    for move, part in enumerate(jax.random.split(key, longest)):
+        moves += hall.move(hall.look(network, part))
+        if stopped() and move + 1 < longest:
+            return hall.end(), moves, False
+    return hall.end(), moves, True
 
 
 def dealt(rows: int, hands: int) -> list[int]:
@@ -68,35 +84,72 @@ def dealt(rows: int, hands: int) -> list[int]:
     return [max(1, rows // hands + (number < rows % hands)) for number in range(hands)]
 
 
-def _joined(parts: Sequence[Record]) -> Record:
-    return Record(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+class _Table:
+    """The games of one opening."""
+
+    def __init__(self, opening: Opening, rows: slice, alone: bool) -> None:
+        self.opening, self.rows, self.at = opening, rows, opening.start
+        problem, known = opening.problem, opening.known
+        self.games: Games = problem.games(opening.rows, None if alone else 1)
+        self.record = empty_record(opening.rows, problem.moves)
+        if known is not None and opening.start:
+            for mine, its in zip(self.record, known, strict=True):
+                mine[:, : opening.start] = its[:, : opening.start]
+            self.games.replay(known.actions[:, : opening.start])
+
+    def move(self, action: Array, weights: Array, value: Array, legal: Array) -> int:
+        problem, record, rows = self.opening.problem, self.record, self.rows
+        if self.at >= problem.moves:
+            return 0
+        record.actions[:, self.at], record.policy[:, self.at] = action[rows], weights[rows]
+        record.value[:, self.at], record.legal[:, self.at] = value[rows], legal[rows]
+        record.rewards[:, self.at] = self.games.step(action[rows]) / unit_ps(problem)
+        self.at += 1
+        return self.opening.rows
+
+    def end(self) -> Played:
+        """What is left is played as in the known game, or without copies where there is none."""
+        problem, record, known = self.opening.problem, self.record, self.opening.known
+        if self.at < problem.moves:
+            rest = slice(self.at, None)
+            liked = np.full_like(record.actions, NO_COPY) if known is None else known.actions
+            actions, earned, legal = self.games.finish(liked)
+            record.actions[:, rest], record.legal[:, rest] = actions[:, rest], legal[:, rest]
+            record.rewards[:, rest] = earned[:, rest] / unit_ps(problem)
+            record.policy[:, rest] = np.eye(3, dtype=np.float16)[actions[:, rest]]
+        return Played(record, self.opening.start, self.at)
 
 
-class _Lane:
-    """Games of all problems that are searched in one batch."""
+class _Hall:
+    """Games of all openings that are searched in one batch."""
 
-    def __init__(self, problems: Sequence[MallocGame], rows: int, style: Style) -> None:
-        self.problems, self.style, self.at = problems, style, 0
-        counts = dealt(rows, len(problems))
-        self.games = [problem.games(count) for problem, count in zip(problems, counts, strict=True)]
-        edges = np.concatenate([[0], np.cumsum(counts)])
-        self.slices = [slice(int(a), int(b)) for a, b in itertools.pairwise(edges)]
-        self.seen = seen_arrays(int(edges[-1]))
-        self.records = [empty_record(count, problem.moves) for problem, count in zip(problems, counts, strict=True)]  # fmt: skip
-        self.left = np.repeat([problem.moves for problem in problems], counts).astype(np.int32)
-        self.noise = np.full((int(edges[-1]), 1), style.noise, np.float32)
+    def __init__(self, openings: Sequence[Opening], style: Style) -> None:
+        self.style, self.at = style, 0
+        counts = [opening.rows for opening in openings]
+        edges = np.concatenate([[0], np.cumsum(counts)]).tolist()
+        alone = len(openings) < cores()
+        self.tables = [_Table(opening, slice(edges[i], edges[i + 1]), alone)
+                       for i, opening in enumerate(openings)]  # fmt: skip
+        self.each = map if alone else helpers().map
+        self.seen = seen_arrays(edges[-1])
+        left = [opening.problem.moves - opening.start for opening in openings]
+        self.left = np.repeat(left, counts).astype(np.int32)
+        self.noise = np.full((edges[-1], 1), style.noise, np.float32)
         if style.one_calm:
             self.noise[edges[:-1]] = 0
 
     def look(self, network: Network, key: jax.Array) -> Found:
-        """Begin to search all positions; does not wait for the end."""
-        for games, mine in zip(self.games, self.slices, strict=True):
-            games.observe({name: array[mine] for name, array in self.seen.items()})
+        """Search all positions."""
+
+        def observe(table: _Table) -> None:
+            table.games.observe({name: array[table.rows] for name, array in self.seen.items()})
+
+        list(self.each(observe, self.tables))
         masks = np.where(self.left[:, None] > self.at, self.seen["mask"], 1)
         seen = {name: array for name, array in self.seen.items() if name != "mask"}
-        # Handed over as copies: the next look writes over these arrays while a search may run.
-        seen = jax.tree.map(lambda array: jax.numpy.array(array, copy=True), seen)
-        played = self.records[0].actions.copy() if len(self.problems) == 1 else None
+        # Not copied: nothing writes over these arrays before the search is done.
+        seen = jax.device_put(seen)
+        played = self.tables[0].record.actions.copy() if len(self.tables) == 1 else None
         return self.style.search(
             network, key, seen, np.maximum(self.left - self.at, 0), masks,
             simulations=self.style.simulations, gumbel_scale=self.noise, played=played,
@@ -105,23 +158,16 @@ class _Lane:
     def move(self, found: Found) -> int:
         """Make the moves that were found; how many."""
         action = np.asarray(found.action).astype(np.int8)
-        weights, value = np.asarray(found.weights), np.asarray(found.value)
-        made = 0
-        for games, mine, record in zip(self.games, self.slices, self.records, strict=True):
-            if self.at >= games.problem.moves:
-                continue
-            record.actions[:, self.at], record.policy[:, self.at] = action[mine], weights[mine]
-            record.value[:, self.at] = value[mine]
-            record.legal[:, self.at] = self.seen["mask"][mine]
-            record.rewards[:, self.at] = games.step(action[mine]) / games.problem.scale_ps
-            made += games.count
+        weights, value, legal = (
+            np.asarray(found.weights),
+            np.asarray(found.value),
+            self.seen["mask"],
+        )
         self.at += 1
-        return made
+        return sum(self.each(lambda table: table.move(action, weights, value, legal), self.tables))
 
-    def end(self) -> None:
-        """Finish without search; such games are not for learning."""
-        for record in self.records:
-            record.actions[:, self.at :] = NO_COPY
+    def end(self) -> list[Played]:
+        return list(self.each(_Table.end, self.tables))
 
 
 def masks_or_all(legal: Array) -> Array:

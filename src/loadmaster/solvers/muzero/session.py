@@ -16,23 +16,34 @@ from typing import Any
 import jax
 import numpy as np
 
+from loadmaster.problems.malloc_game.moves import NO_COPY
 from loadmaster.problems.malloc_game.problem import MallocGame
-from loadmaster.solvers.muzero.learner import Learner, Losses, compiled_improve, first_learner
+from loadmaster.solvers.muzero.learner import (
+    Learner,
+    Losses,
+    compiled_improve,
+    first_learner,
+    taken_up,
+)
 from loadmaster.solvers.muzero.lessons import Prepared, finish, prepare
 from loadmaster.solvers.muzero.network import make_network
+from loadmaster.solvers.muzero.openings import MOST, buckets, whole_games, windows
 from loadmaster.solvers.muzero.policy import load_policy, policy_arrays
-from loadmaster.solvers.muzero.replay import Picked, Record, Replay, played_out
+from loadmaster.solvers.muzero.replay import Picked, Replay, played_out
 from loadmaster.solvers.muzero.search import Search
-from loadmaster.solvers.muzero.selfplay import Searching, Style, play
+from loadmaster.solvers.muzero.selfplay import Opening, Played, Searching, Style, play
 from loadmaster.solvers.muzero.settings import LEARNING, SEARCHING, Settings
 from loadmaster.solvers.muzero.state import arrays_of, restored
 from loadmaster.solvers.muzero.true_model import TrueSearch
-from loadmaster.solvers.solver import Meter, Solution, State
+from loadmaster.solvers.muzero.tutor import course, tutored
+from loadmaster.solvers.registry import make_solver
+from loadmaster.solvers.solver import Budget, Meter, Solution, State, solve
 from loadmaster.solvers.state import generator_state, restore_generator
 
-SPREAD = 1.5
-"""Most that the longest game of a bucket may have of the shortest's moves, unless it has few."""
-FEW = 64
+WARM: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("msa", {"style": "2023"}), ("msa", {"style": "refined"}), ("es-moves", {"start": "msa"}),
+)  # fmt: skip
+"""Solvers, with options, whose games a warm start begins with."""
 CHUNK = 8
 """Gradient steps whose positions are made again at once."""
 
@@ -46,8 +57,9 @@ class Session:
         self.settings = settings = settings.on(platform)
         self.meters = list(meters)
         self.problems = [problem_of(meter) for meter in meters]
-        self.buckets = buckets([problem.moves for problem in self.problems])
-        self.lanes = 1 if platform == "cpu" else 2
+        # Windows are of one length, whatever the games'.
+        self.buckets = ([list(range(len(meters)))] if settings.window
+                        else buckets([problem.moves for problem in self.problems]))  # fmt: skip
         self.key = jax.random.key(seed)
         self.rng = np.random.default_rng(seed)
         self.trained = init is not None
@@ -71,6 +83,8 @@ class Session:
         """Until all meters are exhausted; the first one's solution."""
         if self.settings.warm_start and not self.iteration:
             self._warm_start()
+        if self.settings.tutored > self.steps:
+            self._tutor()
         while not self.stopped:
             whole = self._learn() if self.owed else self._play()
             if not whole:
@@ -89,52 +103,80 @@ class Session:
         return all(meter.exhausted for meter in self.meters)
 
     def _play(self) -> bool:
-        """One batch of games, of one bucket's programs; whether all of them could be scored."""
-        settings = self.settings
+        """One batch of games; whether all of them could be scored."""
+        settings, visit = self.settings, self.iteration // len(self.buckets)
         mine = [number for number in self.buckets[self.iteration % len(self.buckets)]
                 if not self.meters[number].exhausted]  # fmt: skip
-        visit = self.iteration // len(self.buckets)
         key = jax.random.fold_in(self.key, 2 * self.iteration + 1)
         self.iteration += 1
         if not mine:
             return True
-        whole = True
-        again = settings.updates and visit % settings.eval_every == 0
-        if again if visit else self.trained:
-            most = max(map(len, self.buckets))
-            careful = Style(self.search, settings.eval_simulations or 0, settings.eval_gumbel_scale, True)  # fmt: skip
-            if not settings.simulations:
-                careful = careful._replace(simulations=0)  # the bare policy has no search to show
-            rows = max(settings.eval_games, most)
-            whole = self._batch(mine, rows, careful, jax.random.fold_in(key, 1), "careful_reward")
-        if whole:
-            bold = Style(self.search, settings.simulations or 0, settings.gumbel_scale)
-            whole = self._batch(mine, settings.games or 1, bold, key, "mean_reward")
+        unknown = [number for number in mine if not len(self.replay.shelves[number].best_times)]
+        careful = (mine if visit else unknown) if self.trained or visit else []
+        if visit and (visit % settings.eval_every or not settings.updates):
+            careful = []
+        whole = not careful or self._careful(careful, jax.random.fold_in(key, 1))
+        return whole and self._bold(mine, key)
+
+    def _careful(self, mine: list[int], key: jax.Array) -> bool:
+        """A few whole games with more search and less noise."""
+        settings, most = self.settings, max(map(len, self.buckets))
+        style = Style(self.search, settings.eval_simulations or 0, settings.eval_gumbel_scale, True)
+        if not settings.simulations:
+            style = style._replace(simulations=0)  # the bare policy has no search to show
+        games = whole_games(
+            [self.problems[number] for number in mine], max(settings.eval_games, most)
+        )
+        return self._batch(mine, games, 0, style, key, "careful_reward")
+
+    def _bold(self, mine: list[int], key: jax.Array) -> bool:
+        """Many games to learn from."""
+        settings = self.settings
+        rows, window = settings.games or 1, settings.window or 0
+        style = Style(self.search, settings.simulations or 0, settings.gumbel_scale)
+        if len(mine) > MOST:
+            mine = sorted(self.rng.choice(mine, MOST, replace=False).tolist())
+        shelves = [self.replay.shelves[number] for number in mine]
+        if window:
+            for number, shelf in zip(mine, shelves, strict=True):
+                if not len(shelf.best_times):  # something to begin in the middle of
+                    self._show(number, [np.full(shelf.problem.moves, NO_COPY, np.int8)])
+            if self.stopped:
+                return False
+            games = windows(shelves, rows, window, self.rng)
+        else:
+            games = whole_games([shelf.problem for shelf in shelves], rows)
+        whole = self._batch(mine, games, window, style, key, "mean_reward")
         self.owed = settings.updates or 0
         return whole
 
-    def _batch(self, mine: list[int], rows: int, style: Style, key: jax.Array, name: str) -> bool:
+    def _batch(self, mine: list[int], openings: list[Opening], window: int, style: Style, key: jax.Array,
+               name: str) -> bool:  # fmt: skip
         """Play games of these programs, have them scored, keep them."""
-        problems = [self.problems[number] for number in mine]
         with self._timed("play"):
-            records, moves = play(problems, rows, style, self.learner.network, key,
-                                  lambda: self.stopped, self.lanes)  # fmt: skip
+            games, moves, whole = play(openings, window, style, self.learner.network, key, lambda: self.stopped)  # fmt: skip
         self.moves += moves
-        finished = not self.stopped or moves == sum(record.actions.size for record in records)
-        earned = []
-        for number, record in zip(mine, records, strict=True):
-            if finished or self.meters[number].best is None:
-                earned.append(self._score(number, record, finished))
+        earned, asked = [], 0
+        for number, played in zip(mine, games, strict=True):
+            asked += len(played.record.value)
+            if whole or self.meters[number].best is None:
+                earned.append(self._score(number, played, whole))
         self.metrics[name] = float(np.mean(np.concatenate(earned))) if earned else 0.0
-        return finished and sum(map(len, earned)) == sum(len(record.value) for record in records)
+        return whole and sum(map(len, earned)) == asked
 
-    def _score(self, number: int, record: Record, keep: bool) -> Any:
+    def _score(self, number: int, played: Played, keep: bool) -> Any:
         with self._timed("evaluate"):
-            scores = self.meters[number].evaluate_many(record.actions)
+            scores = self.meters[number].evaluate_many(played.record.actions)
         count = len(scores.value)
-        if keep and self.settings.updates and count:
-            self.replay.shelves[number].store(record.take(slice(0, count)), scores.value)
+        if keep and count and (self.settings.updates or self.settings.window):
+            shelf, record = self.replay.shelves[number], played.record.take(slice(0, count))
+            shelf.store(record, scores.value, played.first, played.last)
         return scores.reward
+
+    def _show(self, number: int, moves: list[Any]) -> None:
+        """Games that prefer moves [N], scored like any other and kept."""
+        record = played_out(self.problems[number], np.stack(moves))
+        self._score(number, Played(record, 0, self.problems[number].moves), keep=True)
 
     def _learn(self) -> bool:
         """The gradient steps that are owed; whether there was time for all of them."""
@@ -173,13 +215,31 @@ class Session:
         self.metrics |= {f"{name}_loss": float(value) for name, value in losses._asdict().items()}
 
     def _warm_start(self) -> None:
-        """The heuristic's own games, scored like any other."""
-        from loadmaster.solvers.heuristic.msa import Assigner, switches_of
-
+        """The heuristic's own games and one that evolution found, scored like any other."""
         for number, problem in enumerate(self.problems):
-            assigner = Assigner(problem.program, problem.machine, problem.model, switches_of("2023", {}))  # fmt: skip
-            moves = problem.moves_of(assigner.plan())
-            self._score(number, played_out(problem, moves[None]), keep=True)
+            known = []
+            for solver, options in WARM:
+                budget = Budget(self.settings.warm_start)
+                best = solve(
+                    make_solver("malloc-game", solver, options), problem, budget, number
+                ).decision
+                if best is not None:
+                    known.append(best if best.ndim == 1 else problem.moves_of(problem.plan(best)))
+            self._show(number, known)
+
+    def _tutor(self) -> None:
+        """Learn from the game itself before play."""
+        begun = self.steps
+
+        def told(steps: int, learner: Learner, losses: Losses) -> bool:
+            self.steps, self.learner = begun + steps, learner
+            self._note(losses)
+            self._tell()
+            return not self.stopped
+
+        with self._timed("learn"):
+            lessons = course(self.replay.shelves, self.settings, self.rng)
+            self.learner = tutored(self.learner, lessons, self.settings, self.key, told)
 
     def _tell(self) -> None:
         """The same names as EGRL's; evaluations, best, bound and gap are the meter's."""
@@ -191,12 +251,13 @@ class Session:
 
     def arrays(self, ring: bool = True) -> State:
         """All that changes; without `ring`, only what is small: neither the games in the replay nor
-        the target network, and so a run goes on from it, but not identically."""
+        the target network nor the optimiser's memory, and so a run goes on, but not identically."""
         counters = [self.iteration, self.steps, self.owed, self.moves]
         shelves = {f"shelf{number}.{name}": array for number, shelf in enumerate(self.replay.shelves)
                    for name, array in shelf.arrays(ring).items()}  # fmt: skip
+        learned = self.learner if ring else self.learner.network
         return {"rng": generator_state(self.rng), "counters": np.array(counters, np.int64),
-                **arrays_of(self.learner if ring else self.learner._replace(target=None)), **shelves}  # fmt: skip
+                **arrays_of(learned), **shelves}  # fmt: skip
 
     def restore(self, state: State) -> None:
         """Go on from `arrays`; this object gives the shapes."""
@@ -204,8 +265,9 @@ class Session:
         self.rng = restore_generator(state["rng"])
         light = len(arrays_of(self.learner)) != sum(name.startswith("leaf") for name in state)
         if light:
-            network, _, memory = restored(self.learner._replace(target=None), state)
-            self.learner = Learner(network, network, memory)
+            self.learner = taken_up(
+                restored(self.learner.network, state), self.settings, self.steps
+            )
             self.owed = 0  # there is nothing yet to learn from
         else:
             self.learner = Learner(*restored(self.learner, state))
@@ -224,14 +286,3 @@ class Session:
 def problem_of(meter: Meter) -> MallocGame:
     assert isinstance(meter.problem, MallocGame)
     return meter.problem
-
-
-def buckets(moves: Sequence[int]) -> list[list[int]]:
-    """Programs whose games are of about the same length, by number: they step together."""
-    found: list[list[int]] = []
-    for number in np.argsort(moves, kind="stable").tolist():
-        if found and moves[number] <= max(FEW, SPREAD * moves[found[-1][0]]):
-            found[-1].append(number)
-        else:
-            found.append([number])
-    return found

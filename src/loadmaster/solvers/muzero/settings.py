@@ -10,24 +10,34 @@ BY_PLATFORM: dict[str, tuple[int, int]] = {
     "simulations": (8, 32),
     "eval_simulations": (16, 64),
     "games": (64, 1024),
-    "batch": (64, 256),
+    "batch": (64, 512),
     "updates": (16, 64),
+    "window": (32, 64),
 }
 """(on a CPU, on an accelerator) for the settings that are None."""
-NETWORK = ("width", "channels", "conv_blocks", "dynamics_blocks", "prediction_blocks", "bins")
+NETWORK = ("width", "channels", "grid_blocks", "dynamics_blocks", "prediction_blocks", "bins")
 """Settings that give the networks their shapes."""
-SEARCHING = ("policy", "model", "value_scale", "maxvisit_init", "rescale_values", "considered",
+SEARCHING = ("policy", "model", "discount", "value_scale", "maxvisit_init", "rescale_values", "considered",
              "dirichlet_fraction", "dirichlet_alpha", "pb_c_init", "pb_c_base")  # fmt: skip
 """Settings that a search reads."""
 LEARNING = ("model", "unroll", "value_weight", "reward_weight", "legality_weight", "gradient_scale",
             "learning_rate", "final_rate", "horizon", "weight_decay", "gradient_clip", "bins")  # fmt: skip
 """Settings that a gradient step reads."""
-_COUNTS = ("games", "batch", "unroll", "eval_games", "eval_every", "best_games",
+_COUNTS = ("tutor_positions", "games", "batch", "unroll", "eval_games", "eval_every", "best_games",
            "replay_games", "target_every", "horizon", "width", "channels", "considered")  # fmt: skip
-_AMOUNTS = ("simulations", "eval_simulations", "updates", "td_steps", "conv_blocks", "dynamics_blocks",
+_AMOUNTS = ("simulations", "eval_simulations", "updates", "td_steps", "grid_blocks", "dynamics_blocks",
             "prediction_blocks", "weight_decay", "value_weight", "reward_weight", "legality_weight",
-            "gumbel_scale", "eval_gumbel_scale", "value_scale", "maxvisit_init", "final_rate")  # fmt: skip
-_SHARES = ("reanalysed", "best", "search_value", "dirichlet_fraction", "gradient_scale")
+            "gumbel_scale", "eval_gumbel_scale", "value_scale", "maxvisit_init", "final_rate", "window",
+            "warm_start", "tutored")  # fmt: skip
+_SHARES = (
+    "reanalysed",
+    "best",
+    "search_value",
+    "imitated",
+    "dirichlet_fraction",
+    "gradient_scale",
+    "discount",
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +55,7 @@ class Settings:
     """Noise at the root in self-play."""
     eval_gumbel_scale: float = 0.5
     """The same in evaluation games; the first of them has none."""
-    value_scale: float = 0.02
+    value_scale: float = 0.1
     """Logits of a unit of Q, times visits (mctx's `qtransform_completed_by_mix_value`)."""
     maxvisit_init: float = 50.0
     rescale_values: bool = True
@@ -59,6 +69,9 @@ class Settings:
 
     games: int | None = None
     """Played side by side."""
+    window: int | None = None
+    """Moves that a game decides anew, wherever it begins; the others are as in one of the best games
+    so far. 0: whole games."""
     eval_games: int = 16
     eval_every: int = 10
     """Iterations between two evaluations."""
@@ -66,8 +79,13 @@ class Settings:
     """Kept, of all programs together."""
     best_games: int = 16
     """Best distinct games kept of each program; they supply the share `best` of every batch."""
-    warm_start: bool = False
-    """Begin with the moves of memory space assignment in the replay: not from scratch."""
+    warm_start: int = 0
+    """Begin with games to learn from: those of memory space assignment, and the best one after so many
+    evaluations of evolution (`es-moves`). Not from scratch."""
+    tutored: int = 0
+    """Gradient steps that come first, on positions of the games of a warm start and of games like them
+    where every move was tried in the game itself. Not from scratch."""
+    tutor_positions: int = 40_000
     rank_returns: bool = False
     """A game earns its rank among the last 512 of its program instead of the time it saves."""
 
@@ -81,12 +99,18 @@ class Settings:
     """Share of a batch; with `best` switched on those are always reanalysed too. The rest of the
     batch is taught by the searches that played it."""
     best: float = 0.25
+    imitated: float = 0.5
+    """Share of the move that was played in what a best game's positions teach; the rest is the new
+    search's. The search is scored by its best game, and that one knew something."""
     search_value: float = 0.5
     """Share of the new search in a reanalysed value; the rest is what the game earned."""
     prioritised: bool = True
     """Positions are drawn by how wrong their value was; False: all alike."""
     unroll: int = 5
     """Steps that the model is unrolled in training (K)."""
+    discount: float = 0.99
+    """Of what comes a move later. Rewards are in units of an optimal game's mean: of all that a long
+    game earns, what one move changes is lost in the noise; of the next hundred moves it is not."""
     td_steps: int = 0
     """Moves after which a value target trusts the search; 0: to the end of the game."""
     value_weight: float = 0.5
@@ -94,8 +118,8 @@ class Settings:
     legality_weight: float = 0.5
     gradient_scale: float = 0.5
     """Of the gradient that enters each unrolled step."""
-    learning_rate: float = 3e-4
-    final_rate: float = 3e-5
+    learning_rate: float = 1e-3
+    final_rate: float = 1e-4
     horizon: int = 20_000
     """Gradient steps over which the rate falls (a cosine); after them it stays."""
     weight_decay: float = 1e-4
@@ -105,10 +129,10 @@ class Settings:
 
     width: int = 256
     """Of the latent state; a multiple of 16."""
-    channels: int = 32
-    """Of the grid's first convolutions; the later ones have twice as many."""
-    conv_blocks: int = 2
-    """Residual blocks of each of the three stages."""
+    channels: int = 64
+    """Of what is seen of the grid and of the series."""
+    grid_blocks: int = 2
+    """Layers that mix the grid's patches."""
     dynamics_blocks: int = 4
     prediction_blocks: int = 2
     bins: int = 101

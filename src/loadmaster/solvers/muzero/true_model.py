@@ -63,12 +63,12 @@ def _search(network: Network, key: Array, observations: Observation, moves_left:
     depth = jnp.zeros(len(left), jnp.int32)
     earned = jnp.asarray(observations["globals"])[:, RETURN]
     root = Root(seen.logits, seen.value, (path, depth, earned))
-    model = true_model(problem, played, problem.moves - left)
+    model = true_model(problem, played, problem.moves - left, settings.discount)
     return search_from(root, model, network, key, masks, gumbel_scale, simulations, settings,
                        min(DEEPEST, max(1, simulations)))  # fmt: skip
 
 
-def true_model(problem: MallocGame, played: Array, count: Array) -> Model:
+def true_model(problem: MallocGame, played: Array, count: Array, discount: float) -> Model:
     """The game as a model, for roots after the first `count` [B] moves of `played` [B, N]."""
     games = len(count)
     shapes = {
@@ -88,7 +88,7 @@ def true_model(problem: MallocGame, played: Array, count: Array) -> Model:
         left = jnp.maximum(played.shape[1] - count - depth, 0)
         policy, value, _ = jax.vmap(network.predict)(jax.vmap(network.represent)(seen))
         output = mctx.RecurrentFnOutput(
-            reward=earned - before, discount=(left > 0).astype(jnp.float32),
+            reward=(earned - before) * played.shape[1], discount=discount * (left > 0),
             prior_logits=among_legal(policy, masks), value=value_of(value, left),
         )  # fmt: skip
         return output, (path, depth, earned)

@@ -1,0 +1,101 @@
+"""Play cells of the malloc suite with a trained network, all of them together in one batch.
+
+    python benchmarks/muzero_runs.py --cells '*/tpu-v4i' --label muzero --budget 1000 --out rows.jsonl
+    python benchmarks/muzero_runs.py --cells '*/tpu-v4i' --label muzero-32 --budget 16 --zero-shot --set eval_simulations=32
+
+With `--zero-shot` nothing is learned, so that a program's games are those that it would have alone; without,
+the network learns from the games of all cells: give held-out programs one at a time. For each row of `muzero`
+there is one of `muzero-prod`, the better of it and the baseline. `benchmarks/record.py malloc --rows rows.jsonl`
+puts the lines into the recorded results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from loadmaster.bench import Row
+from loadmaster.bench.malloc_cells import GAMES
+from loadmaster.bench.malloc_run import loaded, row_of
+from loadmaster.bench.mapping_run import Improvements
+from loadmaster.cli.plan import parse_settings
+from loadmaster.host import host, versions
+from loadmaster.solvers.muzero.agent import MuZero
+from loadmaster.solvers.muzero.policy import start_of
+from loadmaster.solvers.muzero.session import Session
+from loadmaster.solvers.solver import Budget, Meter
+
+GAMES_EACH = 16
+"""Whole games of each program in a zero-shot run: one without noise."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--cells", nargs="+", required=True, help="names, * for any characters")
+    parser.add_argument("--but", nargs="*", default=[], help="names to leave out")
+    parser.add_argument("--label", default="muzero", help="the solver's name in the rows")
+    parser.add_argument("--budget", type=int, default=1_000, help="games of each program")
+    parser.add_argument("--seconds", type=float, help="stop after so long")
+    parser.add_argument("--zero-shot", action="store_true", help="learn nothing")
+    parser.add_argument("--init", default="auto", help="the trained network")
+    parser.add_argument("--set", nargs="*", default=[], dest="options", metavar="NAME=VALUE")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("rows.jsonl"))
+    asked = parser.parse_args()
+
+    def named(case: str, names: list[str]) -> bool:
+        return any(fnmatch.fnmatchcase(case, name) for name in names)
+
+    cells = [cell for case, cell in GAMES.items() if named(case, asked.cells) and not named(case, asked.but)]  # fmt: skip
+    if not cells:
+        sys.exit("error: no cell is named so")
+    options = parse_settings(asked.options)
+    if asked.zero_shot:
+        options = {"updates": 0, "eval_games": GAMES_EACH * len(cells), **options}
+    solver = MuZero(init=asked.init, **options)
+    problems = [loaded(cell.case)[0] for cell in cells]
+    observers = [Improvements() for _ in cells]
+    budget = Budget(asked.budget, asked.seconds)
+    meters = [Meter(problem, budget, observer) for problem, observer in zip(problems, observers, strict=True)]  # fmt: skip
+    started = time.perf_counter()
+    session = Session(meters, asked.seed, solver.settings, start_of(solver.init, solver.settings), None)  # fmt: skip
+    session.run()
+    took = time.perf_counter() - started
+    rows: list[Row] = []
+    for cell, meter, observer in zip(cells, meters, observers, strict=True):
+        cell = replace(cell, budget=asked.budget)
+        row = row_of(cell, asked.label, asked.seed, meter.solution(), took / len(cells), observer)
+        row.extra.update(
+            together=len(cells), options=options, init=asked.init, zero_shot=asked.zero_shot
+        )
+        rows.append(row)
+        if asked.label == "muzero":
+            rows.append(_better(row))
+    for row in rows:
+        print(f"{row.case:34} {row.solver:14} {row.value / 1e9:9.4f} ms  baseline / it {row.baseline / row.value:.4f}"  # type: ignore[operator]
+              f"  {row.evaluations} games", flush=True)  # fmt: skip
+    made = {"versions": versions(), "host": host()}
+    with asked.out.open("a", encoding="utf-8") as file:
+        for row in rows:
+            line = {"job": [row.case, row.solver, row.seed], "made": made, "rows": [row.as_dict()]}
+            file.write(json.dumps(line) + "\n")
+    print(
+        f"{took:.0f} s: { ({part: round(seconds) for part, seconds in session.seconds.items()}) }"
+    )
+    return 0
+
+
+def _better(row: Row) -> Row:
+    """The row of `muzero-prod`: the baseline costs one evaluation more."""
+    assert row.baseline is not None and row.bound is not None
+    value = min(row.value, row.baseline)
+    return replace(row, solver="muzero-prod", value=value, gap=value / row.bound - 1, evaluations=row.evaluations + 1)  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())
