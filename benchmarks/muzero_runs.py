@@ -25,6 +25,7 @@ from loadmaster.bench.malloc_run import loaded, row_of
 from loadmaster.bench.mapping_run import Improvements
 from loadmaster.cli.plan import parse_settings
 from loadmaster.host import host, versions
+from loadmaster.problems.malloc_game.problem import MallocGame
 from loadmaster.solvers.muzero.agent import MuZero
 from loadmaster.solvers.muzero.policy import start_of
 from loadmaster.solvers.muzero.session import Session
@@ -44,6 +45,7 @@ def main() -> int:
     parser.add_argument("--zero-shot", action="store_true", help="learn nothing")
     parser.add_argument("--init", default="auto", help="the trained network")
     parser.add_argument("--set", nargs="*", default=[], dest="options", metavar="NAME=VALUE")
+    parser.add_argument("--game", nargs="*", default=[], metavar="NAME=VALUE", help="rules, such as backup=none")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("rows.jsonl"))
     asked = parser.parse_args()
@@ -58,7 +60,10 @@ def main() -> int:
     if asked.zero_shot:
         options = {"updates": 0, "eval_games": GAMES_EACH * len(cells), **options}
     solver = MuZero(init=asked.init, **options)
+    rules = parse_settings(asked.game)
     problems = [loaded(cell.case)[0] for cell in cells]
+    if rules:
+        problems = [MallocGame(problem.program, problem.machine, **rules) for problem in problems]
     observers = [Improvements() for _ in cells]
     budget = Budget(asked.budget, asked.seconds)
     meters = [Meter(problem, budget, observer) for problem, observer in zip(problems, observers, strict=True)]  # fmt: skip
@@ -69,9 +74,18 @@ def main() -> int:
     rows: list[Row] = []
     for cell, meter, observer in zip(cells, meters, observers, strict=True):
         cell = replace(cell, budget=asked.budget)
-        row = row_of(cell, asked.label, asked.seed, meter.solution(), took / len(cells), observer)
+        found = meter.solution()
+        if (
+            rules and found.decision is not None
+        ):  # the row's own game has other rules: give it the plan
+            found.decision = meter.problem.decision(meter.problem.plan(found.decision))
+        row = row_of(cell, asked.label, asked.seed, found, took / len(cells), observer)
         row.extra.update(
-            together=len(cells), options=options, init=asked.init, zero_shot=asked.zero_shot
+            together=len(cells),
+            options=options,
+            init=asked.init,
+            zero_shot=asked.zero_shot,
+            rules=rules,
         )
         rows.append(row)
         if asked.label == "muzero":

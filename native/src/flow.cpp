@@ -25,13 +25,8 @@ Flow::Flow(const Model& model, const PlanView& plan, const Steps& steps, const R
       steps_(steps),
       residencies_(residencies),
       outcome_(outcome),
-      devices_(model.device_count()) {
-  for (i32 d = 0; d < devices_; ++d) {
-    i32 first = 0;
-    while (model.devices[first].home() != model.devices[d].home()) ++first;
-    near_.push_back(first);
-  }
-}
+      devices_(model.device_count()),
+      near_(near_devices(model)) {}
 
 bool Flow::prepare() {
   const std::size_t cells = static_cast<std::size_t>(model_.tensors) * devices_;
@@ -55,17 +50,8 @@ void Flow::find_home_devices() {
   if (devices_ == 1) return;
   for (i32 t = 0; t < model_.tensors; ++t) {
     if (model_.root[t] != t) continue;
-    if (steps_.writer[t] >= 0) {
-      home_device_[t] = steps_.device[steps_.writer[t]];
-    } else if (model_.persistent(t)) {
-      const i32 group = model_.tensor_group[t];
-      const i32 op =
-          group >= 0 && group < static_cast<i32>(model_.group_op.size()) ? model_.group_op[group] : -1;
-      if (op >= 0)
-        home_device_[t] = steps_.device[steps_.of[op]];
-      else if (steps_.reader_rows.begin(t) < steps_.reader_rows.end(t))
-        home_device_[t] = steps_.device[steps_.reader[steps_.reader_rows.begin(t)]];
-    }
+    const i32 step = home_step(model_, steps_.graph, t);
+    if (step >= 0) home_device_[t] = steps_.device[step];
   }
 }
 

@@ -141,19 +141,10 @@ void Model::prepare() {
   auto graph = std::make_shared<StepGraph>();
   build_graph(*this, PlanView{}, *graph, ignored);
   alone = graph;
-  Steps steps(*this, PlanView{}, *alone);
-  const Residencies none(*this, PlanView{}, steps);
-  std::vector<i64> found(home_duration.size(), -1);
-  for (i32 s = 0; s < steps.count; ++s)
-    for (i32 d = 0; d < device_count(); ++d) {
-      const std::size_t cell = static_cast<std::size_t>(steps.number[s]) * devices.size() + d;
-      if (named[cell] == 2) continue;
-      steps.device[s] = d;
-      Duration duration;
-      step_duration(*this, steps, none, s, duration, ignored);
-      found[cell] = duration.time;
-    }
-  home_duration = std::move(found);
+  const std::vector<i64> found = home_times(*this, *alone);
+  const i64 width = device_count();
+  for (i32 s = 0; s < alone->count; ++s)
+    std::copy_n(found.begin() + s * width, width, home_duration.begin() + alone->number[s] * width);
 }
 
 bool build_graph(const Model& model, const PlanView& plan, StepGraph& graph, Outcome& outcome) {
@@ -164,8 +155,28 @@ bool build_graph(const Model& model, const PlanView& plan, StepGraph& graph, Out
   return true;
 }
 
+i32 home_step(const Model& model, const StepGraph& graph, i32 root) {
+  if (graph.writer[root] >= 0 || !model.persistent(root)) return graph.writer[root];
+  const i32 hard = model.tensor_group[root];
+  const i32 op = hard >= 0 && hard < static_cast<i32>(model.group_op.size()) ? model.group_op[hard] : -1;
+  if (op >= 0) return graph.of[op];
+  const i64 first = graph.reader_rows.begin(root);
+  return first < graph.reader_rows.end(root) ? graph.reader[first] : -1;
+}
+
+std::vector<i32> near_devices(const Model& model) {
+  std::vector<i32> near;
+  for (const DeviceModel& device : model.devices) {
+    i32 first = 0;
+    while (model.devices[first].home() != device.home()) ++first;
+    near.push_back(first);
+  }
+  return near;
+}
+
 Steps::Steps(const Model& model, const PlanView& plan, const StepGraph& g)
-    : count(g.count),
+    : graph(g),
+      count(g.count),
       number(g.number),
       of(g.of),
       member(g.member),
@@ -307,6 +318,20 @@ bool step_duration(const Model& model, const Steps& steps, const Residencies& re
   const i64 body = plus(std::max(compute, sum), scaled(std::min(compute, sum), model.overlap, 1'000'000));
   duration.time = std::max<i64>(1, plus(device.launch, body));
   return true;
+}
+
+std::vector<i64> home_times(const Model& model, const StepGraph& graph) {
+  Steps steps(model, PlanView{}, graph);
+  const Residencies none(model, PlanView{}, steps);
+  std::vector<i64> found;
+  Outcome ignored;
+  for (i32 s = 0; s < graph.count; ++s)
+    for (i32 d = 0; d < model.device_count(); ++d) {
+      steps.device[s] = d;
+      Duration duration;
+      found.push_back(step_duration(model, steps, none, s, duration, ignored) ? duration.time : -1);
+    }
+  return found;
 }
 
 }  // namespace loadmaster

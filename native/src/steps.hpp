@@ -25,11 +25,19 @@ struct StepGraph {
 // Builds the graph of a plan's fusion groups; false and a fault in `outcome` if it can't.
 bool build_graph(const Model& model, const PlanView& plan, StepGraph& graph, Outcome& outcome);
 
+// The step with whose device a root is at home: its writer, or where a weight must be, or its first
+// reader; -1: none.
+i32 home_step(const Model& model, const StepGraph& graph, i32 root);
+
+// [devices] the first device with the same home.
+std::vector<i32> near_devices(const Model& model);
+
 // A step graph with a plan's devices and order.
 struct Steps {
   Steps(const Model& model, const PlanView& plan, const StepGraph& graph);
   Steps(const Steps&) = delete;
 
+  const StepGraph& graph;
   const i32& count;
   const std::vector<i32>&number, &of, &member, &read, &written, &writer, &reader;
   const Rows &member_rows, &read_rows, &write_rows, &reader_rows;
@@ -74,5 +82,7 @@ struct Duration {
 };
 bool step_duration(const Model& model, const Steps& steps, const Residencies& residencies, i32 step,
                    Duration& duration, Outcome& outcome);
+// [steps * devices] of steps that run once with everything at home; -1: it can't run there.
+std::vector<i64> home_times(const Model& model, const StepGraph& graph);
 
 }  // namespace loadmaster

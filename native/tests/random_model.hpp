@@ -8,11 +8,16 @@
 
 namespace loadmaster {
 
+struct Shape {
+  i64 most_ops = 12, most_weights = 3;
+  double density = 0.3;  // of reads
+};
+
 // A random chain-like program: op i writes tensor i and reads earlier ones, weights and an input.
-inline Model random_model(Random& rng, int devices, bool idle) {
+inline Model random_model(Random& rng, int devices, bool idle, const Shape& shape = {}) {
   Model m;
-  m.ops = static_cast<i32>(1 + rng.below(12));
-  const i32 weights = static_cast<i32>(rng.below(4));
+  m.ops = static_cast<i32>(1 + rng.below(shape.most_ops));
+  const i32 weights = static_cast<i32>(rng.below(shape.most_weights + 1));
   m.tensors = m.ops + weights + 1;
   m.access.rows.start.push_back(0);
   const auto access = [&](i32 tensor, bool write) {
@@ -22,7 +27,7 @@ inline Model random_model(Random& rng, int devices, bool idle) {
   };
   for (i32 op = 0; op < m.ops; ++op) {
     for (i32 t = 0; t < m.tensors; ++t)
-      if ((t < op || t >= m.ops) && rng.chance(0.3)) access(t, false);
+      if ((t < op || t >= m.ops) && rng.chance(shape.density)) access(t, false);
     access(op, true);
     m.access.rows.start.push_back(static_cast<i64>(m.access.tensor.size()));
   }

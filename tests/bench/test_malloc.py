@@ -34,10 +34,18 @@ def test_other_cells_load(case: str) -> None:
 
 def test_quick_rows_have_baseline_bound_and_gap() -> None:
     rows = list(
-        run_suite("malloc", Options(quick=True, cases=("alexnet-inf/tpu-v4i-16m", "speed/*")))
+        run_suite("malloc", Options(quick=True, cases=("alexnet-inf/tpu-v4i-16m", "speed/*moves")))
     )
     solvers = {row.solver for row in rows}
-    assert {"all-slow", "msa", "production", "msa-order", "es-moves", "anneal-moves"} <= solvers
+    assert {
+        "all-slow",
+        "msa",
+        "production",
+        "msa-order",
+        "es-moves",
+        "anneal-moves",
+        "climb",
+    } <= solvers
     for row in rows:
         if row.unit == "ps":
             assert row.baseline and row.bound and row.gap is not None and row.gap >= 0

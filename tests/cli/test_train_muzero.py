@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loadmaster.runs.log import read_log
+
 for package in ("jax", "equinox", "optax", "mctx"):
     pytest.importorskip(package)
 
@@ -17,7 +19,7 @@ SETTINGS = {
     "games": 4, "eval_games": 2, "simulations": 2, "eval_simulations": 2, "batch": 8, "updates": 2, "unroll": 1,
 }  # fmt: skip
 TINY = tuple(word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}"))
-MODELS = ("alexnet-inf", "synthetic-03@tpu-v4i:cmem=1MiB")
+MODELS = ("alexnet-inf", "synthetic-09@tpu-v4i:cmem=1MiB")
 CHIP = ("-m", "tpu-v4i-16m")
 
 
@@ -42,6 +44,13 @@ def test_a_network_is_trained_on_several_models_and_gone_on_with(run_json: Any, 
     assert [row["evaluations"] for row in second["rows"]] == [8, 8]
     for before, after in zip(first["rows"], second["rows"], strict=True):
         assert after["picoseconds"] <= before["picoseconds"]
+    logs = [read_log(Path(name)).lines for name in ("p.log.jsonl", "q.log.jsonl")]
+    assert first["log"] == "p.log.jsonl" and all(logs)
+    for lines in logs:
+        told = lines[-1]["metrics"]
+        assert {"generation", "steps", "moves_per_s", "steps_per_s", "mean_reward", "policy_loss", "share_saved"} <= set(told)  # fmt: skip
+        assert lines[-1]["event"] == "progress" and lines[-1]["gap"] is not None
+    assert logs[0][-1]["evals"] == 8 and logs[1][-1]["evals"] == 16
     with np.load("p.npz") as old, np.load("q.npz") as new:
         assert old["policy.join.weight"].dtype == np.float16
         assert not np.array_equal(old["policy.join.weight"], new["policy.join.weight"])

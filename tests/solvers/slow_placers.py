@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from loadmaster.problems.graph import GraphOptimization
-from loadmaster.problems.graph.groups import root_readers, root_writers
+from loadmaster.problems.graph.groups import root_homes, root_readers, root_writers
 from loadmaster.program.program import TensorKind
-from loadmaster.solvers.heuristic.graph_placing import expected_bytes, home_ops
+from loadmaster.solvers.heuristic.graph_placing import expected_bytes
 
 FOREVER = (1 << 62) - 1
 
@@ -34,7 +34,7 @@ class Slow:
                      for s, row in enumerate(problem.durations.tolist())]  # fmt: skip
         self.group = problem.node_group.tolist()
         self.size = program.storage_bytes.tolist()
-        writer, home, readers = root_writers(program), home_ops(problem), root_readers(program)
+        writer, home, readers = root_writers(program), root_homes(program), root_readers(program)
         self.writer: dict[int, int] = {}
         self.home: dict[int, int] = {}
         self.reads: list[list[int]] = [[] for _ in nodes]

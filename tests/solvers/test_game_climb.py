@@ -47,19 +47,17 @@ def test_it_climbs_to_summits_and_counts_every_try() -> None:
         problem, seen = made_up(number), Tries()
         first = problem.play(np.ones((1, problem.moves), np.int8))
         solution = solve(Climb(), problem, Budget(evaluations=1500), observer=seen)
-        here, value, at = first.actions[0], int(first.total[0]), 1
+        here, value, at, rounds = first.actions[0], int(first.total[0]), 1, 0
         for step in seen.steps:
             tried = alternatives(problem, here)
-            rounds = int(step["rounds"]) > (int(seen.steps[0]["rounds"]) if step is seen.steps[0] else before)  # fmt: skip
-            before = int(step["rounds"])
-            if len(tried) and tried.min() < value:
-                # The best single change is among those that are made, so it can't end higher.
+            is_summit = not len(tried) or tried.min() >= value
+            assert int(step["rounds"]) == rounds + is_summit
+            if not is_summit:  # the best single change is among those that are made
                 assert int(step["value"]) <= tried.min()
                 climbed += 1
-            elif step is not seen.steps[0]:
-                assert rounds, "it stopped below a summit"
             assert at + len(tried) < step["evaluations"] <= at + len(tried) + 20
-            here, value, at = step["game"], int(step["value"]), step["evaluations"]
+            here, value = step["game"], int(step["value"])
+            at, rounds = step["evaluations"], int(step["rounds"])
             assert problem.play(here[None]).total[0] == value
             assert np.array_equal(problem.play(here[None]).actions[0], here)
             assert int(step["top_value"]) <= int(first.total[0])

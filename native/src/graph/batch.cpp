@@ -1,5 +1,7 @@
 #include "graph/batch.hpp"
 
+#include <algorithm>
+
 #include "parallel.hpp"
 
 namespace loadmaster::graph {
@@ -20,23 +22,25 @@ std::vector<i32> leads(const StepGraph& graph, const std::vector<i32>& component
   return lead;
 }
 
-std::vector<i64> step_times(const Model& model, const i32* fusion) {
+std::vector<i64> run_times(const Model& model, const StepGraph& graph) {
+  std::vector<i64> time = home_times(model, graph);
   const std::size_t width = model.devices.size();
+  for (std::size_t i = 0; i < time.size(); ++i)
+    if (time[i] >= 0) time[i] = times(model.repeat[graph.number[i / width]], time[i]);
+  return time;
+}
+
+std::vector<i64> step_times(const Model& model, const i32* fusion) {
+  const i64 width = model.device_count();
   std::vector<i64> found(static_cast<std::size_t>(model.ops) * width, -1);
   PlanView plan;
   plan.fusion = fusion;
   Outcome outcome;
   StepGraph graph;
   if (!build_graph(model, plan, graph, outcome)) return found;
-  Steps steps(model, PlanView{}, graph);
-  const Residencies none(model, PlanView{}, steps);
-  for (i32 s = 0; s < steps.count; ++s)
-    for (std::size_t d = 0; d < width; ++d) {
-      steps.device[s] = static_cast<i32>(d);
-      Duration duration;
-      if (step_duration(model, steps, none, s, duration, outcome))
-        found[static_cast<std::size_t>(steps.number[s]) * width + d] = duration.time;
-    }
+  const std::vector<i64> once = home_times(model, graph);
+  for (i32 s = 0; s < graph.count; ++s)
+    std::copy_n(once.begin() + s * width, width, found.begin() + graph.number[s] * width);
   return found;
 }
 

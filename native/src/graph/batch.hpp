@@ -56,6 +56,9 @@ class GraphBatch {
 // The op whose group decides for each step: its first with a hard component, else its first.
 std::vector<i32> leads(const StepGraph& graph, const std::vector<i32>& component);
 
+// [steps * devices] everything at home, with repeats; -1: it can't run there.
+std::vector<i64> run_times(const Model& model, const StepGraph& graph);
+
 // [ops, devices] the time of the step that begins with an op, everything at home; -1: none.
 std::vector<i64> step_times(const Model& model, const i32* fusion);
 

@@ -10,8 +10,6 @@ Built::Built(const Model& model, const Decisions& decisions, const std::vector<i
   Outcome outcome;
   runs = build_graph(model, plan, graph, outcome);
   if (!runs) return;
-  const std::size_t devices = model.devices.size();
-
   const std::vector<i32> lead = leads(graph, component);
   group.resize(graph.count);
   group_rows.start.assign(decisions.base_device.size() + 1, 0);
@@ -20,17 +18,7 @@ Built::Built(const Model& model, const Decisions& decisions, const std::vector<i
   std::vector<i64> next(group_rows.start.begin(), group_rows.start.end() - 1);
   for (i32 s = 0; s < graph.count; ++s) group_step[next[group[s]]++] = s;
 
-  time.resize(static_cast<std::size_t>(graph.count) * devices);
-  Steps steps(model, PlanView{}, graph);
-  const Residencies none(model, PlanView{}, steps);
-  for (i32 s = 0; s < graph.count; ++s)
-    for (std::size_t d = 0; d < devices; ++d) {
-      steps.device[s] = static_cast<i32>(d);
-      Duration duration;
-      const bool able = step_duration(model, steps, none, s, duration, outcome);
-      time[s * devices + d] = able ? times(model.repeat[graph.number[s]], duration.time) : -1;
-    }
-
+  time = run_times(model, graph);
   std::vector<i32> local(model.tensors, -1), local_place(model.tensors, -1);
   for (const i32 t : graph.read) local[t] = 0;
   for (const i32 t : graph.written) local[t] = 0;
@@ -43,14 +31,7 @@ Built::Built(const Model& model, const Decisions& decisions, const std::vector<i
     reader.insert(reader.end(), graph.reader.begin() + first, graph.reader.begin() + last);
     reader_rows.start.push_back(static_cast<i64>(reader.size()));
     writer.push_back(graph.writer[t]);
-    i32 home = graph.writer[t];
-    if (home < 0 && model.persistent(t)) {
-      const i32 hard = model.tensor_group[t];
-      const bool known = hard >= 0 && hard < static_cast<i32>(model.group_op.size());
-      const i32 op = known ? model.group_op[hard] : -1;
-      home = op >= 0 ? graph.of[op] : first < last ? graph.reader[first] : -1;
-    }
-    home_step.push_back(home);
+    home_step.push_back(loadmaster::home_step(model, graph, t));
     size.push_back(model.size[t]);
     factor.push_back(writer.back() >= 0 ? model.repeat[graph.number[writer.back()]] : 1);
     persistent.push_back(model.persistent(t));

@@ -127,7 +127,9 @@ const Judged& Incremental::propose(const std::vector<Change>& changes) {
     }
   }
   next_.built = refuse ? fused() : stands_.built;
-  if (next_.built != stands_.built || !built.runs || stands_.judged.faulty) {
+  // Times that stick to kForever no longer tell what came first.
+  const bool told = built.runs && !stands_.judged.faulty && stands_.judged.total < kForever;
+  if (next_.built != stands_.built || !told) {
     place_all(next_);
     run(0);
     return next_.judged;

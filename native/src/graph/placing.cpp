@@ -11,7 +11,8 @@ Placing::Placing(const Model& m, PlacingColumns c)
     : model(m),
       columns(std::move(c)),
       groups(static_cast<i32>(columns.bytes.size())),
-      devices(m.device_count()) {
+      devices(m.device_count()),
+      near(near_devices(m)) {
   PlanView plan;
   plan.fusion = columns.fusion.data();
   Outcome ignored;
@@ -19,12 +20,6 @@ Placing::Placing(const Model& m, PlacingColumns c)
   const std::vector<i32> lead = leads(graph, columns.component);
   group.resize(graph.count);
   for (i32 s = 0; s < graph.count; ++s) group[s] = columns.group[lead[s]];
-  near.resize(devices);
-  for (i32 d = 0; d < devices; ++d) {
-    near[d] = d;
-    for (i32 e = 0; e < d && near[d] == d; ++e)
-      if (model.devices[e].home() == model.devices[d].home()) near[d] = e;
-  }
   sort_steps();
   find_homes();
   find_times();
@@ -51,27 +46,17 @@ void Placing::find_homes() {
   home.assign(model.tensors, -1);
   for (i32 t = 0; t < model.tensors; ++t) {
     if (model.root[t] != t || !model.persistent(t) || graph.writer[t] >= 0) continue;
-    const i32 hard = model.tensor_group[t];
-    const i32 op = hard >= 0 && hard < static_cast<i32>(model.group_op.size()) ? model.group_op[hard] : -1;
-    if (op >= 0)
-      home[t] = group[graph.of[op]];
-    else if (graph.reader_rows.begin(t) < graph.reader_rows.end(t))
-      home[t] = group[graph.reader[graph.reader_rows.begin(t)]];
+    const i32 step = home_step(model, graph, t);
+    if (step >= 0) home[t] = group[step];
   }
 }
 
 void Placing::find_times() {
-  const std::vector<i64> by_op = step_times(model, columns.fusion.data());
-  time.assign(static_cast<std::size_t>(graph.count) * devices, -1);
+  time = run_times(model, graph);
   able.assign(static_cast<std::size_t>(groups) * devices, 1);
   for (i32 s = 0; s < graph.count; ++s)
-    for (i32 d = 0; d < devices; ++d) {
-      const i64 once = by_op[static_cast<std::size_t>(graph.number[s]) * devices + d];
-      if (once >= 0)
-        time[static_cast<std::size_t>(s) * devices + d] = times(once, model.repeat[graph.number[s]]);
-      else
-        able[static_cast<std::size_t>(group[s]) * devices + d] = 0;
-    }
+    for (i32 d = 0; d < devices; ++d)
+      if (duration(s, d) < 0) able[static_cast<std::size_t>(group[s]) * devices + d] = 0;
 }
 
 void Placing::find_moves() {

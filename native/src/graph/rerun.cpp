@@ -21,13 +21,8 @@ bool Rerun::Ready::operator>(const Ready& other) const {
   return step > other.step;
 }
 
-Rerun::Rerun(const Model& model) : model_(model), devices_(model.device_count()) {
-  for (i32 d = 0; d < devices_; ++d) {
-    i32 first = 0;
-    while (model.devices[first].home() != model.devices[d].home()) ++first;
-    near_.push_back(first);
-  }
-}
+Rerun::Rerun(const Model& model)
+    : model_(model), devices_(model.device_count()), near_(near_devices(model)) {}
 
 Judged Rerun::run(const Built& built, const Placement& placement, const History& old, i64 since,
                   History& now) {

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from functools import partial
 
 from loadmaster.bench import Case, Options, Row
-from loadmaster.bench.graph_cells import CELLS, ONCE, GraphCell, named
+from loadmaster.bench.graph_cells import CELLS, GraphCell, named
 from loadmaster.bench.graph_external import external, generated
-from loadmaster.bench.graph_run import loaded, run_graph
+from loadmaster.bench.graph_run import loaded, run_graph, solver_rows
 from loadmaster.bench.graph_speed import LARGE, SMALL, evaluation_speed, near_base, random_vectors
 from loadmaster.bench.order import SEARCHES as ORDER_SEARCHES
 from loadmaster.bench.order import OrderCell, cells, run_order
@@ -29,15 +29,9 @@ THREADS = 2
 
 
 def graph_rows(cell: GraphCell, options: Options, seed: int) -> Iterator[Row]:
-    """The solvers of one cell with one seed; those without chance only once."""
-    if options.quick and cell.case not in QUICK:
-        return
-    for solver in options.solvers or cell.solvers:
-        if (seed and solver in ONCE) or (options.quick and solver in QUICK_LEFT_OUT):
-            continue
-        row = run_graph(cell, solver, seed, budget=QUICK_BUDGET if options.quick else None)
-        if row.status != "skipped" or options.solvers:
-            yield row
+    """The solvers of one cell with one seed."""
+    if not options.quick or cell.case in QUICK:
+        yield from solver_rows(cell, options, seed, QUICK_BUDGET, QUICK_LEFT_OUT)
 
 
 def order_rows(cell: OrderCell, options: Options, seed: int) -> Iterator[Row]:

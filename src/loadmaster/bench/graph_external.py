@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from loadmaster.bench import Options, Row
-from loadmaster.bench.graph_cells import ONCE, GraphCell, placement_cell
-from loadmaster.bench.graph_run import loaded, moved, run_graph
+from loadmaster.bench.graph_cells import GraphCell, placement_cell
+from loadmaster.bench.graph_run import loaded, moved, solver_rows
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import Machine
 from loadmaster.machine.dnn_partitioning import read_dnn_machine
@@ -31,7 +31,7 @@ WHERE = "https://github.com/msr-fiddle/dnn-partitioning"
 UNITS = {"latency-inputs": "ms", "throughput-inputs": "s"}
 """Folder of the repository -> unit of its edges."""
 GENERATED = 4
-_BUDGET = 1_000
+_BUDGET, _QUICK_BUDGET = 1_000, 100
 
 
 def data_folder(options: Options) -> Path | None:
@@ -66,7 +66,7 @@ def external(options: Options, seed: int) -> Iterator[Row]:
     for cell, split in external_cells(folder):
         if split is not None and not seed:
             yield expert_row(cell, split)
-        yield from _rows(cell, options, seed)
+        yield from solver_rows(cell, options, seed, _QUICK_BUDGET)
 
 
 def expert_row(cell: GraphCell, split: Path) -> Row:
@@ -94,15 +94,7 @@ def generated(options: Options, seed: int) -> Iterator[Row]:
     for number in range(1 if options.quick else GENERATED):
         case = f"external/generated-{number}"
         cell = placement_cell(case, partial(_generated, number), "its own", budget=_BUDGET)
-        yield from _rows(_without_hdp(cell), options, seed)
-
-
-def _rows(cell: GraphCell, options: Options, seed: int) -> Iterator[Row]:
-    for solver in options.solvers or cell.solvers:
-        if not (seed and solver in ONCE):
-            row = run_graph(cell, solver, seed, budget=100 if options.quick else None)
-            if row.status != "skipped" or options.solvers:
-                yield row
+        yield from solver_rows(_without_hdp(cell), options, seed, _QUICK_BUDGET)
 
 
 def _without_hdp(cell: GraphCell) -> GraphCell:

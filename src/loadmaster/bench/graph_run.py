@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from loadmaster.bench import Row
-from loadmaster.bench.graph_cells import OPTIONS, GraphCell
+from loadmaster.bench import Options, Row
+from loadmaster.bench.graph_cells import ONCE, OPTIONS, GraphCell
 from loadmaster.errors import LoadmasterError, MissingPackage
 from loadmaster.plan import Plan
 from loadmaster.problems.graph import GraphOptimization
@@ -74,6 +75,18 @@ def run_graph(cell: GraphCell, name: str, seed: int, *, budget: int | None = Non
         seed=seed, evaluations=solution.evaluations, seconds=took, baseline=float(problem.reference_ps),
         bound=float(solution.bound.value), gap=solution.gap, extra=extra,
     )  # fmt: skip
+
+
+def solver_rows(cell: GraphCell, options: Options, seed: int, quick_budget: int,
+                left_out: tuple[str, ...] = ()) -> Iterator[Row]:  # fmt: skip
+    """The solvers of one cell with one seed, those without chance only once; who has no plan is left
+    out unless asked for. A quick run has its own budget and leaves some out."""
+    for solver in options.solvers or cell.solvers:
+        if (seed and solver in ONCE) or (options.quick and solver in left_out):
+            continue
+        row = run_graph(cell, solver, seed, budget=quick_budget if options.quick else None)
+        if row.status != "skipped" or options.solvers:
+            yield row
 
 
 def moved(problem: GraphOptimization, plan: Plan) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from loadmaster.host import cores
 from loadmaster.machine import load_machine
 from loadmaster.problems.graph import GraphOptimization
 from loadmaster.program.models import load_model
+from loadmaster.solvers.search import graph_start
 
 Float64 = npt.NDArray[np.float64]
 
@@ -23,12 +24,7 @@ SMALL = ("gnmt-2:steps=2", "p100x2")
 
 def random_vectors(problem: GraphOptimization, count: int, seed: int = 0) -> Float64:
     """[count, V] random keys and devices for all decided tasks."""
-    rng = np.random.default_rng(seed)
-    return np.stack([
-        problem.vector(rng.random(problem.nodes), rng.integers(0, problem.devices, problem.groups),
-                       rng.random(problem.nodes))
-        for _ in range(count)
-    ])  # fmt: skip
+    return graph_start.random_vectors(problem, np.random.default_rng(seed), count)
 
 
 def near_base(problem: GraphOptimization, count: int, seed: int = 0) -> Float64:

@@ -61,7 +61,7 @@ def self_play(moves: int, seed: int) -> Iterator[Row]:
     # What a batch takes to begin and to end without search is not what is asked.
     seconds = played(moves + 2) - played(2)
     rate, target = rows * moves / seconds, TARGETS.get(platform, TARGETS["gpu"])
-    yield Row(CASE, rate, "moves/s", "met" if rate >= target else "missed", machine=MACHINE, seed=seed,
+    yield Row(CASE, rate, "moves/s", "met" if rate >= target else "missed", machine=MACHINE, solver=platform, seed=seed,
               evaluations=rows, seconds=seconds,
               extra={"target": f">= {target:,} moves/s", "platform": platform, "games": rows,
                      "simulations": simulations, "model": MODEL, "ms_per_move": 1e3 * seconds / moves,

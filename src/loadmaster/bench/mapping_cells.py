@@ -60,11 +60,13 @@ class Cell:
 
 def load_cell_model(name: str) -> Program:
     """A model by name; 'onnx:NAME' is one of the real models inside the onnx package."""
-    inside, _, file = name.partition(":")
-    if inside != "onnx":
-        return load_model(name)
+    return load_model(str(onnx_file(name)) if name.startswith("onnx:") else name)
+
+
+def onnx_file(name: str) -> Path:
+    """The file of 'onnx:NAME'."""
     package = Path(str(require("onnx", "onnx").__file__)).parent
-    return load_model(str(package / "backend/test/data/light" / f"{file}.onnx"))
+    return package / "backend/test/data/light" / f"{name.removeprefix('onnx:')}.onnx"
 
 
 def _spec() -> list[Cell]:

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from loadmaster.bench import Row
 from loadmaster.bench.mapping_cells import load_cell_model
+from loadmaster.bench.order_runtime import RUNTIME, run_runtime
 from loadmaster.problems.order.problem import PeakOrder
 from loadmaster.solvers.registry import make_solver, solver_names
 from loadmaster.solvers.solver import Budget, solve
@@ -35,7 +36,8 @@ class OrderCell:
 
 def cells() -> list[OrderCell]:
     """Every graph."""
-    named = [OrderCell(f"order/light_{name}", f"onnx:light_{name}") for name in ONNX]
+    peers = (*OrderCell.solvers, RUNTIME)
+    named = [OrderCell(f"order/light_{name}", f"onnx:light_{name}", peers) for name in ONNX]
     return named + [OrderCell(f"order/{name}", name) for name in TRAINING]
 
 
@@ -46,6 +48,8 @@ def run_order(case: str, solver: str, seed: int = 0, *, budget: int | None = Non
     problem = _loaded(cell.model)
     if solver == "peak-beam" and problem.nodes > LARGE:
         return Row(case, 0.0, "bytes", "skipped", solver=solver, seed=seed, extra={"reason": f"more than {LARGE:,} ops"})  # fmt: skip
+    if solver == RUNTIME:
+        return run_runtime(case, cell.model, problem, seconds or SECONDS)
     limits = Budget((budget or BUDGET) if solver in SEARCHES else budget, seconds or SECONDS)
     started = time.perf_counter()
     solution = solve(make_solver("order", solver), problem, limits, seed)

@@ -18,6 +18,7 @@ from loadmaster.cli.model import Model
 from loadmaster.cli.progress import gap_text, say
 from loadmaster.errors import LoadmasterError, require
 from loadmaster.files import replacing
+from loadmaster.runs.log import Log
 from loadmaster.solvers.solver import Budget, Meter, Observer, State
 from loadmaster.units import show_time
 
@@ -53,6 +54,29 @@ class Teacher(Observer):
         self.lessons, self.before = lessons, before
         self.session: Session | None = None
         self._said = self._saved = self._started = time.monotonic()
+        self._ran = sum(session["seconds"] for session in before)
+        self.log: Log | None = None
+
+    def begin(self) -> None:
+        """A new log, or the one that a resumed training has left."""
+        path = log_path(self.lessons.out)
+        with writing(path):
+            if self.lessons.resume is None:
+                path.unlink(missing_ok=True)
+            self.log = Log(path, create=not path.exists())
+
+    def _log(self, now: float, metrics: Mapping[str, float]) -> None:
+        """One line, the same names as in the log of a run: means over all programs."""
+        if self.log is None or self.session is None:
+            return
+        meters, took = self.session.meters, now - self._started
+        played = sum(meter.evaluations for meter in meters)
+        gaps = [meter.solution().gap for meter in meters]
+        known = [gap for gap in gaps if gap is not None]
+        told = {**metrics, "share_saved": float(np.mean([share_saved(meter) for meter in meters]))}
+        self.log.append("progress", self._ran + took, played, best=None, bound=None,
+                        gap=float(np.mean(known)) if len(known) == len(gaps) else None,
+                        evals_per_s=played / max(self._ran + took, 1e-9), metrics=told)  # fmt: skip
 
     def wants_checkpoint(self, meter: Meter) -> bool:
         return False  # `save` keeps what is needed
@@ -61,6 +85,7 @@ class Teacher(Observer):
         if self.session is None or meter is not self.session.meters[0]:
             return
         now = time.monotonic()
+        self._log(now, metrics)
         if now - self._said >= SAY_SECONDS:
             self._said = now
             say(self._line(metrics))
@@ -129,10 +154,14 @@ def train_muzero(lessons: Lessons) -> Answer:
     for meter, shelf in zip(meters, session.replay.shelves, strict=True):
         if len(shelf.best_times):
             meter.restore(shelf.best.actions[0])
+    teacher.begin()
     try:
         session.run()
     except KeyboardInterrupt:
         say("stopped; what was learned is kept")
+    finally:
+        if teacher.log is not None:
+            teacher.log.close()
     teacher.save()
     rows = [row_of(name, meter) for name, meter in zip(lessons.models, meters, strict=True)]
     return _answer(rows, lessons.out, session)
@@ -194,7 +223,7 @@ def _answer(rows: list[dict[str, Any]], out: Path, session: Session) -> Answer:
     ending = (f"wrote {out} and {state_path(out)} after {session.steps:,} gradient steps\n"
               f"use it:  loadmaster plan MODEL --solver muzero --init {out}\n"
               f"go on:   loadmaster train muzero MODEL… --resume {state_path(out)} --out {out} --overwrite")  # fmt: skip
-    more = {"out": str(out), "state": str(state_path(out)), "gradient_steps": session.steps,
+    more = {"out": str(out), "state": str(state_path(out)), "log": str(log_path(out)), "gradient_steps": session.steps,
             "seconds_split": dict(session.seconds)}  # fmt: skip
     return Answer(rows, [Table(columns, cells), ending], more=more)
 
@@ -202,6 +231,11 @@ def _answer(rows: list[dict[str, Any]], out: Path, session: Session) -> Answer:
 def state_path(out: Path) -> Path:
     """Where what training goes on from is kept."""
     return out.with_suffix(".state.npz")
+
+
+def log_path(out: Path) -> Path:
+    """Where training tells how it goes, line by line."""
+    return out.with_suffix(".log.jsonl")
 
 
 def write_state(path: Path, state: State, about: Mapping[str, Any]) -> None:

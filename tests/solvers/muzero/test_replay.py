@@ -15,7 +15,7 @@ import jax
 from loadmaster.problems.malloc_game.problem import MallocGame
 from loadmaster.solvers.muzero import selfplay
 from loadmaster.solvers.muzero.lessons import prepare
-from loadmaster.solvers.muzero.openings import whole_games, windows
+from loadmaster.solvers.muzero.openings import Gain, crossed, whole_games, windows
 from loadmaster.solvers.muzero.replay import (
     Picked,
     Record,
@@ -153,15 +153,29 @@ def test_windows_begin_anywhere_in_the_best_games() -> None:
     shelf = Shelf(made_up(), 10, Settings(**SMALL | {"best_games": 4}))
     shelf.store(*random_games(shelf.problem, 10))
     rng, starts, rows = np.random.default_rng(0), np.zeros(14), np.zeros(4)
-    for _ in range(400):
-        (opening,) = windows([shelf], 5, 5, rng)
+    for opening in (each for _ in range(400) for each in windows([shelf] * 32, 32 * 5, 5, rng)[:1]):
         assert opening.rows == 5 and opening.length(5) == 5 and opening.known is not None
         starts[opening.start] += 1
-        for actions in opening.known.actions:
-            rows[(shelf.best.actions == actions).all(1).argmax()] += 1
+        for actions, time in zip(opening.known.actions, opening.times, strict=True):  # type: ignore[arg-type]
+            row = int((shelf.best.actions == actions).all(1).argmax())
+            assert time == shelf.best_times[row]
+            rows[row] += 1
     assert (starts[:10] > 0).all() and not starts[10:].any()
     assert 0.8 < starts[1:9].mean() / (400 / 18) < 1.2 and starts[0] > 2 * starts[1:9].mean()
     assert (np.diff(rows) < 0).all() and abs(rows[0] / 2000 - 12 / 25) < 0.05
+    few = windows([shelf], 50, 5, rng)  # one program: at many places
+    assert len(few) == 32 and sum(opening.rows for opening in few) == 50
+
+
+def test_windows_that_do_not_overlap_are_crossed() -> None:
+    best = np.zeros(9, np.int8)
+    spans = [(5, 0, 2), (9, 1, 4), (3, 4, 6), (1, 7, 9), (8, 3, 5)]
+    gains = [Gain(saved, first, last, np.full(9, saved, np.int8)) for saved, first, last in spans]
+    assert [row.tolist() for row in crossed(best, gains)] == [
+        [0, 9, 9, 9, 3, 3, 0, 0, 0],
+        [0, 9, 9, 9, 3, 3, 0, 1, 1],
+    ]
+    assert crossed(best, gains[:1]) == [] == crossed(best, gains[:2]) and not best.any()
 
 
 def test_rows_are_dealt_evenly() -> None:

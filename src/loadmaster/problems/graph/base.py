@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.errors import LoadmasterError
-from loadmaster.problems.graph.groups import root_readers, root_writers
-from loadmaster.program.program import PERSISTENT, Program
+from loadmaster.problems.graph.groups import root_homes
+from loadmaster.program.program import Program
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -65,18 +65,9 @@ def fixed_keys(nodes: int) -> Float64:
 
 def group_bytes(program: Program, group: Int32, groups: int) -> Int64:
     """[groups] what a group brings along: weights and moments at home with it, and its results."""
-    total = np.zeros(groups, dtype=np.int64)
-    writer, readers = root_writers(program), root_readers(program)
-    first_of: dict[int, int] = {}
-    for op in np.flatnonzero((program.op_group >= 0) & ~program.op_view).tolist():
-        first_of.setdefault(int(program.op_group[op]), op)
-    for root in np.flatnonzero(program.tensor_alias == np.arange(program.n_tensors)).tolist():
-        op = int(writer[root])
-        if op < 0 and program.tensor_kind[root] in PERSISTENT:
-            near = readers[root][0] if readers[root] else -1
-            op = first_of.get(int(program.tensor_group[root]), near)
-        if op >= 0:
-            total[group[op]] += int(program.storage_bytes[root])
+    total, home = np.zeros(groups, dtype=np.int64), root_homes(program)
+    roots = (program.tensor_alias == np.arange(program.n_tensors)) & (home >= 0)
+    np.add.at(total, group[home[roots]], program.storage_bytes[roots])
     return total
 
 

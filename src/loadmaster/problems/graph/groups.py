@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from loadmaster.program.program import GIVEN, Program, TensorKind, TieKind
+from loadmaster.program.program import GIVEN, PERSISTENT, Program, TensorKind, TieKind
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -63,6 +63,26 @@ def root_writers(program: Program) -> Int32:
     """[T] the op that writes each root, or -1."""
     given = np.isin(program.tensor_kind, [int(kind) for kind in GIVEN])
     return np.where(given, -1, program.producer).astype(np.int32)
+
+
+def root_homes(program: Program) -> Int32:
+    """[T] the op with which a root lives: its writer, or the one that a weight must be with, or its
+    first reader; -1 for inputs, which are everywhere, and for what nobody uses."""
+    home, readers, with_group = root_writers(program), root_readers(program), first_ops(program)
+    kept = np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])
+    roots = program.tensor_alias == np.arange(program.n_tensors)
+    for root in np.flatnonzero(kept & roots & (home < 0)).tolist():
+        first = readers[root][0] if readers[root] else -1
+        home[root] = with_group.get(int(program.tensor_group[root]), first)
+    return home
+
+
+def first_ops(program: Program) -> dict[int, int]:
+    """Hard group -> its first op, views left out."""
+    first: dict[int, int] = {}
+    for op in np.flatnonzero((program.op_group >= 0) & ~program.op_view).tolist():
+        first.setdefault(int(program.op_group[op]), op)
+    return first
 
 
 def hard_components(program: Program) -> Int32:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from loadmaster.problems.graph import GraphOptimization
 from loadmaster.problems.graph.bounds import least_costs
-from loadmaster.problems.graph.groups import root_writers
+from loadmaster.problems.graph.groups import first_ops, root_writers
 from loadmaster.program.program import PERSISTENT, Program, TensorKind
 from loadmaster.simulate.simulator import places
 
@@ -111,9 +111,7 @@ def _choices(problem: GraphOptimization, step: Int32, steps: int,
 
 def _homes(program: Program, step_of: Int64, choice: list[int], free: bool) -> dict[int, int]:
     """Weight or moment -> choice of its home, as far as it is known."""
-    first_op: dict[int, int] = {}
-    for op in np.flatnonzero((program.op_group >= 0) & ~program.op_view).tolist():
-        first_op.setdefault(int(program.op_group[op]), op)
+    first_op = first_ops(program)
     readers: dict[int, int] = {}
     roots = program.tensor_alias[program.read_tensor].tolist()
     for root, op in zip(roots, program.read_op.tolist(), strict=True):

@@ -8,11 +8,11 @@ import numpy as np
 
 from loadmaster.errors import require
 from loadmaster.problems.graph import GraphOptimization
+from loadmaster.problems.graph.groups import root_homes
 from loadmaster.solvers.heuristic.graph_placing import (
     Int32,
     Int64,
     Places,
-    home_ops,
     op_groups,
 )
 from loadmaster.solvers.heuristic.graph_simple import Placements, Placer
@@ -62,7 +62,7 @@ def group_edges(problem: GraphOptimization) -> tuple[Int64, Int64, Int64]:
     """(row starts [G + 1], neighbour [E], bytes [E]) of the graph of groups, both ways. A tensor
     counts once for every group that reads it; weights count between their home and their readers."""
     program, group = problem.program, op_groups(problem).astype(np.int64)
-    home, root = home_ops(problem), program.tensor_alias[program.read_tensor]
+    home, root = root_homes(program), program.tensor_alias[program.read_tensor]
     real = (home[root] >= 0) & ~program.op_view[program.read_op]
     roots, readers = root[real].astype(np.int64), group[program.read_op[real]]
     key = np.unique(roots * problem.groups + readers)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from loadmaster import _core
 from loadmaster.problems.graph import GraphOptimization
-from loadmaster.problems.graph.groups import root_readers, root_writers
+from loadmaster.problems.graph.groups import root_homes
 from loadmaster.program.program import PERSISTENT, TensorKind
 from loadmaster.simulate.simulator import places
 
@@ -27,27 +27,11 @@ def op_groups(problem: GraphOptimization) -> Int32:
     return group
 
 
-def home_ops(problem: GraphOptimization) -> Int32:
-    """[T] the op with which a root lives: its writer, or the one that a weight must be with; -1 for
-    inputs, which are everywhere, and for what nobody uses."""
-    program, home = problem.program, root_writers(problem.program)
-    readers = root_readers(program)
-    with_group: dict[int, int] = {}
-    for op in np.flatnonzero((program.op_group >= 0) & ~program.op_view).tolist():
-        with_group.setdefault(int(program.op_group[op]), op)
-    kept = np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])
-    roots = program.tensor_alias == np.arange(program.n_tensors)
-    for root in np.flatnonzero(kept & roots & (home < 0)).tolist():
-        first = readers[root][0] if readers[root] else -1
-        home[root] = with_group.get(int(program.tensor_group[root]), first)
-    return home
-
-
 def expected_bytes(problem: GraphOptimization) -> Int64:
     """[G] what a group is expected to hold: its weights and moments, and of its results those that
     are alive when most bytes are, in program order. So all groups together need that peak."""
     program, n_ops = problem.program, problem.program.n_ops
-    home, place = home_ops(problem), places(program)[program.tensor_alias]
+    home, place = root_homes(program), places(program)[program.tensor_alias]
     size = np.zeros(program.n_tensors, dtype=np.int64)
     np.maximum.at(size, place, program.storage_bytes)
     begin, end = np.full(program.n_tensors, n_ops), np.full(program.n_tensors, -1)

@@ -20,6 +20,7 @@ from jax import Array
 from loadmaster.problems.malloc_game.games import SHAPES
 from loadmaster.problems.malloc_game.moves import ACTIONS
 from loadmaster.solvers.muzero.layers import Block, Dense, Head, Norm, Patches, Rng, drawn
+from loadmaster.solvers.muzero.support import REWARDS, VALUES
 
 if TYPE_CHECKING:
     from loadmaster.solvers.muzero.settings import Settings
@@ -137,11 +138,11 @@ class Network(eqx.Module):  # type: ignore[misc]
         self.actions = drawn(rng, (len(ACTIONS), width // 8), 1.0)
         self.move = Dense(width + width // 8, width, rng)
         self.moved = blocks(settings.dynamics_blocks)
-        self.reward = Head(width, settings.bins, rng)
+        self.reward = _expecting_nothing(Head(width, settings.bins, rng), REWARDS)
 
         self.outlook = blocks(settings.prediction_blocks)
         self.policy = Head(width, len(ACTIONS), rng)
-        self.value = Head(width, settings.bins, rng)
+        self.value = _expecting_nothing(Head(width, settings.bins, rng), VALUES)
         self.legality = Head(width, len(ACTIONS), rng)
 
     def represent(self, observation: Observation) -> Array:
@@ -171,6 +172,12 @@ class Network(eqx.Module):  # type: ignore[misc]
 def make_network(key: Array, settings: Settings) -> Network:
     """A network that has learned nothing."""
     return Network(settings, np.random.default_rng(np.asarray(jax.random.key_data(key))))
+
+
+def _expecting_nothing(head: Head, ends: tuple[float, float]) -> Head:
+    """Far bins are unlikely at first: all alike, their mean would be hundreds, and drown every reward."""
+    bias = jnp.asarray(-2 * np.abs(np.linspace(*ends, len(head.second.bias))), jnp.float32)
+    return eqx.tree_at(lambda tree: tree.second.bias, head, bias)
 
 
 def _through(blocks: list[Block], x: Array) -> Array:

@@ -124,8 +124,8 @@ def search_from(root: Root, model: Model, network: Any, key: Array, masks: Array
 
 
 def _gumbel(settings: Settings, gumbel_scale: Array) -> Callable[..., Any]:
-    # Stretched to [0, 1], Q of moves that are worth the same are all noise, and the library's scale
-    # would make near certainties of it; ours moves the policy by a logit or two.
+    # Stretched to [0, 1], Q of moves that are worth the same are all noise: a large `value_scale` makes
+    # near certainties of it, and a small one of 0.02 moves the policy by a logit or two.
     qtransform = partial(
         mctx.qtransform_completed_by_mix_value, value_scale=settings.value_scale,
         maxvisit_init=settings.maxvisit_init, rescale_values=settings.rescale_values,

@@ -50,6 +50,8 @@ class Opening(NamedTuple):
     """The first move that is searched."""
     known: Record | None = None
     """[rows] games that they are like, before the window and, as far as is legal, after it."""
+    times: Array | None = None
+    """[rows] judged times of those"""
 
     def length(self, window: int) -> int:
         """Moves that are searched; a `window` of 0 has no end."""
@@ -149,7 +151,8 @@ class _Hall:
         seen = {name: array for name, array in self.seen.items() if name != "mask"}
         # Not copied: nothing writes over these arrays before the search is done.
         seen = jax.device_put(seen)
-        played = self.tables[0].record.actions.copy() if len(self.tables) == 1 else None
+        alike = len({id(table.opening.problem) for table in self.tables}) == 1
+        played = np.concatenate([table.record.actions for table in self.tables]) if alike else None
         return self.style.search(
             network, key, seen, np.maximum(self.left - self.at, 0), masks,
             simulations=self.style.simulations, gumbel_scale=self.noise, played=played,

@@ -18,6 +18,7 @@ import numpy as np
 
 from loadmaster.problems.malloc_game.moves import NO_COPY
 from loadmaster.problems.malloc_game.problem import MallocGame
+from loadmaster.problems.problem import Scores
 from loadmaster.solvers.muzero.learner import (
     Learner,
     Losses,
@@ -27,7 +28,7 @@ from loadmaster.solvers.muzero.learner import (
 )
 from loadmaster.solvers.muzero.lessons import Prepared, finish, prepare
 from loadmaster.solvers.muzero.network import make_network
-from loadmaster.solvers.muzero.openings import MOST, buckets, whole_games, windows
+from loadmaster.solvers.muzero.openings import MOST, Gain, buckets, crossed, whole_games, windows
 from loadmaster.solvers.muzero.policy import load_policy, policy_arrays
 from loadmaster.solvers.muzero.replay import Picked, Replay, played_out
 from loadmaster.solvers.muzero.search import Search
@@ -57,6 +58,7 @@ class Session:
         self.settings = settings = settings.on(platform)
         self.meters = list(meters)
         self.problems = [problem_of(meter) for meter in meters]
+        self.numbers = {id(problem): number for number, problem in enumerate(self.problems)}
         # Windows are of one length, whatever the games'.
         self.buckets = ([list(range(len(meters)))] if settings.window
                         else buckets([problem.moves for problem in self.problems]))  # fmt: skip
@@ -93,6 +95,7 @@ class Session:
             if meter.observer.wants_checkpoint(meter):
                 meter.checkpoint(self.arrays())
             self._tell()
+        self._tell()
         return self.meters[0].solution(
             iterations=self.iteration, gradient_steps=self.steps, seconds_split=dict(self.seconds),
             policy=policy_arrays(self.learner.network), metrics=dict(self.metrics),
@@ -127,7 +130,7 @@ class Session:
         games = whole_games(
             [self.problems[number] for number in mine], max(settings.eval_games, most)
         )
-        return self._batch(mine, games, 0, style, key, "careful_reward")
+        return self._batch(games, 0, style, key, "careful_reward")
 
     def _bold(self, mine: list[int], key: jax.Array) -> bool:
         """Many games to learn from."""
@@ -146,32 +149,41 @@ class Session:
             games = windows(shelves, rows, window, self.rng)
         else:
             games = whole_games([shelf.problem for shelf in shelves], rows)
-        whole = self._batch(mine, games, window, style, key, "mean_reward")
+        whole = self._batch(games, window, style, key, "mean_reward")
         self.owed = settings.updates or 0
         return whole
 
-    def _batch(self, mine: list[int], openings: list[Opening], window: int, style: Style, key: jax.Array,
-               name: str) -> bool:  # fmt: skip
-        """Play games of these programs, have them scored, keep them."""
+    def _batch(self, openings: list[Opening], window: int, style: Style, key: jax.Array, name: str) -> bool:  # fmt: skip
+        """Play games, have them scored, keep them; whether all were."""
         with self._timed("play"):
             games, moves, whole = play(openings, window, style, self.learner.network, key, lambda: self.stopped)  # fmt: skip
         self.moves += moves
         earned, asked = [], 0
-        for number, played in zip(mine, games, strict=True):
-            asked += len(played.record.value)
-            if whole or self.meters[number].best is None:
-                earned.append(self._score(number, played, whole))
+        gains: dict[int, list[Gain]] = {}
+        for opening, played in zip(openings, games, strict=True):
+            number = self.numbers[id(opening.problem)]
+            asked += opening.rows
+            if not whole and self.meters[number].best is not None:
+                continue
+            scores = self._score(number, played, whole)
+            earned.append(scores.reward)
+            if opening.times is not None:
+                gains.setdefault(number, []).extend(_gains(opening, played, scores.value))
+        for number, some in gains.items():
+            rows = crossed(self.replay.shelves[number].best.actions[0], some)
+            if rows and not self.meters[number].exhausted:
+                self._show(number, rows)
         self.metrics[name] = float(np.mean(np.concatenate(earned))) if earned else 0.0
         return whole and sum(map(len, earned)) == asked
 
-    def _score(self, number: int, played: Played, keep: bool) -> Any:
+    def _score(self, number: int, played: Played, keep: bool) -> Scores:
         with self._timed("evaluate"):
             scores = self.meters[number].evaluate_many(played.record.actions)
         count = len(scores.value)
         if keep and count and (self.settings.updates or self.settings.window):
             shelf, record = self.replay.shelves[number], played.record.take(slice(0, count))
             shelf.store(record, scores.value, played.first, played.last)
-        return scores.reward
+        return scores
 
     def _show(self, number: int, moves: list[Any]) -> None:
         """Games that prefer moves [N], scored like any other and kept."""
@@ -281,6 +293,14 @@ class Session:
         started = time.perf_counter()
         yield
         self.seconds[part] += time.perf_counter() - started
+
+
+def _gains(opening: Opening, played: Played, times: Any) -> list[Gain]:
+    """The games that were better than the ones they began in."""
+    assert opening.times is not None
+    return [Gain(int(before - after), played.first, played.last, actions)
+            for before, after, actions in zip(opening.times, times, played.record.actions, strict=False)
+            if after < before]  # fmt: skip
 
 
 def problem_of(meter: Meter) -> MallocGame:

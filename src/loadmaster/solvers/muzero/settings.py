@@ -55,7 +55,7 @@ class Settings:
     """Noise at the root in self-play."""
     eval_gumbel_scale: float = 0.5
     """The same in evaluation games; the first of them has none."""
-    value_scale: float = 0.1
+    value_scale: float = 0.01
     """Logits of a unit of Q, times visits (mctx's `qtransform_completed_by_mix_value`)."""
     maxvisit_init: float = 50.0
     rescale_values: bool = True

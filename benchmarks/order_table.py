@@ -1,0 +1,90 @@
+"""Make the tables of docs/order.md from the recorded results: never typed, never out of date.
+
+`python benchmarks/order_table.py` rewrites the lines between the two markers; `--check` fails if
+they would change. Rows of ONNX Runtime are part of the graph suite, those of Inductor have a file of
+their own.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from loadmaster.bench.order_runtime import RUNTIME
+from mapping_table import table
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+PAGE = HERE.parent / "docs" / "order.md"
+BEGIN, END = "<!-- results: made by benchmarks/order_table.py -->", "<!-- end of results -->"
+Rows = list[dict[str, Any]]
+
+
+def rows_of(name: str) -> Rows:
+    path = RESULTS / f"{name}.json"
+    return list(json.loads(path.read_text(encoding="utf-8"))["rows"]) if path.exists() else []
+
+
+def runtime(rows: Rows) -> str:
+    """Our count of the runtime's order, and its own count of its order, the file's and ours."""
+    auto = {row["case"]: row for row in rows if row["solver"] == "auto"}
+    lines = []
+    for row in rows:
+        if row["solver"] != RUNTIME:
+            continue
+        counted, best = row["extra"]["counted"], auto.get(row["case"])
+        lines.append([f"`{row['case'].partition('/')[2]}`", f"{row['baseline']:,.0f}", f"{row['value']:,.0f}",
+                      "–" if best is None else f"{best['value']:,.0f}",
+                      *(f"{counted[name]:,}" for name in ("file", "default", "ours")),
+                      f"{counted['ours'] / row['extra']['modelled'] - 1:+.2%}"])  # fmt: skip
+    head = ["model", "file's order", "runtime's default", "`auto`", "counted: file's order", "counted: default",
+            "counted: ours", "counted over modelled"]  # fmt: skip
+    return table(head, lines)
+
+
+def inductor(rows: Rows) -> str:
+    """Inductor's four orders beside ours."""
+    peaks: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        peaks.setdefault(row["case"], {})[row["solver"]] = row
+    rules = ("inductor-baseline", "inductor-lpmf", "inductor-bfs", "inductor-dfs", "inductor", "auto")  # fmt: skip
+    lines = []
+    for case, found in peaks.items():
+        ours = found["auto"]
+        lines.append([f"`{case}`", str(ours["kernels"]), *(f"{found[rule]['value']:,}" for rule in rules),
+                      f"{1 - ours['value'] / found['inductor']['value']:.2%}", ours["status"]])  # fmt: skip
+    head = ["graph", "kernels", "as it came", "lpmf", "bfs", "dfs", "what Inductor keeps", "`auto`", "saved", "proof"]  # fmt: skip
+    return table(head, lines)
+
+
+def page() -> str:
+    parts = []
+    if body := runtime(rows_of("graph")):
+        parts += ["### ONNX Runtime's default order", "",
+                  ("Bytes. The first three columns are by our evaluator; *counted* is by the runtime itself, with relu in "
+                   "place, weights stored in the file and left out. As they come, these nine files fill in their weights "
+                   "while they run, and the runtime counts those as results."), "", body, ""]  # fmt: skip
+    if body := inductor(rows_of("inductor_order")):
+        parts += ["### PyTorch Inductor's orders", "",
+                  ("Bytes of the fused kernels' results by our evaluator, which agrees with Inductor's own estimate to the "
+                   "byte in every order; inputs and weights are left out. Training is loss and gradients in one graph."),
+                  "", body, ""]  # fmt: skip
+    return "\n".join(parts).rstrip()
+
+
+def main() -> int:
+    text = PAGE.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN, 1)
+    _, after = rest.split(END, 1)
+    new = f"{before}{BEGIN}\n{page()}\n{END}{after}"
+    if "--check" in sys.argv[1:]:
+        print("up to date" if new == text else "docs/order.md is out of date")
+        return int(new != text)
+    PAGE.write_text(new, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
