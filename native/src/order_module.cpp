@@ -113,6 +113,10 @@ class PyCuts {
     }
     return nb::make_tuple(cut.bytes, cut.complete, owned(std::move(cut.sooner)));
   }
+  i64 beside(i32 op, i32 other, bool before, i64 enough, double seconds) {
+    nb::gil_scoped_release release;
+    return network_.beside(op, other, before, enough, seconds);
+  }
 
  private:
   std::shared_ptr<const OrderGraph> graph_;
@@ -164,7 +168,9 @@ void bind_order(nb::module_& m) {
       .def("part", &PyGraph::part, nb::arg("members"), nb::arg("done"));
   nb::class_<PyCuts>(m, "OrderCuts")
       .def(nb::init<const PyGraph&>(), nb::arg("graph"))
-      .def("below", &PyCuts::below, nb::arg("op"), nb::arg("enough"), nb::arg("largest"), nb::arg("seconds"));
+      .def("below", &PyCuts::below, nb::arg("op"), nb::arg("enough"), nb::arg("largest"), nb::arg("seconds"))
+      .def("beside", &PyCuts::beside, nb::arg("op"), nb::arg("other"), nb::arg("before"), nb::arg("enough"),
+           nb::arg("seconds"));
   nb::class_<PySearch>(m, "PeakSearch")
       .def(nb::init<const PyGraph&, i64>(), nb::arg("graph"), nb::arg("budget"))
       .def("advance", &PySearch::advance, nb::arg("sets"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -60,3 +61,11 @@ def test_weights_are_stored_and_the_model_computes_the_same(tmp_path: Path) -> N
     assert "ConstantOfShape" not in kinds and "Conv" in kinds
     before, after = run_model(path), run_model(stored)
     assert np.array_equal(before.outputs[0], after.outputs[0])
+
+
+def test_recorded_orders_of_inductor_are_never_better_than_ours() -> None:
+    recorded = Path(__file__).parents[2] / "benchmarks" / "results" / "inductor_order.json"
+    rows = json.loads(recorded.read_text(encoding="utf-8"))["rows"]
+    ours = {row["case"]: row for row in rows if row["solver"] == "auto"}
+    assert len(ours) == 8 and all(row["bound"] <= row["value"] for row in ours.values())
+    assert all(ours[row["case"]]["value"] <= row["value"] for row in rows)

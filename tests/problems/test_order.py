@@ -100,6 +100,22 @@ def test_a_cut_is_the_least_over_all_orders(seed: int) -> None:
             )  # the state is one that attains it
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_a_cut_beside_another_op_is_the_least_over_the_orders_that_have_it_so(seed: int) -> None:
+    of, never = problem(seed, 7), 2**60
+    least = np.full((2, of.nodes, of.nodes), never)  # [is the other before?, op, other]
+    for order in all_orders(of.graph.before):
+        profile = of.native.profile(np.array(order, dtype=np.int32))
+        for at, op in enumerate(order):
+            for before, others in ((0, order[at + 1 :]), (1, order[:at])):
+                least[before, op, others] = np.minimum(least[before, op, others], profile[at])
+    cuts = _core.OrderCuts(of.native)
+    for before, op, other in np.ndindex(*least.shape):
+        if op != other:
+            found = cuts.beside(op, other, bool(before), never, -1.0)
+            assert min(found, never) == least[before, op, other]
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_parts_follow_each_other_in_every_order(seed: int) -> None:
     of = problem(seed, 7)

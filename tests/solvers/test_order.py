@@ -11,8 +11,9 @@ from generate_order import random_straight
 from loadmaster import _core
 from loadmaster.problems.order.problem import PeakOrder
 from loadmaster.program.models import load_model
+from loadmaster.solvers.exact.order_cut import PAIR_BOUND, Bounds
 from loadmaster.solvers.registry import make_solver, solver_names
-from loadmaster.solvers.solver import Budget, Status, solve
+from loadmaster.solvers.solver import Budget, Meter, Status, solve
 from problems.test_order import all_orders
 from solvers.conformance import conforms
 
@@ -81,3 +82,26 @@ def test_the_time_limit_is_obeyed() -> None:
         solution = solve(make_solver("order", "auto"), each, Budget(seconds=0.5))
         assert solution.seconds < 1.5 and solution.value is not None
         assert solution.value <= each.reference
+
+
+def test_pairs_of_ops_prove_more_than_single_ones_and_never_too_much() -> None:
+    raised = 0
+    for seed in range(150):
+        of = problem(seed, 7)
+        least = least_peak(of)
+        meter = Meter(of, Budget())
+        # Pairs are chosen by the best order, whatever it is: also with a bad one they must be right.
+        for order in (of.program_order, of.native.simple("greedy"))[: 1 + seed % 2]:
+            meter.evaluate(order)
+        bounds = Bounds(of)
+        bounds.prove(meter)
+        single = meter.bound.value
+        bounds.prove_pairs(meter)
+        assert single <= meter.bound.value <= least
+        raised += meter.bound.value > single
+    assert raised >= 3
+
+
+def test_pairs_close_the_gap_of_a_real_training_graph() -> None:
+    solution = solve(make_solver("order", "peak-cut"), PeakOrder(load_model("txl-2")), Budget(seconds=20))  # fmt: skip
+    assert solution.status == Status.OPTIMAL and solution.bound.method == PAIR_BOUND

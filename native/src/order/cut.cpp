@@ -97,7 +97,7 @@ std::vector<i8> CutNetwork::side(bool of_source) const {
   return met;
 }
 
-CutNetwork::Cut CutNetwork::below(i32 op, i64 enough, bool largest, double seconds) {
+void CutNetwork::begin(i32 op, double seconds) {
   deadline_ = seconds < 0
                   ? Clock::time_point::max()
                   : Clock::now() + std::chrono::nanoseconds(static_cast<i64>(std::min(seconds, 1e9) * 1e9));
@@ -105,20 +105,34 @@ CutNetwork::Cut CutNetwork::below(i32 op, i64 enough, bool largest, double secon
   for (size_t a = 0; a < arcs_.size(); ++a) arcs_[a].room = full_[a];
   for (const i32 other : graph_->before[op]) arcs_[from_source_[other]].room = kNoLimit;
   arcs_[to_sink_[op]].room = kNoLimit;
-  Cut cut{graph_->base + graph_->grows[op], false, {}};
-  // Large flows first: few of them make up most of the whole.
+}
+
+// Large flows first: few of them make up most of the whole.
+i64 CutNetwork::flow(i64 bytes, i64 enough) {
   i64 least = 1;
   for (const i64 size : graph_->size)
     while (least < size) least *= 4;
   for (; least >= 1; least /= 4)
-    while (pass(least, enough, cut.bytes)) {
+    while (pass(least, enough, bytes)) {
     }
+  return bytes;
+}
+
+CutNetwork::Cut CutNetwork::below(i32 op, i64 enough, bool largest, double seconds) {
+  begin(op, seconds);
+  Cut cut{flow(graph_->base + graph_->grows[op], enough), false, {}};
   if (cut.bytes >= enough || late_) return cut;
   cut.complete = true;
   const auto met = side(!largest);
   for (i32 other = 0; other < graph_->ops; ++other)
     if (static_cast<bool>(met[other]) != largest) cut.sooner.push_back(other);
   return cut;
+}
+
+i64 CutNetwork::beside(i32 op, i32 other, bool before, i64 enough, double seconds) {
+  begin(op, seconds);
+  arcs_[(before ? from_source_ : to_sink_)[other]].room = kNoLimit;
+  return flow(graph_->base + graph_->grows[op], enough);
 }
 
 }  // namespace loadmaster

@@ -5,6 +5,7 @@
 // such S is the minimum cut of a network with an arc opener -> value of the value's size, arcs
 // value -> user and op -> op before it without limit, x's needs on the source's side and x on the
 // sink's. So every order has at least that much alive, plus what x opens, while x runs.
+// If it is known whether another op y has run by then, y is bound to a side too, and the cut is higher.
 #pragma once
 
 #include <chrono>
@@ -25,6 +26,9 @@ class CutNetwork {
   };
   // Stops as soon as the bytes reach `enough`, or when `seconds` are over (-1: never).
   Cut below(i32 op, i64 enough, bool largest, double seconds);
+  // The bytes alone, in orders in which `other` runs before the op or after it: at least `enough` if
+  // there is no such order.
+  i64 beside(i32 op, i32 other, bool before, i64 enough, double seconds);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -34,6 +38,8 @@ class CutNetwork {
     i64 room;
   };
   void add(i32 from, i32 to, i64 room);
+  void begin(i32 op, double seconds);
+  i64 flow(i64 bytes, i64 enough);
   bool pass(i64 least, i64 enough, i64& bytes);
   bool out_of_time();
   std::vector<i8> side(bool of_source) const;

@@ -62,7 +62,7 @@ def lines(found: Found, machine: str) -> list[Line]:
         if (case, AGENT) not in found or (case, "production") not in found:
             continue
         mine = found[case, AGENT]
-        games = int(statistics.median(row["extra"]["budget"] for row in mine.rows))
+        games = int(statistics.median(row["evaluations"] for row in mine.rows))
         answer.append(Line(
             case, games, found[case, "production"].reference, found[case, "msa"].median,
             min(found[case, name].median for name in ("greedy-order", "greedy-density") if (case, name) in found),

@@ -1,9 +1,10 @@
 """Orders from minimum cuts: the state with the fewest bytes in which an op can run, op by op.
 
 While op x runs, at least `OrderCuts.below(x)` bytes are alive, whatever the order: the largest of
-these over all ops is a bound. The state that attains it cuts the program into what comes before x
-and what comes after; each side is put into order by itself, at the op where it is highest, until
-nothing is higher than what cannot be avoided.
+these over all ops is a bound. Of two ops one runs first, and knowing which makes their cuts higher:
+pairs prove more where single ops prove too little. The state that attains the cut of x divides the
+program into what comes before x and what comes after; each side is put into order by itself, at the
+op where it is highest, until nothing is higher than what cannot be avoided.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from loadmaster.solvers.solver import Meter, Solution, State
 
 Order = npt.NDArray[np.int32]
 CUT_BOUND = "least bytes alive while one op runs, by minimum cut"
+PAIR_BOUND = "least bytes alive while two ops run one after the other, by minimum cuts"
 NO_END = 2**60
 PROOFS = 40
 """Cuts at a time that serve the bound alone."""
+PAIRS, SHARE = 2_000, 0.25
+"""Pairs at a time, and of the time that is left at most this much."""
 _SMALL = 400
 """In parts up to so many ops the greedy rule is tried too."""
 
@@ -58,15 +62,17 @@ class PeakCut:
             meter.progress()
         if not meter.exhausted:
             bounds.prove(meter)
+            bounds.prove_pairs(meter)
         return meter.solution(white_box=True)
 
 
 class Bounds:
-    """The cut of each op, computed once."""
+    """The cut of each op and of pairs, computed once."""
 
     def __init__(self, problem: PeakOrder) -> None:
         self._problem = problem
         self._known: dict[int, int] = {}
+        self._pairs: set[tuple[int, int]] = set()
         self._cuts: _core.OrderCuts | None = None
 
     def prove(self, meter: Meter, most: int | None = None) -> bool:
@@ -87,6 +93,43 @@ class Bounds:
             most = None if most is None else most - 1
             meter.raise_bound(self._known[node], CUT_BOUND)
         return meter.exhausted
+
+    def prove_pairs(self, meter: Meter, most: int = PAIRS) -> None:
+        """Raise the meter's bound by pairs of ops. The best order is one way to run a pair, so one of
+        the two must be above the bound there."""
+        if meter.best is None:
+            return
+        self._cuts = self._cuts or _core.OrderCuts(self._problem.native)
+        left = meter.seconds_left
+        stop = 0.0 if left is None else (1 - SHARE) * left
+        best = np.ascontiguousarray(meter.best, dtype=np.int32)
+        profile = self._problem.native.profile(best)
+        falling = np.argsort(-profile, kind="stable").tolist()
+        for high, low in ((a, b) for a in falling for b in falling if a != b):
+            if profile[high] <= meter.bound.value or meter.exhausted or not most:
+                return
+            if meter.seconds_left is not None and meter.seconds_left < stop:
+                return
+            pair = (int(best[min(high, low)]), int(best[max(high, low)]))
+            if pair not in self._pairs:
+                self._pairs.add(pair)
+                most -= 1
+                meter.raise_bound(self._pair(meter, *pair), PAIR_BOUND)
+
+    def _pair(self, meter: Meter, first: int, second: int) -> int:
+        """What every order has alive while one of the two runs. No more than the best order has, and
+        computed no further once it cannot raise the bound."""
+        assert self._cuts is not None and meter.best_value is not None
+        least = meter.best_value
+        for one, two in ((first, second), (second, first)):
+            alive = 0
+            for op, other, before in ((one, two, False), (two, one, True)):
+                if alive < least:
+                    alive = max(alive, self._cuts.beside(op, other, before, least, _seconds(meter)))
+            least = min(least, alive)
+            if least <= meter.bound.value:
+                break
+        return least
 
 
 def _refined(meter: Meter, problem: PeakOrder, start: Order, rng: np.random.Generator,

@@ -177,7 +177,8 @@ def make_network(key: Array, settings: Settings) -> Network:
 def _expecting_nothing(head: Head, ends: tuple[float, float]) -> Head:
     """Far bins are unlikely at first: all alike, their mean would be hundreds, and drown every reward."""
     bias = jnp.asarray(-2 * np.abs(np.linspace(*ends, len(head.second.bias))), jnp.float32)
-    return eqx.tree_at(lambda tree: tree.second.bias, head, bias)
+    quiet: Head = eqx.tree_at(lambda tree: tree.second.bias, head, bias)
+    return quiet
 
 
 def _through(blocks: list[Block], x: Array) -> Array:

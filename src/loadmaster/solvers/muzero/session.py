@@ -89,7 +89,7 @@ class Session:
             self._tutor()
         while not self.stopped:
             whole = self._learn() if self.owed else self._play()
-            if not whole:
+            if not whole and self.stopped:  # else only some programs have had their games
                 break
             meter = self.meters[0]
             if meter.observer.wants_checkpoint(meter):
