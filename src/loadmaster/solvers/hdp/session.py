@@ -18,8 +18,8 @@ from loadmaster.solvers.hdp.learner import (
     step_key,
 )
 from loadmaster.solvers.hdp.settings import Settings
-from loadmaster.solvers.muzero.state import arrays_of, restored
 from loadmaster.solvers.solver import Meter, Solution, State
+from loadmaster.solvers.trees import arrays_of, restored
 
 
 class Session:

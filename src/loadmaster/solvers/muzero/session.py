@@ -34,12 +34,12 @@ from loadmaster.solvers.muzero.replay import Picked, Replay, played_out
 from loadmaster.solvers.muzero.search import Search
 from loadmaster.solvers.muzero.selfplay import Opening, Played, Searching, Style, play
 from loadmaster.solvers.muzero.settings import LEARNING, SEARCHING, Settings
-from loadmaster.solvers.muzero.state import arrays_of, restored
 from loadmaster.solvers.muzero.true_model import TrueSearch
 from loadmaster.solvers.muzero.tutor import course, tutored
 from loadmaster.solvers.registry import make_solver
 from loadmaster.solvers.solver import Budget, Meter, Solution, State, solve
 from loadmaster.solvers.state import generator_state, restore_generator
+from loadmaster.solvers.trees import arrays_of, restored
 
 WARM: tuple[tuple[str, dict[str, Any]], ...] = (
     ("msa", {"style": "2023"}), ("msa", {"style": "refined"}), ("es-moves", {"start": "msa"}),
