@@ -89,8 +89,8 @@ class Session:
             self._tutor()
         while not self.stopped:
             whole = self._learn() if self.owed else self._play()
-            if not whole and self.stopped:  # else only some programs have had their games
-                break
+            if not whole and all(meter.exhausted for meter in self.meters):
+                break  # otherwise only some programs have had their games
             meter = self.meters[0]
             if meter.observer.wants_checkpoint(meter):
                 meter.checkpoint(self.arrays())
