@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.bench.graph_summary import best_classical, saved_over_base, workload_cases
+from loadmaster.bench.malloc_learned import lines as learned
+from loadmaster.bench.malloc_learned import mean_speedup
 from loadmaster.bench.malloc_summary import best_search, bound_of, played, suite_cases
 from loadmaster.bench.mapping_cells import BLACK, BUDGET, CELLS, WORKLOADS
 from loadmaster.bench.mapping_summary import summaries
@@ -111,6 +113,16 @@ def malloc_lines() -> list[str]:
             f"| copies in and out of a TPU's fast memory ({what}), {len(best)} real programs, simulated | best search {_mean(ratios):.3f} × "
             f"the production compiler's placement (worst {min(ratios):.3f} ×), mean gap to the bound {sum(gaps) / len(gaps):.2%} | "
             f"our MSA {_mean(msa):.3f} × |"
+        )
+    played_by_agent = learned(found, "tpu-v4i")
+    if played_by_agent:
+        alone = mean_speedup((line.production, line.agent) for line in played_by_agent)
+        moves = mean_speedup((line.production, line.rival[1]) for line in played_by_agent)
+        evolved = mean_speedup((line.production, line.evolution[1]) for line in played_by_agent)
+        lines.append(
+            f"| the same (128 MiB) by a learned player (mallocMuZero), {len(played_by_agent)} programs, at most "
+            f"{max(line.games for line in played_by_agent)} games | {alone:.3f} × alone; never worse with `muzero-prod` | equal games: "
+            f"best search over moves {moves:.3f} ×, evolution of MSA's order or of moves {evolved:.3f} × |"
         )
     return lines
 
