@@ -95,6 +95,7 @@ def learned_targets(found: Found, rows: Iterable[Mapping[str, Any]], machine: st
         return []
     over = mean_speedup((line.production, line.prod) for line in every)
     evolved = mean_speedup((line.evolution[1], line.prod) for line in every)
+    rivals = mean_speedup((line.rival[1], line.agent) for line in every)
     alone = [line.agent < line.production * (1 - TIE) for line in every]
     not_worse = [line.agent <= line.production * (1 + TIE) for line in every]
     asked = [
@@ -102,6 +103,8 @@ def learned_targets(found: Found, rows: Iterable[Mapping[str, Any]], machine: st
                f"{over - 1:+.2%}", over >= 1.04),
         Target(f"and at least as good as the best evolutionary search at equal games, `{machine}`",
                f"{evolved - 1:+.2%} (positive: the agent is faster)", evolved >= 1),
+        Target(f"(ours) `muzero` alone better than the best search over moves from scratch at equal games, `{machine}`",
+               f"{rivals - 1:+.2%}", rivals > 1),
         Target(f"`muzero` alone better than the production placement on two thirds of the programs, `{machine}`",
                f"{share(alone)} ({share(not_worse)} at least as good within 0.1 %)", sum(alone) >= 2 / 3 * len(every)),
     ]  # fmt: skip
