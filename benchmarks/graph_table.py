@@ -25,6 +25,7 @@ from loadmaster.bench.graph_summary import (
 from loadmaster.bench.malloc_summary import Found, bound_of, played
 from loadmaster.solvers.graph import FUSERS, LEARNED, PLACERS, SCHEDULERS, SEARCHES
 from mapping_table import table
+from pages import rewrite
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "graph.json"
@@ -134,15 +135,7 @@ def page(document: dict[str, Any]) -> str:
 
 def main() -> int:
     document = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"rows": []}
-    text = PAGE.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN, 1)
-    _, after = rest.split(END, 1)
-    new = f"{before}{BEGIN}\n{page(document)}\n{END}{after}"
-    if "--check" in sys.argv[1:]:
-        print("up to date" if new == text else "docs/graph.md is out of date")
-        return int(new != text)
-    PAGE.write_text(new, encoding="utf-8")
-    return 0
+    return rewrite(PAGE, BEGIN, END, page(document))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from loadmaster.bench.malloc_learned import (
 )
 from loadmaster.bench.malloc_summary import Found, played
 from mapping_table import table
+from pages import rewrite
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "malloc.json"
@@ -111,15 +112,7 @@ def page(document: dict[str, Any]) -> str:
 
 def main() -> int:
     document = json.loads(RESULTS.read_text(encoding="utf-8"))
-    text = PAGE.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN, 1)
-    _, after = rest.split(END, 1)
-    new = f"{before}{BEGIN}\n{page(document)}\n{END}{after}"
-    if "--check" in sys.argv[1:]:
-        print("up to date" if new == text else "docs/muzero.md is out of date")
-        return int(new != text)
-    PAGE.write_text(new, encoding="utf-8")
-    return 0
+    return rewrite(PAGE, BEGIN, END, page(document))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Any
 
 from loadmaster.bench.order_runtime import RUNTIME
 from mapping_table import table
+from pages import rewrite
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -75,15 +76,7 @@ def page() -> str:
 
 
 def main() -> int:
-    text = PAGE.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN, 1)
-    _, after = rest.split(END, 1)
-    new = f"{before}{BEGIN}\n{page()}\n{END}{after}"
-    if "--check" in sys.argv[1:]:
-        print("up to date" if new == text else "docs/order.md is out of date")
-        return int(new != text)
-    PAGE.write_text(new, encoding="utf-8")
-    return 0
+    return rewrite(PAGE, BEGIN, END, page())
 
 
 if __name__ == "__main__":

@@ -46,6 +46,13 @@ RunJson = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Runs are kept below the current folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def run() -> Run:
     def call(*args: object, env: dict[str, str] | None = None) -> Result:
         result = CliRunner().invoke(app, [str(arg) for arg in args], env=env)

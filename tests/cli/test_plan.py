@@ -21,13 +21,7 @@ from loadmaster.program.models import load_model
 from loadmaster.simulate import simulate
 
 SMALL = "bert:layers=1"
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Runs are kept below the current folder."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 @pytest.fixture

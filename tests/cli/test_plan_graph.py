@@ -14,13 +14,7 @@ from loadmaster.program.models import load_model
 from loadmaster.simulate import simulate
 
 MODEL, MACHINE = "bert:layers=2", "p100x2"
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Runs are kept below the current folder."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def rows_of(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -16,13 +16,7 @@ from loadmaster.simulate import simulate
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 MODEL = str(LIGHT / "light_shufflenet.onnx")
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Runs are kept below the current folder."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 @pytest.mark.parametrize("solver", ["auto", "peak-dp", "peak-beam", "anneal", "program-order"])
