@@ -97,6 +97,7 @@ Decisions read_decisions(const nb::dict& c) {
   d.group = column<i32>(c, "group");
   d.base_fusion = column<i32>(c, "base_fusion");
   d.base_device = column<i32>(c, "base_device");
+  d.pinned = column<i32>(c, "pinned");
   return d;
 }
 
@@ -178,10 +179,11 @@ class GraphClimb {
   }
 
   // Rows [R + 1] of changes (index, source or -1, value) and slack [R] -> totals [R], bytes over [R,
-  // memories], faults [R, 3], accepted [R].
+  // memories], faults [R, 3], accepted [R]. `cut`: what can't be accepted is a fault, and faster.
   nb::tuple run(const Array<i64>& rows, const Array<i64>& index, const Array<i64>& source,
-                const Array<double>& value, const Array<double>& slack) {
-    graph::Proposals proposals{{copied(rows)}, copied(index), copied(source), copied(value), copied(slack)};
+                const Array<double>& value, const Array<double>& slack, bool cut) {
+    graph::Proposals proposals{{copied(rows)}, copied(index), copied(source),
+                               copied(value),  copied(slack), cut};
     const auto& start = proposals.rows.start;
     if (start.size() != slack.size() + 1 || start.front() != 0 ||
         start.back() != static_cast<i64>(index.size()) || index.size() != source.size() ||
@@ -224,7 +226,7 @@ class GraphClimb {
     std::vector<i64> total(count), over(count * memories), fault(count * 3, 0);
     for (std::size_t i = 0; i < count; ++i) {
       total[i] = judged[i].total;
-      fault[i * 3] = judged[i].faulty;
+      fault[i * 3] = judged[i].faulty || judged[i].cut;
       std::copy(judged[i].over.begin(), judged[i].over.end(), over.begin() + static_cast<i64>(i * memories));
     }
     return nb::make_tuple(owned(std::move(total)), owned(std::move(over), {count, memories}),
@@ -256,7 +258,7 @@ void bind_graph(nb::module_& m) {
            nb::arg("reference"), nb::keep_alive<1, 2>())
       .def("start", &GraphClimb::start, nb::arg("vector"))
       .def("run", &GraphClimb::run, nb::arg("rows"), nb::arg("index"), nb::arg("source"), nb::arg("value"),
-           nb::arg("slack"))
+           nb::arg("slack"), nb::arg("cut") = false)
       .def("vector", &GraphClimb::vector, nb::arg("row") = -1)
       .def("counts", &GraphClimb::counts);
 }

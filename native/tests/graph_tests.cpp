@@ -89,7 +89,10 @@ Decisions random_decisions(const Model& m, const FusionRules& rules, Random& rng
   if (tasks & 4) d.schedule = d.width, d.width += nodes;
   d.group = random_groups(m, rng, kGroups);
   d.base_fusion = fused(rules, random_keys(m.ops, rng));
-  for (i32 g = 0; g < kGroups; ++g) d.base_device.push_back(static_cast<i32>(rng.below(m.device_count())));
+  for (i32 g = 0; g < kGroups; ++g) {
+    d.base_device.push_back(static_cast<i32>(rng.below(m.device_count())));
+    d.pinned.push_back(rng.chance(0.1) ? static_cast<i32>(rng.below(m.device_count())) : -1);
+  }
   d.base_critical_path = rng.chance(0.5);
   d.tie_critical_path = rng.chance(0.5);
   return d;

@@ -1,6 +1,127 @@
 """Loadmaster: which memory every tensor lives in, when it moves, what runs where and in which order.
 
 Program × Machine ──Problem──▶ Solver ──▶ Plan ──check──▶ simulate ──▶ Timeline
+
+    import loadmaster as lm
+
+The names here are all that most users need (docs/api.md lists them). Each is imported when it is
+first used, and none needs more than NumPy until a model or a solver does.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from loadmaster.errors import BadMachine, BadPlan, BadProgram, LoadmasterError
+    from loadmaster.export.plans import export_plan
+    from loadmaster.machine import Machine, load_machine
+    from loadmaster.plan import Plan, load_plan, save_plan
+    from loadmaster.plan.check import check
+    from loadmaster.problems.allocation import Allocation
+    from loadmaster.problems.buffers_csv import read_buffers
+    from loadmaster.problems.choose import pose
+    from loadmaster.problems.pins import Pins, parse_pins
+    from loadmaster.problems.problem import Problem
+    from loadmaster.program import Builder, Program
+    from loadmaster.program.models import load_model
+    from loadmaster.report import write_report
+    from loadmaster.runs.solve import solve
+    from loadmaster.simulate import Timeline
+    from loadmaster.simulate.needs import needs
+    from loadmaster.simulate.simulator import simulate as timeline
+    from loadmaster.solvers.allocate import allocate
+    from loadmaster.solvers.fits import Fits, fits
+    from loadmaster.solvers.registry import make_solver, solver_names
+    from loadmaster.solvers.solver import Meter, Observer, Solution, Solver
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "Allocation",
+    "BadMachine",
+    "BadPlan",
+    "BadProgram",
+    "Builder",
+    "Fits",
+    "LoadmasterError",
+    "Machine",
+    "Meter",
+    "Observer",
+    "Pins",
+    "Plan",
+    "Problem",
+    "Program",
+    "Solution",
+    "Solver",
+    "Timeline",
+    "allocate",
+    "check",
+    "export_plan",
+    "fits",
+    "load_machine",
+    "load_model",
+    "load_plan",
+    "make_solver",
+    "needs",
+    "parse_pins",
+    "pose",
+    "read_buffers",
+    "save_plan",
+    "solve",
+    "solver_names",
+    "timeline",
+    "write_report",
+]
+
+_HOME = {
+    "Allocation": "problems.allocation",
+    "BadMachine": "errors",
+    "BadPlan": "errors",
+    "BadProgram": "errors",
+    "Builder": "program",
+    "Fits": "solvers.fits",
+    "LoadmasterError": "errors",
+    "Machine": "machine",
+    "Meter": "solvers.solver",
+    "Observer": "solvers.solver",
+    "Pins": "problems.pins",
+    "Plan": "plan",
+    "Problem": "problems.problem",
+    "Program": "program",
+    "Solution": "solvers.solver",
+    "Solver": "solvers.solver",
+    "Timeline": "simulate",
+    "allocate": "solvers.allocate",
+    "check": "plan.check",
+    "export_plan": "export.plans",
+    "fits": "solvers.fits",
+    "load_machine": "machine",
+    "load_model": "program.models",
+    "load_plan": "plan",
+    "make_solver": "solvers.registry",
+    "needs": "simulate.needs",
+    "parse_pins": "problems.pins",
+    "pose": "problems.choose",
+    "read_buffers": "problems.buffers_csv",
+    "save_plan": "plan",
+    "solve": "runs.solve",
+    "solver_names": "solvers.registry",
+    "timeline": "simulate.simulator:simulate",
+    "write_report": "report",
+}
+"""Public name -> its module, and its name there if that differs."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'loadmaster' has no attribute '{name}'")
+    module, _, there = _HOME[name].partition(":")
+    found = getattr(import_module(f"loadmaster.{module}"), there or name)
+    globals()[name] = found  # asked once
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from loadmaster.errors import Refused
-from loadmaster.export.onnx_order import NotExported, export_onnx_order
+from loadmaster.export.onnx_order import NotExported, export, export_onnx_order
 from loadmaster.export.onnx_runtime import run_model
+from loadmaster.export.rules import Asked
 from loadmaster.problems.order.problem import PeakOrder
 from loadmaster.program.importers.onnx import import_onnx
 from loadmaster.solvers.registry import make_solver
@@ -101,3 +103,22 @@ def test_what_must_not_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="checker refuses"):
         export_onnx_order(model, problem.program, problem.machine, backwards, tmp_path / "o.onnx")
     assert model.read_bytes() == before and not (tmp_path / "o.onnx").exists()
+
+
+def test_what_is_exported_is_run_and_measured(tmp_path: Path) -> None:
+    model = branches(tmp_path / "m.onnx", np.random.default_rng(1))
+    problem, best = planned(model)
+    out = tmp_path / "out.onnx"
+    done = export(Asked(str(model), problem.program, problem.machine, problem.plan(best), out))
+    assert done.verdict == "verified" and done.files == (out, tmp_path / "out.py")
+    before, after = done.figures["runtime_peak_bytes"], done.figures["measured_peak_bytes"]
+    assert after == run_model(out).peak_bytes and after <= before  # type: ignore[operator]
+    keys = np.random.default_rng(0).random((200, problem.nodes))
+    orders = problem.from_keys(keys)
+    worst = problem.plan(orders[int(problem.score(orders).value.argmax())])
+    bad = Asked(str(model), problem.program, problem.machine, worst, tmp_path / "bad.onnx")
+    with pytest.raises(Refused, match="runtime's own order"):
+        export(bad)
+    assert not (tmp_path / "bad.onnx").exists() and not (tmp_path / "bad.py").exists()
+    assert export(replace(bad, force=True)).verdict == "verified"
+    assert export(replace(bad, verify=False, out=tmp_path / "unseen.onnx")).verdict == "unverified"

@@ -162,7 +162,7 @@ GRAPHS = {
     "placement": ("placement",),
     "order": ("schedule",),
 }
-GRAPH_TESTED_APART = {"hdp"}
+GRAPH_TESTED_APART = {"hdp", "go"}
 """Networks that are compiled: beside their own tests."""
 
 

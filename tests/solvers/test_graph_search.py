@@ -14,7 +14,7 @@ from loadmaster.problems.graph import TASKS, UNFIT, Base, GraphOptimization
 from loadmaster.program.models import load_model
 from loadmaster.solvers.registry import make_solver
 from loadmaster.solvers.search.graph_anneal import ACCEPTED_AT_FIRST, _first_temperature
-from loadmaster.solvers.search.graph_brkga import _Genes
+from loadmaster.solvers.search.graph_brkga import Genes
 from loadmaster.solvers.search.graph_moves import Moves
 from loadmaster.solvers.search.graph_start import random_vectors, starts
 from loadmaster.solvers.solver import Budget, Meter, Solution, solve
@@ -141,7 +141,7 @@ def test_the_first_temperature_takes_three_in_ten() -> None:
 def test_chromosomes_and_vectors() -> None:
     for seed, tasks in enumerate(TASK_SETS):
         problem, rng = _problem(seed, tasks), np.random.default_rng(seed)
-        genes = _Genes(problem)
+        genes = Genes(problem)
         for vector in random_vectors(problem, rng, 5):
             keys = genes.encoded(vector, rng.random(genes.width, dtype=np.float32))
             assert keys.min() >= 0 and keys.max() <= 1

@@ -80,9 +80,7 @@ Outcome GraphBatch::run(const double* vector, Work& work) const {
   }
   const std::vector<i32>& decides = d.fusion >= 0 ? lead : base_lead_;
   for (i32 s = 0; s < graph->count; ++s) {
-    const i32 group = d.group[decides[s]];
-    work.device[graph->number[s]] =
-        d.device >= 0 ? static_cast<i32>(vector[d.device + group]) : d.base_device[group];
+    work.device[graph->number[s]] = d.device_of(vector, d.group[decides[s]]);
   }
   plan.device = work.device.data();
   plan.queue = kFifo;

@@ -16,8 +16,14 @@ struct Decisions {
   std::vector<i32> group;           // [ops] placement group, -1 for views
   std::vector<i32> base_fusion;     // [ops] clusters
   std::vector<i32> base_device;     // [groups]
+  std::vector<i32> pinned;          // [groups] the device that a group must have; -1: any
   bool base_critical_path = false;  // of the schedule that is not decided, else fifo
   bool tie_critical_path = false;   // among equal keys of one that is
+
+  i32 device_of(const double* vector, i32 of_group) const {
+    if (pinned[of_group] >= 0) return pinned[of_group];
+    return device >= 0 ? static_cast<i32>(vector[device + of_group]) : base_device[of_group];
+  }
 };
 
 // One vector made explicit.

@@ -29,11 +29,18 @@ const Judged& Climb::start(const double* vector) {
 }
 
 double Climb::energy(const Judged& judged) const {
-  if (judged.faulty) return kFaulty;
+  if (judged.faulty || judged.cut) return kFaulty;
   double over = 0.0;
   for (const i64 bytes : judged.over) over += static_cast<double>(bytes);
   const double time = static_cast<double>(judged.total) / reference_;
   return over > 0.0 ? kUnfit * (1.0 + over / capacity_) + time : time;
+}
+
+i64 Climb::limit(double energy) const {
+  const double time = energy * reference_;  // two more: it is rounded
+  return energy < kUnfit && time < static_cast<double>(kForever - 2)
+             ? static_cast<i64>(std::max(0.0, time)) + 2
+             : kForever;
 }
 
 void Climb::run(const Proposals& proposals, std::vector<Judged>& judged, std::vector<i8>& accepted) {
@@ -58,9 +65,10 @@ void Climb::run(const Proposals& proposals, std::vector<Judged>& judged, std::ve
       }
       incremental_.spread({proposals.index[i], value}, changes);
     }
-    judged[row] = incremental_.propose(changes);
+    const double most = standing + proposals.slack[row];
+    judged[row] = incremental_.propose(changes, proposals.cut ? limit(most) : kForever);
     const double proposed = energy(judged[row]);
-    accepted[row] = proposed < kFaulty && proposed <= standing + proposals.slack[row];
+    accepted[row] = proposed < kFaulty && proposed <= most;
     if (accepted[row]) {
       incremental_.accept();
       standing = proposed;

@@ -12,6 +12,7 @@ struct Proposals {
   std::vector<i64> index, source;  // source -1: none
   std::vector<double> value;
   std::vector<double> slack;  // [rows] accepted if its energy is at most so much above
+  bool cut = false;           // stop a run that can't be accepted: faster, its result is not known
 };
 
 class Climb {
@@ -28,6 +29,8 @@ class Climb {
  private:
   // Time over the reference; a plan that does not fit is above all that do, by bytes over.
   double energy(const Judged& judged) const;
+  // The last time at which a plan with that energy ends.
+  i64 limit(double energy) const;
 
   const Decisions& decisions_;
   double reference_, capacity_, devices_;

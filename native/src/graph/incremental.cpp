@@ -55,8 +55,7 @@ double Incremental::rank(const Built& built, i32 step) const {
 void Incremental::place(Stand& stand, i32 step) const {
   const Built& built = *stand.built;
   const i32 group = built.group[step];
-  const i32 device = decisions_.device >= 0 ? static_cast<i32>(vector_[decisions_.device + group])
-                                            : decisions_.base_device[group];
+  const i32 device = decisions_.device_of(vector_.data(), group);
   stand.placement.device[step] = device;
   stand.placement.run_time[step] = built.time[step * model_.devices.size() + device];
 }
@@ -68,6 +67,7 @@ void Incremental::place_all(Stand& stand) const {
   placement.run_time.resize(steps);
   placement.rank.resize(steps);
   placement.level.assign(steps, 0);
+  placement.tail.assign(steps, 0);
   if (!stand.built->runs) return;
   for (i32 s = 0; s < steps; ++s) {
     place(stand, s);
@@ -76,9 +76,8 @@ void Incremental::place_all(Stand& stand) const {
   find_levels(stand);
 }
 
-// Longest path of run times to the end, negated so that smaller is better.
+// Longest path of run times to the end; as a level negated, so that smaller is better.
 void Incremental::find_levels(Stand& stand) const {
-  if (!critical_path_) return;
   const Built& built = *stand.built;
   const StepGraph& graph = built.graph;
   std::vector<i32> left(graph.count, 0), stack;
@@ -91,7 +90,8 @@ void Incremental::find_levels(Stand& stand) const {
     const i32 s = stack.back();
     stack.pop_back();
     const i64 level = plus(longest[s], std::max<i64>(0, stand.placement.run_time[s]));
-    stand.placement.level[s] = -level;
+    stand.placement.tail[s] = level;
+    if (critical_path_) stand.placement.level[s] = -level;
     for (i64 i = graph.read_rows.begin(s); i < graph.read_rows.end(s); ++i) {
       const i32 writer = built.writer[built.read[i]];
       if (writer < 0) continue;
@@ -101,7 +101,7 @@ void Incremental::find_levels(Stand& stand) const {
   }
 }
 
-const Judged& Incremental::propose(const std::vector<Change>& changes) {
+const Judged& Incremental::propose(const std::vector<Change>& changes, i64 limit) {
   undo_.clear();
   bool refuse = false;
   std::vector<i32> moved, ranked;
@@ -131,7 +131,7 @@ const Judged& Incremental::propose(const std::vector<Change>& changes) {
   const bool told = built.runs && !stands_.judged.faulty && stands_.judged.total < kForever;
   if (next_.built != stands_.built || !told) {
     place_all(next_);
-    run(0);
+    run(0, limit);
     return next_.judged;
   }
   next_.placement = stands_.placement;
@@ -140,7 +140,7 @@ const Judged& Incremental::propose(const std::vector<Change>& changes) {
     next_.history = stands_.history;
     next_.judged = stands_.judged;
   } else {
-    run(since);
+    run(since, limit);
   }
   return next_.judged;
 }
@@ -223,13 +223,13 @@ i64 Incremental::first_given_difference(i32 tensor) const {
   return since;
 }
 
-void Incremental::run(i64 since) {
+void Incremental::run(i64 since, i64 limit) {
   ++runs_;
   full_runs_ += since == 0;
   if (next_.built->runs) {
-    next_.judged = rerun_.run(*next_.built, next_.placement, stands_.history, since, next_.history);
+    next_.judged = rerun_.run(*next_.built, next_.placement, stands_.history, since, next_.history, limit);
   } else {
-    next_.judged = Judged{0, true, std::vector<i64>(model_.memories.size(), 0)};
+    next_.judged = Judged{0, true, false, std::vector<i64>(model_.memories.size(), 0)};
   }
 }
 

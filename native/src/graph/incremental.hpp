@@ -19,8 +19,9 @@ class Incremental {
 
   // Evaluates a vector in full and stands there.
   const Judged& start(const double* vector);
-  // Evaluates the vector that stands with some changes, later ones over earlier ones.
-  const Judged& propose(const std::vector<Change>& changes);
+  // Evaluates the vector that stands with some changes, later ones over earlier ones. What can't be
+  // done by `limit` is cut short.
+  const Judged& propose(const std::vector<Change>& changes, i64 limit = kForever);
   // Stands on what was proposed last, or goes back to what stood before.
   void accept();
   void reject();
@@ -46,7 +47,7 @@ class Incremental {
   void find_levels(Stand& stand) const;
   i64 first_difference(const std::vector<i32>& moved, const std::vector<i32>& ranked);
   i64 first_given_difference(i32 tensor) const;
-  void run(i64 since);
+  void run(i64 since, i64 limit = kForever);
 
   const Model& model_;
   const FusionRules& rules_;

@@ -24,8 +24,10 @@ bool Rerun::Ready::operator>(const Ready& other) const {
 Rerun::Rerun(const Model& model)
     : model_(model), devices_(model.device_count()), near_(near_devices(model)) {}
 
-Judged Rerun::run(const Built& built, const Placement& placement, const History& old, i64 since,
-                  History& now) {
+Judged Rerun::run(const Built& built, const Placement& placement, const History& old, i64 since, History& now,
+                  i64 limit) {
+  limit_ = limit;
+  cut_ = false;
   built_ = &built;
   placement_ = &placement;
   now_ = &now;
@@ -39,7 +41,7 @@ Judged Rerun::run(const Built& built, const Placement& placement, const History&
     resume(old, since);
   else
     begin();
-  while (!events_.empty()) {
+  while (!events_.empty() && !cut_) {
     const i64 time = events_.front().time;
     while (!events_.empty() && events_.front().time == time) {
       std::pop_heap(events_.begin(), events_.end(), std::greater<>());
@@ -58,6 +60,10 @@ Judged Rerun::run(const Built& built, const Placement& placement, const History&
     }
     start_steps(time);
   }
+  if (cut_) {
+    judged.cut = true;
+    return judged;
+  }
   judged.faulty = done_ < built.graph.count;
   for (const i64 end : now.end) judged.total = std::max(judged.total, end);
   for (std::size_t m = 0; m < judged.over.size(); ++m)
@@ -75,9 +81,12 @@ bool Rerun::prepare() {
   const StepGraph& graph = built_->graph;
   cells_.assign(static_cast<std::size_t>(built_->tensors) * devices_, Cell{});
   waits_.assign(graph.count, 0);
+  rest_.assign(devices_, 0);
   for (i32 s = 0; s < graph.count; ++s) {
     if (placement_->run_time[s] < 0) return false;
     const i32 here = near_[placement_->device[s]];
+    i64& rest = rest_[placement_->device[s]];
+    rest = plus(rest, placement_->run_time[s]);
     for (i64 i = graph.read_rows.begin(s); i < graph.read_rows.end(s); ++i) {
       const i32 t = built_->read[i];
       Cell& c = cell(t, here);
@@ -111,6 +120,7 @@ bool Rerun::prepare() {
     lane.next_start = lane.next_end = 0;
   }
   done_ = 0;
+  for (const i64 rest : rest_) at_least(0, rest);
   return true;
 }
 
@@ -148,6 +158,7 @@ void Rerun::resume(const History& old, i64 since) {
   for (i32 s = 0; s < graph.count; ++s) {
     const i32 here = near_[placement_->device[s]];
     if (old.start[s] >= since) continue;
+    rest_[placement_->device[s]] -= placement_->run_time[s];
     if (old.end[s] >= since) {
       running_[placement_->device[s]] = s;
       push({old.end[s], key_of(kStepEnds, s, 0), -1});
@@ -201,6 +212,7 @@ void Rerun::resume_memory(i64 since) {
 
 void Rerun::make_ready(i32 step) {
   const i32 d = placement_->device[step];
+  at_least(now_->ready[step], placement_->tail[step]);
   waiting_[d].push_back({placement_->rank[step], placement_->level[step], now_->ready[step], step});
   std::push_heap(waiting_[d].begin(), waiting_[d].end(), std::greater<>());
   if (is_dirty_[d]) return;
@@ -221,6 +233,9 @@ void Rerun::start_steps(i64 now) {
     std::pop_heap(heap.begin(), heap.end(), std::greater<>());
     const i32 step = heap.back().step;
     heap.pop_back();
+    at_least(now, rest_[device]);
+    at_least(now, placement_->tail[step]);
+    rest_[device] -= placement_->run_time[step];
     running_[device] = step;
     now_->start[step] = now;
     now_->end[step] = plus(now, placement_->run_time[step]);

@@ -12,6 +12,7 @@ struct Placement {
   std::vector<i64> run_time;
   std::vector<double> rank;  // smaller is better; then level, then time, then step
   std::vector<i64> level;
+  std::vector<i64> tail;  // longest path of run times to the end, without transfers
 };
 
 // All that happened, so that the state at any time can be told.
@@ -31,6 +32,7 @@ struct History {
 struct Judged {
   i64 total = 0;
   bool faulty = false;
+  bool cut = false;       // stopped where it was sure to be over the limit: the rest is not known
   std::vector<i64> over;  // [memories]
 };
 
@@ -39,8 +41,9 @@ class Rerun {
   explicit Rerun(const Model& model);
 
   // Runs a plan from `since` on: before that time everything is as in `old`. `old` is not read where
-  // `since` is 0.
-  Judged run(const Built& built, const Placement& placement, const History& old, i64 since, History& now);
+  // `since` is 0. A run that can't end by `limit` is cut short.
+  Judged run(const Built& built, const Placement& placement, const History& old, i64 since, History& now,
+             i64 limit = kForever);
   // The first device with the same home.
   i32 near(i32 device) const { return near_[device]; }
 
@@ -92,6 +95,8 @@ class Rerun {
   void open(i32 tensor, i32 near_device, i64 now);
   void close(i32 tensor, i32 near_device);
   void hold(i32 tensor, i32 memory, i64 now);
+  // Something that takes so long from now on: is it too late for the limit?
+  void at_least(i64 now, i64 rest) { cut_ = cut_ || plus(now, rest) > limit_; }
   bool stays(i32 tensor, i32 near_device) const {
     return built_->output[tensor] && !built_->input[tensor] && near_[home(tensor)] == near_device;
   }
@@ -104,6 +109,9 @@ class Rerun {
   const Placement* placement_ = nullptr;
   History* now_ = nullptr;
   i32 done_ = 0;
+  i64 limit_ = kForever;
+  bool cut_ = false;
+  std::vector<i64> rest_;  // [devices] work that has not begun
   std::vector<Cell> cells_;
   std::vector<i32> holds_;  // [places * memories]
   std::vector<i64> bytes_;  // [memories]

@@ -21,6 +21,7 @@ SUITES = {
     "mapping": "loadmaster.bench.mapping",
     "malloc": "loadmaster.bench.malloc",
     "graph": "loadmaster.bench.graph",
+    "export": "loadmaster.bench.export",
 }
 
 

@@ -32,8 +32,10 @@ CLASSICAL = (*CONSTRUCTIVE, *SEARCHES, *SEEDED, "cp-sat")
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "anneal-seeded": ("anneal", {"start": "seeds"}),
     "brkga-seeded": ("brkga", {"start": "seeds"}),
+    "go+anneal-unlearned": ("go+anneal", {"prior": "seeds"}),
+    "go+brkga-unlearned": ("go+brkga", {"prior": "seeds"}),
 }
-"""Name in the table -> solver and its options."""
+"""Name in the table -> solver and its options. `-unlearned`: the same search without the policy."""
 SYNTHETIC_SEEDS = 5
 _TRIED = (*SEARCHES, *SEEDED)
 

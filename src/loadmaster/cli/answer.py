@@ -36,6 +36,8 @@ class Answer:
     """Set if the answer is no; its message ends the output."""
     more: dict[str, Any] = field(default_factory=dict)
     """Further keys of the JSON object."""
+    told: bool = False
+    """The blocks say what the error says: it is not printed again."""
 
     @property
     def exit(self) -> int:

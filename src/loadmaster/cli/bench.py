@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 def command(
     suite: Annotated[
-        str, typer.Argument(metavar="SUITE", help="simulate, allocation, mapping, malloc or graph")
+        str,
+        typer.Argument(
+            metavar="SUITE", help="simulate, allocation, mapping, malloc, graph or export"
+        ),
     ],
     quick: Annotated[bool, typer.Option("--quick", help="End within a minute.")] = False,
     case: Annotated[

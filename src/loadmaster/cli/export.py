@@ -1,53 +1,132 @@
-"""`loadmaster export`: give a plan to a runtime."""
+"""`loadmaster export`: give a plan to a runtime, or to a viewer."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from loadmaster.cli.answer import Answer, Table, Usage
 from loadmaster.cli.files import OverwriteOption, check_free, writing
 from loadmaster.cli.model import MachineOption, Model, takes_model
+from loadmaster.errors import nearest
+from loadmaster.export.targets import TARGETS, Target
 
-TARGETS = ("ort",)
+if TYPE_CHECKING:
+    from loadmaster.machine import Machine
+
+_LIST = "; ".join(f"{name}: {target.summary}" for name, target in TARGETS.items())
 
 
 @takes_model
 def command(
-    model: Model,
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")],
+    model: Annotated[Model, typer.Argument(metavar="TARGET", help=f"{_LIST}.")],
+    words: Annotated[
+        list[str], typer.Argument(metavar="MODEL PLAN", help="The model and its plan's file.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What to write. [default: STEM.loadmaster.ENDING]"),
+    ] = None,
     machine: MachineOption = None,
-    to: Annotated[
-        str, typer.Option("--to", help="ort: an ONNX model in the plan's order.")
-    ] = "ort",
+    to: Annotated[str, typer.Option("--to", help="The target, where TARGET is left out.")] = "ort",
+    mem_id: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MEMORY=N", help="executorch: the number of a memory."),
+    ] = None,
+    scratch: Annotated[
+        Path | None,
+        typer.Option(metavar="CSV", help="tflm: operator,bytes of your kernels' scratch."),
+    ] = None,
+    no_verify: Annotated[
+        bool, typer.Option("--no-verify", help="Don't run what was written.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write also what is no better than without a plan.")
+    ] = False,
     overwrite: OverwriteOption = False,
 ) -> Answer:
-    """Write a model so that a runtime follows the plan; the plan is checked first.
+    """Write a plan for a runtime that follows it, or for a viewer that shows it.
 
-    For ONNX Runtime the nodes are written in the plan's order, with a Python file beside that shows
-    the settings under which it keeps to it. The machine is the plan's; by default one without limits.
+    The plan is checked first, the model is never written over, and a note beside the file (FILE.json)
+    says what was expressed and how it was verified. Where the runtime's own plan is as good, nothing
+    is written. The machine is the plan's; by default one without limits.
 
-    Example: loadmaster export model.onnx plan.json --out ordered.onnx
+    Example: loadmaster export ort model.onnx plan.json --out ordered.onnx
+
+    Example: loadmaster export executorch net:build plan.json -m ethos-u65
+
+    Example: loadmaster export tflm model.tflite plan.json -m arena:256KiB
+
+    Example: loadmaster export trace resnet50 plan.json -m nnp-i
     """
-    if to not in TARGETS:
-        raise Usage(f"there is no target '{to}'", object="--to", number=to,
-                    remedy=f"use {' or '.join(TARGETS)}")  # fmt: skip
-    check_free(out, overwrite)
-    from loadmaster.export.onnx_order import export_onnx_order
-    from loadmaster.machine import load_machine
+    named = to if len(words) == 1 else model.source
+    source, plan = (model.source, words[0]) if len(words) == 1 else (words[0], words[-1])
+    if len(words) > 2:
+        raise Usage(f"'{words[2]}' is one argument too many", object=words[2],
+                    remedy="write loadmaster export TARGET MODEL PLAN")  # fmt: skip
+    target = _target(named)
+    path = _out(out, source, target)
+    _check_free(path, target, overwrite)
+    from loadmaster.export.rules import Asked, write_note
     from loadmaster.plan import load_plan
+
+    model = replace(model, source=source, format=model.format or target.format)
+    chosen, program = _machine(model, machine), model.load()
+    decided = load_plan(plan, program, chosen)
+    numbers = dict(_mem_id(text) for text in mem_id or ())
+    asked = Asked(source, program, chosen, decided, path, not no_verify, force, numbers, scratch)
+    with writing(path):
+        done = target.export(asked)
+        files = [*done.files, write_note(asked, named, done)] if done.files else []
+    row = {"target": named, "model": source, "verdict": done.verdict, "files": [str(f) for f in files],
+           "expressed": list(done.expressed), "left_out": list(done.left_out), **done.figures}  # fmt: skip
+    cells = [*((part, "yes") for part in done.expressed), *((part, "no") for part in done.left_out)]
+    wrote = f"checked: ok, {done.verdict}; " + (
+        f"wrote {', '.join(map(str, files))}" if files else "nothing was written"
+    )
+    return Answer([row], [Table(("of the plan", "expressed"), cells, named), *done.notes, wrote],
+                  program.warnings)  # fmt: skip
+
+
+def _target(name: str) -> Target:
+    if name not in TARGETS:
+        raise Usage(f"there is no target '{name}'{nearest(name, list(TARGETS))}", object="TARGET", number=name,
+                    remedy=f"use {', '.join(TARGETS)}")  # fmt: skip
+    return TARGETS[name]
+
+
+def _machine(model: Model, name: str | None) -> Machine:
+    from loadmaster.machine import load_machine
     from loadmaster.units import UNLIMITED
 
-    chosen = load_machine(machine or f"arena:{UNLIMITED}")
-    program = model.load()
-    decided = load_plan(plan, program, chosen)
-    with writing(out):
-        moved = export_onnx_order(model.source, program, chosen, decided, out)
-    rows = [{"what": "file", "name": str(out), "moved": moved, "ops": program.n_ops}]
-    cells = [("order", "yes"), ("memories, offsets, copies", "no"), ("devices, fusion", "no")]
-    settings = out.with_suffix(".py")
-    return Answer(rows, [Table(("of the plan", "expressed"), cells, str(out)),
-                         f"checked: ok, {moved:,} nodes moved; run it with the settings in {settings}"])  # fmt: skip
+    try:
+        return model.machine(name)
+    except Usage:  # no workload with a machine of its own
+        return load_machine(f"arena:{UNLIMITED}")
+
+
+def _out(out: Path | None, source: str, target: Target) -> Path:
+    """Where to write: beside the current work, never beside a package's model."""
+    if out is not None:
+        return out
+    stem = Path(source).stem if Path(source).is_file() else source.replace(":", ".").rpartition("/")[2]  # fmt: skip
+    return Path(f"{stem}.loadmaster{target.ending}")
+
+
+def _check_free(path: Path, target: Target, overwrite: bool) -> None:
+    if target.ending:
+        for each in (path, path.with_name(f"{path.name}.json")):
+            check_free(each, overwrite)
+    elif path.exists() and not (path.is_dir() and overwrite):
+        raise Usage(f"'{path}' is there already", object=str(path), remedy="give another name, or --overwrite")  # fmt: skip
+
+
+def _mem_id(text: str) -> tuple[str, int]:
+    name, equals, number = text.rpartition("=")
+    if not equals or not name or not (number.isascii() and number.isdecimal()):
+        raise Usage(f"--mem-id can't take '{text}'", object="--mem-id", number=text,
+                    remedy="write --mem-id sram=2")  # fmt: skip
+    return name, int(number)

@@ -24,7 +24,7 @@ def command(
 ) -> Answer:
     """Import a model, tell what was found, and save it for later commands.
 
-    ONNX and HLO files, or a JAX function with --arg for each of its arguments.
+    ONNX, TFLite and HLO files, or a JAX function with --arg for each of its arguments.
 
     Example: loadmaster import resnet50.onnx --shape data=1,3,224,224 --out resnet50.npz
     """

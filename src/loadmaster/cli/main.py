@@ -46,10 +46,11 @@ COMMANDS = {
     "compare": ("compare", "two runs or plans side by side, and what changed"),
     "replay": ("replay", "check and score every plan of a run again"),
     "validate": ("replay", "the same as replay"),
-    "plan": ("plan", "a memory for every tensor of a model"),
+    "plan": ("plan", "decide memories, offsets, devices, order; does it fit?"),
     "export": ("export", "write a model so that a runtime follows a plan"),
     "train": ("train", "train an agent's policy, to start from elsewhere"),
     "transfer": ("transfer", "what a trained policy decides for other models"),
+    "report": ("report", "one offline HTML file about runs or plans"),
     "figures": ("figures", "pictures of mapping runs: learning curves, maps, room"),
     "allocate": ("allocate", "offsets for buffers: fit a capacity, or the least one"),
     "bench": ("bench", "run a suite of measurements"),
@@ -150,7 +151,7 @@ def _print(
     from loadmaster.cli.show import show
 
     show(answer.blocks, stdout)
-    if answer.error is not None:
+    if answer.error is not None and not answer.told:
         print(printable(answer.error.message), file=stdout)
     return code
 

@@ -40,10 +40,21 @@ class Model:
     trip: tuple[str, ...] = ()
     inplace: tuple[str, ...] = ()
     edge_unit: str | None = None
+    level: str = "functional"
     strict: bool = False
+
+    @property
+    def is_buffers(self) -> bool:
+        """Whether it is a list of buffers (MiniMalloc's CSV): lives and sizes, no ops."""
+        return self.format is None and Path(self.source).suffix.lower() == ".csv"
 
     def load(self) -> Program:
         """The Program. Raises `BadProgram` if there is none, and says what would help."""
+        if self.is_buffers:
+            from loadmaster.problems.buffers_csv import read_buffers
+            from loadmaster.problems.buffers_program import buffers_as_program
+
+            return buffers_as_program(read_buffers(self.source)[0], Path(self.source).stem)
         from loadmaster.program.importers import ImportOptions
         from loadmaster.program.models import load_model
 
@@ -54,6 +65,7 @@ class Model:
             trips=dict(_trip(text) for text in self.trip),
             inplace=tuple(kind for text in self.inplace for kind in text.split(",")),
             edge_unit=self.edge_unit,
+            level=self.level,
             strict=self.strict,
         )
         if _takes_a_while(self.source):
@@ -79,8 +91,11 @@ def takes_model(command: Callable[..., Answer]) -> Callable[..., Answer]:
     options of the importers."""
     own = inspect.signature(command, eval_str=True)
     named = [p.replace(kind=p.KEYWORD_ONLY) for p in list(own.parameters.values())[1:]]
-    first = _parameter("source", _SOURCE, inspect.Parameter.empty)
-    options = [_parameter(name, *declared) for name, declared in _OPTIONS.items()]
+    # A command that has its own words for MODEL annotates its first parameter with them.
+    words = getattr(next(iter(own.parameters.values())).annotation, "__metadata__", None)
+    declared = _SOURCE if words is None else Annotated[str, *words]
+    first = _parameter("source", declared, inspect.Parameter.empty)
+    options = [_parameter(name, *option) for name, option in _OPTIONS.items()]
 
     def run(**values: Any) -> Answer:
         given = {name: values.pop(name) for name in ("source", *_OPTIONS)}
@@ -109,7 +124,9 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
     "format": (
         Annotated[
             str | None,
-            typer.Option(help="onnx, hlo, jax, dnn-partitioning or program; else by the ending."),
+            typer.Option(
+                help="onnx, tflite, hlo, jax, torch, executorch, dnn-partitioning or program; else by the ending."
+            ),
         ],
         None,
     ),
@@ -146,6 +163,12 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
             typer.Option(metavar="UNIT", help="Of the edges' times of a dnn-partitioning file."),
         ],
         None,
+    ),
+    "level": (
+        Annotated[
+            str, typer.Option(help="PyTorch: functional, or core, where layers are taken apart.")
+        ],
+        "functional",
     ),
     "strict": (
         Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,12 +14,11 @@ from loadmaster.cli.files import OverwriteOption, check_free
 from loadmaster.cli.model import MachineOption, Model, takes_model
 
 if TYPE_CHECKING:
+    from loadmaster.cli.plan_posed import Asked
     from loadmaster.cli.planning import Wanted
-    from loadmaster.machine import Machine
     from loadmaster.problems.problem import Problem
 
 Value = int | float | bool | str
-PLANNED = ("mapping", "malloc-game", "graph")
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="An option of the solver, such as population=40."),
@@ -37,14 +37,15 @@ def command(
         str | None,
         typer.Option(
             help="mapping: a memory per tensor for life; malloc-game: copies in and out, "
-            "use by use; graph: fusion, devices and order. By default what suits the machine "
-            "and the solver."
+            "use by use; graph: fusion, devices and order; allocation: offsets in one memory; "
+            "order: the least peak. By default what suits the machine and the solver."
         ),
     ] = None,
     objective: Annotated[
         str,
         typer.Option(
-            help="time, or peak-memory: the order of the ops that needs the fewest bytes."
+            help="time; peak-memory: the order of the ops that needs the fewest bytes; "
+            "bytes-moved: the fewest bytes through the slowest memory."
         ),
     ] = "time",
     tasks: Annotated[
@@ -111,6 +112,26 @@ def command(
     exact_seconds: Annotated[
         float, typer.Option(min=0, help="Seek the optimum this long, for comparison; 0: don't.")
     ] = 30.0,
+    fits: Annotated[
+        bool,
+        typer.Option(
+            "--fits", help="Only say whether it fits: exit 0 yes, 1 no (proven), 4 not known."
+        ),
+    ] = False,
+    pin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TENSOR=MEMORY[@OFFSET]", help="Decided already: a tensor's memory."),
+    ] = None,
+    pin_op: Annotated[
+        list[str] | None,
+        typer.Option("--pin-op", metavar="OP=DEVICE", help="Decided already: an op's device."),
+    ] = None,
+    keep_order: Annotated[
+        bool, typer.Option("--keep-order", help="In an arena: leave the ops in their order.")
+    ] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="Write report.html into the run folder.")
+    ] = False,
     overwrite: OverwriteOption = False,
 ) -> Answer:
     """Find where tensors live and when they move; on several devices, what is fused, where every op
@@ -127,7 +148,10 @@ def command(
     Example: loadmaster plan gnmt-4 --machine p100x4 --tasks placement,fusion,schedule --solver anneal
 
     Example: loadmaster plan model.onnx --objective peak-memory
+
+    Example: loadmaster plan model.onnx --machine arena:256KiB --fits
     """
+    from loadmaster.cli.plan_posed import Asked, posed
     from loadmaster.cli.planning import Wanted, resumed_problem
 
     if out is not None:
@@ -135,59 +159,61 @@ def command(
     options = parse_settings(settings or []) | ({} if init is None else {"init": init})
     limit = seconds_of(time_limit, "--time-limit")
     wanted = Wanted(solver, options, budget, limit, seed, None if no_run else run, resume, out, exact_seconds)  # fmt: skip
+    asked = Asked(model, machine, problem, objective, solver, tasks, groups, tuple(base or ()), tuple(capacity or ()),
+                  evaluator, repeats, seconds_of(timeout, "--timeout") or 60.0, noise, seed or 0,
+                  tuple(pin or ()), tuple(pin_op or ()), keep_order)  # fmt: skip
+    if report and (no_run or fits):
+        raise Usage("--report shows a run, and none is kept", object="--report",
+                    remedy="leave --no-run and --fits out")  # fmt: skip
     if resume is not None:
-        if machine or capacity or evaluator or noise or problem or tasks or groups or base:
-            raise Usage("--resume takes machine, capacities, problem with its tasks, evaluator and noise from the run",
-                        object="--resume", remedy="leave them out")  # fmt: skip
-        return _planned(resumed_problem(resume, model.load()), wanted, model.source)
-    from loadmaster.cli.plan_peak import peak_problem, wants_peak
+        _check_resumed(asked)
+        return _told(_planned(resumed_problem(resume, model.load()), wanted, model.source), report)
+    if fits:
+        from loadmaster.cli.plan_fits import plan_fits
 
-    about_graphs = _only_graphs(tasks, groups, base)
-    if wants_peak(objective, problem):
-        if about_graphs:
-            raise Usage(f"{about_graphs} is about times on several devices", object=about_graphs,
-                        remedy="leave it out")  # fmt: skip
-        if evaluator or noise:
-            raise Usage("--evaluator and --noise are about times", object="--objective", number=objective,
-                        remedy="leave them out")  # fmt: skip
-        ordered = peak_problem(model.load(), machine, tuple(capacity or ()))
-        return _planned(ordered, wanted, model.source)
-    from loadmaster.machine.presets import with_capacities
+        return plan_fits(asked, limit, out)
+    chosen = posed(asked)
+    if objective == "bytes-moved":
+        from loadmaster.cli.plan_bytes import plan_bytes
+        from loadmaster.problems.mapping import Mapping
 
-    chosen = with_capacities(model.machine(machine), tuple(capacity or ()))
-    kind = _kind(problem or ("graph" if about_graphs else None), solver, chosen)
-    if about_graphs and kind != "graph":
-        raise Usage(f"{about_graphs} is for the graph problem, not for {kind}", object=about_graphs,
-                    remedy="leave it out, or give --problem graph")  # fmt: skip
-    if kind != "mapping" and (evaluator or noise):
-        raise Usage("--evaluator and --noise are for the mapping problem", object="--problem",
-                    number=kind, remedy="leave them out, or give --problem mapping")  # fmt: skip
-    if evaluator is not None and noise:
-        raise Usage("--noise is for simulated times and --evaluator measures", object="--noise",
-                    remedy="give one of them")  # fmt: skip
-    if kind == "malloc-game":
-        from loadmaster.problems.malloc_game.problem import MallocGame
+        assert isinstance(chosen, Mapping)
+        return _told(plan_bytes(chosen, asked.on(), wanted, model.source), report)
+    return _told(_planned(chosen, wanted, model.source), report)
 
-        return _planned(MallocGame(model.load(), chosen), wanted, model.source)
-    if kind == "graph":
-        from loadmaster.cli.plan_graph import graph_problem
 
-        graph = graph_problem(model.load(), chosen, tasks, groups or "auto", base or ())
-        return _planned(graph, wanted, model.source)
-    from loadmaster.cli.plan_mapping import measured_problem, simulated_problem
+def _check_resumed(asked: Asked) -> None:
+    """What a run was started with can't be said again."""
+    from loadmaster.cli.plan_posed import Asked
 
-    if evaluator is not None:
-        longest = seconds_of(timeout, "--timeout") or 60.0
-        measured = measured_problem(model.load(), chosen, evaluator, repeats, longest)
-        return _planned(measured, wanted, model.source)
-    return _planned(simulated_problem(model.load(), chosen, noise, seed or 0), wanted, model.source)
+    again = replace(
+        asked, model=Model(asked.model.source), repeats=5, timeout=60.0, solver=None, seed=0
+    )
+    if again != Asked(again.model):
+        raise Usage("--resume takes machine, capacities, objective, problem, pins, evaluator and noise from the run",
+                    object="--resume", remedy="leave them out")  # fmt: skip
+
+
+def _told(answer: Answer, report: bool) -> Answer:
+    """The answer, with the report of its run if one is wanted."""
+    run = answer.more.get("run")
+    if not report or run is None:
+        return answer
+    from loadmaster.report import write_report
+
+    page = Path(run) / "report.html"
+    write_report(Path(run), page)
+    return replace(answer, blocks=[*answer.blocks, f"report:  {page}"],
+                   more={**answer.more, "report": str(page)})  # fmt: skip
 
 
 def _planned(problem: Problem, wanted: Wanted, source: str) -> Answer:
+    from loadmaster.cli.plan_allocation import plan_allocation
     from loadmaster.cli.plan_game import plan_game
     from loadmaster.cli.plan_graph import plan_graph
     from loadmaster.cli.plan_mapping import plan_mapping
     from loadmaster.cli.plan_peak import plan_peak
+    from loadmaster.problems.allocation import Allocation
     from loadmaster.problems.graph import GraphOptimization
     from loadmaster.problems.malloc_game.problem import MallocGame
     from loadmaster.problems.mapping import Mapping
@@ -201,31 +227,10 @@ def _planned(problem: Problem, wanted: Wanted, source: str) -> Answer:
         return plan_graph(problem, wanted, source)
     if isinstance(problem, PeakOrder):
         return plan_peak(problem, wanted, source)
+    if isinstance(problem, Allocation):
+        return plan_allocation(problem, wanted, source)
     raise Usage(f"run '{wanted.resume}' is about {problem.kind}, which 'plan' does not solve",
                 object=str(wanted.resume), remedy="see 'loadmaster runs'")  # fmt: skip
-
-
-def _only_graphs(tasks: str | None, groups: str | None, base: list[str] | None) -> str | None:
-    """The first option given that other problems do not have."""
-    given = {"--tasks": tasks, "--groups": groups, "--base": base}
-    return next((name for name, value in given.items() if value is not None and value != []), None)
-
-
-def _kind(problem: str | None, solver: str | None, machine: Machine) -> str:
-    """Which problem is meant: named, or the one that the solver solves, or by the machine."""
-    from loadmaster.solvers.registry import kinds_with
-
-    if problem is not None:
-        if problem not in PLANNED:
-            raise Usage(f"there is no problem '{problem}' to plan", object="--problem", number=problem,
-                        remedy=f"use {' or '.join(PLANNED)}")  # fmt: skip
-        return problem
-    solved = [kind for kind in PLANNED if solver is None or kind in kinds_with(solver)]
-    # Where copies only use idle bandwidth, moving tensors is what the machine was made for.
-    suits = "malloc-game" if machine.rules.copies == "idle" else "mapping"
-    if len(machine.devices) > 1:
-        suits = "graph"
-    return suits if suits in solved or not solved else solved[0]
 
 
 def parse_settings(texts: list[str]) -> dict[str, Value]:

@@ -17,6 +17,7 @@ from loadmaster.machine import Machine
 from loadmaster.plan import Plan
 from loadmaster.problems.graph import TASKS, Base, GraphOptimization
 from loadmaster.problems.graph.expert import expert_placement
+from loadmaster.problems.pins import Pins
 from loadmaster.problems.problem import Decision
 from loadmaster.program import Program
 from loadmaster.solvers.graph import BY_CLOCK
@@ -24,13 +25,15 @@ from loadmaster.solvers.solver import Solution
 
 
 def graph_problem(program: Program, machine: Machine, tasks: str | None, groups: str,
-                  base: Sequence[str]) -> GraphOptimization:  # fmt: skip
+                  base: Sequence[str], pins: Pins | None = None) -> GraphOptimization:  # fmt: skip
     """The problem that the options describe, if it has a plan at all."""
     chosen = TASKS if tasks is None else tuple(task.strip() for task in tasks.split(","))
     if len(machine.devices) == 1 and "placement" in chosen:
         raise Usage(f"machine '{machine.name}' has one device: there is nothing to place", object="--tasks",
                     number=1, remedy="give --tasks fusion,schedule, or --machine p100x4")  # fmt: skip
-    problem = GraphOptimization(program, machine, tasks=chosen, groups=groups, base=_base(base))
+    problem = GraphOptimization(
+        program, machine, tasks=chosen, groups=groups, base=_base(base), pins=pins
+    )
     if problem.no_plan is not None:
         raise Refused(f"no plan of '{program.name}' fits '{machine.name}': {problem.no_plan}",
                       object=program.name, remedy="give a larger machine, or --capacity")  # fmt: skip

@@ -24,20 +24,25 @@ from loadmaster.problems.champion import Champion, Leaders, remeasure
 from loadmaster.problems.evaluator import CommandEvaluator
 from loadmaster.problems.mapping import Mapping
 from loadmaster.problems.measured import MeasuredMapping
+from loadmaster.problems.pins import Pins
 from loadmaster.problems.problem import Bound, Decision
 from loadmaster.problems.recorded import recorded_row
 from loadmaster.program import Program
+from loadmaster.solvers.heuristic.mapping_bound import weights_bound
 from loadmaster.solvers.mapping import can_prove
 from loadmaster.solvers.registry import make_solver
 from loadmaster.solvers.solver import Budget, Solution, Status, solve
 
 BASELINES = ("all-slowest", "compiler", "density")
+FIRMWARE = ("one-arena", "greedy-by-size")
+"""What runtimes on microcontrollers do: shown for models of theirs."""
 
 
-def simulated_problem(program: Program, machine: Machine, noise: float, seed: int) -> Mapping:
+def simulated_problem(program: Program, machine: Machine, noise: float, seed: int,
+                      pins: Pins | None = None) -> Mapping:  # fmt: skip
     """The simulator says what a map is worth."""
     try:
-        return Mapping(program, machine, noise=noise, noise_seed=seed if noise else 0)
+        return Mapping(program, machine, noise=noise, noise_seed=seed if noise else 0, pins=pins)
     except ValueError as error:
         raise Usage(str(error), object="--noise", number=noise, remedy="give 0.02") from None
 
@@ -61,8 +66,9 @@ def _planned(problem: Mapping, wanted: Wanted, source: str) -> Answer:
     wanted = completed(wanted, ("auto", "exact"))
     solver = chosen_solver("mapping", str(wanted.solver), wanted.options)
     say(head(problem, source))
-    bound = _quick_bound(problem)
-    baselines = _baselines(problem)
+    bound = quick_bound(problem)
+    more = FIRMWARE if source.lower().endswith(".tflite") else ()
+    baselines = _baselines(problem, BASELINES + more)
     known = {name: decision for name, (decision, _) in baselines.items()}
     solution = solved(solver, problem, bound, wanted, known)
     stopped = solution.decision is None or bool(solution.extra.get("interrupted"))
@@ -86,29 +92,35 @@ def _champion(problem: Mapping, seed: int) -> Champion | None:
     return remeasure(problem, seed=seed)
 
 
-def _quick_bound(problem: Mapping) -> Bound:
-    """Of times without noise: the recorded one, else that of the linear relaxation, else the
-    problem's own."""
+def quick_bound(problem: Mapping) -> Bound:
+    """Of times without noise: the recorded one, else that of the linear relaxation, else one that
+    needs no package."""
     if isinstance(problem, MeasuredMapping):
         return problem.bound()  # nothing is proven about hardware
     plain = _plain(problem)
-    if recorded_row(plain.program, plain.machine) is None and can_prove(plain):
+    if recorded_row(plain.program, plain.machine) is not None and not plain.pins:
+        return plain.bound()  # what is on record knows no pins
+    if can_prove(plain):
         from loadmaster.solvers.exact.mapping import linear_bound
 
         with contextlib.suppress(MissingPackage):
             return max(plain.bound(), linear_bound(plain), key=lambda bound: bound.value)
-    return plain.bound()
+    return weights_bound(plain)
 
 
 def _plain(problem: Mapping) -> Mapping:
     """The same without noise."""
-    return problem if problem.repeatable else Mapping(problem.program, problem.machine)
+    return (
+        problem
+        if problem.repeatable
+        else Mapping(problem.program, problem.machine, pins=problem.pins)
+    )
 
 
-def _baselines(problem: Mapping) -> dict[str, tuple[Decision, Figure]]:
+def _baselines(problem: Mapping, names: tuple[str, ...]) -> dict[str, tuple[Decision, Figure]]:
     """Known methods' maps and what they are worth; they cost no evaluations."""
     found: dict[str, tuple[Decision, Figure]] = {}
-    for name in BASELINES:
+    for name in names:
         solution = solve(make_solver("mapping", name), problem, Budget())
         if solution.decision is not None:
             figure = Figure(name, True, solution.value, "", 0, solution.seconds, "baseline")
@@ -122,7 +134,7 @@ def _reference(problem: Mapping, solver: str, solution: Solution, wanted: Wanted
     if isinstance(problem, MeasuredMapping):
         return None
     row = recorded_row(problem.program, problem.machine)
-    if row is not None:
+    if row is not None and not problem.pins:
         status = "optimal" if row["best"] <= row["bound"] else "best on record"
         return Figure("optimum" if status == "optimal" else "exact", True, int(row["best"]),
                       f"{status}, {row['method']}, on record", 0, 0.0, "reference")  # fmt: skip

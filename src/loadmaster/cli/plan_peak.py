@@ -21,19 +21,7 @@ from loadmaster.solvers.registry import make_solver
 from loadmaster.solvers.solver import Budget, Solution, solve
 from loadmaster.units import show_bytes
 
-OBJECTIVES = ("time", "peak-memory")
 BASELINES = ("program-order", "peak-greedy", "depth-first", "reverse-post-order")
-
-
-def wants_peak(objective: str, problem: str | None) -> bool:
-    """Whether the order is to be decided, for the least peak."""
-    if objective not in OBJECTIVES:
-        raise Usage(f"there is no objective '{objective}'", object="--objective", number=objective,
-                    remedy=f"use {' or '.join(OBJECTIVES)}")  # fmt: skip
-    if objective == "peak-memory" and problem not in (None, "order"):
-        raise Usage(f"--objective peak-memory decides the order, not the {problem}", object="--problem",
-                    number=problem, remedy="leave --problem out")  # fmt: skip
-    return objective == "peak-memory" or problem == "order"
 
 
 def peak_problem(program: Program, machine: str | None, capacities: tuple[str, ...]) -> PeakOrder:
@@ -50,7 +38,7 @@ def plan_peak(problem: PeakOrder, wanted: Wanted, source: str) -> Answer:
     """Solve, compare, check, write, tell."""
     wanted = completed(wanted, BY_CLOCK)
     solver = chosen_solver("order", str(wanted.solver), wanted.options)
-    say(f"{source}: the order of {problem.nodes:,} ops, with {show_bytes(problem.resident)} of weights "
+    say(f"{source}: the order of {problem.nodes:,} ops, with {show_bytes(problem.graph.resident)} of weights "
         "that are always there and are not counted")  # fmt: skip
     found = {name: solve(make_solver("order", name), problem, Budget()) for name in BASELINES}
     known: dict[str, Decision] = {
@@ -119,7 +107,7 @@ def _shown(problem: PeakOrder, source: str, solution: Solution, rows: list[dict[
         lines = ending(problem.machine, source, kept, run).splitlines()
         blocks.append("\n".join(line for line in lines if not line.startswith("draw it")))
     more = {"model": source, "machine": problem.machine.name, "ops": problem.nodes, "run": run,
-            "resident_bytes": problem.resident, "before_bytes": problem.reference,
+            "resident_bytes": problem.graph.resident, "before_bytes": problem.reference,
             "after_bytes": solution.value, "bound_bytes": solution.bound.value,
             "plan": None if kept is None else str(kept), "stop": solution.extra.get("stop")}  # fmt: skip
     warnings = (*solution.extra.get("warnings", ()), *solution.extra.get("refused", ()))

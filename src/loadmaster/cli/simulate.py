@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadmaster.cli.answer import Answer, Table
+from loadmaster.cli.answer import Answer, Table, Usage
 from loadmaster.cli.model import MachineOption, Model, takes_model
 from loadmaster.errors import Refused
 from loadmaster.units import UNLIMITED, show_bytes, show_time
@@ -33,6 +33,9 @@ def command(
 
     Example: loadmaster simulate resnet50 plan.json --machine nnp-i
     """
+    if model.is_buffers:
+        raise Usage(f"'{model.source}' has buffers and no ops: there is nothing to time", object=model.source,
+                    remedy="use 'loadmaster plan' or 'loadmaster allocate'")  # fmt: skip
     chosen = model.machine(machine)
     program = model.load()
     from loadmaster.plan import Plan, load_plan

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from loadmaster.problems.mapping import Mapping
     from loadmaster.solvers.solver import Solution
 
-AGENTS = ("egrl", "pg", "muzero")
+AGENTS = ("egrl", "pg", "muzero", "go")
 """The solvers whose learner becomes a policy."""
 MAPS = 4000
 """Evaluated on each model by default, for policies that map."""
@@ -27,22 +27,24 @@ MAPS = 4000
 
 def command(
     agent: Annotated[
-        str, typer.Argument(metavar="AGENT", help="egrl; pg: its learner alone; muzero.")
-    ],
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="MODEL...", help="One or several: in turn; muzero: together, MODEL@MACHINE too."
-        ),
+        str, typer.Argument(metavar="AGENT", help="egrl; pg: its learner alone; muzero; go.")
     ],
     out: Annotated[Path, typer.Option(metavar="NPZ", help="Write the policy here.")],
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MODEL...",
+            help="One or several: in turn; muzero, go: together, MODEL@MACHINE too.",
+        ),
+    ] = None,
     machine: MachineOption = None,
     budget: Annotated[
         int | None,
         typer.Option(min=1, help="Maps, or games, to evaluate on each model. [egrl: 4000]"),
     ] = None,
     time_limit: Annotated[
-        str | None, typer.Option(metavar="TIME", help="muzero: stop after this long, such as 20m.")
+        str | None,
+        typer.Option(metavar="TIME", help="muzero, go: stop after this long, such as 20m."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same policy.")] = 0,
     settings: SetOption = None,
@@ -55,8 +57,14 @@ def command(
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option(metavar="NPZ", help="muzero: go on from the .state.npz beside a policy."),
+        typer.Option(metavar="NPZ", help="muzero, go: go on from the .state.npz beside a policy."),
     ] = None,
+    split: Annotated[
+        str | None, typer.Option(metavar="NAME", help="go: train on the graphs of this split.")
+    ] = None,
+    mode: Annotated[
+        str, typer.Option(metavar="MODE", help="go: 'batch', many graphs together; or 'one'.")
+    ] = "batch",
     overwrite: OverwriteOption = False,
 ) -> Answer:
     """Train on models one after the other, each from the policy that the last one left; muzero
@@ -68,6 +76,8 @@ def command(
     Example: loadmaster train egrl bert --machine nnp-i --budget 4000 --out bert.npz
 
     Example: loadmaster train muzero alexnet-train wavenet --machine tpu-v4i-16m --time-limit 20m --out p.npz
+
+    Example: loadmaster train go --split train --time-limit 25m --out go.npz
     """
     if agent not in AGENTS:
         raise Usage(f"'{agent}' has no policy to train{nearest(agent, AGENTS)}", object=agent,
@@ -75,7 +85,18 @@ def command(
     if out.suffix != ".npz":
         raise Usage(f"'{out}' must end in .npz", object=str(out), remedy="give policy.npz")
     check_free(out, overwrite)
-    options = parse_settings(settings or [])
+    options, models = parse_settings(settings or []), models or []
+    if agent == "go":
+        from loadmaster.cli.train_go import Asked, train_go
+
+        seconds = seconds_of(time_limit, "--time-limit")
+        return train_go(
+            Asked(
+                models, machine, out, split, mode, budget, seconds, seed, options, init, resume, run
+            )
+        )
+    if not models or split is not None:
+        raise Usage("give the models to train on", object="MODEL", remedy=f"write 'train {agent} MODEL'")  # fmt: skip
     if agent == "muzero":
         from loadmaster.cli.train_muzero import Lessons, train_muzero
 
@@ -86,7 +107,7 @@ def command(
             )
         )
     if time_limit is not None or resume is not None:
-        raise Usage("--time-limit and --resume are for muzero", object="--time-limit",
+        raise Usage("--time-limit and --resume are for muzero and go", object="--time-limit",
                     remedy="give --budget, and --init to go on from a policy")  # fmt: skip
     rows: list[dict[str, Any]] = []
     from loadmaster.cli.plan_show import head

@@ -7,13 +7,22 @@ with its default settings it finds an order of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from loadmaster.errors import LoadmasterError, Refused
+from loadmaster.errors import LoadmasterError, Refused, require
+from loadmaster.export.rules import (
+    Asked,
+    Exported,
+    Figure,
+    NotExported,
+    check_other_file,
+    check_sound,
+    left_out,
+)
 from loadmaster.files import replacing
 from loadmaster.machine.machine import Machine
-from loadmaster.plan.check import check
 from loadmaster.plan.plan import Plan
 from loadmaster.program.importers.onnx.read import read_model
 from loadmaster.program.program import Program
@@ -30,8 +39,48 @@ session = ort.InferenceSession({name!r}, options, providers=["CPUExecutionProvid
 """
 
 
-class NotExported(LoadmasterError):
-    """The model or the plan can't be written as asked."""
+def export(asked: Asked) -> Exported:
+    """The target `ort`."""
+    moved = export_onnx_order(asked.model, asked.program, asked.machine, asked.plan, asked.out)
+    settings = asked.out.with_suffix(".py")
+    figures: dict[str, Figure] = {"moved": moved, "ops": asked.program.n_ops}
+    done = Exported("unverified", (asked.out, settings), ("order",),
+                    left_out(asked.plan, memory=False, offset=False, order=True), figures,
+                    (f"{moved:,} nodes moved; run it with the settings in {settings}",))  # fmt: skip
+    if not asked.verify or "random" in asked.program.op_kind.values:
+        return done
+    try:
+        before, after = _verified(asked)
+    except LoadmasterError:
+        for file in done.files:
+            file.unlink()
+        raise
+    figures |= {"runtime_peak_bytes": before, "measured_peak_bytes": after}
+    said = f"peak by the runtime's own count: {before:,} bytes in its default order, {after:,} in the plan's"
+    return replace(done, verdict="verified", notes=(said, *done.notes))
+
+
+def _verified(asked: Asked) -> tuple[int, int]:
+    """Run the model in the runtime's own order and in the plan's: (peak before, peak after)."""
+    from loadmaster.export.onnx_runtime import run_model
+
+    require("onnxruntime", "onnx")
+    try:
+        theirs, ours = run_model(asked.model, file_order=False), run_model(asked.out)
+    except LoadmasterError:
+        raise
+    except Exception as error:  # the runtime has many kinds of its own
+        raise NotExported(f"ONNX Runtime can't run '{asked.model}': {' '.join(str(error).split())[:160]}",
+                          object=asked.model, remedy="give --no-verify if another build of it can") from None  # fmt: skip
+    pairs = zip(theirs.outputs, ours.outputs, strict=True)
+    if any(a.dtype != b.dtype or a.tobytes() != b.tobytes() for a, b in pairs):
+        raise Refused("the exported model computes other numbers than the model", object=asked.model,
+                      remedy="report this as a bug")  # fmt: skip
+    if ours.peak_bytes > theirs.peak_bytes and not asked.force:
+        raise Refused(f"the runtime's own order has a peak of {theirs.peak_bytes:,} bytes and the plan's "
+                      f"{ours.peak_bytes:,}", object=asked.model, number=ours.peak_bytes,
+                      remedy="keep the model as it is, or give --force")  # fmt: skip
+    return theirs.peak_bytes, ours.peak_bytes
 
 
 def export_onnx_order(
@@ -40,12 +89,8 @@ def export_onnx_order(
     """Write the model's nodes in the plan's order to another file, and beside it the settings that
     keep the order (`.py`). Returns how many nodes have another place than before."""
     model, out = Path(model), Path(out)
-    if out.resolve() == model.resolve():
-        raise NotExported(f"'{out}' is the model itself", object=str(out), remedy="give another file to write")  # fmt: skip
-    violations = check(program, machine, plan)
-    if violations:
-        raise Refused(f"the checker refuses the plan: {violations[0].message}", object=program.name,
-                      number=len(violations), remedy="give a plan that 'loadmaster check' accepts")  # fmt: skip
+    check_other_file(model, out)
+    check_sound(program, machine, plan)
     proto, _ = read_model(model)
     if out.resolve().parent != model.resolve().parent and any(
         tensor.external_data for tensor in proto.graph.initializer

@@ -15,21 +15,26 @@ HOME = -1
 """As a memory: undecided, so its home."""
 
 
-def lifetimes(program: Program) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(first op, last op) at which each root must be somewhere; weights and state: all ops.
+def lifetimes(
+    program: Program, order: npt.NDArray[np.int32] | None = None
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(first op, last op) at which each root must be somewhere; weights and state: all ops. With an
+    order of the ops, the positions in it.
 
     Views count as their root; outputs live to the end; inputs from the start. A root that
     nobody touches has last < first.
     """
     n, root = program.n_ops, program.tensor_alias
-    first = np.where(program.producer >= 0, program.producer, 0).astype(np.int64)
+    at = np.zeros(n + 1, dtype=np.int64)  # the last one: no op makes it, it is there at the start
+    at[slice(n) if order is None else order] = np.arange(n)
+    first = at[program.producer]
     last = np.full(program.n_tensors, -1, dtype=np.int64)
     for tensors, ops in (
         (program.write_tensor, program.write_op),
         (program.read_tensor, program.read_op),
     ):
         real = ~program.op_view[ops]
-        np.maximum.at(last, root[tensors[real]], ops[real])
+        np.maximum.at(last, root[tensors[real]], at[ops[real]])
     outputs = root[program.tensor_kind == TensorKind.OUTPUT]
     last[outputs[program.tensor_kind[outputs] != TensorKind.INPUT]] = n - 1
     kept = np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])

@@ -7,7 +7,6 @@ offset + size; with a capacity, anything above it is not legal.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,17 +19,22 @@ from loadmaster.machine import load_machine, read_machine
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.check import Violation, check
 from loadmaster.plan.check.offsets import check_offsets
-from loadmaster.plan.plan import BEFORE, NO_OFFSET, Plan, Residency
-from loadmaster.plan.static import lifetimes_in_loops
+from loadmaster.plan.plan import Plan, Residency
 from loadmaster.problems.buffers import Buffers
 from loadmaster.problems.buffers_csv import format_buffers, parse_buffers
-from loadmaster.problems.buffers_program import buffers_as_program, program_as_buffers
+from loadmaster.problems.buffers_program import (
+    buffers_as_program,
+    pinned_buffers,
+    program_as_buffers,
+)
+from loadmaster.problems.lives import needed_ops, weights_in
+from loadmaster.problems.pins import Pins
 from loadmaster.problems.problem import Bound, Decision
-from loadmaster.program.program import PERSISTENT, Program, TensorKind
+from loadmaster.program.program import Program
 from loadmaster.program.storage import load
-from loadmaster.simulate.simulator import places
 from loadmaster.units import UNLIMITED
 
+Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
 
@@ -129,9 +133,12 @@ class Allocation:
         """What `save` wrote."""
         about = json.loads((folder / "problem.json").read_text(encoding="utf-8"))
         if about.get("of") == "program":
+            order = about.get("order")
             return ProgramAllocation(
-                load(folder / "program.npz"), read_machine(folder / "machine.toml")
-            )
+                load(folder / "program.npz"), read_machine(folder / "machine.toml"),
+                order=None if order is None else np.array(order, dtype=np.int32),
+                pins=Pins.of_json(about.get("pins")),
+            )  # fmt: skip
         buffers = parse_buffers((folder / "buffers.csv").read_text(encoding="utf-8"), "buffers.csv")
         apart = tuple((int(a), int(b)) for a, b in about["apart"])
         return cls(buffers.changed(apart=apart), about["capacity"], about["name"])
@@ -144,21 +151,29 @@ class Allocation:
 
 
 class ProgramAllocation(Allocation):
-    """The offset problem of a program in its order, in the home memory of the machine's device.
+    """The offset problem of a program in the home memory of the machine's device, in its own order
+    or in `order` (all ops, views too). `pins` may fix offsets.
 
     Weights and state are not decided: they lie in the first other memory, if there is one and they
     need not stay at home.
     """
 
-    def __init__(self, program: Program, machine: Machine) -> None:
-        self._memory = machine.home[0]
-        buffers, self._roots = program_as_buffers(program, machine, self._memory)
+    def __init__(self, program: Program, machine: Machine, *, order: Int32 | None = None,
+                 pins: Pins | None = None) -> None:  # fmt: skip
+        self._memory, self.order, self.pins = machine.home[0], order, pins or Pins()
+        buffers, self._roots = program_as_buffers(program, machine, self._memory, order)
+        if self.pins:
+            buffers = pinned_buffers(buffers, self._roots, program, machine, self.pins)
         capacity = machine.memories[self._memory].capacity
         super().__init__(buffers, capacity if capacity < UNLIMITED else None, program.name)
         self.__dict__["program"], self.__dict__["machine"] = program, machine
 
+    def switches(self) -> dict[str, Any]:
+        order = {} if self.order is None else {"order": self.order.tolist()}
+        return super().switches() | order | ({"pins": self.pins.as_json()} if self.pins else {})
+
     def plan(self, decision: Decision) -> Plan:
-        first, last = lifetimes_in_loops(self.program)
+        first, last = needed_ops(self.program, self.order)
         rows = [
             Residency(root, self._memory, int(decision[b]), int(first[root]), int(last[root]))
             for b, group in enumerate(self._roots)
@@ -166,24 +181,14 @@ class ProgramAllocation(Allocation):
         ]
         others = [memory for memory in self.machine.reach[0] if memory != self._memory]
         if others:
-            rows += self._weights(others[0], first, last)
-        return Plan.of(residencies=rows)
-
-    def _weights(self, memory: int, first: Int64, last: Int64) -> Iterator[Residency]:
-        """Weights and state, and what is written over them, in one memory, offsets undecided."""
-        program, place = self.program, places(self.program)
-        root = program.tensor_alias == np.arange(program.n_tensors)
-        given = root & np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])
-        # One place, one memory: a member that must stay at home keeps all of them there.
-        stays = root & (~program.tensor_fast | (program.tensor_kind == TensorKind.INPUT))
-        there = np.isin(place, place[given]) & ~np.isin(place, place[stays])
-        for tensor in np.flatnonzero(root & there & (last >= first)).tolist():
-            begin = BEFORE if given[tensor] else int(first[tensor])
-            yield Residency(tensor, memory, NO_OFFSET, begin, int(last[tensor]))
+            rows += weights_in(self.program, others[0], self.order)
+        return Plan.of(residencies=rows, order=self.order)
 
     def decision(self, plan: Plan) -> Decision:
         of_root = {row.tensor: row.offset for row in plan.residency_rows}
         return np.array([of_root.get(group[0], 0) for group in self._roots], dtype=np.int64)
 
     def save(self, folder: Path) -> None:
-        (folder / "problem.json").write_text(json.dumps({"of": "program"}), encoding="utf-8")
+        about = {"of": "program", "order": None if self.order is None else self.order.tolist(),
+                 "pins": self.pins.as_json()}  # fmt: skip
+        (folder / "problem.json").write_text(json.dumps(about), encoding="utf-8")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.errors import Refused
 from loadmaster.machine.machine import Machine
-from loadmaster.plan.static import lifetimes_in_loops
+from loadmaster.plan.plan import NO_OFFSET
+from loadmaster.plan.static import lifetimes, lifetimes_in_loops
 from loadmaster.problems.buffers import Buffers
+from loadmaster.problems.pins import BadPin, Pins
 from loadmaster.program.build import clean_name
 from loadmaster.program.labels import Labels
 from loadmaster.program.program import PERSISTENT, Program, TensorKind
@@ -78,14 +81,15 @@ def _piece_names(buffers: Buffers) -> tuple[str, ...]:
 
 
 def program_as_buffers(
-    program: Program, machine: Machine, memory: int
+    program: Program, machine: Machine, memory: int, order: npt.NDArray[np.int32] | None = None
 ) -> tuple[Buffers, list[list[int]]]:
-    """The buffers that a program needs in one memory in program order, weights and state left out.
+    """The buffers that a program needs in one memory, weights and state left out, in program order
+    or (a program without loops) in another.
 
     Tensors that share one place (in-place updates, loop-carried values) are one buffer. Returns the
     roots of each buffer too.
     """
-    first, last = lifetimes_in_loops(program)
+    first, last = lifetimes_in_loops(program) if order is None else lifetimes(program, order)
     place = places(program)
     kept = np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])
     roots = np.flatnonzero((program.tensor_alias == np.arange(program.n_tensors)) & (last >= first))
@@ -112,3 +116,38 @@ def program_as_buffers(
         worth=[float(sum(accessed[root] for root in group)) for group in groups],
     )
     return buffers, groups
+
+
+def pinned_buffers(buffers: Buffers, roots: list[list[int]], program: Program, machine: Machine,
+                   pins: Pins) -> Buffers:  # fmt: skip
+    """The buffers of `program_as_buffers` with the offsets that are pinned."""
+    row_of = {root: b for b, group in enumerate(roots) for root in group}
+    home, pinned = machine.home[0], buffers.pinned.copy()
+    for tensor, (memory, offset) in pins.memory.items():
+        name, there = program.tensor_name[tensor], machine.memories[memory].name
+        if (tensor in row_of) != (memory == home) or (memory != home and offset != NO_OFFSET):
+            where = machine.memories[home].name
+            raise BadPin(f"tensor '{name}' can't be pinned to '{there}' here: '{where}' has everything but the "
+                         "weights, and the weights have no offsets", object=name, number=there,
+                         remedy="give --problem mapping to choose memories")  # fmt: skip
+        if memory == home and offset != NO_OFFSET:
+            pinned[row_of[tensor]] = offset
+    changed = buffers.changed(pinned=pinned)
+    _check_apart(changed, machine.memories[home].capacity)
+    return changed
+
+
+def _check_apart(buffers: Buffers, capacity: int) -> None:
+    """Pins that no placement can keep are named at once."""
+    fixed = np.flatnonzero(buffers.pinned >= 0).tolist()
+    end = buffers.pinned + buffers.size
+    for number, a in enumerate(fixed):
+        if end[a] > capacity:
+            raise Refused(f"the pin of '{buffers.ids[a]}' ends at {end[a]:,} and the memory at {capacity:,}",
+                          object=buffers.ids[a], number=int(end[a]), remedy="pin it lower")  # fmt: skip
+        for b in fixed[:number]:
+            together = buffers.lower[a] < buffers.upper[b] and buffers.lower[b] < buffers.upper[a]
+            if together and buffers.pinned[a] < end[b] and buffers.pinned[b] < end[a]:
+                raise Refused(f"the pins of '{buffers.ids[b]}' and '{buffers.ids[a]}' overlap: both are alive at "
+                              f"time {max(buffers.lower[a], buffers.lower[b])}", object=buffers.ids[a],
+                              number=int(buffers.pinned[a]), remedy="move one of them")  # fmt: skip

@@ -1,14 +1,19 @@
-"""The lives of places: tensors that share a place count as one."""
+"""The lives of tensors, and of places: tensors that share a place count as one."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from loadmaster.program.program import Program
+from loadmaster.plan.plan import BEFORE, NO_OFFSET, Residency
+from loadmaster.plan.static import lifetimes, lifetimes_in_loops
+from loadmaster.program.program import PERSISTENT, Program, TensorKind
+from loadmaster.simulate.simulator import places
 
+Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
@@ -35,3 +40,28 @@ def place_lives(program: Program, roots: Int64, place: npt.NDArray[np.int32], fi
     np.maximum.at(size, at, program.storage_bytes[roots])
     np.logical_or.at(always, at, kept[roots])
     return Lives(begin, end, size, always)
+
+
+def needed_ops(program: Program, order: Int32 | None = None) -> tuple[Int64, Int64]:
+    """[T] (first op, last op) at which each root must be somewhere, in program order or in another;
+    what nobody needs has no meaning here."""
+    if order is None:
+        return lifetimes_in_loops(program)
+    first, last = lifetimes(program, order)
+    ops = order.astype(np.int64)
+    return ops[first], ops[last]
+
+
+def weights_in(program: Program, memory: int, order: Int32 | None = None) -> Iterator[Residency]:
+    """Weights and state, and what is written over them, in one memory, offsets undecided."""
+    first, last = needed_ops(program, order)
+    begin, end = lifetimes(program)
+    place = places(program)
+    root = program.tensor_alias == np.arange(program.n_tensors)
+    given = root & np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])
+    # One place, one memory: a member that must stay at home keeps all of them there.
+    stays = root & (~program.tensor_fast | (program.tensor_kind == TensorKind.INPUT))
+    there = np.isin(place, place[given]) & ~np.isin(place, place[stays])
+    for tensor in np.flatnonzero(root & there & (end >= begin)).tolist():
+        since = BEFORE if given[tensor] else int(first[tensor])
+        yield Residency(tensor, memory, NO_OFFSET, since, int(last[tensor]))

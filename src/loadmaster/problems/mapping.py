@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster import _core
-from loadmaster.errors import BadMachine, BadPlan
+from loadmaster.errors import BadMachine, BadPlan, Refused
 from loadmaster.host import cores
 from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import read_machine
@@ -28,7 +28,9 @@ from loadmaster.plan.static import HOME, static_plan
 from loadmaster.problems.champion import Leaders
 from loadmaster.problems.entries import Entries, find_entries
 from loadmaster.problems.first_fit import first_fit_memories
+from loadmaster.problems.mapping_pins import check_room, pinned_entries, taken_first
 from loadmaster.problems.pack import pack
+from loadmaster.problems.pins import Pins
 from loadmaster.problems.problem import Bound, Decision, Scores
 from loadmaster.problems.recorded import recorded_bound
 from loadmaster.program.program import Program
@@ -47,7 +49,8 @@ class Mapping:
     """`invalid`: what a map that does not fit earns: 'penalty' (minus the share of bytes that has
     to move) or 'repair' (what its rectified form earns). `power` is that of the reward,
     (compiler's time / time) ** power. `noise` is the standard deviation of a measured time: with it
-    values are not repeatable, have no bound, and `remeasure(problem)` names the champion."""
+    values are not repeatable, have no bound, and `remeasure(problem)` names the champion. What `pins`
+    fix is not decided: it stands in every map, whatever the map says."""
 
     kind = "mapping"
     unit = "ps"
@@ -61,6 +64,7 @@ class Mapping:
         power: float = 2.0,
         noise: float = 0.0,
         noise_seed: int = 0,
+        pins: Pins | None = None,
     ) -> None:
         if invalid not in ("penalty", "repair"):
             raise ValueError(f"invalid must be 'penalty' or 'repair', not {invalid!r}")
@@ -75,6 +79,13 @@ class Mapping:
                              object=machine.name, number=len(self.memories),
                              remedy="give a machine with two or more, such as nnp-i")  # fmt: skip
         self.entries: Entries = find_entries(program, machine)
+        self.pins = pins or Pins()
+        self.pinned: Int8 = pinned_entries(program, machine, self.entries, self.pins)
+        """[2N] the memory of each entry that is pinned, or -1."""
+        self.live: npt.NDArray[np.bool_] = self.entries.live & (self.pinned < 0)
+        """[2N] whether an entry decides anything."""
+        if self.pins:
+            self.entries = taken_first(self.entries, self.pinned)
         # All ops run on the first device; the other devices only carry memories.
         self._simulator = Simulator(program, replace(machine, devices=machine.devices[:1]))
         self._simulator.run(Plan())  # refuses a program with an op that the device can't run
@@ -83,6 +94,12 @@ class Mapping:
         self.leaders = Leaders()
         """The best distinct maps that a search has submitted, where values are not repeatable."""
         self._check_slowest()
+        if self.pins:
+            check_room(program, machine, self.entries, self.pinned, self.pins, self._moved)
+            if self._offsets(self.all_slowest()) is None:
+                raise Refused(f"the offsets that are pinned on '{machine.name}' overlap, or leave too little room",
+                              object=machine.name, number=len(self.pins.memory),
+                              remedy="leave one of them out")  # fmt: skip
 
     @property
     def repeatable(self) -> bool:
@@ -99,18 +116,14 @@ class Mapping:
         """M - 1"""
         return len(self.memories) - 1
 
-    @property
-    def live(self) -> npt.NDArray[np.bool_]:
-        """[2N] whether an entry decides anything."""
-        return self.entries.live
-
     def all_slowest(self) -> Int8:
-        """The map that is always legal."""
-        return np.full(2 * self.nodes, self.slowest, dtype=np.int8)
+        """The map that is always legal: all that is not pinned in the slowest memory."""
+        return np.where(self.pinned < 0, np.int8(self.slowest), self.pinned)
 
     def switches(self) -> dict[str, Any]:
         noise = {"noise": self.noise, "noise_seed": self.noise_seed} if self.noise else {}
-        return {"invalid": self.invalid, "power": self.power, **noise}
+        pins = {"pins": self.pins.as_json()} if self.pins else {}
+        return {"invalid": self.invalid, "power": self.power, **noise, **pins}
 
     def rectify(self, decisions: Int8, threads: int | None = None) -> tuple[Int64, Float64, Int8]:
         """(time_ps[B] of the rectified map, epsilon[B], rectified int8[B, 2N]) of maps int8[B, 2N].
@@ -120,10 +133,17 @@ class Mapping:
         maps = np.ascontiguousarray(decisions, dtype=np.int8)
         if maps.ndim != 2 or maps.shape[1] != 2 * self.nodes:
             raise ValueError(f"maps must be [B, {2 * self.nodes}], not {list(maps.shape)}")
-        maps = np.where(self.live, maps, np.int8(self.slowest))
+        return self._rectified(np.where(self.live, maps, self.all_slowest()), threads)
+
+    def _rectified(self, maps: Int8, threads: int | None = None) -> tuple[Int64, Float64, Int8]:
         rectified = np.empty_like(maps)
         total, moved = self._core.evaluate(maps, rectified, threads or cores())
         return total, moved / max(1, int(self.entries.bytes.sum())), rectified
+
+    def _moved(self, pinned: Int8) -> float:
+        """The share of bytes that does not fit where it is pinned, all else in the slowest memory."""
+        maps = np.where(pinned < 0, np.int8(self.slowest), pinned)
+        return float(self._rectified(maps[None])[1][0])
 
     def score(self, decisions: Decision, first: int = 0) -> Scores:
         """Values and rewards of maps int8[B, 2N]; `first` is the number of the first evaluation,
@@ -200,6 +220,22 @@ class Mapping:
         """Whether offsets can be found for a legal map (nearly always, and at once)."""
         return self._offsets(self._legal(decision)) is not None
 
+    def packable(self, decision: Decision) -> Int8:
+        """The map, or one near it that has offsets: where some are pinned, bytes that fit may not. The
+        largest entries go to the slowest memory first."""
+        legal = self._legal(decision)
+        loose = np.flatnonzero(self.live & (legal < self.slowest))
+        loose = loose[np.argsort(-self.entries.bytes[loose], kind="stable")]
+
+        def without(count: int) -> Int8:
+            return np.where(np.isin(np.arange(len(legal)), loose[:count]), self.slowest, legal).astype(np.int8)  # fmt: skip
+
+        low, high = -1, len(loose)  # pins alone have offsets
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.admits(without(middle)) else (middle, high)
+        return without(high)
+
     def plan(self, decision: Decision) -> Plan:
         legal = self._legal(decision)
         offsets = self._offsets(legal)
@@ -218,7 +254,9 @@ class Mapping:
         return self.of_tensors(memory)
 
     def violations(self, plan: Plan) -> list[Violation]:
-        return check(self.program, self.machine, plan)
+        broken = [Violation("pin", f"the {what} {number} is not where it is pinned")
+                  for what, number in self.pins.broken(plan)]  # fmt: skip
+        return check(self.program, self.machine, plan) + broken
 
     def bound(self) -> Bound:
         """The best recorded one, else every access in the memory that suits it best."""
@@ -230,7 +268,7 @@ class Mapping:
 
     def save(self, folder: Path) -> None:
         about = {"invalid": self.invalid, "power": self.power, "noise": self.noise,
-                 "noise_seed": self.noise_seed}  # fmt: skip
+                 "noise_seed": self.noise_seed, "pins": self.pins.as_json()}  # fmt: skip
         (folder / "problem.json").write_text(json.dumps(about), encoding="utf-8")
 
     @classmethod
@@ -241,7 +279,9 @@ class Mapping:
             from loadmaster.problems.measured import measured_again
 
             return measured_again(folder, about)
-        return cls(load(folder / "program.npz"), read_machine(folder / "machine.toml"), **about)
+        pins = Pins.of_json(about.pop("pins", None))
+        program, machine = load(folder / "program.npz"), read_machine(folder / "machine.toml")
+        return cls(program, machine, pins=pins, **about)
 
     def _legal(self, decision: Decision) -> Int8:
         legal: Int8 = self.rectify(np.asarray(decision)[None])[2][0]
@@ -253,7 +293,7 @@ class Mapping:
             if len(self._packed) > 64:
                 self._packed.clear()
             memory = self.tensor_memories(legal)
-            offsets, fits = pack(self.program, self.machine, memory, PACK_SECONDS)
+            offsets, fits = pack(self.program, self.machine, memory, PACK_SECONDS, self.pins)
             self._packed[key] = offsets if fits else None
         return self._packed[key]
 

@@ -7,10 +7,11 @@ import numpy.typing as npt
 
 from loadmaster import _core
 from loadmaster.host import cores
-from loadmaster.machine.machine import Machine
+from loadmaster.machine.machine import Machine, Memory
 from loadmaster.plan.plan import NO_OFFSET
 from loadmaster.plan.static import lifetimes_in_loops
 from loadmaster.problems.lives import place_lives
+from loadmaster.problems.pins import Pins
 from loadmaster.program.program import PERSISTENT, Program
 from loadmaster.simulate.simulator import places
 
@@ -18,11 +19,13 @@ Int64 = npt.NDArray[np.int64]
 
 
 def pack(
-    program: Program, machine: Machine, memory: Int64, seconds: float = 5.0
-) -> tuple[Int64, bool]:
+    program: Program, machine: Machine, memory: Int64, seconds: float = 5.0,
+    pins: Pins | None = None,
+) -> tuple[Int64, bool]:  # fmt: skip
     """[T] an offset for each root with a memory, and whether everything fits.
 
     Largest first, each at the lowest free offset; where that exceeds a capacity, the exact search.
+    A memory in which an offset is pinned is searched whole, weights and all.
     """
     first, last = lifetimes_in_loops(program)
     kept = np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])
@@ -31,9 +34,16 @@ def pack(
     # Tensors that share a place have one offset.
     begin, end, bytes_, always = place_lives(program, here, place, first, last, kept)
     offset, fits = np.full(program.n_tensors, NO_OFFSET, dtype=np.int64), True
+    at = _pinned_places(place, pins)
     for number, there in enumerate(machine.memories):
         held = np.unique(place[here[memory[here] == number]])
         size = -(-bytes_[held] // there.alignment) * there.alignment
+        if (at[held] >= 0).any():
+            until = np.where(always[held], program.n_ops, end[held] + 1)
+            since = np.where(always[held], 0, begin[held])
+            offset[held], inside = _around(since, until, size, at[held], there, seconds)
+            fits = fits and inside
+            continue
         fixed = held[always[held]]
         ends = np.cumsum(size[always[held]])
         offset[fixed] = ends - size[always[held]]
@@ -65,3 +75,25 @@ def _placed(
     options = {"threads": cores(), "seed": 0}
     _, exact, *_ = buffers.fit(capacity, options, _core.Stop(seconds, -1))
     return (exact, True) if len(exact) else (offsets, False)
+
+
+def _pinned_places(place: npt.NDArray[np.int32], pins: Pins | None) -> Int64:
+    """[T] the offset that a place is pinned to, or -1."""
+    at = np.full(len(place), NO_OFFSET, dtype=np.int64)
+    for tensor, (_, offset) in (pins.memory if pins else {}).items():
+        at[place[tensor]] = max(offset, at[place[tensor]])
+    return at
+
+
+def _around(lower: Int64, upper: Int64, size: Int64, pinned: Int64, memory: Memory,
+            seconds: float) -> tuple[Int64, bool]:  # fmt: skip
+    """Offsets beside those that are pinned, by the exact search."""
+    count = len(size)
+    buffers = _core.Buffers(
+        lower, upper, size, np.full(count, memory.alignment, dtype=np.int64), pinned,
+        np.full(count, -1, dtype=np.int64), np.empty((0, 5), dtype=np.int64),
+        np.empty((0, 2), dtype=np.int32),
+    )  # fmt: skip
+    capacity = min(memory.capacity, 2**60)
+    _, found, *_ = buffers.fit(capacity, {"threads": cores(), "seed": 0}, _core.Stop(seconds, -1))
+    return (found, True) if len(found) else (np.zeros(count, dtype=np.int64), False)

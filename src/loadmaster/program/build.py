@@ -49,6 +49,7 @@ class Builder:
         self._loops: list[tuple[int, int]] = []
         self._ties: list[tuple[int, int, int, int]] = []
         self._names: dict[str, set[str]] = {"op": set(), "tensor": set()}
+        self._numbered: dict[tuple[str, str], int] = {}
 
     @property
     def n_ops(self) -> int:
@@ -162,6 +163,14 @@ class Builder:
         """Change what a tensor is: importers learn late which results are program outputs."""
         self._tensors[tensor]["kind"] = _kind(kind, self._tensors[tensor]["name"])
 
+    def tensor_kind(self, tensor: int) -> TensorKind:
+        """What a tensor is, so far."""
+        return TensorKind(self._tensors[tensor]["kind"])
+
+    def root(self, tensor: int) -> int:
+        """The tensor whose storage it shares, or itself."""
+        return int(self._tensors[tensor]["alias"])
+
     def set_group(self, tensor: int, group: int) -> None:
         """Put a tensor into a hard group."""
         self._tensors[tensor]["group"] = group
@@ -231,10 +240,14 @@ class Builder:
     def free_name(self, table: str, wanted: str) -> str:
         """`wanted`, or `wanted#2`, … : the first that no op (or tensor) has yet."""
         wanted = clean_name(wanted)
-        name, number = wanted, 2
-        while name in self._names[table]:
-            name, number = f"{wanted}#{number}", number + 1
-        return name
+        if wanted not in self._names[table]:
+            return wanted
+        # Thousands may want one name: where the last search ended saves trying all numbers again.
+        number = self._numbered.get((table, wanted), 2)
+        while f"{wanted}#{number}" in self._names[table]:
+            number += 1
+        self._numbered[table, wanted] = number
+        return f"{wanted}#{number}"
 
     def _known(self, tensor: int, who: str) -> int:
         if not 0 <= tensor < len(self._tensors):

@@ -12,7 +12,8 @@ from loadmaster.program.zoo import MODELS, load_workload
 def load_model(
     source: str, format: str | None = None, options: ImportOptions | None = None
 ) -> Program:
-    """The Program of a model; raises `BadProgram` with the nearest name if there is none."""
+    """The Program of a model: a workload's name, a file (its ending tells the format), or
+    'module:function'. Raises `BadProgram` with the nearest name if there is none."""
     known = source.partition(":")[0] in MODELS
     is_file = Path(source).suffix.lower() in ENDINGS or Path(source).is_file()
     if format is None and not is_file and (known or ":" not in source):

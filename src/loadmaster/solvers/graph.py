@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 
 import numpy as np
 
@@ -21,53 +20,39 @@ SEARCHES = ("random-best", "anneal", "brkga")
 LEARNED = ("hdp",)
 BY_CLOCK = ("auto", "cp-sat")
 _KNOWN = {"placement": ("heft", "m-etf"), "fusion": ("cost-model",), "schedule": SCHEDULERS}
-"""What Auto tries beside the pipelines of them all."""
-_SHARE = 0.4
-"""Of the time, at most so much for known methods before the search begins."""
-_TIMES_FASTER = 2.0
-"""A change is evaluated so much faster than a whole plan, at least."""
+"""What Auto tries before the pipelines of them all."""
+_SHARE = 0.1
+"""Of the time, at most so much for them."""
 
 
 class Auto:
-    """The base plan, the pipelines of every constructive method, some of them alone; then annealing
-    from the best until the budget is spent. Never worse than any of them."""
+    """Some constructive methods by themselves; then `go+anneal`, which begins with the pipelines of
+    them all and with GO's plans. Never worse than any of them, with or without a trained policy."""
 
     name, problem_kind = "auto", "graph"
-    summary = "every constructive method, then annealing from the best: never worse than any"
+    summary = (
+        "every constructive method and GO's plans, then chains of annealing: never worse than any"
+    )
     deterministic = False  # a time limit decides how far it gets
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem
         assert isinstance(problem, GraphOptimization)
-        if state is None:  # a state is annealing's: go on with it
+        if state is None:  # a state is that of the search: go on with it
             self._construct(meter, problem, seed)
         if not meter.exhausted:
-            options = {"length": _length(meter, problem)}
-            make_solver("graph", "anneal", options).run(meter, seed, state)
+            return make_solver("graph", "go+anneal").run(meter, seed, state)
         return meter.solution(white_box=True)
 
     def _construct(self, meter: Meter, problem: GraphOptimization, seed: int) -> None:
         whole = meter.budget
-        if whole.seconds is not None:
-            meter.budget = Budget(whole.evaluations, _SHARE * whole.seconds)
         for vector in (problem.vector(), problem.vector(schedule=np.zeros(problem.nodes))):
             if not meter.exhausted:
                 meter.evaluate(vector)
-        alone = [name for task in problem.tasks for name in _KNOWN[task]]
-        for name in ("classical", *alone):
+        for name in (name for task in problem.tasks for name in _KNOWN[task]):
+            if whole.seconds is not None:
+                meter.budget = Budget(whole.evaluations, _SHARE * whole.seconds)
             with contextlib.suppress(MissingPackage):
                 if not meter.exhausted:
                     make_solver("graph", name).run(meter, seed, None)
         meter.budget = whole
-
-
-def _length(meter: Meter, problem: GraphOptimization) -> int | None:
-    """Evaluations by which annealing is to be cold: what both limits leave room for."""
-    most, seconds = meter.budget.evaluations, meter.seconds_left
-    if seconds is None or meter.best is None:
-        return most
-    started = time.perf_counter()
-    problem.measure(meter.best[None], 1)
-    whole = max(1e-6, time.perf_counter() - started)
-    reachable = meter.evaluations + int(_TIMES_FASTER * seconds / whole)
-    return reachable if most is None else min(most, reachable)

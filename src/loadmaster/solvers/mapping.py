@@ -12,7 +12,8 @@ from loadmaster.problems.mapping import Mapping
 from loadmaster.solvers.registry import make_solver
 from loadmaster.solvers.solver import Meter, Solution, State
 
-WHITE_BOX = frozenset({"auto", "exact", "all-slowest", "role-split", "compiler", "density"})
+WHITE_BOX = frozenset({"auto", "exact", "all-slowest", "role-split", "compiler", "density", "one-arena",
+                       "greedy-by-size"})  # fmt: skip
 EXACT_TENSORS = 3_000
 """Above so many decided tensors the exact solver is left out: its model is too large to gain."""
 

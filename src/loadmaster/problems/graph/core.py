@@ -14,7 +14,9 @@ from loadmaster.machine.machine import Machine
 from loadmaster.problems.graph.base import Base, fixed_keys, m_topo
 from loadmaster.problems.graph.expert import expert_placement
 from loadmaster.problems.graph.groups import find_groups, hard_components
+from loadmaster.problems.graph.pinned import pinned_components, pinned_groups
 from loadmaster.problems.graph.rules import FusionRules, fusion_rules
+from loadmaster.problems.pins import Pins
 from loadmaster.program.program import Program
 from loadmaster.simulate.simulator import Simulator
 
@@ -58,6 +60,8 @@ class Core:
     node_group: Int32
     base_device: Int32
     """[G]"""
+    pinned: Int32
+    """[G] the device of a group that is pinned, or -1"""
     base_keys: Float64
     """[n_ops] fusion keys of the base plan"""
     base_fusion: Int32
@@ -67,14 +71,16 @@ class Core:
 
 
 def make_core(program: Program, machine: Machine, base: Base, tasks: tuple[str, ...], soft: str,
-              tie: str, readers: str) -> Core:  # fmt: skip
+              tie: str, readers: str, pins: Pins) -> Core:  # fmt: skip
     """Groups, base plan and native tables of a problem."""
     simulator = Simulator(program, machine)
-    component = hard_components(program)
+    component, chosen = pinned_components(program, machine, hard_components(program), pins)
     node_op = np.flatnonzero(~program.op_view).astype(np.int32)
     group = find_groups(program, component, soft, program.op_flops.sum(axis=1))
-    groups = int(group.max(initial=-1)) + 1
+    group, pinned = pinned_groups(group, component, chosen)
+    groups = len(pinned)
     base, base_device = _placed(program, base, group, groups, len(machine.devices))
+    base_device = np.where(pinned >= 0, pinned, base_device)
     rules = fusion_rules(program)
     given = np.zeros(0, dtype=np.int32)
     if "placement" not in tasks:
@@ -91,9 +97,9 @@ def make_core(program: Program, machine: Machine, base: Base, tasks: tuple[str, 
     n = len(node_op)
     parts = Parts((n if "fusion" in tasks else 0, groups if "placement" in tasks else 0,
                    n if "schedule" in tasks else 0))  # fmt: skip
-    columns = _decision_columns(parts, node_op, group, clusters, base_device, base, tie)
+    columns = _decision_columns(parts, node_op, group, clusters, base_device, pinned, base, tie)
     return Core(base, parts, simulator, rules, component, group, node_op, group[node_op],
-                base_device, keys, clusters, fusion, _core.GraphBatch(fusion, columns))  # fmt: skip
+                base_device, pinned, keys, clusters, fusion, _core.GraphBatch(fusion, columns))  # fmt: skip
 
 
 def _placed(
@@ -141,7 +147,7 @@ def _fusion_columns(program: Program, rules: FusionRules, component: Int32, devi
 
 
 def _decision_columns(parts: Parts, node_op: Int32, group: Int32, clusters: Int32,
-                      base_device: Int32, base: Base, tie: str) -> dict[str, Any]:  # fmt: skip
+                      base_device: Int32, pinned: Int32, base: Base, tie: str) -> dict[str, Any]:  # fmt: skip
     starts = [parts.slice(name).start if size else -1
               for name, size in zip(Parts.NAMES, parts.sizes, strict=True)]  # fmt: skip
     switches = [base.schedule == "critical_path", tie == "critical_path"]
@@ -151,19 +157,20 @@ def _decision_columns(parts: Parts, node_op: Int32, group: Int32, clusters: Int3
         "group": group,
         "base_fusion": clusters,
         "base_device": base_device,
+        "pinned": pinned,
     }
 
 
 def make_climb(core: Core, tie: str, reference: int) -> _core.GraphClimb:
     """Vectors one after another, each a few changes away from the one that stands."""
     columns = _decision_columns(core.parts, core.node_op, core.group, core.base_fusion,
-                                core.base_device, core.base, tie)  # fmt: skip
+                                core.base_device, core.pinned, core.base, tie)  # fmt: skip
     return _core.GraphClimb(core.fusion, columns, float(max(1, reference)))
 
 
 def _base_batch(core: Core) -> _core.GraphBatch:
     columns = _decision_columns(Parts((0, 0, 0)), core.node_op, core.group, core.base_fusion,
-                                core.base_device, core.base, "fifo")  # fmt: skip
+                                core.base_device, core.pinned, core.base, "fifo")  # fmt: skip
     return _core.GraphBatch(core.fusion, columns)
 
 

@@ -36,7 +36,9 @@ from loadmaster.problems.graph.core import (
     run_base,
 )
 from loadmaster.problems.graph.groups import SOFT
+from loadmaster.problems.graph.pinned import check_runs
 from loadmaster.problems.graph.rules import FusionRules
+from loadmaster.problems.pins import Pins
 from loadmaster.problems.problem import Bound, Decision, Scores
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load
@@ -61,7 +63,8 @@ class GraphOptimization:
     """`tasks`: what is decided. `groups`: 'op', 'scope', 'coplace' or 'auto' (scopes where there are
     any). `tie`: who goes first among equal schedule keys, 'fifo' or 'critical_path'. `readers`: fuse
     a result into 'each' reader that the rules allow, or into 'all' or none. `profile`: 'loadmaster',
-    or 'paper' (ties by 'fifo', a fixed reward for plans that do not fit, a base without fusion)."""
+    or 'paper' (ties by 'fifo', a fixed reward for plans that do not fit, a base without fusion). Ops
+    that `pins` fix are where they are, whatever a vector says."""
 
     kind = "graph"
     unit = "ps"
@@ -77,6 +80,7 @@ class GraphOptimization:
         profile: str = "loadmaster",
         tie: str | None = None,
         readers: str = "each",
+        pins: Pins | None = None,
     ) -> None:
         _known("task", tasks, TASKS)
         _known("profile", [profile], tuple(PROFILES))
@@ -89,14 +93,16 @@ class GraphOptimization:
         self.program, self.machine, self.profile, self.readers = program, machine, profile, readers
         self.tasks = tuple(task for task in TASKS if task in tasks)
         self.tie, self.invalid = tie or PROFILES[profile][0], PROFILES[profile][1]
-        self.soft = groups
+        self.soft, self.pins = groups, pins or Pins()
         given = base or Base()
         check_base(given)
         self.base = Base(given.fusion or ("none" if profile == "paper" else "fixed"),
                          given.placement, given.schedule or "fifo")  # fmt: skip
         self._core: Core = make_core(program, machine, self.base, self.tasks, groups, self.tie,
-                                     readers)  # fmt: skip
+                                     readers, self.pins)  # fmt: skip
         self.base = self._core.base
+        if self.pins:
+            check_runs(program, machine, self.node_op, self.durations, self.pins)
 
     @property
     def simulator(self) -> Simulator:
@@ -282,7 +288,9 @@ class GraphOptimization:
         return self._core.fusion.cost_model(device)[self.node_op]
 
     def violations(self, plan: Plan) -> list[Violation]:
-        return explicit.violations(self, plan)
+        broken = [Violation("pin", f"{what} {number} is not where it is pinned")
+                  for what, number in self.pins.broken(plan)]  # fmt: skip
+        return explicit.violations(self, plan) + broken
 
     # --- bounds ------------------------------------------------------------------------------
 
@@ -321,8 +329,9 @@ class GraphOptimization:
     # --- files -------------------------------------------------------------------------------
 
     def switches(self) -> dict[str, Any]:
+        pins = {"pins": self.pins.as_json()} if self.pins else {}
         return {"tasks": list(self.tasks), "base": self.base.named(), "groups": self.soft,
-                "profile": self.profile, "tie": self.tie, "readers": self.readers}  # fmt: skip
+                "profile": self.profile, "tie": self.tie, "readers": self.readers, **pins}  # fmt: skip
 
     def save(self, folder: Path) -> None:
         (folder / "problem.json").write_text(json.dumps(self.switches()), encoding="utf-8")
@@ -331,9 +340,9 @@ class GraphOptimization:
     def load(cls, folder: Path) -> GraphOptimization:
         """What `save` wrote."""
         about = json.loads((folder / "problem.json").read_text(encoding="utf-8"))
-        base = Base.of(**about.pop("base"))
+        base, pins = Base.of(**about.pop("base")), Pins.of_json(about.pop("pins", None))
         program, machine = load(folder / "program.npz"), read_machine(folder / "machine.toml")
-        return cls(program, machine, base=base, **about)
+        return cls(program, machine, base=base, pins=pins, **about)
 
 
 def _known(what: str, names: Sequence[str], known: Sequence[str]) -> None:

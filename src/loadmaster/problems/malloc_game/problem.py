@@ -8,7 +8,7 @@ game plays each if it is legal, else NoCopy, Copy or Drop), or the rows int64[m,
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,14 @@ from loadmaster.host import cores
 from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import read_machine
 from loadmaster.plan.check import Violation, check
-from loadmaster.plan.plan import BEFORE, Plan
+from loadmaster.plan.plan import BEFORE, NO_OFFSET, Plan
 from loadmaster.problems.malloc_game.bounds import quick_bound
 from loadmaster.problems.malloc_game.games import Games, Seen, seen_arrays
 from loadmaster.problems.malloc_game.model import GameModel, game_model
 from loadmaster.problems.malloc_game.moves import DROP
 from loadmaster.problems.malloc_game.placement import OPEN, decode, encode, moves_of
 from loadmaster.problems.malloc_game.switches import switches_of
+from loadmaster.problems.pins import BadPin, Pins
 from loadmaster.problems.problem import Bound, Decision, Scores
 from loadmaster.problems.recorded import recorded_bound
 from loadmaster.program.program import Program
@@ -56,15 +57,16 @@ class Played:
 
 class MallocGame:
     """`fast` names the fast memory (by default the device's first); `profile` and switches: see
-    `Switches`. Times are those of one run of the program, and nothing is in fast memory before it."""
+    `Switches`. Times are those of one run of the program, and nothing is in fast memory before it.
+    Tensors that `pins` fix stay in slow memory and are not decided."""
 
     kind = "malloc-game"
     unit = "ps"
 
     def __init__(self, program: Program, machine: Machine, *, fast: str | None = None,
-                 profile: str = "loadmaster", **switches: Any) -> None:  # fmt: skip
-        self.program, self.machine, self.fast = program, machine, fast
-        self.model: GameModel = game_model(program, machine, fast)
+                 profile: str = "loadmaster", pins: Pins | None = None, **switches: Any) -> None:  # fmt: skip
+        self.program, self.machine, self.fast, self.pins = program, machine, fast, pins or Pins()
+        self.model: GameModel = game_model(_without(program, machine, self.pins), machine, fast)
         self._switches = switches_of(profile, switches)
         self.tables = _core.GameTables(self.model.columns())
         self._core = _core.Game(self.tables, self._switches.values())
@@ -86,7 +88,8 @@ class MallocGame:
 
     def switches(self) -> dict[str, Any]:
         fast = {} if self.fast is None else {"fast": self.fast}
-        return {**self._switches.values(), **fast}
+        pins = {"pins": self.pins.as_json()} if self.pins else {}
+        return {**self._switches.values(), **fast, **pins}
 
     def all_slow(self) -> Int8:
         """The moves that decide nothing."""
@@ -174,6 +177,8 @@ class MallocGame:
             if copy.source not in own or copy.target not in own:
                 found.append(Violation("game", f"copy {row} leaves the memories {own} of the game",
                                        copy.tensor, None, row))  # fmt: skip
+        found += [Violation("pin", f"{what} {number} is not where it is pinned")
+                  for what, number in self.pins.broken(plan)]  # fmt: skip
         return found
 
     def bound(self) -> Bound:
@@ -197,7 +202,27 @@ class MallocGame:
     def load(cls, folder: Path) -> MallocGame:
         """What `save` wrote."""
         about = json.loads((folder / "problem.json").read_text(encoding="utf-8"))
-        return cls(load(folder / "program.npz"), read_machine(folder / "machine.toml"), **about)
+        pins = Pins.of_json(about.pop("pins", None))
+        program, machine = load(folder / "program.npz"), read_machine(folder / "machine.toml")
+        return cls(program, machine, pins=pins, **about)
+
+
+def _without(program: Program, machine: Machine, pins: Pins) -> Program:
+    """The program of which pinned tensors may not be in fast memory."""
+    fast = program.tensor_fast.copy()
+    for tensor, (memory, offset) in pins.memory.items():
+        if memory != machine.home[0] or offset != NO_OFFSET:
+            name, home = program.tensor_name[tensor], machine.memories[machine.home[0]].name
+            raise BadPin(f"tensor '{name}' can be pinned to '{home}' alone here, without an offset: what is in fast "
+                         "memory is decided use by use", object=name, number=machine.memories[memory].name,
+                         remedy="give --problem mapping, where a tensor has one memory for life")  # fmt: skip
+        fast[tensor] = False
+    for op, device in pins.device.items():
+        if device != 0:
+            name = program.op_name[op]
+            raise BadPin(f"op '{name}' can't be pinned: all ops run on '{machine.devices[0].name}'", object=name,
+                         remedy="give --problem graph")  # fmt: skip
+    return replace(program, tensor_fast=fast) if pins.memory else program
 
 
 def _is_moves(decision: Decision) -> bool:

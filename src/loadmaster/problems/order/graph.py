@@ -7,7 +7,7 @@ simulator counts in the device's home memory, weights and state left out (they a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,8 @@ class OrderGraph:
     """Whether it is there at the end."""
     resident: int
     """Bytes of weights and state: always there, and no part of the peak."""
+    root: list[int] = field(default_factory=list)
+    """The first tensor of each value."""
 
     def native(self) -> _core.OrderGraph:
         """The graph as the native core holds it."""
@@ -94,7 +96,7 @@ class _Maker:
         output[self.root[program.tensor_kind == TensorKind.OUTPUT]] = True
         # What comes back as an input is the caller's own memory.
         output &= program.tensor_kind != TensorKind.INPUT
-        opener, users, size, kept = [], [], [], []
+        opener, users, size, kept, root = [], [], [], [], []
         for chain in self._chains():
             first = chain[0]
             if int(self.place[first]) in always:
@@ -110,8 +112,9 @@ class _Maker:
             users.append(sorted(needs - {begins}))
             size.append(int(self.place_size[self.place[first]]))
             kept.append(stays)
+            root.append(first)
         resident = sum(int(self.place_size[place]) for place in always)
-        return OrderGraph(self.node_op, self._before(), size, opener, users, kept, resident)
+        return OrderGraph(self.node_op, self._before(), size, opener, users, kept, resident, root)
 
     def _chains(self) -> Iterable[list[int]]:
         """Roots that follow each other in one place without a gap, each chain from its first."""

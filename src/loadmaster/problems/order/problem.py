@@ -22,6 +22,7 @@ from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import load_machine, read_machine
 from loadmaster.plan.check import Violation, check
 from loadmaster.plan.plan import Plan
+from loadmaster.problems.lives import weights_in
 from loadmaster.problems.order.graph import OrderGraph, order_graph
 from loadmaster.problems.problem import Bound, Decision, Scores
 from loadmaster.program.program import Program
@@ -46,6 +47,9 @@ class PeakOrder:
         self.graph: OrderGraph = order_graph(program, home.alignment)
         self.native = self.graph.native()
         self.capacity = home.capacity
+        roomy = [m for m in self.machine.reach[0] if self.machine.memories[m].capacity >= UNLIMITED]
+        self._weights = roomy[0] if roomy and home.capacity < UNLIMITED else None
+        """Where weights lie, if memory is short at home and another has room for all of them."""
 
     @property
     def nodes(self) -> int:
@@ -55,7 +59,7 @@ class PeakOrder:
     @property
     def resident(self) -> int:
         """Bytes of weights and state, which come on top of every value."""
-        return self.graph.resident
+        return self.graph.resident if self._weights is None else 0
 
     @cached_property
     def program_order(self) -> Int32:
@@ -112,7 +116,9 @@ class PeakOrder:
                 next_op = waiting.pop()
                 order.append(next_op)
                 waiting += reversed(views.get(next_op, []))
-        return Plan(order=np.array(order, dtype=np.int32))
+        whole = np.array(order, dtype=np.int32)
+        elsewhere = [] if self._weights is None else weights_in(program, self._weights, whole)
+        return Plan.of(order=whole, residencies=elsewhere)
 
     def decision(self, plan: Plan) -> Decision:
         if plan.order is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from loadmaster.errors import BadProgram
 from loadmaster.program.program import Program
@@ -27,6 +28,8 @@ class ImportOptions:
     """Kinds of elementwise ops that overwrite their dying input (ONNX)."""
     edge_unit: str | None = None
     """Unit of the times of edges, where the file does not say (dnn-partitioning)."""
+    level: str = "functional"
+    """How far ops are taken apart: functional or core (PyTorch)."""
     strict: bool = False
     """Refuse ops whose cost would be an estimate."""
 
@@ -36,6 +39,12 @@ def _onnx(source: str, options: ImportOptions) -> Program:
 
     return import_onnx(source, shapes=options.shapes, strict=options.strict, inplace=options.inplace,
                        trips=options.trips)  # fmt: skip
+
+
+def _tflite(source: str, options: ImportOptions) -> Program:
+    from loadmaster.program.importers.tflite.importer import import_tflite
+
+    return import_tflite(source, strict=options.strict, trips=options.trips)
 
 
 def _hlo(source: str, options: ImportOptions) -> Program:
@@ -53,6 +62,26 @@ def _jax(source: str, options: ImportOptions) -> Program:
                            trips=options.trips)  # fmt: skip
 
 
+def _torch(source: str, options: ImportOptions, result: Any = None) -> Program:
+    from loadmaster.program.importers.torch.importer import import_torch_spec
+
+    return import_torch_spec(source, result, level=options.level, strict=options.strict)
+
+
+def _executorch(source: str, options: ImportOptions) -> Program:
+    from loadmaster.program.importers.executorch.importer import import_executorch_spec
+
+    return import_executorch_spec(source, strict=options.strict)
+
+
+def _function(source: str, options: ImportOptions) -> Program:
+    """PyTorch if the function takes nothing and gives a module with its inputs, else JAX."""
+    from loadmaster.program.importers.functions import torch_result
+
+    result = None if options.args else torch_result(source)
+    return _jax(source, options) if result is None else _torch(source, options, result)
+
+
 def _dnn_partitioning(source: str, options: ImportOptions) -> Program:
     from loadmaster.program.importers.dnn_partitioning import import_dnn_partitioning
 
@@ -65,13 +94,19 @@ def _program(source: str, options: ImportOptions) -> Program:
 
 FORMATS: dict[str, Callable[[str, ImportOptions], Program]] = {
     "onnx": _onnx,
+    "tflite": _tflite,
     "hlo": _hlo,
     "jax": _jax,
+    "torch": _torch,
+    "executorch": _executorch,
     "dnn-partitioning": _dnn_partitioning,
     "program": _program,
 }
+FUNCTIONS = ("function", "jax", "torch", "executorch")
+"""Formats whose source is 'module:function'; 'function': whichever of JAX and PyTorch it is."""
 ENDINGS = {
     ".onnx": "onnx",
+    ".tflite": "tflite",
     ".hlo": "hlo",
     ".txt": "hlo",
     ".json": "dnn-partitioning",
@@ -82,12 +117,14 @@ ENDINGS = {
 def import_model(
     source: str, format: str | None = None, options: ImportOptions | None = None
 ) -> Program:
-    """Import a file, or 'module:function' for JAX. The format follows from the ending."""
+    """Import a file, or 'module:function' of JAX or PyTorch. The format follows from the ending."""
     found = format or _guess(source)
+    if found == "function":
+        return _function(source, options or ImportOptions())
     if found not in FORMATS:
         raise BadProgram(f"'{source}' has the unknown format '{found}'", object=source,
                          remedy=f"give --format {', '.join(FORMATS)}")  # fmt: skip
-    if found != "jax" and not Path(source).is_file():
+    if found not in FUNCTIONS and not Path(source).is_file():
         raise BadProgram(f"there is no file '{source}'", object=source, remedy="check the path")
     return FORMATS[found](source, options or ImportOptions())
 
@@ -98,6 +135,6 @@ def _guess(source: str) -> str:
         return ENDINGS[ending]
     module, colon, function = source.partition(":")
     if colon and function.isidentifier() and all(part.isidentifier() for part in module.split(".")):
-        return "jax"
+        return "function"
     raise BadProgram(f"the format of '{source}' can't be told from its name", object=source,
                      remedy=f"give --format {', '.join(FORMATS)}")  # fmt: skip

@@ -96,7 +96,7 @@ class _Race:
     ) -> None:
         self.meter, self.problem, self.methods, self.gap = meter, problem, methods, gap
         self.model, self.given = model, model_bytes(model)
-        self.entries = np.flatnonzero(problem.live)
+        self.entries = np.flatnonzero(problem.entries.live)
         self.cases: list[Bound | None] = [None] * len(peak_cases(model))
         self.best = min(_starts(problem, meter), key=self._time)
         self.value = self._time(self.best)
@@ -126,8 +126,14 @@ class _Race:
         finally:
             self._end()
             if counted:  # only the last map is scored: how many come before depends on the clock
-                self.meter.evaluate(self.best)
+                self._submit()
+        if self.meter.best is None and not counted:
+            self._submit()
         return self.meter.solution(white_box=True, failed=self.failed)
+
+    def _submit(self) -> None:
+        pinned = bool(self.problem.pins)
+        self.meter.evaluate(self.problem.packable(self.best) if pinned else self.best)
 
     def _start(self, method: str, seconds: float) -> None:
         settings = {

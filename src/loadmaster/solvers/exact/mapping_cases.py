@@ -35,7 +35,9 @@ def whole(model: MappingModel) -> Case:
 def peak_cases(model: MappingModel, most_cases: int = MOST_CASES) -> list[Case]:
     """Cases that together hold a best map, from most bytes to fewest."""
     allowed = _useful(model)
-    if model.parallel:  # memory 0 may be the busiest: nothing gains by moving there for certain
+    # Memory 0 may be the busiest: nothing gains by moving there for certain. And a case with few
+    # bytes in memory 0 may have no room for what is pinned there.
+    if model.parallel or (model.pinned >= 0).any():
         return [Case(tuple(allowed))]
     needed = np.zeros(model.entries, dtype=np.int64)  # most bytes of any step an entry is alive in
     for entries, size in model.rows:
@@ -59,8 +61,12 @@ def peak_cases(model: MappingModel, most_cases: int = MOST_CASES) -> list[Case]:
 def _useful(model: MappingModel) -> list[tuple[int, ...]]:
     """The memories of each entry, without those that are never faster than the slowest."""
     last = model.memories - 1
-    if model.parallel:
-        return [tuple(range(model.memories))] * model.entries
     faster = np.zeros((model.entries, model.memories), dtype=np.bool_)
-    np.logical_or.at(faster, model.access_entry, model.access_cost < model.access_cost[:, last:])
-    return [(*np.flatnonzero(row[:last]).tolist(), last) for row in faster]
+    if model.parallel:
+        faster[:] = True
+    else:
+        cost = model.access_cost
+        np.logical_or.at(faster, model.access_entry, cost < cost[:, last:])
+    pinned = model.pinned.tolist()
+    return [(pin,) if pin >= 0 else (*np.flatnonzero(row[:last]).tolist(), last)
+            for row, pin in zip(faster, pinned, strict=True)]  # fmt: skip

@@ -1,7 +1,7 @@
 """A Mapping problem as plain arrays: what every node costs in which memories, what must fit.
 
 Everything is an integer (picoseconds, bytes) and agrees with the problem's own time exactly.
-Live entries are numbered 0..E-1 here, memories 0..M-1 as in a map.
+Live entries, pinned ones too, are numbered 0..E-1 here, memories 0..M-1 as in a map.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ class MappingModel:
     row_entry: Int64
     row_size: Int64
     """[., M] bytes of an entry in a row, beside `always`."""
+    pinned: Int64
+    """[E] the memory that an entry must have, or -1."""
 
     @property
     def nodes(self) -> int:
@@ -132,7 +134,7 @@ def mapping_model(problem: Mapping) -> MappingModel:
     """The arrays of a problem."""
     program, entries, memories = problem.program, problem.entries, list(problem.memories)
     device = replace(problem.machine, devices=problem.machine.devices[:1])
-    live = np.flatnonzero(problem.live)
+    live = np.flatnonzero(entries.live)
     number = np.full(2 * problem.nodes, -1, dtype=np.int64)
     number[live] = np.arange(len(live))
     compute, named = compute_times(program, device)
@@ -164,6 +166,7 @@ def mapping_model(problem: Mapping) -> MappingModel:
         row_start=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         row_entry=np.concatenate([ids for ids, _ in rows]),
         row_size=np.concatenate([size for _, size in rows]),
+        pinned=problem.pinned[live].astype(np.int64),
     )
 
 

@@ -27,16 +27,15 @@ class OmniMalloc:
         problem = meter.problem
         assert isinstance(problem, Allocation)
         b = problem.buffers
-        if meter.exhausted or b.gaps or b.apart or (b.alignment > 1).any():
+        plain = (b.alignment == 1).all() and (b.pinned < 0).all()
+        if meter.exhausted or b.gaps or b.apart or not plain:
             return meter.solution(unsupported=True)
         om = require("omnimalloc", "bench")
         allocators = require("omnimalloc.allocators", "bench")
-        rows = zip(
-            b.size.tolist(), b.lower.tolist(), b.upper.tolist(), b.pinned.tolist(), strict=True
-        )
+        rows = zip(b.size.tolist(), b.lower.tolist(), b.upper.tolist(), strict=True)
         given = [
-            om.Allocation(id=i, size=size, start=start, end=end, offset=pin if pin >= 0 else None)
-            for i, (size, start, end, pin) in enumerate(rows)
+            om.Allocation(id=i, size=size, start=start, end=end)
+            for i, (size, start, end) in enumerate(rows)
         ]
         left = meter.seconds_left
         solver = allocators.SupermallocAllocator(timeout=left, num_threads=THREADS)

@@ -19,7 +19,7 @@ from loadmaster.solvers.solver import Meter, Solution, State
 Int8 = npt.NDArray[np.int8]
 
 
-class _OneMap(ABC):
+class OneMap(ABC):
     """Makes a map and submits it."""
 
     name: str
@@ -34,11 +34,12 @@ class _OneMap(ABC):
         problem = meter.problem
         assert isinstance(problem, Mapping)
         if not meter.exhausted:
-            meter.evaluate(self.make(problem, meter))
+            decision = self.make(problem, meter)
+            meter.evaluate(problem.packable(decision) if problem.pins else decision)
         return meter.solution(white_box=True)
 
 
-class AllSlowest(_OneMap):
+class AllSlowest(OneMap):
     name = "all-slowest"
     summary = "everything in the slowest memory (white box)"
 
@@ -46,7 +47,7 @@ class AllSlowest(_OneMap):
         return problem.all_slowest()
 
 
-class RoleSplit(_OneMap):
+class RoleSplit(OneMap):
     """Activations in memory 0, weights in memory 1, in program order; what does not fit there, and
     sparse tables, in the slowest."""
 
@@ -64,7 +65,7 @@ class RoleSplit(_OneMap):
         return decision
 
 
-class Compiler(_OneMap):
+class Compiler(OneMap):
     """The frozen first fit in program order that rewards are measured against."""
 
     name = "compiler"
@@ -75,7 +76,7 @@ class Compiler(_OneMap):
         return fitted
 
 
-class Density(_OneMap):
+class Density(OneMap):
     """From all-slowest, again and again the move to a faster memory that saves most time per byte
     and op of life, as long as one saves anything."""
 

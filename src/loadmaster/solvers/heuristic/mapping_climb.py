@@ -22,7 +22,8 @@ is monotonic, so the rough number only saves comparisons of fractions."""
 
 
 class Climb:
-    """From all-slowest, one move at a time. Live entries are numbered as in `MappingModel`."""
+    """From all-slowest, one move at a time. Live entries are numbered as in `MappingModel`; those
+    that are pinned are where they belong from the start, and stay."""
 
     def __init__(self, problem: Mapping) -> None:
         self._problem, model = problem, mapping_model(problem)
@@ -35,13 +36,19 @@ class Climb:
         self._queue: list[Move] = []
         self._blocked: list[list[Move]] = [[] for _ in problem.memories]
         """Moves to a memory that did not fit; they may when something leaves it."""
+        self._pinned = model.pinned.tolist()
+        for entry, memory in enumerate(self._pinned):
+            if 0 <= memory < problem.slowest:
+                self._room.move(entry, problem.slowest, memory)
+                self._times.move(entry, problem.slowest, memory)
+                self._chosen[entry] = memory
         for entry in range(model.entries):
             self._price(entry)
 
     @property
     def decision(self) -> npt.NDArray[np.int8]:
         decision = self._problem.all_slowest()
-        decision[self._problem.live] = self._chosen
+        decision[self._problem.entries.live] = self._chosen
         return decision
 
     def step(self) -> bool:
@@ -67,6 +74,8 @@ class Climb:
 
     def _price(self, entry: int) -> None:
         """Put its moves into the queue, unless the same ones are there."""
+        if self._pinned[entry] >= 0:
+            return
         here = self._chosen[entry]
         saved = [self._times.saved(entry, here, memory) for memory in range(here)]
         if saved == self._saved[entry]:
@@ -151,7 +160,7 @@ class _Room:
                           entries.piece_size.tolist(), strict=True))  # fmt: skip
         starts = entries.piece_start.tolist()
         self._pieces = [pieces[starts[entry] : starts[entry + 1]]
-                        for entry in np.flatnonzero(problem.live).tolist()]  # fmt: skip
+                        for entry in np.flatnonzero(entries.live).tolist()]  # fmt: skip
         """[E] (ops of life, bytes [M]) of the places of an entry."""
 
     def move(self, entry: int, left: int, memory: int) -> bool:
@@ -176,5 +185,5 @@ def _volumes(problem: Mapping) -> list[list[int]]:
     life = entries.piece_last.astype(np.int64) - entries.piece_first + 1
     volume = np.zeros((2 * entries.nodes, len(problem.memories)), dtype=np.int64)
     np.add.at(volume, owner, entries.piece_size * life[:, None])
-    found: list[list[int]] = np.maximum(volume, 1)[problem.live].tolist()
+    found: list[list[int]] = np.maximum(volume, 1)[entries.live].tolist()
     return found

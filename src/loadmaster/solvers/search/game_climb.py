@@ -76,7 +76,8 @@ class Climb(_Search):
                 top = min(here, top, key=_value)
                 tried = self._shaken(rng, top.game)[None]
             if (left := meter.evaluations_left) is not None and left < len(tried):
-                _played(meter, problem, tried[:left])
+                if left:
+                    _played(meter, problem, tried[:left])
                 return
             here = _played(meter, problem, tried)
             meter.checkpoint({

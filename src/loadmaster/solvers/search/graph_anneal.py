@@ -96,7 +96,7 @@ class Anneal:
             done = self._progress(meter, length) + np.arange(rest) / length if length else (
                 np.full(rest, self._progress(meter, length)))  # fmt: skip
             slack = heat * COOLEST ** np.minimum(1.0, done) * chance[:rest]
-            (total, over, fault), accepted = climb.run(*_first_rows(changes, rest), slack)
+            (total, over, fault), accepted = climb.run(*_first_rows(changes, rest), slack, True)
             meter.take_many(_fitting(problem.values(total, over, fault)), climb.vector)
             if rest == size and meter.observer.wants_checkpoint(meter):
                 meter.checkpoint({"rng": generator_state(rng), "vector": climb.vector(),

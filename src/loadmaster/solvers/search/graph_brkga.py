@@ -3,6 +3,8 @@ genetic algorithm."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -22,6 +24,9 @@ Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 Float32 = npt.NDArray[np.float32]
 Rng = np.random.Generator
+
+Fresh = Callable[[Rng, int], Float32]
+"""So many chromosomes out of nothing."""
 
 _WORST = np.iinfo(np.int64).max
 
@@ -75,37 +80,55 @@ class Brkga:
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = graph_of(meter)
-        genes = _Genes(problem)
+        genes = Genes(problem)
         rng = np.random.default_rng(seed) if state is None else restore_generator(state["rng"])
         if state is None:
-            keys = rng.random((self.population, genes.width), dtype=np.float32)
-            for row, vector in enumerate(starts(meter, self.start)[: self.population]):
-                keys[row] = genes.encoded(vector, keys[row])
-            values = _scored(meter, genes, keys)
+            first = starts(meter, self.start)
+            keys, values = self.first(meter, genes, rng, first, uniform(genes))
         else:
             keys, values = np.array(state["keys"]), np.array(state["values"])
-        while not meter.exhausted and genes.width:
+        self.evolve(meter, genes, rng, keys, values, uniform(genes), dict, lambda: False)
+        return meter.solution(white_box=True)
+
+    def first(self, meter: Meter, genes: Genes, rng: Rng, vectors: Sequence[Float64],
+              fresh: Fresh) -> tuple[Float32, Int64]:  # fmt: skip
+        """A population of known vectors and fresh ones, and its values."""
+        keys = fresh(rng, self.population)
+        for row, vector in enumerate(vectors[: self.population]):
+            keys[row] = genes.encoded(vector, keys[row])
+        return keys, _scored(meter, genes, keys)
+
+    def evolve(self, meter: Meter, genes: Genes, rng: Rng, keys: Float32, values: Int64, fresh: Fresh,
+               also: Callable[[], State], enough: Callable[[], bool]) -> tuple[Float32, Int64]:  # fmt: skip
+        """Generations until the budget is spent or it is enough; `also` belongs into a checkpoint."""
+        while not meter.exhausted and genes.width and not enough():
             order = np.argsort(values, kind="stable")
             keys, values = keys[order], values[order]
-            new = self._next(rng, keys)
+            new = self._next(rng, keys, fresh)
             values = np.concatenate([values[: self.elite], _scored(meter, genes, new)])
             keys = np.concatenate([keys[: self.elite], new])
             if not meter.exhausted and meter.observer.wants_checkpoint(meter):
-                meter.checkpoint({"rng": generator_state(rng), "keys": keys, "values": values})
+                meter.checkpoint(
+                    {"rng": generator_state(rng), "keys": keys, "values": values, **also()}
+                )
             meter.progress(mean=float(np.minimum(values, 2**60).mean()))
-        return meter.solution(white_box=True)
+        return keys, values
 
-    def _next(self, rng: Rng, keys: Float32) -> Float32:
+    def _next(self, rng: Rng, keys: Float32, fresh: Fresh) -> Float32:
         """Mutants, then children."""
         children, width = self.population - self.elite - self.mutants, keys.shape[1]
-        mutants = rng.random((self.mutants, width), dtype=np.float32)
+        mutants = fresh(rng, self.mutants)
         elite = keys[rng.integers(self.elite, size=children)]
         other = keys[rng.integers(self.elite, self.population, size=children)]
         of_elite = rng.random((children, width), dtype=np.float32) < self.inheritance
         return np.concatenate([mutants, np.where(of_elite, elite, other)])
 
 
-class _Genes:
+def uniform(genes: Genes) -> Fresh:
+    return lambda rng, count: rng.random((count, genes.width), dtype=np.float32)
+
+
+class Genes:
     """Between keys and vectors."""
 
     def __init__(self, problem: GraphOptimization) -> None:
@@ -137,7 +160,7 @@ class _Genes:
         return found
 
 
-def _scored(meter: Meter, genes: _Genes, keys: Float32) -> Int64:
+def _scored(meter: Meter, genes: Genes, keys: Float32) -> Int64:
     """Values in batches that leave time to stop; what was not scored or can't run is the worst."""
     values, size = np.full(len(keys), _WORST), batch_size(genes.problem, 64)
     for first in range(0, len(keys), size):

@@ -10,18 +10,16 @@ iteration of an unrolled scan adds `t0`, `t1`, … .
 from __future__ import annotations
 
 import gc
-import importlib
 import inspect
 import re
-import sys
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from loadmaster.errors import BadProgram, nearest, require
 from loadmaster.program.build import Builder
+from loadmaster.program.importers.functions import load_function
 from loadmaster.program.importers.jax.emit import Emitter
 from loadmaster.program.importers.jax.places import Places
 from loadmaster.program.importers.jax.walk import Walk
@@ -109,27 +107,9 @@ def _program(
 def import_jax_spec(spec: str, arg_specs: Sequence[str], **options: Any) -> Program:
     """`import_jax` for 'module:function' from the current directory, arguments as 'f32[8,128]'."""
     jax = require("jax", "agents")
-    module_name, _, function_name = spec.partition(":")
-    if not module_name or not function_name:
-        raise BadProgram(f"'{spec}' names no function", object=spec, remedy="write module:function")
     args = [_argument(jax, text) for text in arg_specs]
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise BadProgram(f"module '{module_name}' can't be imported: {error}", object=module_name,
-                         remedy="run this where the module is") from error  # fmt: skip
-    finally:
-        sys.path.remove(here)
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        known = [key for key, value in vars(module).items() if callable(value)]
-        raise BadProgram(
-            f"module '{module_name}' has no function '{function_name}'{nearest(function_name, known)}",
-            object=spec, remedy="check the name",
-        )  # fmt: skip
-    options.setdefault("name", function_name)
+    function = load_function(spec)
+    options.setdefault("name", spec.partition(":")[2])
     try:
         return import_jax(function, args, **options)
     except (TypeError, ValueError) as error:

@@ -1,0 +1,100 @@
+"""`loadmaster report`: one HTML file about runs or plans, to be opened from disk."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from loadmaster.cli.answer import Answer, Usage
+from loadmaster.cli.files import OverwriteOption, check_free, writing
+from loadmaster.cli.model import MachineOption, Model, takes_model
+from loadmaster.units import show_bytes
+
+if TYPE_CHECKING:
+    from loadmaster.report import ReportFacts
+
+
+@takes_model
+def command(
+    model: Model,
+    more: Annotated[
+        list[Path] | None, typer.Argument(metavar="RUN|PLAN", help="Further runs or plans.")
+    ] = None,
+    machine: MachineOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="HTML", help="The file. [a run's own report.html, or ./report.html]"),
+    ] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    overwrite: OverwriteOption = False,
+) -> Answer:
+    """Memories with addresses over time, copies, devices, peaks, learning curves, what changed.
+
+    One run or plan is held against its baseline. Of two, the change from the first to the second
+    is shown; of more runs, the best one and the curves of all. The file needs no network.
+
+    Example: loadmaster report runs/A
+
+    Example: loadmaster report runs/A runs/B --out change.html
+
+    Example: loadmaster report resnet50 plan.json --machine nnp-i --out plan.html
+    """
+    from loadmaster.report import write_report
+    from loadmaster.report.subject import is_plan, is_run
+
+    paths = [Path(model.source), *(more or [])]
+    file = out or Path("report.html")
+    if not is_run(paths[0]) and not is_plan(paths[0]):
+        check_free(file, overwrite)
+        return _answer(_of_model(model, machine, list(more or []), file), show)
+    if machine is not None:
+        raise Usage("--machine is for a model: a run has its own", object="--machine",
+                    number=machine, remedy="leave it out")  # fmt: skip
+    if out is None and len(paths) == 1 and is_run(paths[0]):
+        file = paths[0] / "report.html"  # the run's own, made anew
+    else:
+        check_free(file, overwrite)
+    with writing(file):
+        return _answer(write_report(paths, file), show)
+
+
+def _of_model(model: Model, machine: str | None, files: list[Path], out: Path) -> ReportFacts:
+    from loadmaster.plan import Plan, load_plan
+    from loadmaster.report import write_plan_report
+
+    if len(files) > 2:
+        raise Usage(f"{len(files)} plans are too many for one report", object="PLAN",
+                    number=len(files), remedy="give one plan, or two to compare")  # fmt: skip
+    chosen = model.machine(machine)
+    program = model.load()
+    plans = [(file.name, load_plan(file, program, chosen)) for file in files]
+    with writing(out):
+        return write_plan_report(program, chosen, plans or [("nothing decided", Plan())], out)
+
+
+def _answer(facts: ReportFacts, show: bool) -> Answer:
+    if show:
+        import webbrowser
+
+        webbrowser.open(facts.path.resolve().as_uri())
+    rows: list[dict[str, Any]] = [
+        {"what": "report", "file": str(facts.path), "bytes": facts.bytes},
+        *facts.rows,
+    ]
+    return Answer(rows, [f"wrote {facts.path} ({show_bytes(facts.bytes)})"], tuple(facts.warnings))
+
+
+# Typer shows the first argument by this name: it may be a run or a plan as well as a model.
+_signature = inspect.signature(command)
+_first = _signature.parameters["source"].replace(
+    annotation=Annotated[
+        str, typer.Argument(metavar="RUN|PLAN|MODEL", help="A run, a plan in a run, or a model.")
+    ]
+)
+command.__signature__ = _signature.replace(  # type: ignore[attr-defined]
+    parameters=[_first, *list(_signature.parameters.values())[1:]]
+)
+command.__annotations__["source"] = _first.annotation

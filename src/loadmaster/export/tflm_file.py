@@ -1,0 +1,177 @@
+"""A TFLite file written anew: a new head in front of the old file.
+
+Offsets of a flatbuffer lead forward, so new tables in front can refer to all that follows. The old
+bytes stay as they are, at a multiple of 16: no weight moves against its alignment, and nothing that
+we do not know is lost. What the new head replaces stays behind as a few unused bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+
+from loadmaster.export.rules import NotExported
+from loadmaster.program.importers.tflite.flatbuffer import Table
+from loadmaster.program.importers.tflite.read import (
+    ABSENT,
+    GRAPH,
+    IDENTIFIER,
+    MODEL,
+    OPERATOR,
+    TfliteModel,
+)
+
+ALIGNMENT = 16
+_REFERENCE = "reference"
+_MODEL: dict[int, str] = {0: "I", **dict.fromkeys(range(1, 10), _REFERENCE)}
+_GRAPH: dict[int, str] = {**dict.fromkeys(range(5), _REFERENCE), 5: "i"}
+_OPERATOR: dict[int, str] = {0: "I", 1: _REFERENCE, 2: _REFERENCE, 3: "B", 4: _REFERENCE, 5: _REFERENCE, 6: "b",
+                             7: _REFERENCE, 8: _REFERENCE, 11: "B", 12: _REFERENCE, 13: "i"}  # fmt: skip
+"""What each field of a table is: a number by its `struct` code, or a reference."""
+
+
+class Head:
+    """Objects in front of a body. An address is a place relative to the body's first byte: new
+    objects have negative ones."""
+
+    def __init__(self) -> None:
+        self._chunks: list[bytes] = []
+        self._length = 0
+
+    def put(self, data: bytes, align: int = 4, payload: int = 0) -> int:
+        """Add bytes so that the one at `payload` is aligned; returns their address."""
+        gap = -(self._length + len(data) - payload) % align
+        self._chunks.append(data + bytes(gap))
+        self._length += len(data) + gap
+        return -self._length
+
+    def text(self, text: str) -> int:
+        data = text.encode()
+        return self.put(struct.pack("<I", len(data)) + data + b"\0")
+
+    def blob(self, data: bytes) -> int:
+        """A vector of bytes whose content is aligned as the runtime wants it."""
+        return self.put(struct.pack("<I", len(data)) + data, ALIGNMENT, 4)
+
+    def numbers(self, numbers: Sequence[int]) -> int:
+        return self.put(struct.pack(f"<I{len(numbers)}i", len(numbers), *numbers))
+
+    def vector(self, addresses: Sequence[int]) -> int:
+        """A vector of references."""
+        begin = -(self._length + 4 + 4 * len(addresses) + -self._length % 4) + 4
+        steps = [address - (begin + 4 * i) for i, address in enumerate(addresses)]
+        return self.put(struct.pack(f"<I{len(steps)}I", len(steps), *steps))
+
+    def table(self, fields: Mapping[int, tuple[str, int]]) -> int:
+        """A table: field -> (what it is, its number or address). Each field takes four bytes."""
+        count = max(fields, default=-1) + 1
+        vtable = struct.pack("<HH", 4 + 2 * count, 4 + 4 * len(fields))
+        slots = {field: 4 + 4 * i for i, field in enumerate(sorted(fields))}
+        vtable += struct.pack(f"<{count}H", *(slots.get(field, 0) for field in range(count)))
+        vtable += bytes(-len(vtable) % 4)
+        size = 4 + 4 * len(fields)
+        at = -(self._length + size + -self._length % 4)
+        body = struct.pack("<i", len(vtable))
+        for field in sorted(fields):
+            kind, value = fields[field]
+            if kind == _REFERENCE:
+                body += struct.pack("<I", value - (at + slots[field]))
+            else:
+                body += struct.pack("<" + kind, value).ljust(4, b"\0")
+        address = self.put(body)
+        self.put(vtable)
+        return address
+
+    def changed(self, old: Table, kinds: Mapping[int, str], new: Mapping[int, int | None]) -> int:
+        """A copy of a table with some fields replaced by numbers or addresses, or (None) left out."""
+        fields: dict[int, tuple[str, int]] = {}
+        for field in range(max(old.fields, *kinds)):
+            place = old.place(field)
+            if field in new or place is None:
+                continue
+            if field not in kinds:
+                raise NotExported(f"the model has a table with field {field}, which is not known", object="model",
+                                  number=field, remedy="export it with an older converter")  # fmt: skip
+            if kinds[field] == _REFERENCE:
+                target = old.target(field)
+                assert target is not None
+                fields[field] = (_REFERENCE, target)
+            else:
+                fields[field] = (kinds[field], old.number(field, kinds[field]))
+        fields |= {field: (kinds[field], value) for field, value in new.items() if value is not None}  # fmt: skip
+        return self.table(fields)
+
+    def finish(self, root: int, body: bytes) -> bytes:
+        """The whole file."""
+        start = self._length + 8
+        start += -start % ALIGNMENT
+        header = struct.pack("<I4s", root + start, IDENTIFIER).ljust(start - self._length, b"\0")
+        return b"".join([header, *reversed(self._chunks), body])
+
+
+def with_plan(model: TfliteModel, order: Sequence[int] | None, metadata: Mapping[str, bytes]) -> bytes:  # fmt: skip
+    """The same model with the operators of its first graph in another order, and with metadata added
+    (entries of the same names are replaced)."""
+    _check_simple(model)
+    head, root = Head(), model.root
+    buffers = [table.at for table in root.tables(MODEL.BUFFERS)]
+    entries = [t.at for t in root.tables(MODEL.METADATA) if t.text(0) not in metadata]
+    for name, data in metadata.items():
+        entries.append(head.table({0: (_REFERENCE, head.text(name)), 1: ("I", len(buffers))}))
+        buffers.append(head.table({0: (_REFERENCE, head.blob(data))}))
+    graphs = root.tables(MODEL.GRAPHS)
+    addresses = [graph.at for graph in graphs]
+    if order is not None:
+        operators = graphs[0].tables(GRAPH.OPERATORS)
+        moved = head.vector([operators[number].at for number in order])
+        addresses[0] = head.changed(graphs[0], _GRAPH, {GRAPH.OPERATORS: moved})
+    new = {MODEL.GRAPHS: head.vector(addresses), MODEL.BUFFERS: head.vector(buffers),
+           MODEL.METADATA: head.vector(entries)}  # fmt: skip
+    return head.finish(head.changed(root, _MODEL, new), root.data)
+
+
+def one_operator(model: TfliteModel, number: int) -> bytes:
+    """A model of one operator of the first graph and its tensors: what its kernel asks for can be
+    seen from this alone."""
+    _check_simple(model)
+    head, graph = Head(), model.graphs[0]
+    table = model.root.tables(MODEL.GRAPHS)[0]
+    operator = table.tables(GRAPH.OPERATORS)[number]
+    between = operator.numbers(OPERATOR.INTERMEDIATES).tolist()
+    inputs, outputs = graph.operators[number].inputs, graph.operators[number].outputs
+    used = sorted({*inputs, *outputs, *between} - {ABSENT})
+    place = {ABSENT: ABSENT} | {tensor: i for i, tensor in enumerate(used)}
+    given = [
+        n for n in dict.fromkeys(inputs)
+        if n != ABSENT and not graph.tensors[n].constant and not graph.tensors[n].variable
+    ]  # fmt: skip
+    new: dict[int, int | None] = {
+        OPERATOR.INPUTS: head.numbers([place[n] for n in inputs]),
+        OPERATOR.OUTPUTS: head.numbers([place[n] for n in outputs]),
+    }
+    if between:
+        new[OPERATOR.INTERMEDIATES] = head.numbers([place[n] for n in between])
+    alone = head.changed(operator, _OPERATOR, new)
+    tables = table.tables(GRAPH.TENSORS)
+    cut = head.changed(table, _GRAPH, {
+        GRAPH.TENSORS: head.vector([tables[n].at for n in used]),
+        GRAPH.INPUTS: head.numbers([place[n] for n in given]),
+        GRAPH.OUTPUTS: head.numbers([place[n] for n in outputs if n != ABSENT]),
+        GRAPH.OPERATORS: head.vector([alone]),
+    })  # fmt: skip
+    new = {MODEL.GRAPHS: head.vector([cut]), MODEL.METADATA: None, MODEL.METADATA_BUFFER: None,
+           MODEL.SIGNATURES: None}  # fmt: skip
+    return head.finish(head.changed(model.root, _MODEL, new), model.root.data)
+
+
+def _check_simple(model: TfliteModel) -> None:
+    """Refuse files that refer to places by their distance from the file's first byte."""
+    far = [i for i, table in enumerate(model.root.tables(MODEL.BUFFERS)) if table.number(1, "Q") > 1]  # fmt: skip
+    custom = [
+        i
+        for i, table in enumerate(model.root.tables(MODEL.GRAPHS)[0].tables(GRAPH.OPERATORS))
+        if table.number(9, "Q") > 1
+    ]
+    if far or custom:
+        raise NotExported(f"the model keeps {len(far) + len(custom)} buffers behind its tables, as very large ones do",
+                          object="model", number=len(far) + len(custom), remedy="give a model below 2 GiB")  # fmt: skip

@@ -1,0 +1,177 @@
+"""`write_report`: one HTML file about runs or plans. What it shows is what `ReportFacts` says."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadmaster.errors import LoadmasterError
+from loadmaster.files import replacing
+from loadmaster.machine.machine import Machine
+from loadmaster.plan import Plan
+from loadmaster.problems.by_bytes import SUFFIX
+from loadmaster.program.program import Program
+from loadmaster.report.before import before
+from loadmaster.report.changes import changes
+from loadmaster.report.columns import Columns
+from loadmaster.report.curves import curves
+from loadmaster.report.figures import plan_row, transition_rows, view_rows
+from loadmaster.report.page import page
+from loadmaster.report.places import strip_rows, strip_tensors, transitions
+from loadmaster.report.subject import (
+    Subject,
+    is_run,
+    problem_key,
+    read_plan,
+    read_run,
+    same_thing,
+    value_of,
+)
+from loadmaster.report.view import View
+from loadmaster.simulate.bounds import time_bounds
+
+
+@dataclass(frozen=True)
+class ReportFacts:
+    """What was written. `rows` are the figures on the page."""
+
+    path: Path
+    bytes: int
+    rows: list[dict[str, Any]] = field(repr=False)
+    warnings: list[str] = field(default_factory=list)
+
+
+def write_report(sources: Path | Sequence[Path], out: Path) -> ReportFacts:
+    """A report about a run's folder or a plan's file inside one, held against its baseline; about
+    two of them, the change from the first to the second; about more, the best beside the others."""
+    paths = [sources] if isinstance(sources, Path) else list(sources)
+    if not paths:
+        raise LoadmasterError("there is nothing to report", object="RUN", remedy="give a run")
+    runs = {path: read_run(path) for path in paths if is_run(path)}
+    subjects: list[Subject] = []
+    for path in paths:
+        like = next(iter([*runs.values(), *subjects]), None)
+        subjects.append(runs[path] if path in runs else read_plan(path, like))
+    return report_subjects(subjects, out)
+
+
+def write_plan_report(program: Program, machine: Machine, plans: Sequence[tuple[str, Plan]],
+                      out: Path) -> ReportFacts:  # fmt: skip
+    """A report about one plan (name, decisions), or the change from the first to the second."""
+    subjects = [Subject(name, program, machine, plan) for name, plan in plans]
+    for subject in subjects:
+        subject.value = value_of(subject)
+        if subject.plan.fusion is None or (subject.plan.fusion < 0).all():
+            subject.bound = time_bounds(program, machine).together
+            subject.bound_method = "every op alone, capacities left out"
+    return report_subjects(subjects, out)
+
+
+def report_subjects(subjects: list[Subject], out: Path) -> ReportFacts:
+    """Two subjects: from the first to the second. Else the best of them, against its baseline."""
+    same_thing(subjects)
+    warnings = []
+    if len({problem_key(subject) for subject in subjects if subject.run is not None}) > 1:
+        warnings.append("the runs were not about the same problem: their values may not compare")
+    if len(subjects) == 2:
+        old, new = subjects
+        same = old.plan.hash == new.plan.hash
+        warnings += [f"'{old.name}' and '{new.name}' have equal plans"] if same else []
+        found = None if same else old
+    else:
+        new = min(subjects, key=lambda s: (s.value is None, s.value or 0))
+        found = before(new)
+    if new.machine.name.endswith(SUFFIX):
+        warnings.append("the objective is bytes moved: in the pictures a nanosecond is one byte")
+    warnings += [text for text in (new.note, *new.program.warnings) if text]
+    content, rows = _content(new, found, subjects, warnings)
+    text = page(content.pop("columns"), {**content, "rows": rows, "warnings": warnings})
+    data = text.encode("utf-8")
+    with replacing(out) as temporary:
+        temporary.write_bytes(data)
+    return ReportFacts(out, len(data), rows, warnings)
+
+
+def _content(new: Subject, old: Subject | None, subjects: list[Subject],
+             warnings: list[str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:  # fmt: skip
+    columns, program, machine = Columns(), new.program, new.machine
+    views = [View(new, "after")] + ([] if old is None else [View(old, "before")])
+    rows = [plan_row(view.subject, view.role) for view in views]
+    rows += [
+        plan_row(other, "other") for other in subjects if other is not new and other is not old
+    ]
+    strip: dict[str, Any] | None = None
+    if old is not None:
+        found = transitions(program, views[1].memories, views[0].memories)
+        rows += transition_rows(found, [memory.name for memory in machine.memories])
+        if found is not None:
+            tensors = strip_tensors(program)
+            for view in views:
+                for name, row in zip(("results", "weights"), strip_rows(tensors, view.memories),
+                                     strict=True):  # fmt: skip
+                    columns.add(f"strip.{view.role}.{name}", row)
+            columns.add("strip.results", tensors[0])
+            columns.add("strip.weights", tensors[1])
+            strip = {"memories": found.memories}
+        rows += changes(old, new)
+    for view in views:
+        rows += view_rows(view)
+    _add_program(columns, program)
+    return {
+        "columns": columns,
+        "head": _head(new, old),
+        "program": {"name": program.name, "ops": program.n_ops, "tensors": program.n_tensors},
+        "memories": [memory.name for memory in machine.memories],
+        # Buffers have no costs: their ops are moments, and picoseconds would say nothing.
+        "timed": bool(program.op_flops.any() or program.costs is not None),
+        "views": [view.write(columns, f"v{number}") for number, view in enumerate(views)],
+        "curves": curves(subjects),
+        "strip": strip,
+        # As the page shows values; on a machine of bytes picoseconds stand for them.
+        "unit": "moved" if machine.name.endswith(SUFFIX) else new.unit,
+    }, rows
+
+
+def _add_program(columns: Columns, program: Program) -> None:
+    columns.add_texts("op.name", program.op_name)
+    columns.add_texts("op.kinds", program.op_kind.values)
+    columns.add("op.kind", program.op_kind.codes)
+    columns.add_texts("tensor.name", program.tensor_name)
+    columns.add("tensor.kind", program.tensor_kind)
+    columns.add("tensor.bytes", program.storage_bytes)
+    columns.add_texts("tensor.dtypes", program.tensor_dtype.values)
+    columns.add("tensor.dtype", program.tensor_dtype.codes)
+    columns.add("tensor.shape_start", program.tensor_shape_start)
+    columns.add("tensor.shape", program.tensor_shape)
+    columns.add("tensor.root", program.tensor_alias)
+    real = ~program.op_view[program.read_op]
+    root, op = program.tensor_alias[program.read_tensor[real]], program.read_op[real]
+    order = np.argsort(root, kind="stable")
+    counts = np.bincount(root, minlength=program.n_tensors)
+    columns.add("tensor.reader_start", np.concatenate([[0], np.cumsum(counts)]))
+    columns.add("tensor.reader", op[order])
+    columns.add("tensor.writer", program.producer)
+
+
+def _head(new: Subject, old: Subject | None) -> dict[str, Any]:
+    """What stands above everything: texts by label, the empty ones left out by the page."""
+    about = {} if new.run is None else new.run.about
+    history = new.history
+    return {
+        "program": new.program.name, "machine": new.machine.name, "problem": new.kind,
+        "description": new.machine.description,
+        "name": new.name,
+        "solver": about.get("solver", {}).get("name"), "seed": about.get("seed"),
+        "created": about.get("created"), "ended": None if history is None else history.state,
+        "evaluations": None if history is None else history.evaluations,
+        "seconds": None if history is None else history.seconds,
+        "bound_method": new.bound_method, "before": None if old is None else old.name,
+        "command": shlex.join(["loadmaster", *map(str, about["command"])]) if about else None,
+        "version": about.get("versions", {}).get("loadmaster"),
+        "violations": [str(violation) for violation in new.violations[:20]],
+    }  # fmt: skip

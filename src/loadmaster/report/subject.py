@@ -1,0 +1,143 @@
+"""`Subject`: a plan that a report is about, with its timeline, its verdict and where it comes from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from loadmaster.errors import BadPlan, LoadmasterError
+from loadmaster.machine.machine import Machine
+from loadmaster.plan import Plan, load_plan
+from loadmaster.plan.check import Violation, check
+from loadmaster.problems.problem import Problem, plan_value, repeatable
+from loadmaster.problems.registry import load_problem
+from loadmaster.program.program import Program
+from loadmaster.runs.compare import run_of
+from loadmaster.runs.folder import RunFolder
+from loadmaster.runs.history import History, gap_of
+from loadmaster.runs.log import BadRun
+from loadmaster.simulate import Timeline, simulate
+
+
+@dataclass
+class Subject:
+    """One plan. `value` is the problem's, in its `unit`; without a problem, the simulated time."""
+
+    name: str
+    program: Program
+    machine: Machine
+    plan: Plan
+    problem: Problem | None = None
+    run: RunFolder | None = None
+    history: History | None = None
+    value: int | None = None
+    bound: int | None = None
+    bound_method: str = ""
+    note: str = ""
+    """What a reader has to know beside the figures."""
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        return simulate(self.program, self.machine, self.plan)
+
+    @cached_property
+    def violations(self) -> list[Violation]:
+        """What the checker says, and the problem's own rules where there is a problem."""
+        if self.problem is not None:
+            return self.problem.violations(self.plan)
+        return check(self.program, self.machine, self.plan, self.timeline)
+
+    @property
+    def unit(self) -> str:
+        return "ps" if self.problem is None else self.problem.unit
+
+    @property
+    def kind(self) -> str:
+        return "plan" if self.problem is None else self.problem.kind
+
+    @property
+    def gap(self) -> float | None:
+        return gap_of(self.value, self.bound)
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path is the folder of a run."""
+    return path.is_dir() and (path / "run.json").exists()
+
+
+def is_plan(path: Path) -> bool:
+    """Whether a path is a plan's file: JSON that says so."""
+    if path.suffix.lower() != ".json" or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return b'"loadmaster_plan"' in file.read(4096)
+
+
+def read_run(path: Path) -> Subject:
+    """The best plan of a run."""
+    run = RunFolder.open(path)
+    problem, history = load_problem(path), History(run.read_log().lines)
+    if history.best is None:
+        raise BadRun(f"run '{path}' has no plan yet", object=str(path),
+                     remedy="give one that found a plan")  # fmt: skip
+    plan = run.load_plan(history.best["plan"], problem)
+    bound = history.bound or problem.bound()
+    note = "" if repeatable(problem) else "the value was measured; the pictures are simulated"
+    return Subject(_short(run), problem.program, problem.machine, plan, problem, run, history,
+                   history.value, bound.value, bound.method, note)  # fmt: skip
+
+
+def read_plan(path: Path, like: Subject | None = None) -> Subject:
+    """A plan's file: in a run, or for the same program and machine as `like`."""
+    home = run_of(path)
+    if home is not None:
+        problem = load_problem(home.path)
+        plan = load_plan(path, problem.program, problem.machine)
+        bound = History(home.read_log().lines).bound or problem.bound()
+        subject = Subject(path.name, problem.program, problem.machine, plan, problem, home,
+                          bound=bound.value, bound_method=bound.method)  # fmt: skip
+    elif like is not None:
+        plan = load_plan(path, like.program, like.machine)
+        subject = Subject(path.name, like.program, like.machine, plan, like.problem,
+                          bound=like.bound, bound_method=like.bound_method)  # fmt: skip
+    else:
+        raise BadPlan(f"plan '{path}' lies in no run, so its program is not known", object=str(path),
+                      remedy="loadmaster report MODEL PLAN --machine MACHINE")  # fmt: skip
+    subject.value = value_of(subject)
+    return subject
+
+
+def value_of(subject: Subject) -> int | None:
+    """What a plan is worth to its problem; its time where there is none. Nothing is measured."""
+    if subject.problem is None:
+        return subject.timeline.total_ps
+    if not repeatable(subject.problem):
+        return None
+    return plan_value(subject.problem, subject.plan)
+
+
+def same_thing(subjects: list[Subject]) -> None:
+    """Raise unless all are about one program on one machine, in one unit."""
+    first = subjects[0]
+    for other in subjects[1:]:
+        for what, ours, theirs in (
+            ("program", first.program.hash, other.program.hash),
+            ("machine", first.machine.hash, other.machine.hash),
+            ("unit", first.unit, other.unit),
+        ):
+            if ours != theirs:
+                raise LoadmasterError(
+                    f"'{first.name}' and '{other.name}' differ in their {what}",
+                    object=other.name, remedy="one report is about one program and machine",
+                )  # fmt: skip
+
+
+def problem_key(subject: Subject) -> str:
+    """Values are compared only where these are equal."""
+    return json.dumps({} if subject.run is None else subject.run.about["keys"], sort_keys=True)
+
+
+def _short(run: RunFolder) -> str:
+    return f"{run.about['solver'].get('name')}, seed {run.about['seed']}"

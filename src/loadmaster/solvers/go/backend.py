@@ -1,0 +1,76 @@
+"""The few operations that NumPy and JAX do differently, so that the network is written once.
+
+JAX trains; NumPy alone decides, so that a user's first plan needs no JAX and compiles nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+Array = Any
+_BLOCK = 16
+"""Segments that NumPy handles at a time: what they need stays in the cache."""
+
+
+class Backend(Protocol):
+    xp: Any
+
+    def segment_max(self, values: Array, segment: Array, count: int) -> Array:
+        """[count, …] the largest of each sorted segment; 0 where there is none (values are >= 0)."""
+
+    def segment_sum(self, values: Array, segment: Array, count: int) -> Array: ...
+
+    def constant(self, array: Array) -> Array:
+        """Without a gradient."""
+
+    def blocks(self, function: Any, arrays: tuple[Array, ...]) -> Array:
+        """`function` over the first axis of `arrays`, in one go or block by block."""
+
+
+class NumpyBackend:
+    xp = np
+
+    def segment_max(self, values: Array, segment: Array, count: int) -> Array:
+        return self._reduce(np.maximum, values, segment, count)
+
+    def segment_sum(self, values: Array, segment: Array, count: int) -> Array:
+        return self._reduce(np.add, values, segment, count)
+
+    def _reduce(self, by: Any, values: Array, segment: Array, count: int) -> Array:
+        out = np.zeros((count, *values.shape[1:]), dtype=values.dtype)
+        used = int(np.searchsorted(segment, count))
+        starts = np.flatnonzero(np.diff(segment[:used], prepend=-1))
+        if len(starts):
+            out[segment[starts]] = by.reduceat(values[:used], starts, axis=0)
+        return out
+
+    def constant(self, array: Array) -> Array:
+        return array
+
+    def blocks(self, function: Any, arrays: tuple[Array, ...]) -> Array:
+        rows = [slice(at, at + _BLOCK) for at in range(0, len(arrays[0]), _BLOCK)]
+        return np.concatenate([function(*(array[at] for array in arrays)) for at in rows])
+
+
+class JaxBackend:
+    def __init__(self) -> None:
+        import jax
+        import jax.numpy as jnp
+
+        self.jax, self.xp = jax, jnp
+
+    def segment_max(self, values: Array, segment: Array, count: int) -> Array:
+        found = self.jax.ops.segment_max(values, segment, count + 1, indices_are_sorted=True)
+        return self.xp.maximum(found[:count], 0)
+
+    def segment_sum(self, values: Array, segment: Array, count: int) -> Array:
+        return self.jax.ops.segment_sum(values, segment, count + 1, indices_are_sorted=True)[:count]
+
+    def constant(self, array: Array) -> Array:
+        return self.jax.lax.stop_gradient(array)
+
+    def blocks(self, function: Any, arrays: tuple[Array, ...]) -> Array:
+        # Recomputed for the gradient: memory stays linear in the number of nodes.
+        return self.jax.checkpoint(function)(*arrays)

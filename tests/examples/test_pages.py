@@ -1,0 +1,89 @@
+"""The how-to pages: each begins with its user's first command, and what they show can be typed."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadmaster.cli.main import COMMANDS
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+FIRST = {
+    "firmware": "loadmaster plan model.tflite --machine arena:256KiB --fits",
+    "compilers": "loadmaster allocate buffers.csv --capacity 1MiB",
+    "researchers": "loadmaster plan resnet50 --machine nnp-i --solver egrl --budget 4000",
+    "performance": "loadmaster plan model.onnx --objective peak-memory",
+}
+CHIP = """
+name = "chip"
+[[memory]]
+name = "sram"
+capacity = "96KiB"
+bandwidth = "16GB/s"
+[[memory]]
+name = "dram"
+capacity = "64MiB"
+bandwidth = "1GB/s"
+[[device]]
+name = "npu"
+memories = ["sram", "dram"]
+matrix = "100Gflop/s"
+vector = "10Gflop/s"
+"""
+
+
+def text(page: str) -> str:
+    return (DOCS / f"{page}.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", FIRST)
+def test_each_page_begins_with_its_first_command(page: str) -> None:
+    lines = [line for line in text(page).splitlines() if line.strip()]
+    assert lines[0].startswith("# For ") and lines[1] == f"    {FIRST[page]}"
+
+
+def _options(command: str) -> set[str]:
+    """The options that a command has, as its file declares them."""
+    module = importlib.import_module(f"loadmaster.cli.{COMMANDS[command][0]}")
+    names = {"--json", "--quiet", "--help", "-m", "-o"}
+    for parameter in inspect.signature(module.command).parameters.values():
+        names.add(f"--{parameter.name.replace('_', '-')}")
+        for part in getattr(parameter.annotation, "__metadata__", ()):
+            names |= set(getattr(part, "param_decls", None) or ())
+    return names
+
+
+@pytest.mark.parametrize("page", FIRST)
+def test_commands_and_options_exist(page: str) -> None:
+    found = re.findall(r"^(?:    |\$ )loadmaster (.*)$|`loadmaster ([^`]*)`", text(page), re.M)
+    commands = [first or second for first, second in found]
+    assert len(commands) >= 3
+    for line in commands:
+        words = shlex.split(line.partition("  #")[0])
+        assert words[0] in COMMANDS, line
+        wrong = {word for word in words if word.startswith("--")} - _options(words[0])
+        assert not wrong, (line, wrong)
+
+
+@pytest.mark.parametrize("page", FIRST)
+def test_links_lead_somewhere(page: str) -> None:
+    targets = re.findall(r"\]\(([^)#]+)\)", text(page))
+    assert targets and not [target for target in targets if not (DOCS / target).exists()]
+
+
+def test_the_code_for_compiler_engineers_runs(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "chip.toml").write_text(CHIP)
+    (tmp_path / "buffers.csv").write_text("id,lower,upper,size\na,0,3,40\nb,1,4,30\n")
+    blocks = re.findall(r"```python\n(.*?)```", text("compilers"), re.S)
+    assert len(blocks) == 2
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block, "compilers.md", "exec"), names)
+    assert names["solution"].decision is not None and names["plan"].residencies is not None

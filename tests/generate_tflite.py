@@ -1,0 +1,144 @@
+"""TFLite files for tests: small int8 models of random shape, made byte by byte."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from loadmaster.export.tflm_file import Head
+from loadmaster.program.importers.tflite.names import OPERATORS
+
+REFERENCE = "reference"
+I8, I32, F32, RESOURCE = 9, 2, 0, 13
+_OPTIONS = {"CONV_2D": 1, "DEPTHWISE_CONV_2D": 2, "AVERAGE_POOL_2D": 5, "FULLY_CONNECTED": 8, "SOFTMAX": 9,
+            "CONCATENATION": 10, "ADD": 11, "RESHAPE": 17, "IF": 92, "WHILE": 93, "VAR_HANDLE": 111}  # fmt: skip
+
+
+@dataclass
+class GraphMaker:
+    """Tensors are (name, shape, type, data or None, variable); operators (name, inputs, outputs, options)."""
+
+    tensors: list[tuple[Any, ...]] = field(default_factory=list)
+    operators: list[tuple[Any, ...]] = field(default_factory=list)
+    inputs: list[int] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+
+    def tensor(self, name: str, shape: list[int], kind: int = I8, data: bytes | None = None,
+               variable: bool = False) -> int:  # fmt: skip
+        self.tensors.append((name, shape, kind, data, variable))
+        return len(self.tensors) - 1
+
+    def op(self, name: str, inputs: list[int], outputs: list[int],
+           options: dict[int, tuple[str, int]] | None = None) -> None:  # fmt: skip
+        self.operators.append((name, inputs, outputs, options))
+
+
+def tflite(*graphs: GraphMaker, custom: str = "") -> bytes:
+    """The bytes of a file. Options of an operator are fields of its options' table."""
+    head = Head()
+    names = list(dict.fromkeys(op[0] for graph in graphs for op in graph.operators))
+    codes = [_code(head, name, custom) for name in names]
+    buffers = [head.table({})]
+    tables = []
+    for graph in graphs:
+        rows = []
+        for name, shape, kind, data, variable in graph.tensors:
+            number = 0
+            if data is not None:
+                number = len(buffers)
+                buffers.append(head.table({0: (REFERENCE, head.blob(data))}))
+            # A bias has the scale of the products: the runtime checks it.
+            step = 0.05 if data is None else 0.001 if kind == I32 else 0.02
+            scale = head.put(struct.pack("<If", 1, step))
+            zero = head.put(struct.pack("<Iq", 1, 0), 8, 4)
+            quantized = head.table({2: (REFERENCE, scale), 3: (REFERENCE, zero)})
+            rows.append(head.table({
+                0: (REFERENCE, head.numbers(shape)), 1: ("b", kind), 2: ("I", number), 3: (REFERENCE, head.text(name)),
+                4: (REFERENCE, quantized), 5: ("B", int(variable)),
+            }))  # fmt: skip
+        ops = []
+        for name, inputs, outputs, options in graph.operators:
+            fields = {0: ("I", names.index(name)), 1: (REFERENCE, head.numbers(inputs)),
+                      2: (REFERENCE, head.numbers(outputs))}  # fmt: skip
+            if options is not None:
+                fields |= {3: ("B", _OPTIONS[name]), 4: (REFERENCE, head.table(options))}
+            ops.append(head.table(fields))
+        tables.append(head.table({
+            0: (REFERENCE, head.vector(rows)), 1: (REFERENCE, head.numbers(graph.inputs)),
+            2: (REFERENCE, head.numbers(graph.outputs)), 3: (REFERENCE, head.vector(ops)),
+        }))  # fmt: skip
+    model = head.table({0: ("I", 3), 1: (REFERENCE, head.vector(codes)), 2: (REFERENCE, head.vector(tables)),
+                        4: (REFERENCE, head.vector(buffers))})  # fmt: skip
+    return head.finish(model, b"")
+
+
+def _code(head: Head, name: str, custom: str) -> int:
+    number = OPERATORS.index(name)
+    fields: dict[int, tuple[str, int]] = {0: ("b", min(number, 127)), 3: ("i", number)}
+    if name == "CUSTOM":
+        fields[1] = (REFERENCE, head.text(custom))
+    return head.table(fields)
+
+
+CONV = {0: ("b", 0), 1: ("i", 1), 2: ("i", 1), 3: ("b", 0), 4: ("i", 1), 5: ("i", 1)}
+
+
+def branchy(seed: int, operators: int = 14) -> bytes:
+    """A random graph of 1x1 convolutions, additions and concatenations, in a random legal order."""
+    rng = np.random.default_rng(seed)
+    graph = GraphMaker()
+    side = int(rng.integers(2, 6))
+    channels = {graph.tensor("input", [1, side, side, 4]): 4}
+    graph.inputs = [0]
+
+    def conv(source: int, to: int) -> None:
+        weights = rng.integers(-127, 128, to * channels[source]).astype(np.int8).tobytes()
+        bias = rng.integers(-500, 500, to).astype("<i4").tobytes()
+        w = graph.tensor(f"w{len(graph.tensors)}", [to, 1, 1, channels[source]], I8, weights)
+        b = graph.tensor(f"b{len(graph.tensors)}", [to], I32, bias)
+        out = graph.tensor(f"conv{len(graph.tensors)}", [1, side, side, to])
+        graph.op("CONV_2D", [source, w, b], [out], CONV)
+        channels[out] = to
+
+    for _ in range(operators):
+        known = list(channels)
+        source = int(rng.choice(known))
+        alike = [t for t in known if channels[t] == channels[source] and t != source]
+        kind = rng.random()
+        if kind < 0.25 and alike:
+            out = graph.tensor(f"add{len(graph.tensors)}", [1, side, side, channels[source]])
+            graph.op("ADD", [source, int(rng.choice(alike))], [out], {0: ("b", 0)})
+            channels[out] = channels[source]
+        elif kind < 0.4 and len(known) > 1:
+            other = int(rng.choice([t for t in known if t != source]))
+            total = channels[source] + channels[other]
+            if total > 40:
+                continue
+            out = graph.tensor(f"concat{len(graph.tensors)}", [1, side, side, total])
+            graph.op("CONCATENATION", [source, other], [out], {0: ("i", 3), 1: ("b", 0)})
+            channels[out] = total
+        else:
+            conv(source, int(rng.choice([1, 2, 4, 8, 16])))
+    read = {number for _, inputs, _, _ in graph.operators for number in inputs}
+    ends = [t for t in channels if t not in read]
+    while len(ends) > 1:  # everything is needed
+        first, second = ends[0], ends[1]
+        total = channels[first] + channels[second]
+        out = graph.tensor(f"concat{len(graph.tensors)}", [1, side, side, total])
+        graph.op("CONCATENATION", [first, second], [out], {0: ("i", 3), 1: ("b", 0)})
+        channels[out] = total
+        ends = [*ends[2:], out]
+    size = side * side * channels[ends[0]]
+    flat = graph.tensor("flat", [1, size])
+    shape = graph.tensor("shape", [2], I32, struct.pack("<2i", 1, size))
+    graph.op("RESHAPE", [ends[0], shape], [flat], {})
+    weights = rng.integers(-127, 128, 3 * size).astype(np.int8).tobytes()
+    w = graph.tensor("dense_w", [3, size], I8, weights)
+    b = graph.tensor("dense_b", [3], I32, rng.integers(-500, 500, 3).astype("<i4").tobytes())
+    out = graph.tensor("output", [1, 3])
+    graph.op("FULLY_CONNECTED", [flat, w, b], [out], {0: ("b", 0)})
+    graph.outputs = [out]
+    return tflite(graph)
