@@ -28,7 +28,7 @@ def main() -> None:
     before, after = (lm.timeline(program, machine, each) for each in (lm.Plan(), plan))
     print(f"before {before.seconds * 1e6:.1f} µs, after {after.seconds * 1e6:.1f} µs, gap to the bound {solution.gap:.2%}")  # fmt: skip
     lm.save_plan(plan, program, machine, "plan.json")
-    lm.export_plan("trace", model, program, machine, plan, "plan.trace.json.gz")
+    lm.export_plan("trace", model, program, machine, plan, "plan.trace.json.gz", overwrite=True)
 
 
 if __name__ == "__main__":

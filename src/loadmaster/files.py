@@ -17,3 +17,11 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def same_file(one: str | Path, other: str | Path) -> bool:
+    """Whether two names are of one file that is there, also through links."""
+    try:
+        return Path(one).samefile(other)
+    except (OSError, ValueError):  # one of them is no file
+        return False

@@ -66,10 +66,36 @@ def test_what_makes_no_sense_is_refused(run: Any, model: Path, plan: str) -> Non
     assert "one argument too many" in run("export", "tflm", model, plan, "x").error_line
     assert "another machine" in run("export", "trace", model, plan).error_line
     assert "--mem-id" in run("export", "csv", model, plan, *MACHINE, "--mem-id", "sram").error_line
-    itself = run(
-        "export", "tflm", model, plan, *MACHINE, "--no-verify", "--overwrite", "--out", model
-    )
-    assert itself.exit == 2 and "the model itself" in itself.error_line
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_is_read_is_never_written_over(
+    target: str, run: Any, model: Path, plan: str, elsewhere: Path
+) -> None:
+    before = model.read_bytes(), Path(plan).read_bytes()
+    (elsewhere / "link").symlink_to(model)
+    # The note of 'plan' would be 'plan.json'.
+    for out, says in ((model, "model"), ("link", "model"), (plan, "plan"), ("plan", "plan")):
+        answer = run("export", target, model, plan, *MACHINE, "--no-verify", "--overwrite", "--out", out)  # fmt: skip
+        if TARGETS[target].ending:
+            assert answer.exit == 2 and f"the {says} itself" in answer.error_line
+        assert (model.read_bytes(), Path(plan).read_bytes()) == before
+
+
+def test_other_commands_never_write_over_their_model_either(run: Any, model: Path) -> None:
+    before = model.read_bytes()
+    for words in (("plan", model, *MACHINE, "--no-run"), ("allocate", model, "--minimize"),
+                  ("report", model, *MACHINE)):  # fmt: skip
+        answer = run(*words, "--overwrite", "--out", model)
+        assert answer.exit == 2 and "is what is read" in answer.error_line
+    assert model.read_bytes() == before
+
+
+def test_a_plan_for_one_arena_goes_into_a_header(run_json: Any, model: Path) -> None:
+    arena = ("-m", "arena:1MiB")
+    run_json("plan", model, *arena, "--out", "arena.json", "--no-run", "--time-limit", "5s")
+    row = run_json("export", "header", model, "arena.json", *arena)["rows"][0]
+    assert row["tensors"] > 0 and row["arena_bytes"] > 0 and row["flash_bytes"] == 0
 
 
 def test_every_target_is_in_the_help(run: Any) -> None:

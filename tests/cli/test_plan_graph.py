@@ -87,7 +87,9 @@ def test_wrong_input_gets_one_clear_line(run: Any) -> None:
     assert "is not PART=NAME" in line("-m", MACHINE, "--base", "single")
     assert "no base placement 'best'" in line("-m", MACHINE, "--base", "placement=best")
     assert "--tasks is for the graph problem" in line("-m", "nnp-i", "--problem", "mapping", "--tasks", "fusion")  # fmt: skip
-    assert "--tasks is for the graph problem" in line("--objective", "peak-memory", "--tasks", "fusion")
+    assert "--tasks is for the graph problem" in line(
+        "--objective", "peak-memory", "--tasks", "fusion"
+    )
     assert "--noise" in line("-m", MACHINE, "--noise", "0.1")
     assert "no solver 'aneal' for graph" in line("-m", MACHINE, "--solver", "aneal")
 

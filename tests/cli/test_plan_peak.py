@@ -55,10 +55,16 @@ def test_what_makes_no_sense_is_refused(run: Any) -> None:
 def test_an_order_reaches_a_file_for_the_runtime(run_json: Any, run: Any, tmp_path: Path) -> None:
     planned = run_json("plan", MODEL, "--objective", "peak-memory", "--out", "plan.json")
     machine = str(Path(planned["run"]) / "machine.toml")
-    told = run_json("export", MODEL, "plan.json", "-m", machine, "--to", "ort", "--out", "ordered.onnx")  # fmt: skip
+    words = ("export", MODEL, "plan.json", "-m", machine, "--to", "ort", "--out", "ordered.onnx")
+    as_good = run_json(*words)["rows"][0]
+    assert as_good["verdict"] == "already as good" and not as_good["files"]
+    assert as_good["runtime_peak_bytes"] == as_good["measured_peak_bytes"]
+    (tmp_path / "ordered.py").write_text("print('mine')")
+    assert "'ordered.py' is there already" in run(*words, "--force").error_line
+    (tmp_path / "ordered.py").unlink()
+    told = run_json(*words, "--force")
     assert told["rows"][0]["moved"] > 0 and (tmp_path / "ordered.py").exists()
-    again = ("export", MODEL, "plan.json", "-m", machine, "--out", "ordered.onnx")
-    assert "there already" in run(*again).error_line
-    assert run(*again, "--overwrite").exit == 0
+    assert "there already" in run(*words, "--force").error_line
+    assert run(*words, "--force", "--overwrite").exit == 0
     other = run("export", MODEL, "plan.json", "-m", machine, "--to", "tflite", "--out", "x.onnx")
     assert other.exit == 2 and "tflite" in other.error_line

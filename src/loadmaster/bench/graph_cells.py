@@ -29,14 +29,37 @@ ONCE = (*CONSTRUCTIVE, "cp-sat")
 """Run with the first seed alone."""
 CLASSICAL = (*CONSTRUCTIVE, *SEARCHES, *SEEDED, "cp-sat")
 """The bar for learned agents."""
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "no-attention": {"attention": False},
+    "no-modulation": {"modulation": False},
+    "no-messages": {"rounds": 0},
+    "no-hints": {"hints": False},
+    "no-imitation": {"imitation": 0.0},
+    "cold": {"warm_start": "none"},
+    "graph-ratio": {"ratio": "graph"},
+}
+"""What is left out of a policy that learns on one graph."""
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "anneal-seeded": ("anneal", {"start": "seeds"}),
     "brkga-seeded": ("brkga", {"start": "seeds"}),
     "go+anneal-unlearned": ("go+anneal", {"prior": "seeds"}),
     "go+brkga-unlearned": ("go+brkga", {"prior": "seeds"}),
+    "go-likeliest": ("go", {"mode": "zero-shot", "greedy_samples": 0}),
+    "go-zero-shot": ("go", {"mode": "zero-shot"}),
+    "go-one": ("go", {"mode": "one", "init": "scratch"}),
+    "go-paper": ("go", {"mode": "one", "init": "scratch", "profile": "paper"}),
+    **{
+        f"go-one-{name}": ("go", {"mode": "one", "init": "scratch", **changed})
+        for name, changed in ABLATIONS.items()
+    },
 }
 """Name in the table -> solver and its options. `-unlearned`: the same search without the policy."""
+SECONDS = 10.0
+STEERED = ("go+anneal", "go+brkga")
+BY_SECONDS = ("anneal", *SEEDED, "go+anneal-unlearned", *STEERED)
+ABLATED, ABLATION_BUDGET = ("txl-2", "wavenet-2x9"), 700
 SYNTHETIC_SEEDS = 5
+ZERO_SHOT = ("go-likeliest", "go-zero-shot")
 _TRIED = (*SEARCHES, *SEEDED)
 
 Loader = Callable[[], tuple[Program, Machine]]
@@ -51,14 +74,28 @@ class GraphCell:
     machine: str
     tasks: tuple[str, ...] = TASKS
     base: Base = field(default_factory=Base)
-    solvers: tuple[str, ...] = (*SCHEDULERS, *FUSERS, *PLACERS, "classical", *_TRIED)
+    solvers: tuple[str, ...] = (
+        *SCHEDULERS,
+        *FUSERS,
+        *PLACERS,
+        "classical",
+        *_TRIED,
+        *ZERO_SHOT,
+        *STEERED,
+    )
     budget: int | None = None
     """None: by the number of ops."""
+    seconds: float | None = None
+    """Of processor time on one core, in the place of evaluations; large graphs have twice as many."""
 
     def load(self) -> GraphOptimization:
         """The problem."""
         program, machine = self.loads()
         return GraphOptimization(program, machine, tasks=self.tasks, base=self.base)
+
+    def limit(self, problem: GraphOptimization) -> float | None:
+        large = problem.program.n_ops > LARGE
+        return None if self.seconds is None else self.seconds * (2 if large else 1)
 
     def evaluations(self, problem: GraphOptimization) -> int:
         return self.budget or (LARGE_BUDGET if problem.program.n_ops > LARGE else BUDGET)
@@ -72,7 +109,7 @@ def named(model: str, machine: str) -> tuple[Program, Machine]:
 def placement_cell(case: str, loads: Loader, machine: str, **more: Any) -> GraphCell:
     """Placement alone, nothing fused, first come first served: as published tables have it."""
     return GraphCell(case, loads, machine, ("placement",), Base(fusion="none", schedule="fifo"),
-                     (*PLACERS, *_TRIED, *LEARNED), **more)  # fmt: skip
+                     (*PLACERS, *_TRIED, *LEARNED, *ZERO_SHOT, *STEERED), **more)  # fmt: skip
 
 
 def _cells() -> list[GraphCell]:
@@ -83,6 +120,13 @@ def _cells() -> list[GraphCell]:
     for model in WORKLOADS:
         machine = MODELS[model].machine
         cells.append(GraphCell(f"joint/{model}", partial(named, model, machine), machine))
+        cells.append(GraphCell(f"seconds/{model}", partial(named, model, machine), machine,
+                               solvers=BY_SECONDS, seconds=SECONDS))  # fmt: skip
+    for model in ABLATED:
+        machine = MODELS[model].machine
+        ablated = ("go", "go-one", "go-paper", *(f"go-one-{name}" for name in ABLATIONS))
+        cells.append(GraphCell(f"ablation/{model}", partial(named, model, machine), machine,
+                               solvers=ablated, budget=ABLATION_BUDGET))  # fmt: skip
     for family in TEST_FAMILIES:
         cells += [GraphCell(f"synthetic/{family}-{seed}", partial(synthetic_case, family, seed),
                             "p100x4", budget=1_000) for seed in range(SYNTHETIC_SEEDS)]  # fmt: skip

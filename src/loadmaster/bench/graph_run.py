@@ -46,11 +46,13 @@ def run_graph(cell: GraphCell, name: str, seed: int, *, budget: int | None = Non
         return _skipped(cell, name, seed, solver)
     problem, base = loaded(cell)
     by_clock = name in BY_CLOCK
-    limits = Budget(None if by_clock or name in CONSTRUCTIVE else budget or cell.evaluations(problem),
-                    seconds or (EXACT_SECONDS if by_clock else None))  # fmt: skip
+    unlimited = by_clock or name in CONSTRUCTIVE or (cell.seconds is not None and budget is None)
+    limits = Budget(None if unlimited else budget or cell.evaluations(problem),
+                    seconds or cell.limit(problem) or (EXACT_SECONDS if by_clock else None))  # fmt: skip
     observer, started = Clocked(), time.perf_counter()
+    clock = time.monotonic if cell.seconds is None else time.process_time
     try:
-        solution = solve(solver, problem, limits, seed, observer)
+        solution = solve(solver, problem, limits, seed, observer, clock=clock)
     except LoadmasterError as error:  # no expert for this graph, a package that is not there, …
         return _skipped(cell, name, seed, error.message)
     took = time.perf_counter() - started
@@ -68,7 +70,9 @@ def run_graph(cell: GraphCell, name: str, seed: int, *, budget: int | None = Non
         extra |= moved(problem, plan)
     elif value is None:
         status = "nothing that fits"
-    if limits.evaluations is not None:
+    if cell.seconds is not None:
+        extra |= {"processor_seconds": limits.seconds, "curve": observer.curve}
+    elif limits.evaluations is not None:
         extra |= {"budget": limits.evaluations, "curve": observer.curve}
     return Row(
         cell.case, float(-1 if value is None else value), "ps", status, machine=cell.machine, solver=name,

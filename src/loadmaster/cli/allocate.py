@@ -77,7 +77,7 @@ def command(
 
     for path in (plot, out, plan):
         if path is not None:
-            check_free(path, overwrite)
+            check_free(path, overwrite, file)
     seconds = _seconds(time_limit)
     problem = _problem(file, capacity, minimize, pairs)
     ways = [

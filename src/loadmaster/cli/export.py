@@ -70,9 +70,12 @@ def command(
     target = _target(named)
     path = _out(out, source, target)
     _check_free(path, target, overwrite)
-    from loadmaster.export.rules import Asked, write_note
+    from loadmaster.export.rules import Asked, check_other_file, write_note
     from loadmaster.plan import load_plan
 
+    for written in target.files(path) if target.ending else (path / "export.json",):
+        check_other_file(source, written)
+        check_other_file(plan, written, "plan")
     model = replace(model, source=source, format=model.format or target.format)
     chosen, program = _machine(model, machine), model.load()
     decided = load_plan(plan, program, chosen)
@@ -118,7 +121,7 @@ def _out(out: Path | None, source: str, target: Target) -> Path:
 
 def _check_free(path: Path, target: Target, overwrite: bool) -> None:
     if target.ending:
-        for each in (path, path.with_name(f"{path.name}.json")):
+        for each in target.files(path):
             check_free(each, overwrite)
     elif path.exists() and not (path.is_dir() and overwrite):
         raise Usage(f"'{path}' is there already", object=str(path), remedy="give another name, or --overwrite")  # fmt: skip

@@ -10,15 +10,17 @@ from typing import Annotated
 import typer
 
 from loadmaster.cli.answer import Usage
-from loadmaster.files import replacing
+from loadmaster.files import replacing, same_file
 
 OverwriteOption = Annotated[
     bool, typer.Option("--overwrite", help="Write over a file that is there.")
 ]
 
 
-def check_free(path: Path, overwrite: bool) -> None:
-    """Refuse to overwrite; called before any work is done."""
+def check_free(path: Path, overwrite: bool, *read: str | Path) -> None:
+    """Refuse to overwrite, and what the command has `read` always; called before any work is done."""
+    if any(same_file(path, each) for each in read):
+        raise Usage(f"'{path}' is what is read", object=str(path), remedy="give another name")
     if path.is_dir():
         raise Usage(f"'{path}' is a folder", object=str(path), remedy="give a file's name")
     if path.exists() and not overwrite:

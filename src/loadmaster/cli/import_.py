@@ -32,7 +32,7 @@ def command(
         if out.suffix != ".npz":
             raise Usage(f"program file '{out}' must end in .npz", object=str(out),
                         remedy=f"write --out {out.with_suffix('.npz').name}")  # fmt: skip
-        check_free(out, overwrite)
+        check_free(out, overwrite, model.source)
     from loadmaster.program import save
     from loadmaster.program.kinds import is_unknown
     from loadmaster.simulate.needs import needs

@@ -98,6 +98,12 @@ def command(
     noise: Annotated[
         float, typer.Option(help="Standard deviation of simulated times, as a share.")
     ] = 0.0,
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHERE", help="Who evaluates: local:N, ray:N or ray://HOST:PORT. [this process]"
+        ),
+    ] = None,
     run: Annotated[Path, typer.Option(metavar="DIR", help="Keep a run folder in this.")] = Path(
         "runs"
     ),
@@ -152,13 +158,13 @@ def command(
     Example: loadmaster plan model.onnx --machine arena:256KiB --fits
     """
     from loadmaster.cli.plan_posed import Asked, posed
-    from loadmaster.cli.planning import Wanted, resumed_problem
+    from loadmaster.cli.planning import Wanted, resumed_problem, shared
 
     if out is not None:
-        check_free(out, overwrite)
+        check_free(out, overwrite, model.source)
     options = parse_settings(settings or []) | ({} if init is None else {"init": init})
     limit = seconds_of(time_limit, "--time-limit")
-    wanted = Wanted(solver, options, budget, limit, seed, None if no_run else run, resume, out, exact_seconds)  # fmt: skip
+    wanted = Wanted(solver, options, budget, limit, seed, None if no_run else run, resume, out, exact_seconds, workers)  # fmt: skip
     asked = Asked(model, machine, problem, objective, solver, tasks, groups, tuple(base or ()), tuple(capacity or ()),
                   evaluator, repeats, seconds_of(timeout, "--timeout") or 60.0, noise, seed or 0,
                   tuple(pin or ()), tuple(pin_op or ()), keep_order)  # fmt: skip
@@ -178,7 +184,8 @@ def command(
         from loadmaster.problems.mapping import Mapping
 
         assert isinstance(chosen, Mapping)
-        return _told(plan_bytes(chosen, asked.on(), wanted, model.source), report)
+        with shared(chosen, wanted) as wanted:
+            return _told(plan_bytes(chosen, asked.on(), wanted, model.source), report)
     return _told(_planned(chosen, wanted, model.source), report)
 
 
@@ -208,6 +215,13 @@ def _told(answer: Answer, report: bool) -> Answer:
 
 
 def _planned(problem: Problem, wanted: Wanted, source: str) -> Answer:
+    from loadmaster.cli.planning import shared
+
+    with shared(problem, wanted) as wanted:
+        return _planned_by_kind(problem, wanted, source)
+
+
+def _planned_by_kind(problem: Problem, wanted: Wanted, source: str) -> Answer:
     from loadmaster.cli.plan_allocation import plan_allocation
     from loadmaster.cli.plan_game import plan_game
     from loadmaster.cli.plan_graph import plan_graph

@@ -36,7 +36,7 @@ def plan_bytes(problem: Mapping, real: Machine, wanted: Wanted, source: str) -> 
     if plan is not None and wanted.out is not None:
         with writing(wanted.out):
             save_plan(plan, problem.program, real, wanted.out)
-    bound = bound_bytes(problem.program, solution.bound.value)
+    bound = bound_bytes(problem.program, problem.machine, solution.bound.value)
     rows = [_row(problem, real, "bytes-baseline", name, each, bound) for name, each in found.items() if name != solver.name]  # fmt: skip
     rows.append(_row(problem, real, "bytes-result", solver.name, solution, bound))
     rows.append({"what": "bytes-bound", "name": "bound", "bytes": bound, "seconds": None, "gap": 0.0,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from loadmaster.cli.allocate import NoAnswer
 from loadmaster.cli.answer import Usage
 from loadmaster.cli.files import writing
-from loadmaster.cli.progress import LiveLine
+from loadmaster.cli.progress import LiveLine, say
 from loadmaster.errors import LoadmasterError, Refused
 from loadmaster.plan import Plan, save_plan
 from loadmaster.problems.problem import Bound, Decision, Problem
@@ -19,7 +20,7 @@ from loadmaster.program import Program
 from loadmaster.runs import RunFolder
 from loadmaster.runs.session import Interrupted, run_solver
 from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget, Meter, Solution, Solver, State
+from loadmaster.solvers.solver import Budget, Meter, Scoring, Solution, Solver, State
 
 EVALUATIONS = 4_000
 EXACT_SECONDS = 60.0
@@ -38,6 +39,8 @@ class Wanted:
     resume: Path | None = None
     out: Path | None = None
     exact_seconds: float = 30.0
+    workers: str | None = None
+    score: Scoring | None = None
 
 
 def completed(wanted: Wanted, by_clock: Collection[str]) -> Wanted:
@@ -92,13 +95,29 @@ class Bounded:
         return self._solver.run(meter, seed, state)
 
 
+@contextlib.contextmanager
+def shared(problem: Problem, wanted: Wanted) -> Iterator[Wanted]:
+    """What is wanted, with evaluations by workers if there are to be some."""
+    if wanted.workers is None:
+        yield wanted
+        return
+    from loadmaster.runs.workers import sharing
+
+    with sharing(problem, wanted.workers) as work:
+        say(f"workers: {work.pool.staffed} of {work.pool.size} at {wanted.workers}")
+        yield replace(wanted, score=work.score)
+        done = " + ".join(f"{count:,}" for count in work.pool.answered)
+        lost = f"; {work.pool.lost} died, and their work was done again" if work.pool.lost else ""
+        say(f"workers: {done} requests answered{lost}")
+
+
 def solved(solver: Solver, problem: Problem, bound: Bound, wanted: Wanted,
            baselines: dict[str, Decision]) -> Solution:  # fmt: skip
     """Run the solver, in a run folder if one is wanted, and keep the better bound."""
     solution = run_solver(
         Bounded(solver, bound), problem, Budget(wanted.evaluations, wanted.seconds), wanted.seed or 0,
         folder=None if wanted.resume else wanted.folder, resume=wanted.resume, display=LiveLine(),
-        baselines=baselines,
+        baselines=baselines, score=wanted.score,
     )  # fmt: skip
     solution.bound = max(bound, solution.bound, key=lambda each: each.value)
     return solution

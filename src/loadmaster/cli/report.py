@@ -48,7 +48,7 @@ def command(
     paths = [Path(model.source), *(more or [])]
     file = out or Path("report.html")
     if not is_run(paths[0]) and not is_plan(paths[0]):
-        check_free(file, overwrite)
+        check_free(file, overwrite, *paths)
         return _answer(_of_model(model, machine, list(more or []), file), show)
     if machine is not None:
         raise Usage("--machine is for a model: a run has its own", object="--machine",
@@ -56,7 +56,7 @@ def command(
     if out is None and len(paths) == 1 and is_run(paths[0]):
         file = paths[0] / "report.html"  # the run's own, made anew
     else:
-        check_free(file, overwrite)
+        check_free(file, overwrite, *paths)
     with writing(file):
         return _answer(write_report(paths, file), show)
 

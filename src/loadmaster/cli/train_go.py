@@ -102,7 +102,8 @@ def _one(asked: Asked) -> Answer:
 
 
 class _Batch:
-    """Good plans first, kept beside the policy; then imitation of them, then rewards."""
+    """Good plans first, kept beside the policy; then imitation of them, the choice among hints, and
+    rewards."""
 
     def __init__(self, asked: Asked) -> None:
         from loadmaster.solvers.go.agent import start_of
@@ -135,13 +136,26 @@ class _Batch:
             left = self.started + seconds - time.monotonic()
             if self.asked.init is None and self.asked.resume is None:
                 course.imitate(IMITATED_SHARE * left, *RATES)
-            left = self.started + seconds - time.monotonic()
-            course.reinforce(max(0.0, left), *PPO_RATES, ENTROPY, IMITATION)
+                if self.shape.hints:
+                    course.trust(self.asked.seed)
+            self._reinforce(course, classes, self.started + seconds)
         except KeyboardInterrupt:
             say("stopped; what was learned is kept")
         rows = judged(course.learner.network, classes, self.shape, cores())
         self.save(rows)
         return _answer(rows, self.asked.out)
+
+    def _reinforce(self, course: Course, classes: list[Class_], until: float) -> None:
+        """Learn from rewards; what was there before stays if its likeliest plans were better."""
+        from loadmaster.solvers.go.pretrain import judged, mean_saved
+
+        before = course.learner
+        start = mean_saved(judged(before.network, classes, self.shape, cores()))
+        course.reinforce(max(0.0, until - time.monotonic()), *PPO_RATES, ENTROPY, IMITATION)
+        end = mean_saved(judged(course.learner.network, classes, self.shape, cores()))
+        say(f"rewards: {start:.1%} saved before, {end:.1%} after")
+        if end < start:
+            course.learner = before
 
     def _classes(self, seconds: float) -> list[Class_]:
         from loadmaster.solvers.go.pretrain import classes_of

@@ -19,6 +19,7 @@ from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import BEFORE, NO_OFFSET, Plan, Residency
 from loadmaster.plan.static import lifetimes
 from loadmaster.program.program import PERSISTENT, Program, TensorKind
+from loadmaster.units import UNLIMITED
 
 _KINDS = tuple(kind.name for kind in TensorKind)
 
@@ -52,16 +53,21 @@ def export(asked: Asked) -> Exported:
     copies = 0 if asked.plan.copies is None else len(asked.plan.copies)
     more = () if not copies else (f"{copies:,} copies",)
     added = len(plan.residency_rows) - len(asked.plan.residency_rows)
-    notes = (f"{added:,} tensors that the plan leaves at home got offsets there",) if added else ()
+    notes = [f"{added:,} tensors that the plan leaves at home got offsets there"] if added else []
+    still = len(plan.residency_rows) - len(_placed(plan))
+    if still:
+        notes.append(f"{still:,} tensors stay where the image has them and are not in the table")
     figures = {f"{memory.name}_bytes": top for memory, top in zip(asked.machine.memories, tops, strict=True)}  # fmt: skip
     return Exported("verified", (asked.out,), ("memories", "offsets", "order"), more,
-                    {"tensors": len(rows), **figures}, notes)  # fmt: skip
+                    {"tensors": len(rows), **figures}, tuple(notes))  # fmt: skip
 
 
 def complete(program: Program, machine: Machine, plan: Plan) -> Plan:
     """The plan with an offset for every tensor: what it leaves at home lies above all else there."""
-    if any(row.offset == NO_OFFSET for row in plan.residency_rows):
-        bare = next(row for row in plan.residency_rows if row.offset == NO_OFFSET)
+    # A memory without limits is no area to reserve, it is where the image lies: nothing moves there.
+    bare = next((row for row in plan.residency_rows if row.offset == NO_OFFSET
+                 and machine.memories[row.memory].capacity < UNLIMITED), None)  # fmt: skip
+    if bare is not None:
         raise Refused(f"the plan has no offset for '{program.tensor_name[bare.tensor]}'", object=program.tensor_name[bare.tensor],
                       remedy="give a plan with offsets, such as that of --problem mapping")  # fmt: skip
     if len(machine.devices) > 1:
@@ -90,10 +96,14 @@ def complete(program: Program, machine: Machine, plan: Plan) -> Plan:
     return plan.changed(residencies=Plan.of(residencies=rows).residencies)
 
 
+def _placed(plan: Plan) -> list[Residency]:
+    return [row for row in plan.residency_rows if row.offset != NO_OFFSET]
+
+
 def _tops(program: Program, machine: Machine, plan: Plan) -> list[int]:
     """The highest address used in each memory."""
     tops = [0] * len(machine.memories)
-    for row in plan.residency_rows:
+    for row in _placed(plan):
         align = machine.memories[row.memory].alignment
         end = row.offset + -(-int(program.storage_bytes[row.tensor]) // align) * align
         tops[row.memory] = max(tops[row.memory], end)
@@ -115,7 +125,7 @@ def _file_numbers(asked: Asked) -> dict[int, list[int]] | None:
 def _rows(program: Program, plan: Plan, numbers: dict[int, list[int]] | None) -> list[Row]:
     """Views have the rows of their roots; weights that a file lists twice appear twice."""
     stays: dict[int, list[Residency]] = {}
-    for residency in plan.residency_rows:
+    for residency in _placed(plan):
         stays.setdefault(residency.tensor, []).append(residency)
     rows = [
         Row(number, program.tensor_name[tensor], int(program.tensor_kind[tensor]), stay.memory, stay.offset,

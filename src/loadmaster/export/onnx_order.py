@@ -52,12 +52,19 @@ def export(asked: Asked) -> Exported:
     try:
         before, after = _verified(asked)
     except LoadmasterError:
-        for file in done.files:
-            file.unlink()
+        _remove(done.files)
         raise
     figures |= {"runtime_peak_bytes": before, "measured_peak_bytes": after}
     said = f"peak by the runtime's own count: {before:,} bytes in its default order, {after:,} in the plan's"
+    if before == after and not asked.force:
+        _remove(done.files)
+        return replace(done, verdict="already as good", files=(), notes=(said,))
     return replace(done, verdict="verified", notes=(said, *done.notes))
+
+
+def _remove(files: tuple[Path, ...]) -> None:
+    for file in files:
+        file.unlink()
 
 
 def _verified(asked: Asked) -> tuple[int, int]:

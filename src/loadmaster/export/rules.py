@@ -10,7 +10,7 @@ from pathlib import Path
 
 from loadmaster import __version__
 from loadmaster.errors import LoadmasterError, Refused
-from loadmaster.files import replacing
+from loadmaster.files import replacing, same_file
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.check import check
 from loadmaster.plan.plan import Plan
@@ -70,10 +70,10 @@ def check_sound(program: Program, machine: Machine, plan: Plan) -> None:
                       number=len(violations), remedy="give a plan that 'loadmaster check' accepts")  # fmt: skip
 
 
-def check_other_file(model: str | Path, out: Path) -> None:
-    """Refuse to write over the model, also through links."""
-    if out.resolve() == Path(model).resolve() or (out.exists() and out.samefile(model)):
-        raise NotExported(f"'{out}' is the model itself", object=str(out), remedy="give another file to write")  # fmt: skip
+def check_other_file(read: str | Path, out: Path, what: str = "model") -> None:
+    """Refuse to write over what was read, also through links."""
+    if same_file(out, read):
+        raise NotExported(f"'{out}' is the {what} itself", object=str(out), remedy="give another file to write")  # fmt: skip
 
 
 def left_out(plan: Plan, *, memory: bool, offset: bool, order: bool, device: bool = False) -> tuple[str, ...]:  # fmt: skip

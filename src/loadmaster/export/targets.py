@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,6 +21,13 @@ class Target:
     """Of the file that is written, or '' if a folder is."""
     format: str | None = None
     """How the model is read for it, if not by its ending."""
+    beside: str = ""
+    """The ending of a second file that is written."""
+
+    def files(self, out: Path) -> tuple[Path, ...]:
+        """What a target with an ending writes: the file, its note, and what else there is."""
+        more = (out.with_suffix(self.beside),) if self.beside else ()
+        return (out, out.with_name(f"{out.name}.json"), *more)
 
 
 def _ort(asked: Asked) -> Exported:
@@ -74,7 +82,9 @@ TARGETS: dict[str, Target] = {
     "executorch": Target(
         _executorch, "a program with memories, offsets and order", ".pte", "executorch"
     ),
-    "ort": Target(_ort, "an ONNX model whose nodes stand in the plan's order", ".onnx"),
+    "ort": Target(
+        _ort, "an ONNX model whose nodes stand in the plan's order", ".onnx", beside=".py"
+    ),
     "tflm": Target(_tflm, "a TFLite model that carries its memory plan and order", ".tflite"),
     "header": Target(_header, "a C header with the memory and offset of every tensor", ".h"),
     "trace": Target(_trace, "the times, for Perfetto and Chrome", ".trace.json.gz"),

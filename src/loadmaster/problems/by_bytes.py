@@ -15,6 +15,7 @@ import numpy.typing as npt
 from loadmaster.machine.machine import Machine, Memory, Rules
 from loadmaster.plan.static import HOME
 from loadmaster.program.program import Program
+from loadmaster.simulate.costs import compute_times
 from loadmaster.units import PICOSECONDS
 
 Int64 = npt.NDArray[np.int64]
@@ -38,15 +39,23 @@ def bytes_machine(machine: Machine) -> Machine:
     )  # fmt: skip
 
 
-def noise_ps(program: Program) -> int:
-    """At most so many picoseconds of a pass are no bytes: one for each access and each op."""
-    accesses = int(program.op_repeat[program.read_op].sum() + program.op_repeat[program.write_op].sum())  # fmt: skip
-    return accesses + 2 * int(program.op_repeat.sum())
+def noise_ps(program: Program, machine: Machine) -> int:
+    """At most so many picoseconds of a pass on this machine of `bytes_machine` are no bytes: what
+    ops compute at its rates, which are high but not infinite, and what is rounded up."""
+    compute = compute_times(program, machine)[0].max(axis=1, initial=0) + 2
+    noise = int((compute.astype(object) * program.op_repeat).sum())
+    for op, size in (
+        (program.read_op, program.read_bytes),
+        (program.write_op, program.write_bytes),
+    ):
+        noise += int(((1 + size // (_AT_ONCE // PICOSECONDS)) * program.op_repeat[op]).sum())
+    return noise
 
 
-def bound_bytes(program: Program, picoseconds: int) -> int:
-    """No plan moves fewer bytes than this, if none takes less than so many picoseconds."""
-    return max(0, -(-(picoseconds - noise_ps(program)) // PER_BYTE))
+def bound_bytes(program: Program, machine: Machine, picoseconds: int) -> int:
+    """No plan moves fewer bytes than this, if none takes less than so many picoseconds on this
+    machine of `bytes_machine`."""
+    return max(0, -(-(picoseconds - noise_ps(program, machine)) // PER_BYTE))
 
 
 def moved_bytes(program: Program, machine: Machine, memory: Int64) -> int:

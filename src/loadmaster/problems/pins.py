@@ -110,7 +110,11 @@ def _offset(text: str, whole: str) -> int:
 
 def _index(names: Sequence[str], name: str, program: str, what: str) -> int:
     if name not in names:
-        close = nearest(name, tuple(names)) if len(names) <= 20_000 else ""
+        # Converters join names, so that the one a user knows is often a part of the file's.
+        part = next((each for each in names if name in each), None)
+        close = f" (did you mean '{part}'?)" if part else ""
+        if not part and len(names) <= 20_000:
+            close = nearest(name, tuple(names))
         raise BadPin(f"program '{program}' has no {what} '{name}'{close}", object=name,
-                     remedy="see 'loadmaster inspect'")  # fmt: skip
+                     remedy="see 'loadmaster inspect --top 100'")  # fmt: skip
     return names.index(name)

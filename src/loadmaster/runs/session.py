@@ -17,7 +17,7 @@ from loadmaster.runs.folder import RunFolder, utc
 from loadmaster.runs.history import gap_of
 from loadmaster.runs.observer import Best, Display, RunObserver
 from loadmaster.runs.resume import begin, describe, identity, open_to_resume
-from loadmaster.solvers.solver import Budget, Meter, Solution, Solver, State, Status
+from loadmaster.solvers.solver import Budget, Meter, Scoring, Solution, Solver, State, Status
 
 _TICK_SECONDS = 0.25
 
@@ -32,12 +32,13 @@ def run_solver(solver: Solver, problem: Problem, budget: Budget, seed: int = 0, 
                folder: Path | None = None, resume: Path | None = None,
                display: Display | None = None, command: Sequence[str] | None = None,
                baselines: Mapping[str, Decision] | None = None,
-               checkpoint_seconds: float = 1.0) -> Solution:  # fmt: skip
+               checkpoint_seconds: float = 1.0, score: Scoring | None = None) -> Solution:  # fmt: skip
     """Solve within a budget, which counts earlier sessions of a resumed run too.
 
     `folder` is where run folders are made; `resume` is one of them, to go on with; with neither
     nothing is written. Every improvement is checked before it is stored or shown. The first
-    Ctrl-C ends the search and keeps the best, the second raises.
+    Ctrl-C ends the search and keeps the best, the second raises. `score` scores batches in place of
+    the problem (`loadmaster.runs.workers`).
 
     `Solution.extra` gets 'stop' (why it ended) and, where they apply, 'run' (the folder),
     'interrupted', 'refused' (bugs: improvements that the checker refused), 'warnings' and, where a
@@ -59,6 +60,7 @@ def run_solver(solver: Solver, problem: Problem, budget: Budget, seed: int = 0, 
                                checkpoint_seconds=checkpoint_seconds)  # fmt: skip
         first = run is None or run.log is None or not run.log.lines
         meter, state, warnings = begin(problem, budget, observer, about)
+        meter.score = score
         for name, decision in (baselines or {}).items() if first else ():
             _note_baseline(observer, meter, name, decision)
         solution = _searched(solver, meter, observer, seed, state, display)

@@ -28,6 +28,8 @@ from loadmaster.problems.problem import (
 
 State = Mapping[str, npt.NDArray[Any]]
 """What a solver needs to go on later: arrays by name (generator state included)."""
+Scoring = Callable[[Decision, int], Scores]
+"""Like `BatchProblem.score`."""
 
 
 class Status(enum.StrEnum):
@@ -97,7 +99,8 @@ class Meter:
     """One solver's view of one problem within one budget."""
 
     def __init__(self, problem: Problem, budget: Budget, observer: Observer | None = None, *,
-                 evaluations: int = 0, seconds: float = 0.0) -> None:  # fmt: skip
+                 evaluations: int = 0, seconds: float = 0.0,
+                 clock: Callable[[], float] = time.monotonic) -> None:  # fmt: skip
         self.problem = problem
         self.budget = budget
         self.observer = observer or Observer()
@@ -108,14 +111,17 @@ class Meter:
         self.unpackable = 0
         """Legal decisions that would have been the best, had they had a plan."""
         self.bound = problem.bound()
+        self.score: Scoring | None = None
+        """Scores batches in place of the problem, on other machines for example."""
         # Where values are noisy, the problem keeps the candidates: only what a search submitted.
         self._recall = None if repeatable(problem) else getattr(problem, "recall", None)
-        self._started = time.monotonic() - seconds
+        self._clock = clock
+        self._started = clock() - seconds
 
     @property
     def seconds(self) -> float:
         """Seconds of running, earlier sessions included."""
-        return time.monotonic() - self._started
+        return self._clock() - self._started
 
     @property
     def seconds_left(self) -> float | None:
@@ -157,7 +163,8 @@ class Meter:
         batch = decisions if left is None else decisions[:left]
         start = self.evaluations
         try:
-            scores = cast(BatchProblem, self.problem).score(batch, start)
+            score = self.score or cast(BatchProblem, self.problem).score
+            scores = score(batch, start)
         finally:
             self._pass_notes()
         for row, value in enumerate(scores.value.tolist()):
@@ -234,11 +241,12 @@ class Solver(Protocol):
 
 
 def solve(solver: Solver, problem: Problem, budget: Budget, seed: int = 0, observer: Observer | None = None,
-          state: State | None = None) -> Solution:  # fmt: skip
-    """Run a solver on a problem within a budget. Ctrl-C keeps the best so far."""
+          state: State | None = None, clock: Callable[[], float] = time.monotonic) -> Solution:  # fmt: skip
+    """Run a solver on a problem within a budget. Ctrl-C keeps the best so far. `clock`: of the seconds
+    of the budget, such as `time.process_time` where a computer has other work too."""
     if solver.problem_kind != problem.kind:
         raise ValueError(f"solver '{solver.name}' solves {solver.problem_kind}, not {problem.kind}")
-    meter = Meter(problem, budget, observer)
+    meter = Meter(problem, budget, observer, clock=clock)
     try:
         return solver.run(meter, seed, state)
     except KeyboardInterrupt:

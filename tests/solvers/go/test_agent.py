@@ -138,6 +138,19 @@ def test_it_conforms_without_learning() -> None:
     conforms(lambda: make_solver("graph", "go", ZERO), random_problem(7), evaluations=(1, 3, 20), seeds=(0,))  # fmt: skip
 
 
+@pytest.mark.parametrize("mode", ["zero-shot", "fine-tune", "one"])
+def test_a_budget_may_end_anywhere_within_a_batch(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    import loadmaster.solvers.go.agent as agent
+
+    monkeypatch.setattr(agent, "batch_size", lambda problem, most: 2)
+    case = random_problem(1)
+    for evaluations in range(8) if mode == "zero-shot" else (1, 4, 7, 60):
+        budget, options = Budget(evaluations=evaluations), SMALL | {"mode": mode, "updates": 1}
+        solution = solve(Go(**options), case, budget)
+        assert solution.evaluations <= evaluations
+        assert (solution.value is not None) == (evaluations > 0)
+
+
 def test_seeds_differ() -> None:
     case = random_problem(7, 40)
     values = set()

@@ -5,6 +5,7 @@ JAX trains; NumPy alone decides, so that a user's first plan needs no JAX and co
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,7 +31,12 @@ class Backend(Protocol):
 
 
 class NumpyBackend:
-    xp = np
+    """`threads`: for blocks of segments, where matrix products have one thread each."""
+
+    xp: Any = np
+
+    def __init__(self, threads: int = 1) -> None:
+        self.threads = threads
 
     def segment_max(self, values: Array, segment: Array, count: int) -> Array:
         return self._reduce(np.maximum, values, segment, count)
@@ -51,7 +57,14 @@ class NumpyBackend:
 
     def blocks(self, function: Any, arrays: tuple[Array, ...]) -> Array:
         rows = [slice(at, at + _BLOCK) for at in range(0, len(arrays[0]), _BLOCK)]
-        return np.concatenate([function(*(array[at] for array in arrays)) for at in rows])
+
+        def one(at: slice) -> Array:
+            return function(*(array[at] for array in arrays))
+
+        if self.threads == 1:
+            return np.concatenate([one(at) for at in rows])
+        with ThreadPoolExecutor(self.threads) as pool:
+            return np.concatenate(list(pool.map(one, rows)))
 
 
 class JaxBackend:
@@ -59,7 +72,8 @@ class JaxBackend:
         import jax
         import jax.numpy as jnp
 
-        self.jax, self.xp = jax, jnp
+        self.jax: Any = jax
+        self.xp: Any = jnp
 
     def segment_max(self, values: Array, segment: Array, count: int) -> Array:
         found = self.jax.ops.segment_max(values, segment, count + 1, indices_are_sorted=True)

@@ -57,7 +57,9 @@ def cases_of(split: str, synthetic: int = 60, seed: int = 0) -> list[Case]:
     found = []
     for graph in workloads:
         own = MODELS[graph].machine
-        machines = (own, *(name for name in MACHINES if name != own)) if split == "train" else (own,)
+        machines = (
+            (own, *(name for name in MACHINES if name != own)) if split == "train" else (own,)
+        )
         found += [Case(graph, machine, *what) for machine in machines for what in (JOINT, PLACED)]
         found += [Case(graph, own, *what) for what in ALONE]
     rng = np.random.default_rng([seed, 77])

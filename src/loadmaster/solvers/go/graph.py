@@ -32,7 +32,9 @@ DEVICE = 5
 _GROWTH = 1.25
 
 # What makes the columns of about equal size: sizes in log2 up to 30, ranks up to 6, degrees up to 5.
-_SCALE = np.array([16, 16, 24, 16, 3, 16, 1, 1, 0.01, 1, 1, 1, 1, 1, 1, 1, 1, 1, 4, 4, 0.05, 0.05, 1])
+_SCALE = np.array(
+    [16, 16, 24, 16, 3, 16, 1, 1, 0.01, 1, 1, 1, 1, 1, 1, 1, 1, 1, 4, 4, 0.05, 0.05, 1]
+)
 
 
 class Graph(NamedTuple):
@@ -107,7 +109,9 @@ def graph_of(problem: GraphOptimization, sizes: tuple[int, int, int, int],
     device = np.zeros((device_room, DEVICE), dtype=np.float32)
     device[:devices] = _devices(problem)
     seen = node_features(problem)
-    kinds = np.array([crc32(name.lower().encode()) % KINDS for name in problem.program.op_kind.values] or [0])
+    kinds = np.array(
+        [crc32(name.lower().encode()) % KINDS for name in problem.program.op_kind.values] or [0]
+    )
     return Graph(
         _pad(_features(problem, seen), nodes), _pad(kinds[problem.program.op_kind.codes[problem.node_op]].astype(np.int32), nodes),
         _pad(np.ones(n, dtype=bool), nodes), _pad(target[order].astype(np.int32), pairs, nodes),
@@ -136,7 +140,7 @@ def _features(problem: GraphOptimization, seen: Float32) -> Float32:
     held = held / max(1.0, held.sum())
     group = problem.node_group
     columns[:, len(COLUMNS) :] = np.stack([work[group], held[group], group / groups], axis=1)
-    return np.clip(columns / _SCALE, -8, 8).astype(np.float32)
+    return _clipped(columns / _SCALE)
 
 
 def _devices(problem: GraphOptimization) -> Float32:
@@ -150,7 +154,7 @@ def _devices(problem: GraphOptimization) -> Float32:
          math.log2(1 + machine.memories[home].read) / 40, d / max(1, len(machine.home)))
         for d, home in enumerate(machine.home)
     ]  # fmt: skip
-    return np.clip(np.array(rows), -8, 8).astype(np.float32)
+    return _clipped(np.array(rows))
 
 
 def _about(problem: GraphOptimization, seen: Float32) -> Float32:
@@ -166,10 +170,20 @@ def _about(problem: GraphOptimization, seen: Float32) -> Float32:
     np.add.at(written, program.write_op, program.write_bytes)
     link = machine.links[0].bandwidth if machine.links else 1
     moved = float(written[problem.node_op[problem.edges[0]]].sum()) / max(1, link) * 1e12
-    kept = program.tensor_bytes[np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])].sum()
+    kept = program.tensor_bytes[
+        np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])
+    ].sum()
     room = sum(machine.memories[home].capacity for home in set(machine.home))
     flags = [task in problem.tasks for task in TASKS] + [base.fusion == "none", base.schedule == "fifo", problem.tie == "fifo"]  # fmt: skip
     whole = [math.log2(1 + problem.nodes) / 8 - 1.5, math.log2(1 + problem.groups) / 4 - 2, math.log2(max(serial, 1e-6)) / 4,
              math.log2((1 + moved) / work) / 4, math.log2((1 + float(kept)) / max(1, room)) / 4]  # fmt: skip
-    numbers = np.concatenate([machine_vector(problem) / 20 - 1, np.array(flags, dtype=float), whole])
-    return np.clip(numbers, -8, 8).astype(np.float32)
+    numbers = np.concatenate(
+        [machine_vector(problem) / 20 - 1, np.array(flags, dtype=float), whole]
+    )
+    return _clipped(numbers)
+
+
+def _clipped(numbers: npt.NDArray[np.float64]) -> Float32:
+    """As the network sees them: a few of an unusual size must not drown the rest."""
+    kept: Float32 = np.clip(numbers, -8, 8).astype(np.float32)
+    return kept

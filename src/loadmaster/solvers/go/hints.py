@@ -60,7 +60,9 @@ def hint_stats(problem: GraphOptimization, hinted: Int32) -> npt.NDArray[np.floa
     capacity = np.array([machine.memories[home].capacity for home in machine.home], dtype=float)
     for row, device in zip(rows, hinted, strict=True):
         where = np.asarray(device)[step_group]
-        longest = int(places.native.levels(np.ascontiguousarray(device, dtype=np.int32), True).max(initial=0))
+        longest = int(
+            places.native.levels(np.ascontiguousarray(device, dtype=np.int32), True).max(initial=0)
+        )
         busy = np.bincount(where, cost[np.arange(len(where)), where], minlength=devices)
         far = where[edges[0]] != where[edges[1]]
         out = np.bincount(where[edges[0]][far], edges[2][far], minlength=devices)

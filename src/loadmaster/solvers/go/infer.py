@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from loadmaster.host import cores
 from loadmaster.problems.graph import GraphOptimization
 from loadmaster.solvers.go.backend import NumpyBackend
 from loadmaster.solvers.go.graph import SCHEMA, Graph, graph_of, padded_sizes
@@ -25,7 +26,8 @@ def load_network(name: str, shape: Shape) -> Network:
     if about.get("schema") != SCHEMA:
         raise BadPolicy(f"policy '{name}' knows features of version {about.get('schema')}, not {SCHEMA}",
                         object=name, number=SCHEMA, remedy="train it again with this version")  # fmt: skip
-    return filled(make_network(0, shape), arrays, name)
+    network: Network = filled(make_network(0, shape), arrays, name)
+    return network
 
 
 def filled(like: Any, arrays: dict[str, Any], name: str, path: str = "") -> Any:
@@ -63,8 +65,9 @@ def prior_of(problem: GraphOptimization, init: str = CHECKPOINT, shape: Shape | 
 def forward(network: Network, graph: Graph, shape: Shape) -> Logits:
     """One pass; tasks after the last decided one are left out."""
     wanted = np.flatnonzero(graph.decided)
-    with _one_thread():
-        return run(network, graph, shape, NumpyBackend(), int(wanted.max(initial=0)) + 1)[0]
+    with _one_thread() as limited:
+        backend = NumpyBackend(cores() if limited else 1)
+        return run(network, graph, shape, backend, int(wanted.max(initial=0)) + 1)[0]
 
 
 def prior_from(problem: GraphOptimization, logits: Logits) -> Prior:
@@ -87,13 +90,13 @@ def _softmax(logits: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Small matrix products gain nothing from threads, and on a busy machine they wait for each
-    other; without `threadpoolctl` they do as they like."""
+def _one_thread() -> Iterator[bool]:
+    """Matrix products on one thread each, so that blocks can be shared out; on a busy machine threads
+    within small products wait for each other. Without `threadpoolctl` they do as they like."""
     try:
         from threadpoolctl import threadpool_limits
     except ImportError:
-        yield
+        yield False
         return
     with threadpool_limits(1):
-        yield
+        yield True

@@ -96,7 +96,8 @@ def logits_of(network: Network, graph: Graph, shape: Shape) -> tuple[Logits, Mem
 @partial(eqx.filter_jit)
 def batch_logits(network: Network, graphs: Graph, shape: Shape) -> Logits:
     """Of graphs of one size, stacked."""
-    return jax.vmap(lambda graph: run(network, graph, shape, BACKEND)[0])(graphs)
+    logits: Logits = jax.vmap(lambda graph: run(network, graph, shape, BACKEND)[0])(graphs)
+    return logits
 
 
 def log_chances(logits: Logits, actions: Actions) -> Actions:

@@ -169,7 +169,9 @@ def attend(layer: Layer, context: Array, x: Array, before: Array, real: Array, r
         both = normed @ weight[:, width:] + bias[width:]
         key, value = both[..., :width], both[..., width:]
         seen = xp.concatenate([real_before, real], axis=1)[:, None, None, :]
-        scores = _heads(query, heads_) @ _heads(key, heads_).swapaxes(2, 3) / math.sqrt(width // heads_)
+        scores = (
+            _heads(query, heads_) @ _heads(key, heads_).swapaxes(2, 3) / math.sqrt(width // heads_)
+        )
         scores = xp.where(seen, scores, FAR)
         raised = xp.exp(scores - scores.max(axis=3, keepdims=True))
         share = raised / raised.sum(axis=3, keepdims=True)
@@ -187,7 +189,9 @@ def heads(network: Network, graph: Graph, context: Array, embedded: Array, outpu
     xp = backend.xp
     fusion = apply(network.fusion, norm(xp, outputs[0]), context, shape, xp)
     schedule = apply(network.schedule, norm(xp, outputs[2]), context, shape, xp)
-    device = place(network, graph, context, embedded, norm(xp, outputs[1][graph.first]), shape, backend)
+    device = place(
+        network, graph, context, embedded, norm(xp, outputs[1][graph.first]), shape, backend
+    )
     return Logits(fusion, device, schedule)
 
 
@@ -196,12 +200,16 @@ def place(network: Network, graph: Graph, context: Array, embedded: Array, first
     """[G, D] of the outputs [G, C] of the groups' first nodes."""
     xp = backend.xp
     total = backend.segment_sum(embedded[graph.by_group], graph.group, len(graph.first))
-    count = backend.segment_sum(xp.ones((len(graph.group), 1), xp.float32), graph.group, len(graph.first))
+    count = backend.segment_sum(
+        xp.ones((len(graph.group), 1), xp.float32), graph.group, len(graph.first)
+    )
     group = xp.concatenate([first, total / xp.maximum(count, 1)], axis=1)
     asked = apply(network.group, group, context, shape, xp)
     devices = graph.device.shape[0]
     if shape.device_head == "dot":
-        offered = graph.device @ network.device.weight + network.device.bias + network.index[:devices]
+        offered = (
+            graph.device @ network.device.weight + network.device.bias + network.index[:devices]
+        )
         logits = asked @ offered.T / math.sqrt(shape.width)
     else:
         logits = asked[:, :devices]

@@ -1,4 +1,4 @@
-"""Batch mode: one policy for many graphs, first by imitating good plans, then by their rewards.
+"""Batch mode: one policy for many graphs, by imitating good plans, by choosing among hints, by rewards.
 
 All graphs of a size class lie on the accelerator; an update draws some of them, plans for each, times
 the plans on all cores, and learns. A plan that beats the one imitated so far takes its place.
@@ -33,9 +33,11 @@ from loadmaster.solvers.go.learner import (
     draw,
     imitate_batch,
     learn_batch,
+    make_learner,
 )
 from loadmaster.solvers.go.settings import Shape
 from loadmaster.solvers.go.teachers import Taught
+from loadmaster.solvers.go.trust import hint_times, learn_trust
 
 Float64 = npt.NDArray[np.float64]
 CLASSES = ((2_048, 16), (12_800, 4), (32_768, 2))
@@ -51,6 +53,7 @@ class Pupil:
     best: Actions
     value: int
     reference: int
+    hinted: npt.NDArray[np.int32]
     mean: float = 0.0
     square: float = 0.0
     weight: float = 0.0
@@ -66,7 +69,8 @@ class Pupil:
         self.weight = decay * self.weight + 1 - decay
         mean = self.mean / self.weight
         deviation = np.sqrt(max(0.0, self.square / self.weight - mean**2))
-        return np.clip((rewards - mean) / (deviation + 1e-6), -bound, bound)
+        gain: Float64 = np.clip((rewards - mean) / (deviation + 1e-6), -bound, bound)
+        return gain
 
 
 @dataclass
@@ -79,10 +83,11 @@ class Class_:
     batch: int
 
     def take(self, rows: npt.NDArray[np.int64]) -> Graph:
-        return _taken(self.graphs, jnp.asarray(rows))
+        graphs: Graph = _taken(self.graphs, jnp.asarray(rows))
+        return graphs
 
 
-@eqx.filter_jit
+@eqx.filter_jit  # type: ignore[untyped-decorator]
 def _taken(tree: Any, rows: Any) -> Any:
     return jax.tree.map(lambda part: part[rows], tree)
 
@@ -100,6 +105,23 @@ class Course:
     epochs: int = 2
     told: Callable[[str], None] = print
     curve: list[dict[str, float]] = field(default_factory=list)
+
+    def trust(self, seed: int) -> None:
+        """Learn which hint a graph should follow, from the measured times of all of them."""
+        rows = []
+        for each in self.classes:
+            for row, pupil in enumerate(each.pupils):
+                times = hint_times(pupil.problem, pupil.hinted, self.threads) if "placement" in pupil.case.tasks else None  # fmt: skip
+                if times is not None:
+                    rows.append((np.asarray(each.graphs.stats[row]), np.asarray(each.graphs.about[row]), times))  # fmt: skip
+        if not rows:
+            return
+        network = jax.tree.map(np.asarray, self.learner.network)
+        network, worse = learn_trust(network, rows, self.shape, seed)
+        self.learner = make_learner(network)
+        self.told(
+            f"chose among hints of {len(rows)} graphs: {worse - 1:.1%} behind the best of each"
+        )
 
     def imitate(self, seconds: float, rate: float, rate_end: float) -> None:
         """Steps towards the best known plans, as many as there is time for."""
@@ -178,21 +200,24 @@ class Course:
         chosen.best = Actions(*(part.at[row].set(new) for part, new in zip(chosen.best, pupil.best, strict=True)))  # fmt: skip
         return 1
 
-    def compile(self) -> None:
+    def compile(self, imitation: bool = True) -> None:
         """Everything for all sizes at once: compilers use one core each."""
         key = jax.random.key(0)
 
         def one(each: Class_) -> None:
             graphs = each.take(np.zeros(each.batch, dtype=np.int64))
-            actions, chance = _draw_batch(self.learner.network, graphs, key, self.samples, self.shape)
+            actions, chance = _draw_batch(
+                self.learner.network, graphs, key, self.samples, self.shape
+            )
             best = _taken(each.best, jnp.zeros(each.batch, dtype=jnp.int32))
             lesson = Lesson(actions, chance, jnp.zeros(chance.device.shape[:2]), best)
             learn_batch(self.learner, graphs, lesson, _weights(0.0), self.shape, True)
 
         def other(each: Class_) -> None:
             graphs = each.take(np.zeros(each.batch, dtype=np.int64))
-            best = _taken(each.best, jnp.zeros(each.batch, dtype=jnp.int32))
-            imitate_batch(self.learner, graphs, best, _weights(0.0), self.shape)
+            if imitation:
+                best = _taken(each.best, jnp.zeros(each.batch, dtype=jnp.int32))
+                imitate_batch(self.learner, graphs, best, _weights(0.0), self.shape)
             batch_logits(self.learner.network, graphs, self.shape)
 
         with ThreadPoolExecutor(2 * len(self.classes)) as pool:
@@ -206,11 +231,12 @@ class Course:
         return self.classes[int(self.rng.choice(len(self.classes), p=shares / shares.sum()))]
 
 
-@eqx.filter_jit
+@eqx.filter_jit  # type: ignore[untyped-decorator]
 def _draw_batch(network: Any, graphs: Graph, key: Any, plans: int, shape: Shape) -> tuple[Actions, Actions]:  # fmt: skip
     logits = batch_logits(network, graphs, shape)
     keys = jax.random.split(key, len(graphs.kind))
-    return jax.vmap(lambda each, k: draw(each, k, plans))(logits, keys)
+    drawn: tuple[Actions, Actions] = jax.vmap(lambda each, k: draw(each, k, plans))(logits, keys)
+    return drawn
 
 
 def _weights(rate: float, entropy: float = 0.0, imitation: float = 0.0) -> Weights:
@@ -253,11 +279,15 @@ def _class(members: Sequence[tuple[Case, Taught]], graphs: Sequence[Graph],
     plans = [padded(plan.actions, sizes[0], sizes[2]) for _, plan in members]
     stacked = Graph(*(jnp.asarray(np.stack(part)) for part in zip(*graphs, strict=True)))
     best = Actions(*(jnp.asarray(np.stack(part)) for part in zip(*plans, strict=True)))
-    pupils = [Pupil(case, plan.actions, plan.value, plan.reference) for case, plan in members]
+    pupils = [
+        Pupil(case, plan.actions, plan.value, plan.reference, plan.hinted) for case, plan in members
+    ]
     return Class_(pupils, stacked, best, min(batch, len(pupils)))
 
 
-def judged(network: Any, classes: Sequence[Class_], shape: Shape, threads: int) -> list[dict[str, Any]]:
+def judged(
+    network: Any, classes: Sequence[Class_], shape: Shape, threads: int
+) -> list[dict[str, Any]]:
     """Zero-shot: the likeliest plan of each case against its base plan and the best known."""
     rows = []
     for each in classes:

@@ -86,7 +86,9 @@ def _teach_one(job: tuple[Case, Path, float | None]) -> str:
         return ""
     taught = teach(case.load())
     save(file_of(folder, case), taught)
-    fits = "does not fit" if taught.value >= UNFIT else f"{1 - taught.value / taught.reference:+.1%}"
+    fits = (
+        "does not fit" if taught.value >= UNFIT else f"{1 - taught.value / taught.reference:+.1%}"
+    )
     return f"{case.name}: {fits} in {taught.seconds:.1f} s"
 
 

@@ -1,0 +1,110 @@
+"""Workers as actors of a Ray cluster: one that is there, or one on this computer for this run."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from loadmaster.errors import LoadmasterError, require
+from loadmaster.runs.workers.address import Address
+from loadmaster.runs.workers.desk import Desk
+from loadmaster.runs.workers.pool import Hire, WorkerLost
+
+START_SECONDS = 60.0
+"""Longest to wait for a worker: for room in the cluster, and till it has read the problem."""
+_CONNECT_SECONDS = 5.0
+
+
+@contextlib.contextmanager
+def ray_workers(address: Address, setup: bytes) -> Iterator[tuple[Hire, int]]:
+    """What hires workers of a cluster, and how many there shall be."""
+    ray = require("ray", "ray")
+    if address.cluster is not None and address.cluster != "auto":
+        _check_listens(address.cluster)
+    joined = _join(ray, address)
+    try:
+        size = address.workers or int(ray.cluster_resources().get(address.resource or "CPU", 0))
+        if size < 1:
+            raise LoadmasterError(f"the Ray cluster has no '{address.resource or 'CPU'}' for workers",
+                                  object="--workers", number=size, remedy="start nodes that have some")  # fmt: skip
+        takes: dict[str, Any] = {"num_cpus": 1}
+        if address.resource is not None:
+            takes = {"num_cpus": 0, "resources": {address.resource: 1}}
+        # Ray starts none again: a place that has lost its worker may get one on another node.
+        actor = ray.remote(**takes, max_restarts=0, scheduling_strategy="SPREAD")(Desk)
+        kept = ray.put(setup)
+        yield (lambda place: RayWorker(ray, actor, kept)), size
+    finally:
+        if joined:
+            ray.shutdown()
+
+
+class RayWorker:
+    """An actor that has read the problem and is ready."""
+
+    def __init__(self, ray: Any, actor: Any, setup: Any) -> None:
+        self._ray = ray
+        self._actor = actor.remote(setup)
+        try:
+            ray.get(self._actor.__ray_ready__.remote(), timeout=START_SECONDS)
+        except Exception as error:
+            self.close()
+            raise self._lost(error) from None
+
+    def ask(self, request: bytes) -> bytes:
+        try:
+            reply: bytes = self._ray.get(self._actor.answer.remote(request))
+        except Exception as error:  # the desk itself raises nothing
+            raise self._lost(error) from None
+        return reply
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            self._ray.kill(self._actor)
+
+    def _lost(self, error: Exception) -> WorkerLost:
+        if isinstance(error, self._ray.exceptions.GetTimeoutError):
+            return WorkerLost(f"Ray had no worker ready after {START_SECONDS:g} s", object="--workers",
+                              number=START_SECONDS, remedy="ask for fewer, or add nodes")  # fmt: skip
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        said = lines[-1][:300] if lines else ""
+        return WorkerLost(f"a Ray worker was lost, {type(error).__name__}: {said}", object="--workers",
+                          remedy="see to the node")  # fmt: skip
+
+
+def _join(ray: Any, address: Address) -> bool:
+    """Whether it was this that connected, and not somebody before."""
+    if ray.is_initialized():
+        return False
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a run tells nobody of itself
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address.cluster is None:
+        options |= {"num_cpus": address.workers, "include_dashboard": False, "address": "local"}
+    else:
+        options["address"] = address.cluster
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ray.init(**options)
+    except Exception as error:
+        said = str(error).strip().splitlines()
+        raise LoadmasterError(f"no Ray cluster at '{address.cluster or 'this computer'}': {said[0][:300] if said else ''}",
+                              object="--workers", number=address.cluster,
+                              remedy="start one with 'ray start --head'") from error  # fmt: skip
+    return True
+
+
+def _check_listens(cluster: str) -> None:
+    """Ray itself tries a wrong address for a minute."""
+    host, _, port = cluster.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise LoadmasterError(f"nothing answers at '{cluster}': {error}", object="--workers", number=cluster,
+                              remedy="start a cluster there with 'ray start --head'; ray:// is for its client port, "
+                                     "10001 unless told otherwise") from None  # fmt: skip

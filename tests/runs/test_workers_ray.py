@@ -1,0 +1,110 @@
+"""Workers on a Ray cluster of several nodes, one of which is killed during the run."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from generate_mapping import layers, three_memories
+from loadmaster.errors import LoadmasterError
+from loadmaster.problems.evaluator import CommandEvaluator
+from loadmaster.problems.mapping import Mapping
+from loadmaster.problems.measured import MeasuredMapping
+from loadmaster.problems.problem import Scores
+from loadmaster.runs import run_solver
+from loadmaster.runs.workers import sharing
+from loadmaster.solvers.registry import make_solver
+from loadmaster.solvers.solver import Budget, Solution
+
+ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, in threads of its own
+PROGRAM, MACHINE = layers(6), three_memories()
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A head without room for workers; tests add nodes."""
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+def solved(score: Any = None) -> Solution:
+    problem = Mapping(PROGRAM, MACHINE, noise=0.05, noise_seed=3)
+    return run_solver(make_solver("mapping", "random"), problem, Budget(640), seed=5, score=score)
+
+
+def same(ours: Solution, theirs: Solution) -> bool:
+    return (ours.value == theirs.value and ours.evaluations == theirs.evaluations
+            and np.array_equal(np.asarray(ours.decision), np.asarray(theirs.decision)))  # fmt: skip
+
+
+def test_a_node_is_killed_during_a_run(cluster: Any, tmp_path: Path) -> None:
+    nodes = [cluster.add_node(num_cpus=1, include_dashboard=False) for _ in range(3)]
+    alone = solved()
+    with sharing(Mapping(PROGRAM, MACHINE, noise=0.05, noise_seed=3), f"ray:{cluster.address}") as work:  # fmt: skip
+        assert work.pool.size == work.pool.staffed == 3 and work.score is not None
+        score, batches = work.score, 0
+
+        def scored(decisions: Any, first: int) -> Scores:
+            nonlocal batches
+            batches += 1
+            if batches == 3:
+                cluster.remove_node(nodes[1], allow_graceful=False)
+            return score(decisions, first)
+
+        assert same(solved(scored), alone) and work.pool.lost == 1
+        assert batches == 10 and sum(work.pool.answered) == 30
+    _measuring(cluster, nodes, tmp_path)
+
+
+def _measuring(cluster: Any, nodes: list[Any], folder: Path) -> None:
+    """The same with measurements, on the nodes that are left, and one killed while it measures."""
+    script = folder / "measure.py"
+    script.write_text("import json, sys, time\nrows = json.load(sys.stdin)['residencies']\ntime.sleep(0.2)\n"
+                      "print(1e-3 * (1 + sum(row['memory'] == 'large' for row in rows)))\n")  # fmt: skip
+    evaluator = CommandEvaluator(shlex.join([sys.executable, "-S", str(script)]))
+    alone = MeasuredMapping(PROGRAM, MACHINE, evaluator, repeats=1, warmups=0)
+    rng = np.random.default_rng(2)
+    maps = rng.integers(0, 3, (40, 2 * alone.nodes)).astype(np.int8)
+    maps = maps[alone.rectify(maps)[1] == 0][:6]
+    maps = np.concatenate([maps, alone.compiler[None], alone.all_slowest()[None]])
+    problem = MeasuredMapping(PROGRAM, MACHINE, evaluator, repeats=1, warmups=0)
+    with sharing(problem, f"ray:{cluster.address}?workers=2") as work:
+        assert work.pool.staffed == 2
+        problem.score(maps[:1])  # and the baselines
+        killer = threading.Timer(0.3, lambda: cluster.remove_node(nodes[2], allow_graceful=False))
+        killer.start()
+        scores = problem.score(maps, 1)
+        killer.join()
+        assert work.pool.lost == 1 and problem.failures == 0
+        assert np.array_equal(scores.value, alone.score(maps).value)
+        back = cluster.add_node(num_cpus=1, include_dashboard=False)  # the place is filled again
+        deadline = time.monotonic() + 60
+        while work.pool.staffed < 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert work.pool.staffed == 2 and back is not None
+
+
+def test_a_cluster_on_this_computer_and_a_wrong_address() -> None:
+    for address in ("ray:127.0.0.1:9", "ray://127.0.0.1:9"):
+        with (
+            pytest.raises(LoadmasterError, match="nothing answers at"),
+            sharing(Mapping(PROGRAM, MACHINE), address),
+        ):
+            pass
+    with sharing(Mapping(PROGRAM, MACHINE, noise=0.05, noise_seed=3), "ray:2") as work:
+        assert work.pool.size == 2 and same(solved(work.score), solved())
+    assert not ray.is_initialized()
