@@ -90,6 +90,8 @@ def test_memories_banks_pairs_and_little_change(csv: Path, tmp_path: Path) -> No
     # a, c and d must all be apart then: 40 + 20 + 60
     assert code == 0 and answer["rows"][1]["bytes"] == 120
     run(csv, "--capacity", 120, "--out", "old.csv", folder=tmp_path)
+    code, answer, _ = run(csv, "--capacity", 120, "--out", "old.csv", folder=tmp_path)
+    assert code == 2 and "is there already" in answer["error"]["message"]
     code, answer, _ = run(csv, "--capacity", 120, "--previous", "old.csv", folder=tmp_path)
     assert code == 0 and answer["rows"][1]["moved"] == []
 
@@ -107,7 +109,7 @@ WRONG = {
     "banks alone": (["buffers.csv", "--banks", "2"], "--banks needs a capacity"),
     "memory": (["buffers.csv", "--memory", "fast"], "write fast=256KiB"),
     "previous": (["buffers.csv", "--capacity", "120", "--previous", "buffers.csv"], "has no offset"),
-    "there already": (["buffers.csv", "--out", "buffers.csv"], "is there already"),
+    "its own input": (["buffers.csv", "--out", "buffers.csv", "--overwrite"], "is what is read"),
 }  # fmt: skip
 
 

@@ -51,10 +51,15 @@ def same(ours: Solution, theirs: Solution) -> bool:
             and np.array_equal(np.asarray(ours.decision), np.asarray(theirs.decision)))  # fmt: skip
 
 
+def same_scores(ours: Scores, theirs: Scores) -> bool:
+    return bool((ours.value == theirs.value).all() and (ours.reward == theirs.reward).all())
+
+
 def test_a_node_is_killed_during_a_run(cluster: Any, tmp_path: Path) -> None:
     nodes = [cluster.add_node(num_cpus=1, include_dashboard=False) for _ in range(3)]
     alone = solved()
-    with sharing(Mapping(PROGRAM, MACHINE, noise=0.05, noise_seed=3), f"ray:{cluster.address}") as work:  # fmt: skip
+    problem = Mapping(PROGRAM, MACHINE, noise=0.05, noise_seed=3)
+    with sharing(problem, f"ray:{cluster.address}") as work:
         assert work.pool.size == work.pool.staffed == 3 and work.score is not None
         score, batches = work.score, 0
 
@@ -63,10 +68,12 @@ def test_a_node_is_killed_during_a_run(cluster: Any, tmp_path: Path) -> None:
             batches += 1
             if batches == 3:
                 cluster.remove_node(nodes[1], allow_graceful=False)
+                while not work.pool.lost:  # its worker lives on for a moment
+                    assert same_scores(score(decisions, first), problem.score(decisions, first))
             return score(decisions, first)
 
         assert same(solved(scored), alone) and work.pool.lost == 1
-        assert batches == 10 and sum(work.pool.answered) == 30
+        assert batches == 10 and sum(work.pool.answered) >= 30 and all(work.pool.answered)
     _measuring(cluster, nodes, tmp_path)
 
 
@@ -85,12 +92,13 @@ def _measuring(cluster: Any, nodes: list[Any], folder: Path) -> None:
     with sharing(problem, f"ray:{cluster.address}?workers=2") as work:
         assert work.pool.staffed == 2
         problem.score(maps[:1])  # and the baselines
+        expected = alone.score(maps).value
         killer = threading.Timer(0.3, lambda: cluster.remove_node(nodes[2], allow_graceful=False))
         killer.start()
-        scores = problem.score(maps, 1)
+        while not work.pool.lost:
+            assert np.array_equal(problem.score(maps, 1).value, expected)
         killer.join()
         assert work.pool.lost == 1 and problem.failures == 0
-        assert np.array_equal(scores.value, alone.score(maps).value)
         back = cluster.add_node(num_cpus=1, include_dashboard=False)  # the place is filled again
         deadline = time.monotonic() + 60
         while work.pool.staffed < 2 and time.monotonic() < deadline:

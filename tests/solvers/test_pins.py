@@ -167,6 +167,8 @@ def test_pins_survive_a_run_folder(tmp_path: Path) -> None:
         (["t3"], BadPin, "is not TENSOR=MEMORY"),
         (["t3=small@x"], BadPin, "no offset behind the '@'"),
         (["t3=small@7"], BadPin, "a multiple of 16"),
+        (["w3=large@0", "w4=large@16"], Refused, "the pins of 'w3' and 'w4' overlap in 'large': both are alive at op"),
+        (["w3=small@1048576"], Refused, "it ends at"),
         (["x=small"], BadPin, "stay in the slowest memory"),
         (["t0=small", "t1=small", "t2=small", "t3=small", "w4=small"], Refused, "do not fit 'small' together"),
     ],

@@ -28,7 +28,7 @@ from loadmaster.plan.static import HOME, static_plan
 from loadmaster.problems.champion import Leaders
 from loadmaster.problems.entries import Entries, find_entries
 from loadmaster.problems.first_fit import first_fit_memories
-from loadmaster.problems.mapping_pins import check_room, pinned_entries, taken_first
+from loadmaster.problems.mapping_pins import check_offsets, check_room, pinned_entries, taken_first
 from loadmaster.problems.pack import pack
 from loadmaster.problems.pins import Pins
 from loadmaster.problems.problem import Bound, Decision, Scores
@@ -97,7 +97,8 @@ class Mapping:
         if self.pins:
             check_room(program, machine, self.entries, self.pinned, self.pins, self._moved)
             if self._offsets(self.all_slowest()) is None:
-                raise Refused(f"the offsets that are pinned on '{machine.name}' overlap, or leave too little room",
+                check_offsets(program, machine, self.pins)
+                raise Refused(f"the offsets that are pinned on '{machine.name}' leave too little room",
                               object=machine.name, number=len(self.pins.memory),
                               remedy="leave one of them out")  # fmt: skip
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
 
 from loadmaster.errors import Refused
 from loadmaster.machine.machine import Machine
+from loadmaster.plan.plan import NO_OFFSET
+from loadmaster.plan.static import lifetimes_in_loops
 from loadmaster.problems.entries import Entries
 from loadmaster.problems.pins import BadPin, Pins
 from loadmaster.program.program import Program
+from loadmaster.simulate.simulator import places
 
 Int8 = npt.NDArray[np.int8]
 OPEN = -1
@@ -48,6 +52,28 @@ def pinned_entries(program: Program, machine: Machine, entries: Entries, pins: P
                           number=there, remedy="pin both to one memory")  # fmt: skip
         found[entry], by[entry] = wanted, tensor
     return found
+
+
+def check_offsets(program: Program, machine: Machine, pins: Pins) -> None:
+    """Raise with a pin beyond the end of its memory, or two that want one byte at one time."""
+    first, last = lifetimes_in_loops(program)
+    place = places(program)
+    fixed = [(tensor, memory, offset, offset + int(program.storage_bytes[tensor]))
+             for tensor, (memory, offset) in pins.memory.items()
+             if offset != NO_OFFSET and last[tensor] >= first[tensor]]  # fmt: skip
+    for tensor, memory, _, end in fixed:
+        name, there = program.tensor_name[tensor], machine.memories[memory]
+        if end > there.capacity:
+            raise Refused(f"where '{name}' is pinned it ends at {end:,}, and '{there.name}' has {there.capacity:,} bytes",
+                          object=name, number=end, remedy="pin it lower")  # fmt: skip
+    for (a, memory, low, high), (b, beside, floor, top) in combinations(fixed, 2):
+        at = max(int(first[a]), int(first[b]))
+        together = at <= min(int(last[a]), int(last[b])) and place[a] != place[b]
+        if memory == beside and together and low < top and floor < high:
+            one, other = program.tensor_name[a], program.tensor_name[b]
+            raise Refused(f"the pins of '{one}' and '{other}' overlap in '{machine.memories[memory].name}': both are "
+                          f"alive at op {at} '{program.op_name[at]}'", object=one, number=max(low, floor),
+                          remedy="pin one of them elsewhere")  # fmt: skip
 
 
 def taken_first(entries: Entries, pinned: Int8) -> Entries:

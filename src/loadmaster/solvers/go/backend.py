@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 Array = Any
-_BLOCK = 16
+_BLOCK = 4
 """Segments that NumPy handles at a time: what they need stays in the cache."""
 
 

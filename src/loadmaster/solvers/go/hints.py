@@ -6,9 +6,12 @@ which, and where to leave all of them. Nothing is evaluated, so hints cost no ev
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.host import cores
 from loadmaster.problems.graph import GraphOptimization
 from loadmaster.problems.graph.base import m_topo
 from loadmaster.solvers.heuristic.graph_placing import NONE, Places, op_groups
@@ -27,16 +30,20 @@ def hinted_devices(problem: GraphOptimization) -> Int32:
         return np.zeros((len(HINTS), groups), dtype=np.int32)
     places = Places(problem, problem.base_clusters)
     native, room = places.native, places.capacity
-    found = [
-        problem.split(problem.vector())[1],
-        np.zeros(groups, dtype=np.int32),
-        np.arange(groups, dtype=np.int32) % devices,
-        m_topo(problem.program, op_groups(problem), groups, devices),
-        native.heft(room, False, 0),
-        native.heft(room, *_AHEAD),
-        native.earliest_start(room, NONE, False, 0),
-        native.earliest_start(room, NONE, *_AHEAD),
-    ]
+    with ThreadPoolExecutor(min(4, cores())) as pool:  # the placers release the GIL
+        listed = [
+            pool.submit(native.heft, room, False, 0),
+            pool.submit(native.heft, room, *_AHEAD),
+            pool.submit(native.earliest_start, room, NONE, False, 0),
+            pool.submit(native.earliest_start, room, NONE, *_AHEAD),
+        ]
+        found = [
+            problem.split(problem.vector())[1],
+            np.zeros(groups, dtype=np.int32),
+            np.arange(groups, dtype=np.int32) % devices,
+            m_topo(problem.program, op_groups(problem), groups, devices),
+            *(placed.result() for placed in listed),
+        ]
     rows = np.stack([np.asarray(row, dtype=np.int32) for row in found])
     return np.stack([by_first_use(row, devices) for row in rows]) if alike(problem) else rows
 
