@@ -55,6 +55,16 @@ def test_the_folder(tmp_path: Path) -> None:
     assert load_machine(str(run.path / "machine.toml")).hash == problem.machine.hash
 
 
+def test_a_check_of_a_baseline_says_how_long_checks_take(tmp_path: Path, monkeypatch: Any) -> None:
+    # By the guess alone, the first improvement would be told at the end, however long that takes.
+    monkeypatch.setattr("loadmaster.runs.observer._CHECK_SECONDS_PER_TENSOR", 100.0)
+    told = {
+        bool(baselines): [line["evals"] for line in history(climbed(tmp_path, baselines=baselines)).improvements]
+        for baselines in ({}, {"by number": toy.Toy().place(np.arange(40))})
+    }  # fmt: skip
+    assert len(told[False]) < len(told[True]) and told[True][0] < told[False][0]
+
+
 def test_nothing_tells_whose_computer_it_was(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(sys, "argv", [
         "/opt/bin/loadmaster", "allocate", "/home/somebody/a.csv", "--out=/home/somebody/b.csv",

@@ -10,6 +10,7 @@ import pytest
 from generate_graph import random_graph, roomy
 from loadmaster.problems.graph import TASKS, UNFIT, GraphOptimization
 from loadmaster.problems.graph.levels import LEVELS
+from loadmaster.solvers.go.actions import WITHIN
 from loadmaster.solvers.go.prior import SMOOTHING, Prior, levels_of, seeds_prior
 from loadmaster.solvers.search.graph_start import random_vectors
 
@@ -29,7 +30,9 @@ def _random(problem: GraphOptimization, rng: np.random.Generator) -> Prior:
         weight = rng.random((at.stop - at.start, wide)) * (
             rng.random((at.stop - at.start, wide)) < 0.6
         )
-        weight[:, rng.integers(wide)] += 1e-3
+        if name == "fusion":  # above, devices have a say: see tests/solvers/go/test_trust.py
+            weight[:, WITHIN:] = 0
+        weight[:, rng.integers(min(wide, WITHIN))] += 1e-3
         return (weight / weight.sum(axis=1, keepdims=True)).astype(np.float32)
 
     return Prior(part("device", problem.devices), part("fusion", LEVELS), part("schedule", LEVELS))

@@ -120,13 +120,17 @@ class RunObserver(Observer):
         started = time.monotonic()
         plan = self.problem.plan(meter.best)
         violations = self.problem.violations(plan)
-        took = time.monotonic() - started
-        self._check_after = started + (1 + _CHECK_SHARE) * took if took > _SLOW_CHECK else 0.0
+        self.paced(started)
         if violations:
             self._refuse(meter, plan, f"{len(violations)} violations, first {violations[0]}")
             return
         self._accept(meter, Best(meter.best, meter.best_value, plan), passed)
         self.tick(meter)
+
+    def paced(self, started: float) -> None:
+        """A check that began then is over: how long it took says when the next may be made."""
+        took = time.monotonic() - started
+        self._check_after = started + (1 + _CHECK_SHARE) * took if took > _SLOW_CHECK else 0.0
 
     def _accept(self, meter: Meter, best: Best, passed: list[tuple[int, int]]) -> None:
         # Those that an earlier session has logged are found again after a resume.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -76,7 +77,9 @@ def _note_baseline(observer: RunObserver, meter: Meter, name: str, decision: Dec
     """A known method's answer, checked and scored like any other."""
     problem = observer.problem
     plan, value = problem.plan(decision), problem.evaluate(decision)
+    started = time.monotonic()
     violations = problem.violations(plan)
+    observer.paced(started)  # better than a guess: the first answer need not wait for so long
     if violations or value is None:
         observer.write(meter, "error", what=f"baseline {name}", plan=plan.hash,
                        message=str(violations[0]) if violations else "not legal")  # fmt: skip

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from loadmaster.problems.graph import UNFIT, GraphOptimization
 from loadmaster.problems.graph.levels import LEVELS
-from loadmaster.solvers.go.actions import Actions, vectors_of
+from loadmaster.solvers.go.actions import WITHIN, Actions, leaves, vectors_of
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -98,6 +98,9 @@ def levels_of(problem: GraphOptimization, vectors: Float64) -> tuple[Int64, Int6
     parts that are not decided are empty."""
     fusion, schedule = vectors[:, problem.part("fusion")], vectors[:, problem.part("schedule")]
     level = np.where(fusion < 1 / LEVELS, 0, np.clip(np.floor(fusion * LEVELS), 1, LEVELS - 1))
+    if fusion.size:  # what is fused into another device must be at a level that allows it
+        far = leaves(problem, problem.split(vectors)[1])
+        level = np.where(far, np.minimum(level, WITHIN - 1), level)
     rank = np.rint(np.clip(schedule, 0, 1) * (LEVELS - 1))
     return (level.astype(np.int64), vectors[:, problem.part("device")].astype(np.int64),
             rank.astype(np.int64))  # fmt: skip
