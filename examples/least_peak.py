@@ -18,7 +18,9 @@ def main() -> None:
     before = lm.needs(program).peak.bytes
     print(f"peak before {before:,} bytes, after {solution.value:,}; at least {solution.bound.value:,} whatever the order")  # fmt: skip
     plan = problem.plan(solution.decision)
-    done = lm.export_plan("ort", model, program, machine, plan, "ordered.onnx", verify=False)
+    done = lm.export_plan(
+        "ort", model, program, machine, plan, "ordered.onnx", verify=False, overwrite=True
+    )
     print(f"{done.verdict}: {', '.join(str(file) for file in done.files) or 'nothing to win'}")
 
 

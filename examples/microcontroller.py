@@ -28,7 +28,9 @@ def main(model: str, name: str = "imxrt1170") -> None:
     assert ours.value is not None and ours.decision is not None
     print(f"{'ours':15} {ours.value / 1e9:9.3f} ms, gap to the bound {ours.gap:.2%}")
     plan = problem.plan(ours.decision)
-    lm.export_plan("header", model, program, machine, plan, f"{Path(model).stem}.plan.h")
+    lm.export_plan(
+        "header", model, program, machine, plan, f"{Path(model).stem}.plan.h", overwrite=True
+    )
 
     # The arena of TFLite Micro is one memory: there the order is what can be won.
     arena = lm.load_machine("arena:unlimited")
@@ -43,6 +45,7 @@ def main(model: str, name: str = "imxrt1170") -> None:
             arena,
             order.plan(found.decision),
             f"{Path(model).stem}.planned.tflite",
+            overwrite=True,
         )
         print(f"TFLite Micro: {done.verdict}; {'; '.join(done.notes)}")
     except lm.LoadmasterError as error:
@@ -50,6 +53,8 @@ def main(model: str, name: str = "imxrt1170") -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit("usage: python examples/microcontroller.py model.tflite [machine]")
     try:
         main(*sys.argv[1:])
     except lm.LoadmasterError as problem:

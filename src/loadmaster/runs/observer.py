@@ -167,7 +167,8 @@ class RunObserver(Observer):
                            proven_optimal=self.optimal)  # fmt: skip
 
     def progress(self, meter: Meter, metrics: Mapping[str, float]) -> None:
-        if time.monotonic() >= self._check_after:
+        # A first answer is worth a check at once; solvers tell progress when a burst is over.
+        if self.best is None or time.monotonic() >= self._check_after:
             self.settle(meter)
         self._metrics = dict(metrics)
         self.tick(meter)

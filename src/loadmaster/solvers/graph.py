@@ -56,3 +56,4 @@ class Auto:
                 if not meter.exhausted:
                     make_solver("graph", name).run(meter, seed, None)
         meter.budget = whole
+        meter.progress()  # the search prepares for a while: the best of these is told before

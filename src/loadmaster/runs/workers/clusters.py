@@ -95,7 +95,8 @@ def _join(ray: Any, address: Address) -> bool:
         said = str(error).strip().splitlines()
         raise LoadmasterError(f"no Ray cluster at '{address.cluster or 'this computer'}': {said[0][:300] if said else ''}",
                               object="--workers", number=address.cluster,
-                              remedy="start one with 'ray start --head'") from error  # fmt: skip
+                              remedy="start one with 'ray start --head'; where it asks for a token, set "
+                                     "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN") from error  # fmt: skip
     return True
 
 

@@ -101,7 +101,6 @@ def constructive(meter: Meter, problem: GraphOptimization) -> Candidates:
     found.follow(meter, Classical().make(problem), CLASSICAL)
     rows = found.best_placements(problem, FITTED)
     found.add(meter, variants(problem, found.vectors[rows]), SHARE)
-    meter.progress()  # what comes next may take long: the best of these is told before
     return found
 
 
