@@ -67,7 +67,10 @@ def command(
         ),
     ] = None,
     budget: Annotated[
-        int | None, typer.Option(min=1, help="Most plans to evaluate. [default: 4000]")
+        int | None,
+        typer.Option(
+            min=1, help="Most plans to evaluate. [default: 4000; with --time-limit: any number]"
+        ),
     ] = None,
     time_limit: Annotated[
         str | None,

@@ -56,7 +56,9 @@ def completed(wanted: Wanted, by_clock: Collection[str]) -> Wanted:
             seed=about["seed"] if wanted.seed is None else wanted.seed,
         )  # fmt: skip
     name = wanted.solver or "auto"
-    return replace(wanted, solver=name, evaluations=wanted.evaluations or EVALUATIONS,
+    # Who gives a time limit alone wants the time to be used.
+    most = None if wanted.seconds is not None else EVALUATIONS
+    return replace(wanted, solver=name, evaluations=wanted.evaluations or most,
                    seconds=wanted.seconds or (EXACT_SECONDS if name in by_clock else None))  # fmt: skip
 
 

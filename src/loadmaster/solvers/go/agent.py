@@ -35,6 +35,8 @@ class Go:
     def __init__(self, init: str = "auto", **settings: Any) -> None:
         self.settings = settings_from(Settings, self.name, settings, {})
         self.init = init
+        if init not in ("auto", "scratch"):
+            load_network(init, self.settings.shape)  # a file that can't be used is told at once
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem, settings = meter.problem, self.settings
