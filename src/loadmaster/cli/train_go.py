@@ -20,7 +20,7 @@ from loadmaster.units import show_time
 
 if TYPE_CHECKING:
     from loadmaster.solvers.go.cases import Case
-    from loadmaster.solvers.go.pretrain import Class_, Course
+    from loadmaster.solvers.go.pretrain import Course, SizeClass
     from loadmaster.solvers.go.settings import Shape
 
 MODES = ("batch", "one")
@@ -145,7 +145,7 @@ class _Batch:
         self.save(rows)
         return _answer(rows, self.asked.out)
 
-    def _reinforce(self, course: Course, classes: list[Class_], until: float) -> None:
+    def _reinforce(self, course: Course, classes: list[SizeClass], until: float) -> None:
         """Learn from rewards; what was there before stays if its likeliest plans were better."""
         from loadmaster.solvers.go.pretrain import judged, mean_saved
 
@@ -157,7 +157,7 @@ class _Batch:
         if end < start:
             course.learner = before
 
-    def _classes(self, seconds: float) -> list[Class_]:
+    def _classes(self, seconds: float) -> list[SizeClass]:
         from loadmaster.solvers.go.pretrain import classes_of
         from loadmaster.solvers.go.teachers import file_of, load, teach_all
 

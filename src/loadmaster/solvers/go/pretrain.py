@@ -74,7 +74,7 @@ class Pupil:
 
 
 @dataclass
-class Class_:
+class SizeClass:
     """Graphs of one size: on the accelerator, stacked."""
 
     pupils: list[Pupil]
@@ -98,7 +98,7 @@ class Course:
 
     shape: Shape
     learner: Learner
-    classes: list[Class_]
+    classes: list[SizeClass]
     rng: np.random.Generator
     threads: int
     samples: int = 32
@@ -188,7 +188,9 @@ class Course:
             self.learner, _ = learn_batch(self.learner, graphs, lesson, weights, self.shape, True)
         return float(np.mean(rewards)), better
 
-    def _keep(self, chosen: Class_, row: int, drawn: Actions, values: npt.NDArray[np.int64]) -> int:
+    def _keep(
+        self, chosen: SizeClass, row: int, drawn: Actions, values: npt.NDArray[np.int64]
+    ) -> int:
         """A plan that beats the best known is imitated from now on."""
         pupil = chosen.pupils[row]
         values = np.where(values < 0, np.iinfo(np.int64).max, values)
@@ -204,7 +206,7 @@ class Course:
         """Everything for all sizes at once: compilers use one core each."""
         key = jax.random.key(0)
 
-        def one(each: Class_) -> None:
+        def one(each: SizeClass) -> None:
             graphs = each.take(np.zeros(each.batch, dtype=np.int64))
             actions, chance = _draw_batch(
                 self.learner.network, graphs, key, self.samples, self.shape
@@ -213,7 +215,7 @@ class Course:
             lesson = Lesson(actions, chance, jnp.zeros(chance.device.shape[:2]), best)
             learn_batch(self.learner, graphs, lesson, _weights(0.0), self.shape, True)
 
-        def other(each: Class_) -> None:
+        def other(each: SizeClass) -> None:
             graphs = each.take(np.zeros(each.batch, dtype=np.int64))
             if imitation:
                 best = _taken(each.best, jnp.zeros(each.batch, dtype=jnp.int32))
@@ -225,7 +227,7 @@ class Course:
             for job in waiting:
                 job.result()
 
-    def _choose(self) -> Class_:
+    def _choose(self) -> SizeClass:
         """Classes by the number of their graphs, large ones less often than that."""
         shares = np.array([len(each.pupils) ** 0.7 for each in self.classes])
         return self.classes[int(self.rng.choice(len(self.classes), p=shares / shares.sum()))]
@@ -244,7 +246,7 @@ def _weights(rate: float, entropy: float = 0.0, imitation: float = 0.0) -> Weigh
 
 
 def classes_of(taught: Mapping[Case, Taught], shape: Shape, processes: int = 1,
-               method: str = "spawn") -> list[Class_]:  # fmt: skip
+               method: str = "spawn") -> list[SizeClass]:  # fmt: skip
     """Cases sorted into size classes, each padded to its largest. Reading a graph takes longer than
     learning from it once, so several processes read."""
     cases = [case for case, plan in taught.items() if plan.value < UNFIT]
@@ -275,18 +277,18 @@ def _graph(case: Case, sizes: tuple[int, int, int, int], hinted: npt.NDArray[np.
 
 
 def _class(members: Sequence[tuple[Case, Taught]], graphs: Sequence[Graph],
-           sizes: tuple[int, int, int, int], batch: int) -> Class_:  # fmt: skip
+           sizes: tuple[int, int, int, int], batch: int) -> SizeClass:  # fmt: skip
     plans = [padded(plan.actions, sizes[0], sizes[2]) for _, plan in members]
     stacked = Graph(*(jnp.asarray(np.stack(part)) for part in zip(*graphs, strict=True)))
     best = Actions(*(jnp.asarray(np.stack(part)) for part in zip(*plans, strict=True)))
     pupils = [
         Pupil(case, plan.actions, plan.value, plan.reference, plan.hinted) for case, plan in members
     ]
-    return Class_(pupils, stacked, best, min(batch, len(pupils)))
+    return SizeClass(pupils, stacked, best, min(batch, len(pupils)))
 
 
 def judged(
-    network: Any, classes: Sequence[Class_], shape: Shape, threads: int
+    network: Any, classes: Sequence[SizeClass], shape: Shape, threads: int
 ) -> list[dict[str, Any]]:
     """Zero-shot: the likeliest plan of each case against its base plan and the best known."""
     rows = []

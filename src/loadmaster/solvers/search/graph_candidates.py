@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from loadmaster.problems.graph import GraphOptimization
 from loadmaster.problems.graph.base import fixed_keys
+from loadmaster.solvers.go.actions import leaves
 from loadmaster.solvers.heuristic.graph_made import Vectors
 from loadmaster.solvers.heuristic.graph_pipeline import Classical
 from loadmaster.solvers.search.graph_start import batch_size, starts
@@ -121,20 +122,13 @@ class Fitting:
     """Fusion keys that follow devices."""
 
     def __init__(self, problem: GraphOptimization) -> None:
-        self.plain = fixed_keys(problem.nodes)
-        self._source, reader = problem.edges
-        self._from, self._to = problem.node_group[self._source], problem.node_group[reader]
-        self.apart = self._never(self._from != self._to)
+        self._problem, self.plain = problem, fixed_keys(problem.nodes)
+        self.apart = self.keys(np.arange(problem.groups))
         """[n] keys with which every group stays by itself."""
 
-    def keys(self, device: Int32 | Float64) -> Float64:
+    def keys(self, device: npt.NDArray[np.generic]) -> Float64:
         """[n] as the fixed pass, but nothing is fused from one device into another; devices [G]."""
-        return self._never(device[self._from] != device[self._to])
-
-    def _never(self, edges: npt.NDArray[np.bool_]) -> Float64:
-        keys = self.plain.copy()
-        keys[self._source[edges]] = 0.0
-        return keys
+        return np.where(leaves(self._problem, device), 0.0, self.plain)
 
 
 def renamed(device: npt.NDArray[np.generic], like: npt.NDArray[np.generic]) -> Int64:
