@@ -17,8 +17,10 @@ from graph_table import RESULTS, milliseconds
 from loadmaster.bench.graph_cells import (
     ABLATED,
     ABLATIONS,
+    APART,
     BY_SECONDS,
     STEERED,
+    TUNED,
     WORKLOADS,
     ZERO_SHOT,
 )
@@ -107,6 +109,19 @@ def asked(found: Found, tried: Tried) -> str:
     return table(["", "measured"], lines)
 
 
+def tuned(found: Found, cases: Sequence[str]) -> str:
+    """Fine-tuning beside training from scratch with twice the evaluations."""
+    lines = []
+    for case in cases:
+        name, known = case.partition("/")[2], {solver for each, solver in found if each == case}
+        values = {solver: found[case, solver].median for solver in ("go-zero-shot", "go", "go-one") if solver in known}
+        behind = f"{values['go'] / values['go-one'] - 1:+.1%}" if {"go", "go-one"} <= known else "–"
+        lines.append([f"`{name}`" + (" (held out)" if name in HELD_OUT else ""),
+                      *(f"{values[solver] / 1e9:.4g}" if solver in values else "–" for solver in ("go-zero-shot", "go", "go-one")),
+                      behind])  # fmt: skip
+    return table(["graph", "`go-zero-shot`", "`go`", "`go-one`", "`go` over `go-one`"], lines)
+
+
 def page(document: dict[str, Any]) -> str:
     rows = document["rows"]
     found = played(rows)
@@ -128,10 +143,17 @@ def page(document: dict[str, Any]) -> str:
                                                                       "classical", "hdp")), ""]  # fmt: skip
     cases = cases_of(found, "ablation", ABLATED)
     if cases:
-        columns = ("go", "go-one", "go-paper", *(f"go-one-{name}" for name in ABLATIONS))
+        columns = ("go", "go-one", "go-paper", APART, *(f"go-one-{name}" for name in ABLATIONS))
         budget = next(group for (case, _), group in found.items() if case == cases[0]).extra("budget")
         lines += [f"### Ablations: learning on one graph with {budget:,} evaluations", "",
+                  (f"`{APART}`: each task by itself with a third of the evaluations, then together. `go-paper`: the "
+                   "profile of the paper. `go` begins with the trained policy."), "",
                   times(found, tried, cases, columns), ""]  # fmt: skip
+    cases = cases_of(found, "tuned", TUNED)
+    if cases:
+        lines += ["### The trained policy against training from scratch", "",
+                  "`go`: at most 50 updates (1,667 evaluations). `go-one`: 3,300 evaluations, about 98 updates.", "",
+                  tuned(found, cases), ""]  # fmt: skip
     return "\n".join(lines).rstrip()
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
-from loadmaster.bench import Options, run_suite
+from loadmaster.bench import Options, graph_apart, run_suite
 from loadmaster.bench.graph import CASES, QUICK
 from loadmaster.bench.graph_cells import (
+    APART,
     CELLS,
     CLASSICAL,
     LARGE_BUDGET,
@@ -23,8 +25,11 @@ from loadmaster.bench.graph_run import run_graph
 from loadmaster.bench.graph_summary import best_classical, saved, saved_over_base, targets
 from loadmaster.bench.malloc_summary import played
 from loadmaster.machine import load_machine
+from loadmaster.problems.graph import GraphOptimization
+from loadmaster.problems.synthetic import synthetic_case
 from loadmaster.program.zoo import MODELS
 from loadmaster.solvers.registry import solver_names
+from loadmaster.solvers.solver import Budget, Meter, Solution, solve
 
 
 def _row(case: str, solver: str, value: float, seed: int = 0, **extra: Any) -> dict[str, Any]:
@@ -44,7 +49,40 @@ def test_every_workload_is_in_the_suite_in_both_ways() -> None:
 
 def test_every_solver_of_a_cell_is_known() -> None:
     names = {OPTIONS.get(name, (name, {}))[0] for cell in CELLS.values() for name in cell.solvers}
-    assert names <= set(solver_names("graph"))
+    assert names - {APART} <= set(solver_names("graph"))
+
+
+class _Nearest:
+    """In the place of a policy: the base plan, then another."""
+
+    name, problem_kind, deterministic, summary = "nearest", "graph", True, ""
+    switches: ClassVar[dict[str, Any]] = {}
+
+    def run(self, meter: Meter, seed: int, state: Any) -> Solution:
+        problem: Any = meter.problem
+        other = np.clip(problem.vector() + 0.3, 0, 1)
+        meter.evaluate_many(np.stack([problem.vector(), np.where(other > 0.5, 1.0, 0.0)]))
+        return meter.solution()
+
+
+def test_tasks_apart_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def made(kind: str, name: str, options: Any) -> _Nearest:
+        return _Nearest()
+
+    def spied(solver: Any, problem: Any, budget: Budget, seed: int) -> Solution:
+        asked.append((*problem.tasks, str(budget.evaluations)))
+        return solve(solver, problem, budget, seed)
+
+    monkeypatch.setattr(graph_apart, "make_solver", made)
+    monkeypatch.setattr(graph_apart, "solve", spied)
+    problem = GraphOptimization(*synthetic_case("watts_strogatz", 0))
+    found = solve(graph_apart.Apart(APART, "go", {}), problem, Budget(60), 0)
+    assert asked == [("placement", "19"), ("fusion", "19"), ("schedule", "19")]
+    assert found.evaluations == 3 and found.extra["inner_evaluations"] == 6
+    assert found.value is not None and found.value <= problem.reference_ps
+    assert not problem.violations(problem.plan(found.decision))
 
 
 def test_quick_rows_have_baseline_bound_and_gap() -> None:

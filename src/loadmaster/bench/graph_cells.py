@@ -54,10 +54,17 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     },
 }
 """Name in the table -> solver and its options. `-unlearned`: the same search without the policy."""
-SECONDS = 10.0
+SECONDS = 60.0
 STEERED = ("go+anneal", "go+brkga")
 BY_SECONDS = ("anneal", *SEEDED, "go+anneal-unlearned", *STEERED)
 ABLATED, ABLATION_BUDGET = ("txl-2", "wavenet-2x9"), 700
+APART = "go-one-apart"
+"""As `go-one`, one task at a time."""
+TUNED, TUNED_BUDGET = (
+    ("inception-b32", "wavenet-2x9", "txl-8", "wavenet-4x9", "inception-b64", "moe"),
+    3_300,
+)
+"""Where 50 updates of the trained policy meet training from scratch; the last four are held out."""
 SYNTHETIC_SEEDS = 5
 ZERO_SHOT = ("go-likeliest", "go-zero-shot")
 _TRIED = (*SEARCHES, *SEEDED)
@@ -124,9 +131,13 @@ def _cells() -> list[GraphCell]:
                                solvers=BY_SECONDS, seconds=SECONDS))  # fmt: skip
     for model in ABLATED:
         machine = MODELS[model].machine
-        ablated = ("go", "go-one", "go-paper", *(f"go-one-{name}" for name in ABLATIONS))
+        ablated = ("go", "go-one", "go-paper", APART, *(f"go-one-{name}" for name in ABLATIONS))
         cells.append(GraphCell(f"ablation/{model}", partial(named, model, machine), machine,
                                solvers=ablated, budget=ABLATION_BUDGET))  # fmt: skip
+    for model in TUNED:
+        machine = MODELS[model].machine
+        cells.append(GraphCell(f"tuned/{model}", partial(named, model, machine), machine,
+                               solvers=("go-zero-shot", "go", "go-one"), budget=TUNED_BUDGET))  # fmt: skip
     for family in TEST_FAMILIES:
         cells += [GraphCell(f"synthetic/{family}-{seed}", partial(synthetic_case, family, seed),
                             "p100x4", budget=1_000) for seed in range(SYNTHETIC_SEEDS)]  # fmt: skip

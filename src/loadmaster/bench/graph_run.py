@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from loadmaster.bench import Options, Row
-from loadmaster.bench.graph_cells import ONCE, OPTIONS, GraphCell
+from loadmaster.bench.graph_apart import Apart
+from loadmaster.bench.graph_cells import APART, ONCE, OPTIONS, GraphCell
 from loadmaster.errors import LoadmasterError, MissingPackage
 from loadmaster.plan import Plan
 from loadmaster.problems.graph import GraphOptimization
@@ -73,6 +74,7 @@ def run_graph(cell: GraphCell, name: str, seed: int, *, budget: int | None = Non
     if cell.seconds is not None:
         extra |= {"processor_seconds": limits.seconds, "curve": observer.curve}
     elif limits.evaluations is not None:
+        extra |= {name: solution.extra[name] for name in ("inner_evaluations", "updates") if name in solution.extra}  # fmt: skip
         extra |= {"budget": limits.evaluations, "curve": observer.curve}
     return Row(
         cell.case, float(-1 if value is None else value), "ps", status, machine=cell.machine, solver=name,
@@ -104,6 +106,8 @@ def moved(problem: GraphOptimization, plan: Plan) -> dict[str, Any]:
 
 def _made(name: str) -> Solver | str:
     """The solver, or why there is none here."""
+    if name == APART:
+        return Apart(name, *OPTIONS["go-one"])
     solver, options = OPTIONS.get(name, (name, {}))
     if solver not in solver_names("graph"):
         return f"there is no solver '{solver}'"

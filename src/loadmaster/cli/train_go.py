@@ -22,13 +22,19 @@ if TYPE_CHECKING:
     from loadmaster.solvers.go.cases import Case
     from loadmaster.solvers.go.pretrain import Course, SizeClass
     from loadmaster.solvers.go.settings import Shape
+    from loadmaster.solvers.go.teachers import Taught
 
 MODES = ("batch", "one")
 SAVE_SECONDS = 60.0
 TAUGHT_SHARE, IMITATED_SHARE = 0.25, 0.5
 """Of the time limit: for making good plans; and of what is left then, for imitating them."""
-RATES, PPO_RATES = (1e-3, 1e-4), (1e-4, 3e-5)
-ENTROPY, IMITATION = 3e-3, 0.1
+RATES, PPO_RATES = (1e-3, 1e-4), (3e-5, 1e-5)
+ENTROPY, IMITATION = 0.0, 0.1
+"""Of rewards. Faster rates, or a reward for entropy, forget which hint to follow."""
+ROUND_SECONDS = 60.0
+"""Of rewards, between two looks at the validation graphs."""
+VALIDATION_GRAPHS, VALIDATION_EVALUATIONS = 20, 60
+"""Synthetic ones of each family; what is spent on a plan to compare with."""
 
 
 @dataclass(frozen=True)
@@ -146,26 +152,52 @@ class _Batch:
         return _answer(rows, self.asked.out)
 
     def _reinforce(self, course: Course, classes: list[SizeClass], until: float) -> None:
-        """Learn from rewards; what was there before stays if its likeliest plans were better."""
+        """Learn from rewards in rounds; what is kept is the policy whose likeliest plans were best on
+        graphs that it does not learn from, which may be the one before."""
+        judges = self._judges() or classes
+        best, kept = self._saved(course, judges), course.learner
+        say(f"before rewards: {best:.1%} saved")
+        start = time.monotonic()
+        while (now := time.monotonic()) < until:
+            first, last = ((PPO_RATES[1] / PPO_RATES[0]) ** ((t - start) / max(1.0, until - start))
+                           for t in (now, min(until, now + ROUND_SECONDS)))  # fmt: skip
+            course.reinforce(min(ROUND_SECONDS, until - now), PPO_RATES[0] * first, PPO_RATES[0] * last,
+                             ENTROPY, IMITATION)  # fmt: skip
+            found = self._saved(course, judges)
+            say(
+                f"rewards for {time.monotonic() - start:.0f} s: {found:.1%} saved, {best:.1%} before"
+            )
+            course.curve.append({"seconds": time.monotonic() - start, "judged": found})
+            if found > best:
+                best, kept = found, course.learner
+        course.learner = kept
+
+    def _saved(self, course: Course, classes: list[SizeClass]) -> float:
         from loadmaster.solvers.go.pretrain import judged, mean_saved
 
-        before = course.learner
-        start = mean_saved(judged(before.network, classes, self.shape, cores()))
-        course.reinforce(max(0.0, until - time.monotonic()), *PPO_RATES, ENTROPY, IMITATION)
-        end = mean_saved(judged(course.learner.network, classes, self.shape, cores()))
-        say(f"rewards: {start:.1%} saved before, {end:.1%} after")
-        if end < start:
-            course.learner = before
+        return mean_saved(judged(course.learner.network, classes, self.shape, cores()))
+
+    def _judges(self) -> list[SizeClass]:
+        """The validation split, where the training split is learned from."""
+        from loadmaster.solvers.go.cases import cases_of
+        from loadmaster.solvers.go.pretrain import classes_of
+        from loadmaster.solvers.go.teachers import teach_all
+
+        if self.asked.split != "train":
+            return []
+        cases = cases_of("validation", VALIDATION_GRAPHS, self.asked.seed)
+        folder = plans_path(self.asked.out)
+        teach_all(cases, folder, cores(), None, say, VALIDATION_EVALUATIONS)
+        return classes_of(taught_in(folder, cases), self.shape, cores())
 
     def _classes(self, seconds: float) -> list[SizeClass]:
         from loadmaster.solvers.go.pretrain import classes_of
-        from loadmaster.solvers.go.teachers import file_of, load, teach_all
+        from loadmaster.solvers.go.teachers import teach_all
 
         folder = plans_path(self.asked.out)
         say(f"{len(self.cases)} graphs; good plans for them are kept in {folder}")
         teach_all(self.cases, folder, cores(), self.started + seconds, say)
-        taught = {case: load(path) for case in self.cases if (path := file_of(folder, case)).exists()}  # fmt: skip
-        classes = classes_of(taught, self.shape, cores())
+        classes = classes_of(taught_in(folder, self.cases), self.shape, cores())
         if not classes:
             raise Usage("there was no time for a good plan of any graph", object="--time-limit",
                         number=seconds, remedy="give more time, or fewer graphs")  # fmt: skip
@@ -234,6 +266,13 @@ def _cases(asked: Asked, synthetic: int) -> list[Case]:
         own = machine or asked.machine or Model(graph).machine(None).name
         found += [Case(graph, own, *what) for what in (JOINT, PLACED)]
     return found
+
+
+def taught_in(folder: Path, cases: Sequence[Case]) -> dict[Case, Taught]:
+    """The plans that are there."""
+    from loadmaster.solvers.go.teachers import file_of, load
+
+    return {case: load(path) for case in cases if (path := file_of(folder, case)).exists()}
 
 
 def plans_path(out: Path) -> Path:

@@ -62,13 +62,13 @@ def teach(problem: GraphOptimization, evaluations: int | None = None, seed: int 
 
 
 def teach_all(cases: Sequence[Case], folder: Path, processes: int, until: float | None = None,
-              told: Callable[[str], None] = print) -> None:  # fmt: skip
+              told: Callable[[str], None] = print, evaluations: int | None = None) -> None:  # fmt: skip
     """Teach what is not in `folder` yet, several at a time; stop at `until` (monotonic seconds)."""
     folder.mkdir(parents=True, exist_ok=True)
     missing = [case for case in cases if not file_of(folder, case).exists()]
     context = multiprocessing.get_context("spawn")
     with context.Pool(processes, initializer=_modest) as pool:
-        for number, line in enumerate(pool.imap_unordered(_teach_one, [(case, folder, until) for case in missing])):  # fmt: skip
+        for number, line in enumerate(pool.imap_unordered(_teach_one, [(case, folder, until, evaluations) for case in missing])):  # fmt: skip
             if line:
                 told(f"{number + 1}/{len(missing)} {line}")
 
@@ -80,11 +80,11 @@ def _modest() -> None:
         os.sched_setaffinity(0, {free[os.getpid() % len(free)]})
 
 
-def _teach_one(job: tuple[Case, Path, float | None]) -> str:
-    case, folder, until = job
+def _teach_one(job: tuple[Case, Path, float | None, int | None]) -> str:
+    case, folder, until, evaluations = job
     if until is not None and time.monotonic() > until:
         return ""
-    taught = teach(case.load())
+    taught = teach(case.load(), evaluations)
     save(file_of(folder, case), taught)
     fits = (
         "does not fit" if taught.value >= UNFIT else f"{1 - taught.value / taught.reference:+.1%}"
