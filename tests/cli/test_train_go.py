@@ -71,8 +71,9 @@ def test_rewards_keep_the_policy_that_judges_best(monkeypatch: pytest.MonkeyPatc
     from loadmaster.cli import train_go
 
     class Course:
-        learner, curve = 0, list[Any]()
-        rates = list[tuple[float, float]]()
+        def __init__(self) -> None:
+            self.learner, self.curve = 0, list[Any]()
+            self.rates: list[tuple[float, float]] = []
 
         def reinforce(self, seconds: float, rate: float, rate_end: float, *_: float) -> None:
             self.learner += 1
