@@ -68,6 +68,9 @@ class Rules:
     """Millionths of the smaller of compute and memory time that is added to the larger."""
     copies: str = "free"
     """'free': copies run on their link; 'idle': only while ops leave the slowest memory idle."""
+    reach: str = "all"
+    """'all': ops work in every memory of their device; 'first': in its first alone, as on a GPU, so that
+    plans copy there what an op needs. It says which problem suits, and changes no time."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,7 @@ class Machine:
     def hash(self) -> str:
         """SHA-256 of the values: not of the text, the description or the exporters' settings."""
         values = asdict(replace(self, text="", description="", export={}))
+        del values["rules"]["reach"]  # no result depends on it
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
     def with_capacity(self, memory: str, capacity: int) -> Machine:

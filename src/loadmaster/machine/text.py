@@ -54,6 +54,8 @@ def _written(machine: Machine) -> str:
         lines.append(f"description = {_text(machine.description)}")
     lines += ["", "[rules]", f"ports = {_text(rules.ports)}", f"copies = {_text(rules.copies)}",
               f"overlap = {rules.overlap / 10**6}"]  # fmt: skip
+    if rules.reach != "all":
+        lines.append(f"reach = {_text(rules.reach)}")
     for m in machine.memories:
         lines += _table("memory", {
             "name": m.name, "capacity": "unlimited" if m.capacity >= UNLIMITED else m.capacity,

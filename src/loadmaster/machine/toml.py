@@ -29,7 +29,7 @@ from loadmaster.units import parse_bytes, parse_rate, parse_time
 
 _KEYS = {
     "": {"name", "description", "base", "rules", "memory", "device", "link", "export"},
-    "rules": {"ports", "overlap", "copies"},
+    "rules": {"ports", "overlap", "copies", "reach"},
     "memory": {"name", "count", "capacity", "bandwidth", "read", "write", "efficiency", "latency",
                "alignment"},
     "device": {"name", "count", "memories", "launch", "units", "efficiency", *FLOP_CLASSES},
@@ -257,7 +257,8 @@ def _rules(read: _Reader, entry: Any) -> Rules:
     if not isinstance(entry, dict):
         raise read.error("'rules' has no table", "write [rules]")
     read.keys("rules", entry, "'rules'")
-    for key, allowed in (("ports", ("serial", "parallel")), ("copies", ("free", "idle"))):
+    for key, allowed in (("ports", ("serial", "parallel")), ("copies", ("free", "idle")),
+                         ("reach", ("all", "first"))):  # fmt: skip
         if entry.get(key, allowed[0]) not in allowed:
             raise read.error(
                 f"rule '{key}' has the value {entry[key]!r}", f"use {' or '.join(allowed)}"
@@ -265,7 +266,8 @@ def _rules(read: _Reader, entry: Any) -> Rules:
     overlap = entry.get("overlap", 0)
     if not isinstance(overlap, int | float) or not 0 <= overlap <= 1:
         raise read.error(f"rule 'overlap' has the value {overlap!r}", "give a number from 0 to 1")
-    return Rules(entry.get("ports", "serial"), round(overlap * 10**6), entry.get("copies", "free"))
+    return Rules(entry.get("ports", "serial"), round(overlap * 10**6), entry.get("copies", "free"),
+                 entry.get("reach", "all"))  # fmt: skip
 
 
 def _whole(read: _Reader, machine: Machine) -> None:

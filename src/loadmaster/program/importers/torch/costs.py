@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from loadmaster.program.importers.torch.backward_costs import BACKWARD_RULES
 from loadmaster.program.importers.torch.calls import Call, Cost
 
 Rule = Callable[[Call], Cost]
@@ -205,10 +206,11 @@ def _layers() -> dict[str, Rule]:
                  "_convolution", _conv),
         "einsum": _einsum, "scaled_dot_product_attention": _attention,
         **_named("_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention "
-                 "_scaled_dot_product_flash_attention", _attention),
+                 "_scaled_dot_product_flash_attention _scaled_dot_product_cudnn_attention", _attention),
         "lstm": _recurrent(4, 5, 4), "gru": _recurrent(3, 3, 5),
         **_named("batch_norm native_batch_norm _native_batch_norm_legit cudnn_batch_norm "
-                 "_native_batch_norm_legit_no_training _batch_norm_no_update", _batchnorm),
+                 "_native_batch_norm_legit_no_training _batch_norm_no_update "
+                 "_native_batch_norm_legit_functional _batch_norm_with_update_functional", _batchnorm),
         **_named("layer_norm native_layer_norm", _norm("layernorm", 7)),
         **_named("group_norm native_group_norm", _norm("groupnormalization", 7)),
         "instance_norm": _norm("instancenormalization", 7),
@@ -278,7 +280,7 @@ def _moves_and_reductions() -> dict[str, Rule]:
         **_named("full_like zeros_like ones_like empty_like new_full new_zeros new_ones fill",
                  _move("broadcast", unread=True)),
         **_named("scatter index_put _index_put_impl index_copy select_scatter slice_scatter diagonal_scatter "
-                 "masked_scatter", _scatter()),
+                 "masked_scatter as_strided_scatter", _scatter()),
         **_named("scatter_add scatter_reduce index_add", _scatter(combines=True)),
         **_named("argmax", _reduction("argmax", by_operand=True)),
         **_named("argmin", _reduction("argmin", by_operand=True)),
@@ -294,4 +296,6 @@ def _moves_and_reductions() -> dict[str, Rule]:
     }  # fmt: skip
 
 
-_RULES: dict[str, Rule] = {**_layers(), **_elementwise(), **_moves_and_reductions()}
+_RULES: dict[str, Rule] = {
+    **_layers(), **_elementwise(), **_moves_and_reductions(), **BACKWARD_RULES,
+}  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from loadmaster.errors import BadProgram
 from loadmaster.program.build import Access, Builder
@@ -87,8 +88,8 @@ class _Emitter:
         cost, needed = step.cost, self._needed
         results = [r for r in step.results if needed is None or id(r) in needed]
         over = None if step.view else self._write_over(position, step)
-        reads: list[Access]
-        writes: list[Access]
+        reads: Sequence[Access]
+        writes: Sequence[Access]
         if step.view:
             reads = [(self._tensor(step.operands[0]), 0)]
             writes = [(self._tensor(result), 0) for result in results]
@@ -104,13 +105,14 @@ class _Emitter:
             matrix=0 if step.view else cost.matrix, vector=0 if step.view else cost.vector,
             transcendental=0 if step.view else cost.transcendental,
             dtype=step.operands[0].type.dtype if by_operand else None,
-            scope=step.scope, view=step.view, source=step.source,
+            scope=step.scope, view=step.view, source=step.source, backward=step.backward,
         )  # fmt: skip
 
-    def _reads(self, step: Step, over: tuple[int, int] | None) -> list[Access]:
-        reads: list[Access] = [(self._tensor(v), v.bytes) for v in step.operands]
-        if step.cost.unread:
-            return reads[1:]
+    def _reads(self, step: Step, over: tuple[int, int] | None) -> Sequence[Access]:
+        reads = [(self._tensor(v), v.bytes) for v in step.operands]
+        if step.cost.unread:  # but a runtime wants the tensor itself
+            shown = [] if self._needed is not None else [(reads[0][0], 0)]
+            return [*shown, *reads[1:]]
         if reads and over is not None:
             reads[0] = (self._tensor(step.operands[0]), over[0])
         elif reads and step.cost.partial:

@@ -15,9 +15,16 @@ from typing import Any
 
 from loadmaster.errors import BadProgram, require
 from loadmaster.program.importers.functions import load_function
-from loadmaster.program.importers.torch.calls import Type
 from loadmaster.program.importers.torch.emit import emit
-from loadmaster.program.importers.torch.read import call_of, is_getitem, op_name, scope_of, type_of
+from loadmaster.program.importers.torch.read import (
+    call_of,
+    is_getitem,
+    op_name,
+    part_of,
+    results_of,
+    scope_of,
+    type_of,
+)
 from loadmaster.program.importers.torch.steps import Graph, Step, Value, made
 from loadmaster.program.program import Program, TensorKind
 
@@ -139,7 +146,7 @@ def _graph(exported: Any, views: str) -> Graph:
         if node.op == "placeholder":
             _given(graph, values, node, roles.get(node.name), changed)
         elif is_getitem(node) and node.args[0] in values:
-            values[node] = [_part(node, values)]
+            values[node] = [part_of(node, values)]
         elif node.op == "call_function":
             _call(graph, values, node, position, views)
     nodes = {node.name: node for node in exported.graph.nodes}
@@ -171,7 +178,7 @@ def _given(graph: Graph, values: dict[Any, list[Value]], node: Any, spec: Any, c
 
 
 def _call(graph: Graph, values: dict[Any, list[Value]], node: Any, position: int, views: str) -> None:  # fmt: skip
-    results = _results(node)
+    results = results_of(node)
     if not results:
         graph.folded += 1
         return
@@ -183,20 +190,6 @@ def _call(graph: Graph, values: dict[Any, list[Value]], node: Any, position: int
     graph.steps.append(
         Step(node.name, call, operands, values[node], scope_of(node), position, view)
     )
-
-
-def _part(node: Any, values: dict[Any, list[Value]]) -> Value:
-    """What a getitem takes; parts that are no tensors have no values."""
-    source, number = node.args
-    before = list(source.meta["val"])[:number]
-    return values[source][sum(hasattr(part, "dtype") for part in before)]
-
-
-def _results(node: Any) -> list[Type]:
-    """The types of the tensors that a node makes."""
-    value = node.meta.get("val")
-    parts = list(value) if isinstance(value, list | tuple) else [value]
-    return [type_of(part, node.name) for part in parts if hasattr(part, "dtype")]
 
 
 def _is_view(node: Any, op: str, views: str) -> bool:

@@ -78,6 +78,20 @@ def call_of(node: Any, values: dict[Any, list[Value]], results: list[Type]) -> t
     return Call(op_name(node.target), args, results), operands
 
 
+def part_of(node: Any, values: dict[Any, list[Value]]) -> Value:
+    """What a getitem takes; parts that are no tensors have no values."""
+    source, number = node.args
+    before = list(source.meta["val"])[:number]
+    return values[source][sum(hasattr(part, "dtype") for part in before)]
+
+
+def results_of(node: Any) -> list[Type]:
+    """The types of the tensors that a node makes."""
+    value = node.meta.get("val")
+    parts = list(value) if isinstance(value, list | tuple) else [value]
+    return [type_of(part, node.name) for part in parts if hasattr(part, "dtype")]
+
+
 def scope_of(node: Any) -> str:
     """The path of the innermost module that the node comes from, as 'layers/3/attention'."""
     stack = node.meta.get("nn_module_stack") or {}

@@ -42,6 +42,7 @@ class Step:
     scope: str = ""
     source: int = -1
     view: bool = False
+    backward: bool = False
     cost: Cost = field(init=False)
 
     def __post_init__(self) -> None:

@@ -1,0 +1,178 @@
+"""Modules as graphs that can be run, and the Programs made of them, row by row.
+
+    captured = capture(module, (tokens,), name="llama", device="cuda")
+
+A Program that a planner gets here describes what a runtime does and nothing else: every call of the
+graph is an op, every result has a place of its own, views share their root's. Nothing is written
+over and nothing is folded away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from loadmaster.errors import BadProgram, require
+from loadmaster.program.importers.torch.emit import emit
+from loadmaster.program.importers.torch.fake import faked
+from loadmaster.program.importers.torch.read import (
+    call_of,
+    is_getitem,
+    part_of,
+    results_of,
+    scope_of,
+    type_of,
+)
+from loadmaster.program.importers.torch.roles import Given, Result, Traced
+from loadmaster.program.importers.torch.split import name_slices, slice_batch, split_layers
+from loadmaster.program.importers.torch.steps import Graph, Step, Value, made
+from loadmaster.program.importers.torch.trace import trace_forward
+from loadmaster.program.importers.torch.training import trace_step
+from loadmaster.program.program import Program, TensorKind
+
+__all__ = ["Captured", "Given", "Result", "capture"]
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """A module's functional ATen graph that can be run, and the Program made of it."""
+
+    program: Program
+    graph: Any
+    """torch.fx.Graph: placeholders, calls of ATen overloads, getitems, output."""
+    op_node: tuple[str, ...]
+    """[n_ops] fx node of each op, views too."""
+    tensor_at: Mapping[tuple[str, int], int]
+    """(fx node, number among its tensors) -> tensor. A getitem's tensor is number 0 of it too."""
+    given: tuple[Given, ...]
+    results: tuple[Result, ...]
+    constants: Mapping[str, Any]
+    """Values of weights that are neither parameters nor buffers, by source."""
+
+    def inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[Any]:
+        """The tensors for `given` of kind INPUT, in order, from a call's arguments."""
+        from torch.utils._pytree import tree_leaves
+
+        leaves = tree_leaves((tuple(args), dict(kwargs or {})))
+        return [leaves[given.position] for given in self.given if given.kind == TensorKind.INPUT]
+
+    def on(self, device: Any) -> Captured:
+        """The same with calls that name a device (`arange`, `zeros`) naming this one."""
+        torch = require("torch", "torch")
+        from torch.utils._pytree import tree_map_only
+
+        graph = torch.fx.Graph()
+        graph.output(graph.graph_copy(self.graph, {}))
+        for node, own in zip(graph.nodes, self.graph.nodes, strict=True):
+            node.name = own.name  # a copy avoids names of Python's own, such as 'input'
+            there = (node.args, node.kwargs)
+            node.args, node.kwargs = tree_map_only(torch.device, lambda _: torch.device(device), there)  # fmt: skip
+        return replace(self, graph=graph)
+
+
+def capture(
+    module: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    name: str,
+    training: bool = False,
+    split_over: int | None = None,
+    batch_slices: int = 1,
+    device: str = "cpu",
+) -> Captured:
+    """Trace a module, on whatever device it is (meta costs no memory), as if it were on `device`.
+
+    `training`: forward and backward in one graph; the first output is the loss. `split_over`:
+    weights of linear layers and embeddings above so many bytes are cut into slices that are used one
+    after another. `batch_slices`: so many parts of the batch are computed one after another.
+    """
+    require("torch", "torch")
+    twin, inputs, named = faked(module, args, kwargs, device)
+    slices = {} if split_over is None else split_layers(twin, split_over)
+    if batch_slices != 1:
+        if training or batch_slices < 1:
+            raise BadProgram(f"a batch can't be computed in {batch_slices} slices here", object=name,
+                             number=batch_slices, remedy="slice the batch of a forward pass alone")  # fmt: skip
+        slice_batch(twin, batch_slices)
+    traced = (trace_step if training else trace_forward)(twin, inputs, named, name)
+    name_slices(traced, slices)
+    return _rows(traced, name)
+
+
+def _rows(traced: Traced, name: str) -> Captured:
+    """The Program of a traced graph, and which of its rows is what."""
+    values: dict[Any, list[Value]] = {}
+    graph = _steps(traced, values)
+    at = {node.name: values[node] for node in values}
+    leaves = [at[r.node][r.part] if r.node in at else None for r in traced.results]
+    graph.outputs = [leaf for leaf in leaves if leaf is not None and leaf.given is None]
+    program = emit(graph, name, fixed=True)
+    return Captured(
+        program, traced.graph, tuple(step.name for step in graph.steps),
+        {(node, part): value.tensor for node, found in at.items() for part, value in enumerate(found)},
+        tuple(replace(given, tensor=at[given.node][0].tensor) for given in traced.given),
+        tuple(replace(result, tensor=-1 if leaf is None or leaf.given is not None else leaf.tensor)
+              for result, leaf in zip(traced.results, leaves, strict=True)),
+        traced.constants,
+    )  # fmt: skip
+
+
+def _steps(traced: Traced, values: dict[Any, list[Value]]) -> Graph:
+    graph = Graph()
+    given = {each.node: each for each in traced.given}
+    for position, node in enumerate(traced.graph.nodes):
+        if node.op == "placeholder" and node.name in given:
+            role = given[node.name]
+            kind = type_of(node.meta["val"], node.name)
+            named = (
+                role.source if role.rows is None else "{}[{}:{}]".format(role.source, *role.rows)
+            )
+            values[node] = [Value(kind, named or node.name, kind.bytes, given=role.kind)]
+            graph.given += values[node]
+        elif is_getitem(node):
+            values[node] = [part_of(node, values)]
+        elif node.op == "call_function":
+            graph.steps.append(_step(traced, values, node, position))
+    return graph
+
+
+def _step(traced: Traced, values: dict[Any, list[Value]], node: Any, position: int) -> Step:
+    types = results_of(node)
+    call, operands = call_of(node, values, types)
+    tensors = [part for part in _parts(node.meta["val"]) if hasattr(part, "dtype")]
+    base = _shown(node, values, tensors)
+    if base is not None and len(operands) != 1:
+        raise BadProgram(f"'{node.target}' returns one of its {len(operands)} tensors", object=node.name,
+                         number=len(operands), remedy="leave out the call that does nothing")  # fmt: skip
+    names = [node.name if i == 0 else f"{node.name}:{i}" for i in range(len(types))]
+    results = [made(kind, called, base) for kind, called in zip(types, names, strict=True)]
+    if base is None:
+        for result, tensor in zip(results, tensors, strict=True):
+            result.bytes = int(tensor.untyped_storage().nbytes())  # padding counts too
+    values[node] = results
+    return Step(node.name, call, operands, results, scope_of(node), position, base is not None,
+                node.name in traced.backward)  # fmt: skip
+
+
+def _shown(node: Any, values: dict[Any, list[Value]], tensors: list[Any]) -> Value | None:
+    """The operand whose storage the results share. The tracer's tensors know it: some calls that
+    may give views give copies where strides demand it."""
+    for source in node.all_input_nodes:
+        for value, tensor in zip(values.get(source, []), _tensors(source), strict=False):
+            if any(_storage(tensor) == _storage(result) for result in tensors):
+                return value
+    return None
+
+
+def _tensors(node: Any) -> list[Any]:
+    return [part for part in _parts(node.meta["val"]) if hasattr(part, "dtype")]
+
+
+def _parts(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _storage(tensor: Any) -> int:
+    return int(tensor.untyped_storage()._cdata)

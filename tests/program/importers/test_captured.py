@@ -1,0 +1,255 @@
+"""Graphs that can be run, and Programs that describe them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from loadmaster.bench.gpu_models import GPU_MODELS  # noqa: E402
+from loadmaster.errors import BadProgram  # noqa: E402
+from loadmaster.program.importers.torch.captured import Captured, capture  # noqa: E402
+from loadmaster.program.program import TensorKind  # noqa: E402
+
+
+def values_of(captured: Captured, module: Any, args: Any) -> list[Any]:
+    """What goes into the graph's placeholders."""
+    named = {**dict(module.named_parameters(remove_duplicate=False)),
+             **dict(module.named_buffers(remove_duplicate=False)), **captured.constants}  # fmt: skip
+    inputs = iter(captured.inputs(args))
+    values = [
+        named[g.source].detach().clone() if g.source else next(inputs) for g in captured.given
+    ]
+    return [v if g.rows is None else v[slice(*g.rows)].clone() for g, v in zip(captured.given, values, strict=True)]  # fmt: skip
+
+
+class Watch(torch.fx.Interpreter):  # type: ignore[name-defined, misc]
+    """Runs a graph and keeps every node's tensors."""
+
+    def run_node(self, node: Any) -> Any:
+        self.seen = getattr(self, "seen", {})
+        self.seen[node.name] = super().run_node(node)
+        return self.seen[node.name]
+
+
+def run(captured: Captured, module: Any, args: Any) -> tuple[list[Any], dict[str, Any]]:
+    graph = captured.on("cpu").graph
+    watch = Watch(torch.fx.GraphModule(nn.Module(), graph))
+    with torch.no_grad():
+        results = watch.run(*values_of(captured, module, args))
+    return list(results), watch.seen
+
+
+def check_rows(captured: Captured, seen: dict[str, Any]) -> None:
+    """Every op has a node, every tensor its bytes, and what shares storage is what aliases."""
+    program = captured.program
+    assert len(captured.op_node) == program.n_ops
+    assert program.tie_kind.tolist() == []
+    calls = [n.name for n in captured.graph.nodes if n.op == "call_function" and hasattr(n.target, "_schema")]  # fmt: skip
+    assert list(captured.op_node) == calls
+    placed: dict[int, Any] = {}
+    for (name, part), row in captured.tensor_at.items():
+        if row >= 0:
+            value = seen[name]
+            tensors = [t for t in value if isinstance(t, torch.Tensor)] if isinstance(value, list | tuple) else [value]  # fmt: skip
+            tensor = tensors[part]
+            assert program.shape(row) == tuple(tensor.shape)
+            placed[row] = tensor
+    assert sorted(placed) == list(range(program.n_tensors))
+    root_of: dict[int, int] = {}
+    for row, tensor in sorted(placed.items()):
+        storage = tensor.untyped_storage()
+        root = int(program.tensor_alias[row])
+        if storage.nbytes():
+            assert root_of.setdefault(storage._cdata, root) == root, program.tensor_name[row]
+            if root == row:
+                assert program.tensor_bytes[row] == storage.nbytes(), program.tensor_name[row]
+    nodes = {n.name: n for n in captured.graph.nodes}
+    rows: dict[str, set[int]] = {}
+    for (name, _), row in captured.tensor_at.items():
+        rows.setdefault(name, set()).add(row)
+    for op, name in enumerate(captured.op_node):  # what a call is given is what the op reads
+        given = set().union(*(rows[source.name] for source in nodes[name].all_input_nodes))
+        assert set(program.reads(op).tolist()) == given
+
+
+def reference(module: Any, args: Any, training: bool) -> tuple[Any, Any]:
+    """The ordinary run of a copy: its output and the copy, with gradients and new buffers."""
+    twin = copy.deepcopy(module)
+    if training:
+        output = twin(*args)
+        (output if isinstance(output, torch.Tensor) else output[0]).backward()
+        return output, twin
+    with torch.no_grad():
+        return twin(*args), twin
+
+
+def wanted(result: Any, output: Any, twin: Any) -> Any:
+    if result.what in ("output", "loss"):
+        return output
+    named = dict(twin.named_parameters() if result.what == "gradient" else twin.named_buffers())
+    value = named[result.name].grad if result.what == "gradient" else named[result.name]
+    return value if result.rows is None else value[slice(*result.rows)]
+
+
+@pytest.mark.parametrize("name", sorted(GPU_MODELS))
+def test_models_of_the_gpu_suite(name: str) -> None:
+    model = GPU_MODELS[name]
+    torch.manual_seed(0)
+    module, args = model.build("tiny")
+    captured = capture(module, args, name=name, training=model.training)
+    results, seen = run(captured, module, args)
+    check_rows(captured, seen)
+    output, twin = reference(module, args, model.training)
+    for leaf, result in zip(results, captured.results, strict=True):
+        torch.testing.assert_close(leaf, wanted(result, output, twin))
+    assert captured.program.warnings == ()
+    assert bool(captured.program.op_backward.any()) == model.training
+    if model.training:
+        grads = {r.name for r in captured.results if r.what == "gradient"}
+        assert grads == {n for n, p in module.named_parameters() if p.requires_grad}
+    assert any("/" in scope for scope in captured.program.op_scope)
+
+
+def test_a_model_without_data_gives_the_same_program() -> None:
+    model = GPU_MODELS["llama"]
+    module, args = model.build("tiny")
+    with torch.device("meta"):
+        shown, inputs = model.build("tiny")
+    assert capture(module, args, name="a").program.hash == capture(shown, inputs, name="b").program.hash  # fmt: skip
+
+
+class Odds(nn.Module):
+    """Ops that may or may not be views, results that nobody reads, constants and state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("table", torch.arange(12.0).reshape(3, 4))
+        self.idle = nn.Parameter(torch.ones(7))
+
+    def forward(self, x: Any, scale: float = 1.0) -> Any:
+        self.count.add_(1)
+        y = x.transpose(0, 1)
+        copied = y.reshape(-1)  # strides demand a copy
+        shown = x.reshape(2, 6).contiguous()  # and here none
+        best, _ = y.max(0)
+        a, b = (x + 1).split(1, 0)[:2]
+        wide = b.expand(5, 4).t().narrow(0, 1, 2)
+        fixed = torch.tensor([1.0, 2.0, 3.0])
+        like = torch.zeros_like(x) + self.table
+        picked = like.unsqueeze(0).permute(2, 0, 1).select(0, 1).squeeze(0) * fixed
+        return {"out": copied.sum() + shown.sum() * scale, "rest": [best, a.flatten(), wide.clone(), picked]}, x, None  # fmt: skip
+
+
+def test_views_copies_constants_and_state() -> None:
+    module, args = Odds(), (torch.randn(3, 4),)
+    captured = capture(module, args, {"scale": 2.0}, name="odds")
+    assert captured.inputs(args, {"scale": 2.0})[0] is args[0]
+    results, seen = run(captured, module, args)
+    check_rows(captured, seen)
+    kinds = {g.source or g.node: (g.kind, g.tensor) for g in captured.given}
+    assert kinds["count"][0] == TensorKind.STATE
+    assert kinds["idle"] == (TensorKind.WEIGHT, -1)
+    assert len(captured.constants) == 1
+    whats = [r.what for r in captured.results]
+    assert whats.count("update") == 1 and captured.results[whats.index("update")].name == "count"
+    handed = next(r for r in captured.results if r.node == "x")
+    assert handed.tensor == -1
+    twin = copy.deepcopy(module)
+    answer, same, nothing = twin(*args, scale=2.0)
+    expected = iter([answer["out"], *answer["rest"], same, nothing])
+    for leaf, result in zip(results, captured.results, strict=True):
+        value = twin.count if result.what == "update" else next(expected)
+        assert (value is None and leaf is None) or torch.equal(leaf, value)
+
+
+def test_names_of_nodes_stay_where_devices_change() -> None:
+    module, args = GPU_MODELS["llama"].build("tiny")
+    captured = capture(module, args, name="llama")
+    moved = captured.on("meta")
+    assert [n.name for n in moved.graph.nodes] == [n.name for n in captured.graph.nodes]
+    devices = [str(n.kwargs["device"]) for n in moved.graph.nodes if n.kwargs.get("device")]
+    assert devices and set(devices) == {"meta"}
+    assert "meta" not in str([n.kwargs for n in captured.graph.nodes])
+
+
+@pytest.mark.parametrize(("name", "limit"), [("llama", 9_000), ("gpt_train", 17_000)])
+def test_large_weights_in_slices(name: str, limit: int) -> None:
+    model = GPU_MODELS[name]
+    torch.manual_seed(0)
+    module, args = model.build("tiny")
+    captured = capture(module, args, name=name, training=model.training, split_over=limit)
+    program = captured.program
+    sizes = {program.tensor_name[g.tensor]: int(program.tensor_bytes[g.tensor]) for g in captured.given if g.tensor >= 0}  # fmt: skip
+    linear = [size for given, size in sizes.items() if "[" in given]
+    assert linear and max(linear) <= limit
+    rows: dict[str, list[tuple[int, int]]] = {}
+    for given in captured.given:
+        if given.rows is not None:
+            rows.setdefault(given.source, []).append(given.rows)
+    weights = dict(module.named_parameters(remove_duplicate=False))
+    for source, parts in rows.items():
+        assert [low for low, _ in parts] == [0, *(high for _, high in parts[:-1])]
+        assert parts[-1][1] == len(weights[source])
+    results, seen = run(captured, module, args)
+    check_rows(captured, seen)
+    output, twin = reference(module, args, model.training)
+    for leaf, result in zip(results, captured.results, strict=True):
+        torch.testing.assert_close(leaf, wanted(result, output, twin), rtol=1e-4, atol=1e-5)
+    assert program.op_flops[:, 0].sum() == capture(module, args, name=name, training=model.training).program.op_flops[:, 0].sum()  # fmt: skip
+
+
+def test_the_products_of_a_step_count_as_pytorch_counts_them() -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    module, args = GPU_MODELS["resnet50_train"].build("tiny")
+    with FlopCounterMode(display=False) as counter:
+        module(*args).backward()
+    program = capture(module, args, name="r", training=True).program
+    assert int(program.op_flops[:, 0].sum()) == counter.get_total_flops()
+
+
+def test_a_batch_in_slices_needs_less() -> None:
+    module, args = GPU_MODELS["resnet50"].build("tiny")
+    whole, sliced = (capture(module, args, name="r", batch_slices=n) for n in (1, 2))
+    results, _ = run(sliced, module, args)
+    with torch.no_grad():
+        torch.testing.assert_close(results[0], module(*args))
+
+    def largest(captured: Captured) -> int:
+        program = captured.program
+        return max(int(program.tensor_bytes[t]) for t in range(program.n_tensors)
+                   if program.tensor_kind[t] == TensorKind.ACTIVATION and program.tensor_alias[t] == t)  # fmt: skip
+
+    assert largest(sliced) * 2 == largest(whole)
+    with pytest.raises(BadProgram, match="0 slices"):
+        capture(module, args, name="r", batch_slices=0)
+
+
+def test_what_cannot_be_captured_is_told() -> None:
+    class Changes(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.add_(1)
+
+    class Unused(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = nn.Linear(2, 2), nn.Linear(2, 2)
+
+        def forward(self, x: Any) -> Any:
+            return F.mse_loss(self.used(x), x)
+
+    with pytest.raises(BadProgram, match="changes its input"):
+        capture(Changes(), (torch.zeros(2),), name="changes")
+    with pytest.raises(BadProgram, match="no gradients can be traced through 'unused'"):
+        capture(Unused(), (torch.zeros(1, 2),), name="unused", training=True)
+    with pytest.raises(BadProgram, match="split over 0 bytes"):
+        capture(Unused(), (torch.zeros(1, 2),), name="u", split_over=0)
