@@ -259,6 +259,7 @@ Result ceil_times(const Array<i64>& amounts, const Array<i64>& rates) {
 }  // namespace
 
 void bind_allocate(nb::module_& m);  // allocate_module.cpp
+void bind_offload(nb::module_& m);   // offload_module.cpp
 void bind_order(nb::module_& m);     // order_module.cpp
 namespace loadmaster {
 void bind_game(nb::module_& m);     // game_module.cpp
@@ -282,6 +283,7 @@ NB_MODULE(_core, m) {
   m.def("ceil_times", &ceil_times, nb::arg("amounts"), nb::arg("rates"),
         "amount / rate in picoseconds, rounded up, element by element");
   bind_allocate(m);
+  bind_offload(m);
   bind_order(m);
   bind_game(m);
   bind_msa(m);

@@ -167,6 +167,15 @@ def copy_starts(
 
 Order = npt.NDArray[np.int32]
 
+class OffloadTables:
+    def __init__(self, columns: Mapping[str, npt.NDArray[Any]]) -> None: ...
+    def repaired(
+        self, keep: npt.NDArray[np.int8], capacity: int, extra: Int64
+    ) -> npt.NDArray[np.int8]: ...
+    def scheduled(
+        self, stays: npt.NDArray[np.int32], capacity: int, lead: int
+    ) -> npt.NDArray[np.int32]: ...
+
 class OrderGraph:
     def __init__(self, columns: Mapping[str, npt.NDArray[Any]]) -> None: ...
     @property

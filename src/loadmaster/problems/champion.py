@@ -126,18 +126,23 @@ class Champion:
 
 
 def remeasure(problem: Measurable, candidates: Sequence[Decision] | None = None, *,
-              times: int = TIMES, seed: int = 0) -> Champion:  # fmt: skip
+              times: int = TIMES, seed: int = 0, together: int = 1) -> Champion:  # fmt: skip
     """Measure candidates (the problem's leaders) and the baseline in rounds, each round in another
-    order. A candidate of which half the measurements fail is out."""
+    order. A candidate of which half the measurements fail is out. `together`: so many measurements
+    of one in a row, where hardware takes long to go over to another plan."""
+    if times % together:
+        raise ValueError("times must be a multiple of together")
     given = problem.leaders.decisions() if candidates is None else candidates
     entrants = [None, *(decision for decision in given if problem.admits(decision))]
     if len(entrants) == 1:
         raise LoadmasterError("there is nothing to measure again", object="leaders", number=0,
                               remedy="search first, with a larger budget")  # fmt: skip
     rng = np.random.default_rng(seed)
-    samples, fault = _rounds(problem, entrants, times, rng)
-    # The same rounds are drawn for all: both sides of a speed-up saw the same weather.
-    draws = rng.integers(times, size=(_RESAMPLES, times))
+    samples, fault = _rounds(problem, entrants, times, together, rng)
+    # The same rounds are drawn for all: both sides of a speed-up saw the same weather. Rounds are
+    # drawn whole, since what was measured in a row is alike.
+    rounds = rng.integers(times // together, size=(_RESAMPLES, times // together))
+    draws = (rounds[:, :, None] * together + np.arange(together)).reshape(_RESAMPLES, times)
     rows = []
     for entrant, row in zip(entrants, samples, strict=True):
         if 2 * np.isfinite(row).sum() > times:
@@ -156,17 +161,18 @@ def remeasure(problem: Measurable, candidates: Sequence[Decision] | None = None,
                     tuple(row for row, _ in others))  # fmt: skip
 
 
-def _rounds(problem: Measurable, entrants: Sequence[Decision | None], times: int,
+def _rounds(problem: Measurable, entrants: Sequence[Decision | None], times: int, together: int,
             rng: np.random.Generator) -> tuple[Float64, str]:  # fmt: skip
     """[entrants, times] picoseconds, NaN where one failed, and why the last of those did."""
     samples, fault = np.full((len(entrants), times), np.nan), ""
-    for turn in range(times):
+    for begin in range(0, times, together):
         for entrant in rng.permutation(len(entrants)).tolist():
-            number = _NOT_AN_EVALUATION + turn * len(entrants) + entrant
-            try:
-                samples[entrant, turn] = problem.sample(entrants[entrant], number)
-            except EvaluationError as error:
-                fault = error.message
+            for turn in range(begin, begin + together):
+                number = _NOT_AN_EVALUATION + turn * len(entrants) + entrant
+                try:
+                    samples[entrant, turn] = problem.sample(entrants[entrant], number)
+                except EvaluationError as error:
+                    fault = error.message
     return samples, fault
 
 

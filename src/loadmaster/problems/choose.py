@@ -32,9 +32,18 @@ def problem_kind(machine: Machine, objective: str = "time") -> str:
         return "graph"
     if is_arena(machine):
         return "allocation"
+    if machine.rules.reach == "first" and objective == "time":
+        return "offload"
     # Where copies only use idle bandwidth, moving tensors is what the machine was made for.
     idle = machine.rules.copies == "idle" and objective == "time"
     return "malloc-game" if idle else "mapping"
+
+
+def suited(program: Program, kind: str) -> str:
+    """The kind of problem, or `mapping` where tensors written over each other rule offloading out."""
+    from loadmaster.problems.offload.model import can_offload
+
+    return "mapping" if kind == "offload" and not can_offload(program) else kind
 
 
 def pose(program: Program, machine: Machine, objective: str = "time", *, kind: str | None = None,
@@ -45,7 +54,7 @@ def pose(program: Program, machine: Machine, objective: str = "time", *, kind: s
     if objective not in ("time", "peak-memory"):
         raise LoadmasterError(f"there is no objective '{objective}' here", object=objective,
                               remedy="use time or peak-memory")  # fmt: skip
-    chosen = kind or problem_kind(machine, objective)
+    chosen = kind or suited(program, problem_kind(machine, objective))
     if chosen == "allocation":
         from loadmaster.problems.allocation import ProgramAllocation
 

@@ -16,6 +16,7 @@ KINDS: dict[str, str] = {
     "allocation": "loadmaster.problems.allocation:Allocation",
     "mapping": "loadmaster.problems.mapping:Mapping",
     "malloc-game": "loadmaster.problems.malloc_game.problem:MallocGame",
+    "offload": "loadmaster.problems.offload.problem:Offload",
     "order": "loadmaster.problems.order.problem:PeakOrder",
     "graph": "loadmaster.problems.graph.problem:GraphOptimization",
 }

@@ -1,0 +1,71 @@
+// Bindings of offload plans: repair of kept gaps, and the times of copies.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <stdexcept>
+
+#include "arrays.hpp"
+#include "offload/offload.hpp"
+
+namespace nb = nanobind;
+using namespace loadmaster;
+
+namespace {
+
+class PyOffload {
+ public:
+  explicit PyOffload(const nb::dict& c) {
+    t_.size = column<i64>(c, "size");
+    t_.copy_in = column<i64>(c, "copy_in");
+    t_.copy_out = column<i64>(c, "copy_out");
+    t_.made = column<i32>(c, "made");
+    t_.first_gap = column<i32>(c, "first_gap");
+    t_.end_gap = column<i32>(c, "end_gap");
+    t_.output = column<i8>(c, "output");
+    t_.use_start = column<i64>(c, "use_start");
+    t_.use_step = column<i32>(c, "use_step");
+    t_.use_gap = column<i32>(c, "use_gap");
+    t_.gap_item = column<i32>(c, "gap_item");
+    t_.gap_from = column<i32>(c, "gap_from");
+    t_.gap_to = column<i32>(c, "gap_to");
+    t_.gap_kind = column<i8>(c, "gap_kind");
+    t_.clock = column<i64>(c, "clock");
+  }
+
+  nb::ndarray<nb::numpy, i8> repaired(const Array<i8>& keep, i64 capacity, const Array<i64>& extra) const {
+    if (keep.size() != t_.gap_item.size() || static_cast<i32>(extra.size()) != t_.steps())
+      throw std::invalid_argument("one entry per gap and one per step");
+    auto kept = copied(keep);
+    repair(t_, kept, capacity, copied(extra));
+    return owned(std::move(kept));
+  }
+
+  // Rows (item, first, last, begins, leaves, earliest) -> (first, last, issued, out needed).
+  nb::ndarray<nb::numpy, i32> scheduled(const Array<i32>& table, i64 capacity, i64 lead) const {
+    if (table.ndim() != 2 || table.shape(1) != 6) throw std::invalid_argument("stays must be [R, 6]");
+    std::vector<Stay> stays;
+    for (std::size_t row = 0; row < table.shape(0); ++row) {
+      const i32* at = table.data() + row * 6;
+      const bool inside =
+          at[0] >= 0 && at[0] < t_.items() && at[1] >= 0 && at[2] < t_.steps() && at[1] <= at[2];
+      if (!inside) throw std::invalid_argument("a stay lies outside the program");
+      stays.push_back({at[0], at[1], at[2], static_cast<i8>(at[3]), at[4] != 0, at[5]});
+    }
+    std::vector<i32> result;
+    for (const Times& times : schedule(t_, stays, capacity, lead))
+      result.insert(result.end(), {times.first, times.last, times.issued, times.out_needed});
+    return owned(std::move(result), {stays.size(), 4});
+  }
+
+ private:
+  OffloadTables t_;
+};
+
+}  // namespace
+
+void bind_offload(nb::module_& m) {
+  nb::class_<PyOffload>(m, "OffloadTables")
+      .def(nb::init<const nb::dict&>(), nb::arg("columns"))
+      .def("repaired", &PyOffload::repaired, nb::arg("keep"), nb::arg("capacity"), nb::arg("extra"))
+      .def("scheduled", &PyOffload::scheduled, nb::arg("stays"), nb::arg("capacity"), nb::arg("lead"));
+}

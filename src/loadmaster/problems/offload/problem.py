@@ -1,0 +1,243 @@
+"""`Offload`: a device that works in its first memory alone, which can't hold everything.
+
+A decision is either int8[G + 2]: for each gap whether it is kept (see `OffloadModel`), then how early
+copies are issued (a number of `LEADS`) and which share of the memory is left unused to make packing
+easier (in 128ths); or the rows int64[m, 7] of any plan (`malloc_game.placement.encode`). Its value is the
+simulated time. Gaps that can't be kept are given up; so every vector is legal.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadmaster.errors import BadPlan, Refused
+from loadmaster.machine.machine import Machine
+from loadmaster.machine.presets import read_machine
+from loadmaster.plan.check import Violation, check
+from loadmaster.plan.plan import BEFORE, Plan
+from loadmaster.problems.malloc_game.placement import OPEN, decode, encode
+from loadmaster.problems.offload.bounds import quick_bound, traffic
+from loadmaster.problems.offload.heap import Kernels, held_by_allocator
+from loadmaster.problems.offload.model import Bool, Int8, Int64, OffloadModel, offload_model
+from loadmaster.problems.offload.offsets import offsets_of
+from loadmaster.problems.offload.schedule import Scheduled, plan_of, schedule
+from loadmaster.problems.offload.stays import occupied, repaired, settled, stays_of
+from loadmaster.problems.pins import BadPin, Pins
+from loadmaster.problems.problem import Bound, Decision
+from loadmaster.program.program import Program
+from loadmaster.program.storage import load
+from loadmaster.simulate.simulator import simulator
+from loadmaster.units import show_bytes
+
+LEADS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 16.0, 1e6)
+"""How much earlier than needed copies in are issued, in times of the longest copy."""
+GENES = 2
+_NO_LIMIT = 2**62
+
+
+class Offload:
+    """Which tensors stay in fast memory between which uses, and when the others come and go. `reserve`
+    bytes of it are left to what kernels need for themselves. Without `offsets`, plans say how much is held
+    and not where: for an allocator that finds the place itself. With `kernels`, plans must fit what such an
+    allocator holds (see `heap`), what kernels take included."""
+
+    kind = "offload"
+    unit = "ps"
+
+    def __init__(self, program: Program, machine: Machine, *, reserve: int = 0, offsets: bool = True,
+                 kernels: Kernels | None = None, pins: Pins | None = None) -> None:  # fmt: skip
+        if pins:
+            raise BadPin("an offload plan has no pins: what stays in fast memory is decided use by use",
+                         object="pins", remedy="leave them out")  # fmt: skip
+        self.program, self.machine, self.reserve, self.offsets = program, machine, reserve, offsets
+        self.kernels = kernels
+        model = offload_model(program, machine, reserve)
+        self.duration = self._durations(model)
+        """[S] picoseconds of each step with all it uses in fast memory."""
+        self.clock = np.concatenate([[0], np.cumsum(self.duration)]).astype(np.int64)
+        """[S + 1] the start of each step if nothing waits."""
+        self.model: OffloadModel = replace(model, clock=self.clock)
+        self._check_room()
+        self._bound = quick_bound(program, machine, self.model, self.duration)
+        self._packed: tuple[bytes, Plan | None] = (b"", None)
+
+    @property
+    def gaps(self) -> int:
+        return self.model.gaps
+
+    @property
+    def limit_ps(self) -> int:
+        """Time of the ops alone."""
+        return int(self.clock[-1])
+
+    def switches(self) -> dict[str, Any]:
+        chosen: dict[str, Any] = {"reserve": self.reserve} if self.reserve else {}
+        if self.kernels is not None:
+            chosen["kernels"] = self.kernels.as_json()
+        return chosen if self.offsets else {**chosen, "offsets": False}
+
+    def vector(self, keep: Bool, lead: int = 3, squeeze: int = 0) -> Int8:
+        """A decision from its parts."""
+        return np.append(np.asarray(keep, dtype=np.int8), np.array([lead, squeeze], dtype=np.int8))
+
+    def capacity_of(self, squeeze: int) -> int:
+        """The room that is used of fast memory; never less than what some step needs."""
+        return max(self.least, self.model.capacity - self.model.capacity * squeeze // 128)
+
+    def scheduled(self, decision: Decision) -> Scheduled:
+        """The stays and copies of a vector, without offsets."""
+        genes = np.asarray(decision)
+        lead, squeeze = int(genes[-2]) % len(LEADS), int(genes[-1]) % 128
+        capacity = self.capacity_of(squeeze)
+        keep = repaired(self.model, genes[:-GENES] != 0, capacity)
+        longest = int(self.model.copy_in.max(initial=0))
+        ahead = min(int(LEADS[lead] * longest), _NO_LIMIT)
+        return schedule(self.model, stays_of(self.model, keep), capacity, ahead)
+
+    def time_of(self, made: Scheduled) -> int:
+        plan = plan_of(self.model, self.program.n_ops, made)
+        return int(simulator(self.program, self.machine).run(plan).total_ps)
+
+    def evaluate(self, decision: Decision) -> int | None:
+        if is_vector(decision):
+            return self.time_of(self.scheduled(decision))
+        try:
+            plan = decode(decision)
+            if self._foreign(plan):
+                return None
+            return int(simulator(self.program, self.machine).run(plan).total_ps)
+        except BadPlan:
+            return None
+
+    def admits(self, decision: Decision) -> bool:
+        if is_vector(decision):
+            return self._with_offsets(decision) is not None
+        return not self.violations(decode(decision))
+
+    def plan(self, decision: Decision) -> Plan:
+        if not is_vector(decision):
+            return decode(decision)
+        plan = self._with_offsets(decision)
+        return plan or plan_of(self.model, self.program.n_ops, self.scheduled(decision))
+
+    def with_offsets(self, made: Scheduled, seconds: float = 0.0) -> Plan | None:
+        """The plan of a schedule with offsets if they are wanted, or None if none are found."""
+        if self.kernels is not None:
+            capacity = self.machine.memories[self.model.fast].capacity
+            if held_by_allocator(self.model, made, self.kernels) > capacity:
+                return None
+        if not self.offsets:
+            return plan_of(self.model, self.program.n_ops, made)
+        offset = offsets_of(self.model, made.stays, self.model.capacity, seconds)
+        return None if offset is None else plan_of(self.model, self.program.n_ops, made, offset)
+
+    def _with_offsets(self, decision: Decision) -> Plan | None:
+        key = np.ascontiguousarray(decision).tobytes()
+        if self._packed[0] != key:
+            self._packed = (key, self.with_offsets(self.scheduled(decision)))
+        return self._packed[1]
+
+    def decision(self, plan: Plan) -> Decision:
+        return encode(plan)
+
+    def violations(self, plan: Plan) -> list[Violation]:
+        return check(self.program, self.machine, plan) + self._foreign(plan)
+
+    def _foreign(self, plan: Plan) -> list[Violation]:
+        """What the checker allows and a device that works in one memory can't do."""
+        found = [Violation("offload", f"'{name}' is not decided here: leave it out")
+                 for name in OPEN if getattr(plan, name) is not None]  # fmt: skip
+        size = self.program.storage_bytes
+        for row, (tensor, memory, offset, _, _) in enumerate(plan.residency_rows):
+            over = offset + int(size[tensor]) - self.model.capacity
+            if memory == self.model.fast and over > 0 and self.reserve:
+                found.append(Violation("offload", f"residency {row} reaches {over:,} bytes into the "
+                                       f"{self.reserve:,} that are left to kernels", tensor, None, over))  # fmt: skip
+        return found if found else self._away(plan)
+
+    def _away(self, plan: Plan) -> list[Violation]:
+        """Steps that would have to work in the home memory."""
+        model = self.model
+        served = np.zeros(len(model.use_step), dtype=bool)
+        rank = np.searchsorted(model.step_op, np.arange(self.program.n_ops))
+        item_of = {int(root): item for item, root in enumerate(model.root.tolist())}
+        brought: dict[int, list[tuple[int, int]]] = {}
+        for copy in plan.copy_rows:
+            if copy.target == model.fast:
+                brought.setdefault(copy.tensor, []).append((copy.issued_after, copy.needed_by))
+        for stay in plan.residency_rows:
+            item = item_of.get(stay.tensor)
+            if item is None or stay.memory != model.fast:
+                continue
+            since = max([stay.first, *(needed for issued, needed in brought.get(stay.tensor, ())
+                                       if stay.first - 1 <= issued and needed <= stay.last)])  # fmt: skip
+            uses = slice(int(model.use_start[item]), int(model.use_start[item + 1]))
+            begin = -1 if stay.first == BEFORE else int(rank[since])
+            step = model.use_step[uses]
+            served[uses] |= (step >= begin) & (model.step_op[step] <= stay.last)
+        found = []
+        for use in np.flatnonzero(~served)[:10].tolist():
+            tensor, op = (
+                int(model.root[model.use_item[use]]),
+                int(model.step_op[model.use_step[use]]),
+            )
+            name, where = self.program.op_name[op], self.machine.memories[model.fast].name
+            found.append(Violation("offload", f"op '{name}' uses '{self.program.tensor_name[tensor]}', which is not "
+                                   f"in '{where}' then: copy it there before", tensor, op, None))  # fmt: skip
+        return found
+
+    def bound(self) -> Bound:
+        return self._bound
+
+    def traffic_bound(self) -> tuple[int, int]:
+        """Bytes that must come in and go out, at least."""
+        return traffic(self.program, self.model)
+
+    def _durations(self, model: OffloadModel) -> Int64:
+        stays = stays_of(model, settled(model, np.ones(model.gaps, dtype=bool)))
+        plan = plan_of(model, self.program.n_ops, schedule(model, stays, _NO_LIMIT, 0))
+        line = simulator(self.program, self.machine).run(plan)
+        duration: Int64 = (line.op_end - line.op_start)[model.step_op]
+        return duration
+
+    def _check_room(self) -> None:
+        """Every step has room for what it reads and writes, or there is no plan."""
+        model = self.model
+        nothing = settled(model, np.zeros(model.gaps, dtype=bool))
+        room = occupied(model, stays_of(model, nothing))
+        self.least = int(room.max(initial=0))
+        """Bytes without which some step can't run."""
+        if self.least > model.capacity:
+            op = int(model.step_op[int(room.argmax())])
+            name, memory = self.program.op_name[op], self.machine.memories[model.fast]
+            raise Refused(
+                f"op '{name}' reads and writes {show_bytes(self.least)} at once and '{memory.name}' has "
+                f"{show_bytes(model.capacity)}", object=name, number=self.least,
+                remedy=f"give --capacity {memory.name}={self.least + self.reserve} or more, or split its weights",
+            )  # fmt: skip
+
+    def save(self, folder: Path) -> None:
+        (folder / "problem.json").write_text(json.dumps(self.switches()), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> Offload:
+        """What `save` wrote."""
+        about = json.loads((folder / "problem.json").read_text(encoding="utf-8"))
+        if "measured" in about:
+            from loadmaster.problems.offload.measured import measured_again
+
+            return measured_again(folder, about)
+        program = load(folder / "program.npz")
+        if "kernels" in about:
+            about["kernels"] = Kernels.of_json(about["kernels"], program.n_ops)
+        return cls(program, read_machine(folder / "machine.toml"), **about)
+
+
+def is_vector(decision: Decision) -> bool:
+    """Whether it is a vector over gaps, and not the rows of a plan."""
+    return np.asarray(decision).ndim == 1

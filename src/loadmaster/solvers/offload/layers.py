@@ -1,0 +1,142 @@
+"""Weights layer by layer, as offloading libraries move them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadmaster.problems.offload.model import BEFORE_USE, Int32, Int64, OffloadModel
+from loadmaster.problems.offload.problem import Offload
+from loadmaster.problems.offload.schedule import Scheduled, schedule
+from loadmaster.problems.offload.stays import FETCHED, Stays, occupied, repaired, settled, stays_of
+from loadmaster.program.program import Program
+
+NO_LIMIT = 2**62
+
+
+def layer_spans(program: Program, model: OffloadModel) -> Int32:
+    """[L, 2] the first and the last step of each layer, as they follow each other.
+
+    The layer of an op is its scope up to the first part that has a number ('layers/3/attention' is of
+    'layers/3'), else the first part. Ops without a scope belong to the layer before them. If there is
+    but one layer, each op that reads a weight begins its own.
+    """
+    names = [_layer(program.op_scope[op]) for op in model.step_op.tolist()]
+    begins = [0]
+    current = names[0] if names else ""
+    for step, name in enumerate(names[1:], start=1):
+        if name and current and name != current:
+            begins.append(step)
+        current = name or current
+    if len(begins) == 1:
+        reads = np.unique(model.use_step[model.persistent[model.use_item]])
+        begins = sorted({0, *reads.tolist()})
+    ends = [*(begin - 1 for begin in begins[1:]), model.steps - 1]
+    return np.array([begins, ends], dtype=np.int32).T
+
+
+def _layer(scope: str) -> str:
+    parts = scope.replace(".", "/").split("/")
+    for number, part in enumerate(parts):
+        if any(letter.isdigit() for letter in part):
+            return "/".join(parts[: number + 1])
+    return parts[0]
+
+
+def by_layers(problem: Offload, *, ahead: int, resident: bool) -> Scheduled:
+    """Weights of `ahead` layers are fetched before their turn (0: when it comes), and dropped after it.
+    `resident`: as many leading layers as there is room for stay. What ops make stays while there is room."""
+    model, spans = problem.model, layer_spans(problem.program, problem.model)
+    visits = _visits(model, spans)
+    first_layer = np.full(model.items, len(spans), dtype=np.int64)
+    np.minimum.at(first_layer, visits[:, 0], visits[:, 1])
+    best = 0
+    if resident:
+        low, high = 0, len(spans)
+        while low < high:  # more resident layers take more room
+            middle = (low + high + 1) // 2
+            if _fits(problem, spans, visits, first_layer, middle, ahead):
+                low = middle
+            else:
+                high = middle - 1
+        best = low
+    return _scheduled(problem, spans, visits, first_layer, best, ahead)
+
+
+def _visits(model: OffloadModel, spans: Int32) -> Int64:
+    """[V, 2] (item, layer) of each layer that uses a weight."""
+    layer = np.searchsorted(spans[:, 0], model.use_step, side="right") - 1
+    weights = model.persistent[model.use_item]
+    rows = np.stack([model.use_item[weights], layer[weights]], axis=1).astype(np.int64)
+    return np.unique(rows, axis=0)
+
+
+def _weights(
+    model: OffloadModel, spans: Int32, visits: Int64, streamed: Int64, ahead: int
+) -> Stays:
+    """The stays of streamed weights; layers that follow each other share one."""
+    rows = visits[np.isin(visits[:, 0], streamed)]
+    if not len(rows):
+        none = np.zeros(0, dtype=np.int32)
+        return Stays(none, none, none, none.astype(np.int8), none.astype(bool), none)
+    opens = np.ones(len(rows), dtype=bool)
+    opens[1:] = (rows[1:, 0] != rows[:-1, 0]) | (rows[1:, 1] != rows[:-1, 1] + 1)
+    begin = np.flatnonzero(opens)
+    end = np.append(begin[1:], len(rows)) - 1
+    layer = rows[begin, 1]
+    return Stays(
+        item=rows[begin, 0].astype(np.int32), first=spans[layer, 0], last=spans[rows[end, 1], 1],
+        begins=np.full(len(begin), FETCHED, dtype=np.int8), leaves=np.zeros(len(begin), dtype=bool),
+        earliest=spans[np.maximum(0, layer - ahead), 0] - 1,
+    )  # fmt: skip
+
+
+def _fits(problem: Offload, spans: Int32, visits: Int64, first_layer: Int64, count: int, ahead: int) -> bool:  # fmt: skip
+    """Whether all of this is there at once with `count` leading layers resident."""
+    model = problem.model
+    resident = model.persistent & (first_layer < count)
+    streamed = np.flatnonzero(model.persistent & ~resident)
+    stays = _weights(model, spans, visits, streamed, ahead)
+    early = Stays(stays.item, np.maximum(stays.earliest + 1, 0), stays.last, stays.begins, stays.leaves, stays.earliest)  # fmt: skip
+    room = occupied(model, early) + _others(model) + int(model.size[resident].sum())
+    return bool((room <= model.capacity).all())
+
+
+def _others(model: OffloadModel) -> Int64:
+    """[S] room of all that is no weight, kept from first to last use."""
+    rows = np.flatnonzero(~model.persistent)
+    end = np.where(model.output, model.steps - 1, model.last_use)
+    change = np.zeros(model.steps + 1, dtype=np.int64)
+    np.add.at(change, model.first_use[rows], model.size[rows])
+    np.add.at(change, end[rows] + 1, -model.size[rows])
+    return np.cumsum(change)[:-1]
+
+
+def _scheduled(problem: Offload, spans: Int32, visits: Int64, first_layer: Int64, count: int,
+               ahead: int) -> Scheduled:  # fmt: skip
+    model, capacity = problem.model, problem.model.capacity
+    keep = np.ones(model.gaps, dtype=bool)
+    weight = model.persistent[model.gap_item]
+    keep[weight] = False
+    before = model.gap_kind == BEFORE_USE
+    keep[before] = first_layer[model.gap_item[before]] < count
+    streamed = np.flatnonzero(model.persistent & (first_layer >= count))
+    stays = _weights(model, spans, visits, streamed, ahead)
+    bare = stays_of(model, settled(model, keep))
+    extra = occupied(model, stays) - occupied(model, _only(bare, streamed))
+    # Activations make room for the layer that runs; a layer that is too large goes op by op.
+    kept = repaired(model, keep, capacity, extra)
+    rest = stays_of(model, kept)
+    room = occupied(model, rest) + extra
+    if (room > capacity).any():
+        return schedule(model, rest, capacity, 0)
+    away = np.isin(rest.item, streamed)
+    columns = [np.concatenate([getattr(rest, name)[~away], getattr(stays, name)])
+               for name in ("item", "first", "last", "begins", "leaves", "earliest")]  # fmt: skip
+    order = np.lexsort((columns[1], columns[0]))
+    return schedule(model, Stays(*(column[order] for column in columns)), capacity, NO_LIMIT)  # fmt: skip
+
+
+def _only(stays: Stays, items: Int64) -> Stays:
+    rows = np.isin(stays.item, items)
+    return Stays(stays.item[rows], stays.first[rows], stays.last[rows], stays.begins[rows],
+                 stays.leaves[rows], stays.earliest[rows])  # fmt: skip

@@ -1,0 +1,148 @@
+"""From decisions to plans: sound for random programs and decisions, and as the slow reference has it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import reference_offload as slow
+from loadmaster.errors import BadProgram, Refused
+from loadmaster.plan import BEFORE, Plan
+from loadmaster.plan.check.facts import Facts
+from loadmaster.problems.offload.problem import LEADS, Offload
+from loadmaster.problems.offload.schedule import schedule
+from loadmaster.problems.offload.stays import occupied, repaired, stays_of
+from loadmaster.program.build import Builder
+from loadmaster.program.program import Program, TieKind
+from loadmaster.simulate import simulate
+from offload_stack import gpu, problems
+
+HBM = 0
+
+
+def random_vector(rng: np.random.Generator, problem: Offload) -> np.ndarray:
+    keep = rng.random(problem.gaps) < rng.random()
+    return problem.vector(keep, int(rng.integers(len(LEADS))), int(rng.choice([0, 0, 9])))
+
+
+def test_any_decision_has_a_sound_plan_that_works_in_fast_memory_alone() -> None:
+    plans = 0
+    for number, problem in enumerate(problems(200)):
+        rng = np.random.default_rng(number)
+        for _ in range(3):
+            decision = random_vector(rng, problem)
+            value = problem.evaluate(decision)
+            plan = problem.plan(decision)
+            assert problem.violations(plan) == []
+            line = simulate(problem.program, problem.machine, plan)
+            assert line.total_ps == value >= problem.bound().value
+            assert line.memory_peak[HBM] <= problem.model.capacity and not line.memory_over.any()
+            assert_all_fast(problem, plan)
+            plans += 1
+    assert plans > 100
+
+
+def assert_all_fast(problem: Offload, plan: Plan) -> None:
+    """The checker's own view of who serves an access."""
+    facts = Facts(problem.program, problem.machine, plan)
+    for rank, step in enumerate(facts.steps):
+        for tensor in (*step.reads, *step.writes):
+            if facts.size[tensor]:
+                assert facts.serves(rank, tensor)[0] == HBM
+
+
+def test_repair_and_schedule_are_those_of_the_slow_reference() -> None:
+    repairs = stalls = 0
+    for number, problem in enumerate(problems(160, first=1_000)):
+        rng, model = np.random.default_rng(number), problem.model
+        keep = rng.random(problem.gaps) < 0.8
+        kept = repaired(model, keep, model.capacity)
+        assert kept.tolist() == slow.repaired(model, keep.tolist(), model.capacity)
+        repairs += int((kept != keep).any())
+        stays = stays_of(model, kept)
+        assert occupied(model, stays).tolist() == slow.room(model, kept.tolist())
+        lead = int(rng.choice([0, 3, 50, 2**62]))
+        made = schedule(model, stays, model.capacity, lead)
+        for row, timed in enumerate(slow.scheduled(model, stays, model.capacity, lead)):
+            got = [int(column[row]) for column in (made.stays.first, made.stays.last, made.issued, made.out_needed)]  # fmt: skip
+            assert got == [timed.first, timed.last, timed.issued, timed.out_needed]
+        stalls += int(occupied(model, made.stays).max() <= model.capacity)
+    assert repairs > 20 and stalls > 20
+
+
+def chain(*sizes: int) -> Program:
+    """x -> op0 -> op1 …, the first result read again by the last op."""
+    build = Builder("chain")
+    value = first = build.tensor("x", bytes=sizes[0], kind="input")
+    for number, size in enumerate(sizes[1:]):
+        weight = build.tensor(f"w{number}", bytes=512, kind="weight")
+        made = build.tensor(f"t{number}", bytes=size, kind="output" if number == len(sizes) - 2 else "activation")  # fmt: skip
+        reads = [value, weight] + ([first] if number == len(sizes) - 2 else [])
+        build.op(f"op{number}", "matmul", reads=reads, writes=[made])
+        value, first = made, made if number == 0 else first
+    return build.build(costs=np.full((len(sizes) - 1, 1), 1e-3))
+
+
+def test_an_activation_leaves_and_comes_back_and_weights_do_only_come() -> None:
+    problem = Offload(chain(1024, 1024, 1024, 1024, 1024, 1024), gpu(2**20))
+    nothing = problem.plan(problem.vector(np.zeros(problem.gaps, dtype=bool)))
+    ways = {(row.source, row.target): 0 for row in nothing.copy_rows}
+    for row in nothing.copy_rows:
+        ways[row.source, row.target] += 1
+    assert ways == {(1, 0): 7, (0, 1): 1}  # x, five weights, t0 again; t0 out
+    everything = problem.plan(problem.vector(np.ones(problem.gaps, dtype=bool)))
+    assert [row.tensor for row in everything.copy_rows] == [0]  # the input alone
+    resident = [row for row in everything.residency_rows if row.first == BEFORE]
+    assert len(resident) == 5 and all(row.last == 4 for row in resident)
+
+
+def test_an_op_that_does_not_fit_is_refused_with_its_name_and_the_bytes() -> None:
+    with pytest.raises(
+        Refused, match=r"op 'op4' reads and writes 3\.50 KiB at once and 'hbm' has 3\.00 KiB"
+    ):
+        Offload(chain(1024, 1024, 1024, 1024, 1024, 1024), gpu(3072))
+
+
+def test_tied_tensors_are_refused_with_another_problem_to_give() -> None:
+    build = Builder("tied")
+    first, last = (
+        build.tensor("a", bytes=8, kind="input"),
+        build.tensor("b", bytes=8, kind="output"),
+    )
+    op = build.op("op", "add", reads=[first], writes=[last])
+    build.tie(TieKind.INPLACE, first, last, op)
+    with pytest.raises(BadProgram, match="--problem mapping"):
+        Offload(build.build(), gpu(2**20))
+
+
+def test_plans_without_offsets_hold_the_same_bytes() -> None:
+    program = chain(1024, 1024, 1024, 1024, 1024, 1024)
+    problem = Offload(program, gpu(5120), offsets=False)
+    plan = problem.plan(problem.vector(np.ones(problem.gaps, dtype=bool)))
+    assert {row.offset for row in plan.residency_rows} == {-1} and not problem.violations(plan)
+
+
+def test_what_kernels_need_is_left_free() -> None:
+    program = chain(1024, 1024, 1024, 1024, 1024, 1024)
+    problem = Offload(program, gpu(6144), reserve=1024)
+    plan = problem.plan(problem.vector(np.ones(problem.gaps, dtype=bool)))
+    assert int(simulate(program, problem.machine, plan).memory_peak[HBM]) <= 5120
+    greedy = Offload(program, gpu(6144)).plan(problem.vector(np.ones(problem.gaps, dtype=bool)))
+    assert {each.rule for each in problem.violations(greedy)} == {"offload"}
+
+
+def test_a_plan_that_works_in_the_host_is_refused() -> None:
+    problem = Offload(chain(1024, 1024, 1024, 1024, 1024, 1024), gpu(2**20))
+    assert problem.evaluate(problem.decision(Plan())) is None
+    assert {each.rule for each in problem.violations(Plan())} == {"offload"}
+    plan = problem.plan(problem.vector(np.ones(problem.gaps, dtype=bool)))
+    short = plan.changed(residencies=plan.residencies[1:])
+    assert any(each.rule == "offload" for each in problem.violations(short))
+
+
+def test_a_plan_is_its_own_decision() -> None:
+    problem = next(each for each in problems(40) if each.gaps > 4)
+    plan = problem.plan(problem.vector(np.ones(problem.gaps, dtype=bool)))
+    rows = problem.decision(plan)
+    assert problem.plan(rows).hash == plan.hash
+    assert problem.evaluate(rows) == simulate(problem.program, problem.machine, plan).total_ps
