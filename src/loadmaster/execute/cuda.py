@@ -1,0 +1,99 @@
+"""A CUDA device: ops on the current stream, copies on a stream of their own per direction.
+
+All memory is taken from and given back to the allocator in the order of the compute stream. A
+copy's stream waits for an event of that stream before it touches memory, and the compute stream
+waits for the copy's event before memory that it touched is used again; so no block is ever reused
+too early, and `record_stream` isn't needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from loadmaster.errors import BadMachine, require
+
+
+class CudaBackend:
+    """One GPU."""
+
+    arena_only = False
+    pinned = True
+
+    def __init__(self, device: Any) -> None:
+        self._torch = torch = require("torch", "torch")
+        if not torch.cuda.is_available():
+            raise BadMachine("PyTorch finds no CUDA device here", object=str(device),
+                             remedy="use --device cpu, or a machine with a GPU and its driver")  # fmt: skip
+        chosen = torch.device(device)
+        number = torch.cuda.current_device() if chosen.index is None else chosen.index
+        self.device = torch.device("cuda", number)
+        self._cuda = torch.cuda
+        self._streams = {inward: torch.cuda.Stream(self.device) for inward in (True, False)}
+        self._done: list[Any] = []
+        self._marks: list[Any] = []
+        self._marked = 0
+        self._outside = (0, 0)
+
+    def open(self) -> None:
+        self._cuda.synchronize(self.device)
+        self._cuda.empty_cache()
+        self._outside = (self._cuda.memory_allocated(self.device), self._cuda.memory_reserved(self.device))  # fmt: skip
+
+    def begin(self, copies: int) -> None:
+        while len(self._done) < copies:
+            self._done.append(self._cuda.Event())
+        self._marked = 0
+
+    def mark(self, *, inward: bool, outward: bool) -> None:
+        if self._marked == len(self._marks):
+            self._marks.append(self._cuda.Event())
+        event = self._marks[self._marked]
+        self._marked += 1
+        event.record(self._cuda.current_stream(self.device))
+        for direction, used in ((True, inward), (False, outward)):
+            if used:
+                self._streams[direction].wait_event(event)
+
+    def copy(self, row: int, inward: bool, target: Any, source: Any, after: Sequence[int]) -> None:
+        stream = self._streams[inward]
+        for other in after:
+            stream.wait_event(self._done[other])
+        with self._cuda.stream(stream):
+            target.copy_(source, non_blocking=True)
+        self._done[row].record(stream)
+
+    def wait(self, row: int) -> None:
+        self._cuda.current_stream(self.device).wait_event(self._done[row])
+
+    def settle(self) -> None:
+        self._cuda.synchronize(self.device)
+
+    @contextmanager
+    def held_to(self, capacity: int) -> Iterator[None]:
+        cuda, device = self._cuda, self.device
+        total = cuda.get_device_properties(device).total_memory
+        limit = min(1.0, (capacity + self._outside[1]) / total)
+        cuda.reset_peak_memory_stats(device)
+        cuda.set_per_process_memory_fraction(limit, device)
+        try:
+            yield
+        finally:
+            cuda.set_per_process_memory_fraction(1.0, device)
+
+    def peaks(self) -> tuple[int, int]:
+        allocated = self._cuda.max_memory_allocated(self.device) - self._outside[0]
+        return allocated, self._cuda.max_memory_reserved(self.device) - self._outside[1]
+
+    def now(self) -> Any:
+        event = self._cuda.Event(enable_timing=True)
+        event.record(self._cuda.current_stream(self.device))
+        return event
+
+    def seconds(self, start: Any, end: Any) -> float:
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
+
+    def close(self) -> None:
+        self.settle()

@@ -1,0 +1,140 @@
+"""`ExecutorEvaluator`: plans are run by the executor, and what they take is their value.
+
+Weights lie in host memory once for all plans, since pinning takes long; so do inputs and whatever a
+plan copies out. A plan keeps the device until the next one comes.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from loadmaster.errors import LoadmasterError
+from loadmaster.execute.executor import Executor
+from loadmaster.execute.pinned import HostMemory, HostWeights, host_weights
+from loadmaster.machine.machine import Machine
+from loadmaster.plan.plan import Plan
+from loadmaster.plan.static import HOME
+from loadmaster.problems.evaluator import EvaluationError
+from loadmaster.problems.offload.gaps import gaps_of_mapping
+from loadmaster.problems.offload.heap import Kernels
+from loadmaster.problems.offload.measured import SQUEEZES
+from loadmaster.problems.offload.problem import Offload
+from loadmaster.program.importers.torch.captured import Captured
+from loadmaster.program.program import Program, TensorKind
+
+
+class ExecutorEvaluator:
+    """Runs plans for a captured model on a device.
+
+    Plans with copies are run as they are. One without, of the Mapping problem, says what stays in
+    fast memory for life: what it leaves at home is copied in for each use.
+    `capacity`: bytes of fast memory that a run may have (default: the machine's); `workspace`: what
+    kernels need of it beside the plan; `kernels`: the same op by op, so that what streams beside a map
+    fits an allocator that leaves holes; `warmups`: passes that don't count when a plan comes on;
+    `graph`: each plan as one CUDA graph.
+    """
+
+    def __init__(self, captured: Captured, machine: Machine, device: Any, weights: Mapping[str, Any] | HostWeights,
+                 inputs: Sequence[Any], *, capacity: int | None = None, workspace: int = 0,
+                 kernels: Kernels | None = None, warmups: int = 1, graph: bool = False) -> None:  # fmt: skip
+        self.name = f"executor:{device}"
+        self.captured, self.device = captured, device
+        self._memory = HostMemory(pinned=str(device).startswith("cuda"))
+        if not isinstance(weights, HostWeights):
+            weights = host_weights(captured, weights, self._memory)
+        self._weights, self._inputs = (
+            HostWeights(dict(weights.rows), weights.layouts),
+            tuple(inputs),
+        )
+        self.capacity, self.workspace, self.graph = capacity, workspace, graph
+        self._kernels, self._warmups = kernels, warmups
+        self._about: tuple[Program, Machine] = (captured.program, machine)
+        self._offload: Offload | None = None
+        self._executor: Executor | None = None
+        self._running = ""
+        self.peak_bytes = 0
+        """Most fast memory that any plan had in use."""
+
+    def bind(self, program: Program, machine: Machine) -> None:
+        """Say what the plans to come are about: the captured program, with costs or without."""
+        own = self.captured.program
+        if program.op_name != own.op_name or not np.array_equal(program.storage_bytes, own.storage_bytes):  # fmt: skip
+            raise EvaluationError(f"'{program.name}' is not the program that was captured", object=program.name,
+                                  number=program.n_ops, remedy="plan for the captured program")  # fmt: skip
+        self.close()
+        self._about, self._offload = (program, machine), None
+
+    def __call__(self, plan: Plan) -> float:
+        """Seconds of one pass."""
+        try:
+            if self._running != plan.hash:
+                self._come_on(plan)
+            assert self._executor is not None
+            found = self._executor.run(*self._inputs)
+        except (LoadmasterError, RuntimeError) as error:
+            fault = (
+                error.message if isinstance(error, LoadmasterError) else str(error).split("\n")[0]
+            )
+        else:
+            self.peak_bytes = max(self.peak_bytes, found.peak_bytes)
+            return found.seconds
+        # Only now nothing of the error holds the device's memory any more.
+        self.close()
+        raise EvaluationError(fault, object=self.name, number=plan.hash[:12],
+                              remedy="plan for a smaller capacity")  # fmt: skip
+
+    def close(self) -> None:
+        """Give the device's memory back; a later call takes it again."""
+        executor, self._executor, self._running = self._executor, None, ""
+        if executor is not None:
+            executor.close()
+            del executor
+        gc.collect()  # after a failure, what was half made
+
+    def _come_on(self, plan: Plan) -> None:
+        """Another plan takes the device."""
+        if self._executor is not None:
+            self._executor.close()
+            self._executor = None
+        followed = plan if plan.copies is not None else self._streamed(plan)
+        self._add_rooms(followed)
+        self._executor = Executor(self.captured, followed, self._about[1], self.device, self._weights,
+                                  capacity=self.capacity, workspace=self.workspace, graph=self.graph)  # fmt: skip
+        for _ in range(self._warmups):
+            self._executor.run(*self._inputs)
+        self._running = plan.hash
+
+    def _streamed(self, plan: Plan) -> Plan:
+        """The plan in which what is not in fast memory for life comes for each use and leaves after it."""
+        if self._offload is None:
+            program, machine = self._about
+            room = machine.memories[machine.reach[0][0]].capacity
+            # A machine that has less than the capacity leaves room for kernels already.
+            spare = 0 if self.capacity is None else self.capacity - room
+            self._offload = Offload(program, machine, reserve=max(0, self.workspace - spare),
+                                    kernels=self._kernels)  # fmt: skip
+        memory = np.full(self.captured.program.n_tensors, HOME, dtype=np.int64)
+        for row in plan.residency_rows:
+            memory[row.tensor] = row.memory
+        keep = gaps_of_mapping(self._offload.model, memory)
+        for squeeze in SQUEEZES:  # until offsets are found quickly
+            made = self._offload.scheduled(self._offload.vector(keep, squeeze=squeeze))
+            found = self._offload.with_offsets(made, seconds=0.0)
+            if found is not None:
+                return found
+        raise EvaluationError("no offsets were found beside what streams in and out", object=self.name,
+                              number=plan.hash[:12], remedy="use another map")  # fmt: skip
+
+    def _add_rooms(self, plan: Plan) -> None:
+        """Host memory for inputs and for what is copied out, taken once."""
+        fast = self._about[1].reach[0][0]
+        moved = {copy.tensor for copy in plan.copy_rows if copy.source == fast}
+        moved |= {given.tensor for given in self.captured.given
+                  if given.kind == TensorKind.INPUT and given.tensor >= 0}  # fmt: skip
+        for tensor in sorted(moved - set(self._weights.rows)):
+            size = int(self.captured.program.storage_bytes[tensor])
+            self._weights.rows[tensor] = self._memory.take(size)

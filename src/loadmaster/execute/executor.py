@@ -1,0 +1,260 @@
+"""`Executor`: a captured model on a real device, exactly as a plan says.
+
+    with Executor(captured, plan, machine, "cuda", weights, capacity=40 * 2**30) as executor:
+        results = executor.run(tokens)
+
+Everything is decided when it is made: which copies are issued after which op, what each op waits
+for, what is dropped when. A run only walks through that list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Self
+
+from loadmaster.errors import BadMachine, BadProgram, Refused, require
+from loadmaster.execute.backend import Backend
+from loadmaster.execute.bind import bind
+from loadmaster.execute.cpu import CpuBackend
+from loadmaster.execute.cuda import CudaBackend
+from loadmaster.execute.layout import Layout, flat, layout_of, own_layout, shaped
+from loadmaster.execute.pinned import HostMemory, HostWeights, given_shapes, host_weights
+from loadmaster.execute.placement import PLACEMENTS, Allocator, Arena, Placement
+from loadmaster.execute.refuse import refuse_capacity
+from loadmaster.execute.results import Measured, Results
+from loadmaster.execute.script import ALONE, Leaf
+from loadmaster.execute.walk import Span, Walk, called
+from loadmaster.machine.machine import Machine
+from loadmaster.plan.plan import Plan
+from loadmaster.program.importers.torch.captured import Captured
+from loadmaster.program.program import TensorKind
+from loadmaster.units import show_bytes
+
+
+class Executor:
+    """A model bound to a plan, a device and its weights once, and run as often as wanted.
+
+    `weights`: tensors by parameter or buffer name, or `HostWeights` that executors share.
+    `capacity`: bytes of fast memory (default: the machine's); `workspace`: what kernels need beside
+    the plan. `placement`: 'allocator' or 'arena' (always on a CPU). `graph`: as one CUDA graph.
+    `delay`: on a CPU, seconds that each copy is late. `checked=False` trusts the plan.
+    """
+
+    def __init__(
+        self,
+        captured: Captured,
+        plan: Plan,
+        machine: Machine,
+        device: Any,
+        weights: Mapping[str, Any] | HostWeights,
+        *,
+        capacity: int | None = None,
+        workspace: int = 0,
+        placement: str = "allocator",
+        graph: bool = False,
+        timings: bool = False,
+        delay: Callable[[], float] | None = None,
+        checked: bool = True,
+    ) -> None:
+        self._torch = require("torch", "torch")
+        self.captured, self.machine = captured, machine
+        fast = machine.memories[machine.reach[0][0]]
+        self.capacity = fast.capacity if capacity is None else capacity
+        self._backend = backend_for(device, delay)
+        self._graph, self._timings = graph, timings
+        self._refuse_options(placement)
+        self.script = bind(captured, plan, machine, self._backend.device, checked=checked)
+        refuse_capacity(self.script.peak, workspace, self.capacity, fast.name)
+        self._backend.open()
+        self._replayed: tuple[Any, list[Any]] | None = None
+        self._graph_peaks = (0, 0)
+        if not isinstance(weights, HostWeights):
+            weights = host_weights(captured, weights, HostMemory(self._backend.pinned))
+        self._host: dict[int, Any] = dict(weights.rows)
+        self._layouts: dict[int, Layout] = dict(weights.layouts)
+        self._add_rooms()
+        self._placement: Placement
+        with self._guarded(), self._backend.held_to(self.capacity):
+            if placement == "arena" or self._backend.arena_only:
+                self._placement = Arena(self.script.stays, self.capacity, self._backend.device)
+            else:
+                self._placement = Allocator(self._backend.device)
+            self._kept = self._residents()
+        sizes = captured.program.storage_bytes.tolist()
+        self._walk = Walk(self.script, self._backend, self._placement, self._host, self._layouts,
+                          sizes, timings)  # fmt: skip
+        shapes = given_shapes(captured)
+        self._shapes = [shapes[g.node] for g in captured.given if g.kind == TensorKind.INPUT]
+        self._handed_back = {given.node: given.tensor for given in captured.given}
+
+    def _refuse_options(self, placement: str) -> None:
+        if placement not in PLACEMENTS:
+            raise BadMachine(f"there is no placement '{placement}'", object="placement",
+                             number=placement, remedy=f"use {' or '.join(PLACEMENTS)}")  # fmt: skip
+        if self._graph and (self._backend.arena_only or self._timings):
+            raise BadMachine("a CUDA graph runs on a CUDA device and in one piece", object="graph",
+                             remedy="leave out the graph, or the timings of ops")  # fmt: skip
+
+    def _add_rooms(self) -> None:
+        """Room on the host for inputs and for what is copied out."""
+        sizes = self.captured.program.storage_bytes
+        inputs = [given.tensor for given in self.captured.given if given.kind == TensorKind.INPUT]
+        wanted = {tensor: int(sizes[tensor]) for tensor in (*inputs, *self.script.moved)}
+        memory = HostMemory(self._backend.pinned, sum(wanted.values()))
+        for tensor, size in wanted.items():
+            if tensor not in self._host:
+                self._host[tensor] = memory.take(size)
+
+    def _residents(self) -> list[Any]:
+        """Slots with the weights that stay between runs, and with tensors of no bytes."""
+        values: list[Any] = [None] * self.captured.program.n_tensors
+        for number, stay in enumerate(self.script.stays):
+            if stay.first < 0:
+                layout = self._layouts[stay.tensor]
+                room = self._placement.room(number, layout)
+                self._placement.row(number, room, layout).copy_(self._host[stay.tensor])
+                values[stay.tensor] = room
+        for tensor, layout in self._layouts.items():
+            if not layout.bytes:
+                values[tensor] = self._empty(layout)
+        self._backend.settle()
+        return values
+
+    def _empty(self, layout: Layout) -> Any:
+        return self._torch.empty(layout.size, dtype=layout.dtype, device=self._backend.device)
+
+    def run(self, *inputs: Any) -> Results:
+        """One pass over the inputs (tensors for `captured.given` of kind INPUT, in order)."""
+        backend, leaves = self._backend, self.script.leaves
+        self._take(inputs)
+        spans: list[Span] = []
+        with self._guarded(), self._torch.inference_mode(), backend.held_to(self.capacity):
+            if self._graph and self._replayed is None:
+                self._replayed = captured_run(self._walk, self._kept)
+                self._graph_peaks = backend.peaks()
+            start = backend.now()
+            if self._replayed is None:
+                values = self._walk.run(self._kept, spans)
+            else:
+                self._replayed[0].replay()
+                values = self._replayed[1]
+            end = backend.now()
+            backend.settle()
+            found = [self._value(leaf, values) for leaf in leaves]
+        seconds = backend.seconds(start, end)
+        peaks = [max(pair) for pair in zip(backend.peaks(), self._graph_peaks, strict=True)]
+        by_what: dict[str, list[tuple[str, Any]]] = {}
+        for leaf, value in zip(leaves, found, strict=True):
+            kind = "output" if leaf.what == "loss" else leaf.what
+            by_what.setdefault(kind, []).append((leaf.name, value))
+        return Results(
+            outputs=tuple(value for _, value in by_what.get("output", [])),
+            gradients=dict(by_what.get("gradient", [])),
+            updates=dict(by_what.get("update", [])),
+            seconds=seconds,
+            peak_bytes=peaks[0] or self.script.peak,
+            reserved_bytes=peaks[1] or self.script.peak,
+            op_seconds={op: (backend.seconds(start, a), backend.seconds(start, b)) for op, a, b in spans},
+        )  # fmt: skip
+
+    def measure(self, *inputs: Any, repeats: int = 5, warmups: int = 2) -> Measured:
+        """Times of several runs; the median is the one to quote."""
+        for _ in range(warmups):
+            self.run(*inputs)
+        seconds: list[float] = []
+        peak = reserved = 0
+        last: Results | None = None
+        for _ in range(max(1, repeats)):
+            last = None  # what it keeps on the device must not count twice
+            last = self.run(*inputs)
+            seconds.append(last.seconds)
+            peak, reserved = max(peak, last.peak_bytes), max(reserved, last.reserved_bytes)
+        assert last is not None
+        return Measured(seconds, peak, reserved, last)
+
+    def close(self) -> None:
+        """Give the device's memory back."""
+        self._backend.close()
+        self._kept, self._replayed, self._host = [], None, {}
+        del self._walk, self._placement
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _take(self, inputs: tuple[Any, ...]) -> None:
+        """Inputs into their room on the host."""
+        wanted = [given for given in self.captured.given if given.kind == TensorKind.INPUT]
+        if len(inputs) != len(wanted):
+            raise BadProgram(f"'{self.captured.program.name}' takes {len(wanted)} inputs and got "
+                             f"{len(inputs)}", object=self.captured.program.name, number=len(inputs),
+                             remedy="give one tensor for each input")  # fmt: skip
+        for given, (shape, dtype), value in zip(wanted, self._shapes, inputs, strict=True):
+            if (tuple(value.shape), value.dtype) != (shape, dtype):
+                raise BadProgram(f"input '{given.node}' is {value.dtype} {tuple(value.shape)} and was "
+                                 f"captured as {dtype} {shape}", object=given.node,
+                                 remedy="capture the module with such inputs")  # fmt: skip
+            value = own_layout(value.detach())
+            layout = self._layouts[given.tensor] = layout_of(value)
+            self._host[given.tensor][: layout.bytes].copy_(flat(value, layout))
+            if not layout.bytes:
+                self._kept[given.tensor] = self._empty(layout)
+
+    def _value(self, leaf: Leaf, values: list[Any]) -> Any:
+        """One of the results, from where it ended."""
+        if leaf.root < 0:
+            tensor = self._handed_back.get(leaf.node)
+            if tensor is not None and tensor not in self._host:
+                raise BadProgram(f"the model returns '{leaf.node}', which it never reads", object=leaf.node,
+                                 remedy="leave it out of what the module returns")  # fmt: skip
+            return None if tensor is None else shaped(self._host[tensor], self._layouts[tensor])
+        if leaf.at_host:
+            root = shaped(self._host[leaf.root], self._layouts[leaf.root])
+        else:
+            root = values[leaf.root]
+        shown = {leaf.root: root}
+        for view in leaf.views:
+            made = called(view, shown)
+            shown |= {slot: made if part == ALONE else made[part] for part, slot in view.results}
+        return shown[leaf.slot]
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Memory that does not suffice is told in one line; after any error nothing runs on."""
+        try:
+            yield
+        except Exception as error:
+            self._backend.settle()
+            # Where memory ends while a CUDA graph is captured, the capture's own error hides that.
+            short = (error, error.__context__, error.__cause__)
+            if not any(isinstance(each, self._torch.OutOfMemoryError) for each in short):
+                raise
+            reserved = self._backend.peaks()[1]
+            raise Refused(f"the device ran out of its {show_bytes(self.capacity)}: the plan fills "
+                          f"{show_bytes(self.script.peak)} and the allocator held {show_bytes(reserved)}",
+                          object="capacity", number=self.capacity,
+                          remedy="leave more room for kernels' workspaces when planning") from error  # fmt: skip
+
+
+def backend_for(device: Any, delay: Callable[[], float] | None = None) -> Backend:
+    """The backend of a device by name: 'cpu', 'cuda' or 'cuda:1'."""
+    kind = str(device).partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise BadMachine(f"there is no device '{device}'", object="device", number=str(device),
+                         remedy="use cpu, cuda or cuda:1")  # fmt: skip
+    return CpuBackend(delay) if kind == "cpu" else CudaBackend(device)
+
+
+def captured_run(walk: Walk, kept: list[Any]) -> tuple[Any, list[Any]]:
+    """A walk as a CUDA graph, and the values that its replays leave. Ordinary runs come first: they
+    set up what kernels need only once."""
+    torch = require("torch", "torch")
+    walk.run(kept, [])
+    walk.backend.settle()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        values = walk.run(kept, [])
+    return graph, values

@@ -1,0 +1,207 @@
+"""Every op's time where it runs: whole passes with everything resident, with marks between ops.
+
+    times = measure_ops(captured, weights, inputs, torch.device("cuda"))
+
+Marks cost a little. What they add is taken off by measuring the pass without any: as a CUDA graph
+where the ops allow it, where the host can't be the limit either.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmaster.errors import BadProgram
+from loadmaster.execute.clock import Clock, median
+from loadmaster.program.program import TensorKind
+from loadmaster.units import PICOSECONDS
+
+_MOST_PER_MARK = 2e-6
+"""Seconds that one mark may have cost; what is left over has other causes and is spread."""
+
+
+@dataclass(frozen=True)
+class OpTimes:
+    """Times of one model's ops on one device, everything resident."""
+
+    picoseconds: npt.NDArray[np.int64]
+    """[n] corrected so that they add up to `whole_seconds`; views take none."""
+    marked_seconds: float
+    """The pass with marks: the sum of the raw times."""
+    eager_seconds: float
+    """The pass asked for op by op, without marks."""
+    graph_seconds: float | None
+    """The pass as one CUDA graph; None where that can't be."""
+    op_workspace: npt.NDArray[np.int64]
+    """[n] bytes that each op needed for itself while it ran."""
+    kept_bytes: int
+    """Bytes that libraries keep once they were used (cuBLAS' workspaces)."""
+    peak_bytes: int
+    """The most that was allocated in a pass, weights included."""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def whole_seconds(self) -> float:
+        """A pass in which the device never waits for the host."""
+        return min(self.marked_seconds, self.eager_seconds) if self.graph_seconds is None else self.graph_seconds  # fmt: skip
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Room that a plan must leave."""
+        return int(self.op_workspace.max(initial=0)) + self.kept_bytes
+
+
+def player(captured: Any, watch: Callable[[int, bool], None] | None = None) -> Any:
+    """An interpreter of the captured graph that drops values after their last use. `watch` is
+    called with an op's number before it runs, with False, and after, with True."""
+    from torch.fx import Interpreter
+    from torch.nn import Module
+
+    number = {node: op for op, node in enumerate(captured.op_node)}
+
+    class Player(Interpreter):  # type: ignore[misc, unused-ignore]
+        def run_node(self, node: Any) -> Any:
+            op = number.get(node.name)
+            if op is None or watch is None:
+                return super().run_node(node)
+            watch(op, False)
+            result = super().run_node(node)
+            watch(op, True)
+            return result
+
+    return Player(Module(), graph=captured.graph)
+
+
+def arguments(captured: Any, weights: Mapping[str, Any], inputs: Sequence[Any]) -> list[Any]:
+    """The values of the graph's placeholders, in their order; `inputs` are its tensors alone."""
+    known = {**captured.constants, **weights}
+    rest = iter(inputs)
+    value: dict[str, Any] = {}
+    for given in captured.given:
+        if given.kind == TensorKind.INPUT:
+            value[given.node] = next(rest)
+        elif given.source in known:
+            whole = known[given.source]
+            value[given.node] = whole if given.rows is None else whole[slice(*given.rows)]
+        elif given.tensor >= 0:
+            raise BadProgram(f"there is no value for '{given.source}'", object=given.source,
+                             remedy="give every parameter and buffer of the module")  # fmt: skip
+    # What has no value here is a number or a flag, or is read by nobody.
+    return [value.get(node.name) for node in captured.graph.nodes if node.op == "placeholder"]
+
+
+def measure_ops(captured: Any, weights: Mapping[str, Any], inputs: Sequence[Any], device: Any, *,
+                passes: int = 7, graph: bool = True) -> OpTimes:  # fmt: skip
+    """Weights by name and inputs in order, all on the device already."""
+    clock, notes = Clock(device), []
+    values = arguments(captured, weights, inputs)
+    with clock.torch.no_grad():
+        workspace, kept, peak = _workspaces(clock, captured, values)
+        plain = player(captured)
+        eager = median(clock.seconds(lambda: plain.run(*values), repeats=passes))
+        marked = _marked(clock, captured, values, passes)
+        whole = None
+        if graph and clock.is_cuda:
+            try:
+                whole = _as_graph(clock, lambda: plain.run(*values), passes)
+            except RuntimeError as error:
+                notes.append(f"no CUDA graph: {str(error).splitlines()[0]}")
+    raw = np.median(marked, axis=0)
+    seconds = corrected(raw, min(eager, float(raw.sum())) if whole is None else whole)
+    seconds[captured.program.op_view] = 0
+    return OpTimes(np.round(seconds * PICOSECONDS).astype(np.int64), float(raw.sum()), eager, whole,
+                   workspace, kept, peak, tuple(notes))  # fmt: skip
+
+
+def corrected(raw: npt.NDArray[np.float64], whole: float) -> npt.NDArray[np.float64]:
+    """Times between marks, made to add up to the pass without marks: first each mark's own cost is
+    taken off, up to a limit and never more than 70 % of an op; the rest is a common factor."""
+    timed = raw > 0
+    surplus = raw.sum() - whole
+    if surplus > 0 and timed.any():
+        each = min(surplus / int(timed.sum()), _MOST_PER_MARK)
+        raw = np.where(timed, np.maximum(raw - each, 0.3 * raw), 0.0)
+    total = raw.sum()
+    return raw * (whole / total) if total > 0 else raw
+
+
+def _marked(clock: Clock, captured: Any, values: list[Any], passes: int) -> npt.NDArray[np.float64]:
+    """[passes, n] seconds of each op; views have none."""
+    views, n = captured.program.op_view, captured.program.n_ops
+    found = np.zeros((passes, n))
+    asking = 0.0
+    for number in range(-1, passes):  # the first one warms up
+        marks: dict[tuple[int, bool], Any] = {}
+
+        def watch(op: int, after: bool, marks: dict[tuple[int, bool], Any] = marks) -> None:
+            if views[op]:
+                return
+            if clock.is_cuda:
+                marks[op, after] = mark = clock.event()
+                mark.record()
+            else:
+                marks[op, after] = time.perf_counter()
+
+        marking = player(captured, watch)
+        clock.wait()
+        clock.hold_back(asking)
+        began = time.perf_counter()
+        marking.run(*values)
+        asking = time.perf_counter() - began
+        clock.wait()
+        if number < 0:
+            continue
+        for op in np.flatnonzero(~views).tolist():
+            begin, end = marks[op, False], marks[op, True]
+            found[number, op] = begin.elapsed_time(end) / 1e3 if clock.is_cuda else end - begin
+    return found
+
+
+def _as_graph(clock: Clock, work: Callable[[], object], passes: int) -> float:
+    """Seconds of the work captured once and replayed."""
+    torch = clock.torch
+    graph = torch.cuda.CUDAGraph()
+    side = torch.cuda.Stream(clock.device)
+    side.wait_stream(torch.cuda.current_stream(clock.device))
+    with torch.cuda.stream(side):
+        work()  # libraries set themselves up outside of the capture
+    torch.cuda.current_stream(clock.device).wait_stream(side)
+    clock.wait()
+    with torch.cuda.graph(graph):
+        kept = work()
+    seconds = median(clock.seconds(graph.replay, repeats=passes))
+    del kept, graph
+    return seconds
+
+
+def _workspaces(clock: Clock, captured: Any, values: list[Any]) -> tuple[npt.NDArray[np.int64], int, int]:  # fmt: skip
+    """(bytes of each op for itself, bytes that stay afterwards, peak of the pass)."""
+    own = np.zeros(captured.program.n_ops, dtype=np.int64)
+    if not clock.is_cuda:
+        player(captured).run(*values)
+        return own, 0, 0
+    cuda = clock.torch.cuda
+    before = cuda.memory_allocated(clock.device)
+    player(captured).run(*values)
+    clock.wait()
+    kept = max(0, cuda.memory_allocated(clock.device) - before)
+    cuda.reset_peak_memory_stats(clock.device)
+    peak = before
+
+    def watch(op: int, after: bool) -> None:
+        nonlocal peak
+        if after:
+            most = cuda.max_memory_allocated(clock.device)
+            own[op] = most - cuda.memory_allocated(clock.device)
+            peak = max(peak, most)
+        else:
+            cuda.reset_peak_memory_stats(clock.device)
+
+    player(captured, watch).run(*values)
+    clock.wait()
+    return own, kept, peak
