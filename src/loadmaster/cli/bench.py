@@ -19,7 +19,7 @@ def command(
     suite: Annotated[
         str,
         typer.Argument(
-            metavar="SUITE", help="simulate, allocation, mapping, malloc, graph or export"
+            metavar="SUITE", help="simulate, allocation, mapping, malloc, graph, export or gpu"
         ),
     ],
     quick: Annotated[bool, typer.Option("--quick", help="End within a minute.")] = False,

@@ -37,7 +37,7 @@ def command(
         str | None,
         typer.Option(
             help="mapping: a memory per tensor for life; malloc-game: copies in and out, "
-            "use by use; graph: fusion, devices and order; allocation: offsets in one memory; "
+            "use by use; offload: the same where ops work in the first memory alone; graph: fusion, devices and order; allocation: offsets in one memory; "
             "order: the least peak. By default what suits the machine and the solver."
         ),
     ] = None,
@@ -88,11 +88,21 @@ def command(
     ] = None,
     capacity: Annotated[
         list[str] | None,
-        typer.Option(metavar="MEMORY=SIZE", help="Another capacity, such as sram=2MiB."),
+        typer.Option(
+            metavar="MEMORY=SIZE",
+            help="Another capacity, such as sram=2MiB, or hbm=50% of what the model needs.",
+        ),
+    ] = None,
+    costs: Annotated[
+        Path | None,
+        typer.Option(metavar="JSON", help="Measured op times, as 'calibrate' writes them."),
     ] = None,
     evaluator: Annotated[
         str | None,
-        typer.Option(metavar="COMMAND", help="Measures: gets the plan as JSON, prints seconds."),
+        typer.Option(
+            metavar="COMMAND",
+            help="Measures: gets the plan as JSON, prints seconds. executor:cuda runs plans here.",
+        ),
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Measurements per map.")] = 5,
     timeout: Annotated[
@@ -170,7 +180,7 @@ def command(
     wanted = Wanted(solver, options, budget, limit, seed, None if no_run else run, resume, out, exact_seconds, workers)  # fmt: skip
     asked = Asked(model, machine, problem, objective, solver, tasks, groups, tuple(base or ()), tuple(capacity or ()),
                   evaluator, repeats, seconds_of(timeout, "--timeout") or 60.0, noise, seed or 0,
-                  tuple(pin or ()), tuple(pin_op or ()), keep_order)  # fmt: skip
+                  tuple(pin or ()), tuple(pin_op or ()), keep_order, costs)  # fmt: skip
     if report and (no_run or fits):
         raise Usage("--report shows a run, and none is kept", object="--report",
                     remedy="leave --no-run and --fits out")  # fmt: skip
@@ -229,13 +239,17 @@ def _planned_by_kind(problem: Problem, wanted: Wanted, source: str) -> Answer:
     from loadmaster.cli.plan_game import plan_game
     from loadmaster.cli.plan_graph import plan_graph
     from loadmaster.cli.plan_mapping import plan_mapping
+    from loadmaster.cli.plan_offload import plan_offload
     from loadmaster.cli.plan_peak import plan_peak
     from loadmaster.problems.allocation import Allocation
     from loadmaster.problems.graph import GraphOptimization
     from loadmaster.problems.malloc_game.problem import MallocGame
     from loadmaster.problems.mapping import Mapping
+    from loadmaster.problems.offload.problem import Offload
     from loadmaster.problems.order.problem import PeakOrder
 
+    if isinstance(problem, Offload):
+        return plan_offload(problem, wanted, source)
     if isinstance(problem, MallocGame):
         return plan_game(problem, wanted, source)
     if isinstance(problem, Mapping):

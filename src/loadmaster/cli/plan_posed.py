@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from loadmaster.problems.problem import Problem
     from loadmaster.program import Program
 
-PLANNED = ("mapping", "malloc-game", "graph", "allocation", "order")
+PLANNED = ("mapping", "malloc-game", "offload", "graph", "allocation", "order")
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Asked:
     pin: tuple[str, ...] = ()
     pin_op: tuple[str, ...] = ()
     keep_order: bool = False
+    costs: Path | None = None
 
     def pins(self, program: Program, machine: Machine) -> Pins:
         from loadmaster.problems.pins import parse_pins
@@ -47,10 +48,16 @@ class Asked:
         return parse_pins(program, machine, self.pin, self.pin_op)
 
     def on(self) -> Machine:
-        """The machine, with the capacities that were given."""
+        """The machine, with the capacities that were given; shares of what a program needs come later."""
         from loadmaster.machine.presets import with_capacities
 
-        return with_capacities(self.model.machine(self.machine), self.capacity)
+        sizes = [text for text in self.capacity if not text.endswith("%")]
+        return with_capacities(self.model.machine(self.machine), sizes)
+
+    @property
+    def shares(self) -> tuple[str, ...]:
+        """Capacities that are given as a share of what the program needs."""
+        return tuple(text for text in self.capacity if text.endswith("%"))
 
 
 def posed(asked: Asked) -> Problem:
@@ -58,11 +65,23 @@ def posed(asked: Asked) -> Problem:
     if asked.model.is_buffers:
         return buffers_problem(asked)
     kind, machine = _kind(asked)
+    if asked.evaluator is not None and asked.evaluator.startswith("executor:"):
+        from loadmaster.cli.plan_executed import executed_problem
+
+        return executed_problem(asked, kind, machine)
+    if kind == "offload" and asked.problem is None:
+        from loadmaster.problems.choose import suited
+
+        kind = suited(asked.model.load(), kind)
+    if kind != "offload" and (asked.shares or asked.costs):
+        option = "--costs" if asked.costs else "--capacity"
+        raise Usage(f"measured times, and capacities in percent, are for the offload problem, not for {kind}",
+                    object=option, number=kind, remedy="leave them out, or give --problem offload")  # fmt: skip
     about_graphs = _only_graphs(asked)
     if about_graphs and kind != "graph":
         raise Usage(f"{about_graphs} is for the graph problem, not for {kind}", object=about_graphs,
                     remedy="leave it out, or give --problem graph")  # fmt: skip
-    if kind != "mapping" and (asked.evaluator or asked.noise):
+    if kind != "mapping" and (asked.noise or (asked.evaluator and kind != "offload")):
         raise Usage("--evaluator and --noise are about times of the mapping problem", object="--problem", number=kind,
                     remedy="leave them out, or give --problem mapping")  # fmt: skip
     if kind == "order":
@@ -72,6 +91,15 @@ def posed(asked: Asked) -> Problem:
     pins = asked.pins(program, machine)
     if kind == "allocation":
         return _allocation(asked, program, machine, pins)
+    if kind == "offload":
+        from loadmaster.cli.plan_offload import offload_problem
+
+        plain = offload_problem(program, machine, asked.shares, asked.costs, pins)
+        if asked.evaluator is None:
+            return plain
+        from loadmaster.cli.plan_executed import commanded
+
+        return commanded(plain, asked.evaluator, asked.repeats, asked.timeout)
     if kind == "malloc-game":
         from loadmaster.problems.malloc_game.problem import MallocGame
 

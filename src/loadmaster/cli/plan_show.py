@@ -77,7 +77,7 @@ def shown(told: Told) -> Answer:
     blocks: list[str | Table] = [_table(told, rows)]
     if told.champion is not None:
         rows[len(told.baselines)]["champion"] = told.champion.as_json()
-        blocks.append(_measured_again(told.champion, told.measured))
+        blocks.append(measured_again(told.champion, told.measured))
     memories = [] if told.plan is None else _memories(told)
     if memories:
         blocks.append(_memory_table(memories))
@@ -110,7 +110,7 @@ def _result(told: Told) -> Figure:
                   solution.seconds, "result")  # fmt: skip
 
 
-def _measured_again(champion: Champion, measured: bool) -> str:
+def measured_again(champion: Champion, measured: bool, over: str = "compiler") -> str:
     """The headline of noisy values, with its interval and what the search had thought of it."""
     winner, speedup = champion.winner, champion.speedup
     first = "–" if winner.first_ps is None else show_time(winner.first_ps)
@@ -118,7 +118,7 @@ def _measured_again(champion: Champion, measured: bool) -> str:
     simulated = f", simulated {show_time(champion.simulated_ps)}" if measured else ""
     return (
         f"measured again {len(winner.samples_ps)} times: median {show_time(round(winner.time_ps.middle))} "
-        f"({low} to {high}), {speedup.middle:.3f} × over compiler ({speedup.low:.3f} to "
+        f"({low} to {high}), {speedup.middle:.3f} × over {over} ({speedup.low:.3f} to "
         f"{speedup.high:.3f}); the search had measured {first}{simulated}"
     )
 

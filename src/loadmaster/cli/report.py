@@ -28,6 +28,10 @@ def command(
         Path | None,
         typer.Option(metavar="HTML", help="The file. [a run's own report.html, or ./report.html]"),
     ] = None,
+    measured: Annotated[
+        Path | None,
+        typer.Option(metavar="JSON", help="What 'loadmaster run --json' printed for the plan."),
+    ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     overwrite: OverwriteOption = False,
 ) -> Answer:
@@ -49,7 +53,7 @@ def command(
     file = out or Path("report.html")
     if not is_run(paths[0]) and not is_plan(paths[0]):
         check_free(file, overwrite, *paths)
-        return _answer(_of_model(model, machine, list(more or []), file), show)
+        return _answer(_of_model(model, machine, list(more or []), file, measured), show)
     if machine is not None:
         raise Usage("--machine is for a model: a run has its own", object="--machine",
                     number=machine, remedy="leave it out")  # fmt: skip
@@ -58,10 +62,11 @@ def command(
     else:
         check_free(file, overwrite, *paths)
     with writing(file):
-        return _answer(write_report(paths, file), show)
+        return _answer(write_report(paths, file, measured), show)
 
 
-def _of_model(model: Model, machine: str | None, files: list[Path], out: Path) -> ReportFacts:
+def _of_model(model: Model, machine: str | None, files: list[Path], out: Path,
+              measured: Path | None) -> ReportFacts:  # fmt: skip
     from loadmaster.plan import Plan, load_plan
     from loadmaster.report import write_plan_report
 
@@ -72,7 +77,9 @@ def _of_model(model: Model, machine: str | None, files: list[Path], out: Path) -
     chosen = model.machine(machine)
     plans = [(file.name, load_plan(file, program, chosen)) for file in files]
     with writing(out):
-        return write_plan_report(program, chosen, plans or [("nothing decided", Plan())], out)
+        return write_plan_report(
+            program, chosen, plans or [("nothing decided", Plan())], out, measured
+        )
 
 
 def _answer(facts: ReportFacts, show: bool) -> Answer:

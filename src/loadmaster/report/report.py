@@ -21,6 +21,7 @@ from loadmaster.report.changes import changes
 from loadmaster.report.columns import Columns
 from loadmaster.report.curves import curves
 from loadmaster.report.figures import plan_row, transition_rows, view_rows
+from loadmaster.report.measured import measured_rows
 from loadmaster.report.page import page
 from loadmaster.report.places import strip_rows, strip_tensors, transitions
 from loadmaster.report.subject import (
@@ -46,9 +47,10 @@ class ReportFacts:
     warnings: list[str] = field(default_factory=list)
 
 
-def write_report(sources: Path | Sequence[Path], out: Path) -> ReportFacts:
+def write_report(sources: Path | Sequence[Path], out: Path, measured: Path | None = None) -> ReportFacts:  # fmt: skip
     """A report about a run's folder or a plan's file inside one, held against its baseline; about
-    two of them, the change from the first to the second; about more, the best beside the others."""
+    two of them, the change from the first to the second; about more, the best beside the others. `measured`: what
+    `loadmaster run --json` printed for the plan that is shown."""
     paths = [sources] if isinstance(sources, Path) else list(sources)
     if not paths:
         raise LoadmasterError("there is nothing to report", object="RUN", remedy="give a run")
@@ -57,11 +59,11 @@ def write_report(sources: Path | Sequence[Path], out: Path) -> ReportFacts:
     for path in paths:
         like = next(iter([*runs.values(), *subjects]), None)
         subjects.append(runs[path] if path in runs else read_plan(path, like))
-    return report_subjects(subjects, out)
+    return report_subjects(subjects, out, measured)
 
 
 def write_plan_report(program: Program, machine: Machine, plans: Sequence[tuple[str, Plan]],
-                      out: Path) -> ReportFacts:  # fmt: skip
+                      out: Path, measured: Path | None = None) -> ReportFacts:  # fmt: skip
     """A report about one plan (name, decisions), or the change from the first to the second."""
     subjects = [Subject(name, program, machine, plan) for name, plan in plans]
     for subject in subjects:
@@ -69,10 +71,10 @@ def write_plan_report(program: Program, machine: Machine, plans: Sequence[tuple[
         if subject.plan.fusion is None or (subject.plan.fusion < 0).all():
             subject.bound = time_bounds(program, machine).together
             subject.bound_method = "every op alone, capacities left out"
-    return report_subjects(subjects, out)
+    return report_subjects(subjects, out, measured)
 
 
-def report_subjects(subjects: list[Subject], out: Path) -> ReportFacts:
+def report_subjects(subjects: list[Subject], out: Path, measured: Path | None = None) -> ReportFacts:  # fmt: skip
     """Two subjects: from the first to the second. Else the best of them, against its baseline."""
     same_thing(subjects)
     warnings = []
@@ -90,6 +92,7 @@ def report_subjects(subjects: list[Subject], out: Path) -> ReportFacts:
         warnings.append("the objective is bytes moved: in the pictures a nanosecond is one byte")
     warnings += [text for text in (new.note, *new.program.warnings) if text]
     content, rows = _content(new, found, subjects, warnings)
+    rows += [] if measured is None else measured_rows(measured, new)
     text = page(content.pop("columns"), {**content, "rows": rows, "warnings": warnings})
     data = text.encode("utf-8")
     with replacing(out) as temporary:

@@ -69,6 +69,8 @@ function cards(head, rows, unit) {
   if (report.content.timed && after.stall_seconds > 0) {
     found.push(card("stalls", time(after.stall_seconds * 1e12), "ops waiting for copies", "stalls"));
   }
+  const real = rows.find((row) => row.what === "measured");
+  if (real) found.push(card("measured", time(real.seconds * 1e12), `simulated ${share(real.difference, true)}`, "measured"));
   const sound = after.violations === 0 && after.fits;
   const verdict = card("checker", sound ? "✓ sound" : `✗ ${plural(after.violations, "violation")}`,
                        sound ? "every rule holds" : safe(head.violations[0] || "it does not fit", 90), "verdict");

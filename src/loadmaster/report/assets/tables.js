@@ -84,6 +84,15 @@ function figureTables(explorer) {
       ["link", (r) => `${r.source} → ${r.target}`, named], ["plan", plan], ["copies", (r) => r.copies, count, true],
       ["moved", (r) => r.bytes, bytes, true],
     ]],
+    ["Measured", of("measured"), [
+      ["plan", (r) => r.name, named], ["device", (r) => r.device, named], ["measured", (r) => r.seconds * 1e12, time, true],
+      ["simulated", (r) => r.simulated_seconds * 1e12, time, true], ["difference", (r) => r.difference, (v) => share(v, true), true],
+    ]],
+    ["Measured ops", of("measured_op"), [
+      ["op", (r) => r.name, named], ["measured", (r) => r.seconds * 1e12, time, true],
+      ["simulated", (r) => r.simulated_seconds * 1e12, time, true],
+      ["simulated − measured", (r) => r.off_seconds * 1e12, time, true],
+    ]],
   ];
   const found = parts.filter(([, list]) => list.length)
     .map(([title, list, columns]) => make(columns.length > 5 || !of("link").length ? "div.panel.wide" : "div.panel",

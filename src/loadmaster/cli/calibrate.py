@@ -1,0 +1,167 @@
+"""`loadmaster calibrate`: measure a machine, and every op of a model on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from loadmaster.cli.answer import Answer, Table, Usage
+from loadmaster.cli.files import OverwriteOption, check_free, write_text, writing
+from loadmaster.cli.progress import say
+from loadmaster.units import show_bytes, show_count, show_time
+
+if TYPE_CHECKING:
+    from loadmaster.execute.op_times import OpTimes
+    from loadmaster.execute.speeds import Speeds
+    from loadmaster.program import Program
+
+
+def command(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="A PyTorch module:function whose ops are timed."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="cuda, cuda:1 or cpu.")] = "cuda",
+    out: Annotated[
+        Path | None, typer.Option(metavar="TOML", help="Write the machine as measured.")
+    ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(metavar="MACHINE", help="Gives names and what is not measured, such as h200."),
+    ] = None,
+    costs: Annotated[
+        Path | None, typer.Option(metavar="JSON", help="Write the model's cost table.")
+    ] = None,
+    program: Annotated[
+        Path | None,
+        typer.Option(metavar="NPZ", help="Write the model as captured: what the costs are of."),
+    ] = None,
+    train: Annotated[bool, typer.Option("--train", help="A training step.")] = False,
+    split: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Weights above it are cut into slices.")
+    ] = None,
+    weights: Annotated[str, typer.Option(help="The module's own, or random.")] = "random",
+    passes: Annotated[int, typer.Option(min=1, help="Passes of which the median counts.")] = 7,
+    overwrite: OverwriteOption = False,
+) -> Answer:
+    """Links, memory, matrix rates and launches of a device; times of a model's ops, all resident.
+
+    Without --out and --costs nothing is written. The machine's TOML and the cost table are what
+    'loadmaster plan' takes as --machine and --costs.
+
+    Example: loadmaster calibrate --out mine.toml --base h200
+
+    Example: loadmaster calibrate net:build --costs net.json --program net.npz
+    """
+    for path in (out, costs, program):
+        if path is not None:
+            check_free(path, overwrite)
+    if model is None and (costs is not None or program is not None):
+        raise Usage("--costs and --program are of a model, and none is given", object="MODEL",
+                    remedy="give module:function")  # fmt: skip
+    from loadmaster.execute.clock import Clock, checked_device
+
+    clock = Clock(checked_device(device))
+    rows: list[dict[str, Any]] = []
+    blocks: list[str | Table] = []
+    slowdown: dict[str, float] = {}
+    if model is None or out is not None:
+        from loadmaster.execute.measured_machine import machine_toml
+        from loadmaster.execute.speeds import measure_speeds
+        from loadmaster.machine import load_machine
+
+        given = None if base is None else load_machine(base)
+        say(f"measuring {device}")
+        speeds = measure_speeds(clock)
+        slowdown = speeds.slowdown
+        rows.append(_machine_row(speeds, out))
+        blocks.append(_machine_table(speeds))
+        if out is not None:
+            write_text(out, machine_toml(speeds, given, out.stem))
+            blocks.append(f"wrote {out}")
+    if model is not None:
+        from loadmaster.execute.cost_file import cost_document, write_cost_file
+        from loadmaster.execute.op_times import measure_ops
+        from loadmaster.execute.ready import make_ready
+        from loadmaster.program.storage import save
+        from loadmaster.units import parse_bytes
+
+        name = "gpu" if base is None else load_machine_device(base)
+        over = None if split is None else parse_bytes(split, "--split")
+        say(f"capturing {model}")
+        ready = make_ready(model, device, training=train, weights=weights, split_over=over)
+        values = {key: ready.weights[key].detach().to(clock.device) for key in ready.weights}
+        inputs = [tensor.to(clock.device) for tensor in ready.inputs]
+        say(f"timing {ready.captured.program.n_ops:,} ops")
+        times = measure_ops(ready.captured, values, inputs, clock.device, passes=passes)
+        rows.append(_model_row(model, ready.captured.program, times, costs, program))
+        blocks += _model_blocks(ready.captured.program, times)
+        if costs is not None:
+            with writing(costs):
+                write_cost_file(cost_document(ready.captured.program, times, name, slowdown), costs)
+            blocks.append(f"wrote {costs}")
+        if program is not None:
+            with writing(program):
+                save(ready.captured.program, program)
+            blocks.append(f"wrote {program}")
+    return Answer(rows, blocks)
+
+
+def load_machine_device(base: str) -> str:
+    """The name of a machine's first device."""
+    from loadmaster.machine import load_machine
+
+    return load_machine(base).devices[0].name
+
+
+def _machine_row(speeds: Speeds, out: Path | None) -> dict[str, Any]:
+    return {
+        "what": "machine", "device": speeds.device, "total_bytes": speeds.total, "free_bytes": speeds.free,
+        "to_device": speeds.to_device.bandwidth, "to_device_latency_seconds": speeds.to_device.latency,
+        "to_device_together": speeds.to_device.together, "to_host": speeds.to_host.bandwidth,
+        "to_host_latency_seconds": speeds.to_host.latency, "to_host_together": speeds.to_host.together,
+        "memory": speeds.memory, "matrix": speeds.matrix, "launch_seconds": speeds.launch,
+        "slowdown": speeds.slowdown, "file": None if out is None else str(out),
+    }  # fmt: skip
+
+
+def _machine_table(speeds: Speeds) -> Table:
+    cells = [("memory", f"{show_bytes(speeds.total)}, {show_bytes(speeds.free)} free")]
+    for name, link in (("host to device", speeds.to_device), ("device to host", speeds.to_host)):
+        alone, both = show_bytes(round(link.bandwidth)), show_bytes(round(link.together))
+        cells.append((name, f"{alone}/s after {_time(link.latency)}; both ways at once {both}/s"))
+    cells.append(("inside the device", f"{show_bytes(round(speeds.memory))}/s"))
+    cells += [(f"products in {kind}", f"{show_count(rate)}flop/s") for kind, rate in speeds.matrix.items()]  # fmt: skip
+    cells.append(("launch", show_time(round(speeds.launch * 1e12))))
+    cells += [(f"{kind} work beside copies", f"{factor:.3f} times as long") for kind, factor in speeds.slowdown.items()]  # fmt: skip
+    return Table((speeds.device, "measured"), cells)
+
+
+def _model_row(model: str, program: Program, times: OpTimes, costs: Path | None, out: Path | None) -> dict[str, Any]:  # fmt: skip
+    return {
+        "what": "model", "model": model, "ops": program.n_ops, "hash": program.hash,
+        "seconds": times.whole_seconds, "eager_seconds": times.eager_seconds,
+        "graph_seconds": times.graph_seconds, "marked_seconds": times.marked_seconds,
+        "workspace_bytes": times.workspace_bytes, "peak_bytes": times.peak_bytes,
+        "costs": None if costs is None else str(costs), "program": None if out is None else str(out),
+    }  # fmt: skip
+
+
+def _model_blocks(program: Program, times: OpTimes) -> list[str | Table]:
+    total = max(1, int(times.picoseconds.sum()))
+    by_kind: dict[str, tuple[int, int]] = {}
+    for op, took in enumerate(times.picoseconds.tolist()):
+        count, sum_ps = by_kind.get(program.op_kind[op], (0, 0))
+        by_kind[program.op_kind[op]] = (count + 1, sum_ps + took)
+    ranked = sorted(by_kind.items(), key=lambda item: -item[1][1])[:8]
+    cells = [(kind, str(count), show_time(took), f"{took / total:.1%}") for kind, (count, took) in ranked]  # fmt: skip
+    graph = "" if times.graph_seconds is None else f", as a CUDA graph {_time(times.graph_seconds)}"
+    head = (f"{program.name}: a pass takes {_time(times.eager_seconds)}{graph}; with marks {_time(times.marked_seconds)}; "
+            f"workspace {show_bytes(times.workspace_bytes)}")  # fmt: skip
+    return [head, Table(("kind of op", "ops", "time", "share"), cells), *times.notes]
+
+
+def _time(seconds: float) -> str:
+    return show_time(round(seconds * 1e12))

@@ -1,0 +1,60 @@
+"""Hardware in the loop of `plan`: a command measures offload plans, or the executor runs them on this
+computer's own device (`--evaluator executor:cuda`)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loadmaster.cli.answer import Usage
+from loadmaster.cli.plan_offload import offload_problem
+from loadmaster.cli.progress import say
+from loadmaster.machine import Machine
+from loadmaster.problems.evaluator import CommandEvaluator
+from loadmaster.problems.measured import MeasuredMapping
+from loadmaster.problems.offload.measured import MeasuredOffload, options_of
+from loadmaster.problems.offload.problem import Offload
+from loadmaster.problems.problem import Problem
+
+if TYPE_CHECKING:
+    from loadmaster.cli.plan_posed import Asked
+
+EXECUTOR = "executor:"
+KINDS = ("offload", "mapping")
+
+
+def commanded(plain: Offload, command: str, repeats: int, timeout: float) -> MeasuredOffload:
+    """A command measures what an offload plan is worth."""
+    return MeasuredOffload(plain.program, plain.machine, CommandEvaluator(command, timeout), repeats=repeats,
+                           **options_of(plain))  # fmt: skip
+
+
+def executed_problem(asked: Asked, kind: str, machine: Machine | None) -> Problem:
+    """The problem of a PyTorch function, with an executor on the named device in the loop."""
+    if kind not in KINDS or machine is None:
+        raise Usage(f"the executor runs plans of offload and mapping, not of {kind}", object="--evaluator",
+                    number=kind, remedy="give --machine h200, or --problem offload")  # fmt: skip
+    if asked.noise or asked.pin or asked.pin_op or asked.objective != "time":
+        raise Usage("the executor measures the time of plans without pins", object="--evaluator",
+                    remedy="leave --noise, --pin and --objective out")  # fmt: skip
+    source, device = asked.model.source, str(asked.evaluator).removeprefix(EXECUTOR)
+    # Before PyTorch is first imported: blocks that grow leave fewer holes.
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    from loadmaster.execute.evaluator import ExecutorEvaluator
+    from loadmaster.execute.executor import backend_for
+    from loadmaster.execute.ready import make_ready
+
+    backend_for(device).close()  # no device: told before anything is made
+    if Path(source).exists() or ":" not in source:
+        raise Usage(f"the executor runs PyTorch modules, and '{source}' is no module:function", object=source,
+                    remedy="give a function that returns (nn.Module, inputs)")  # fmt: skip
+    ready = make_ready(source, device, weights="random")
+    plain = offload_problem(ready.captured.program, machine, asked.shares, asked.costs)
+    say(f"weights of '{source}' are made up and laid into host memory")
+    evaluator = ExecutorEvaluator(ready.captured, plain.machine, device, ready.weights, ready.inputs,
+                                  workspace=plain.reserve, kernels=plain.kernels)  # fmt: skip
+    if kind == "mapping":
+        return MeasuredMapping(plain.program, plain.machine, evaluator, repeats=asked.repeats, warmups=0)  # fmt: skip
+    return MeasuredOffload(plain.program, plain.machine, evaluator, repeats=asked.repeats, warmups=0,
+                           **options_of(plain))  # fmt: skip

@@ -1,0 +1,219 @@
+"""How `plan` plans for a device that works in its first memory alone: what stays there, what is streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from loadmaster.cli.answer import Answer, Table, Usage
+from loadmaster.cli.plan_show import Figure, ending, measured_again
+from loadmaster.cli.planning import Wanted, chosen_solver, completed, ended_badly, solved, written
+from loadmaster.cli.progress import gap_text, say
+from loadmaster.errors import LoadmasterError
+from loadmaster.machine import Machine
+from loadmaster.machine.presets import with_capacities
+from loadmaster.plan import Plan
+from loadmaster.problems.champion import Champion, Leaders, remeasure
+from loadmaster.problems.offload.measured import MeasuredOffload
+from loadmaster.problems.offload.model import offload_model
+from loadmaster.problems.offload.problem import Offload
+from loadmaster.problems.pins import Pins
+from loadmaster.problems.problem import Bound, Decision
+from loadmaster.program import Program
+from loadmaster.program.measured_costs import apply_costs, read_costs
+from loadmaster.simulate import simulate
+from loadmaster.solvers.offload.auto import WHITE_BOX
+from loadmaster.solvers.registry import make_solver
+from loadmaster.solvers.solver import Budget, Solution, solve
+from loadmaster.units import UNLIMITED, show_bytes, show_time
+
+MEASURED = 100
+"""Evaluations on hardware, if the user does not say."""
+AT_ONCE = 4
+"""Measurements of a plan in a row: going over to another one takes long."""
+BASELINES = ("all-resident", "layerwise", "prefetch", "msa")
+BY_CLOCK = ("auto",)
+
+
+def offload_problem(program: Program, machine: Machine, shares: Sequence[str], costs: Path | None,
+                    pins: Pins | None = None) -> Offload:  # fmt: skip
+    """The problem, with measured times if there are any and capacities as shares of what is needed."""
+    reserve = 0
+    if costs is not None:
+        measured = read_costs(costs)
+        program = apply_costs(program, measured, machine.devices[0].name)
+        reserve = measured.workspace_bytes
+    if shares:
+        sizes = [_share(program, machine, text, reserve) for text in shares]
+        machine = with_capacities(machine, sizes)
+    return Offload(program, machine, reserve=reserve, pins=pins)
+
+
+def _share(program: Program, machine: Machine, text: str, reserve: int) -> str:
+    """'hbm=50%' as bytes."""
+    name, _, share = text.removesuffix("%").partition("=")
+    fast = machine.memories[machine.reach[0][0]].name
+    try:
+        part = float(share) / 100
+    except ValueError:
+        part = -1.0
+    if name != fast or not 0 < part <= 100:
+        raise Usage(f"--capacity '{text}' is no share of '{fast}'", object="--capacity", number=text,
+                    remedy=f"write {fast}=50%")  # fmt: skip
+    roomy = machine.with_capacity(fast, UNLIMITED)
+    return f"{fast}={int((offload_model(program, roomy).needed + reserve) * part)}"
+
+
+def plan_offload(problem: Offload, wanted: Wanted, source: str) -> Answer:
+    """Solve, compare, check, write, tell; then let go of hardware, whatever happened."""
+    if not isinstance(problem, MeasuredOffload):
+        return _planned(problem, wanted, source)
+    try:
+        if wanted.solver is None and wanted.resume is None:
+            wanted = replace(wanted, solver="refined", evaluations=wanted.evaluations or MEASURED)
+        return _planned(problem, wanted, source)
+    finally:
+        problem.close()
+
+
+def _planned(problem: Offload, wanted: Wanted, source: str) -> Answer:
+    wanted = completed(wanted, BY_CLOCK)
+    solver = chosen_solver("offload", str(wanted.solver), wanted.options)
+    say(_head(problem, source))
+    baselines = _baselines(problem)
+    known = {name: decision for name, (decision, _) in baselines.items()}
+    solution = solved(solver, problem, problem.bound(), wanted, known)
+    champion = _champion(problem, solution, wanted.seed or 0)
+    decision, value, out = solution.decision, solution.value, wanted.out
+    if champion is not None:
+        decision, value = champion.winner.decision, round(champion.winner.time_ps.middle)
+        if out is None and "run" in solution.extra:
+            out = Path(solution.extra["run"]) / "champion.json"
+    plan = None if decision is None else written(problem, decision, out)
+    figures = [figure for _, figure in baselines.values() if figure.name != solver.name]
+    figures.append(
+        Figure(solver.name, solver.name in WHITE_BOX, value, str(solution.status),
+               solution.evaluations, solution.seconds, "result")
+    )  # fmt: skip
+    answer = _shown(problem, source, solution, figures, plan, out)
+    if champion is not None:
+        answer.rows[len(figures) - 1]["champion"] = champion.as_json()
+        over = "the simulator's best" if solver.name == "refined" else "belady"
+        answer.blocks.insert(1, measured_again(champion, True, over))
+    return replace(answer, error=ended_badly(problem, solution))
+
+
+def _champion(problem: Offload, solution: Solution, seed: int) -> Champion | None:
+    """Where plans are measured: the best of many is optimistic, so the leaders are measured again."""
+    if not isinstance(problem, MeasuredOffload) or solution.decision is None or solution.extra.get("interrupted"):  # fmt: skip
+        return None
+    say("measuring the best plans again, in turns with the one that the search began with")
+    return remeasure(problem, seed=seed, together=AT_ONCE)
+
+
+def _head(problem: Offload, source: str) -> str:
+    """What will be decided, in one line."""
+    model, memory = problem.model, problem.machine.memories[problem.model.fast]
+    left = f", {show_bytes(problem.reserve)} of it left to kernels" if problem.reserve else ""
+    return (
+        f"{source} on {problem.machine.name}: {model.steps:,} steps, {model.gaps:,} decisions about "
+        f"{model.items:,} tensors; it needs {show_bytes(model.needed)} at once, {memory.name} has "
+        f"{show_bytes(memory.capacity)}{left}"
+    )
+
+
+def _baselines(problem: Offload) -> dict[str, tuple[Decision, Figure]]:
+    """Known methods' plans and what they are worth; they cost no evaluations."""
+    found: dict[str, tuple[Decision, Figure]] = {}
+    for name in BASELINES:
+        try:
+            solution = solve(make_solver("offload", name), problem, Budget())
+        except LoadmasterError:  # a rule that can't be followed here is no baseline
+            continue
+        if solution.decision is not None:
+            figure = Figure(name, True, solution.value, "", 0, solution.seconds, "baseline")
+            found[name] = (solution.decision, figure)
+    if isinstance(problem, MeasuredOffload):
+        problem.leaders = Leaders()  # what was measured here is not the solver's
+    return found
+
+
+def _shown(problem: Offload, source: str, solution: Solution, figures: list[Figure], plan: Plan | None,
+           out: Path | None) -> Answer:  # fmt: skip
+    bound = solution.bound
+    base = next((figure.value for figure in figures if figure.name == "layerwise"), None)
+    rows = [_row(problem, figure, bound, base) for figure in figures]
+    if bound.value > 0 and not any(figure.value == bound.value for figure in figures):
+        rows.append(_row(problem, Figure("bound", True, bound.value, bound.method, 0, 0.0, "bound"), bound, base))  # fmt: skip
+    blocks: list[str | Table] = [
+        _table(rows, f"{source} on {problem.machine.name}", isinstance(problem, MeasuredOffload))
+    ]
+    run = solution.extra.get("run")
+    kept = out or (None if run is None else Path(run) / "best.json")
+    traffic: dict[str, Any] = {}
+    if plan is not None:
+        traffic = _traffic(problem, plan)
+        blocks.append(_traffic_line(problem, traffic))
+        blocks.append(ending(problem.machine, source, kept, run))
+    more = {"model": source, "machine": problem.machine.name, "steps": problem.model.steps,
+            "gaps": problem.model.gaps, "needed_bytes": problem.model.needed, "run": run,
+            "ops_picoseconds": problem.limit_ps, "plan": None if kept is None else str(kept),
+            "stop": solution.extra.get("stop"), **traffic}  # fmt: skip
+    warnings = (*solution.extra.get("warnings", ()), *solution.extra.get("refused", ()))
+    return Answer(rows, blocks, tuple(map(str, warnings)), more=more)
+
+
+def _row(problem: Offload, figure: Figure, bound: Bound, base: int | None) -> dict[str, Any]:
+    value = figure.value
+    return {
+        "what": figure.what, "name": figure.name, "white_box": figure.white_box,
+        "picoseconds": value, "seconds": None if value is None else value / 10**12,
+        "speedup": base / value if base and value else None,
+        "over_ops": value / problem.limit_ps if value and problem.limit_ps else None,
+        "gap": value / bound.value - 1 if value is not None and bound.value > 0 else None,
+        "evaluations": figure.evaluations, "took_seconds": figure.seconds, "status": figure.status,
+    }  # fmt: skip
+
+
+def _table(rows: list[dict[str, Any]], title: str, measured: bool) -> Table:
+    cells = [
+        (
+            row["name"],
+            "–" if row["picoseconds"] is None else show_time(row["picoseconds"]),
+            "–" if row["speedup"] is None else f"{row['speedup']:.3f} ×",
+            "–" if row["over_ops"] is None else f"{row['over_ops']:.3f} ×",
+            gap_text(row["gap"]),
+            f"{row['evaluations']:,}" if row["evaluations"] and not row["white_box"] else "–",
+            f"{row['took_seconds']:.1f} s" if row["took_seconds"] >= 0.05 else "–",
+            row["status"],
+        )
+        for row in rows
+    ]
+    columns = ("plan", "measured time" if measured else "simulated time", "over layerwise", "of the ops' time",
+               "gap to bound", "evaluations", "took", "")  # fmt: skip
+    return Table(columns, cells, title)
+
+
+def _traffic(problem: Offload, plan: Plan) -> dict[str, Any]:
+    """What the plan moves, where it waits, and how full the fast memory gets."""
+    timeline, model = simulate(problem.program, problem.machine, plan), problem.model
+    moved = {(problem.machine.memory(link.source), problem.machine.memory(link.target)): int(count)
+             for link, count in zip(problem.machine.links, timeline.link_bytes, strict=True)}  # fmt: skip
+    return {
+        "residencies": len(plan.residency_rows), "copies": len(plan.copy_rows),
+        "bytes_in": moved[model.home, model.fast], "bytes_out": moved[model.fast, model.home],
+        "stall_picoseconds": int(timeline.op_stall.sum()),
+        "fast_peak_bytes": int(timeline.memory_peak[model.fast]),
+        "fast_capacity_bytes": problem.machine.memories[model.fast].capacity,
+    }  # fmt: skip
+
+
+def _traffic_line(problem: Offload, traffic: dict[str, Any]) -> str:
+    fast = problem.machine.memories[problem.model.fast].name
+    return (
+        f"{fast}: peak {show_bytes(traffic['fast_peak_bytes'])} of {show_bytes(traffic['fast_capacity_bytes'])}; "
+        f"{traffic['copies']:,} copies, {show_bytes(traffic['bytes_in'])} in and "
+        f"{show_bytes(traffic['bytes_out'])} out, {show_time(traffic['stall_picoseconds'])} of waiting for them"
+    )

@@ -1,0 +1,161 @@
+"""`loadmaster run`: a PyTorch model on a real device as a plan says, measured."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from loadmaster.cli.answer import Answer, Usage
+from loadmaster.cli.files import OverwriteOption, check_free
+from loadmaster.cli.progress import say
+from loadmaster.cli.run_show import blocks_of, failure_of, rows_of, write_results
+from loadmaster.errors import BadProgram, require
+from loadmaster.units import parse_bytes
+
+if TYPE_CHECKING:
+    from loadmaster.execute.ready import Agreement, Ready
+    from loadmaster.execute.results import Measured
+
+
+def command(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A PyTorch module:function.")],
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file made for it.")],
+    machine: Annotated[
+        str, typer.Option("--machine", "-m", metavar="MACHINE", help="A name or a TOML file.")
+    ] = "h200",
+    capacity: Annotated[
+        list[str], typer.Option(metavar="NAME=SIZE", help="Capacity the plan was made for.")
+    ] = [],  # noqa: B006
+    device: Annotated[str, typer.Option(help="cuda, cuda:1 or cpu.")] = "cuda",
+    costs: Annotated[
+        Path | None, typer.Option(help="The cost table that the plan was made with.")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Bytes of fast memory it may have; else the capacity.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs that count.")] = 5,
+    warmups: Annotated[int, typer.Option(min=0, help="Runs before that don't.")] = 2,
+    cuda_graph: Annotated[
+        bool, typer.Option("--cuda-graph", help="Capture the run as one CUDA graph.")
+    ] = False,
+    placement: Annotated[
+        str, typer.Option(help="allocator, or arena: every tensor at its offset.")
+    ] = "allocator",
+    timings: Annotated[bool, typer.Option("--timings", help="Time every op.")] = False,
+    train: Annotated[
+        bool, typer.Option("--train", help="A training step: loss, gradients.")
+    ] = False,
+    split: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Weights above it are cut into slices.")
+    ] = None,
+    verify: Annotated[bool, typer.Option(help="Compare with the ordinary run.")] = True,
+    inputs: Annotated[
+        Path | None, typer.Option(help="An .npz file with the inputs, in order.")
+    ] = None,
+    weights: Annotated[str, typer.Option(help="The module's own, or random.")] = "module",
+    out: Annotated[Path | None, typer.Option(help="Write the results to an .npz file.")] = None,
+    overwrite: OverwriteOption = False,
+) -> Answer:
+    """Run a model under a budget of fast memory: time, peak, and whether results are the same.
+
+    The plan is checked first, and one that needs more than it may have is refused. Weights and
+    activations that it does not keep live in pinned host memory.
+
+    Example: loadmaster run net:build plan.json --machine h200 --capacity hbm=40GiB
+    """
+    if device != "cpu" and "PYTORCH_ALLOC_CONF" not in os.environ:
+        # Read by the allocator when PyTorch is first imported: blocks that grow leave fewer holes.
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    require("torch", "torch")
+    from loadmaster.execute.executor import Executor, backend_for
+    from loadmaster.execute.ready import WEIGHTS, make_ready
+    from loadmaster.machine import load_machine
+    from loadmaster.machine.presets import with_capacities
+    from loadmaster.plan import load_plan
+    from loadmaster.simulate import simulate
+
+    if weights not in WEIGHTS:
+        raise Usage(f"--weights can't be '{weights}'", object="--weights", number=weights,
+                    remedy=f"use {' or '.join(WEIGHTS)}")  # fmt: skip
+    if out is not None:
+        check_free(out, overwrite, plan, *([inputs] if inputs else []))
+    backend_for(device).close()  # no device: told before anything is made
+    chosen = with_capacities(load_machine(machine), capacity)
+    ready = make_ready(model, device, training=train, weights=weights, split_over=_size(split, "--split"))  # fmt: skip
+    program, workspace = _with_costs(ready, costs)
+    decided = load_plan(plan, program, chosen)
+    predicted = simulate(program, chosen, decided).total_ps
+    given = ready.inputs if inputs is None else _inputs(inputs, ready)
+    wanted = _ordinary(ready, device) if verify and inputs is None else None
+    say(f"{model} on {device}: {len(decided.copy_rows):,} copies a run")
+    with Executor(ready.captured, decided, chosen, device, ready.weights, capacity=_size(budget, "--budget"),
+                  workspace=workspace, placement=placement, graph=cuda_graph, timings=timings) as executor:  # fmt: skip
+        measured = executor.measure(*given, repeats=repeats, warmups=warmups)
+        allowed, held = executor.capacity, executor.script.peak
+        agreed = _agreement(measured, wanted)
+        if out is not None:
+            write_results(out, measured)
+    rows = rows_of(model, chosen, decided, device, measured, predicted, agreed)
+    rows.append({"what": "memory", "name": chosen.memories[chosen.reach[0][0]].name, "plan_bytes": held,
+                 "peak_bytes": measured.peak_bytes, "reserved_bytes": measured.reserved_bytes,
+                 "capacity_bytes": allowed})  # fmt: skip
+    rows += [{"what": "op", "op": op, "name": program.op_name[op], "start_seconds": start, "end_seconds": end}
+             for op, (start, end) in sorted(measured.last.op_seconds.items())]  # fmt: skip
+    return Answer(rows, blocks_of(rows, agreed), program.warnings, failure_of(agreed))
+
+
+def _size(text: str | None, option: str) -> int | None:
+    try:
+        return None if text is None else parse_bytes(text, option)
+    except ValueError as error:
+        raise Usage(str(error), object=option, number=text, remedy="write 40GiB") from None
+
+
+def _with_costs(ready: Ready, costs: Path | None) -> tuple[Any, int]:
+    """The program as the plan knows it: a cost table is part of it."""
+    if costs is None:
+        return ready.captured.program, 0
+    from loadmaster.program.measured_costs import apply_costs, read_costs
+
+    table = read_costs(costs)
+    return apply_costs(ready.captured.program, table), int(table.workspace_bytes)
+
+
+def _inputs(path: Path, ready: Ready) -> list[Any]:
+    import numpy as np
+
+    torch = require("torch", "torch")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = [file[name] for name in file.files]
+    except (OSError, ValueError) as error:
+        raise BadProgram(f"inputs '{path}' can't be read: {error}", object=str(path),
+                         remedy="write them with numpy.savez") from None  # fmt: skip
+    wanted = ready.inputs
+    if len(arrays) != len(wanted):
+        raise BadProgram(f"'{path}' has {len(arrays)} arrays and the model takes {len(wanted)} inputs",
+                         object=str(path), number=len(arrays), remedy="give one for each, in order")  # fmt: skip
+    return [torch.from_numpy(array).to(like.dtype) for array, like in zip(arrays, wanted, strict=True)]  # fmt: skip
+
+
+def _ordinary(ready: Ready, device: str) -> dict[str, Any] | None:
+    from loadmaster.execute.ready import ordinary_run
+
+    torch = require("torch", "torch")
+    try:
+        return ordinary_run(ready, device)
+    except torch.OutOfMemoryError:
+        say("the ordinary run does not fit into the device: results are not compared")
+        return None
+    finally:
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def _agreement(measured: Measured, wanted: dict[str, Any] | None) -> Agreement | None:
+    from loadmaster.execute.ready import agreement
+
+    return None if wanted is None else agreement(measured.last, wanted)
