@@ -26,6 +26,8 @@ from loadmaster.problems.problem import Bound
 from loadmaster.problems.recorded import recorded_bound
 
 HERE = Path(__file__).parent
+STAGES = {"gpu": "python benchmarks/gpu_runs.py measure, plan, execute --folder gpu"}
+"""Commands of suites that are not made by one."""
 
 
 def main(suite: str, *options: str) -> None:
@@ -66,8 +68,8 @@ def merge(suite: str, files: list[Path], *, fresh: bool = False) -> dict[str, An
                 new.append(row)
     return {
         "suite": suite,
-        "command": f"python benchmarks/{suite}_runs.py --out rows.jsonl, then "
-        f"python benchmarks/record.py {suite} --rows rows.jsonl",
+        "command": STAGES.get(suite, f"python benchmarks/{suite}_runs.py --out rows.jsonl")
+        + f", then python benchmarks/record.py {suite} --rows rows.jsonl",
         "commit": commit(), "versions": made[-1]["versions"] if made else {},
         "host": made[-1]["host"] if made else {}, "made": made,
         "rows": [with_gpu(with_best_bound(row), made) for row in merged(document.get("rows", []), new)],

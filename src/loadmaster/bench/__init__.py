@@ -22,6 +22,7 @@ SUITES = {
     "malloc": "loadmaster.bench.malloc",
     "graph": "loadmaster.bench.graph",
     "export": "loadmaster.bench.export",
+    "gpu": "loadmaster.bench.gpu",
 }
 
 

@@ -1,0 +1,110 @@
+"""What the rows of the GPU suite say: simulated against measured, the best peer, the limit, targets."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from loadmaster.bench.gpu_peers import RECOMPUTES
+from loadmaster.bench.gpu_plans import GRAPH, OURS, PEER_SOLVERS
+
+TRAINED = ("save_on_cpu",)
+BOUND_BY_COPIES = 1.02
+"""Copies bind everything where the limit is so many times the time of the ops alone."""
+RowDict = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One model under one budget."""
+
+    model: str
+    percent: int
+    rows: dict[str, RowDict]
+    """By solver or peer, only those that ran and fit."""
+
+    @property
+    def ours(self) -> RowDict | None:
+        """Our plan as it would be run: the faster of op by op and as a CUDA graph."""
+        mine = [row for name, row in self.rows.items() if name.removesuffix(GRAPH) in OURS]
+        return min(mine, key=lambda row: row["value"], default=None)
+
+    @property
+    def best_peer(self) -> RowDict | None:
+        """The fastest of what others do under the budget, whether as plans or with hooks; what
+        computes again is no peer: it does other work."""
+        known = [row for name, row in self.rows.items()
+                 if (name in PEER_SOLVERS or row["extra"].get("kind") == "peer") and name not in RECOMPUTES]  # fmt: skip
+        return min(known, key=lambda row: row["value"], default=None)
+
+    @property
+    def limit(self) -> float:
+        """max(time of the ops, bytes that must move / link)."""
+        return max((row["bound"] or 0.0 for row in self.rows.values()), default=0.0)
+
+    @property
+    def copies_bind(self) -> bool:
+        ours = self.ours
+        return ours is not None and self.limit > BOUND_BY_COPIES * ours["extra"]["limit"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A figure to reach."""
+
+    asked: str
+    result: str
+    met: bool | None
+
+    @property
+    def word(self) -> str:
+        return "not measured" if self.met is None else "met" if self.met else "missed"
+
+
+def cells(rows: Iterable[RowDict]) -> list[Cell]:
+    """The rows by model and budget, in their order; what failed is left out."""
+    found: dict[tuple[str, int], dict[str, RowDict]] = {}
+    for row in rows:
+        model, _, percent = row["case"].rpartition("@")
+        if percent.isdigit() and row["status"] == "ok" and row["value"] > 0:
+            found.setdefault((model, int(percent)), {})[row["solver"]] = row
+    return [Cell(model, percent, group) for (model, percent), group in found.items()]
+
+
+def differences(rows: Iterable[RowDict]) -> list[float]:
+    """simulated / measured - 1 of our plans, under every budget."""
+    return [cell.ours["extra"]["difference"] for cell in cells(rows) if cell.ours is not None and cell.percent < 100]  # fmt: skip
+
+
+def targets(rows: list[RowDict]) -> list[Target]:
+    """The figures that were asked for."""
+    found = [cell for cell in cells(rows) if cell.ours is not None]
+    off = [abs(each) for each in differences(rows)]
+    half = [cell for cell in found if cell.percent == 50]
+    against = [cell for cell in half if cell.best_peer is not None]
+    free = [cell for cell in against if not cell.copies_bind]
+    gains = [1 - _value(cell.ours) / _value(cell.best_peer) for cell in free]
+    close = [cell for cell in half if _value(cell.ours) <= 1.05 * cell.limit]
+    losses = [cell for cell in against if _value(cell.ours) > 1.01 * _value(cell.best_peer)]
+    trained = [_value(cell.rows[name]) / _value(cell.ours) for cell in half for name in TRAINED if name in cell.rows]  # fmt: skip
+    return [
+        Target("simulated within 10 % of measured everywhere", f"at most {max(off, default=0):.1%} over {len(off)} cells",
+               max(off) <= 0.10 if off else None),
+        Target("simulated within 5 % on average", f"{statistics.fmean(off) if off else 0:.1%}",
+               statistics.fmean(off) <= 0.05 if off else None),
+        Target("50 %: never slower than the best peer (1 % for noise)", f"slower on {len(losses)} of {len(against)}",
+               not losses if against else None),
+        Target("50 %: at least 10 % faster on average where copies don't bind", f"{statistics.fmean(gains) if gains else 0:.1%} "
+               f"over {len(gains)} models", statistics.fmean(gains) >= 0.10 if gains else None),
+        Target("50 %: within 5 % of the limit on half of the models", f"{len(close)} of {len(half)}",
+               2 * len(close) >= len(half) if half else None),
+        Target("50 %, training: 1.5 times as fast as save_on_cpu",
+               ", ".join(f"{each:.2f}" for each in trained) or "–", min(trained) >= 1.5 if trained else None),
+    ]  # fmt: skip
+
+
+def _value(row: RowDict | None) -> float:
+    assert row is not None
+    return float(row["value"])

@@ -1,0 +1,115 @@
+"""The GPU suite's figures: the best peer, the limit, what was asked, and the page made of them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadmaster.bench import SUITES
+from loadmaster.bench.gpu_summary import cells, differences, targets
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def row(case: str, solver: str, value: float, status: str = "ok", kind: str = "plan", bound: float = 90.0,
+        simulated: float = 0.0) -> dict[str, Any]:  # fmt: skip
+    extra = {"kind": kind, "limit": 90.0, "simulated": simulated or value, "capacity": 2**30, "peak": 2**29,
+             "equal": True, "largest_difference": 0.0, "difference": (simulated or value) / value - 1}  # fmt: skip
+    return {"case": case, "solver": solver, "value": value, "status": status, "bound": bound,
+            "baseline": 80.0, "machine": "m", "extra": extra}  # fmt: skip
+
+
+ROWS = [
+    row("a@50", "auto", 94.0, simulated=90.0), row("a@50", "auto+graph", 93.0, simulated=90.0),
+    row("a@50", "prefetch", 110.0), row("a@50", "layerwise-hooks", 105.0, kind="peer"),
+    row("a@50", "checkpoint", 50.0, kind="peer"), row("a@50", "msa", 20.0, status="wrong"),
+    row("b@50", "auto", 100.0, bound=100.0), row("b@50", "prefetch", 99.5, bound=100.0),
+    row("t@50", "auto", 100.0), row("t@50", "save_on_cpu", 170.0, kind="peer"),
+    row("a@100", "all-resident", 80.0), row("a@30", "auto", 200.0, simulated=230.0),
+]  # fmt: skip
+
+
+def test_the_best_peer_does_the_same_work_and_ran() -> None:
+    found = {(cell.model, cell.percent): cell for cell in cells(ROWS)}
+    half = found["a", 50]
+    assert half.ours is not None and half.ours["value"] == 93.0  # as a CUDA graph
+    assert half.best_peer is not None and half.best_peer["solver"] == "layerwise-hooks"
+    assert not half.copies_bind and found["b", 50].copies_bind
+    assert found["a", 100].ours is None
+
+
+def test_targets_are_judged_by_the_rows() -> None:
+    words = {target.asked: (target.result, target.word) for target in targets(ROWS)}
+    assert [round(each, 3) for each in differences(ROWS)] == [-0.032, 0.0, 0.0, 0.15]
+    assert words["simulated within 10 % of measured everywhere"] == (
+        "at most 15.0% over 4 cells",
+        "missed",
+    )
+    assert words["simulated within 5 % on average"][1] == "met"
+    assert words["50 %: never slower than the best peer (1 % for noise)"] == (
+        "slower on 0 of 3",
+        "met",
+    )
+    # b is bound by copies: the gain is that of a (11.4 %) and t (41.2 %).
+    assert words["50 %: at least 10 % faster on average where copies don't bind"] == ("26.3% over 2 models", "met")  # fmt: skip
+    assert words["50 %: within 5 % of the limit on half of the models"] == ("2 of 3", "met")
+    assert words["50 %, training: 1.5 times as fast as save_on_cpu"] == ("1.70", "met")
+    assert {target.word for target in targets([])} == {"not measured"}
+
+
+def test_the_page_names_what_ran_and_what_did_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    sys.modules.pop("gpu_table", None)
+    import gpu_table
+
+    text = gpu_table.page({"rows": ROWS})
+    assert "| `a` | 1.00 | 0.50 |" in text and "### A budget of 50 %" in text
+    assert "105.0 (`layerwise-hooks`)" not in text  # picoseconds: the values here are tiny
+    assert "`layerwise-hooks`" in text and "| `a@50` | `msa` | wrong:" in text
+
+
+def test_the_suite_is_known() -> None:
+    from loadmaster.bench.gpu import CASES
+
+    assert SUITES["gpu"] == "loadmaster.bench.gpu" and len(CASES) >= 8
+
+
+def test_models_of_the_suite_are_those_that_there_are() -> None:
+    pytest.importorskip("torch")
+    from loadmaster.bench.gpu import NAMES
+    from loadmaster.bench.gpu_models import GPU_MODELS
+
+    assert set(NAMES) == set(GPU_MODELS)
+
+
+def test_three_stages_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                               capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    """Measure, plan and execute a tiny model; what is there is not done again."""
+    pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import gpu_runs
+    from loadmaster.execute import speeds
+
+    monkeypatch.setitem(speeds.EFFORT, "cpu", speeds.Effort(64, 64, 2**20, 2**20, 1))
+    common = ["--folder", str(tmp_path), "--models", "vit", "--device", "cpu", "--size", "tiny", "--percents", "75",
+              "--solvers", "prefetch", "auto", "--seconds", "1", "--repeats", "1"]  # fmt: skip
+    for _ in range(2):
+        for stage in ("measure", "plan", "execute"):
+            monkeypatch.setattr(sys, "argv", ["gpu_runs.py", stage, *common])
+            assert gpu_runs.main() == 0
+    text = capsys.readouterr().out
+    assert "FAILED" not in text, text
+    rows = [
+        json.loads(line)["rows"][0] for line in (tmp_path / "rows.jsonl").read_text().splitlines()
+    ]
+    by = {entry["solver"]: entry for entry in rows}
+    assert len(by) == len(rows) and {"prefetch", "auto", "all-resident", "layerwise-hooks"} <= set(
+        by
+    )
+    for name in ("prefetch", "auto", "all-resident"):
+        assert by[name]["status"] == "ok" and by[name]["extra"]["equal"], by[name]
+        assert by[name]["extra"]["simulated"] > 0 and by[name]["extra"]["peak"] <= by[name]["extra"]["capacity"]  # fmt: skip
