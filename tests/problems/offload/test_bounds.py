@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
+from loadmaster.plan import Plan
+from loadmaster.problems.offload.bounds import around_steps
 from loadmaster.problems.offload.problem import LEADS, Offload
+from loadmaster.program.build import Builder
+from loadmaster.program.program import Program
 from loadmaster.simulate import simulate
-from offload_stack import problems
+from offload_stack import problems, small_gpu
+
+BOTH = "bytes that must go out and come back"
 
 
 def test_no_decision_is_below_the_bound_or_moves_fewer_bytes() -> None:
@@ -23,13 +32,80 @@ def test_no_decision_is_below_the_bound_or_moves_fewer_bytes() -> None:
     assert tried > 15 and tight > 3
 
 
+def test_the_bound_holds_where_what_goes_out_must_come_back() -> None:
+    largest: Counter[str] = Counter()
+    tight = 0
+    for seed in range(200):
+        problem = there_and_back(seed)
+        if problem.gaps > 7:
+            continue
+        best, bound = min(_values(problem)), problem.bound()
+        assert best >= bound.value
+        largest[bound.method] += 1
+        tight += int(bound.method == BOTH and best <= 1.1 * bound.value)
+    assert largest[BOTH] > 30 and tight > 5 and len(largest) > 2, largest
+
+
+def test_every_plan_moves_around_each_step_what_must_go_out_and_come_back() -> None:
+    asked = 0
+    cases = [there_and_back(seed) for seed in range(60)] + problems(120, first=5_000)
+    for problem in cases:
+        if problem.gaps > 7:
+            continue
+        out, back = around_steps(problem.program, problem.model)
+        asked += int((out > 0).any())
+        size = problem.program.storage_bytes
+        for plan in _plans(problem):
+            for step, op in enumerate(problem.model.step_op.tolist()):
+                left = sum(int(size[row.tensor]) for row in plan.copy_rows
+                           if row.source == problem.model.fast and row.needed_by <= op)  # fmt: skip
+                came = sum(int(size[row.tensor]) for row in plan.copy_rows
+                           if row.target == problem.model.fast and row.issued_after >= op)  # fmt: skip
+                assert left >= out[step] and came >= back[step]
+    assert asked > 20
+
+
+def there_and_back(seed: int) -> Offload:
+    """Results that are read again in the opposite order, as gradients do, too many for the memory, and
+    links as slow as the ops."""
+    rng = np.random.default_rng(seed)
+    program = _folded(rng, int(rng.integers(2, 5)))
+    machine = small_gpu(rng, 2**40)
+    links = tuple(replace(link, bandwidth=int(rng.choice([10**11, 10**12])), latency=0) for link in machine.links)  # fmt: skip
+    roomy = Offload(program, replace(machine, links=links))
+    capacity = int(rng.integers(roomy.least, max(roomy.least, roomy.model.needed) + 1)) // 4 * 4 + 4
+    return Offload(program, roomy.machine.with_capacity("hbm", capacity))
+
+
+def _folded(rng: np.random.Generator, depth: int) -> Program:
+    build = Builder("folded")
+    value = build.tensor("x", bytes=4, kind="input")
+    made, costs = [], []
+    for number in range(2 * depth):
+        back = number >= depth
+        reads = [value, made[2 * depth - 1 - number]] if back and number > depth else [value]
+        if rng.random() < 0.15:
+            reads.append(build.tensor(f"w{number}", bytes=int(rng.integers(1, 40)), kind="weight"))
+        kind = "output" if number == 2 * depth - 1 or rng.random() < 0.05 else "activation"
+        value = build.tensor(f"t{number}", bytes=int(rng.integers(1, 8 if back else 100)), kind=kind)  # fmt: skip
+        build.op(f"op{number}", "matmul", reads=reads, writes=[value])
+        made.append(value)
+        costs.append([float(rng.choice([5, 50, 200])) * 1e-12])
+    return build.build(costs=np.array(costs))
+
+
+def _plans(problem: Offload) -> Iterator[Plan]:
+    """Of all decisions, with copies as late and as early as can be."""
+    for bits in product([False, True], repeat=problem.gaps):
+        for lead in (0, len(LEADS) - 1):
+            yield problem.plan(problem.vector(np.array(bits, dtype=bool), lead))
+
+
 def _values(problem: Offload) -> list[int]:
     coming, leaving = problem.traffic_bound()
     values = []
-    for bits in product([False, True], repeat=problem.gaps):
-        for lead in (0, len(LEADS) - 1):
-            plan = problem.plan(problem.vector(np.array(bits, dtype=bool), lead))
-            line = simulate(problem.program, problem.machine, plan)
-            assert line.link_bytes[0] >= coming and line.link_bytes[1] >= leaving
-            values.append(line.total_ps)
+    for plan in _plans(problem):
+        line = simulate(problem.program, problem.machine, plan)
+        assert line.link_bytes[0] >= coming and line.link_bytes[1] >= leaving
+        values.append(line.total_ps)
     return values
