@@ -13,7 +13,7 @@ from typing import Any
 
 from loadmaster.bench.gpu_peers import RECOMPUTES
 from loadmaster.bench.gpu_plans import PEER_SOLVERS, PERCENTS
-from loadmaster.bench.gpu_summary import Cell, cells, targets
+from loadmaster.bench.gpu_summary import RAN, Cell, cells, targets
 from mapping_table import table
 from pages import rewrite
 
@@ -78,7 +78,7 @@ def page(document: dict[str, Any]) -> str:
             lines += [f"### A budget of {percent} %", "", main_table(found, percent), "",
                       "Everything that ran (`checkpoint` computes again, the others do the same work):", "",
                       every_row(found, percent), ""]  # fmt: skip
-    left_out = [row for row in rows if row["status"] not in ("ok", "skipped")]
+    left_out = [row for row in rows if row["status"] not in (*RAN, "skipped")]
     if left_out:
         lines += ["### What did not run", "",
                   table(["case", "by", "what happened"],
