@@ -47,8 +47,9 @@ def slow_held(program: Program, plan: Plan, alignment: int, workspace: list[int]
     real = np.flatnonzero(~program.op_view).tolist()
 
     def ask(key: int, size: int) -> None:
-        heap = small if size < MIB else large
-        places[key] = heap, heap.take((size + 511) // 512 * 512)
+        rounded = (size + 511) // 512 * 512
+        heap = large if rounded > MIB else small
+        places[key] = heap, heap.take(rounded)
 
     def room(tensor: int) -> int:
         return -(-int(program.storage_bytes[tensor]) // alignment) * alignment

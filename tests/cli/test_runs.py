@@ -129,6 +129,7 @@ def test_solvers(run: Any, run_json: Any) -> None:
         "malloc-game",
         "graph",
         "order",
+        "offload",
     }
     one = run("solvers", "first-fit")
     assert one.exit == 0 and "same seed, same answer" in one.out

@@ -30,7 +30,7 @@ def two_ops() -> Program:
 
 def test_what_is_written_is_read_and_applied(tmp_path: Path) -> None:
     program, path = two_ops(), tmp_path / "costs.json"
-    costs = MeasuredCosts(costless_hash(program), "gpu", (1_500, None), 4096)
+    costs = MeasuredCosts(costless_hash(program), "gpu", (1_500, None), 4096, 96, (0, 4000))
     write_costs(costs, path)
     assert read_costs(path) == costs
     measured = apply_costs(program, costs, "gpu")
@@ -42,7 +42,9 @@ def test_what_is_written_is_read_and_applied(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [({"loadmaster_costs": 2}, "no cost table"), ({"picoseconds": [1, "x"]}, "no list"),
-     ({"picoseconds": None}, "no list"), ({"workspace_bytes": -1}, "workspace_bytes -1")],
+     ({"picoseconds": None}, "no list"), ({"workspace_bytes": -1}, "workspace_bytes -1"),
+     ({"kept_bytes": 0.5}, "kept_bytes 0.5"), ({"op_workspace": [1]}, "op_workspace"),
+     ({"op_workspace": [1, -1]}, "op_workspace"), ({"op_workspace": 7}, "op_workspace")],
 )  # fmt: skip
 def test_a_file_that_makes_no_sense_is_refused(tmp_path: Path, change: dict, message: str) -> None:
     path = tmp_path / "costs.json"

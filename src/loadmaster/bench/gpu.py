@@ -30,7 +30,7 @@ def run_model(name: str, options: Options, seed: int) -> Iterator[Row]:
     from loadmaster.execute.speeds import Effort, measure_speeds
     from loadmaster.machine.presets import load_machine, preset_text
     from loadmaster.machine.toml import parse_machine
-    from loadmaster.problems.offload.heap import Kernels
+    from loadmaster.solvers.offload.holes import measured_kernels
 
     device = checked_device("cpu" if options.quick and not _has_cuda() else "cuda")
     effort = Effort(64, 64, 2**20, 2**20, 1) if options.quick else None
@@ -42,7 +42,7 @@ def run_model(name: str, options: Options, seed: int) -> Iterator[Row]:
     measured = measure_model(workload, passes=3 if options.quick else 7)
     program = with_times(workload.captured.program, measured.times)
     workspace, baseline = measured.times.workspace_bytes, measured.eager.seconds * 1e12
-    kernels = Kernels(measured.times.op_workspace, measured.times.kept_bytes) if device.type == "cuda" else None  # fmt: skip
+    kernels = measured_kernels(measured.times.op_workspace.tolist(), measured.times.kept_bytes)
     percents = (50,) if options.quick else PERCENTS
     solvers = chosen_solvers(options.solvers or (_QUICK_SOLVERS if options.quick else ()))
     plans = [plan_model(program, machine, percent, solver, kernels, seed=seed,

@@ -17,6 +17,7 @@ from loadmaster.execute.clock import median
 from loadmaster.execute.executor import Executor
 from loadmaster.execute.op_times import arguments, player
 from loadmaster.execute.pinned import HostMemory, HostWeights, host_weights
+from loadmaster.execute.ready import difference
 from loadmaster.machine.machine import Machine
 from loadmaster.program.program import PERSISTENT
 from loadmaster.units import PICOSECONDS
@@ -135,10 +136,12 @@ class Bench:
 
     def verified(self, results: Any, scale: float = 0.0) -> dict[str, Any]:
         """Whether results are those of the ordinary run: bit for bit, or how far apart, as a share of the
-        largest value of a tensor or, of gradients, of `scale`: some are nothing but rounding."""
+        largest value of a tensor or, of gradients, of `scale`: some are nothing but rounding. Small
+        gradients could hide behind a large scale: `by_itself` names all that are not close by their own."""
         outputs = iter(results.outputs)
         worst, where = 0.0, ""
         same = True
+        by_itself: dict[str, float] = {}
         for role, wanted in zip(self.workload.captured.results, self.expected, strict=True):
             if role.what in ("output", "loss"):
                 got = next(outputs)
@@ -147,12 +150,19 @@ class Bench:
             if wanted is None or got is None:
                 same &= wanted is None and got is None
                 continue
-            got = got.to("cpu")
+            got = got.to("cpu") if role.rows is None else got.to("cpu")[slice(*role.rows)]
             if not self.torch.equal(got, wanted):
                 same = False
-                far = apart(got, wanted, scale if role.what == "gradient" else 0.0)
+                far = difference(got, wanted, scale if role.what == "gradient" else 0.0)
                 worst, where = max((worst, where), (far, role.name or role.what))
-        return {"equal": same, "largest_difference": worst, "furthest": where}
+                if (own := difference(got, wanted)) > CLOSE:
+                    by_itself[role.name or role.what] = own
+        return {
+            "equal": same,
+            "largest_difference": worst,
+            "furthest": where,
+            "by_itself": by_itself,
+        }
 
     def run_peer(self, name: str, percent: int, capacity: int | None, activation_bytes: int, *,
                  baseline_ps: float | None = None, bound_ps: float = 0.0) -> Row:  # fmt: skip
@@ -173,21 +183,6 @@ class Bench:
             extra={"percent": percent, "kind": "peer", "capacity": capacity, "peak": found.allocated,
                    "reserved": found.reserved, "repeats": found.repeats, "reason": found.note},
         )  # fmt: skip
-
-
-def apart(got: Any, wanted: Any, scale: float = 0.0) -> float:
-    """The largest difference as a share of the largest value, or of a larger scale; values that are no
-    numbers in one alone are infinitely far apart."""
-    one, other = got.double(), wanted.double()
-    if one.shape != other.shape:
-        return float("inf")
-    odd = ~(one.isfinite() & other.isfinite())
-    if bool((odd & (one != other) & ~(one.isnan() & other.isnan())).any()):
-        return float("inf")
-    one, other = one.masked_fill(odd, 0), other.masked_fill(odd, 0)
-    largest = max(scale, float(other.abs().max())) if other.numel() else 0.0
-    difference = float((one - other).abs().max()) if other.numel() else 0.0
-    return difference / largest if largest else (float("inf") if difference else 0.0)
 
 
 def _on_host(value: Any) -> Any:

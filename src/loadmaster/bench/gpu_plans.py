@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine.machine import Machine
 from loadmaster.plan import Plan
@@ -16,6 +14,8 @@ from loadmaster.problems.offload.heap import Kernels
 from loadmaster.problems.offload.model import offload_model
 from loadmaster.problems.offload.problem import Offload
 from loadmaster.program.program import Program
+from loadmaster.solvers.offload.holes import HOLES as HOLES
+from loadmaster.solvers.offload.holes import leaving_holes, measured_kernels
 from loadmaster.solvers.registry import make_solver, solver_names
 from loadmaster.solvers.solver import Budget, solve
 from loadmaster.units import UNLIMITED
@@ -26,11 +26,6 @@ PEER_SOLVERS = ("layerwise", "prefetch", "msa")
 """What others do, as plans for the same executor."""
 SOLVERS = (*PEER_SOLVERS, "static", "spread", "auto")
 OURS = ("auto",)
-SPARE = 160 * 2**20
-"""Bytes beside what was measured: a CUDA graph has heaps and library workspaces of its own, and an allocator
-that comes to its limit waits for the device and gives pages back."""
-HOLES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
-"""Shares of the budget that are left to holes, the smallest first that suffices."""
 GRAPH = "+graph"
 """Ends the name of a solver whose plan ran as one CUDA graph."""
 
@@ -78,8 +73,7 @@ def budget(need: int, percent: int, workspace: int) -> int:
 
 def kernels_of(costs: Mapping[str, Any]) -> Kernels | None:
     """What a cost file says of kernels; none of a device whose memory is one arena."""
-    own, kept = np.array(costs["op_workspace"], dtype=np.int64), int(costs["kept_bytes"])
-    return Kernels(own, kept, SPARE) if kept or own.any() else None
+    return measured_kernels(costs["op_workspace"], int(costs["kept_bytes"]))
 
 
 def plan_model(program: Program, machine: Machine, percent: int, solver: str, kernels: Kernels | None, *,
@@ -96,15 +90,19 @@ def plan_model(program: Program, machine: Machine, percent: int, solver: str, ke
     began = time.perf_counter()
     limits = Budget(evaluations, seconds) if solver in OURS else Budget(None, None)
     shares = (0.0,) if percent >= 100 else HOLES
-    for share in shares:
-        try:
-            problem = Offload(program, roomy(machine, capacity), reserve=workspace + int(share * capacity),
-                              kernels=kernels if percent < 100 else None)  # fmt: skip
-            found = solve(make_solver("offload", solver), problem, limits, seed)
-        except LoadmasterError as error:
-            return Planned(*about, "refused", note=error.message)
-        if found.decision is not None:
-            break
+
+    def with_holes(share: float) -> Offload:
+        return Offload(program, roomy(machine, capacity), reserve=workspace + int(share * capacity),
+                       kernels=kernels if percent < 100 else None)  # fmt: skip
+
+    try:
+        problem, found = leaving_holes(
+            with_holes,
+            lambda each: solve(make_solver("offload", solver), each, limits, seed),
+            shares,
+        )
+    except LoadmasterError as error:
+        return Planned(*about, "refused", note=error.message)
     took = time.perf_counter() - began
     if found.decision is None:
         return Planned(*about, "no plan", seconds=took, evaluations=found.evaluations)
@@ -117,7 +115,11 @@ def plan_model(program: Program, machine: Machine, percent: int, solver: str, ke
     moved = {(problem.machine.memory(link.source), problem.machine.memory(link.target)): int(count)
              for link, count in zip(problem.machine.links, line.link_bytes, strict=True)}  # fmt: skip
     fast, home = problem.model.fast, problem.model.home
-    return Planned(*about, str(found.status), plan, line.total_ps, found.bound.value, problem.limit_ps,
+    # Holes and workspace that not every op takes are no part of the budget's own bound.
+    whole = Offload(
+        program, roomy(machine, capacity), reserve=0 if kernels is None else kernels.kept
+    )
+    return Planned(*about, str(found.status), plan, line.total_ps, whole.bound().value, problem.limit_ps,
                    int(line.memory_peak[fast]), moved[home, fast], moved[fast, home],
                    found.evaluations, took)  # fmt: skip
 

@@ -9,6 +9,7 @@ import typer
 
 from loadmaster.cli.answer import Answer, Table, Usage
 from loadmaster.cli.files import OverwriteOption, check_free, write_text, writing
+from loadmaster.cli.model import size_of
 from loadmaster.cli.progress import say
 from loadmaster.units import show_bytes, show_count, show_time
 
@@ -86,10 +87,9 @@ def command(
         from loadmaster.execute.op_times import measure_ops
         from loadmaster.execute.ready import make_ready
         from loadmaster.program.storage import save
-        from loadmaster.units import parse_bytes
 
         name = "gpu" if base is None else load_machine_device(base)
-        over = None if split is None else parse_bytes(split, "--split")
+        over = size_of(split, "--split")
         say(f"capturing {model}")
         ready = make_ready(model, device, training=train, weights=weights, split_over=over)
         values = {key: ready.weights[key].detach().to(clock.device) for key in ready.weights}

@@ -24,7 +24,7 @@ def command(
     Example: loadmaster check resnet50 plan.json --machine nnp-i
     """
     chosen = model.machine(machine)
-    program = model.load()
+    program = model.load(chosen)
     from loadmaster.plan import load_plan
     from loadmaster.plan.check import check
     from loadmaster.simulate import Timeline, simulate

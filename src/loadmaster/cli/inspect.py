@@ -34,7 +34,7 @@ def command(
     from loadmaster.program.zoo import MODELS
     from loadmaster.simulate.needs import needs
 
-    program = model.load()
+    program = model.load(None if machine is None else model.machine(machine))
     total = needs(program)
     parts = [
         _totals(program, total),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -42,14 +42,70 @@ class Model:
     edge_unit: str | None = None
     level: str = "functional"
     strict: bool = False
+    train: bool = False
+    split: str | None = None
+    device: str | None = None
+    costs: Path | None = None
 
     @property
     def is_buffers(self) -> bool:
         """Whether it is a list of buffers (MiniMalloc's CSV): lives and sizes, no ops."""
         return self.format is None and Path(self.source).suffix.lower() == ".csv"
 
-    def load(self) -> Program:
-        """The Program. Raises `BadProgram` if there is none, and says what would help."""
+    @property
+    def is_function(self) -> bool:
+        """Whether it may be a PyTorch 'module:function': then the executor can run it."""
+        from loadmaster.program.zoo import MODELS
+
+        module, colon, _ = self.source.partition(":")
+        return (self.format in (None, "torch") and bool(colon) and not self.arg
+                and module not in MODELS and not Path(self.source).is_file())  # fmt: skip
+
+    @property
+    def words(self) -> str:
+        """As a later command that is about the same Program takes it."""
+        options = [("--split", self.split), ("--device", self.device), ("--costs", self.costs)]
+        given = [f"{name} {value}" for name, value in options if value is not None]
+        return " ".join([self.source, *(["--train"] if self.train else []), *given])
+
+    def load(self, machine: Machine | None = None) -> Program:
+        """The Program. For a machine whose ops work in its first memory alone, a PyTorch module is read as the
+        executor would run it. Raises `BadProgram` if there is none, and says what would help."""
+        program = self._captured(machine) or self._imported()
+        if self.costs is None:
+            return program
+        from loadmaster.program.measured_costs import apply_costs, read_costs
+
+        measured = read_costs(self.costs)
+        return apply_costs(program, measured, None if machine is None else machine.devices[0].name)
+
+    def _captured(self, machine: Machine | None) -> Program | None:
+        """The graph that is run, op by op; None if the model is not one of PyTorch's, or need not run."""
+        asked = self.train or self.split is not None or self.device is not None
+        runs = machine is not None and machine.rules.reach == "first"
+        if not self.is_function:
+            if asked:
+                raise Usage(f"--train, --split and --device are about PyTorch functions, and '{self.source}' is none",
+                            object=self.source, remedy="leave them out, or give module:function")  # fmt: skip
+            return None
+        if not (asked or runs):
+            return None
+        from loadmaster.program.importers.functions import torch_result
+
+        result = None
+        if not asked and self.format is None:
+            result = torch_result(self.source)
+            if result is None:
+                return None  # a function of JAX
+        if self.level != "functional" or self.strict:
+            raise Usage("a module that is to be run is captured as it is, without --level and --strict", object="--level",
+                        number=self.level, remedy="leave them out, or plan the file of 'loadmaster import --out net.npz'")  # fmt: skip
+        from loadmaster.program.importers.torch.spec import capture_device, capture_spec
+
+        return capture_spec(self.source, capture_device(self.device), result, training=self.train,
+                            split_over=size_of(self.split, "--split")).program  # fmt: skip
+
+    def _imported(self) -> Program:
         if self.is_buffers:
             from loadmaster.problems.buffers_csv import read_buffers
             from loadmaster.problems.buffers_program import buffers_as_program
@@ -176,7 +232,50 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
         ],
         False,
     ),
+    "train": (
+        Annotated[bool, typer.Option("--train", help="PyTorch: a training step of the module.")],
+        False,
+    ),
+    "split": (
+        Annotated[
+            str | None,
+            typer.Option(metavar="SIZE", help="PyTorch: larger weights are cut into slices."),
+        ],
+        None,
+    ),
+    "device": (
+        Annotated[
+            str | None,
+            typer.Option(
+                help="PyTorch: cuda or cpu, what it is captured for. [a GPU if there is one]"
+            ),
+        ],
+        None,
+    ),
+    "costs": (
+        Annotated[
+            Path | None,
+            typer.Option(metavar="JSON", help="Measured op times, as 'calibrate' writes them."),
+        ],
+        None,
+    ),
 }
+
+
+def divided(capacities: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Capacities in bytes, and those that are shares of what a program needs ('hbm=50%')."""
+    shares = [text for text in capacities if text.endswith("%")]
+    return [text for text in capacities if text not in shares], shares
+
+
+def size_of(text: str | None, option: str) -> int | None:
+    """Bytes of an option such as 256MiB."""
+    from loadmaster.units import parse_bytes
+
+    try:
+        return None if text is None else parse_bytes(text, option)
+    except ValueError as error:
+        raise Usage(str(error), object=option, number=text, remedy="write 40GiB") from None
 
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:

@@ -93,10 +93,6 @@ def command(
             help="Another capacity, such as sram=2MiB, or hbm=50% of what the model needs.",
         ),
     ] = None,
-    costs: Annotated[
-        Path | None,
-        typer.Option(metavar="JSON", help="Measured op times, as 'calibrate' writes them."),
-    ] = None,
     evaluator: Annotated[
         str | None,
         typer.Option(
@@ -177,16 +173,17 @@ def command(
         check_free(out, overwrite, model.source)
     options = parse_settings(settings or []) | ({} if init is None else {"init": init})
     limit = seconds_of(time_limit, "--time-limit")
-    wanted = Wanted(solver, options, budget, limit, seed, None if no_run else run, resume, out, exact_seconds, workers)  # fmt: skip
+    wanted = Wanted(solver, options, budget, limit, seed, None if no_run else run, resume, out, exact_seconds, workers,
+                    named=_named(model, evaluator), runs=model.is_function)  # fmt: skip
     asked = Asked(model, machine, problem, objective, solver, tasks, groups, tuple(base or ()), tuple(capacity or ()),
                   evaluator, repeats, seconds_of(timeout, "--timeout") or 60.0, noise, seed or 0,
-                  tuple(pin or ()), tuple(pin_op or ()), keep_order, costs)  # fmt: skip
+                  tuple(pin or ()), tuple(pin_op or ()), keep_order)  # fmt: skip
     if report and (no_run or fits):
         raise Usage("--report shows a run, and none is kept", object="--report",
                     remedy="leave --no-run and --fits out")  # fmt: skip
     if resume is not None:
         _check_resumed(asked)
-        return _told(_planned(resumed_problem(resume, model.load()), wanted, model.source), report)
+        return _told(_planned(resumed_problem(resume, model.load), wanted, model.source), report)
     if fits:
         from loadmaster.cli.plan_fits import plan_fits
 
@@ -200,6 +197,12 @@ def command(
         with shared(chosen, wanted) as wanted:
             return _told(plan_bytes(chosen, asked.on(), wanted, model.source), report)
     return _told(_planned(chosen, wanted, model.source), report)
+
+
+def _named(model: Model, evaluator: str | None) -> str:
+    """The model as later commands take it: captured for the device that an executor measured on."""
+    kind, colon, device = (evaluator or "").partition(":")
+    return (replace(model, device=device) if colon and kind == "executor" else model).words
 
 
 def _check_resumed(asked: Asked) -> None:

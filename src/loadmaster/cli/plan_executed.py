@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadmaster.cli.answer import Usage
+from loadmaster.cli.model import size_of
 from loadmaster.cli.plan_offload import offload_problem
 from loadmaster.cli.progress import say
 from loadmaster.machine import Machine
@@ -49,8 +50,9 @@ def executed_problem(asked: Asked, kind: str, machine: Machine | None) -> Proble
     if Path(source).exists() or ":" not in source:
         raise Usage(f"the executor runs PyTorch modules, and '{source}' is no module:function", object=source,
                     remedy="give a function that returns (nn.Module, inputs)")  # fmt: skip
-    ready = make_ready(source, device, weights="random")
-    plain = offload_problem(ready.captured.program, machine, asked.shares, asked.costs)
+    ready = make_ready(source, device, weights="random", training=asked.model.train,
+                       split_over=size_of(asked.model.split, "--split"))  # fmt: skip
+    plain = offload_problem(ready.captured.program, machine, asked.shares, asked.model.costs)
     say(f"weights of '{source}' are made up and laid into host memory")
     evaluator = ExecutorEvaluator(ready.captured, plain.machine, device, ready.weights, ready.inputs,
                                   workspace=plain.reserve, kernels=plain.kernels)  # fmt: skip

@@ -31,7 +31,8 @@ def plan_fits(asked: Asked, seconds: float | None, out: Path | None) -> Answer:
         say(f"{asked.model.source}: do {len(problem.buffers):,} buffers fit?")
         found = buffers_fit(problem, limit, asked.seed)
     else:
-        program, machine = asked.model.load(), asked.on()
+        machine = asked.on()
+        program = asked.model.load(machine)
         say(f"{asked.model.source} on {machine.name}: does it fit? Offsets"
             f"{'' if asked.keep_order else ' and, if need be, the order of the ops'} are decided")  # fmt: skip
         found = fits(program, machine, seconds=limit, keep_order=asked.keep_order,

@@ -25,6 +25,7 @@ from loadmaster.program import Program
 from loadmaster.program.measured_costs import apply_costs, read_costs
 from loadmaster.simulate import simulate
 from loadmaster.solvers.offload.auto import WHITE_BOX
+from loadmaster.solvers.offload.holes import leaving_holes, measured_kernels
 from loadmaster.solvers.registry import make_solver
 from loadmaster.solvers.solver import Budget, Solution, solve
 from loadmaster.units import UNLIMITED, show_bytes, show_time
@@ -33,22 +34,43 @@ MEASURED = 100
 """Evaluations on hardware, if the user does not say."""
 AT_ONCE = 4
 """Measurements of a plan in a row: going over to another one takes long."""
+PROBE = Budget(evaluations=200, seconds=10.0)
+"""For finding out whether there are plans that leave an allocator's holes their room."""
 BASELINES = ("all-resident", "layerwise", "prefetch", "msa")
 BY_CLOCK = ("auto",)
 
 
 def offload_problem(program: Program, machine: Machine, shares: Sequence[str], costs: Path | None,
-                    pins: Pins | None = None) -> Offload:  # fmt: skip
-    """The problem, with measured times if there are any and capacities as shares of what is needed."""
-    reserve = 0
+                    pins: Pins | None = None, solver: str | None = None) -> Offload:  # fmt: skip
+    """The problem, with measured times if there are any and capacities as shares of what is needed. Where
+    kernels take room of their own, plans are for PyTorch's allocator, and holes get as little as suffices."""
+    reserve, kernels = 0, None
     if costs is not None:
         measured = read_costs(costs)
         program = apply_costs(program, measured, machine.devices[0].name)
         reserve = measured.workspace_bytes
-    if shares:
-        sizes = [_share(program, machine, text, reserve) for text in shares]
-        machine = with_capacities(machine, sizes)
-    return Offload(program, machine, reserve=reserve, pins=pins)
+        kernels = measured_kernels(measured.op_workspace, measured.kept_bytes)
+    machine = with_shares(machine, program, shares, reserve)
+
+    def make(share: float) -> Offload:
+        holes = int(share * machine.memories[machine.reach[0][0]].capacity)
+        return Offload(program, machine, reserve=reserve + holes, kernels=kernels, pins=pins)
+
+    plain = make(0.0)
+    if kernels is None:
+        return plain
+    try:
+        # What refines on hardware begins with what 'auto' finds.
+        chosen = make_solver("offload", "auto" if solver in (None, "refined") else solver)
+        problem, found = leaving_holes(make, lambda each: solve(chosen, each, PROBE))
+    except LoadmasterError:  # no room to leave
+        return plain
+    return plain if found.decision is None else problem
+
+
+def with_shares(machine: Machine, program: Program, shares: Sequence[str], reserve: int) -> Machine:
+    """The machine with capacities such as 'hbm=50%' of what a program needs, `reserve` for kernels included."""
+    return with_capacities(machine, [_share(program, machine, text, reserve) for text in shares])
 
 
 def _share(program: Program, machine: Machine, text: str, reserve: int) -> str:
@@ -97,7 +119,7 @@ def _planned(problem: Offload, wanted: Wanted, source: str) -> Answer:
         Figure(solver.name, solver.name in WHITE_BOX, value, str(solution.status),
                solution.evaluations, solution.seconds, "result")
     )  # fmt: skip
-    answer = _shown(problem, source, solution, figures, plan, out)
+    answer = _shown(problem, source, solution, figures, plan, replace(wanted, out=out))
     if champion is not None:
         answer.rows[len(figures) - 1]["champion"] = champion.as_json()
         over = "the simulator's best" if solver.name == "refined" else "belady"
@@ -141,7 +163,7 @@ def _baselines(problem: Offload) -> dict[str, tuple[Decision, Figure]]:
 
 
 def _shown(problem: Offload, source: str, solution: Solution, figures: list[Figure], plan: Plan | None,
-           out: Path | None) -> Answer:  # fmt: skip
+           wanted: Wanted) -> Answer:  # fmt: skip
     bound = solution.bound
     base = next((figure.value for figure in figures if figure.name == "layerwise"), None)
     rows = [_row(problem, figure, bound, base) for figure in figures]
@@ -151,12 +173,12 @@ def _shown(problem: Offload, source: str, solution: Solution, figures: list[Figu
         _table(rows, f"{source} on {problem.machine.name}", isinstance(problem, MeasuredOffload))
     ]
     run = solution.extra.get("run")
-    kept = out or (None if run is None else Path(run) / "best.json")
+    kept = wanted.out or (None if run is None else Path(run) / "best.json")
     traffic: dict[str, Any] = {}
     if plan is not None:
         traffic = _traffic(problem, plan)
         blocks.append(_traffic_line(problem, traffic))
-        blocks.append(ending(problem.machine, source, kept, run))
+        blocks.append(ending(problem.machine, wanted.named or source, kept, run, wanted.runs))
     more = {"model": source, "machine": problem.machine.name, "steps": problem.model.steps,
             "gaps": problem.model.gaps, "needed_bytes": problem.model.needed, "run": run,
             "ops_picoseconds": problem.limit_ps, "plan": None if kept is None else str(kept),

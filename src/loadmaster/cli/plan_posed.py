@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadmaster.cli.answer import Usage
-from loadmaster.cli.model import Model
+from loadmaster.cli.model import Model, divided
 
 if TYPE_CHECKING:
     from loadmaster.machine import Machine
@@ -40,7 +40,6 @@ class Asked:
     pin: tuple[str, ...] = ()
     pin_op: tuple[str, ...] = ()
     keep_order: bool = False
-    costs: Path | None = None
 
     def pins(self, program: Program, machine: Machine) -> Pins:
         from loadmaster.problems.pins import parse_pins
@@ -51,13 +50,12 @@ class Asked:
         """The machine, with the capacities that were given; shares of what a program needs come later."""
         from loadmaster.machine.presets import with_capacities
 
-        sizes = [text for text in self.capacity if not text.endswith("%")]
-        return with_capacities(self.model.machine(self.machine), sizes)
+        return with_capacities(self.model.machine(self.machine), divided(self.capacity)[0])
 
     @property
-    def shares(self) -> tuple[str, ...]:
+    def shares(self) -> list[str]:
         """Capacities that are given as a share of what the program needs."""
-        return tuple(text for text in self.capacity if text.endswith("%"))
+        return divided(self.capacity)[1]
 
 
 def posed(asked: Asked) -> Problem:
@@ -69,12 +67,14 @@ def posed(asked: Asked) -> Problem:
         from loadmaster.cli.plan_executed import executed_problem
 
         return executed_problem(asked, kind, machine)
-    if kind == "offload" and asked.problem is None:
+    program = None
+    if kind == "offload":
         from loadmaster.problems.choose import suited
 
-        kind = suited(asked.model.load(), kind)
-    if kind != "offload" and (asked.shares or asked.costs):
-        option = "--costs" if asked.costs else "--capacity"
+        program = asked.model.load(machine)
+        kind = kind if asked.problem is not None else suited(program, kind)
+    if kind != "offload" and (asked.shares or asked.model.costs):
+        option = "--costs" if asked.model.costs else "--capacity"
         raise Usage(f"measured times, and capacities in percent, are for the offload problem, not for {kind}",
                     object=option, number=kind, remedy="leave them out, or give --problem offload")  # fmt: skip
     about_graphs = _only_graphs(asked)
@@ -87,14 +87,16 @@ def posed(asked: Asked) -> Problem:
     if kind == "order":
         return _order(asked)
     assert machine is not None
-    program = asked.model.load()
+    program = program or asked.model.load(machine)
     pins = asked.pins(program, machine)
     if kind == "allocation":
         return _allocation(asked, program, machine, pins)
     if kind == "offload":
         from loadmaster.cli.plan_offload import offload_problem
 
-        plain = offload_problem(program, machine, asked.shares, asked.costs, pins)
+        plain = offload_problem(
+            program, machine, asked.shares, asked.model.costs, pins, asked.solver
+        )
         if asked.evaluator is None:
             return plain
         from loadmaster.cli.plan_executed import commanded

@@ -183,7 +183,7 @@ def _is_known(machine: Machine) -> bool:
         return False
 
 
-def ending(machine: Machine, source: str, kept: Path | None, run: str | None) -> str:
+def ending(machine: Machine, source: str, kept: Path | None, run: str | None, runs: bool = False) -> str:  # fmt: skip
     """Where the plan is, and what can be done with it."""
     if kept is None:
         return "checked: ok; no plan was written: give --out plan.json"
@@ -192,6 +192,8 @@ def ending(machine: Machine, source: str, kept: Path | None, run: str | None) ->
     if known or run is not None:  # else no command can name the machine
         where = machine.name if known else f"{run}/machine.toml"
         lines.append(f"see it:  loadmaster simulate {source} {kept} --machine {where}")
+        if runs:
+            lines.append(f"run it:  loadmaster run {source} {kept} --machine {where}")
     if run is not None:
         lines.append(f"draw it: loadmaster figures {run} --out pictures")
         lines.append(f"again:   loadmaster replay {run}")

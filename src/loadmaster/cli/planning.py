@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,12 @@ from loadmaster.cli.answer import Usage
 from loadmaster.cli.files import writing
 from loadmaster.cli.progress import LiveLine, say
 from loadmaster.errors import LoadmasterError, Refused
+from loadmaster.machine import Machine
 from loadmaster.plan import Plan, save_plan
 from loadmaster.problems.problem import Bound, Decision, Problem
 from loadmaster.problems.registry import load_problem
 from loadmaster.program import Program
+from loadmaster.program.measured_costs import costless_hash
 from loadmaster.runs import RunFolder
 from loadmaster.runs.session import Interrupted, run_solver
 from loadmaster.solvers.registry import make_solver
@@ -41,6 +43,10 @@ class Wanted:
     exact_seconds: float = 30.0
     workers: str | None = None
     score: Scoring | None = None
+    named: str = ""
+    """The model with the options that read it, as later commands take it."""
+    runs: bool = False
+    """Whether 'loadmaster run' may take it."""
 
 
 def completed(wanted: Wanted, by_clock: Collection[str]) -> Wanted:
@@ -62,11 +68,14 @@ def completed(wanted: Wanted, by_clock: Collection[str]) -> Wanted:
                    seconds=wanted.seconds or (EXACT_SECONDS if name in by_clock else None))  # fmt: skip
 
 
-def resumed_problem(run: Path, program: Program) -> Problem:
+def resumed_problem(run: Path, load: Callable[[Machine], Program]) -> Problem:
     """The problem of a run, if it is about this model."""
     RunFolder.open(run)  # says what is wrong with the folder, if anything is
     problem = load_problem(run)
-    if problem.program.hash != program.hash:
+    program = load(problem.machine)
+    # The run has its measured times: they need not be given again.
+    theirs = costless_hash(problem.program) if program.costs is None else problem.program.hash
+    if theirs != program.hash:
         raise Usage(f"run '{run}' is not about '{program.name}' but '{problem.program.name}'",
                     object=str(run), remedy="give the model that it was started with")  # fmt: skip
     return problem

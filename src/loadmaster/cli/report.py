@@ -73,7 +73,8 @@ def _of_model(model: Model, machine: str | None, files: list[Path], out: Path,
     if len(files) > 2:
         raise Usage(f"{len(files)} plans are too many for one report", object="PLAN",
                     number=len(files), remedy="give one plan, or two to compare")  # fmt: skip
-    program = model.load()  # first: a name that is nothing should not hear about machines
+    # A name that is nothing should not hear about machines.
+    program = model.load(None if machine is None else model.machine(machine))
     chosen = model.machine(machine)
     plans = [(file.name, load_plan(file, program, chosen)) for file in files]
     with writing(out):

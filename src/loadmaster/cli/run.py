@@ -10,10 +10,10 @@ import typer
 
 from loadmaster.cli.answer import Answer, Usage
 from loadmaster.cli.files import OverwriteOption, check_free
+from loadmaster.cli.model import divided, size_of
 from loadmaster.cli.progress import say
 from loadmaster.cli.run_show import blocks_of, failure_of, rows_of, write_results
 from loadmaster.errors import BadProgram, require
-from loadmaster.units import parse_bytes
 
 if TYPE_CHECKING:
     from loadmaster.execute.ready import Agreement, Ready
@@ -70,6 +70,7 @@ def command(
         # Read by the allocator when PyTorch is first imported: blocks that grow leave fewer holes.
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     require("torch", "torch")
+    from loadmaster.cli.plan_offload import with_shares
     from loadmaster.execute.executor import Executor, backend_for
     from loadmaster.execute.ready import WEIGHTS, make_ready
     from loadmaster.machine import load_machine
@@ -82,16 +83,19 @@ def command(
                     remedy=f"use {' or '.join(WEIGHTS)}")  # fmt: skip
     if out is not None:
         check_free(out, overwrite, plan, *([inputs] if inputs else []))
+    most, split_over = size_of(budget, "--budget"), size_of(split, "--split")
     backend_for(device).close()  # no device: told before anything is made
-    chosen = with_capacities(load_machine(machine), capacity)
-    ready = make_ready(model, device, training=train, weights=weights, split_over=_size(split, "--split"))  # fmt: skip
+    sizes, shares = divided(capacity)
+    chosen = with_capacities(load_machine(machine), sizes)
+    ready = make_ready(model, device, training=train, weights=weights, split_over=split_over)  # fmt: skip
     program, workspace = _with_costs(ready, costs)
+    chosen = with_shares(chosen, program, shares, workspace)
     decided = load_plan(plan, program, chosen)
     predicted = simulate(program, chosen, decided).total_ps
     given = ready.inputs if inputs is None else _inputs(inputs, ready)
     wanted = _ordinary(ready, device) if verify and inputs is None else None
     say(f"{model} on {device}: {len(decided.copy_rows):,} copies a run")
-    with Executor(ready.captured, decided, chosen, device, ready.weights, capacity=_size(budget, "--budget"),
+    with Executor(ready.captured, decided, chosen, device, ready.weights, capacity=most,
                   workspace=workspace, placement=placement, graph=cuda_graph, timings=timings) as executor:  # fmt: skip
         measured = executor.measure(*given, repeats=repeats, warmups=warmups)
         allowed, held = executor.capacity, executor.script.peak
@@ -105,13 +109,6 @@ def command(
     rows += [{"what": "op", "op": op, "name": program.op_name[op], "start_seconds": start, "end_seconds": end}
              for op, (start, end) in sorted(measured.last.op_seconds.items())]  # fmt: skip
     return Answer(rows, blocks_of(rows, agreed), program.warnings, failure_of(agreed))
-
-
-def _size(text: str | None, option: str) -> int | None:
-    try:
-        return None if text is None else parse_bytes(text, option)
-    except ValueError as error:
-        raise Usage(str(error), object=option, number=text, remedy="write 40GiB") from None
 
 
 def _with_costs(ready: Ready, costs: Path | None) -> tuple[Any, int]:

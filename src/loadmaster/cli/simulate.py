@@ -37,7 +37,7 @@ def command(
         raise Usage(f"'{model.source}' has buffers and no ops: there is nothing to time", object=model.source,
                     remedy="use 'loadmaster plan' or 'loadmaster allocate'")  # fmt: skip
     chosen = model.machine(machine)
-    program = model.load()
+    program = model.load(chosen)
     from loadmaster.plan import Plan, load_plan
     from loadmaster.plan.check import check
     from loadmaster.simulate import simulate

@@ -22,7 +22,7 @@ from loadmaster.execute.layout import Layout, flat, layout_of, own_layout, shape
 from loadmaster.execute.pinned import HostMemory, HostWeights, given_shapes, host_weights
 from loadmaster.execute.placement import PLACEMENTS, Allocator, Arena, Placement
 from loadmaster.execute.refuse import refuse_capacity
-from loadmaster.execute.results import Measured, Results
+from loadmaster.execute.results import Measured, Results, gradients_of
 from loadmaster.execute.script import ALONE, Leaf
 from loadmaster.execute.walk import Span, Walk, called
 from loadmaster.machine.machine import Machine
@@ -150,7 +150,7 @@ class Executor:
             by_what.setdefault(kind, []).append((leaf.name, value))
         return Results(
             outputs=tuple(value for _, value in by_what.get("output", [])),
-            gradients=dict(by_what.get("gradient", [])),
+            gradients=gradients_of(self.captured.results, found),
             updates=dict(by_what.get("update", [])),
             seconds=seconds,
             peak_bytes=peaks[0] or self.script.peak,

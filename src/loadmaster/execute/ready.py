@@ -14,8 +14,9 @@ from loadmaster.errors import require
 from loadmaster.execute.pinned import RandomWeights
 from loadmaster.execute.results import Results
 from loadmaster.program.importers.functions import load_function
-from loadmaster.program.importers.torch.captured import Captured, capture
+from loadmaster.program.importers.torch.captured import Captured
 from loadmaster.program.importers.torch.importer import made_on_meta, model_and_inputs
+from loadmaster.program.importers.torch.spec import capture_spec
 
 WEIGHTS = ("module", "random")
 CLOSE = {2: 5e-2, 4: 1e-3, 8: 1e-6}
@@ -53,9 +54,7 @@ def make_ready(
         with torch.device("cpu"):
             result = function()
     module, args, kwargs = model_and_inputs(result, spec)
-    module.train(training)
-    kind = torch.device(device).type
-    captured = capture(module, args, kwargs, name=spec, training=training, split_over=split_over, device=kind)  # fmt: skip
+    captured = capture_spec(spec, device, (module, args, kwargs), training=training, split_over=split_over)  # fmt: skip
     if weights == "random":
         args, kwargs = _made_up(args, kwargs, seed)
         return Ready(module, args, kwargs, captured, RandomWeights(captured, device, seed), training)  # fmt: skip
@@ -131,8 +130,9 @@ def agreement(results: Results, wanted: Mapping[str, Any]) -> Agreement:
     return Agreement(len(names), identical, largest, where, close)
 
 
-def difference(one: Any, other: Any) -> float:
-    """The largest difference as a share of the largest value; infinite for other shapes or NaNs."""
+def difference(one: Any, other: Any, scale: float = 0.0) -> float:
+    """The largest difference as a share of the largest value, or of a larger scale; infinite for other
+    shapes and types, whole numbers, and NaNs in one alone."""
     torch = require("torch", "torch")
     if one.shape != other.shape or one.dtype != other.dtype:
         return float("inf")
@@ -144,5 +144,6 @@ def difference(one: Any, other: Any) -> float:
     odd = ~(a.isfinite() & b.isfinite())
     if bool((odd & (a != b) & ~(a.isnan() & b.isnan())).any()):
         return float("inf")
-    apart = torch.where(odd, 0.0, a - b).abs().max()
-    return float(apart / torch.where(odd, 0.0, b).abs().max().clamp(min=1e-30))
+    apart = float(torch.where(odd, 0.0, a - b).abs().max())
+    largest = max(scale, float(torch.where(odd, 0.0, b).abs().max()))
+    return apart / largest if largest else (float("inf") if apart else 0.0)

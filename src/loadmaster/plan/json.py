@@ -86,8 +86,10 @@ def plan_from_json(text: str, program: Program, machine: Machine, where: str = "
             continue
         claimed = theirs.get("hash")
         if claimed is not None and claimed != ours.hash:
-            raise read.error(f"it belongs to another {what} ('{theirs.get('name')}')",
-                             f"give the {what} it was made for", str(claimed)[:12])  # fmt: skip
+            remedy = f"give the {what} it was made for"
+            if what == "program" and theirs.get("name") == program.name:
+                remedy += ", with the options that it was planned with, such as --costs and --train"
+            raise read.error(f"it belongs to another {what} ('{theirs.get('name')}')", remedy, str(claimed)[:12])  # fmt: skip
     return Plan.of(
         device=read.column(document, "device", len(machine.devices)),
         order=read.column(document, "order", program.n_ops),

@@ -1,10 +1,11 @@
 """Measured op times as a file, and put into a program.
 
     {"loadmaster_costs": 1, "program": HASH, "device": "gpu", "picoseconds": [12000, null, …],
-     "workspace_bytes": 4194304}
+     "workspace_bytes": 4194304, "kept_bytes": 0, "op_workspace": [0, 4194304, …]}
 
 One entry per op of the program; null: not measured, so its time is computed. `workspace_bytes` is what
-kernels need beside the tensors of the program: planning leaves room for it.
+kernels need beside the tensors of the program: planning leaves room for it. Of that, libraries keep
+`kept_bytes` for good, and an op takes its `op_workspace` while it runs; both may be left out.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class MeasuredCosts:
     device: str
     picoseconds: tuple[int | None, ...]
     workspace_bytes: int = 0
+    kept_bytes: int = 0
+    op_workspace: tuple[int, ...] = ()
 
 
 def costless_hash(program: Program) -> str:
@@ -41,7 +44,8 @@ def costless_hash(program: Program) -> str:
 def write_costs(costs: MeasuredCosts, path: str | Path) -> None:
     """Write to a temporary file, then rename."""
     document = {"loadmaster_costs": FORMAT, "program": costs.program, "device": costs.device,
-                "picoseconds": list(costs.picoseconds), "workspace_bytes": costs.workspace_bytes}  # fmt: skip
+                "picoseconds": list(costs.picoseconds), "workspace_bytes": costs.workspace_bytes,
+                "kept_bytes": costs.kept_bytes, "op_workspace": list(costs.op_workspace)}  # fmt: skip
     with replacing(Path(path)) as temporary:
         temporary.write_text(json.dumps(document) + "\n", encoding="utf-8")
 
@@ -59,9 +63,13 @@ def read_costs(path: str | Path) -> MeasuredCosts:
     times, room = document.get("picoseconds"), document.get("workspace_bytes", 0)
     if not isinstance(times, list) or any(each is not None and not _is_amount(each) for each in times):  # fmt: skip
         raise _bad(path, "has no list 'picoseconds'", "give a whole number from 0 up, or null, per op")  # fmt: skip
-    if not _is_amount(room):
-        raise _bad(path, f"has workspace_bytes {room!r}", "give a whole number from 0 up")
-    return MeasuredCosts(str(document.get("program")), str(document.get("device")), tuple(times), room)  # fmt: skip
+    kept, own = document.get("kept_bytes", 0), document.get("op_workspace", [])
+    for name, value in (("workspace_bytes", room), ("kept_bytes", kept)):
+        if not _is_amount(value):
+            raise _bad(path, f"has {name} {value!r}", "give a whole number from 0 up")
+    if not isinstance(own, list) or not all(map(_is_amount, own)) or len(own) not in (0, len(times)):  # fmt: skip
+        raise _bad(path, "has an 'op_workspace' that is no list of bytes", "give a whole number from 0 up per op")  # fmt: skip
+    return MeasuredCosts(str(document.get("program")), str(document.get("device")), tuple(times), room, kept, tuple(own))  # fmt: skip
 
 
 def apply_costs(program: Program, costs: MeasuredCosts, device: str | None = None) -> Program:

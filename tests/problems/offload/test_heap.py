@@ -102,13 +102,25 @@ def test_workspace_is_held_beside_what_is_there() -> None:
     assert held >= int(problem.model.size.max())
 
 
+def test_a_tensor_of_a_mib_is_small_and_a_byte_more_is_not() -> None:
+    problem = next(iter(problems(40)))  # tensors of some bytes: one small page
+    made = problem.scheduled(problem.vector(np.zeros(problem.gaps, dtype=bool)))
+    held = {}
+    for size in (MIB - 1, MIB, MIB + 1):
+        workspace = np.full(problem.program.n_ops, size, dtype=np.int64)
+        held[size] = held_by_allocator(problem.model, made, Kernels(workspace))
+    assert held == {MIB - 1: PAGES[True], MIB: PAGES[True], MIB + 1: sum(PAGES.values())}
+
+
 def test_no_admitted_plan_makes_the_allocator_hold_more_than_there_is() -> None:
     admitted = refused = 0
     for number, roomy in enumerate(large_problems(120, first=3_000)):
         rng = np.random.default_rng(number)
         kernels = Kernels(random_kernels(rng, roomy.program.n_ops).workspace, MIB, 0)
         capacity = roomy.machine.memories[0].capacity + int(rng.integers(0, 45 * MIB))
-        problem = Offload(roomy.program, roomy.machine.with_capacity("hbm", capacity), kernels=kernels)
+        problem = Offload(
+            roomy.program, roomy.machine.with_capacity("hbm", capacity), kernels=kernels
+        )
         for _ in range(3):
             decision = random_vector(rng, problem)
             if not problem.admits(decision):

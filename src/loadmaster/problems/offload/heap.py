@@ -1,7 +1,7 @@
 """What an allocator that learns of each tensor only when it comes would hold: it leaves holes.
 
-PyTorch's caching allocator with expandable segments is modelled: two heaps, for tensors below and above
-1 MiB, each one growing range of addresses; the smallest hole that fits is taken, the end of the range last.
+PyTorch's caching allocator with expandable segments is modelled: two heaps, for tensors up to 1 MiB
+and above, each one growing range of addresses; the smallest hole that fits is taken, the end of the range last.
 A plan whose bytes fit can still be too much for it, so plans for it are made to fit in the end.
 """
 
@@ -96,8 +96,9 @@ def held_by_allocator(model: OffloadModel, made: Scheduled, kernels: Kernels) ->
             heap, place = places.pop(key)
             heap.give(*place)
         else:
-            heap = heaps[size < SMALL]
-            places[key] = heap, heap.take(-(-max(1, size) // GRAIN) * GRAIN)
+            room = -(-max(1, size) // GRAIN) * GRAIN
+            heap = heaps[room <= SMALL]
+            places[key] = heap, heap.take(room)
     return kernels.kept + kernels.spare + sum(-(-heap.top // PAGES[small]) * PAGES[small] for small, heap in heaps.items())  # fmt: skip
 
 

@@ -10,7 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from loadmaster.errors import BadProgram, nearest
+from loadmaster.errors import BadProgram, nearest, require
+
+FRAMEWORKS = {"torch": "torch", "jax": "agents"}
+"""Packages that a user's module may import, and our extras that bring them."""
 
 
 def load_function(spec: str) -> Callable[..., Any]:
@@ -23,6 +26,8 @@ def load_function(spec: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
+        if error.name is not None and error.name in FRAMEWORKS:
+            require(error.name, FRAMEWORKS[error.name])
         raise BadProgram(f"module '{module_name}' can't be imported: {error}", object=module_name,
                          remedy="run this where the module is") from error  # fmt: skip
     finally:

@@ -8,7 +8,7 @@ import numpy as np
 
 from loadmaster.problems.offload.heap import Kernels
 from loadmaster.problems.offload.problem import Offload
-from loadmaster.problems.problem import Decision
+from loadmaster.solvers.solver import Solution
 
 SPARE = 160 * 2**20
 """Bytes beside what was measured: a CUDA graph has heaps and library workspaces of its own, and an allocator
@@ -18,19 +18,18 @@ HOLES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
 
 
 def measured_kernels(op_workspace: Sequence[int], kept: int) -> Kernels | None:
-    """What was measured of kernels; None on a device whose memory is one arena, where they take nothing."""
+    """What was measured of kernels; None on a device whose memory is one arena: there they take nothing."""
     own = np.array(op_workspace, dtype=np.int64)
     return Kernels(own, kept, SPARE) if kept or own.any() else None
 
 
-def leaving_holes[Found](make: Callable[[float], Offload], solved: Callable[[Offload], Found],
-                         decided: Callable[[Found], Decision | None],
-                         shares: Sequence[float] = HOLES) -> tuple[Offload, Found]:  # fmt: skip
-    """The problem, and what was found, with the least share of the memory left to holes that lets a plan be
-    found; else those of the largest. Plans that fill it to the last byte are too much for an allocator."""
+def leaving_holes(make: Callable[[float], Offload], solved: Callable[[Offload], Solution],
+                  shares: Sequence[float] = HOLES) -> tuple[Offload, Solution]:  # fmt: skip
+    """The problem and what was found with the least share of the memory left to holes that lets a plan be
+    found, or with the largest. Rules that fill the memory to the last byte are too much for an allocator."""
     for share in shares:
         problem = make(share)
         found = solved(problem)
-        if decided(found) is not None:
+        if found.decision is not None:
             break
     return problem, found
