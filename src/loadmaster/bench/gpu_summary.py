@@ -9,6 +9,7 @@ from typing import Any
 
 from loadmaster.bench.gpu_peers import RECOMPUTES
 from loadmaster.bench.gpu_plans import GRAPH, OURS, PEER_SOLVERS
+from loadmaster.bench.mapping_targets import Target
 
 TRAINED = ("save_on_cpu",)
 BOUND_BY_COPIES = 1.02
@@ -50,19 +51,6 @@ class Cell:
     def copies_bind(self) -> bool:
         ours = self.ours
         return ours is not None and self.limit > BOUND_BY_COPIES * ours["extra"]["limit"]
-
-
-@dataclass(frozen=True)
-class Target:
-    """A figure to reach."""
-
-    asked: str
-    result: str
-    met: bool | None
-
-    @property
-    def word(self) -> str:
-        return "not measured" if self.met is None else "met" if self.met else "missed"
 
 
 def cells(rows: Iterable[RowDict]) -> list[Cell]:
