@@ -113,8 +113,8 @@ def test_short_names_and_kinds() -> None:
     assert make_solver("malloc-game", "es").name == "es-moves"
     assert make_solver("malloc-game", "anneal").name == "anneal-moves"
     assert make_solver("malloc-game", "greedy-moves").name == "greedy-order"
-    assert kinds_with("msa") == kinds_with("es") == ["malloc-game"]
-    assert kinds_with("egrl") == ["mapping"] and "malloc-game" in kinds_with("auto")
+    assert kinds_with("es") == ["malloc-game"] and kinds_with("msa") == ["malloc-game", "offload"]
+    assert kinds_with("egrl") == ["mapping", "offload"] and "malloc-game" in kinds_with("auto")
     with pytest.raises(ValueError, match="start"):
         make_solver("malloc-game", "es", {"start": "luck"})
 
