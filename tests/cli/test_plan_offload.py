@@ -16,6 +16,7 @@ from loadmaster.program.storage import load, save
 from offload_stack import gpu, stack
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
+TIED = "llama:layers=1,batch=1,tokens=64"
 
 
 @pytest.fixture
@@ -78,3 +79,10 @@ def test_a_machine_that_works_in_its_first_memory_poses_offload() -> None:
     assert problem_kind(load_machine("h200"), "bytes-moved") == "mapping"
     assert problem_kind(load_machine("nnp-i")) == "mapping"
     assert isinstance(pose(stack(layers=2), gpu(2**32)), Offload)
+
+
+@pytest.mark.parametrize(("solver", "problem"), [("anneal", "MallocGame"), ("annealing", "Mapping")])  # fmt: skip
+def test_a_program_with_ties_is_posed_for_the_solver(run_json: Any, solver: str, problem: str) -> None:  # fmt: skip
+    """Tensors written over each other rule offloading out; then it is what the solver can solve."""
+    answer = run_json("plan", TIED, "-m", "h200:hbm=64MiB", "--solver", solver, "--budget", "3", "--no-run")  # fmt: skip
+    assert answer["ok"] and ("moves" in answer) == (problem == "MallocGame")
