@@ -9,7 +9,7 @@ from typing import Any
 from loadmaster.bench.gpu_peers import PeerRun, Setting, measure_peer
 from loadmaster.errors import require
 from loadmaster.execute.op_times import OpTimes, measure_ops
-from loadmaster.execute.pinned import RandomWeights
+from loadmaster.execute.pinned import RandomWeights, given_shapes
 from loadmaster.program.importers.torch.captured import Captured, capture
 from loadmaster.program.importers.torch.importer import made_on_meta
 from loadmaster.program.program import TensorKind
@@ -47,16 +47,15 @@ def random_inputs(captured: Captured, device: Any, seed: int = 0) -> list[Any]:
     """The graph's input tensors: floats are normal, integers 0 or 1, which every table has."""
     torch = require("torch", "torch")
     random = torch.Generator(device).manual_seed(seed)
-    nodes = {node.name: node for node in captured.graph.nodes if node.op == "placeholder"}
+    shapes = given_shapes(captured)
     made = []
     for given in captured.given:
         if given.kind == TensorKind.INPUT:
-            shown = nodes[given.node].meta["val"]
-            shape = tuple(map(int, shown.shape))
-            if shown.dtype.is_floating_point:
-                value = torch.randn(shape, device=device, generator=random).to(shown.dtype)
+            shape, dtype = shapes[given.node]
+            if dtype.is_floating_point:
+                value = torch.randn(shape, device=device, generator=random).to(dtype)
             else:
-                value = torch.randint(0, 2, shape, device=device, generator=random).to(shown.dtype)
+                value = torch.randint(0, 2, shape, device=device, generator=random).to(dtype)
             made.append(value)
     return made
 

@@ -10,6 +10,7 @@ from typing import Any
 from loadmaster.errors import BadProgram, require
 from loadmaster.execute.layout import Layout, flat, layout_of, own_layout, shaped
 from loadmaster.program.importers.torch.captured import Captured, Given
+from loadmaster.program.importers.torch.roles import placeholders
 from loadmaster.program.program import PERSISTENT
 
 SLAB = 2**30
@@ -81,7 +82,7 @@ def _value(given: Given, weights: Mapping[str, Any], constants: Mapping[str, Any
 
 def given_shapes(captured: Captured) -> dict[str, tuple[tuple[int, ...], Any]]:
     """Node -> shape and element type of what is given."""
-    values = {node.name: node.meta.get("val") for node in captured.graph.nodes if node.op == "placeholder"}  # fmt: skip
+    values = {name: node.meta.get("val") for name, node in placeholders(captured.graph).items()}
     return {given.node: (tuple(map(int, values[given.node].shape)), values[given.node].dtype)
             for given in captured.given}  # fmt: skip
 

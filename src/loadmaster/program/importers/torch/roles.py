@@ -10,6 +10,11 @@ from loadmaster.program.importers.torch.read import is_getitem, op_name
 from loadmaster.program.program import TensorKind
 
 
+def placeholders(graph: Any) -> dict[str, Any]:
+    """The nodes through which a torch.fx graph is given its values (PyTorch's word), by name."""
+    return {node.name: node for node in graph.nodes if node.op == "placeholder"}
+
+
 @dataclass(frozen=True)
 class Given:
     """One tensor among the graph's placeholders."""

@@ -7,7 +7,14 @@ from typing import Any
 
 from loadmaster.errors import BadProgram, require
 from loadmaster.program.importers.torch.importer import exported_program, quiet
-from loadmaster.program.importers.torch.roles import Given, Result, Traced, drop_idle, tidy
+from loadmaster.program.importers.torch.roles import (
+    Given,
+    Result,
+    Traced,
+    drop_idle,
+    placeholders,
+    tidy,
+)
 from loadmaster.program.program import TensorKind
 
 
@@ -28,7 +35,7 @@ def trace_forward(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], n
 
 
 def _given(exported: Any, changed: set[str]) -> list[Given]:
-    nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
+    nodes = placeholders(exported.graph)
     given: list[Given] = []
     position = 0
     for spec in exported.graph_signature.input_specs:
@@ -57,11 +64,11 @@ def share_tied(traced: Traced, module: Any) -> None:
     """Let one placeholder stand for a parameter that the module knows under several names."""
     tensors = dict(module.named_parameters(remove_duplicate=False))
     tensors |= dict(module.named_buffers(remove_duplicate=False))
-    placeholders = {node.name: node for node in traced.graph.nodes if node.op == "placeholder"}
+    nodes = placeholders(traced.graph)
     first: dict[int, Any] = {}
     for given in traced.given:
         if given.source in tensors:
-            node = placeholders[given.node]
+            node = nodes[given.node]
             same = first.setdefault(id(tensors[given.source]), node)
             if same is not node:
                 node.replace_all_uses_with(same)
