@@ -14,7 +14,10 @@ DEMO := plan resnet50 --machine nnp-i --solver egrl --budget 1000
 demo: .venv/.demo
 	$(BIN)/loadmaster $(DEMO)
 
-test: lint types sanitize pytest
+# What can be checked without running Python is checked side by side: most of it is one core's work.
+test:
+	$(MAKE) -j $(JOBS) lint types sanitize
+	$(MAKE) pytest
 
 .venv/.tools: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -42,17 +45,20 @@ lint: .venv/.dev
 types: .venv/.dev
 	$(BIN)/mypy
 
+# Little optimization and line numbers alone: it compiles in half the time and runs as fast.
 build/sanitize/.tested: .venv/.tools $(NATIVE) CMakeLists.txt
 	$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
-	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DLOADMASTER_PYTHON=OFF -DLOADMASTER_TESTS=ON -DLOADMASTER_SANITIZE=ON
+	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO='-O1 -g1 -DNDEBUG' \
+	  -DLOADMASTER_PYTHON=OFF -DLOADMASTER_TESTS=ON -DLOADMASTER_SANITIZE=ON
 	$(BIN)/cmake --build build/sanitize
-	$(BIN)/ctest --test-dir build/sanitize --output-on-failure
+	$(BIN)/ctest --test-dir build/sanitize -j $(JOBS) --output-on-failure
 	@touch $@
 
 sanitize: build/sanitize/.tested
 
+# Neighbours stay in one process as long as they can: they share what they trace and compile.
 pytest: .venv/.dev
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 bench: .venv/.dev
 	$(BIN)/loadmaster bench simulate

