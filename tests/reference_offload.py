@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from loadmaster.problems.offload.model import BEFORE_USE, BETWEEN, OffloadModel
-from loadmaster.problems.offload.stays import FETCHED, Stays
+from loadmaster.problems.offload.stays import FETCHED, SMALL, Stays
 
 
 def uses(model: OffloadModel, item: int) -> list[tuple[int, int]]:
@@ -57,7 +57,8 @@ def settled(model: OffloadModel, keep: list[bool]) -> list[bool]:
 
 
 def repaired(model: OffloadModel, keep: list[bool], capacity: int) -> list[bool]:
-    """One gap after the other, at the first step that is too full, the one used again last."""
+    """One gap after the other, at the first step that is too full, the one used again last; tiny ones only where
+    there are no others."""
     kept = settled(model, keep)
     clock = model.clock.tolist()
     free = {gap for gap in range(model.gaps) if kept[gap]}
@@ -79,10 +80,11 @@ def repaired(model: OffloadModel, keep: list[bool], capacity: int) -> list[bool]
                 else:
                     end = int(model.gap_to[gap])
                     again = 2 * clock[-1] if end == model.steps else clock[end]
-                ranked.append((-again, -int(model.size[item]), gap))
+                size = int(model.size[item])
+                ranked.append((size <= capacity // SMALL, -again, -size, gap))
             if not ranked:
                 break
-            gap = min(ranked)[2]
+            gap = min(ranked)[3]
             kept[gap] = False
             free.remove(gap)
     return settled(model, kept)

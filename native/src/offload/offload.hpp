@@ -1,6 +1,7 @@
 // What stays in fast memory, and when the rest is copied: repair of kept gaps, and the times of copies.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -40,11 +41,31 @@ struct Times {
 // Gaps within a life in fast memory are kept; an output that left is at home at the end.
 void settle(const OffloadTables& tables, std::vector<i8>& kept);
 
-// From the first step on at which more is kept than fits, what is used again last leaves first.
+// From the first step on at which more is kept than fits, what is used again last leaves first; what is tiny
+// beside the capacity, only if nothing else can.
 // `room` is what others take of each step.
 void repair(const OffloadTables& tables, std::vector<i8>& kept, i64 capacity, std::vector<i64> room);
 
-// When stays (by item, then by step) begin and end with their copies, see schedule.py.
-std::vector<Times> schedule(const OffloadTables& tables, std::span<const Stay> stays, i64 capacity, i64 lead);
+// When stays (by item, then by step) begin and end with their copies, see schedule.py. `room` as above.
+std::vector<Times> schedule(const OffloadTables& tables, std::span<const Stay> stays, i64 capacity, i64 lead,
+                            std::vector<i64> room);
+
+// How far a stay (by row) can be held towards a step that is wanted: the step that it reaches.
+using Stretch = std::function<i32(i64 row, i32 wanted)>;
+
+// The same where `later` and `earlier` know what there is room for: held until its copy out should be done,
+// and from when its copy in is issued.
+std::vector<Times> schedule_with(const OffloadTables& tables, std::span<const Stay> stays, i64 lead,
+                                 const Stretch& later, const Stretch& earlier);
+
+// Addresses that a step's kernels have for themselves.
+struct Scratch {
+  i32 step;
+  i64 low, high;
+};
+
+// The same for stays that lie at `offset`, which may change: no two that meet in time overlap.
+std::vector<Times> schedule_placed(const OffloadTables& tables, std::span<const Stay> stays, i64 capacity,
+                                   i64 lead, std::span<const Scratch> scratch, std::vector<i64>& offset);
 
 }  // namespace loadmaster

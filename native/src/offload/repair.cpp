@@ -4,6 +4,8 @@ namespace loadmaster {
 
 namespace {
 
+constexpr i64 kSmall = 8192;  // of the capacity: what is smaller makes no room, and costs a copy all the same
+
 class Repair {
  public:
   Repair(const OffloadTables& tables, std::vector<i8>& kept, std::vector<i64>& room)
@@ -12,6 +14,7 @@ class Repair {
   }
 
   void run(i64 capacity) {
+    small_ = capacity / kSmall;
     for (i32 step = 0; step < t_.steps(); ++step)
       while (room_[step] > capacity) {
         const i32 gap = victim(step);
@@ -70,13 +73,17 @@ class Repair {
   i32 victim(i32 step) const {
     i32 best = -1;
     i64 latest = -1, largest = -1;
+    bool small = true;
     for (i32 gap = 0; gap < static_cast<i32>(free_.size()); ++gap) {
       if (!free_[gap]) continue;
-      const i64 when = again(gap, step);
-      if (when < 0 || when < latest) continue;
       const i64 size = t_.size[t_.gap_item[gap]];
-      if (when == latest && size <= largest) continue;
-      best = gap, latest = when, largest = size;
+      if (size <= small_ && !small) continue;
+      const i64 when = again(gap, step);
+      if (when < 0) continue;
+      if ((size <= small_) == small) {
+        if (when < latest || (when == latest && size <= largest)) continue;
+      }
+      best = gap, latest = when, largest = size, small = size <= small_;
     }
     return best;
   }
@@ -85,6 +92,7 @@ class Repair {
   std::vector<i8>& kept_;
   std::vector<i64>& room_;
   std::vector<i8> free_;  // gaps that could still be given up
+  i64 small_ = 0;         // bytes up to which an item is the last choice
 };
 
 }  // namespace

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import reference_offload as slow
-from loadmaster.errors import BadProgram, Refused
+from loadmaster.errors import BadMachine, BadProgram
 from loadmaster.plan import BEFORE, Plan
 from loadmaster.plan.check.facts import Facts
 from loadmaster.problems.offload.problem import LEADS, Offload
 from loadmaster.problems.offload.schedule import schedule
-from loadmaster.problems.offload.stays import occupied, repaired, stays_of
+from loadmaster.problems.offload.stays import SMALL, occupied, repaired, settled, stays_of
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program, TieKind
 from loadmaster.simulate import simulate
@@ -70,6 +72,24 @@ def test_repair_and_schedule_are_those_of_the_slow_reference() -> None:
     assert repairs > 20 and stalls > 20
 
 
+def test_what_is_tiny_leaves_only_if_nothing_else_can() -> None:
+    others = 0
+    for number, problem in enumerate(problems(80, first=2_000)):
+        rng = np.random.default_rng(number)
+        large = rng.random(problem.model.items) < 0.6
+        model = replace(
+            problem.model, size=np.where(large, problem.model.size << 20, problem.model.size)
+        )
+        keep = np.ones(model.gaps, dtype=bool)
+        need = int(occupied(model, stays_of(model, settled(model, keep))).max())
+        capacity = int(need * rng.choice([0.4, 0.6, 0.8]))
+        kept = repaired(model, keep, capacity)
+        assert kept.tolist() == slow.repaired(model, keep.tolist(), capacity)
+        left = model.gap_item[~kept]
+        others += bool(len(left)) and bool((model.size[left] > capacity // SMALL).all())
+    assert others > 20
+
+
 def chain(*sizes: int) -> Program:
     """x -> op0 -> op1 …, the first result read again by the last op."""
     build = Builder("chain")
@@ -98,7 +118,7 @@ def test_an_activation_leaves_and_comes_back_and_weights_do_only_come() -> None:
 
 def test_an_op_that_does_not_fit_is_refused_with_its_name_and_the_bytes() -> None:
     with pytest.raises(
-        Refused, match=r"op 'op4' reads and writes 3\.50 KiB at once and 'hbm' has 3\.00 KiB"
+        BadMachine, match=r"op 'op4' reads and writes 3\.50 KiB at once and 'hbm' has 3\.00 KiB"
     ):
         Offload(chain(1024, 1024, 1024, 1024, 1024, 1024), gpu(3072))
 
@@ -113,13 +133,6 @@ def test_tied_tensors_are_refused_with_another_problem_to_give() -> None:
     build.tie(TieKind.INPLACE, first, last, op)
     with pytest.raises(BadProgram, match="--problem mapping"):
         Offload(build.build(), gpu(2**20))
-
-
-def test_plans_without_offsets_hold_the_same_bytes() -> None:
-    program = chain(1024, 1024, 1024, 1024, 1024, 1024)
-    problem = Offload(program, gpu(5120), offsets=False)
-    plan = problem.plan(problem.vector(np.ones(problem.gaps, dtype=bool)))
-    assert {row.offset for row in plan.residency_rows} == {-1} and not problem.violations(plan)
 
 
 def test_what_kernels_need_is_left_free() -> None:

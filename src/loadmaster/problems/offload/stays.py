@@ -13,6 +13,10 @@ from loadmaster.problems.offload.model import BEFORE_USE, BETWEEN, Bool, Int32, 
 RESIDENT, MADE, FETCHED = 0, 1, 2
 """How a stay begins: before the program, with the step that makes it, or with a copy."""
 
+SMALL = 8192
+"""What is smaller than this part of the capacity makes no room, and costs a copy all the same. (The native repair has
+the same number.)"""
+
 
 @dataclass(frozen=True, eq=False)
 class Stays:
@@ -81,17 +85,18 @@ def _kept_or_none(gap: Int32, kept: Bool) -> Bool:
 
 
 def occupied(model: OffloadModel, stays: Stays) -> Int64:
-    """[S] bytes of fast memory that stays take."""
+    """[S] bytes of fast memory that stays and kernels take."""
     change = np.zeros(model.steps + 1, dtype=np.int64)
     size = model.size[stays.item]
     np.add.at(change, stays.first, size)
     np.add.at(change, stays.last + 1, -size)
-    return np.cumsum(change)[:-1]
+    return np.cumsum(change)[:-1] + model.taken
 
 
 def repaired(model: OffloadModel, keep: Bool, capacity: int, extra: Int64 | None = None) -> Bool:
     """[G] settled gaps that fit: from the first step on at which too much is kept, what is used again
-    last leaves first. `extra` is [S], room that others take."""
-    room = np.zeros(model.steps, dtype=np.int64) if extra is None else np.ascontiguousarray(extra)
+    last leaves first; what is tiny beside the capacity (`SMALL`), only if nothing else can. `extra` is [S], room
+    that others take."""
+    room = model.taken if extra is None else model.taken + extra
     kept: Bool = model.tables.repaired(np.asarray(keep, dtype=np.int8), capacity, room) != 0
     return kept

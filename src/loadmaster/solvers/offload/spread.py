@@ -9,7 +9,7 @@ import numpy as np
 
 from loadmaster.problems.offload.model import BEFORE_USE, TO_END, Bool, Int64, OffloadModel
 from loadmaster.problems.offload.problem import Offload
-from loadmaster.problems.offload.stays import occupied, repaired, settled, stays_of
+from loadmaster.problems.offload.stays import SMALL, occupied, repaired, settled, stays_of
 from loadmaster.problems.problem import Decision
 from loadmaster.solvers.offload.simple import OneRule
 
@@ -36,7 +36,8 @@ def spread_gaps(problem: Offload, share: float, buffer: float) -> Bool:
     model, clock = problem.model, problem.clock
     weight = model.persistent[model.gap_item]
     keep = np.ones(model.gaps, dtype=bool)
-    keep[weight] = False
+    tiny = model.size[model.gap_item] <= model.capacity // SMALL
+    keep[weight & ~tiny] = False
     long = np.flatnonzero(~weight & _is_long(problem))
     size = model.size[model.gap_item]
     if share > 0 and len(long):
@@ -44,7 +45,7 @@ def spread_gaps(problem: Offload, share: float, buffer: float) -> Bool:
         keep[order[_diffused(size[order], clock[model.gap_from[order]], share)]] = False
     room = max(problem.least, model.capacity - int(buffer * _typical(model)))
     keep = repaired(model, keep, room)
-    before = np.flatnonzero(model.gap_kind == BEFORE_USE)
+    before = np.flatnonzero((model.gap_kind == BEFORE_USE) & ~tiny)
     before = before[np.argsort(model.gap_to[before], kind="stable")]
     free = room - int(occupied(model, stays_of(model, settled(model, keep))).max(initial=0))
     total = int(size[before].sum())
