@@ -4,11 +4,12 @@
     python benchmarks/gpu_loop.py prepare --folder gpu    # anywhere: the simulator's best plans
     python benchmarks/gpu_loop.py compile --folder gpu    # where it will run: EGRL's networks, on the CPU
     python benchmarks/gpu_loop.py measure --folder gpu    # on the GPU: searches with measured rewards
-    python benchmarks/record.py gpu --rows gpu/rows.jsonl gpu/loop.jsonl
+    python benchmarks/record.py gpu --rows gpu/rows.jsonl gpu/loop.jsonl --fresh
 
-`refined` measures the simulator's best plans and changes of them; `egrl`, `ageing-evolution` and
-`annealing` see nothing but measured rewards. Winners are measured again, in turns with what they are
-compared with. `--limit` seconds are shared by the models; rows that are there are not made again.
+`refined` measures the simulator's best plans and changes of them, `anneal` anneals from the best of them;
+`egrl`, `ageing-evolution` and `annealing` see nothing but measured rewards of static maps, and begin with the
+simulator's static plan beside their usual first maps. All have the same evaluations and seconds; their
+best are measured again in turns with the simulator's plan. Rows that are there are not made again.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from gpu_runs import Folder, alone, free, made, ready, told
 from loadmaster.bench import Row
+from loadmaster.bench.gpu_folder import Folder, alone, free_host, told
 from loadmaster.bench.gpu_loop import MAPPED, SEARCHES, Loop, loop_rows
-from loadmaster.bench.gpu_plans import HOLES, budget, kernels_of, roomy
-from loadmaster.errors import LoadmasterError
-from loadmaster.plan import load_plan
+from loadmaster.bench.gpu_on_device import all_need, ready
+from loadmaster.bench.gpu_plans import budget, kernels_of, roomy
+from loadmaster.plan import load_planned
 from loadmaster.problems.mapping import Mapping
 from loadmaster.problems.offload.measured import options_of
 from loadmaster.problems.offload.problem import Offload
@@ -36,8 +37,11 @@ from loadmaster.solvers.offload.refined import Archive, Refined
 from loadmaster.solvers.registry import make_solver
 from loadmaster.solvers.solver import Budget, solve
 
-MODELS = ("llama", "gpt_train")
+MODELS = ("llama", "bert")
 ROWS = "loop.jsonl"
+URGENCY = 6
+THREADS = 4
+"""For agents that learn beside what is measured."""
 
 
 def prepared_file(folder: Folder, model: str, percent: int) -> Path:
@@ -51,26 +55,23 @@ def prepare(arguments: argparse.Namespace, folder: Folder) -> None:
         if path.exists():
             continue
         with told(f"prepare {name} {arguments.percent} %"):
-            archive, found, holes = candidates_for(folder, name, arguments)
+            archive = Archive(posed(folder, name, arguments))
+            found = Refined(
+                simulated=10**9, seconds=arguments.seconds, kept=arguments.kept
+            ).prepared(archive, arguments.seed)
             recorded = folder.plan_file(name, arguments.percent, "auto")
             if recorded.exists():  # of gpu_runs.py: the champion, if it is the better one
-                known = archive.decision(load_plan(recorded, archive.program, archive.machine))
-                found = sorted([known, *found], key=lambda each: archive.evaluate(each) or 2**62)
-            np.savez(path, *found, holes=holes)
+                program, known = load_planned(recorded, archive.program, archive.machine)
+                if (
+                    program.repeats is None
+                ):  # searches here are of the program in which all runs once
+                    found = sorted(
+                        [archive.decision(known), *found],
+                        key=lambda each: archive.evaluate(each) or 2**62,
+                    )
+            np.savez(path, *found)
             values = [archive.evaluate(each) or 0 for each in found]
             print("  " + ", ".join(f"{value / 1e9:.2f}" for value in values) + " ms simulated")
-
-
-def candidates_for(folder: Folder, name: str, arguments: argparse.Namespace) -> tuple[Archive, list[Any], float]:  # fmt: skip
-    """With as little room left to holes as lets a plan be found."""
-    solver = Refined(simulated=10**9, seconds=arguments.seconds, kept=arguments.kept)
-    for holes in HOLES:
-        archive = Archive(posed(folder, name, arguments, holes))
-        try:
-            return archive, solver.prepared(archive, arguments.seed), holes
-        except LoadmasterError as error:
-            print(f"  {holes:.0%} for holes: {error.message}")
-    raise SystemExit(f"error: no plan for '{name}'")
 
 
 def compile_agents(arguments: argparse.Namespace, folder: Folder) -> None:
@@ -84,94 +85,97 @@ def compile_agents(arguments: argparse.Namespace, folder: Folder) -> None:
             print(f"  {solve(agent, problem, Budget(40)).evaluations} simulated evaluations")
 
 
-def posed(folder: Folder, name: str, arguments: argparse.Namespace, holes: float = 0.0) -> Offload:
-    """The problem of `gpu_runs.py plan`: kernels have their room, and a GPU's allocator leaves holes."""
-    need, kernels = folder.measured()[name]["need"], kernels_of(folder.costs(name))
-    workspace = 0 if kernels is None else kernels.kept + int(kernels.workspace.max(initial=0))
-    capacity = budget(need, arguments.percent, workspace)
-    return Offload(folder.program(name), roomy(folder.machine(), capacity),
-                   reserve=workspace + int(holes * capacity), kernels=kernels)  # fmt: skip
+def posed(folder: Folder, name: str, arguments: argparse.Namespace) -> Offload:
+    """The problem of `gpu_runs.py plan`."""
+    capacity = budget(all_need(folder.measured()[name]), arguments.percent)
+    return Offload(folder.program(name), roomy(folder.machine(), capacity), kernels=kernels_of(folder.costs(name)))  # fmt: skip
 
 
 def measure(arguments: argparse.Namespace, folder: Folder) -> None:
+    if arguments.device.startswith("cuda") and arguments.placement != "allocator":
+        from loadmaster.execute.own_allocator import install
+
+        print(f"own allocator: {install()}", flush=True)  # before anything uses CUDA
     from loadmaster.bench.gpu_execute import Bench
     from loadmaster.execute.clock import checked_device
     from loadmaster.execute.evaluator import ExecutorEvaluator
 
-    device, machine, started = checked_device(arguments.device), folder.machine(), time.monotonic()
-    done = {tuple(line["job"]) for line in folder.lines(ROWS)}
-    for number, name in enumerate(arguments.models):
-        case = f"{name}@{arguments.percent}"
-        searches = [
-            each for each in arguments.searches if (case, f"{each}+hardware", 0) not in done
-        ]
+    device, began = checked_device(arguments.device), time.monotonic()
+    for name in arguments.models:
+        case, done = f"{name}@{arguments.percent}", folder.done(ROWS)
+        searches = [each for each in arguments.searches if (case, f"{each}+hardware") not in done]
         if not searches:
             continue
-        workload = ready(name, arguments, device)
-        with alone(folder), told(f"loop {case}"):
-            # Models share the time that is left.
-            now = time.monotonic()
-            started = now if not number else started  # until now others may have had the device
-            end = now + (started + arguments.limit - now) / (len(arguments.models) - number)
-            with np.load(prepared_file(folder, name, arguments.percent)) as file:
-                candidates = [file[key] for key in file.files if key != "holes"]
-                about = posed(folder, name, arguments, float(file["holes"]))
-            bench = Bench(workload, machine)
+        with told(f"capture {name}") as captured:
+            workload = ready(name, arguments, device)
+        if captured.failed:
+            continue
+        with np.load(prepared_file(folder, name, arguments.percent)) as file:
+            candidates = [file[key] for key in file.files]
+        about = posed(folder, name, arguments)
+        with alone(folder, URGENCY), told(f"loop {case}"):
+            bench = Bench(workload, folder.machine())
             evaluator = ExecutorEvaluator(
-                bench.workload.captured, about.machine, device, bench.weights, bench.host_inputs,
+                workload.captured, about.machine, device, bench.weights, bench.host_inputs,
                 workspace=folder.costs(name)["workspace_bytes"], kernels=about.kernels, graph=arguments.cuda_graph)  # fmt: skip
-            loop = Loop(case, about.program, about.machine, evaluator, candidates, options_of(about),
-                        arguments.evaluations, arguments.repeats, arguments.times, arguments.together)  # fmt: skip
-            print(f"  ready, {end - time.monotonic():.0f} s for its searches", flush=True)
-            left = partial(lambda end: end - time.monotonic(), end)
-            loop_rows(loop, searches, left, partial(keep, folder))
+            loop = Loop(case, about.program, about.machine, evaluator, candidates, options_of(about), arguments.evaluations,
+                        arguments.seconds, arguments.repeats, arguments.times, arguments.together)  # fmt: skip
+            loop_rows(loop, searches, lambda: arguments.most_seconds - (time.monotonic() - began),
+                      partial(keep, folder))  # fmt: skip
             evaluator.close()
             del bench, evaluator, loop
-            free(device)
+            free_host(device)
 
 
 def keep(folder: Folder, row: Row) -> None:
-    folder.append(ROWS, {"job": [row.case, row.solver, row.seed], "made": made(), "rows": [row.as_dict()]})  # fmt: skip
+    folder.keep(row, ROWS)
     extra: dict[str, Any] = row.extra
     if row.status != "ok":
         print(f"    {row.solver}: {row.status}, {extra.get('reason')}", flush=True)
         return
     low, high = extra["speedup_interval"]
-    print(f"    {row.solver}: {row.value / 1e9:.2f} ms against {(row.baseline or 0) / 1e9:.2f} ms, "
-          f"{extra['speedup']:.4f} × ({low:.4f} to {high:.4f}), simulated {extra['simulated_ps'] / 1e9:.2f} ms, "
-          f"{row.evaluations} evaluations, {extra['measurements']} measurements, {extra['failures']} failures, "
-          f"{row.seconds:.0f} s", flush=True)  # fmt: skip
+    first, best = ((extra[key] or 0) / 1e9 for key in ("first_ps", "best_ps"))
+    print(f"    {row.solver}: first {first:.2f}, best {best:.2f}, re-measured {row.value / 1e9:.2f} ms against "
+          f"{(row.baseline or 0) / 1e9:.2f} ms, {extra['speedup']:.4f} × ({low:.4f} to {high:.4f}), "
+          f"{row.evaluations} evaluations in {extra['search_seconds']:.0f} s, {extra['measurements']} measurements, "
+          f"{extra['failures']} failures, {row.seconds:.0f} s", flush=True)  # fmt: skip
 
 
 def main() -> int:
-    # Blocks of odd sizes come and go: without this the allocator needs room for holes.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("stage", choices=["prepare", "compile", "measure"])
-    parser.add_argument("--folder", type=Path, default=Path("gpu"))
-    parser.add_argument("--models", nargs="+", default=list(MODELS))
-    parser.add_argument("--searches", nargs="+", default=list(SEARCHES), choices=SEARCHES)
-    parser.add_argument("--percent", type=int, default=50)
-    parser.add_argument("--size", default="full", help="full or tiny")
-    parser.add_argument("--device", default="cuda", help="cuda or cpu")
-    parser.add_argument("--limit", type=float, default=150.0, help="seconds for all models")
-    parser.add_argument("--evaluations", type=int, default=60, help="of each search, at most")
-    parser.add_argument("--repeats", type=int, default=2, help="measured passes of a plan")
-    parser.add_argument("--times", type=int, default=20, help="measured passes of a winner")
-    parser.add_argument("--together", type=int, default=4, help="of those in a row")
-    parser.add_argument("--cuda-graph", action="store_true", help="each plan as a CUDA graph")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each simulated search")
-    parser.add_argument("--kept", type=int, default=12, help="simulated plans to measure")
-    parser.add_argument("--seed", type=int, default=0)
+    add = parser.add_argument
+    add("stage", choices=["prepare", "compile", "measure"])
+    add("--folder", type=Path, default=Path("gpu"))
+    add("--models", nargs="+", default=list(MODELS))
+    add("--searches", nargs="+", default=list(SEARCHES), choices=SEARCHES)
+    add("--percent", type=int, default=50)
+    add("--size", default="full", help="full or tiny")
+    add("--device", default="cuda", help="cuda or cpu")
+    add("--evaluations", type=int, default=30, help="of each search, at most")
+    add(
+        "--seconds", type=float, default=60.0, help="of each search, simulated or measured, at most"
+    )
+    add("--most-seconds", type=float, default=1e9, help="begin no search after that")
+    add("--repeats", type=int, default=2, help="measured passes of a plan")
+    add("--times", type=int, default=20, help="measured passes of a winner")
+    add("--together", type=int, default=4, help="of those in a row")
+    add("--cuda-graph", action="store_true", help="each plan as a CUDA graph")
+    add("--placement", help="allocator: leave PyTorch its own; default: the plan's offsets")
+    add("--kept", type=int, default=12, help="simulated plans to measure")
+    add("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    folder = Folder(arguments.folder)
-    # Agents learn on the CPU: the GPU's memory and time are what is measured.
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    # Agents learn on the CPU, on few of its cores: the GPU's time is what is measured, and the host's too.
+    os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str((arguments.folder / "jax").resolve()))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    {"prepare": prepare, "compile": compile_agents, "measure": measure}[arguments.stage](
-        arguments, folder
-    )
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(
+            0, cores[:THREADS] if arguments.stage == "measure" else cores[-THREADS:]
+        )
+    stages = {"prepare": prepare, "compile": compile_agents, "measure": measure}
+    stages[arguments.stage](arguments, Folder(arguments.folder))
     return 0
 
 

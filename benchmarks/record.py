@@ -26,7 +26,7 @@ from loadmaster.problems.problem import Bound
 from loadmaster.problems.recorded import recorded_bound
 
 HERE = Path(__file__).parent
-STAGES = {"gpu": "python benchmarks/gpu_runs.py measure, plan, execute --folder gpu"}
+STAGES = {"gpu": "python benchmarks/gpu_runs.py measure, plan, execute, peers --folder gpu"}
 """Commands of suites that are not made by one."""
 
 

@@ -11,7 +11,7 @@ import loadmaster
 
 ROOT = Path(loadmaster.__file__).parent
 ORDER = ["errors", "units", "files", "host", "program", "machine", "plan", "simulate", "problems", "solvers", "runs",
-         "execute", "export", "report", "bench", "cli"]  # fmt: skip
+         "execute", "export", "report", "bench", "cli", "__main__"]  # fmt: skip
 
 
 def _imports(path: Path) -> set[str]:

@@ -19,7 +19,7 @@ PARTS = {
     "Problems": ("pose", "Problem", "Allocation", "read_buffers", "Pins", "parse_pins"),
     "Solving": ("solve", "Solution", "Solver", "Meter", "Observer", "make_solver", "solver_names",
                 "fits", "Fits", "allocate"),
-    "Plans": ("Plan", "check", "timeline", "Timeline", "save_plan", "load_plan"),
+    "Plans": ("Plan", "check", "timeline", "Timeline", "save_plan", "load_plan", "load_planned"),
     "Out": ("export_plan", "write_report"),
     "Errors": ("LoadmasterError", "BadProgram", "BadMachine", "BadPlan"),
 }  # fmt: skip

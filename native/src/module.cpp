@@ -260,6 +260,7 @@ Result ceil_times(const Array<i64>& amounts, const Array<i64>& rates) {
 
 void bind_allocate(nb::module_& m);  // allocate_module.cpp
 void bind_offload(nb::module_& m);   // offload_module.cpp
+void bind_device(nb::module_& m);    // device_module.cpp
 void bind_order(nb::module_& m);     // order_module.cpp
 namespace loadmaster {
 void bind_game(nb::module_& m);     // game_module.cpp
@@ -284,6 +285,7 @@ NB_MODULE(_core, m) {
         "amount / rate in picoseconds, rounded up, element by element");
   bind_allocate(m);
   bind_offload(m);
+  bind_device(m);
   bind_order(m);
   bind_game(m);
   bind_msa(m);

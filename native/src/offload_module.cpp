@@ -41,7 +41,39 @@ class PyOffload {
   }
 
   // Rows (item, first, last, begins, leaves, earliest) -> (first, last, issued, out needed).
-  nb::ndarray<nb::numpy, i32> scheduled(const Array<i32>& table, i64 capacity, i64 lead) const {
+  nb::ndarray<nb::numpy, i32> scheduled(const Array<i32>& table, i64 capacity, i64 lead,
+                                        const Array<i64>& extra) const {
+    if (static_cast<i32>(extra.size()) != t_.steps()) throw std::invalid_argument("one entry per step");
+    const auto stays = stays_of(table);
+    return rows_of(schedule(t_, stays, capacity, lead, copied(extra)));
+  }
+
+  // The same at addresses: also the offsets that stays have in the end. `scratch` has rows (step, low, high).
+  nb::tuple scheduled_placed(const Array<i32>& table, i64 capacity, i64 lead, const Array<i64>& scratch,
+                             const Array<i64>& offset) const {
+    const auto stays = stays_of(table);
+    if (scratch.size() % 3 != 0 || offset.size() != stays.size())
+      throw std::invalid_argument("scratch must be [n, 3], with an offset for each stay");
+    std::vector<Scratch> own;
+    for (std::size_t at = 0; at < scratch.size(); at += 3) {
+      const i64* row = scratch.data() + at;
+      if (row[0] < 0 || row[0] >= t_.steps()) throw std::invalid_argument("scratch outside the program");
+      own.push_back({static_cast<i32>(row[0]), row[1], row[2]});
+    }
+    auto places = copied(offset);
+    auto times = rows_of(schedule_placed(t_, stays, capacity, lead, own, places));
+    return nb::make_tuple(times, owned(std::move(places)));
+  }
+
+ private:
+  static nb::ndarray<nb::numpy, i32> rows_of(const std::vector<Times>& found) {
+    std::vector<i32> result;
+    for (const Times& times : found)
+      result.insert(result.end(), {times.first, times.last, times.issued, times.out_needed});
+    return owned(std::move(result), {found.size(), 4});
+  }
+
+  std::vector<Stay> stays_of(const Array<i32>& table) const {
     if (table.ndim() != 2 || table.shape(1) != 6) throw std::invalid_argument("stays must be [R, 6]");
     std::vector<Stay> stays;
     for (std::size_t row = 0; row < table.shape(0); ++row) {
@@ -51,13 +83,9 @@ class PyOffload {
       if (!inside) throw std::invalid_argument("a stay lies outside the program");
       stays.push_back({at[0], at[1], at[2], static_cast<i8>(at[3]), at[4] != 0, at[5]});
     }
-    std::vector<i32> result;
-    for (const Times& times : schedule(t_, stays, capacity, lead))
-      result.insert(result.end(), {times.first, times.last, times.issued, times.out_needed});
-    return owned(std::move(result), {stays.size(), 4});
+    return stays;
   }
 
- private:
   OffloadTables t_;
 };
 
@@ -67,5 +95,8 @@ void bind_offload(nb::module_& m) {
   nb::class_<PyOffload>(m, "OffloadTables")
       .def(nb::init<const nb::dict&>(), nb::arg("columns"))
       .def("repaired", &PyOffload::repaired, nb::arg("keep"), nb::arg("capacity"), nb::arg("extra"))
-      .def("scheduled", &PyOffload::scheduled, nb::arg("stays"), nb::arg("capacity"), nb::arg("lead"));
+      .def("scheduled", &PyOffload::scheduled, nb::arg("stays"), nb::arg("capacity"), nb::arg("lead"),
+           nb::arg("extra"))
+      .def("scheduled_placed", &PyOffload::scheduled_placed, nb::arg("stays"), nb::arg("capacity"),
+           nb::arg("lead"), nb::arg("scratch"), nb::arg("offset"));
 }

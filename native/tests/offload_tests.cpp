@@ -8,7 +8,7 @@ using namespace loadmaster;
 namespace {
 
 struct Totals {
-  i64 repaired = 0, helpless = 0, fetched = 0, left = 0;
+  i64 repaired = 0, helpless = 0, fetched = 0, left = 0, longer = 0, moved = 0;
 };
 
 i32 add_gap(OffloadTables& t, i32 item, GapKind kind, i32 from, i32 to) {
@@ -102,12 +102,13 @@ void repair_fits(const OffloadTables& t, const std::vector<i8>& asked, std::vect
 }
 
 void copies_have_room(const OffloadTables& t, const std::vector<i8>& kept, i64 capacity, i64 lead,
-                      Totals& totals) {
+                      const std::vector<i64>& others, Totals& totals) {
   const auto stays = stays_of(t, kept);
-  const auto times = schedule(t, stays, capacity, lead);
+  const auto times = schedule(t, stays, capacity, lead, others);
   CHECK(times.size() == stays.size());
   const auto before = room(t, stays, stays), after = room(t, stays, times);
-  for (i32 step = 0; step < t.steps(); ++step) CHECK(after[step] <= std::max(capacity, before[step]));
+  for (i32 step = 0; step < t.steps(); ++step)
+    CHECK(after[step] <= std::max(capacity - others[step], before[step]));
   for (std::size_t row = 0; row < stays.size(); ++row) {
     const Stay& stay = stays[row];
     const Times& when = times[row];
@@ -127,6 +128,59 @@ void copies_have_room(const OffloadTables& t, const std::vector<i8>& kept, i64 c
   }
 }
 
+bool in_time(i32 first, i32 last, const Times& other) { return first <= other.last && other.first <= last; }
+
+// Each stay at the lowest address that nobody has while it is used.
+std::vector<i64> first_fit(const OffloadTables& t, const std::vector<Stay>& stays) {
+  std::vector<i64> offset;
+  for (const Stay& stay : stays) {
+    i64 low = 0;
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::size_t other = 0; other < offset.size(); ++other) {
+        const i64 end = offset[other] + t.size[stays[other].item];
+        const bool meets = stays[other].first <= stay.last && stay.first <= stays[other].last;
+        if (meets && low < end && offset[other] < low + t.size[stay.item]) low = end, moved = true;
+      }
+    }
+    offset.push_back(low);
+  }
+  return offset;
+}
+
+void copies_have_addresses(const OffloadTables& t, const std::vector<i8>& kept, i64 more, i64 lead,
+                           const std::vector<i64>& others, Totals& totals) {
+  const auto stays = stays_of(t, kept);
+  auto offset = first_fit(t, stays);
+  const auto before = offset;
+  i64 top = 0;
+  for (std::size_t row = 0; row < stays.size(); ++row)
+    top = std::max(top, offset[row] + t.size[stays[row].item]);
+  std::vector<Scratch> scratch;
+  i64 capacity = top + more;
+  for (i32 step = 0; step < t.steps(); ++step) {
+    if (others[step] == 0) continue;
+    scratch.push_back({step, top, top + others[step]});
+    capacity = std::max(capacity, top + others[step]);
+  }
+  const auto times = schedule_placed(t, stays, capacity, lead, scratch, offset);
+  CHECK(times.size() == stays.size() && offset.size() == stays.size());
+  for (std::size_t row = 0; row < stays.size(); ++row) {
+    const Times& when = times[row];
+    const i64 low = offset[row], high = low + t.size[stays[row].item];
+    CHECK(low >= 0 && high <= capacity);
+    CHECK(when.first >= 0 && when.first <= stays[row].first);
+    CHECK(when.last < t.steps() && when.last >= stays[row].last);
+    totals.longer += when.last - when.first > stays[row].last - stays[row].first;
+    totals.moved += low != before[row];
+    for (std::size_t other = 0; other < row; ++other)
+      if (in_time(when.first, when.last, times[other]))
+        CHECK(high <= offset[other] || offset[other] + t.size[stays[other].item] <= low);
+    for (const Scratch& each : scratch)
+      if (when.first <= each.step && each.step <= when.last) CHECK(high <= each.low || each.high <= low);
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -140,9 +194,15 @@ int main() {
     auto kept = asked;
     repair(t, kept, capacity, std::vector<i64>(t.steps(), 0));
     repair_fits(t, asked, kept, capacity, totals);
-    for (const i64 lead : {i64{0}, i64{25}, kForever / 2}) copies_have_room(t, kept, capacity, lead, totals);
+    std::vector<i64> others(t.steps(), 0);
+    for (i64& each : others) each = rng.chance(0.3) ? rng.below(100) : 0;
+    for (const i64 lead : {i64{0}, i64{25}, kForever / 2}) {
+      copies_have_room(t, kept, capacity, lead, others, totals);
+      copies_have_addresses(t, kept, rng.below(30), lead, others, totals);
+    }
   }
   CHECK(totals.repaired > 100 && totals.helpless > 100 && totals.fetched > 1000 && totals.left > 1000);
+  CHECK(totals.longer > 1000 && totals.moved > 300);
   std::printf("%d passed, 0 failed\n", checks);
   return 0;
 }

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from loadmaster.errors import BadMachine, BadPlan, BadProgram, LoadmasterError
     from loadmaster.export.plans import export_plan
     from loadmaster.machine import Machine, load_machine
-    from loadmaster.plan import Plan, load_plan, save_plan
+    from loadmaster.plan import Plan, load_plan, load_planned, save_plan
     from loadmaster.plan.check import check
     from loadmaster.problems.allocation import Allocation
     from loadmaster.problems.buffers_csv import read_buffers
@@ -63,6 +63,7 @@ __all__ = [
     "load_machine",
     "load_model",
     "load_plan",
+    "load_planned",
     "make_solver",
     "needs",
     "parse_pins",
@@ -100,6 +101,7 @@ _HOME = {
     "load_machine": "machine",
     "load_model": "program.models",
     "load_plan": "plan",
+    "load_planned": "plan",
     "make_solver": "solvers.registry",
     "needs": "simulate.needs",
     "parse_pins": "problems.pins",

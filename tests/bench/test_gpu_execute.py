@@ -5,18 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-from loadmaster.bench.gpu_execute import CLOSE, Bench, ordered  # noqa: E402
-from loadmaster.bench.gpu_plans import Planned, plan_model, roomy  # noqa: E402
+from loadmaster.bench.gpu_execute import CLOSE, Bench  # noqa: E402
+from loadmaster.bench.gpu_peer_bench import PeerBench  # noqa: E402
+from loadmaster.bench.gpu_plans import Planned, needed_bytes, plan_model, roomy  # noqa: E402
 from loadmaster.bench.gpu_workload import prepare  # noqa: E402
 from loadmaster.execute.executor import Executor  # noqa: E402
 from loadmaster.execute.ready import difference as apart  # noqa: E402
 from loadmaster.execute.results import Results  # noqa: E402
 from loadmaster.machine import load_machine  # noqa: E402
+from loadmaster.problems.offload.problem import Offload  # noqa: E402
+from loadmaster.program.repeats import repeat, repeatable  # noqa: E402
 
 
 class Shifted(torch.nn.Module):  # type: ignore[misc]
@@ -122,7 +126,45 @@ def test_how_far_apart_two_tensors_are() -> None:
     assert apart(inf, -inf) == float("inf") and apart(torch.zeros(0), torch.zeros(0)) == 0
 
 
-def test_half_of_the_memory_and_ours_come_first() -> None:
-    plans = [Planned("m", percent, solver, 0, "ok") for percent in (30, 100, 50) for solver in ("msa", "auto")]  # fmt: skip
-    found = [(each.percent, each.solver) for each in ordered(plans, ("auto",))]
-    assert found[:3] == [(50, "auto"), (50, "msa"), (100, "auto")]
+def test_ops_run_again_and_the_gradients_are_the_same(bench: Bench) -> None:
+    captured = bench.workload.captured
+    ops = np.flatnonzero(repeatable(captured.program)).tolist()
+    again = repeat(captured.program, ops)
+    problem = Offload(
+        again.program, roomy(bench.machine, needed_bytes(again.program, bench.machine))
+    )
+    planned = Planned("shifted", 75, "auto", problem.machine.memories[0].capacity, "ok",
+                      problem.plan(problem.vector(np.zeros(problem.gaps, dtype=bool))), simulated_ps=1,
+                      repeats=tuple(again.ops.tolist()))  # fmt: skip
+    assert planned.repeats
+    row = bench.run_plan(planned, 0, repeats=1)
+    assert row.status == "ok", row.extra
+    assert row.extra["equal"] and row.extra["again"] == len(planned.repeats)
+
+
+def test_what_an_earlier_plan_left_on_the_host_is_not_found(bench: Bench, planned: Planned) -> None:
+    captured = bench.workload.captured
+    problem = Offload(captured.program, roomy(bench.machine, planned.capacity))
+    decided = problem.plan(problem.vector(np.zeros(problem.gaps, dtype=bool), squeeze=32))
+    moving = replace(planned, plan=decided)
+    assert bench.run_plan(moving, 0, repeats=1).extra["equal"]
+    weights = bench._bound(moving)[1]
+    roots = {int(captured.program.tensor_alias[each.tensor]) for each in captured.results}
+    kept = [weights.rows[tensor] for tensor in roots if tensor in weights.rows]
+    assert kept and all((row == 255).all() for row in kept)
+    for tensor, layout in weights.layouts.items():
+        assert layout.bytes == 0 or weights.value(tensor).isfinite().all()
+
+
+def test_peers_have_the_same_weights_and_inputs(bench: Bench) -> None:
+    peers = PeerBench("shifted", build, torch.device("cpu"), training=True, machine="m")
+    for given in bench.workload.captured.given:
+        if given.source:
+            assert torch.equal(peers.values[given.source], bench.weights.value(given.tensor))
+    assert all(torch.equal(a, b) for a, b in zip(peers.inputs, bench.host_inputs, strict=True))
+    row = peers.row("checkpoint", 50, 2**20, 0, repeats=3, bound_ps=1.0)
+    assert (row.status, row.case, row.extra["kind"]) == (
+        "ok",
+        "shifted@50",
+        "peer",
+    ) and row.value > 0

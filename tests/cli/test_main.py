@@ -161,9 +161,8 @@ def test_json_flag_after_two_dashes_is_an_argument(run: Any) -> None:
 
 
 def _real(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    code = "from loadmaster.cli.main import main; main()"
     return subprocess.run(
-        [sys.executable, "-c", code, *args], capture_output=True, text=True, check=False,
+        [sys.executable, "-m", "loadmaster", *args], capture_output=True, text=True, check=False,
         env={**os.environ, **environment},
     )  # fmt: skip
 

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 from torch import nn  # noqa: E402
 
 from fake_cuda import FakeCuda, Witness  # noqa: E402
+from loadmaster.errors import Refused  # noqa: E402
 from loadmaster.execute import cuda as cuda_module  # noqa: E402
 from loadmaster.execute.executor import Executor  # noqa: E402
 from loadmaster.program.importers.torch.captured import Captured, capture  # noqa: E402
@@ -94,6 +95,23 @@ def test_a_wait_that_is_left_out_is_a_race(model: Any, cuda: FakeCuda) -> None:
         return replace(script, steps=tuple(replace(step, waits=()) for step in script.steps))
 
     assert witnessed(model, cuda, 0, "allocator", hasty).races()
+
+
+def test_a_shortage_tells_what_to_do(three: Any, cuda: FakeCuda) -> None:
+    (module, captured), (plan, _) = three, handover(three[1])
+    weights = dict(module.named_parameters())
+
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("no")
+
+    for placement, remedy in (("allocator", "leaves holes between tensors"), ("arena", "kernels'")):
+        with Executor(
+            captured, plan, machine_with(2**16), "cuda", weights, placement=placement
+        ) as executor:
+            executor._walk.run = full  # type: ignore[method-assign]
+            with pytest.raises(Refused, match=r"ran out of its 64\.00 KiB") as caught:
+                executor.run(torch.zeros(64, 64))
+        assert remedy in str(caught.value.remedy)
 
 
 def test_room_given_away_under_a_copy_is_a_race(three: Any, cuda: FakeCuda) -> None:

@@ -20,9 +20,11 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 from torch import nn  # noqa: E402
 
-from loadmaster.bench.gpu_loop import Loop, loop_rows, shares  # noqa: E402
+from loadmaster.bench.gpu_loop import Loop, loop_rows, static_map  # noqa: E402
 from loadmaster.execute.evaluator import ExecutorEvaluator  # noqa: E402
 from loadmaster.execute.executor import Executor  # noqa: E402
+from loadmaster.execute.pinned import HostMemory, shared_rows  # noqa: E402
+from loadmaster.plan.static import lifetimes_in_loops  # noqa: E402
 from loadmaster.program.importers.torch.captured import Captured, capture  # noqa: E402
 from loadmaster.solvers.offload.refined import Archive, Refined, refine  # noqa: E402
 from loadmaster.solvers.registry import make_solver  # noqa: E402
@@ -148,30 +150,70 @@ def test_workspace_is_left_free_for_maps_too(case: Case) -> None:
     evaluator.close()
 
 
-def test_searches_run_on_the_real_thing(case: Case) -> None:
+def test_searches_run_on_the_real_thing(case: Case, monkeypatch: Any) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(MeasuredMapping, "score", _noted(seen, MeasuredMapping.score))
     problem = MeasuredOffload(case.program, case.machine, case.evaluator, repeats=1, warmups=0)
     found = refine(problem, Budget(12), solver=Refined(simulated=40, kept=4), times=4, together=2)
     assert found.failures == 0 and found.evaluations == 12
     mapping = MeasuredMapping(case.program, case.machine, case.evaluator, repeats=1, warmups=0, invalid="repair")  # fmt: skip
     for name, options in (("annealing", {}), ("ageing-evolution", {"population": 4, "sample": 2}),
                           ("egrl", {"population": 4, "width": 16, "depth": 1, "heads": 2})):  # fmt: skip
-        solution = solve(make_solver("mapping", name, options), mapping, Budget(8))
-        assert solution.value is not None, name
+        solver: Any = make_solver("mapping", name, options)
+        solver.start = legal(mapping)
+        seen.clear()
+        assert solve(solver, mapping, Budget(8)).value is not None, name
+        assert np.array_equal(seen[0][0], solver.start), "it begins with what is known"
     assert remeasure(mapping, times=2).winner.failures == 0
 
 
 def test_rows_of_the_benchmark(case: Case) -> None:
     archive = Archive(Offload(case.program, case.machine))
     candidates = Refined(simulated=30, kept=3).prepared(archive, 0)
-    loop = Loop("net@50", case.program, case.machine, case.evaluator, candidates, {}, 6, 1, 4, 2)
+    loop = Loop("net@50", case.program, case.machine, case.evaluator, candidates, {}, 6, 30.0, 1, 4, 2)  # fmt: skip
     rows: list[Any] = []
-    loop_rows(loop, ["refined", "annealing"], lambda: 60.0, rows.append)
-    assert [row.solver for row in rows] == ["refined+hardware", "annealing+hardware"]
+    searches = ["refined", "anneal", "annealing", "ageing-evolution"]
+    loop_rows(loop, searches, lambda: 60.0, rows.append)
+    assert [row.solver for row in rows] == [f"{name}+hardware" for name in searches]
     for row in rows:
-        assert row.status == "ok" and row.value > 0 and row.extra["failures"] == 0
-        assert row.extra["speedup_interval"][0] <= row.extra["speedup_interval"][1]
-    assert rows[0].extra["gained"] in (True, False)
+        assert row.status == "ok" and row.value > 0 and row.extra["failures"] == 0, row
+        assert row.evaluations == 6 and 0 < row.extra["best_ps"] <= row.extra["first_ps"]
+        assert row.value == row.extra["median_ps"] and row.extra["times"] == 4
+        low, high = row.extra["speedup_interval"]
+        assert low <= high and row.extra["gained"] is (low > 1)
     loop_rows(loop, ["refined"], lambda: -1.0, rows.append)
-    assert len(rows) == 2, "no time, no row"
-    assert shares(["refined", "a", "b"], 100.0) == {"refined": 50.0, "a": 25.0, "b": 25.0}
-    assert shares(["a", "b"], 100.0) == {"a": 50.0, "b": 50.0} and shares(["refined"], 9.0) == {"refined": 9.0}  # fmt: skip
+    assert len(rows) == 4, "no time, no row"
+
+
+def test_the_simulators_static_plan_as_a_map(case: Case) -> None:
+    loop = Loop("net@50", case.program, case.machine, case.evaluator, [], {})
+    simulated = Offload(case.program, case.machine)
+    for name in ("annealing", "ageing-evolution"):
+        mapping, solver = loop._mapping(name)
+        start = static_map(mapping, simulated)
+        assert np.array_equal(solver.start, start)  # type: ignore[attr-defined]
+        assert (start[mapping.live] == 0).any() and (start[mapping.live] == 1).any()
+        assert mapping.rectify(start[None])[1][0] == 0, "it fits as it is"
+
+
+def _noted(seen: list[Any], score: Any) -> Any:
+    def noted(self: Any, decisions: Any, first: int = 0) -> Any:
+        seen.append(np.array(decisions))
+        return score(self, decisions, first)
+
+    return noted
+
+
+def test_rows_that_are_shared_are_never_needed_at_once(case: Case) -> None:
+    program = case.program
+    rows = shared_rows(case.captured, HostMemory(pinned=False))
+    first, last = lifetimes_in_loops(program)
+    results = {int(program.tensor_alias[each.tensor]) for each in case.captured.results}
+    assert len(rows) > 3 and not results & set(rows)
+    starts = {tensor: row.data_ptr() for tensor, row in rows.items()}
+    assert len(set(starts.values())) < len(rows), "some are shared"
+    for one in rows:
+        assert len(rows[one]) == program.storage_bytes[one]
+        for other in rows:
+            apart = last[one] < first[other] or last[other] < first[one]
+            assert one == other or apart or starts[one] != starts[other]

@@ -110,6 +110,7 @@ def test_what_is_refused(spec: str) -> None:
     assert code == 1 and "may have 1" in document["error"]["message"]
     code, document = call(model, plan)
     assert code == 2 and "another machine" in document["error"]["message"]
+    assert "give --capacity hbm=1MiB" in document["error"]["message"]
     code, document = call(model, plan, *machine, "--weights", "mine")
     assert code == 2 and document["error"]["object"] == "--weights"
     code, document = call(model, plan, *machine, "--cuda-graph")

@@ -9,12 +9,12 @@ namespace {
 
 class Scheduler {
  public:
-  Scheduler(const OffloadTables& tables, std::span<const Stay> stays, i64 capacity)
-      : t_(tables), stays_(stays), capacity_(capacity), room_(tables.steps(), 0) {
+  Scheduler(const OffloadTables& tables, std::span<const Stay> stays, const Stretch& later,
+            const Stretch& earlier)
+      : t_(tables), stays_(stays), later_(later), earlier_(earlier) {
     for (const Stay& stay : stays) {
       times_.push_back({stay.first, stay.last, -1, -1});
       earliest_.push_back(stay.earliest);
-      for (i32 step = stay.first; step <= stay.last; ++step) room_[step] += t_.size[stay.item];
     }
   }
 
@@ -40,17 +40,11 @@ class Scheduler {
     const auto starts = std::span(t_.clock).first(t_.steps());
     for (const i64 row : rows) {
       const Stay& stay = stays_[row];
-      const i64 size = t_.size[stay.item];
       link_free = std::max(link_free, t_.clock[t_.made[stay.item] + 1] + delay) + t_.copy_out[stay.item];
       const auto done = std::lower_bound(starts.begin(), starts.end(), link_free - delay);
       i32 until = std::max(stay.last + 1, static_cast<i32>(done - starts.begin()));
       if (continues(row)) until = std::min(until, stays_[row + 1].first - 1);  // home before it is fetched
-      for (i32 step = stay.last + 1; step < until; ++step) {
-        if (room_[step] > capacity_ - size)
-          until = step;
-        else
-          room_[step] += size;
-      }
+      until = later_(row, until - 1) + 1;
       if (until < t_.steps()) delay = std::max(delay, link_free - starts[until]);
       times_[row].last = until - 1;
       times_[row].out_needed = until;
@@ -79,15 +73,11 @@ class Scheduler {
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const i64 row = rows[i];
       const Stay& stay = stays_[row];
-      const i64 size = t_.size[stay.item];
       const auto ends = std::span(t_.clock).subspan(1);
       const auto after = std::upper_bound(ends.begin(), ends.end(), latest[i] - lead);
       i32 issued = std::max(static_cast<i32>(after - ends.begin()) - 1, earliest_[row]);
       issued = std::max(std::min(issued, stay.first - 1), turn);
-      i32 step = stay.first - 1;
-      while (step > issued && room_[step] <= capacity_ - size) --step;
-      issued = step;
-      for (i32 held = issued + 1; held < stay.first; ++held) room_[held] += size;
+      issued = earlier_(row, issued + 1) - 1;
       times_[row].first = issued + 1;
       times_[row].issued = issued;
       turn = issued;
@@ -96,17 +86,40 @@ class Scheduler {
 
   const OffloadTables& t_;
   std::span<const Stay> stays_;
-  i64 capacity_;
-  std::vector<i64> room_;
+  const Stretch& later_;
+  const Stretch& earlier_;
   std::vector<i32> earliest_;
   std::vector<Times> times_;
 };
 
 }  // namespace
 
-std::vector<Times> schedule(const OffloadTables& tables, std::span<const Stay> stays, i64 capacity,
-                            i64 lead) {
-  return Scheduler(tables, stays, capacity).run(lead);
+std::vector<Times> schedule_with(const OffloadTables& tables, std::span<const Stay> stays, i64 lead,
+                                 const Stretch& later, const Stretch& earlier) {
+  return Scheduler(tables, stays, later, earlier).run(lead);
+}
+
+std::vector<Times> schedule(const OffloadTables& tables, std::span<const Stay> stays, i64 capacity, i64 lead,
+                            std::vector<i64> room) {
+  for (const Stay& stay : stays)
+    for (i32 step = stay.first; step <= stay.last; ++step) room[step] += tables.size[stay.item];
+  const auto take = [&](i64 row, i32 step) {
+    const i64 size = tables.size[stays[row].item];
+    if (room[step] > capacity - size) return false;
+    room[step] += size;
+    return true;
+  };
+  const Stretch later = [&](i64 row, i32 wanted) {
+    i32 last = stays[row].last;
+    while (last < wanted && take(row, last + 1)) ++last;
+    return last;
+  };
+  const Stretch earlier = [&](i64 row, i32 wanted) {
+    i32 first = stays[row].first;
+    while (first > wanted && take(row, first - 1)) --first;
+    return first;
+  };
+  return schedule_with(tables, stays, lead, later, earlier);
 }
 
 }  // namespace loadmaster

@@ -1,4 +1,8 @@
-"""Hardware in the loop: what measured rewards find beside what the simulator found."""
+"""Hardware in the loop: what measured rewards find beside what the simulator found.
+
+Every search gets as many evaluations and as much time as the others, and its best are measured again in
+turns with the simulator's plan, in the same process.
+"""
 
 from __future__ import annotations
 
@@ -7,30 +11,89 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from loadmaster.bench import Row
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine.machine import Machine
-from loadmaster.problems.champion import Champion, remeasure
+from loadmaster.plan.plan import Plan
+from loadmaster.problems.champion import Champion, Leaders, remeasure
 from loadmaster.problems.evaluator import Evaluator
+from loadmaster.problems.mapping import Int8
 from loadmaster.problems.measured import MeasuredMapping
+from loadmaster.problems.measuring import picoseconds
 from loadmaster.problems.offload.measured import MeasuredOffload
-from loadmaster.problems.offload.problem import Offload
-from loadmaster.problems.problem import Decision
+from loadmaster.problems.offload.problem import Offload, is_vector
+from loadmaster.problems.problem import Decision, Note
 from loadmaster.program.program import Program
-from loadmaster.solvers.offload.refined import Refined, refine
+from loadmaster.solvers.offload.refined import Refined
+from loadmaster.solvers.offload.search import Anneal
+from loadmaster.solvers.offload.simple import static_gaps
 from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget, Solution, solve
+from loadmaster.solvers.solver import Budget, Meter, Observer, Solver, solve
 
-REFINED = "refined"
 MAPPED: Mapping[str, Mapping[str, Any]] = {
-    "annealing": {},
     "ageing-evolution": {"population": 12, "sample": 4},
+    "annealing": {},
     "egrl": {"population": 8, "burn_in": 8, "horizon": 60, "width": 32, "heads": 2, "depth": 1, "batch": 8},
 }  # fmt: skip
 """Black-box searches of the Mapping problem, with populations for few measurements."""
-SEARCHES = (REFINED, *MAPPED)
-REFINED_SHARE = 0.5
-"""Of a model's time."""
+SEARCHES = ("refined", "anneal", *MAPPED)
+_LEADERS = 3
+_SHARES = (1.0, 0.9, 0.75, 0.6)
+"""Of the memory for what stays for life; the rest is for what streams."""
+
+
+class FromPlan(Anneal):
+    """Annealing from one decision, where the simulator ended; not from rules."""
+
+    def __init__(self, decision: Decision) -> None:
+        super().__init__()
+        self.decision = np.asarray(decision, dtype=np.int8)
+
+    def seed(self, meter: Meter, problem: Offload) -> None:
+        value = meter.evaluate(self.decision)
+        self.known = [] if value is None else [(value, self.decision)]
+
+
+class _Seen(Observer):
+    """Remembers what was measured."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+        self.values: list[int] = []
+
+    def noted(self, meter: Meter, note: Note) -> None:
+        if note.what == self.what and note.seconds:
+            self.values.append(picoseconds(float(np.median(note.seconds))))
+
+
+class _Turns:
+    """Plans that an evaluator measures in turns with a baseline: their numbers are the decisions."""
+
+    def __init__(self, evaluator: Evaluator, baseline: Plan, plans: Sequence[Plan]) -> None:
+        self.evaluator, self.baseline, self.plans = evaluator, baseline, plans
+        self.leaders = Leaders()
+
+    def admits(self, decision: Decision) -> bool:
+        return True
+
+    def sample(self, decision: Decision | None, number: int) -> int:
+        plan = self.baseline if decision is None else self.plans[int(decision[0])]
+        return picoseconds(self.evaluator(plan))
+
+    def simulated_ps(self, decision: Decision) -> int:
+        return 0  # not known of maps
+
+
+def in_turns(evaluator: Evaluator, baseline: Plan, plans: Sequence[Plan], times: int, together: int,
+             seed: int = 0) -> tuple[int, Champion]:  # fmt: skip
+    """(the number of the fastest plan, how it compares with the baseline)"""
+    numbers = [np.array([number]) for number in range(len(plans))]
+    found = remeasure(_Turns(evaluator, baseline, plans), numbers, times=times, seed=seed, together=together)  # fmt: skip
+    assert found.winner.decision is not None
+    return int(found.winner.decision[0]), found
 
 
 @dataclass(frozen=True)
@@ -45,78 +108,91 @@ class Loop:
     """Of a simulated search, its champion first."""
     options: Mapping[str, Any]
     """Of the offload problem: what kernels need."""
-    evaluations: int = 60
+    evaluations: int = 30
+    seconds: float = 60.0
+    """Of each search, without what is measured again after it."""
     repeats: int = 2
     times: int = 20
     together: int = 4
 
-    def row(self, search: str, seconds: float, seed: int = 0) -> Row:
-        """Run one search for about so long, re-measuring included."""
+    def row(self, search: str, seed: int = 0) -> Row:
+        """Run one search, and measure its best again."""
         began = time.perf_counter()
+        about: dict[str, Any] = {"machine": self.machine.name, "solver": f"{search}+hardware", "seed": seed}  # fmt: skip
         try:
-            value, base, bound, solution, extra = self._run(search, Budget(self.evaluations, 0.6 * seconds), seed)  # fmt: skip
+            value, base, evaluations, extra = self._run(search, seed)
         except LoadmasterError as error:
-            return Row(self.case, -1.0, "ps", "failed", machine=self.machine.name, solver=self._name(search),
-                       seed=seed, seconds=time.perf_counter() - began,
-                       extra={"kind": "loop", "reason": error.message})  # fmt: skip
-        return Row(
-            self.case, value, "ps", "ok", machine=self.machine.name, solver=self._name(search), seed=seed,
-            evaluations=solution, seconds=time.perf_counter() - began, baseline=base, bound=bound,
-            gap=value / bound - 1 if bound else None, extra={"kind": "loop", **extra},
-        )  # fmt: skip
+            return Row(self.case, -1.0, "ps", "failed", seconds=time.perf_counter() - began,
+                       extra={"kind": "loop", "reason": error.message}, **about)  # fmt: skip
+        bound = float(self._simulated().bound().value)
+        return Row(self.case, value, "ps", "ok", evaluations=evaluations, seconds=time.perf_counter() - began,
+                   baseline=base, bound=bound, gap=value / bound - 1 if bound else None,
+                   extra={"kind": "loop", **extra}, **about)  # fmt: skip
 
-    def _name(self, search: str) -> str:
-        return f"{search}+hardware"
+    def _run(self, search: str, seed: int) -> tuple[float, float, int, dict[str, Any]]:
+        """(winner's time, the simulator's plan's, evaluations, the rest)"""
+        began = time.perf_counter()
+        problem, solver = self._mapping(search) if search in MAPPED else self._offload(search)
+        try:
+            seen = _Seen(problem.what)
+            found = solve(solver, problem, Budget(self.evaluations, self.seconds), seed, seen)
+            searched = time.perf_counter() - began
+            leaders = problem.leaders.decisions()[:_LEADERS]
+            if not leaders:
+                raise LoadmasterError("no plan of the search ran", object=search, number=problem.failures,
+                                      remedy="give more capacity")  # fmt: skip
+            plans = [problem.plan(each) for each in leaders]
+            baseline = self._simulated().plan(self.candidates[0])
+            best, _ = in_turns(self.evaluator, baseline, plans, 2 * self.together, self.together, seed)  # fmt: skip
+            _, champion = in_turns(self.evaluator, baseline, [plans[best]], self.times, self.together, seed + 1)  # fmt: skip
+        finally:
+            problem.close()
+        told = champion.as_json()
+        told |= {"first_ps": next(iter(seen.values), None), "best_ps": found.value, "measured_plans": len(seen.values),
+                 "search_seconds": searched, "gained": champion.speedup.low > 1, "candidates": len(leaders),
+                 "measurements": problem.measurements, "failures": problem.failures,
+                 "simulated_ps": None if search in MAPPED else problem.simulated_ps(leaders[best]),
+                 "baseline_simulated_ps": self._simulated().evaluate(self.candidates[0])}  # fmt: skip
+        return told["median_ps"], told["baseline_ps"], found.evaluations, told
 
-    def _run(self, search: str, budget: Budget, seed: int) -> tuple[float, float, float, int, dict[str, Any]]:  # fmt: skip
-        """(winner's time, time of what it is compared with, bound, evaluations, the rest)"""
-        if search == REFINED:
-            return self._refined(budget, seed)
+    def _simulated(self) -> Offload:
+        return Offload(self.program, self.machine, **self.options)
+
+    def _offload(self, search: str) -> tuple[MeasuredOffload, Solver]:
+        problem = MeasuredOffload(self.program, self.machine, self.evaluator, repeats=self.repeats,
+                                  warmups=0, **self.options)  # fmt: skip
+        problem.rebase(self.candidates[0])
+        if search == "anneal":
+            return problem, FromPlan(next(each for each in self.candidates if is_vector(each)))
+        solver = Refined()
+        solver.candidates = list(self.candidates)
+        return problem, solver
+
+    def _mapping(self, search: str) -> tuple[MeasuredMapping, Solver]:
         # Every map is made to fit: few measurements are too precious for penalties.
         problem = MeasuredMapping(self.program, self.machine, self.evaluator, repeats=self.repeats,
                                   warmups=0, invalid="repair")  # fmt: skip
-        try:
-            found = solve(
-                make_solver("mapping", search, dict(MAPPED[search])), problem, budget, seed
-            )
-            best = remeasure(problem, problem.leaders.decisions()[:2], times=2 * self.together,
-                             seed=seed, together=self.together)  # fmt: skip
-            return self._mapped(problem, found, best)
-        finally:
-            problem.close()
-
-    def _refined(self, budget: Budget, seed: int) -> tuple[float, float, float, int, dict[str, Any]]:  # fmt: skip
-        problem = MeasuredOffload(self.program, self.machine, self.evaluator, repeats=self.repeats,
-                                  warmups=0, **self.options)  # fmt: skip
-        solver = Refined()
-        solver.candidates = list(self.candidates)
-        try:
-            found = refine(problem, budget, seed, solver=solver, times=self.times, together=self.together,
-                           leaders=3, first_times=2 * self.together)  # fmt: skip
-        finally:
-            problem.close()
-        told = found.as_json()
-        # What to use: where nothing was gained, that is the simulator's plan.
-        value = told["median_ps"] if found.gained else told["baseline_ps"]
-        return value, told["baseline_ps"], float(found.bound_ps), found.evaluations, told
-
-    def _mapped(self, problem: MeasuredMapping, found: Solution, best: Champion) -> tuple[float, float, float, int, dict[str, Any]]:  # fmt: skip
-        told = {**best.as_json(), "first_baseline_ps": problem.baselines[0][0] * 1e12,
-                "measurements": problem.measurements, "failures": problem.failures}  # fmt: skip
-        bound = float(Offload(self.program, self.machine, **self.options).bound().value)
-        return told["median_ps"], told["baseline_ps"], bound, found.evaluations, told
+        solver: Any = make_solver("mapping", search, dict(MAPPED[search]))
+        solver.start = static_map(problem, self._simulated())
+        return problem, solver
 
 
-def shares(searches: Sequence[str], seconds: float) -> dict[str, float]:
-    """How long each search may take: the refinement half of the time, the others the rest."""
-    others = [name for name in searches if name != REFINED]
-    first = (REFINED_SHARE if others else 1.0) * seconds if REFINED in searches else 0.0
-    return {name: first if name == REFINED else (seconds - first) / len(others) for name in searches}  # fmt: skip
+def static_map(mapping: MeasuredMapping, simulated: Offload) -> Int8:
+    """The map of the simulator's best plan in which each tensor stays for life or leaves after every use."""
+    model = simulated.model
+    keeps = [static_gaps(simulated, share) for share in _SHARES]
+    keep = min(keeps, key=lambda each: simulated.evaluate(simulated.vector(each)) or 2**62)
+    stays = np.ones(model.items, dtype=bool)
+    stays[model.gap_item[~keep]] = False
+    memory = np.full(simulated.program.n_tensors, -1, dtype=np.int64)
+    memory[model.root[stays]] = model.fast
+    legal: Int8 = mapping.rectify(mapping.of_tensors(memory)[None])[2][0]
+    return legal
 
 
 def loop_rows(loop: Loop, searches: Sequence[str], left: Callable[[], float], keep: Callable[[Row], None]) -> None:  # fmt: skip
     """Each search in turn, as long as there is time; `keep` gets each row when it is there."""
-    waiting = list(searches)
-    while waiting and left() > 0:
-        allowed = shares(waiting, left())[waiting[0]]
-        keep(loop.row(waiting.pop(0), allowed))
+    for number, search in enumerate(searches):
+        if left() < 0:
+            return print(f"time is up: {', '.join(searches[number:])} not run on {loop.case}", flush=True)  # fmt: skip
+        keep(loop.row(search))

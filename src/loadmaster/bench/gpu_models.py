@@ -1,15 +1,18 @@
 """The models of the GPU benchmark, in plain PyTorch: nothing to download, no dropout.
 
 Each gives (module, inputs) on the default device; on the meta device the full size costs no memory.
-The shapes of layers follow published models; batches are such that a pass takes about 50 to 300 ms
-on a large GPU and that a budget of half the memory is a question worth asking.
+The shapes of layers follow published models. Batches of the inference models follow one rule: to copy
+half of what the model needs over the link takes about 0.75 to 0.9 of the time of its ops (on one
+H200), as in a stack of 24 transformer layers at 8,192 tokens. With less every prefetcher hides all
+copies, with more every plan waits for them; variants (`of`) with other batches show both sides.
+ResNet-50 has hardly any weights, and the training steps move activations: their batches are common ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -228,6 +231,8 @@ class GpuModel:
     batch_slices: int = 1
     """In how many parts to compute the batch where memory is short (`capture`): its layers' inputs
     and results alone are all that the model needs."""
+    of: str = ""
+    """The model that it is with another batch."""
 
     def build(self, size: str = "full", **changes: Any) -> Model:
         """(module, inputs) on the default device; tiny ones are of 32 bits, to be run anywhere."""
@@ -236,28 +241,33 @@ class GpuModel:
             module, args = self.function(**{**sizes, **changes})
         return module.train(self.training), args
 
+    def variant(self, name: str, description: str, **changes: Any) -> GpuModel:
+        """The same with another batch."""
+        return replace(self, name=f"{self.name}-{name}", description=description, of=self.name,
+                       full={**self.full, **changes})  # fmt: skip
 
-_ALL = (
-    GpuModel("llama", "Llama-3-like prefill: 24 layers of 436 MB, grouped keys, SwiGLU", llama,
+
+_MODELS = (
+    GpuModel("llama", "Llama-3-like prefill: 24 layers of 436 MB, 7 texts of 1024 words", llama,
              {"depth": 24, "width": 4096, "wide": 14336, "heads": 32, "keys": 8, "words": 32000,
-              "batch": 4, "tokens": 2048},
+              "batch": 7, "tokens": 1024},
              {"depth": 2, "width": 64, "wide": 96, "heads": 4, "keys": 2, "words": 100, "batch": 2,
               "tokens": 16}),
-    GpuModel("moe", "mixture-of-experts prefill: 14 layers, two of eight experts per token", moe,
+    GpuModel("moe", "mixture-of-experts prefill: 14 layers, two of eight experts, 15 texts of 1024 words", moe,
              {"depth": 14, "width": 4096, "wide": 4096, "heads": 32, "keys": 8, "experts": 8,
-              "words": 32000, "batch": 8, "tokens": 4096},
+              "words": 32000, "batch": 15, "tokens": 1024},
              {"depth": 2, "width": 64, "wide": 48, "heads": 4, "keys": 2, "experts": 4, "words": 100,
               "batch": 2, "tokens": 16}),
-    GpuModel("bert", "BERT of 3.9 billion parameters, 32 texts of 512 words", bert,
-             {"depth": 48, "width": 2560, "heads": 40, "words": 30522, "batch": 32, "tokens": 512},
+    GpuModel("bert", "BERT of 3.9 billion parameters, 14 texts of 512 words", bert,
+             {"depth": 48, "width": 2560, "heads": 40, "words": 30522, "batch": 14, "tokens": 512},
              {"depth": 2, "width": 64, "heads": 4, "words": 100, "batch": 2, "tokens": 16}),
-    GpuModel("vit", "ViT-e, 3.9 billion parameters, 64 images", vit,
-             {"depth": 56, "width": 1792, "wide": 15360, "heads": 16, "patch": 14, "batch": 64,
+    GpuModel("vit", "ViT-e, 3.9 billion parameters, 22 images", vit,
+             {"depth": 56, "width": 1792, "wide": 15360, "heads": 16, "patch": 14, "batch": 22,
               "size": 224},
              {"depth": 2, "width": 64, "wide": 160, "heads": 4, "patch": 8, "batch": 2, "size": 32}),
-    GpuModel("unet", "SDXL-like diffusion U-Net, 2.6 billion parameters, 8 images of 1024 pixels", unet,
+    GpuModel("unet", "SDXL-like diffusion U-Net, 2.6 billion parameters, 4 images of 1024 pixels", unet,
              {"widths": (320, 640, 1280), "depths": (0, 2, 10), "context": 2048, "groups": 32,
-              "batch": 8, "size": 128, "words": 77},
+              "batch": 4, "size": 128, "words": 77},
              {"widths": (16, 64), "depths": (0, 1), "context": 24, "groups": 4, "batch": 2,
               "size": 16, "words": 5}),
     GpuModel("resnet50", "ResNet-50, 2048 images", resnet50,
@@ -270,4 +280,13 @@ _ALL = (
              {"counts": (3, 4, 6, 3), "width": 64, "batch": 256, "size": 224},
              {"counts": (1, 1, 1, 1), "width": 8, "batch": 4, "size": 32}, True),
 )  # fmt: skip
-GPU_MODELS: dict[str, GpuModel] = {model.name: model for model in _ALL}
+_BY_NAME = {model.name: model for model in _MODELS}
+_VARIANTS = (
+    _BY_NAME["llama"].variant("small-batch", "2 texts of 1024 words", batch=2),
+    _BY_NAME["llama"].variant("large-batch", "8 texts of 2048 words", batch=8, tokens=2048),
+    _BY_NAME["bert"].variant("large-batch", "32 texts of 512 words", batch=32),
+    _BY_NAME["vit"].variant("large-batch", "64 images", batch=64),
+    _BY_NAME["moe"].variant("large-batch", "8 texts of 4096 words", batch=8, tokens=4096),
+    _BY_NAME["unet"].variant("large-batch", "8 images", batch=8),
+)
+GPU_MODELS: dict[str, GpuModel] = {model.name: model for model in (*_MODELS, *_VARIANTS)}

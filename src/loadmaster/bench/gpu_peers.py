@@ -137,7 +137,6 @@ TRAINING: dict[str, Callable[[Setting], tuple[Pass, Callable[[], None]]]] = {
     "checkpoint": lambda setting: wrapped(setting, how="checkpoint"),
 }
 """'eager' is the limit: it is measured without a budget."""
-RECOMPUTES = ("checkpoint",)
 
 
 def measure_peer(name: str, setting: Setting, *, repeats: int = 7, most_seconds: float = 3.0,

@@ -44,19 +44,23 @@ def prepare(name: str, build: Callable[[], Any], device: Any, *, training: bool,
 
 
 def random_inputs(captured: Captured, device: Any, seed: int = 0) -> list[Any]:
-    """The graph's input tensors: floats are normal, integers 0 or 1, which every table has."""
+    """The graph's input tensors."""
+    shapes = given_shapes(captured)
+    return inputs_like([shapes[given.node] for given in captured.given if given.kind == TensorKind.INPUT],
+                       device, seed)  # fmt: skip
+
+
+def inputs_like(shapes: Sequence[tuple[Sequence[int], Any]], device: Any, seed: int = 0) -> list[Any]:  # fmt: skip
+    """Tensors of these shapes and types: floats are normal, integers 0 or 1, which every table has."""
     torch = require("torch", "torch")
     random = torch.Generator(device).manual_seed(seed)
-    shapes = given_shapes(captured)
     made = []
-    for given in captured.given:
-        if given.kind == TensorKind.INPUT:
-            shape, dtype = shapes[given.node]
-            if dtype.is_floating_point:
-                value = torch.randn(shape, device=device, generator=random).to(dtype)
-            else:
-                value = torch.randint(0, 2, shape, device=device, generator=random).to(dtype)
-            made.append(value)
+    for shape, dtype in shapes:
+        if dtype.is_floating_point:
+            value = torch.randn(shape, device=device, generator=random).to(dtype)
+        else:
+            value = torch.randint(0, 2, tuple(shape), device=device, generator=random).to(dtype)
+        made.append(value)
     return made
 
 

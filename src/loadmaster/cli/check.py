@@ -9,6 +9,7 @@ import typer
 
 from loadmaster.cli.answer import Answer, Table
 from loadmaster.cli.model import MachineOption, Model, takes_model
+from loadmaster.cli.planned import CapacityOption, planned
 from loadmaster.errors import BadPlan, Refused
 
 
@@ -17,19 +18,17 @@ def command(
     model: Model,
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file.")],
     machine: MachineOption = None,
+    capacity: CapacityOption = None,
     most: Annotated[int, typer.Option("--max", min=1, help="How many violations to show.")] = 20,
 ) -> Answer:
     """Check a plan and its timeline; 'ok', or every violation with its tensor, op and number.
 
     Example: loadmaster check resnet50 plan.json --machine nnp-i
     """
-    chosen = model.machine(machine)
-    program = model.load(chosen)
-    from loadmaster.plan import load_plan
     from loadmaster.plan.check import check
     from loadmaster.simulate import Timeline, simulate
 
-    decided = load_plan(plan, program, chosen)
+    program, chosen, decided = planned(model, machine, capacity, plan)
     timeline: Timeline | None
     try:
         timeline = simulate(program, chosen, decided)

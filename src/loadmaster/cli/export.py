@@ -71,15 +71,14 @@ def command(
     path = _out(out, source, target)
     _check_free(path, target, overwrite)
     from loadmaster.export.rules import Asked, check_other_file, write_note
-    from loadmaster.plan import load_plan
+    from loadmaster.plan import load_planned
 
     for written in target.files(path) if target.ending else (path / "export.json",):
         check_other_file(source, written)
         check_other_file(plan, written, "plan")
     model = replace(model, source=source, format=model.format or target.format)
     chosen = _machine(model, machine)
-    program = model.load(chosen)
-    decided = load_plan(plan, program, chosen)
+    program, decided = load_planned(plan, model.load(chosen), chosen)
     numbers = dict(_mem_id(text) for text in mem_id or ())
     asked = Asked(source, program, chosen, decided, path, not no_verify, force, numbers, scratch)
     with writing(path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -144,6 +145,14 @@ def command(
     keep_order: Annotated[
         bool, typer.Option("--keep-order", help="In an arena: leave the ops in their order.")
     ] = False,
+    recompute: Annotated[
+        bool | None,
+        typer.Option(
+            "--recompute/--no-recompute",
+            help="In a training step: run ops again where that is quicker than keeping what they made. "
+            "[default: where plans are simulated, or run by the executor]",
+        ),
+    ] = None,
     report: Annotated[
         bool, typer.Option("--report", help="Write report.html into the run folder.")
     ] = False,
@@ -177,13 +186,15 @@ def command(
                     named=_named(model, evaluator), runs=model.is_function)  # fmt: skip
     asked = Asked(model, machine, problem, objective, solver, tasks, groups, tuple(base or ()), tuple(capacity or ()),
                   evaluator, repeats, seconds_of(timeout, "--timeout") or 60.0, noise, seed or 0,
-                  tuple(pin or ()), tuple(pin_op or ()), keep_order)  # fmt: skip
+                  tuple(pin or ()), tuple(pin_op or ()), keep_order, recompute)  # fmt: skip
     if report and (no_run or fits):
         raise Usage("--report shows a run, and none is kept", object="--report",
                     remedy="leave --no-run and --fits out")  # fmt: skip
     if resume is not None:
         _check_resumed(asked)
-        return _told(_planned(resumed_problem(resume, model.load), wanted, model.source), report)
+        again = resumed_problem(resume, model.load)
+        wanted = replace(wanted, named=_with_costs(model, again, resume).words)
+        return _told(_planned(again, wanted, model.source), report)
     if fits:
         from loadmaster.cli.plan_fits import plan_fits
 
@@ -205,6 +216,20 @@ def _named(model: Model, evaluator: str | None) -> str:
     return (replace(model, device=device) if colon and kind == "executor" else model).words
 
 
+def _with_costs(model: Model, problem: Problem, run: Path) -> Model:
+    """The model with the cost table that its run was started with: the run has the times, but later commands
+    have to be told. A run does not say in which folder the table was."""
+    if model.costs is not None or problem.program.costs is None:
+        return model
+    from loadmaster.runs import RunFolder
+
+    words = [str(word) for word in RunFolder.open(run).about["command"]]
+    given = [word for option, word in pairwise(words) if option == "--costs"]
+    given += [word.partition("=")[2] for word in words if word.startswith("--costs=")]
+    given = given or (["COSTS.json"] if model.is_function else [])
+    return replace(model, costs=Path(given[-1])) if given else model
+
+
 def _check_resumed(asked: Asked) -> None:
     """What a run was started with can't be said again."""
     from loadmaster.cli.plan_posed import Asked
@@ -213,7 +238,7 @@ def _check_resumed(asked: Asked) -> None:
         asked, model=Model(asked.model.source), repeats=5, timeout=60.0, solver=None, seed=0
     )
     if again != Asked(again.model):
-        raise Usage("--resume takes machine, capacities, objective, problem, pins, evaluator and noise from the run",
+        raise Usage("--resume takes machine, capacities, objective, problem, pins, recomputing, evaluator and noise from the run",
                     object="--resume", remedy="leave them out")  # fmt: skip
 
 

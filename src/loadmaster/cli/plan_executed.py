@@ -42,19 +42,26 @@ def executed_problem(asked: Asked, kind: str, machine: Machine | None) -> Proble
     source, device = asked.model.source, str(asked.evaluator).removeprefix(EXECUTOR)
     # Before PyTorch is first imported: blocks that grow leave fewer holes.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    from loadmaster.execute import own_allocator
     from loadmaster.execute.evaluator import ExecutorEvaluator
     from loadmaster.execute.executor import backend_for
     from loadmaster.execute.ready import make_ready
 
+    if device != "cpu":
+        own_allocator.install()  # only before CUDA is first used
     backend_for(device).close()  # no device: told before anything is made
     if Path(source).exists() or ":" not in source:
         raise Usage(f"the executor runs PyTorch modules, and '{source}' is no module:function", object=source,
                     remedy="give a function that returns (nn.Module, inputs)")  # fmt: skip
     ready = make_ready(source, device, weights="random", training=asked.model.train,
                        split_over=size_of(asked.model.split, "--split"))  # fmt: skip
-    plain = offload_problem(ready.captured.program, machine, asked.shares, asked.model.costs)
+    base = ready.captured.program
+    plain = offload_problem(base, machine, asked.shares, asked.model.costs,
+                            recompute=kind == "offload" and asked.recomputes(base))  # fmt: skip
+    repeats = plain.program.repeats
+    captured = ready.captured if repeats is None else ready.captured.repeated(repeats.ops)
     say(f"weights of '{source}' are made up and laid into host memory")
-    evaluator = ExecutorEvaluator(ready.captured, plain.machine, device, ready.weights, ready.inputs,
+    evaluator = ExecutorEvaluator(captured, plain.machine, device, ready.weights, ready.inputs,
                                   workspace=plain.reserve, kernels=plain.kernels)  # fmt: skip
     if kind == "mapping":
         return MeasuredMapping(plain.program, plain.machine, evaluator, repeats=asked.repeats, warmups=0)  # fmt: skip

@@ -7,43 +7,47 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from loadmaster.cli.answer import Answer, Table, Usage
+import numpy as np
+
+from loadmaster.cli.answer import Answer, Table
 from loadmaster.cli.plan_show import Figure, ending, measured_again
+from loadmaster.cli.planned import with_shares
 from loadmaster.cli.planning import Wanted, chosen_solver, completed, ended_badly, solved, written
 from loadmaster.cli.progress import gap_text, say
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import Machine
-from loadmaster.machine.presets import with_capacities
 from loadmaster.plan import Plan
 from loadmaster.problems.champion import Champion, Leaders, remeasure
+from loadmaster.problems.offload.kernels import measured_kernels
 from loadmaster.problems.offload.measured import MeasuredOffload
-from loadmaster.problems.offload.model import offload_model
 from loadmaster.problems.offload.problem import Offload
 from loadmaster.problems.pins import Pins
 from loadmaster.problems.problem import Bound, Decision
 from loadmaster.program import Program
 from loadmaster.program.measured_costs import apply_costs, read_costs
+from loadmaster.program.repeats import AGAIN, Repeated, repeat
 from loadmaster.simulate import simulate
 from loadmaster.solvers.offload.auto import WHITE_BOX
-from loadmaster.solvers.offload.holes import leaving_holes, measured_kernels
+from loadmaster.solvers.offload.repeats import with_repeats
 from loadmaster.solvers.registry import make_solver
 from loadmaster.solvers.solver import Budget, Solution, solve
-from loadmaster.units import UNLIMITED, show_bytes, show_time
+from loadmaster.units import show_bytes, show_time
 
 MEASURED = 100
 """Evaluations on hardware, if the user does not say."""
 AT_ONCE = 4
 """Measurements of a plan in a row: going over to another one takes long."""
 PROBE = Budget(evaluations=200, seconds=10.0)
-"""For finding out whether there are plans that leave an allocator's holes their room."""
+"""For comparing programs in which other ops run again."""
 BASELINES = ("all-resident", "layerwise", "prefetch", "msa")
 BY_CLOCK = ("auto",)
 
 
 def offload_problem(program: Program, machine: Machine, shares: Sequence[str], costs: Path | None,
-                    pins: Pins | None = None, solver: str | None = None) -> Offload:  # fmt: skip
-    """The problem, with measured times if there are any and capacities as shares of what is needed. Where
-    kernels take room of their own, plans are for PyTorch's allocator, and holes get as little as suffices."""
+                    pins: Pins | None = None, *, recompute: bool = False) -> Offload:  # fmt: skip
+    """The problem, with measured times if there are any and capacities as shares of what is needed. What
+    kernels take has room of its own. To `recompute`: about the program with those ops run again that let the
+    quickest plans be found."""
     reserve, kernels = 0, None
     if costs is not None:
         measured = read_costs(costs)
@@ -52,40 +56,17 @@ def offload_problem(program: Program, machine: Machine, shares: Sequence[str], c
         kernels = measured_kernels(measured.op_workspace, measured.kept_bytes)
     machine = with_shares(machine, program, shares, reserve)
 
-    def make(share: float) -> Offload:
-        holes = int(share * machine.memories[machine.reach[0][0]].capacity)
-        return Offload(program, machine, reserve=reserve + holes, kernels=kernels, pins=pins)
+    def make(found: Repeated) -> Offload:
+        if kernels is None:
+            return Offload(found.program, machine, reserve=reserve, pins=pins)
+        own = replace(kernels, workspace=kernels.workspace[found.origin])
+        return Offload(found.program, machine, kernels=own, pins=pins)
 
-    plain = make(0.0)
-    if kernels is None:
-        return plain
-    try:
-        # What refines on hardware begins with what 'auto' finds.
-        chosen = make_solver("offload", "auto" if solver in (None, "refined") else solver)
-        problem, found = leaving_holes(make, lambda each: solve(chosen, each, PROBE))
-    except LoadmasterError:  # no room to leave
-        return plain
-    return plain if found.decision is None else problem
-
-
-def with_shares(machine: Machine, program: Program, shares: Sequence[str], reserve: int) -> Machine:
-    """The machine with capacities such as 'hbm=50%' of what a program needs, `reserve` for kernels included."""
-    return with_capacities(machine, [_share(program, machine, text, reserve) for text in shares])
-
-
-def _share(program: Program, machine: Machine, text: str, reserve: int) -> str:
-    """'hbm=50%' as bytes."""
-    name, _, share = text.removesuffix("%").partition("=")
-    fast = machine.memories[machine.reach[0][0]].name
-    try:
-        part = float(share) / 100
-    except ValueError:
-        part = -1.0
-    if name != fast or not 0 < part <= 100:
-        raise Usage(f"--capacity '{text}' is no share of '{fast}'", object="--capacity", number=text,
-                    remedy=f"write {fast}=50%")  # fmt: skip
-    roomy = machine.with_capacity(fast, UNLIMITED)
-    return f"{fast}={int((offload_model(program, roomy).needed + reserve) * part)}"
+    if not recompute:
+        return make(repeat(program, []))
+    say(f"seeking ops of '{program.name}' to run again")
+    auto = make_solver("offload", "auto")
+    return with_repeats(program, make, lambda each: solve(auto, each, PROBE)).problem
 
 
 def plan_offload(problem: Offload, wanted: Wanted, source: str) -> Answer:
@@ -178,11 +159,13 @@ def _shown(problem: Offload, source: str, solution: Solution, figures: list[Figu
     if plan is not None:
         traffic = _traffic(problem, plan)
         blocks.append(_traffic_line(problem, traffic))
+        if problem.program.repeats is not None:
+            blocks.append(_repeats_line(problem))
         blocks.append(ending(problem.machine, wanted.named or source, kept, run, wanted.runs))
     more = {"model": source, "machine": problem.machine.name, "steps": problem.model.steps,
             "gaps": problem.model.gaps, "needed_bytes": problem.model.needed, "run": run,
             "ops_picoseconds": problem.limit_ps, "plan": None if kept is None else str(kept),
-            "stop": solution.extra.get("stop"), **traffic}  # fmt: skip
+            "stop": solution.extra.get("stop"), **_repeats(problem), **traffic}  # fmt: skip
     warnings = (*solution.extra.get("warnings", ()), *solution.extra.get("refused", ()))
     return Answer(rows, blocks, tuple(map(str, warnings)), more=more)
 
@@ -238,4 +221,22 @@ def _traffic_line(problem: Offload, traffic: dict[str, Any]) -> str:
         f"{fast}: peak {show_bytes(traffic['fast_peak_bytes'])} of {show_bytes(traffic['fast_capacity_bytes'])}; "
         f"{traffic['copies']:,} copies, {show_bytes(traffic['bytes_in'])} in and "
         f"{show_bytes(traffic['bytes_out'])} out, {show_time(traffic['stall_picoseconds'])} of waiting for them"
+    )
+
+
+def _repeats(problem: Offload) -> dict[str, Any]:
+    """How many ops run again, and how long that takes."""
+    repeats = problem.program.repeats
+    if repeats is None:
+        return {"repeats": 0, "repeat_picoseconds": 0}
+    again = np.array([name.endswith(AGAIN) for name in problem.program.op_name])
+    return {"repeats": len(repeats.ops), "repeat_picoseconds": int(problem.duration[again[problem.model.step_op]].sum())}  # fmt: skip
+
+
+def _repeats_line(problem: Offload) -> str:
+    found, all_ops = _repeats(problem), problem.limit_ps
+    again = found["repeat_picoseconds"]
+    return (
+        f"{found['repeats']:,} ops run again in the backward pass, which takes {show_time(again)} of the ops' "
+        f"{show_time(all_ops)}; the bound is for these, with any others at least {show_time(all_ops - again)}"
     )

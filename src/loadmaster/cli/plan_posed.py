@@ -40,6 +40,7 @@ class Asked:
     pin: tuple[str, ...] = ()
     pin_op: tuple[str, ...] = ()
     keep_order: bool = False
+    recompute: bool | None = None
 
     def pins(self, program: Program, machine: Machine) -> Pins:
         from loadmaster.problems.pins import parse_pins
@@ -52,6 +53,15 @@ class Asked:
 
         return with_capacities(self.model.machine(self.machine), divided(self.capacity)[0])
 
+    def recomputes(self, program: Program) -> bool:
+        """Whether ops may run again: by default where there is a backward pass and no command measures."""
+        trains = bool(program.op_backward.any())
+        if self.recompute and not trains:
+            raise Usage(f"'{program.name}' has no backward pass for which ops could run again", object="--recompute",
+                        remedy="leave it out, or give --train")  # fmt: skip
+        simulated = self.evaluator is None or self.evaluator.startswith("executor:")
+        return trains and (simulated if self.recompute is None else self.recompute)
+
     @property
     def shares(self) -> list[str]:
         """Capacities that are given as a share of what the program needs."""
@@ -63,6 +73,7 @@ def posed(asked: Asked) -> Problem:
     if asked.model.is_buffers:
         return buffers_problem(asked)
     kind, machine = _kind(asked)
+    _check_recompute(asked, kind)
     if asked.evaluator is not None and asked.evaluator.startswith("executor:"):
         from loadmaster.cli.plan_executed import executed_problem
 
@@ -78,6 +89,7 @@ def posed(asked: Asked) -> Problem:
         option = "--costs" if asked.model.costs else "--capacity"
         raise Usage(f"measured times, and capacities in percent, are for the offload problem, not for {kind}",
                     object=option, number=kind, remedy="leave them out, or give --problem offload")  # fmt: skip
+    _check_recompute(asked, kind)
     about_graphs = _only_graphs(asked)
     if about_graphs and kind != "graph":
         raise Usage(f"{about_graphs} is for the graph problem, not for {kind}", object=about_graphs,
@@ -95,9 +107,8 @@ def posed(asked: Asked) -> Problem:
     if kind == "offload":
         from loadmaster.cli.plan_offload import offload_problem
 
-        plain = offload_problem(
-            program, machine, asked.shares, asked.model.costs, pins, asked.solver
-        )
+        plain = offload_problem(program, machine, asked.shares, asked.model.costs, pins,
+                                recompute=asked.recomputes(program))  # fmt: skip
         if asked.evaluator is None:
             return plain
         from loadmaster.cli.plan_executed import commanded
@@ -181,6 +192,12 @@ def _mapping(asked: Asked, program: Program, machine: Machine, pins: Pins) -> Pr
         raise Usage("--evaluator measures times of maps without pins", object="--evaluator",
                     remedy="leave --pin and --objective out")  # fmt: skip
     return measured_problem(program, machine, asked.evaluator, asked.repeats, asked.timeout)
+
+
+def _check_recompute(asked: Asked, kind: str) -> None:
+    if asked.recompute and kind != "offload":
+        raise Usage(f"ops run again in plans of the offload problem, not of {kind}", object="--recompute", number=kind,
+                    remedy="leave it out, or give --problem offload")  # fmt: skip
 
 
 def _only_graphs(asked: Asked) -> str | None:

@@ -19,6 +19,7 @@ from loadmaster.problems.problem import Bound, Decision, Problem
 from loadmaster.problems.registry import load_problem
 from loadmaster.program import Program
 from loadmaster.program.measured_costs import costless_hash
+from loadmaster.program.repeats import repeat
 from loadmaster.runs import RunFolder
 from loadmaster.runs.session import Interrupted, run_solver
 from loadmaster.solvers.registry import make_solver
@@ -73,6 +74,9 @@ def resumed_problem(run: Path, load: Callable[[Machine], Program]) -> Problem:
     RunFolder.open(run)  # says what is wrong with the folder, if anything is
     problem = load_problem(run)
     program = load(problem.machine)
+    repeats = problem.program.repeats
+    if repeats is not None and repeats.base == costless_hash(program):
+        program = repeat(program, repeats.ops).program
     # The run has its measured times: they need not be given again.
     theirs = costless_hash(problem.program) if program.costs is None else problem.program.hash
     if theirs != program.hash:

@@ -11,6 +11,7 @@ import typer
 from loadmaster.cli.answer import Answer, Usage
 from loadmaster.cli.files import OverwriteOption, check_free, writing
 from loadmaster.cli.model import MachineOption, Model, takes_model
+from loadmaster.cli.planned import CapacityOption, sized
 from loadmaster.units import show_bytes
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def command(
         list[Path] | None, typer.Argument(metavar="RUN|PLAN", help="Further runs or plans.")
     ] = None,
     machine: MachineOption = None,
+    capacity: CapacityOption = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="HTML", help="The file. [a run's own report.html, or ./report.html]"),
@@ -53,10 +55,11 @@ def command(
     file = out or Path("report.html")
     if not is_run(paths[0]) and not is_plan(paths[0]):
         check_free(file, overwrite, *paths)
-        return _answer(_of_model(model, machine, list(more or []), file, measured), show)
-    if machine is not None:
-        raise Usage("--machine is for a model: a run has its own", object="--machine",
-                    number=machine, remedy="leave it out")  # fmt: skip
+        return _answer(_of_model(model, machine, capacity, list(more or []), file, measured), show)
+    if machine is not None or capacity:
+        option, value = ("--capacity", capacity[0]) if capacity else ("--machine", machine)
+        raise Usage(f"{option} is for a model: a run has its own", object=option, number=value,
+                    remedy="leave it out")  # fmt: skip
     if out is None and len(paths) == 1 and is_run(paths[0]):
         file = paths[0] / "report.html"  # the run's own, made anew
     else:
@@ -65,22 +68,26 @@ def command(
         return _answer(write_report(paths, file, measured), show)
 
 
-def _of_model(model: Model, machine: str | None, files: list[Path], out: Path,
+def _of_model(model: Model, machine: str | None, capacity: list[str] | None, files: list[Path], out: Path,
               measured: Path | None) -> ReportFacts:  # fmt: skip
-    from loadmaster.plan import Plan, load_plan
+    from loadmaster.plan import Plan, load_planned
     from loadmaster.report import write_plan_report
 
     if len(files) > 2:
         raise Usage(f"{len(files)} plans are too many for one report", object="PLAN",
                     number=len(files), remedy="give one plan, or two to compare")  # fmt: skip
     # A name that is nothing should not hear about machines.
-    program = model.load(None if machine is None else model.machine(machine))
-    chosen = model.machine(machine)
-    plans = [(file.name, load_plan(file, program, chosen)) for file in files]
+    base = model.load(None if machine is None else model.machine(machine))
+    chosen = sized(model.machine(machine), model, base, capacity)
+    found = [load_planned(file, base, chosen) for file in files] or [(base, Plan())]
+    program = found[0][0]
+    if any(other.hash != program.hash for other, _ in found):
+        raise Usage("the plans run other ops again, so they are about different programs", object=str(files[1]),
+                    remedy="give one plan")  # fmt: skip
+    names = [file.name for file in files] or ["nothing decided"]
+    plans = [(name, plan) for name, (_, plan) in zip(names, found, strict=True)]
     with writing(out):
-        return write_plan_report(
-            program, chosen, plans or [("nothing decided", Plan())], out, measured
-        )
+        return write_plan_report(program, chosen, plans, out, measured)
 
 
 def _answer(facts: ReportFacts, show: bool) -> Answer:

@@ -18,6 +18,7 @@ from loadmaster.errors import BadProgram, require
 if TYPE_CHECKING:
     from loadmaster.execute.ready import Agreement, Ready
     from loadmaster.execute.results import Measured
+    from loadmaster.program import Program
 
 
 def command(
@@ -42,8 +43,11 @@ def command(
         bool, typer.Option("--cuda-graph", help="Capture the run as one CUDA graph.")
     ] = False,
     placement: Annotated[
-        str, typer.Option(help="allocator, or arena: every tensor at its offset.")
-    ] = "allocator",
+        str,
+        typer.Option(
+            help="planned: results at the plan's offsets; allocator: PyTorch's; arena: copied."
+        ),
+    ] = "planned",
     timings: Annotated[bool, typer.Option("--timings", help="Time every op.")] = False,
     train: Annotated[
         bool, typer.Option("--train", help="A training step: loss, gradients.")
@@ -70,12 +74,13 @@ def command(
         # Read by the allocator when PyTorch is first imported: blocks that grow leave fewer holes.
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     require("torch", "torch")
-    from loadmaster.cli.plan_offload import with_shares
+    from loadmaster.cli.planned import with_shares
+    from loadmaster.execute import own_allocator
     from loadmaster.execute.executor import Executor, backend_for
     from loadmaster.execute.ready import WEIGHTS, make_ready
     from loadmaster.machine import load_machine
     from loadmaster.machine.presets import with_capacities
-    from loadmaster.plan import load_plan
+    from loadmaster.plan import load_planned
     from loadmaster.simulate import simulate
 
     if weights not in WEIGHTS:
@@ -84,18 +89,23 @@ def command(
     if out is not None:
         check_free(out, overwrite, plan, *([inputs] if inputs else []))
     most, split_over = size_of(budget, "--budget"), size_of(split, "--split")
+    if device != "cpu" and placement == "planned":
+        own_allocator.install()  # only before CUDA is first used
     backend_for(device).close()  # no device: told before anything is made
     sizes, shares = divided(capacity)
     chosen = with_capacities(load_machine(machine), sizes)
     ready = make_ready(model, device, training=train, weights=weights, split_over=split_over)  # fmt: skip
-    program, workspace = _with_costs(ready, costs)
-    chosen = with_shares(chosen, program, shares, workspace)
-    decided = load_plan(plan, program, chosen)
+    base, workspace = _with_costs(ready, costs)
+    chosen = with_shares(chosen, base, shares, workspace)
+    program, decided = load_planned(plan, base, chosen)
+    captured = (
+        ready.captured if program.repeats is None else ready.captured.repeated(program.repeats.ops)
+    )
     predicted = simulate(program, chosen, decided).total_ps
     given = ready.inputs if inputs is None else _inputs(inputs, ready)
     wanted = _ordinary(ready, device) if verify and inputs is None else None
-    say(f"{model} on {device}: {len(decided.copy_rows):,} copies a run")
-    with Executor(ready.captured, decided, chosen, device, ready.weights, capacity=most,
+    say(f"{model} on {device}: {len(decided.copy_rows):,} copies a run{_again(program)}")
+    with Executor(captured, decided, chosen, device, ready.weights, capacity=most,
                   workspace=workspace, placement=placement, graph=cuda_graph, timings=timings) as executor:  # fmt: skip
         measured = executor.measure(*given, repeats=repeats, warmups=warmups)
         allowed, held = executor.capacity, executor.script.peak
@@ -109,6 +119,10 @@ def command(
     rows += [{"what": "op", "op": op, "name": program.op_name[op], "start_seconds": start, "end_seconds": end}
              for op, (start, end) in sorted(measured.last.op_seconds.items())]  # fmt: skip
     return Answer(rows, blocks_of(rows, agreed), program.warnings, failure_of(agreed))
+
+
+def _again(program: Program) -> str:
+    return "" if program.repeats is None else f", {len(program.repeats.ops):,} ops run again"
 
 
 def _with_costs(ready: Ready, costs: Path | None) -> tuple[Any, int]:
@@ -139,12 +153,15 @@ def _inputs(path: Path, ready: Ready) -> list[Any]:
 
 
 def _ordinary(ready: Ready, device: str) -> dict[str, Any] | None:
+    from loadmaster.execute.own_allocator import is_shortage
     from loadmaster.execute.ready import ordinary_run
 
     torch = require("torch", "torch")
     try:
         return ordinary_run(ready, device)
-    except torch.OutOfMemoryError:
+    except RuntimeError as error:
+        if not is_shortage(error):
+            raise
         say("the ordinary run does not fit into the device: results are not compared")
         return None
     finally:

@@ -9,6 +9,7 @@ import typer
 
 from loadmaster.cli.answer import Answer, Table, Usage
 from loadmaster.cli.model import MachineOption, Model, takes_model
+from loadmaster.cli.planned import CapacityOption, planned
 from loadmaster.errors import Refused
 from loadmaster.units import UNLIMITED, show_bytes, show_time
 
@@ -25,6 +26,7 @@ def command(
         typer.Argument(metavar="PLAN", help="A plan file; without one nothing is decided."),
     ] = None,
     machine: MachineOption = None,
+    capacity: CapacityOption = None,
 ) -> Answer:
     """Time, stalls, bytes over each link, busy devices, and the peak of each memory.
 
@@ -36,13 +38,10 @@ def command(
     if model.is_buffers:
         raise Usage(f"'{model.source}' has buffers and no ops: there is nothing to time", object=model.source,
                     remedy="use 'loadmaster plan' or 'loadmaster allocate'")  # fmt: skip
-    chosen = model.machine(machine)
-    program = model.load(chosen)
-    from loadmaster.plan import Plan, load_plan
     from loadmaster.plan.check import check
     from loadmaster.simulate import simulate
 
-    decided = Plan() if plan is None else load_plan(plan, program, chosen)
+    program, chosen, decided = planned(model, machine, capacity, plan)
     timeline = simulate(program, chosen, decided)
     violations = check(program, chosen, decided, timeline)
     rows = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from loadmaster.errors import BadProgram, require
@@ -21,10 +22,11 @@ class Calls:
         """Root -> the slots of its views that hold something now."""
 
     def call(self, op: int) -> Call:
-        node = self.nodes[self.captured.op_node[op]]
-        kwargs = {name: self._argument(value) for name, value in node.kwargs.items()}
-        args = tuple(self._argument(value) for value in node.args)
-        return Call(op, node.target, args, kwargs, self._results(node))
+        node, renamed = self.nodes[self.captured.op_node[op]], self.captured.renamed.get(op, {})
+        kwargs = {name: self._argument(value, renamed) for name, value in node.kwargs.items()}
+        args = tuple(self._argument(value, renamed) for value in node.args)
+        results = tuple((part, renamed.get(slot, slot)) for part, slot in self._results(node))
+        return Call(op, node.target, args, kwargs, results)
 
     def views_for(self, call: Call) -> tuple[Call, ...]:
         """The views to make so that a call finds its arguments."""
@@ -57,23 +59,24 @@ class Calls:
         alive.update(number for _, number in call.results)
         made.append(call)
 
-    def _argument(self, value: Any) -> Any:
+    def _argument(self, value: Any, renamed: Mapping[int, int]) -> Any:
         """An argument with slots in place of nodes, and this device in place of the tracer's."""
         if hasattr(value, "all_input_nodes"):
-            return self._tensors(value)
+            return self._tensors(value, renamed)
         if isinstance(value, list | tuple):
-            return [self._argument(each) for each in value]
+            return [self._argument(each, renamed) for each in value]
         return self.device if isinstance(value, self._device_type) else value
 
-    def _tensors(self, node: Any) -> Any:
+    def _tensors(self, node: Any, renamed: Mapping[int, int]) -> Any:
         at = self.captured.tensor_at
         if not isinstance(node.meta.get("val"), list | tuple):
             if at.get((node.name, 0), -1) < 0:
                 raise BadProgram(f"'{node.name}' is no tensor of the program", object=node.name,
                                  remedy="capture the module again")  # fmt: skip
-            return Slot(at[node.name, 0])
+            return Slot(renamed.get(at[node.name, 0], at[node.name, 0]))
         count = sum(hasattr(part, "dtype") for part in node.meta["val"])
-        return [Slot(at[node.name, part]) for part in range(count)]
+        slots = [at[node.name, part] for part in range(count)]
+        return [Slot(renamed.get(slot, slot)) for slot in slots]
 
     def _results(self, node: Any) -> tuple[tuple[int, int], ...]:
         at, value = self.captured.tensor_at, node.meta["val"]

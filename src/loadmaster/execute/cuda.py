@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from loadmaster.errors import BadMachine, require
+from loadmaster.execute import own_allocator
 
 
 class CudaBackend:
@@ -35,9 +36,14 @@ class CudaBackend:
         self._marks: list[Any] = []
         self._marked = 0
         self._outside = (0, 0)
+        self._own = own_allocator.current()  # with it PyTorch counts nothing
 
     def open(self) -> None:
         self._cuda.synchronize(self.device)
+        if self._own is not None:
+            self._own.release()
+            self._outside = (self._own.held, self._own.held)
+            return
         self._cuda.empty_cache()
         self._outside = (self._cuda.memory_allocated(self.device), self._cuda.memory_reserved(self.device))  # fmt: skip
 
@@ -73,6 +79,10 @@ class CudaBackend:
     @contextmanager
     def held_to(self, capacity: int) -> Iterator[None]:
         cuda, device = self._cuda, self.device
+        if self._own is not None:
+            self._own.reset_most()
+            yield  # planned runs have an arena of the budget and nothing else
+            return
         total = cuda.get_device_properties(device).total_memory
         limit = min(1.0, (capacity + self._outside[1]) / total)
         cuda.reset_peak_memory_stats(device)
@@ -83,6 +93,9 @@ class CudaBackend:
             cuda.set_per_process_memory_fraction(1.0, device)
 
     def peaks(self) -> tuple[int, int]:
+        if self._own is not None:
+            held = self._own.most - self._outside[0]
+            return held, held
         allocated = self._cuda.max_memory_allocated(self.device) - self._outside[0]
         return allocated, self._cuda.max_memory_reserved(self.device) - self._outside[1]
 

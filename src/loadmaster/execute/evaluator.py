@@ -14,17 +14,23 @@ import numpy as np
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.execute.executor import Executor
-from loadmaster.execute.pinned import HostMemory, HostWeights, host_weights
+from loadmaster.execute.pinned import (
+    HostMemory,
+    HostWeights,
+    add_rooms,
+    host_weights,
+    shared_rows,
+)
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import Plan
 from loadmaster.plan.static import HOME
 from loadmaster.problems.evaluator import EvaluationError
 from loadmaster.problems.offload.gaps import gaps_of_mapping
-from loadmaster.problems.offload.heap import Kernels
+from loadmaster.problems.offload.kernels import Kernels
 from loadmaster.problems.offload.measured import SQUEEZES
 from loadmaster.problems.offload.problem import Offload
 from loadmaster.program.importers.torch.captured import Captured
-from loadmaster.program.program import Program, TensorKind
+from loadmaster.program.program import Program
 
 
 class ExecutorEvaluator:
@@ -34,7 +40,7 @@ class ExecutorEvaluator:
     fast memory for life: what it leaves at home is copied in for each use.
     `capacity`: bytes of fast memory that a run may have (default: the machine's); `workspace`: what
     kernels need of it beside the plan; `kernels`: the same op by op, so that what streams beside a map
-    fits an allocator that leaves holes; `warmups`: passes that don't count when a plan comes on;
+    leaves each its room; `warmups`: passes that don't count when a plan comes on;
     `graph`: each plan as one CUDA graph.
     """
 
@@ -55,7 +61,7 @@ class ExecutorEvaluator:
         self._about: tuple[Program, Machine] = (captured.program, machine)
         self._offload: Offload | None = None
         self._executor: Executor | None = None
-        self._running = ""
+        self._running, self._shared = "", False
         self.peak_bytes = 0
         """Most fast memory that any plan had in use."""
 
@@ -100,10 +106,15 @@ class ExecutorEvaluator:
         if self._executor is not None:
             self._executor.close()
             self._executor = None
-        followed = plan if plan.copies is not None else self._streamed(plan)
-        self._add_rooms(followed)
-        self._executor = Executor(self.captured, followed, self._about[1], self.device, self._weights,
-                                  capacity=self.capacity, workspace=self.workspace, graph=self.graph)  # fmt: skip
+        mine = plan.copies is None
+        followed = self._streamed(plan) if mine else plan
+        machine = self._about[1]
+        if mine and not self._shared:  # maps copy almost everything out
+            self._shared = True
+            self._weights.rows.update(shared_rows(self.captured, self._memory) | self._weights.rows)
+        add_rooms(self._weights, self.captured, followed, machine.reach[0][0], self._memory)
+        self._executor = Executor(self.captured, followed, machine, self.device, self._weights, capacity=self.capacity,
+                                  workspace=self.workspace, graph=self.graph, checked=not mine)  # fmt: skip
         for _ in range(self._warmups):
             self._executor.run(*self._inputs)
         self._running = plan.hash
@@ -115,8 +126,8 @@ class ExecutorEvaluator:
             room = machine.memories[machine.reach[0][0]].capacity
             # A machine that has less than the capacity leaves room for kernels already.
             spare = 0 if self.capacity is None else self.capacity - room
-            self._offload = Offload(program, machine, reserve=max(0, self.workspace - spare),
-                                    kernels=self._kernels)  # fmt: skip
+            reserve = max(0, self.workspace - spare) if self._kernels is None else 0
+            self._offload = Offload(program, machine, reserve=reserve, kernels=self._kernels)
         memory = np.full(self.captured.program.n_tensors, HOME, dtype=np.int64)
         for row in plan.residency_rows:
             memory[row.tensor] = row.memory
@@ -128,13 +139,3 @@ class ExecutorEvaluator:
                 return found
         raise EvaluationError("no offsets were found beside what streams in and out", object=self.name,
                               number=plan.hash[:12], remedy="use another map")  # fmt: skip
-
-    def _add_rooms(self, plan: Plan) -> None:
-        """Host memory for inputs and for what is copied out, taken once."""
-        fast = self._about[1].reach[0][0]
-        moved = {copy.tensor for copy in plan.copy_rows if copy.source == fast}
-        moved |= {given.tensor for given in self.captured.given
-                  if given.kind == TensorKind.INPUT and given.tensor >= 0}  # fmt: skip
-        for tensor in sorted(moved - set(self._weights.rows)):
-            size = int(self.captured.program.storage_bytes[tensor])
-            self._weights.rows[tensor] = self._memory.take(size)

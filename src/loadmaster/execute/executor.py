@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from traceback import clear_frames
 from typing import Any, Self
 
 from loadmaster.errors import BadMachine, BadProgram, Refused, require
+from loadmaster.execute import own_allocator
 from loadmaster.execute.backend import Backend
 from loadmaster.execute.bind import bind
 from loadmaster.execute.cpu import CpuBackend
@@ -21,6 +23,7 @@ from loadmaster.execute.cuda import CudaBackend
 from loadmaster.execute.layout import Layout, flat, layout_of, own_layout, shaped
 from loadmaster.execute.pinned import HostMemory, HostWeights, given_shapes, host_weights
 from loadmaster.execute.placement import PLACEMENTS, Allocator, Arena, Placement
+from loadmaster.execute.planned import Planned, own_stream
 from loadmaster.execute.refuse import refuse_capacity
 from loadmaster.execute.results import Measured, Results, gradients_of
 from loadmaster.execute.script import ALONE, Leaf
@@ -31,14 +34,19 @@ from loadmaster.program.importers.torch.captured import Captured
 from loadmaster.program.program import TensorKind
 from loadmaster.units import show_bytes
 
+ROOM = "leave more room for kernels' workspaces when planning"
+HOLES = ("PyTorch's allocator leaves holes between tensors: plan for a smaller capacity, or let Loadmaster's "
+         "be first (own_allocator.install() before anything uses CUDA)")  # fmt: skip
+
 
 class Executor:
     """A model bound to a plan, a device and its weights once, and run as often as wanted.
 
     `weights`: tensors by parameter or buffer name, or `HostWeights` that executors share.
     `capacity`: bytes of fast memory (default: the machine's); `workspace`: what kernels need beside
-    the plan. `placement`: 'allocator' or 'arena' (always on a CPU). `graph`: as one CUDA graph.
-    `delay`: on a CPU, seconds that each copy is late. `checked=False` trusts the plan.
+    the plan (of no account where it is 'planned': they get what it leaves). `placement`: 'planned' (the
+    default where the process has our own allocator), 'allocator' (PyTorch's, which may need more than the plan
+    says) or 'arena' (always on a CPU). `graph`: as one CUDA graph. `delay`: on a CPU, seconds that each copy is late. `checked=False` trusts the plan.
     """
 
     def __init__(
@@ -51,7 +59,7 @@ class Executor:
         *,
         capacity: int | None = None,
         workspace: int = 0,
-        placement: str = "allocator",
+        placement: str | None = None,
         graph: bool = False,
         timings: bool = False,
         delay: Callable[[], float] | None = None,
@@ -63,9 +71,12 @@ class Executor:
         self.capacity = fast.capacity if capacity is None else capacity
         self._backend = backend_for(device, delay)
         self._graph, self._timings = graph, timings
-        self._refuse_options(placement)
+        self.placement = self._chosen(placement)
         self.script = bind(captured, plan, machine, self._backend.device, checked=checked)
-        refuse_capacity(self.script.peak, workspace, self.capacity, fast.name)
+        stream, kept = (
+            own_stream(self._backend.device) if self.placement == "planned" else (None, workspace)
+        )
+        refuse_capacity(self.script.peak, kept, self.capacity, fast.name)
         self._backend.open()
         self._replayed: tuple[Any, list[Any]] | None = None
         self._graph_peaks = (0, 0)
@@ -74,27 +85,41 @@ class Executor:
         self._host: dict[int, Any] = dict(weights.rows)
         self._layouts: dict[int, Layout] = dict(weights.layouts)
         self._add_rooms()
+        sizes = captured.program.storage_bytes.tolist()
         self._placement: Placement
         with self._guarded(), self._backend.held_to(self.capacity):
-            if placement == "arena" or self._backend.arena_only:
+            if self.placement == "planned":
+                self._placement = Planned(self.script, sizes, self.capacity, self._backend.device, kept,
+                                          stream, self._name)  # fmt: skip
+            elif self.placement == "arena":
                 self._placement = Arena(self.script.stays, self.capacity, self._backend.device)
             else:
                 self._placement = Allocator(self._backend.device)
             self._kept = self._residents()
-        sizes = captured.program.storage_bytes.tolist()
         self._walk = Walk(self.script, self._backend, self._placement, self._host, self._layouts,
                           sizes, timings)  # fmt: skip
         shapes = given_shapes(captured)
         self._shapes = [shapes[g.node] for g in captured.given if g.kind == TensorKind.INPUT]
         self._handed_back = {given.node: given.tensor for given in captured.given}
 
-    def _refuse_options(self, placement: str) -> None:
-        if placement not in PLACEMENTS:
+    def _chosen(self, placement: str | None) -> str:
+        """Where results go; options that don't go together are refused."""
+        if placement not in (None, *PLACEMENTS):
             raise BadMachine(f"there is no placement '{placement}'", object="placement",
-                             number=placement, remedy=f"use {' or '.join(PLACEMENTS)}")  # fmt: skip
+                             number=placement, remedy=f"use {', '.join(PLACEMENTS)}")  # fmt: skip
         if self._graph and (self._backend.arena_only or self._timings):
             raise BadMachine("a CUDA graph runs on a CUDA device and in one piece", object="graph",
                              remedy="leave out the graph, or the timings of ops")  # fmt: skip
+        if self._backend.arena_only:
+            return "arena"
+        ours = own_allocator.current() is not None
+        if ours and placement == "allocator":
+            raise BadMachine("this process has our allocator in place of PyTorch's", object="placement",
+                             number=placement, remedy="use 'planned', or don't install it")  # fmt: skip
+        return placement or ("planned" if ours else "allocator")
+
+    def _name(self, rank: int) -> str:
+        return self.captured.program.op_name[self.script.steps[rank].call.op]
 
     def _add_rooms(self) -> None:
         """Room on the host for inputs and for what is copied out."""
@@ -129,7 +154,8 @@ class Executor:
         backend, leaves = self._backend, self.script.leaves
         self._take(inputs)
         spans: list[Span] = []
-        with self._guarded(), self._torch.inference_mode(), backend.held_to(self.capacity):
+        with (self._guarded(), self._torch.inference_mode(), backend.held_to(self.capacity),
+              self._placement.running()):  # fmt: skip
             if self._graph and self._replayed is None:
                 self._replayed = captured_run(self._walk, self._kept)
                 self._graph_peaks = backend.peaks()
@@ -143,7 +169,10 @@ class Executor:
             backend.settle()
             found = [self._value(leaf, values) for leaf in leaves]
         seconds = backend.seconds(start, end)
-        peaks = [max(pair) for pair in zip(backend.peaks(), self._graph_peaks, strict=True)]
+        peaks = self._placement.peaks()
+        if peaks is None:
+            allocated, reserved = backend.peaks()
+            peaks = max(allocated, self._graph_peaks[0]), max(reserved, self._graph_peaks[1])
         by_what: dict[str, list[tuple[str, Any]]] = {}
         for leaf, value in zip(leaves, found, strict=True):
             kind = "output" if leaf.what == "loss" else leaf.what
@@ -229,14 +258,14 @@ class Executor:
         except Exception as error:
             self._backend.settle()
             # Where memory ends while a CUDA graph is captured, the capture's own error hides that.
-            short = (error, error.__context__, error.__cause__)
-            if not any(isinstance(each, self._torch.OutOfMemoryError) for each in short):
+            if isinstance(error, Refused) or not own_allocator.is_shortage(error):
                 raise
+            clear_frames(error.__traceback__)  # they hold what was made on the device so far
             reserved = self._backend.peaks()[1]
             raise Refused(f"the device ran out of its {show_bytes(self.capacity)}: the plan fills "
                           f"{show_bytes(self.script.peak)} and the allocator held {show_bytes(reserved)}",
                           object="capacity", number=self.capacity,
-                          remedy="leave more room for kernels' workspaces when planning") from error  # fmt: skip
+                          remedy=HOLES if self.placement == "allocator" else ROOM) from error  # fmt: skip
 
 
 def backend_for(device: Any, delay: Callable[[], float] | None = None) -> Backend:
@@ -252,9 +281,10 @@ def captured_run(walk: Walk, kept: list[Any]) -> tuple[Any, list[Any]]:
     """A walk as a CUDA graph, and the values that its replays leave. Ordinary runs come first: they
     set up what kernels need only once."""
     torch = require("torch", "torch")
-    walk.run(kept, [])
-    walk.backend.settle()
+    for _ in range(2):  # the first one shows where results are made, the second makes them in place
+        walk.run(kept, [])
+        walk.backend.settle()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=walk.placement.stream):
         values = walk.run(kept, [])
     return graph, values

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from loadmaster.errors import BadProgram, require
 from loadmaster.execute.layout import Layout, flat, layout_of, own_layout, shaped
+from loadmaster.plan.plan import Plan
+from loadmaster.plan.static import lifetimes_in_loops
 from loadmaster.program.importers.torch.captured import Captured, Given
 from loadmaster.program.importers.torch.roles import placeholders
-from loadmaster.program.program import PERSISTENT
+from loadmaster.program.program import PERSISTENT, TensorKind
 
 SLAB = 2**30
 """Pinning takes the system's time, and PyTorch keeps blocks of powers of two: so few and even ones."""
@@ -71,6 +75,41 @@ def host_weights(captured: Captured, weights: Mapping[str, Any], memory: HostMem
     return found
 
 
+def add_rooms(weights: HostWeights, captured: Captured, plan: Plan, fast: int, memory: HostMemory) -> None:  # fmt: skip
+    """Rows for inputs and for what a plan copies out, beside the weights; those that are there stay."""
+    moved = {copy.tensor for copy in plan.copy_rows if copy.source == fast}
+    moved |= {given.tensor for given in captured.given
+              if given.kind == TensorKind.INPUT and given.tensor >= 0}  # fmt: skip
+    for tensor in sorted(moved - set(weights.rows)):
+        weights.rows[tensor] = memory.take(int(captured.program.storage_bytes[tensor]))
+
+
+def shared_rows(captured: Captured, memory: HostMemory) -> dict[int, Any]:
+    """Rows for all that ops make and is no result, for plans that keep the program's order: those share one of
+    which the first is used last before the second is made. (All copies of the one have ended by then: it
+    was there for its last use, and copies out follow one another.)"""
+    program = captured.program
+    first, last = lifetimes_in_loops(program)
+    made = program.tensor_kind == TensorKind.ACTIVATION
+    made &= program.tensor_alias == np.arange(program.n_tensors)
+    made[[program.tensor_alias[result.tensor] for result in captured.results if result.tensor >= 0]] = False  # fmt: skip
+    rows: dict[int, Any] = {}
+    free: list[Any] = []
+    ends: dict[int, list[Any]] = {}
+    reached = -1
+    for tensor in sorted(np.flatnonzero(made & (last >= first)).tolist(), key=lambda each: first[each]):  # fmt: skip
+        for op in range(reached, int(first[tensor])):
+            free += ends.pop(op, [])
+        reached = int(first[tensor])
+        size = int(program.storage_bytes[tensor])
+        fitting = [row for row in free if size <= len(row) <= 2 * size]
+        row = min(fitting, key=len) if fitting else memory.take(size)
+        free = [each for each in free if each is not row]
+        ends.setdefault(int(last[tensor]), []).append(row)
+        rows[tensor] = row[:size]
+    return rows
+
+
 def _value(given: Given, weights: Mapping[str, Any], constants: Mapping[str, Any]) -> Any:
     known = weights if given.source in weights else constants
     if given.source not in known:
@@ -95,7 +134,7 @@ class RandomWeights(Mapping[str, Any]):
     """
 
     def __init__(self, captured: Captured, device: Any, seed: int = 0) -> None:
-        self._torch, self._device, self._seed = require("torch", "torch"), device, seed
+        self._device, self._seed = device, seed
         shapes = given_shapes(captured)
         self._shape: dict[str, tuple[tuple[int, ...], Any]] = {}
         for given in captured.given:
@@ -119,13 +158,19 @@ class RandomWeights(Mapping[str, Any]):
         return len(self._shape)
 
     def _made(self, name: str) -> Any:
-        torch, (shape, dtype) = self._torch, self._shape[name]
-        if not dtype.is_floating_point:
-            whole = torch.ones if dtype == torch.bool else torch.zeros
-            return whole(shape, dtype=dtype, device=self._device)
-        random = torch.Generator(self._device).manual_seed(zlib.crc32(name.encode()) + self._seed)
-        value = torch.empty(shape, dtype=dtype, device=self._device)
-        if len(shape) < 2:  # biases, scales and variances
-            return value.uniform_(0.5, 1.5, generator=random)
-        fan_in = value[0].numel()
-        return value.normal_(0.0, fan_in**-0.5, generator=random)
+        shape, dtype = self._shape[name]
+        return made_up(name, shape, dtype, self._device, self._seed)
+
+
+def made_up(name: str, shape: Sequence[int], dtype: Any, device: Any, seed: int = 0) -> Any:
+    """A weight that depends on nothing but its name, shape and type."""
+    torch = require("torch", "torch")
+    if not dtype.is_floating_point:
+        whole = torch.ones if dtype == torch.bool else torch.zeros
+        return whole(shape, dtype=dtype, device=device)
+    random = torch.Generator(device).manual_seed(zlib.crc32(name.encode()) + seed)
+    value = torch.empty(shape, dtype=dtype, device=device)
+    if len(shape) < 2:  # biases, scales and variances
+        return value.uniform_(0.5, 1.5, generator=random)
+    fan_in = value[0].numel()
+    return value.normal_(0.0, fan_in**-0.5, generator=random)

@@ -36,14 +36,15 @@ class Walk:
 
     def run(self, kept: list[Any], spans: list[Span]) -> list[Any]:
         """Values by slot: at the end those of residents and of what the plan keeps to the end."""
-        backend, script, put, timed = self.backend, self.script, self.placement.put, self.timed
+        backend, script, timed = self.backend, self.script, self.timed
+        at, put = self.placement.at, self.placement.put
         watched, values = self._watched, list(kept)
         backend.begin(script.copies)
         if script.fetches:
             backend.mark(inward=True, outward=False)
             for move in script.fetches:
                 self._fetch(values, move)
-        for step in script.steps:
+        for rank, step in enumerate(script.steps):
             for row in step.waits:
                 backend.wait(row)
             for view in step.views:
@@ -51,14 +52,18 @@ class Walk:
                 for part, slot in view.results:
                     values[slot] = shown if part == ALONE else shown[part]
             start = backend.now() if timed else None
+            at(rank)
             made = called(step.call, values)
             if timed:
                 spans.append((step.call.op, start, backend.now()))
-            for (part, slot), stay in zip(step.call.results, step.stays, strict=True):
-                result = made if part == ALONE else made[part]
+            results = [made if part == ALONE else made[part] for part, _ in step.call.results]
+            for place, (_, slot) in enumerate(step.call.results):
                 if slot in watched:
-                    result = self._owned(slot, result)
-                values[slot] = put(stay, result)
+                    results[place] = self._owned(slot, results[place])
+            results = put(step.stays, results)
+            for (_, slot), result in zip(step.call.results, results, strict=True):
+                values[slot] = result
+            results.clear()
             made = result = shown = None  # nothing but the slots may hold memory
             if step.sends or step.fetches:
                 backend.mark(inward=bool(step.fetches), outward=bool(step.sends))
@@ -68,6 +73,7 @@ class Walk:
                 values[slot] = None
             for move in step.fetches:
                 self._fetch(values, move)
+        at(-1)
         for row in script.waits:
             backend.wait(row)
         return values

@@ -1,6 +1,6 @@
 """Plan: the decisions, their JSON, and the checker."""
 
-from loadmaster.plan.json import load_plan, plan_from_json, plan_to_json, save_plan
+from loadmaster.plan.json import load_plan, load_planned, plan_from_json, plan_to_json, save_plan
 from loadmaster.plan.plan import (
     BEFORE,
     NO_OFFSET,
@@ -14,4 +14,4 @@ from loadmaster.plan.plan import (
 )
 
 __all__ = ["BEFORE", "NO_OFFSET", "QUEUES", "TIES", "WHOLE", "Copy", "Plan", "Residency", "Transfer",
-           "load_plan", "plan_from_json", "plan_to_json", "save_plan"]  # fmt: skip
+           "load_plan", "load_planned", "plan_from_json", "plan_to_json", "save_plan"]  # fmt: skip

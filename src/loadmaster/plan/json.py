@@ -11,7 +11,9 @@ from loadmaster.errors import BadPlan, nearest
 from loadmaster.files import replacing
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import QUEUES, TIES, WHOLE, Plan
+from loadmaster.program.measured_costs import costless_hash
 from loadmaster.program.program import Program
+from loadmaster.program.repeats import repeat
 
 FORMAT = 1
 _MOST_BYTES = 2**30
@@ -27,6 +29,8 @@ def plan_to_json(plan: Plan, program: Program, machine: Machine) -> str:
         "queue": plan.queue,
         "tie": plan.tie,
     }
+    if program.repeats is not None:
+        document["repeats"] = {"base": program.repeats.base, "ops": list(program.repeats.ops)}
     for key in ("device", "order", "fusion", "priority"):
         column = getattr(plan, key)
         document[key] = None if column is None else column.tolist()
@@ -54,13 +58,25 @@ def save_plan(plan: Plan, program: Program, machine: Machine, path: str | Path) 
 
 def load_plan(path: str | Path, program: Program, machine: Machine) -> Plan:
     """Read a plan file for this program and machine."""
-    path = Path(path)
+    return plan_from_json(_text_of(Path(path)), program, machine, str(path))
+
+
+def load_planned(path: str | Path, base: Program, machine: Machine) -> tuple[Program, Plan]:
+    """Read a plan file, and make the program that it is about: the base, with the ops in it run again that
+    the file names."""
+    text, where = _text_of(Path(path)), str(path)
+    document = _document(text, where)
+    program = _with_repeats(base, document, where)
+    return program, _plan(document, program, machine, where)
+
+
+def _text_of(path: Path) -> str:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise BadPlan(
                 f"plan '{path}' is larger than 1 GiB", object=str(path), remedy="check the file"
             )
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise BadPlan(f"plan '{path}' can't be read: {error.strerror}", object=str(path),
                       remedy="check the path") from None  # fmt: skip
@@ -68,28 +84,49 @@ def load_plan(path: str | Path, program: Program, machine: Machine) -> Plan:
         raise BadPlan(
             f"plan '{path}' is not text", object=str(path), remedy="give a plan's JSON file"
         ) from None
-    return plan_from_json(text, program, machine, str(path))
 
 
 def plan_from_json(text: str, program: Program, machine: Machine, where: str = "plan") -> Plan:
     """Parse a plan; every error names the entry, the value and what would be right."""
-    read = _Reader(where, program, machine)
+    return _plan(_document(text, where), program, machine, where)
+
+
+def _document(text: str, where: str) -> dict[str, Any]:
     try:
         document = json.loads(text, parse_constant=lambda name: math.nan)
     except (ValueError, RecursionError) as error:
-        raise read.error(f"it is not JSON: {error}", "give a plan's JSON file") from None
+        raise _error(where, f"it is not JSON: {error}", "give a plan's JSON file") from None
     if not isinstance(document, dict) or document.get("loadmaster_plan") != FORMAT:
-        raise read.error(f"it is no plan of format {FORMAT}", "make it with 'loadmaster plan'")
+        raise _error(where, f"it is no plan of format {FORMAT}", "make it with 'loadmaster plan'")
+    return document
+
+
+def _with_repeats(base: Program, document: dict[str, Any], where: str) -> Program:
+    """The program of a plan: made from the base where ops run again, unless it is that one already."""
+    about = document.get("repeats")
+    if about is None or base.repeats is not None:
+        return base
+    ops = about.get("ops") if isinstance(about, dict) else None
+    if not isinstance(ops, list) or not all(type(op) is int for op in ops):
+        raise _error(
+            where, f"'repeats' is {str(about)[:80]}", "give the base's hash and op numbers"
+        )
+    if about.get("base") not in (None, costless_hash(base)):
+        raise _foreign(where, "program", document.get("program"), base.name, str(about["base"]))
+    return repeat(base, ops).program
+
+
+def _plan(document: dict[str, Any], program: Program, machine: Machine, where: str) -> Plan:
     for what, ours in (("program", program), ("machine", machine)):
         theirs = document.get(what)
-        if not isinstance(theirs, dict):
-            continue
-        claimed = theirs.get("hash")
+        claimed = theirs.get("hash") if isinstance(theirs, dict) else None
         if claimed is not None and claimed != ours.hash:
-            remedy = f"give the {what} it was made for"
-            if what == "program" and theirs.get("name") == program.name:
-                remedy += ", with the options that it was planned with, such as --costs and --train"
-            raise read.error(f"it belongs to another {what} ('{theirs.get('name')}')", remedy, str(claimed)[:12])  # fmt: skip
+            if what == "program" and document.get("repeats") and program.repeats is None:
+                raise _error(
+                    where, f"ops run again in its program ('{program.name}')", "use load_planned"
+                )
+            raise _foreign(where, what, theirs, ours.name, str(claimed))
+    read = _Reader(where, program, machine)
     return Plan.of(
         device=read.column(document, "device", len(machine.devices)),
         order=read.column(document, "order", program.n_ops),
@@ -106,15 +143,30 @@ def plan_from_json(text: str, program: Program, machine: Machine, where: str = "
     )
 
 
+def _foreign(where: str, what: str, theirs: Any, ours: str, claimed: str) -> BadPlan:
+    """It belongs to something else; where that differs in options alone, the remedy names them."""
+    name = str(theirs.get("name")) if isinstance(theirs, dict) else "unnamed"
+    remedy = f"give the {what} it was made for"
+    kind, capacity = name.partition(":")[0], name.rpartition(":")[2]
+    if what == "program" and name == ours:
+        remedy += ", with the options that it was planned with, such as --costs and --train"
+    elif what == "machine" and kind == ours.partition(":")[0] and "=" in capacity and name != ours:
+        sizes = " --capacity ".join(capacity.split(","))
+        remedy = f"it was made for another capacity, so give --capacity {sizes}"
+    return _error(where, f"it belongs to another {what} ('{name}')", remedy, claimed[:12])
+
+
+def _error(where: str, what: str, remedy: str, number: Any = None) -> BadPlan:
+    return BadPlan(f"plan '{where}': {what}", object=where, number=number, remedy=remedy)
+
+
 class _Reader:
     def __init__(self, where: str, program: Program, machine: Machine) -> None:
         self.where, self.program, self.machine = where, program, machine
         self.memories = [memory.name for memory in machine.memories]
 
     def error(self, what: str, remedy: str, number: Any = None) -> BadPlan:
-        return BadPlan(
-            f"plan '{self.where}': {what}", object=self.where, number=number, remedy=remedy
-        )
+        return _error(self.where, what, remedy, number)
 
     def choice(self, document: dict[str, Any], key: str, allowed: tuple[str, ...]) -> str:
         value = document.get(key, allowed[0])

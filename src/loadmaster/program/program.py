@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +61,15 @@ class TieKind(enum.IntEnum):
 PERSISTENT = (TensorKind.WEIGHT, TensorKind.STATE)
 GIVEN = (TensorKind.WEIGHT, TensorKind.INPUT, TensorKind.STATE)
 """Kinds that no op produces."""
+
+
+class Repeats(NamedTuple):
+    """Of a program in which ops run again: what it was made from (`loadmaster.program.repeats`)."""
+
+    base: str
+    """The hash of the program without them, and without a cost table."""
+    ops: tuple[int, ...]
+    """Numbers of ops there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +133,8 @@ class Program:
     costs: Int64 | None = None
     """[n, devices] picoseconds that replace computed ones; `COMPUTED`, `CANNOT_RUN`."""
     warnings: tuple[str, ...] = field(default=())
+    repeats: Repeats | None = None
+    """What runs again; None: everything runs once."""
 
     def __post_init__(self) -> None:
         for value in vars(self).values():

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from loadmaster.errors import BadProgram
 from loadmaster.files import replacing
 from loadmaster.program.labels import Labels
-from loadmaster.program.program import Program
+from loadmaster.program.program import Program, Repeats
 from loadmaster.program.validate import validate
 
 FORMAT = 1
@@ -25,7 +25,7 @@ _MOST_BYTES = 2**32
 """Unpacked; a program of 80,000 ops takes about 2**24."""
 _TEXTS = ("name", "order_source")
 _NAMES = ("op_name", "tensor_name")
-_NOT_CONTENT = {"warnings", "order_source", "op_source"}
+_NOT_CONTENT = {"warnings", "order_source", "op_source", "repeats"}
 _DTYPES = {
     "op_flops": np.int64, "op_other_bytes": np.int64, "op_backward": np.bool_, "op_view": np.bool_,
     "op_loop": np.int32, "op_group": np.int32, "op_source": np.int64, "loop_parent": np.int32,
@@ -79,6 +79,8 @@ def save(program: Program, path: str | Path) -> None:
             columns[f"{column.name}.values"] = _text(value.values)
         elif isinstance(value, np.ndarray):
             columns[column.name] = value
+    if program.repeats is not None:
+        header["repeats"] = program.repeats._asdict()
     columns["header"] = _text([json.dumps(header)])
     with replacing(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **columns)
@@ -126,6 +128,13 @@ def _from_columns(columns: dict[str, npt.NDArray[Any]], header: dict[str, Any]) 
             values[name] = str(header[name])
         elif name == "warnings":
             values[name] = tuple(str(text) for text in header["warnings"])
+        elif name == "repeats":
+            about = header.get(name)
+            values[name] = (
+                None
+                if about is None
+                else Repeats(str(about["base"]), tuple(map(int, about["ops"])))
+            )
         elif name in _NAMES:
             values[name] = tuple(_texts(columns[name]))
         elif f"{name}.values" in columns:

@@ -75,6 +75,7 @@ _MAKERS: dict[str, dict[str, str]] = {
         "msa": "loadmaster.solvers.offload.others:FromGame",
         "egrl": "loadmaster.solvers.offload.others:FromMapping",
         "spread": "loadmaster.solvers.offload.spread:Spread",
+        "stream": "loadmaster.solvers.offload.stream:Stream",
         "anneal": "loadmaster.solvers.offload.search:Anneal",
         "evolution": "loadmaster.solvers.offload.search:Evolution",
         "refined": "loadmaster.solvers.offload.refined:Refined",

@@ -63,6 +63,24 @@ def test_a_step_that_fills_the_memory_sends_the_rest_away_and_back() -> None:
     assert 2_000 <= min(_values(problem)) <= 2_100
 
 
+def test_ops_wait_for_their_inputs() -> None:
+    build = Builder("inputs")
+    early, late = (
+        build.tensor(name, bytes=size, kind="input") for name, size in (("early", 10), ("late", 90))
+    )
+    value = build.tensor("value", bytes=4)
+    build.op("first", "matmul", reads=[early], writes=[value])
+    build.op("second", "matmul", reads=[value, late], writes=[build.tensor("y", bytes=4, kind="output")])  # fmt: skip
+    program = build.build(costs=[[300e-12], [50e-12]])
+    machine = small_gpu(np.random.default_rng(0), 2**20)
+    links = tuple(replace(link, bandwidth=10**11, latency=0) for link in machine.links)
+    problem = Offload(program, replace(machine, links=links))
+    # 10 ps a byte: the second op waits for both inputs, the first one for its own.
+    assert problem.bound().value == 1_000 + 50
+    assert problem.bound().method == "inputs, and time of the ops behind them"
+    assert min(_values(problem)) == 1_050
+
+
 def test_every_plan_moves_around_each_step_what_must_go_out_and_come_back() -> None:
     asked = 0
     cases = [there_and_back(seed) for seed in range(60)] + problems(120, first=5_000)

@@ -81,20 +81,39 @@ def _union(model: OffloadModel, size: Int64, since: Int64, until: Int64, which: 
 
 
 def quick_bound(program: Program, machine: Machine, model: OffloadModel, duration: Int64) -> Bound:
-    """The largest of these: steps run one by one, each link moves what it must, and around every step
-    what is too much goes out before it and comes back after it."""
+    """The largest of these: steps run one by one, behind the inputs that they read; each link moves what it
+    must; and around every step what is too much goes out before it and comes back after it."""
     coming, leaving = traffic(program, model)
-    best = Bound(int(duration.sum()), "time of the ops")
+    clock = np.concatenate([[0], np.cumsum(duration)])
+    start = earliest_starts(program, machine, model, clock)
+    best = ops_bound(start, clock)
     inward, outward = ((model.home, model.fast), (model.fast, model.home))
     for amount, way, what in ((coming, inward, "bytes that must come in"),
                               (leaving, outward, "bytes that must go out")):  # fmt: skip
         best = max(best, Bound(_moving(machine, way, amount), what), key=lambda bound: bound.value)
-    clock = np.concatenate([[0], np.cumsum(duration)])
     out, back = around_steps(program, model)
-    before = np.maximum(clock[:-1], _times(machine, outward, out))
+    before = np.maximum(start, _times(machine, outward, out))
     after = np.maximum(clock[-1] - clock[:-1], _times(machine, inward, back))
     both = int((before + after).max(initial=0))
     return max(best, Bound(both, "bytes that must go out and come back"), key=lambda bound: bound.value)  # fmt: skip
+
+
+def earliest_starts(program: Program, machine: Machine, model: OffloadModel, clock: Int64) -> Int64:
+    """[S] when each step can start, behind those before it and behind all inputs that they and it read."""
+    rows = np.flatnonzero(model.given & ~model.persistent)
+    first = np.zeros(model.steps, dtype=np.int64)
+    np.add.at(first, model.first_use[rows], program.storage_bytes[model.root[rows]])
+    arrived = _times(machine, (model.home, model.fast), np.cumsum(first))
+    starts: Int64 = clock[:-1] + np.maximum.accumulate(np.maximum(0, arrived - clock[:-1]))
+    return starts
+
+
+def ops_bound(start: Int64, clock: Int64) -> Bound:
+    """The end of the last step if nothing but inputs is waited for; `clock`: without them. It holds with ops that
+    run again too: the others still run once each, in this order, and what more there is only takes time."""
+    waited = int((start - clock[:-1]).max(initial=0))
+    what = "inputs, and time of the ops behind them" if waited else "time of the ops"
+    return Bound(int(clock[-1]) + waited, what)
 
 
 def _moving(machine: Machine, way: tuple[int, int], amount: int) -> int:

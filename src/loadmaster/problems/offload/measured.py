@@ -21,7 +21,7 @@ from loadmaster.plan.plan import Plan
 from loadmaster.problems.champion import Leaders
 from loadmaster.problems.evaluator import Evaluator
 from loadmaster.problems.measuring import Measuring, kept_evaluator
-from loadmaster.problems.offload.heap import Kernels
+from loadmaster.problems.offload.kernels import Kernels
 from loadmaster.problems.offload.problem import Offload, is_vector
 from loadmaster.problems.offload.schedule import Scheduled
 from loadmaster.problems.problem import Decision, Scores
@@ -51,10 +51,9 @@ class MeasuredOffload(Measuring, Offload):
         baseline_every: int = 50,
         power: float = 2.0,
         reserve: int = 0,
-        offsets: bool = True,
         kernels: Kernels | None = None,
     ) -> None:
-        Offload.__init__(self, program, machine, reserve=reserve, offsets=offsets, kernels=kernels)
+        Offload.__init__(self, program, machine, reserve=reserve, kernels=kernels)
         self.power = power
         self.leaders = Leaders()
         """The best distinct decisions that a search has submitted."""
@@ -153,7 +152,7 @@ def with_room(problem: Offload, decision: Decision) -> Decision | None:
 
 def options_of(problem: Offload) -> dict[str, Any]:
     """What makes another problem about the same decisions."""
-    return {"reserve": problem.reserve, "offsets": problem.offsets, "kernels": problem.kernels}
+    return {"reserve": problem.reserve, "kernels": problem.kernels}
 
 
 def measured_again(folder: Path, about: dict[str, Any]) -> MeasuredOffload:

@@ -74,6 +74,8 @@ class OffloadModel:
     """[B] the gap before its first use, or -1"""
     clock: Int64
     """[S + 1] the start of each step if nothing waits, and the end; all 0 until that is known"""
+    taken: Int64
+    """[S] room that kernels take for themselves"""
 
     @property
     def steps(self) -> int:
@@ -119,7 +121,7 @@ class OffloadModel:
         end = np.where(always | self.output, self.steps - 1, self.last_use)
         np.add.at(room, begin, self.size)
         np.add.at(room, end + 1, -self.size)
-        return int(np.cumsum(room).max(initial=0))
+        return int((np.cumsum(room)[:-1] + self.taken).max(initial=0))
 
 
 def offload_model(program: Program, machine: Machine, reserve: int = 0) -> OffloadModel:
@@ -148,6 +150,7 @@ def offload_model(program: Program, machine: Machine, reserve: int = 0) -> Offlo
         given=given, persistent=persistent, output=leaves,
         made=np.array([uses.whole.get(root, -1) for root in roots.tolist()], dtype=np.int32),
         use_start=start, use_step=step, clock=np.zeros(len(uses.step_op) + 1, dtype=np.int64),
+        taken=np.zeros(len(uses.step_op), dtype=np.int64),
         **_gaps(start, step, held, persistent, leaves, len(uses.step_op)),
     )  # fmt: skip
 

@@ -11,7 +11,14 @@ from loadmaster.problems.offload.stays import RESIDENT, Stays
 
 
 def offsets_of(model: OffloadModel, stays: Stays, capacity: int, seconds: float = 0.0) -> Int64 | None:  # fmt: skip
-    """[R] an offset for each stay, or None if none were found.
+    """[R] an offset for each stay, or None if none were found; see `pack`."""
+    found = pack(model, stays, capacity, seconds)
+    return None if found is None else found[0]
+
+
+def pack(model: OffloadModel, stays: Stays, capacity: int, seconds: float = 0.0) -> tuple[Int64, Int64] | None:  # fmt: skip
+    """([R] an offset for each stay, [n, 3] step, begin and end of what each step's kernels take), or None if
+    none were found.
 
     Some orders of first fit, and the exact search for so many seconds where none of them fits.
     """
@@ -21,16 +28,21 @@ def offsets_of(model: OffloadModel, stays: Stays, capacity: int, seconds: float 
     ends = np.cumsum(size[resident])
     offset[resident] = ends - size[resident]
     base = int(ends[-1]) if len(ends) else 0
-    moving = np.flatnonzero(stays.begins != RESIDENT)
+    moving, working = np.flatnonzero(stays.begins != RESIDENT), np.flatnonzero(model.taken)
     if base > capacity:
         return None
-    if len(moving):
-        found = _packed(stays.first[moving].astype(np.int64), stays.last[moving].astype(np.int64) + 1, size[moving],
-                        capacity - base, seconds)  # fmt: skip
+    scratch = np.stack([working, working, working], axis=1).astype(np.int64)
+    if len(moving) + len(working):
+        sizes = np.concatenate([size[moving], model.taken[working]])
+        found = _packed(np.concatenate([stays.first[moving], working]).astype(np.int64),
+                        np.concatenate([stays.last[moving], working]).astype(np.int64) + 1,
+                        sizes, capacity - base, seconds)  # fmt: skip
         if found is None:
             return None
-        offset[moving] = base + found
-    return offset
+        offset[moving] = base + found[: len(moving)]
+        scratch[:, 1] = base + found[len(moving) :]
+        scratch[:, 2] = scratch[:, 1] + model.taken[working]
+    return offset, scratch
 
 
 def _packed(lower: Int64, upper: Int64, size: Int64, capacity: int, seconds: float) -> Int64 | None:
@@ -40,9 +52,9 @@ def _packed(lower: Int64, upper: Int64, size: Int64, capacity: int, seconds: flo
                             np.empty((0, 5), dtype=np.int64), np.empty((0, 2), dtype=np.int32))  # fmt: skip
     length = upper - lower
     for keys in (
-        (lower, -(size * length)),
         (lower, -size),
         (-length, -size),
+        (lower, -(size * length)),
         (-size, lower),
         (size, lower),
     ):

@@ -15,17 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.errors import BadPlan, Refused
+from loadmaster.errors import BadMachine, BadPlan
 from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import read_machine
 from loadmaster.plan.check import Violation, check
 from loadmaster.plan.plan import BEFORE, Plan
 from loadmaster.problems.malloc_game.placement import OPEN, decode, encode
 from loadmaster.problems.offload.bounds import quick_bound, traffic
-from loadmaster.problems.offload.heap import Kernels, held_by_allocator
+from loadmaster.problems.offload.kernels import Kernels
 from loadmaster.problems.offload.model import Bool, Int8, Int64, OffloadModel, offload_model
 from loadmaster.problems.offload.offsets import offsets_of
-from loadmaster.problems.offload.schedule import Scheduled, plan_of, schedule
+from loadmaster.problems.offload.schedule import Scheduled, plan_of, schedule, schedule_placed
 from loadmaster.problems.offload.stays import occupied, repaired, settled, stays_of
 from loadmaster.problems.pins import BadPin, Pins
 from loadmaster.problems.problem import Bound, Decision
@@ -42,21 +42,23 @@ _NO_LIMIT = 2**62
 
 class Offload:
     """Which tensors stay in fast memory between which uses, and when the others come and go. `reserve`
-    bytes of it are left to what kernels need for themselves. Without `offsets`, plans say how much is held
-    and not where: for an allocator that finds the place itself. With `kernels`, plans must fit what such an
-    allocator holds (see `heap`), what kernels take included."""
+    bytes of it are left to what kernels need for themselves. With `kernels`, what they take and keep has its
+    room too, beside `reserve`."""
 
     kind = "offload"
     unit = "ps"
 
-    def __init__(self, program: Program, machine: Machine, *, reserve: int = 0, offsets: bool = True,
+    def __init__(self, program: Program, machine: Machine, *, reserve: int = 0,
                  kernels: Kernels | None = None, pins: Pins | None = None) -> None:  # fmt: skip
         if pins:
             raise BadPin("an offload plan has no pins: what stays in fast memory is decided use by use",
                          object="pins", remedy="leave them out")  # fmt: skip
-        self.program, self.machine, self.reserve, self.offsets = program, machine, reserve, offsets
-        self.kernels = kernels
-        model = offload_model(program, machine, reserve)
+        self.program, self.machine, self.reserve, self.kernels = program, machine, reserve, kernels
+        if kernels is None:
+            model = offload_model(program, machine, reserve)
+        else:
+            model = offload_model(program, machine, reserve + kernels.kept + kernels.spare)
+            model = replace(model, taken=kernels.room(model.step_op))
         self.duration = self._durations(model)
         """[S] picoseconds of each step with all it uses in fast memory."""
         self.clock = np.concatenate([[0], np.cumsum(self.duration)]).astype(np.int64)
@@ -79,7 +81,7 @@ class Offload:
         chosen: dict[str, Any] = {"reserve": self.reserve} if self.reserve else {}
         if self.kernels is not None:
             chosen["kernels"] = self.kernels.as_json()
-        return chosen if self.offsets else {**chosen, "offsets": False}
+        return chosen
 
     def vector(self, keep: Bool, lead: int = 3, squeeze: int = 0) -> Int8:
         """A decision from its parts."""
@@ -90,14 +92,17 @@ class Offload:
         return max(self.least, self.model.capacity - self.model.capacity * squeeze // 128)
 
     def scheduled(self, decision: Decision) -> Scheduled:
-        """The stays and copies of a vector, without offsets."""
+        """The stays and copies of a vector, with offsets if they are easily found."""
         genes = np.asarray(decision)
         lead, squeeze = int(genes[-2]) % len(LEADS), int(genes[-1]) % 128
         capacity = self.capacity_of(squeeze)
         keep = repaired(self.model, genes[:-GENES] != 0, capacity)
         longest = int(self.model.copy_in.max(initial=0))
         ahead = min(int(LEADS[lead] * longest), _NO_LIMIT)
-        return schedule(self.model, stays_of(self.model, keep), capacity, ahead)
+        stays = stays_of(self.model, keep)
+        return schedule_placed(self.model, stays, ahead) or schedule(
+            self.model, stays, capacity, ahead
+        )
 
     def time_of(self, made: Scheduled) -> int:
         plan = plan_of(self.model, self.program.n_ops, made)
@@ -126,14 +131,10 @@ class Offload:
         return plan or plan_of(self.model, self.program.n_ops, self.scheduled(decision))
 
     def with_offsets(self, made: Scheduled, seconds: float = 0.0) -> Plan | None:
-        """The plan of a schedule with offsets if they are wanted, or None if none are found."""
-        if self.kernels is not None:
-            capacity = self.machine.memories[self.model.fast].capacity
-            if held_by_allocator(self.model, made, self.kernels) > capacity:
-                return None
-        if not self.offsets:
-            return plan_of(self.model, self.program.n_ops, made)
-        offset = offsets_of(self.model, made.stays, self.model.capacity, seconds)
+        """The plan of a schedule with offsets, or None if none are found."""
+        offset = made.offset
+        if offset is None:
+            offset = offsets_of(self.model, made.stays, self.model.capacity, seconds)
         return None if offset is None else plan_of(self.model, self.program.n_ops, made, offset)
 
     def _with_offsets(self, decision: Decision) -> Plan | None:
@@ -152,12 +153,15 @@ class Offload:
         """What the checker allows and a device that works in one memory can't do."""
         found = [Violation("offload", f"'{name}' is not decided here: leave it out")
                  for name in OPEN if getattr(plan, name) is not None]  # fmt: skip
-        size = self.program.storage_bytes
+        size, left = (
+            self.program.storage_bytes,
+            self.machine.memories[self.model.fast].capacity - self.model.capacity,
+        )
         for row, (tensor, memory, offset, _, _) in enumerate(plan.residency_rows):
             over = offset + int(size[tensor]) - self.model.capacity
-            if memory == self.model.fast and over > 0 and self.reserve:
+            if memory == self.model.fast and over > 0 and left:
                 found.append(Violation("offload", f"residency {row} reaches {over:,} bytes into the "
-                                       f"{self.reserve:,} that are left to kernels", tensor, None, over))  # fmt: skip
+                                       f"{left:,} that are left to kernels", tensor, None, over))  # fmt: skip
         return found if found else self._away(plan)
 
     def _away(self, plan: Plan) -> list[Violation]:
@@ -215,10 +219,10 @@ class Offload:
         if self.least > model.capacity:
             op = int(model.step_op[int(room.argmax())])
             name, memory = self.program.op_name[op], self.machine.memories[model.fast]
-            raise Refused(
+            raise BadMachine(
                 f"op '{name}' reads and writes {show_bytes(self.least)} at once and '{memory.name}' has "
                 f"{show_bytes(model.capacity)}", object=name, number=self.least,
-                remedy=f"give --capacity {memory.name}={self.least + self.reserve} or more, or split its weights",
+                remedy=f"give --capacity {memory.name}={self.least + memory.capacity - model.capacity} or more, or split its weights",
             )  # fmt: skip
 
     def save(self, folder: Path) -> None:

@@ -7,12 +7,13 @@ step is to wait, `lead` earlier, and later where there is no room.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from loadmaster.plan.plan import BEFORE, NO_OFFSET, WHOLE, Plan
 from loadmaster.problems.offload.model import Int32, Int64, OffloadModel
+from loadmaster.problems.offload.offsets import pack
 from loadmaster.problems.offload.stays import FETCHED, RESIDENT, Stays
 
 
@@ -28,13 +29,35 @@ class Scheduled:
     """[R] the step that needs its copy in"""
     out_needed: Int32
     """[R] the step that needs its copy out, S: the end; of stays that leave"""
+    offset: Int64 | None = None
+    """[R] where they lie, if that is known already"""
 
 
 def schedule(model: OffloadModel, stays: Stays, capacity: int, lead: int) -> Scheduled:
     """When stays (by item, then by step) begin and end with the copies that they need."""
-    table = np.stack([stays.item, stays.first, stays.last, stays.begins, stays.leaves, stays.earliest],
-                     axis=1).astype(np.int32)  # fmt: skip
-    first, last, issued, out_needed = model.tables.scheduled(table, capacity, lead).T.copy()
+    return _timed(stays, model.tables.scheduled(_table(stays), capacity, lead, model.taken))
+
+
+def schedule_placed(model: OffloadModel, stays: Stays, lead: int) -> Scheduled | None:
+    """The same at addresses: stays are packed as long as they are used, then get the time of their copies
+    where nobody else lies. None: not even that packs."""
+    found = pack(model, stays, model.capacity)
+    if found is None:
+        return None
+    offset, scratch = found
+    times, offset = model.tables.scheduled_placed(
+        _table(stays), model.capacity, lead, scratch, offset
+    )
+    return replace(_timed(stays, times), offset=offset)
+
+
+def _table(stays: Stays) -> Int32:
+    return np.stack([stays.item, stays.first, stays.last, stays.begins, stays.leaves, stays.earliest],
+                    axis=1).astype(np.int32)  # fmt: skip
+
+
+def _timed(stays: Stays, times: Int32) -> Scheduled:
+    first, last, issued, out_needed = times.T.copy()
     whole = Stays(stays.item, first, last, stays.begins, stays.leaves, stays.earliest)
     return Scheduled(whole, issued, stays.first, out_needed)
 

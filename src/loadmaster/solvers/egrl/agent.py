@@ -6,6 +6,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
+
 from loadmaster.errors import require
 from loadmaster.problems.mapping import Mapping
 from loadmaster.solvers.egrl.settings import Settings
@@ -27,6 +30,8 @@ class Egrl:
     def __init__(self, init: str | None = None, **settings: Any) -> None:
         self.settings = settings_from(Settings, self.name, settings, self.fixed)
         self.init = init
+        self.start: npt.NDArray[np.int8] | None = None
+        """A map to begin with, should one be known: the first Boltzmann chromosome stays around it."""
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         require("jax", "agents"), require("equinox", "agents"), require("optax", "agents")
@@ -36,7 +41,10 @@ class Egrl:
         if not meter.problem.live.any():
             meter.evaluate(meter.problem.all_slowest())
             return meter.solution()
-        return Session(meter, seed, self.settings, self.init, state).run()
+        session = Session(meter, seed, self.settings, self.init, state)
+        if self.start is not None and state is None and not meter.exhausted:
+            session.begin(self.start)
+        return session.run()
 
     @property
     def switches(self) -> dict[str, Any]:

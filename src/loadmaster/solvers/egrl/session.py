@@ -99,6 +99,12 @@ class Session:
             rewards=np.zeros(settings.replay),
         )
 
+    def begin(self, decision: Maps) -> None:
+        """Score a map that is known from elsewhere; the first chromosome stays around it."""
+        reward = self._submit(decision[None], np.array([1]))
+        if self.settings.chromosomes and self.settings.anchor:
+            self.now.chromosomes = settle(self.now.chromosomes, np.array([0]), decision[None], reward)  # fmt: skip
+
     def run(self) -> Solution:
         meter = self.meter
         while not meter.exhausted:

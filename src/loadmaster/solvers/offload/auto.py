@@ -7,7 +7,7 @@ from loadmaster.problems.offload.problem import Offload
 from loadmaster.solvers.registry import make_solver
 from loadmaster.solvers.solver import Meter, Solution, State
 
-RULES = ("all-resident", "prefetch", "layerwise", "belady", "static", "msa")
+RULES = ("all-resident", "prefetch", "layerwise", "belady", "static", "stream", "msa")
 """Tried first, quickest first; annealing begins with those of `spread` as well."""
 WHITE_BOX = frozenset({*RULES, "spread"})
 

@@ -42,9 +42,11 @@ def _layer(scope: str) -> str:
     return parts[0]
 
 
-def by_layers(problem: Offload, *, ahead: int, resident: bool) -> Scheduled:
+def by_layers(problem: Offload, *, ahead: int, resident: bool, squeeze: int = 0) -> Scheduled:
     """Weights of `ahead` layers are fetched before their turn (0: when it comes), and dropped after it.
-    `resident`: as many leading layers as there is room for stay. What ops make stays while there is room."""
+    `resident`: as many leading layers as there is room for stay. What ops make stays while there is room.
+    `squeeze`: 128ths of the room that are left unused."""
+    capacity = problem.capacity_of(squeeze)
     model, spans = problem.model, layer_spans(problem.program, problem.model)
     visits = _visits(model, spans)
     first_layer = np.full(model.items, len(spans), dtype=np.int64)
@@ -54,12 +56,12 @@ def by_layers(problem: Offload, *, ahead: int, resident: bool) -> Scheduled:
         low, high = 0, len(spans)
         while low < high:  # more resident layers take more room
             middle = (low + high + 1) // 2
-            if _fits(problem, spans, visits, first_layer, middle, ahead):
+            if _fits(problem, spans, visits, first_layer, middle, ahead, capacity):
                 low = middle
             else:
                 high = middle - 1
         best = low
-    return _scheduled(problem, spans, visits, first_layer, best, ahead)
+    return _scheduled(problem, spans, visits, first_layer, best, ahead, capacity)
 
 
 def _visits(model: OffloadModel, spans: Int32) -> Int64:
@@ -90,7 +92,8 @@ def _weights(
     )  # fmt: skip
 
 
-def _fits(problem: Offload, spans: Int32, visits: Int64, first_layer: Int64, count: int, ahead: int) -> bool:  # fmt: skip
+def _fits(problem: Offload, spans: Int32, visits: Int64, first_layer: Int64, count: int, ahead: int,
+          capacity: int) -> bool:  # fmt: skip
     """Whether all of this is there at once with `count` leading layers resident."""
     model = problem.model
     resident = model.persistent & (first_layer < count)
@@ -98,7 +101,7 @@ def _fits(problem: Offload, spans: Int32, visits: Int64, first_layer: Int64, cou
     stays = _weights(model, spans, visits, streamed, ahead)
     early = Stays(stays.item, np.maximum(stays.earliest + 1, 0), stays.last, stays.begins, stays.leaves, stays.earliest)  # fmt: skip
     room = occupied(model, early) + _others(model) + int(model.size[resident].sum())
-    return bool((room <= model.capacity).all())
+    return bool((room <= capacity).all())
 
 
 def _others(model: OffloadModel) -> Int64:
@@ -112,8 +115,8 @@ def _others(model: OffloadModel) -> Int64:
 
 
 def _scheduled(problem: Offload, spans: Int32, visits: Int64, first_layer: Int64, count: int,
-               ahead: int) -> Scheduled:  # fmt: skip
-    model, capacity = problem.model, problem.model.capacity
+               ahead: int, capacity: int) -> Scheduled:  # fmt: skip
+    model = problem.model
     keep = np.ones(model.gaps, dtype=bool)
     weight = model.persistent[model.gap_item]
     keep[weight] = False

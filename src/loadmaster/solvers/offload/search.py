@@ -15,6 +15,7 @@ from loadmaster.problems.offload.problem import GENES, LEADS, Offload
 from loadmaster.problems.offload.stays import repaired
 from loadmaster.solvers.offload.simple import Belady, Static
 from loadmaster.solvers.offload.spread import Spread
+from loadmaster.solvers.offload.stream import Stream
 from loadmaster.solvers.solver import Meter, Solution, State
 from loadmaster.solvers.state import generator_state, restore_generator
 
@@ -41,7 +42,7 @@ class _Search:
     def seed(self, meter: Meter, problem: Offload) -> None:
         """Rules first."""
         self.known: list[tuple[int, Int8]] = []
-        for rule in (Belady(), Static(), Spread()):
+        for rule in (Belady(), Static(), Stream(), Spread()):
             for decision in rule.make(problem):
                 if meter.exhausted:
                     return

@@ -8,6 +8,7 @@ import numpy as np
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.problems.offload.gaps import filled
+from loadmaster.problems.offload.measured import SQUEEZES
 from loadmaster.problems.offload.model import Bool, Int64
 from loadmaster.problems.offload.problem import Offload
 from loadmaster.problems.offload.schedule import Scheduled
@@ -40,7 +41,7 @@ def submit(meter: Meter, decision: Decision) -> int | None:
     """Evaluate a decision; where it has no offsets, with some room left unused."""
     before = meter.unpackable
     value = meter.evaluate(decision)
-    for squeeze in (2, 5, 10, 16, 24, 32):
+    for squeeze in SQUEEZES[1:]:
         if meter.unpackable == before or meter.exhausted or np.asarray(decision).ndim != 1:
             break
         before, again = meter.unpackable, np.array(decision)
@@ -79,9 +80,12 @@ class _Layers(OneRule):
         self.switches = {"resident": resident}
 
     def make(self, problem: Offload) -> list[Decision]:
-        made = by_layers(problem, ahead=self.ahead, resident=self.resident == "first")
-        plan = placed(problem, made)
-        return [] if plan is None else [plan]
+        for squeeze in SQUEEZES:
+            made = by_layers(problem, ahead=self.ahead, resident=self.resident == "first", squeeze=squeeze)  # fmt: skip
+            plan = placed(problem, made, 0.2 if squeeze else 1.0)
+            if plan is not None:
+                return [plan]
+        return []
 
 
 class Layerwise(_Layers):
@@ -96,9 +100,9 @@ class Prefetch(_Layers):
     ahead = 1
 
 
-def placed(problem: Offload, made: Scheduled) -> Decision | None:
-    """The rows of a schedule's plan with offsets; None if it has none."""
-    plan = problem.with_offsets(made, seconds=1.0)
+def placed(problem: Offload, made: Scheduled, seconds: float = 1.0) -> Decision | None:
+    """The rows of a schedule's plan with offsets; None if none were found in time."""
+    plan = problem.with_offsets(made, seconds)
     return None if plan is None else problem.decision(plan)
 
 

@@ -27,6 +27,8 @@ class _Search(ABC):
 
     problem_kind = "mapping"
     deterministic = True
+    start: Int8 | None = None
+    """A map to begin with, should one be known; only `annealing` and `ageing-evolution` use it."""
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem
@@ -122,10 +124,8 @@ class Annealing(_Search):
 
     def search(self, meter: Meter, problem: Mapping, rng: Rng, state: State | None) -> None:
         if state is None:
-            decision, length = (
-                problem.all_slowest(),
-                meter.budget.evaluations or self.default_length,
-            )
+            decision = problem.all_slowest() if self.start is None else self.start
+            length = meter.budget.evaluations or self.default_length
             reward = _reward(meter, decision)
         else:
             decision, length = np.array(state["decision"]), int(state["length"])
@@ -172,6 +172,8 @@ class AgeingEvolution(_Search):
     def search(self, meter: Meter, problem: Mapping, rng: Rng, state: State | None) -> None:
         if state is None:
             maps, oldest = _uniform_maps(problem, rng, self.population), 0
+            if self.start is not None:
+                maps[0] = self.start
             reward = meter.evaluate_many(maps).reward
             if len(reward) < self.population:
                 return

@@ -10,7 +10,7 @@ over and nothing is folded away.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from loadmaster.errors import BadProgram, require
@@ -19,6 +19,7 @@ from loadmaster.program.importers.torch.fake import faked
 from loadmaster.program.importers.torch.read import (
     call_of,
     is_getitem,
+    is_random,
     part_of,
     results_of,
     scope_of,
@@ -30,6 +31,7 @@ from loadmaster.program.importers.torch.steps import Graph, Step, Value, made
 from loadmaster.program.importers.torch.trace import trace_forward
 from loadmaster.program.importers.torch.training import trace_step
 from loadmaster.program.program import Program, TensorKind
+from loadmaster.program.repeats import Repeated, repeat
 
 __all__ = ["Captured", "Given", "Result", "capture"]
 
@@ -49,6 +51,8 @@ class Captured:
     results: tuple[Result, ...]
     constants: Mapping[str, Any]
     """Values of weights that are neither parameters nor buffers, by source."""
+    renamed: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    """Op -> for tensors of its node the ones that it reads or makes instead, where ops run again."""
 
     def inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[Any]:
         """The tensors for `given` of kind INPUT, in order, from a call's arguments."""
@@ -69,6 +73,27 @@ class Captured:
             there = (node.args, node.kwargs)
             node.args, node.kwargs = tree_map_only(torch.device, lambda _: torch.device(device), there)  # fmt: skip
         return replace(self, graph=graph)
+
+    def repeated(self, ops: Sequence[int]) -> Captured:
+        """The same with these ops run again for the backward pass."""
+        random = {node.name for node in self.graph.nodes if is_random(node)}
+        for op in ops:
+            if self.op_node[op] in random:
+                name = self.program.op_name[op]
+                raise BadProgram(f"op '{name}' draws random numbers: run again it would draw others", object=name,
+                                 number=op, remedy="plan without it, or with --no-recompute")  # fmt: skip
+        found = repeat(self.program, ops)
+        renamed = {op: _renamed(self.program, found, op) for op in range(found.program.n_ops)}
+        return replace(self, program=found.program, op_node=tuple(self.op_node[op] for op in found.origin.tolist()),
+                       renamed={op: pairs for op, pairs in renamed.items() if pairs})  # fmt: skip
+
+
+def _renamed(base: Program, found: Repeated, op: int) -> dict[int, int]:
+    """Tensors of an op's origin -> its own, where they differ."""
+    origin, program = int(found.origin[op]), found.program
+    theirs = [*base.reads(origin).tolist(), *base.writes(origin).tolist()]
+    ours = [*program.reads(op).tolist(), *program.writes(op).tolist()]
+    return {one: other for one, other in zip(theirs, ours, strict=True) if one != other}
 
 
 def capture(
@@ -153,7 +178,7 @@ def _step(traced: Traced, values: dict[Any, list[Value]], node: Any, position: i
             result.bytes = int(tensor.untyped_storage().nbytes())  # padding counts too
     values[node] = results
     return Step(node.name, call, operands, results, scope_of(node), position, base is not None,
-                node.name in traced.backward)  # fmt: skip
+                node.name in traced.backward, is_random(node))  # fmt: skip
 
 
 def _shown(node: Any, values: dict[Any, list[Value]], tensors: list[Any]) -> Value | None:

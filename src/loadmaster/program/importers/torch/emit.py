@@ -106,6 +106,7 @@ class _Emitter:
             transcendental=0 if step.view else cost.transcendental,
             dtype=step.operands[0].type.dtype if by_operand else None,
             scope=step.scope, view=step.view, source=step.source, backward=step.backward,
+            attributes={"random": True} if step.random else None,
         )  # fmt: skip
 
     def _reads(self, step: Step, over: tuple[int, int] | None) -> Sequence[Access]:

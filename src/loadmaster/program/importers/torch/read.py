@@ -41,6 +41,14 @@ def is_getitem(node: Any) -> bool:
     return node.op == "call_function" and node.target is operator.getitem
 
 
+def is_random(node: Any) -> bool:
+    """Whether a node draws random numbers. Attention may: only if it drops something."""
+    tags = {str(tag) for tag in getattr(node.target, "tags", ())}
+    if not any(tag.endswith("nondeterministic_seeded") for tag in tags):
+        return False
+    return bind(node, {})[0].get("dropout_p") != 0
+
+
 def bind(node: Any, values: dict[Any, list[Value]]) -> tuple[dict[str, Any], list[Value]]:
     """Arguments by name, with types where tensors are, and the tensors in the order they come in."""
     operands: list[Value] = []

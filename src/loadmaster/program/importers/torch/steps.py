@@ -43,6 +43,8 @@ class Step:
     source: int = -1
     view: bool = False
     backward: bool = False
+    random: bool = False
+    """It gives other numbers each time."""
     cost: Cost = field(init=False)
 
     def __post_init__(self) -> None:

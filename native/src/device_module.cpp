@@ -1,0 +1,91 @@
+// Bindings of the allocator, and the two functions by which PyTorch calls it.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/vector.h>
+#include <sys/types.h>
+
+#include <memory>
+#include <stdexcept>
+
+#include "arrays.hpp"
+#include "device/own_allocator.hpp"
+
+namespace nb = nanobind;
+using namespace loadmaster;
+
+namespace {
+
+// Never destroyed: PyTorch may free its last tensors after this module's own end.
+OwnAllocator& on_device() {
+  static auto* const allocator = std::make_unique<OwnAllocator>(device_memory()).release();
+  return *allocator;
+}
+
+std::shared_ptr<Rooms> rooms_of(i64 base, const nb::dict& c) {
+  auto rooms = std::make_shared<Rooms>();
+  rooms->base = base;
+  rooms->result_start = column<i64>(c, "result_start");
+  rooms->result_bytes = column<i64>(c, "result_bytes");
+  rooms->result_room = column<i64>(c, "result_room");
+  rooms->result_offset = column<i64>(c, "result_offset");
+  rooms->free_start = column<i64>(c, "free_start");
+  rooms->free_low = column<i64>(c, "free_low");
+  rooms->free_high = column<i64>(c, "free_high");
+  const auto starts = [](const std::vector<i64>& start, const std::vector<i64>& a,
+                         const std::vector<i64>& b) {
+    return !start.empty() && start.back() == static_cast<i64>(a.size()) && a.size() == b.size();
+  };
+  if (rooms->result_start.size() != rooms->free_start.size() ||
+      !starts(rooms->result_start, rooms->result_bytes, rooms->result_offset) ||
+      rooms->result_room.size() != rooms->result_bytes.size() ||
+      !starts(rooms->free_start, rooms->free_low, rooms->free_high))
+    throw std::invalid_argument("columns of rooms have different lengths");
+  rooms->number.assign(rooms->result_bytes.size(), -1);
+  rooms->most.assign(rooms->result_start.size() - 1, 0);
+  return rooms;
+}
+
+}  // namespace
+
+extern "C" {
+// PyTorch knows them by name. An exception reaches the caller of the op as a RuntimeError.
+[[gnu::visibility("default")]] void* loadmaster_alloc(ssize_t bytes, int, void*) {
+  return on_device().alloc(static_cast<i64>(bytes));
+}
+[[gnu::visibility("default")]] void loadmaster_free(void* block, ssize_t, int, void*) {
+  on_device().free(block);
+}
+}
+
+void bind_device(nb::module_& m) {
+  nb::class_<Rooms>(m, "Rooms")
+      .def_prop_ro(
+          "most", [](const Rooms& rooms) { return owned(std::vector<i64>(rooms.most)); }, nb::rv_policy::move)
+      .def(
+          "learn",
+          [](Rooms& rooms, i64 result, i32 number) {
+            rooms.number.at(static_cast<std::size_t>(result)) = number;
+          },
+          nb::arg("result"), nb::arg("number"));
+  m.def("rooms", &rooms_of, nb::arg("base"), nb::arg("columns"));
+  nb::class_<OwnAllocator>(m, "OwnAllocator")
+      .def(
+          "__init__", [](OwnAllocator* self, i64 limit) { new (self) OwnAllocator(host_memory(limit)); },
+          nb::arg("limit"))
+      .def(
+          "alloc", [](OwnAllocator& self, i64 bytes) { return reinterpret_cast<i64>(self.alloc(bytes)); },
+          nb::arg("bytes"))
+      .def(
+          "free", [](OwnAllocator& self, i64 address) { self.free(reinterpret_cast<void*>(address)); },
+          nb::arg("address"))
+      .def("at", &OwnAllocator::at, nb::arg("rooms"), nb::arg("step"))
+      .def("number_of", &OwnAllocator::number_of, nb::arg("address"))
+      .def("within", &OwnAllocator::within, nb::arg("offset"), nb::arg("bytes"))
+      .def("release", &OwnAllocator::release)
+      .def("reset_most", &OwnAllocator::reset_most)
+      .def_prop_ro("held", &OwnAllocator::held)
+      .def_prop_ro("most", &OwnAllocator::most)
+      .def_prop_ro("cached", &OwnAllocator::cached);
+  m.def("device_allocator", &on_device, nb::rv_policy::reference);
+}
