@@ -12,8 +12,12 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from loadmaster.execute.cuda import CudaBackend
+from loadmaster.program.importers.torch.captured import Captured, capture
 
 
 class Access(NamedTuple):
@@ -73,6 +77,13 @@ class FakeCuda:
             "get_device_properties": lambda device: properties,
         }.items():  # fmt: skip
             patch.setattr(torch.cuda, name, value)
+        real = CudaBackend.__init__
+
+        def on_cpu(backend: Any, device: Any) -> None:
+            real(backend, device)
+            backend.device, backend.pinned = torch.device("cpu"), False
+
+        patch.setattr(CudaBackend, "__init__", on_cpu)
 
     @contextmanager
     def stream(self, stream: Stream) -> Any:
@@ -128,3 +139,22 @@ class Witness(TorchDispatchMode):
                 if meets and apart and later.seen.get(earlier.stream, 0) < earlier.time:
                     found.append((earlier, later))
         return found
+
+
+class _Turning(nn.Module):
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(layers))
+
+    def forward(self, x: Any) -> Any:
+        first = x
+        for layer in self.layers:
+            x = torch.tanh(layer(x)).t() + first.t()
+        return x, first.t() * 2
+
+
+def turning(layers: int) -> tuple[Any, Captured]:
+    """A model with views of its input and of its results."""
+    torch.manual_seed(0)
+    module = _Turning(layers).eval()
+    return module, capture(module, (torch.zeros(64, 64),), name="net")

@@ -14,32 +14,17 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 from torch import nn  # noqa: E402
 
-from fake_cuda import FakeCuda, Witness  # noqa: E402
+from fake_cuda import FakeCuda, Witness, turning  # noqa: E402
 from loadmaster.errors import Refused  # noqa: E402
-from loadmaster.execute import cuda as cuda_module  # noqa: E402
 from loadmaster.execute.executor import Executor  # noqa: E402
 from loadmaster.program.importers.torch.captured import Captured, capture  # noqa: E402
 
 ROOM = 2**22
 
 
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(5))
-
-    def forward(self, x: Any) -> Any:
-        first = x
-        for layer in self.layers:
-            x = torch.tanh(layer(x)).t() + first.t()
-        return x, first.t() * 2
-
-
 @pytest.fixture(scope="module")
 def model() -> tuple[Any, Captured]:
-    torch.manual_seed(0)
-    module = Net().eval()
-    return module, capture(module, (torch.zeros(64, 64),), name="net")
+    return turning(5)
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +37,6 @@ def three() -> tuple[Any, Captured]:
 def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     fake = FakeCuda()
     fake.install(monkeypatch)
-    real = cuda_module.CudaBackend.__init__
-
-    def on_cpu(self: Any, device: Any) -> None:
-        real(self, device)
-        self.device, self.pinned = torch.device("cpu"), False
-
-    monkeypatch.setattr(cuda_module.CudaBackend, "__init__", on_cpu)
     return fake
 
 

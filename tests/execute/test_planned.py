@@ -9,18 +9,15 @@ import pytest
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-from torch import nn  # noqa: E402
 
-from fake_cuda import FakeCuda, Witness  # noqa: E402
+from fake_cuda import FakeCuda, Witness, turning  # noqa: E402
 from generate_offload import OffloadPlans, machine_with  # noqa: E402
 from loadmaster import _core  # noqa: E402
 from loadmaster.errors import BadMachine, Refused  # noqa: E402
-from loadmaster.execute import cuda as cuda_module  # noqa: E402
 from loadmaster.execute import own_allocator  # noqa: E402
 from loadmaster.execute.executor import Executor  # noqa: E402
 from loadmaster.execute.planned import Planned  # noqa: E402
 from loadmaster.execute.script import Call, Script, Stay, Step  # noqa: E402
-from loadmaster.program.importers.torch.captured import capture  # noqa: E402
 
 BYTES = 4096
 
@@ -114,23 +111,9 @@ def test_peaks_count_stays_temporaries_and_libraries() -> None:
     assert kernels.planned.peaks() == (10 + 2 * BYTES + 1024, 10 + 2**16 - 512 + 512)
 
 
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
-
-    def forward(self, x: Any) -> Any:
-        first = x
-        for layer in self.layers:
-            x = torch.tanh(layer(x)).t() + first.t()
-        return x, first.t() * 2
-
-
 @pytest.fixture(scope="module")
 def net() -> tuple[Any, Any]:
-    torch.manual_seed(0)
-    module = Net().eval()
-    return module, capture(module, (torch.zeros(64, 64),), name="net")
+    return turning(4)
 
 
 @pytest.fixture
@@ -142,13 +125,6 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     monkeypatch.setattr(own_allocator, "compute", lambda _: own_allocator.Compute(None, 512))
     for name in ("memory_allocated", "reset_peak_memory_stats", "set_per_process_memory_fraction"):
         monkeypatch.setattr(torch.cuda, name, None)  # not there with another allocator
-    real = cuda_module.CudaBackend.__init__
-
-    def on_cpu(self: Any, device: Any) -> None:
-        real(self, device)
-        self.device, self.pinned = torch.device("cpu"), False
-
-    monkeypatch.setattr(cuda_module.CudaBackend, "__init__", on_cpu)
     return fake
 
 
