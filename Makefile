@@ -4,7 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := $(shell find src native -name '*.py' -o -name '*.[ch]pp' -o -name '*.toml') pyproject.toml CMakeLists.txt
 NATIVE := $(wildcard native/src/*.[ch]pp native/src/*/*.[ch]pp native/tests/*.[ch]pp)
-INSTALL := $(BIN)/pip install -q --no-build-isolation
+# Without MAKEFLAGS: ninja would take make's job slots for its own and complain.
+INSTALL := MAKEFLAGS= $(BIN)/pip install -q --no-build-isolation
 JOBS ?= 2
 # Ends within two minutes on two cores.
 DEMO := plan resnet50 --machine nnp-i --solver egrl --budget 1000
@@ -50,7 +51,7 @@ build/sanitize/.tested: .venv/.tools $(NATIVE) CMakeLists.txt
 	$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
 	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO='-O1 -g1 -DNDEBUG' \
 	  -DLOADMASTER_PYTHON=OFF -DLOADMASTER_TESTS=ON -DLOADMASTER_SANITIZE=ON
-	$(BIN)/cmake --build build/sanitize
+	MAKEFLAGS= $(BIN)/cmake --build build/sanitize
 	$(BIN)/ctest --test-dir build/sanitize -j $(JOBS) --output-on-failure
 	@touch $@
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from loadmaster.cli.kernel_room import kernel_room
+from loadmaster.problems.offload.kernels import LIBRARIES, SPARE
 from loadmaster.problems.offload.problem import Offload
 from loadmaster.problems.registry import load_problem
 from loadmaster.program.measured_costs import MeasuredCosts, costless_hash, write_costs
@@ -119,6 +121,44 @@ def test_a_module_that_needs_a_missing_package(elsewhere: Path, run: Any) -> Non
     found = run("plan", "lacking:build", "-m", "h200")
     installed = "can't be imported" in found.error_line
     assert found.exit == (2 if installed else 3) and ("loadmaster[torch]" in found.err) != installed
+
+
+def test_plans_for_a_gpu_leave_room_for_libraries(net: str, run: Any, monkeypatch: Any) -> None:
+    """Also where nothing was measured; all commands mean one capacity."""
+    from loadmaster.program.importers.torch import spec
+
+    capture = spec.capture
+    monkeypatch.setattr(spec, "capture", lambda *a, **more: capture(*a, **more | {"device": "cpu"}))
+    monkeypatch.setattr(spec, "capture_device", lambda name: name or "cuda")  # as if there were one
+    words, kept = (net, "--machine", "h200", "--capacity", "hbm=100%"), LIBRARIES + SPARE
+    found = run("plan", *words, "--budget", "20", "--out", "p.json")
+    said = [line for line in found.out.splitlines() if "not known without --costs" in line]
+    assert found.exit == 0 and len(said) == 1 and f"loadmaster calibrate {net} --costs" in said[0]
+    assert "all-resident" in found.out and "52.00 MiB of it left to kernels" in found.err
+    assert run("check", net, "p.json", *words[1:]).out == "ok\n"
+    tiny = run("plan", *words[:-1], "hbm=50%", "--no-run")
+    assert tiny.exit == 2 and "of which kernels have 52.00 MiB" in tiny.error_line
+    on_cpu = json.loads(run("plan", *words, "--device", "cpu", "--no-run", "--budget", "20", "--json").out)  # fmt: skip
+    problem = load_problem(next(Path("runs").iterdir()))
+    assert isinstance(problem, Offload) and problem.for_kernels == kept and problem.kernels is not None  # fmt: skip
+    assert not problem.kernels.workspace.any()
+    assert problem.machine.memories[0].capacity == on_cpu["fast_capacity_bytes"] + kept
+
+
+def test_room_is_the_same_for_planning_and_running() -> None:
+    costs = MeasuredCosts("p", "gpu", (1, 1), 2**26 + 2**25, 2**25, (2**26, 0))
+    room = kernel_room(2, costs, "cuda")
+    assert (room.reserve, room.needed, room.kept) == (
+        0,
+        2**26 + 2**25,
+        2**25,
+    )  # ops have theirs in the plan
+    assert room.kernels is not None and room.kernels.workspace.tolist() == [2**26, 0]
+    one = kernel_room(2, replace(costs, kept_bytes=0, op_workspace=()), "cuda")
+    assert one.kernels is None and one.reserve == one.needed == one.kept == 2**26 + 2**25
+    for device in (None, "cpu"):
+        assert kernel_room(2, None, device).kernels is None
+    assert kernel_room(2, None, "cuda:1").kept == LIBRARIES
 
 
 def test_plans_leave_room_for_kernels(elsewhere: Path, run_json: Any) -> None:

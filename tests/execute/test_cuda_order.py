@@ -82,7 +82,10 @@ def test_a_shortage_tells_what_to_do(three: Any, cuda: FakeCuda) -> None:
     def full(*_: Any) -> Any:
         raise torch.OutOfMemoryError("no")
 
-    for placement, remedy in (("allocator", "leaves holes between tensors"), ("arena", "kernels'")):
+    for placement, remedy in (
+        ("allocator", "leaves holes between tensors"),
+        ("arena", "leave kernels more room"),
+    ):
         with Executor(
             captured, plan, machine_with(2**16), "cuda", weights, placement=placement
         ) as executor:

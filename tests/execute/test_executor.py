@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from generate_offload import HBM, OffloadPlans, handover, machine_with
-from loadmaster.errors import BadPlan, BadProgram, Refused
+from loadmaster.errors import BadMachine, BadPlan, BadProgram, Refused
 from loadmaster.plan import NO_OFFSET, Plan
 from loadmaster.plan.check import check
 
@@ -146,6 +146,10 @@ def test_offsets_are_real(mixed: Any) -> None:
     assert check(captured.program, machine, good) == []
     with Executor(captured, good, machine, "cpu", weights) as executor:
         assert same(executor.run(*args).outputs, ordinary(module, *args))
+        peak = executor.script.peak
+    far = Plan.of(residencies=[r._replace(offset=r.offset + 1024) for r in rows], copies=plan.copy_rows)  # fmt: skip
+    with pytest.raises(BadMachine, match="offsets reach"):
+        Executor(captured, far, machine, "cpu", weights, capacity=peak)
     bad = Plan.of(residencies=[r._replace(offset=0) for r in rows], copies=plan.copy_rows)
     with pytest.raises(Refused, match="not sound"):
         Executor(captured, bad, machine, "cpu", weights)
@@ -177,9 +181,9 @@ def test_a_budget_that_does_not_suffice_is_refused(mixed: Any) -> None:
     machine, weights = machine_with(ROOM), weights_of(module)
     with Executor(captured, plan, machine, "cpu", weights) as executor:
         peak = executor.script.peak
-    with pytest.raises(Refused, match="too many by 1 bytes"):
+    with pytest.raises(BadMachine, match="too many by 1 bytes"):
         Executor(captured, plan, machine, "cpu", weights, capacity=peak - 1)
-    with pytest.raises(Refused, match="workspace"):
+    with pytest.raises(BadMachine, match="workspace"):
         Executor(captured, plan, machine, "cpu", weights, capacity=peak, workspace=1)
     with pytest.raises(Refused, match="not sound"):
         Executor(captured, plan, machine_with(peak - 256), "cpu", weights)

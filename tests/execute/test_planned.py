@@ -144,6 +144,9 @@ def test_a_planned_run_gives_what_the_module_gives(net: Any, cuda: FakeCuda, see
                 assert all(torch.equal(a, b) for a, b in zip(results.outputs, wanted, strict=True))
         assert witness.races() == []
         assert results.peak_bytes == executor.script.peak + 512 and results.reserved_bytes <= room
+    short = executor.script.peak + 511  # libraries have 512
+    with pytest.raises(BadMachine, match="512 B are kept by libraries, and it may have"):
+        Executor(captured, plan, machine_with(room), "cuda", weights, capacity=short)
     with pytest.raises(BadMachine, match="our allocator in place of PyTorch's"):
         Executor(captured, plan, machine_with(room), "cuda", weights, placement="allocator")
 

@@ -13,7 +13,9 @@ from typer.testing import CliRunner
 
 import loadmaster.cli
 from generate_offload import OffloadPlans
+from loadmaster.cli.answer import Table
 from loadmaster.cli.main import app
+from loadmaster.cli.run_show import blocks_of
 from loadmaster.machine import load_machine
 from loadmaster.plan import save_plan
 
@@ -76,6 +78,7 @@ def test_a_plan_is_run_and_measured(spec: str) -> None:
     assert total["identical"] and total["compared"] == 1 and total["seconds"] > 0
     assert len(total["runs"]) == 5 and total["predicted_seconds"] > 0
     assert 0 < memory["peak_bytes"] <= memory["capacity_bytes"] == 2**20
+    assert memory["placement"] == "arena"
     assert [op["name"] for op in ops] == ["linear", "relu", "linear_1"]
     module, (x,) = sys.modules[spec].build()
     with np.load("o.npz") as file:
@@ -107,7 +110,7 @@ def test_what_is_refused(spec: str) -> None:
     plan, model = plan_for(f"{spec}:build"), f"{spec}:build"
     machine = ("-m", "h200:hbm=1MiB")
     code, document = call(model, plan, *machine, "--budget", "1KiB")
-    assert code == 1 and "may have 1" in document["error"]["message"]
+    assert code == 2 and "may have 1" in document["error"]["message"]
     code, document = call(model, plan)
     assert code == 2 and "another machine" in document["error"]["message"]
     assert "give --capacity hbm=1MiB" in document["error"]["message"]
@@ -118,6 +121,14 @@ def test_what_is_refused(spec: str) -> None:
     if not torch.cuda.is_available():
         result = CliRunner().invoke(app, ["run", model, plan, *machine])
         assert result.exit_code == 2 and "no CUDA device" in result.stderr
+
+
+def test_what_is_held_is_called_by_its_name() -> None:
+    total = {"identical": None, "seconds": 1.0, "predicted_seconds": 1.0, "difference": 0.0, "model": "m", "device": "cuda"}  # fmt: skip
+    for placement, said in (("planned", "the arena and what libraries keep"), ("allocator", "held by the allocator")):  # fmt: skip
+        memory = {"name": "hbm", "peak_bytes": 1, "capacity_bytes": 2, "reserved_bytes": 2, "placement": placement}  # fmt: skip
+        (table,) = blocks_of([total, memory], None)
+        assert isinstance(table, Table) and said in [cell for cell, _ in table.rows]
 
 
 def test_differences_are_shares_of_the_largest_value() -> None:

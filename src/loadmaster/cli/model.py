@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -79,30 +80,43 @@ class Model:
         measured = read_costs(self.costs)
         return apply_costs(program, measured, None if machine is None else machine.devices[0].name)
 
-    def _captured(self, machine: Machine | None) -> Program | None:
-        """The graph that is run, op by op; None if the model is not one of PyTorch's, or need not run."""
-        asked = self.train or self.split is not None or self.device is not None
+    def captured_for(self, machine: Machine | None) -> str | None:
+        """The device that `load` captures the model for; None if it is not one of PyTorch's, or need not run."""
         runs = machine is not None and machine.rules.reach == "first"
-        if not self.is_function:
-            if asked:
-                raise Usage(f"--train, --split and --device are about PyTorch functions, and '{self.source}' is none",
-                            object=self.source, remedy="leave them out, or give module:function")  # fmt: skip
+        if not self.is_function or not (self._asked_to_run or runs):
             return None
-        if not (asked or runs):
-            return None
+        if not self._asked_to_run and self.format is None and self._made is None:
+            return None  # a function of JAX
+        from loadmaster.program.importers.torch.spec import capture_device
+
+        return capture_device(self.device)
+
+    @property
+    def _asked_to_run(self) -> bool:
+        return self.train or self.split is not None or self.device is not None
+
+    @cached_property
+    def _made(self) -> Any:
+        """What a function of PyTorch's gives, else None; it is called once."""
         from loadmaster.program.importers.functions import torch_result
 
-        result = None
-        if not asked and self.format is None:
-            result = torch_result(self.source)
-            if result is None:
-                return None  # a function of JAX
+        return torch_result(self.source)
+
+    def _captured(self, machine: Machine | None) -> Program | None:
+        """The graph that is run, op by op; None if the model is not one of PyTorch's, or need not run."""
+        if self._asked_to_run and not self.is_function:
+            raise Usage(f"--train, --split and --device are about PyTorch functions, and '{self.source}' is none",
+                        object=self.source, remedy="leave them out, or give module:function")  # fmt: skip
+        device = self.captured_for(machine)
+        if device is None:
+            return None
         if self.level != "functional" or self.strict:
             raise Usage("a module that is to be run is captured as it is, without --level and --strict", object="--level",
                         number=self.level, remedy="leave them out, or plan the file of 'loadmaster import --out net.npz'")  # fmt: skip
-        from loadmaster.program.importers.torch.spec import capture_device, capture_spec
+        from loadmaster.program.importers.torch.spec import capture_spec
 
-        return capture_spec(self.source, capture_device(self.device), result, training=self.train,
+        result = None if self._asked_to_run or self.format is not None else self._made
+        return capture_spec(self.source, device, result, training=self.train,
                             split_over=size_of(self.split, "--split")).program  # fmt: skip
 
     def _imported(self) -> Program:

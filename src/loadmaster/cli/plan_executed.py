@@ -57,7 +57,7 @@ def executed_problem(asked: Asked, kind: str, machine: Machine | None) -> Proble
                        split_over=size_of(asked.model.split, "--split"))  # fmt: skip
     base = ready.captured.program
     plain = offload_problem(base, machine, asked.shares, asked.model.costs,
-                            recompute=kind == "offload" and asked.recomputes(base))  # fmt: skip
+                            recompute=kind == "offload" and asked.recomputes(base), device=device)  # fmt: skip
     repeats = plain.program.repeats
     captured = ready.captured if repeats is None else ready.captured.repeated(repeats.ops)
     say(f"weights of '{source}' are made up and laid into host memory")

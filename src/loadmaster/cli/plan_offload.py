@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from loadmaster.cli.answer import Answer, Table
+from loadmaster.cli.kernel_room import kernel_room
 from loadmaster.cli.plan_show import Figure, ending, measured_again
 from loadmaster.cli.planned import with_shares
 from loadmaster.cli.planning import Wanted, chosen_solver, completed, ended_badly, solved, written
@@ -18,7 +19,6 @@ from loadmaster.errors import LoadmasterError
 from loadmaster.machine import Machine
 from loadmaster.plan import Plan
 from loadmaster.problems.champion import Champion, Leaders, remeasure
-from loadmaster.problems.offload.kernels import measured_kernels
 from loadmaster.problems.offload.measured import MeasuredOffload
 from loadmaster.problems.offload.problem import Offload
 from loadmaster.problems.pins import Pins
@@ -44,23 +44,20 @@ BY_CLOCK = ("auto",)
 
 
 def offload_problem(program: Program, machine: Machine, shares: Sequence[str], costs: Path | None,
-                    pins: Pins | None = None, *, recompute: bool = False) -> Offload:  # fmt: skip
+                    pins: Pins | None = None, *, recompute: bool = False,
+                    device: str | None = None) -> Offload:  # fmt: skip
     """The problem, with measured times if there are any and capacities as shares of what is needed. What
-    kernels take has room of its own. To `recompute`: about the program with those ops run again that let the
-    quickest plans be found."""
-    reserve, kernels = 0, None
-    if costs is not None:
-        measured = read_costs(costs)
+    kernels take has room of its own, on the `device` that the program was captured for. To `recompute`: about
+    the program with those ops run again that let the quickest plans be found."""
+    measured = None if costs is None else read_costs(costs)
+    if measured is not None:
         program = apply_costs(program, measured, machine.devices[0].name)
-        reserve = measured.workspace_bytes
-        kernels = measured_kernels(measured.op_workspace, measured.kept_bytes)
-    machine = with_shares(machine, program, shares, reserve)
+    room = kernel_room(program.n_ops, measured, device)
+    machine = with_shares(machine, program, shares, room.needed)
 
     def make(found: Repeated) -> Offload:
-        if kernels is None:
-            return Offload(found.program, machine, reserve=reserve, pins=pins)
-        own = replace(kernels, workspace=kernels.workspace[found.origin])
-        return Offload(found.program, machine, kernels=own, pins=pins)
+        own = room.kernels and replace(room.kernels, workspace=room.kernels.workspace[found.origin])
+        return Offload(found.program, machine, reserve=room.reserve, kernels=own, pins=pins)
 
     if not recompute:
         return make(repeat(program, []))
@@ -119,7 +116,8 @@ def _champion(problem: Offload, solution: Solution, seed: int) -> Champion | Non
 def _head(problem: Offload, source: str) -> str:
     """What will be decided, in one line."""
     model, memory = problem.model, problem.machine.memories[problem.model.fast]
-    left = f", {show_bytes(problem.reserve)} of it left to kernels" if problem.reserve else ""
+    to_kernels = problem.for_kernels
+    left = f", {show_bytes(to_kernels)} of it left to kernels" if to_kernels else ""
     return (
         f"{source} on {problem.machine.name}: {model.steps:,} steps, {model.gaps:,} decisions about "
         f"{model.items:,} tensors; it needs {show_bytes(model.needed)} at once, {memory.name} has "
@@ -161,6 +159,8 @@ def _shown(problem: Offload, source: str, solution: Solution, figures: list[Figu
         blocks.append(_traffic_line(problem, traffic))
         if problem.program.repeats is not None:
             blocks.append(_repeats_line(problem))
+        if problem.kernels is not None and problem.program.costs is None:
+            blocks.append(_unmeasured_line(problem, wanted.named or source))
         blocks.append(ending(problem.machine, wanted.named or source, kept, run, wanted.runs))
     more = {"model": source, "machine": problem.machine.name, "steps": problem.model.steps,
             "gaps": problem.model.gaps, "needed_bytes": problem.model.needed, "run": run,
@@ -221,6 +221,13 @@ def _traffic_line(problem: Offload, traffic: dict[str, Any]) -> str:
         f"{fast}: peak {show_bytes(traffic['fast_peak_bytes'])} of {show_bytes(traffic['fast_capacity_bytes'])}; "
         f"{traffic['copies']:,} copies, {show_bytes(traffic['bytes_in'])} in and "
         f"{show_bytes(traffic['bytes_out'])} out, {show_time(traffic['stall_picoseconds'])} of waiting for them"
+    )
+
+
+def _unmeasured_line(problem: Offload, model: str) -> str:
+    return (
+        f"what kernels take for themselves is not known without --costs: {show_bytes(problem.for_kernels)} are left to "
+        f"libraries, nothing to ops; measure it with 'loadmaster calibrate {model} --costs costs.json'"
     )
 
 

@@ -108,7 +108,8 @@ def posed(asked: Asked) -> Problem:
         from loadmaster.cli.plan_offload import offload_problem
 
         plain = offload_problem(program, machine, asked.shares, asked.model.costs, pins,
-                                recompute=asked.recomputes(program))  # fmt: skip
+                                recompute=asked.recomputes(program),
+                                device=asked.model.captured_for(machine))  # fmt: skip
         if asked.evaluator is None:
             return plain
         from loadmaster.cli.plan_executed import commanded

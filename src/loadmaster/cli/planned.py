@@ -48,10 +48,12 @@ def sized(machine: Machine, model: Model, program: Program, capacity: Sequence[s
     machine = with_capacities(machine, sizes)
     if not shares:
         return machine
+    from loadmaster.cli.kernel_room import kernel_room
     from loadmaster.program.measured_costs import read_costs
 
-    reserve = 0 if model.costs is None else read_costs(model.costs).workspace_bytes
-    return with_shares(machine, program, shares, reserve)
+    measured = None if model.costs is None else read_costs(model.costs)
+    room = kernel_room(program.n_ops, measured, model.captured_for(machine))
+    return with_shares(machine, program, shares, room.needed)
 
 
 def with_shares(machine: Machine, program: Program, shares: Sequence[str], reserve: int) -> Machine:

@@ -16,6 +16,7 @@ from loadmaster.cli.run_show import blocks_of, failure_of, rows_of, write_result
 from loadmaster.errors import BadProgram, require
 
 if TYPE_CHECKING:
+    from loadmaster.cli.kernel_room import KernelRoom
     from loadmaster.execute.ready import Agreement, Ready
     from loadmaster.execute.results import Measured
     from loadmaster.program import Program
@@ -95,8 +96,8 @@ def command(
     sizes, shares = divided(capacity)
     chosen = with_capacities(load_machine(machine), sizes)
     ready = make_ready(model, device, training=train, weights=weights, split_over=split_over)  # fmt: skip
-    base, workspace = _with_costs(ready, costs)
-    chosen = with_shares(chosen, base, shares, workspace)
+    base, room = _with_costs(ready, costs, device)
+    chosen = with_shares(chosen, base, shares, room.needed)
     program, decided = load_planned(plan, base, chosen)
     captured = (
         ready.captured if program.repeats is None else ready.captured.repeated(program.repeats.ops)
@@ -106,16 +107,16 @@ def command(
     wanted = _ordinary(ready, device) if verify and inputs is None else None
     say(f"{model} on {device}: {len(decided.copy_rows):,} copies a run{_again(program)}")
     with Executor(captured, decided, chosen, device, ready.weights, capacity=most,
-                  workspace=workspace, placement=placement, graph=cuda_graph, timings=timings) as executor:  # fmt: skip
+                  workspace=room.kept, placement=placement, graph=cuda_graph, timings=timings) as executor:  # fmt: skip
         measured = executor.measure(*given, repeats=repeats, warmups=warmups)
-        allowed, held = executor.capacity, executor.script.peak
+        allowed, held, placed = executor.capacity, executor.script.peak, executor.placement
         agreed = _agreement(measured, wanted)
         if out is not None:
             write_results(out, measured)
     rows = rows_of(model, chosen, decided, device, measured, predicted, agreed)
     rows.append({"what": "memory", "name": chosen.memories[chosen.reach[0][0]].name, "plan_bytes": held,
                  "peak_bytes": measured.peak_bytes, "reserved_bytes": measured.reserved_bytes,
-                 "capacity_bytes": allowed})  # fmt: skip
+                 "capacity_bytes": allowed, "placement": placed})  # fmt: skip
     rows += [{"what": "op", "op": op, "name": program.op_name[op], "start_seconds": start, "end_seconds": end}
              for op, (start, end) in sorted(measured.last.op_seconds.items())]  # fmt: skip
     return Answer(rows, blocks_of(rows, agreed), program.warnings, failure_of(agreed))
@@ -125,14 +126,15 @@ def _again(program: Program) -> str:
     return "" if program.repeats is None else f", {len(program.repeats.ops):,} ops run again"
 
 
-def _with_costs(ready: Ready, costs: Path | None) -> tuple[Any, int]:
-    """The program as the plan knows it: a cost table is part of it."""
-    if costs is None:
-        return ready.captured.program, 0
+def _with_costs(ready: Ready, costs: Path | None, device: str) -> tuple[Program, KernelRoom]:
+    """The program as the plan knows it: a cost table is part of it. And what the plan leaves to kernels."""
+    from loadmaster.cli.kernel_room import kernel_room
     from loadmaster.program.measured_costs import apply_costs, read_costs
 
-    table = read_costs(costs)
-    return apply_costs(ready.captured.program, table), int(table.workspace_bytes)
+    program = ready.captured.program
+    table = None if costs is None else read_costs(costs)
+    known = program if table is None else apply_costs(program, table)
+    return known, kernel_room(program.n_ops, table, device)
 
 
 def _inputs(path: Path, ready: Ready) -> list[Any]:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from loadmaster.machine import Machine
     from loadmaster.plan import Plan
 
+HELD = {"planned": "the arena and what libraries keep"}
+"""What the reserved bytes are, by placement; else PyTorch's allocator has them."""
+
 
 def rows_of(model: str, machine: Machine, plan: Plan, device: str, measured: Measured, predicted: int,
           agreed: Agreement | None) -> list[dict[str, Any]]:  # fmt: skip
@@ -38,7 +41,7 @@ def blocks_of(rows: list[dict[str, Any]], agreed: Agreement | None) -> list[str 
         ("measured", show_time(round(total["seconds"] * PICOSECONDS))),
         ("predicted", f"{show_time(round(total['predicted_seconds'] * PICOSECONDS))} ({total['difference']:+.1%})"),
         (f"peak of {memory['name']}", f"{show_bytes(memory['peak_bytes'])} of {show_bytes(memory['capacity_bytes'])}"),
-        ("held by the allocator", show_bytes(memory["reserved_bytes"])),
+        (HELD.get(memory["placement"], "held by the allocator"), show_bytes(memory["reserved_bytes"])),
         ("results", text),
     ]  # fmt: skip
     return [Table(("what", "value"), cells, f"{total['model']} on {total['device']}")]

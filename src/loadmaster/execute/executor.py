@@ -34,7 +34,7 @@ from loadmaster.program.importers.torch.captured import Captured
 from loadmaster.program.program import TensorKind
 from loadmaster.units import show_bytes
 
-ROOM = "leave more room for kernels' workspaces when planning"
+ROOM = "leave kernels more room when planning: with --costs, or a smaller capacity than the run's"
 HOLES = ("PyTorch's allocator leaves holes between tensors: plan for a smaller capacity, or let Loadmaster's "
          "be first (own_allocator.install() before anything uses CUDA)")  # fmt: skip
 
@@ -73,10 +73,10 @@ class Executor:
         self._graph, self._timings = graph, timings
         self.placement = self._chosen(placement)
         self.script = bind(captured, plan, machine, self._backend.device, checked=checked)
-        stream, kept = (
-            own_stream(self._backend.device) if self.placement == "planned" else (None, workspace)
-        )
-        refuse_capacity(self.script.peak, kept, self.capacity, fast.name)
+        stream, kept, beside = None, workspace, "kernels' workspace"
+        if self.placement == "planned":  # kernels' own room is among the tensors
+            (stream, kept), beside = own_stream(self._backend.device), "kept by libraries"
+        refuse_capacity(self.script.peak, kept, self.capacity, fast.name, beside)
         self._backend.open()
         self._replayed: tuple[Any, list[Any]] | None = None
         self._graph_peaks = (0, 0)

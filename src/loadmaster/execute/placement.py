@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
-from loadmaster.errors import Refused, require
+from loadmaster.errors import BadMachine, Refused, require
 from loadmaster.execute.layout import Layout, flat, layout_of, shaped
 from loadmaster.execute.script import Stay
 from loadmaster.plan.plan import NO_OFFSET
@@ -87,9 +87,9 @@ class Arena:
         tops = zip(self.offsets, stays, strict=True)
         self.bytes = max((offset + stay.bytes for offset, stay in tops), default=0)
         if self.bytes > capacity:
-            raise Refused(f"the plan's offsets reach {self.bytes:,} bytes and {capacity:,} are there",
-                          object="capacity", number=self.bytes - capacity,
-                          remedy="plan for a smaller capacity")  # fmt: skip
+            raise BadMachine(f"the plan's offsets reach {self.bytes:,} bytes and {capacity:,} are there",
+                             object="capacity", number=self.bytes - capacity,
+                             remedy="plan for a smaller capacity")  # fmt: skip
         taken = edge + (capacity if whole else self.bytes)
         self._block = torch.empty(taken, dtype=torch.uint8, device=device)[edge:]
 

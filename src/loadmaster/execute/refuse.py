@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadmaster.errors import BadPlan, Refused
+from loadmaster.errors import BadMachine, BadPlan, Refused
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.check import check
 from loadmaster.plan.check.facts import Facts
@@ -46,11 +46,11 @@ def _refuse_slow_accesses(facts: Facts) -> None:
                               remedy="plan with '--problem offload', or copy it in before")  # fmt: skip
 
 
-def refuse_capacity(peak: int, workspace: int, capacity: int, memory: str) -> None:
-    """A plan that needs more than it may have is not started."""
-    need = peak + workspace
+def refuse_capacity(peak: int, beside: int, capacity: int, memory: str, what: str) -> None:
+    """A plan that needs more than it may have, with `what` is taken beside it, is not started."""
+    need = peak + beside
     if need > capacity:
-        more = f" and {show_bytes(workspace)} of workspace" if workspace else ""
-        raise Refused(f"the plan fills {show_bytes(peak)} of '{memory}'{more}, and may have "
-                      f"{show_bytes(capacity)}: too many by {need - capacity:,} bytes", object=memory,
-                      number=need - capacity, remedy="plan for a smaller capacity")  # fmt: skip
+        more = f", {show_bytes(beside)} are {what}" if beside else ""
+        raise BadMachine(f"the plan fills {show_bytes(peak)} of '{memory}'{more}, and it may have "
+                         f"{show_bytes(capacity)}: too many by {need - capacity:,} bytes", object=memory,
+                         number=need - capacity, remedy="plan for a smaller capacity")  # fmt: skip

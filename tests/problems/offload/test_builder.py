@@ -11,6 +11,7 @@ import reference_offload as slow
 from loadmaster.errors import BadMachine, BadProgram
 from loadmaster.plan import BEFORE, Plan
 from loadmaster.plan.check.facts import Facts
+from loadmaster.problems.offload.kernels import unmeasured_kernels
 from loadmaster.problems.offload.problem import LEADS, Offload
 from loadmaster.problems.offload.schedule import schedule
 from loadmaster.problems.offload.stays import SMALL, occupied, repaired, settled, stays_of
@@ -121,6 +122,26 @@ def test_an_op_that_does_not_fit_is_refused_with_its_name_and_the_bytes() -> Non
         BadMachine, match=r"op 'op4' reads and writes 3\.50 KiB at once and 'hbm' has 3\.00 KiB"
     ):
         Offload(chain(1024, 1024, 1024, 1024, 1024, 1024), gpu(3072))
+
+
+@pytest.mark.parametrize(
+    ("weight", "activation", "helps"),
+    [(4096, 1024, "with --split"), (1024, 1024, "with --split"), (1024, 4096, "a smaller batch")],
+)
+def test_what_helps_an_op_that_does_not_fit(weight: int, activation: int, helps: str) -> None:
+    build = Builder("large")
+    given = build.tensor("x", bytes=activation, kind="input")
+    own = build.tensor("w", bytes=weight, kind="weight")
+    made = build.tensor("y", bytes=512, kind="output")
+    build.op("op", "matmul", reads=[given, own], writes=[made])
+    with pytest.raises(BadMachine, match=helps):
+        Offload(build.build(), gpu(1024))
+
+
+def test_room_for_kernels_is_named_where_it_is_too_much() -> None:
+    program = chain(1024, 1024, 1024)
+    with pytest.raises(BadMachine, match=r"'hbm' has 26\.00 MiB, of which kernels have 52\.00 MiB"):
+        Offload(program, gpu(26 * 2**20), kernels=unmeasured_kernels(program.n_ops))
 
 
 def test_tied_tensors_are_refused_with_another_problem_to_give() -> None:

@@ -49,6 +49,11 @@ class Kernels:
         return cls(workspace, about["kept"], about.get("spare", 0))
 
 
+def unmeasured_kernels(ops: int) -> Kernels:
+    """Of a GPU on which nothing was measured: libraries keep what they do, and ops get nothing for themselves."""
+    return Kernels(np.zeros(ops, dtype=np.int64), LIBRARIES, SPARE)
+
+
 def measured_kernels(op_workspace: Sequence[int], kept: int) -> Kernels | None:
     """What was measured of kernels; None on a device whose memory is one arena: there they take nothing."""
     own = np.array(op_workspace, dtype=np.int64)

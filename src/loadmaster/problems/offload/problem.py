@@ -29,7 +29,7 @@ from loadmaster.problems.offload.schedule import Scheduled, plan_of, schedule, s
 from loadmaster.problems.offload.stays import occupied, repaired, settled, stays_of
 from loadmaster.problems.pins import BadPin, Pins
 from loadmaster.problems.problem import Bound, Decision
-from loadmaster.program.program import Program
+from loadmaster.program.program import Program, TensorKind
 from loadmaster.program.storage import load
 from loadmaster.simulate.simulator import simulator
 from loadmaster.units import show_bytes
@@ -54,10 +54,8 @@ class Offload:
             raise BadPin("an offload plan has no pins: what stays in fast memory is decided use by use",
                          object="pins", remedy="leave them out")  # fmt: skip
         self.program, self.machine, self.reserve, self.kernels = program, machine, reserve, kernels
-        if kernels is None:
-            model = offload_model(program, machine, reserve)
-        else:
-            model = offload_model(program, machine, reserve + kernels.kept + kernels.spare)
+        model = offload_model(program, machine, self.for_kernels)
+        if kernels is not None:
             model = replace(model, taken=kernels.room(model.step_op))
         self.duration = self._durations(model)
         """[S] picoseconds of each step with all it uses in fast memory."""
@@ -71,6 +69,12 @@ class Offload:
     @property
     def gaps(self) -> int:
         return self.model.gaps
+
+    @property
+    def for_kernels(self) -> int:
+        """Bytes of fast memory that no tensor ever has."""
+        kernels = self.kernels
+        return self.reserve + (0 if kernels is None else kernels.kept + kernels.spare)
 
     @property
     def limit_ps(self) -> int:
@@ -219,11 +223,23 @@ class Offload:
         if self.least > model.capacity:
             op = int(model.step_op[int(room.argmax())])
             name, memory = self.program.op_name[op], self.machine.memories[model.fast]
+            kernels = self.for_kernels
+            left = f", of which kernels have {show_bytes(kernels)}" if kernels else ""
             raise BadMachine(
                 f"op '{name}' reads and writes {show_bytes(self.least)} at once and '{memory.name}' has "
-                f"{show_bytes(model.capacity)}", object=name, number=self.least,
-                remedy=f"give --capacity {memory.name}={self.least + memory.capacity - model.capacity} or more, or split its weights",
+                f"{show_bytes(memory.capacity)}{left}", object=name, number=self.least,
+                remedy=f"give --capacity {memory.name}={self.least + memory.capacity - model.capacity} or more, or "
+                f"{self._smaller(op)}",
             )  # fmt: skip
+
+    def _smaller(self, op: int) -> str:
+        """What makes an op need less: slices of weights, if they are much of it."""
+        program = self.program
+        used = program.tensor_alias[np.concatenate([program.reads(op), program.writes(op)])]
+        size, weight = program.storage_bytes[used], program.tensor_kind[used] == TensorKind.WEIGHT
+        if 2 * size[weight].max(initial=0) >= size.max(initial=1):
+            return "cut its weights into slices with --split"
+        return "take a smaller batch"
 
     def save(self, folder: Path) -> None:
         (folder / "problem.json").write_text(json.dumps(self.switches()), encoding="utf-8")
