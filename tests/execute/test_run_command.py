@@ -123,12 +123,15 @@ def test_what_is_refused(spec: str) -> None:
         assert result.exit_code == 2 and "no CUDA device" in result.stderr
 
 
-def test_what_is_held_is_called_by_its_name() -> None:
+def test_what_is_held_is_called_by_its_name_and_a_slow_host_too() -> None:
     total = {"identical": None, "seconds": 1.0, "predicted_seconds": 1.0, "difference": 0.0, "model": "m", "device": "cuda"}  # fmt: skip
     for placement, said in (("planned", "the arena and what libraries keep"), ("allocator", "held by the allocator")):  # fmt: skip
         memory = {"name": "hbm", "peak_bytes": 1, "capacity_bytes": 2, "reserved_bytes": 2, "placement": placement}  # fmt: skip
         (table,) = blocks_of([total, memory], None)
         assert isinstance(table, Table) and said in [cell for cell, _ in table.rows]
+    late = [{**total, "difference": -0.2}, memory]
+    assert "--cuda-graph" in str(blocks_of(late, None, asked_one_by_one=True)[1])
+    assert len(blocks_of(late, None)) == 1
 
 
 def test_differences_are_shares_of_the_largest_value() -> None:

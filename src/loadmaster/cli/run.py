@@ -119,7 +119,8 @@ def command(
                  "capacity_bytes": allowed, "placement": placed})  # fmt: skip
     rows += [{"what": "op", "op": op, "name": program.op_name[op], "start_seconds": start, "end_seconds": end}
              for op, (start, end) in sorted(measured.last.op_seconds.items())]  # fmt: skip
-    return Answer(rows, blocks_of(rows, agreed), program.warnings, failure_of(agreed))
+    blocks = blocks_of(rows, agreed, asked_one_by_one=device != "cpu" and not cuda_graph)
+    return Answer(rows, blocks, program.warnings, failure_of(agreed))
 
 
 def _again(program: Program) -> str:

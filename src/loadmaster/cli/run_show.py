@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 HELD = {"planned": "the arena and what libraries keep"}
 """What the reserved bytes are, by placement; else PyTorch's allocator has them."""
 
+LATE = 0.1
+SLOW_HOST = (
+    "slower than predicted: if the host can't keep up with so many short ops, --cuda-graph helps"
+)
+
 
 def rows_of(model: str, machine: Machine, plan: Plan, device: str, measured: Measured, predicted: int,
           agreed: Agreement | None) -> list[dict[str, Any]]:  # fmt: skip
@@ -32,7 +37,8 @@ def rows_of(model: str, machine: Machine, plan: Plan, device: str, measured: Mea
              "largest_difference": None if agreed is None else agreed.largest}]  # fmt: skip
 
 
-def blocks_of(rows: list[dict[str, Any]], agreed: Agreement | None) -> list[str | Table]:
+def blocks_of(rows: list[dict[str, Any]], agreed: Agreement | None, *, asked_one_by_one: bool = False) -> list[str | Table]:  # fmt: skip
+    """`asked_one_by_one`: the host asked a device for each op, and could be what took so long."""
     total, memory = rows[0], rows[1]
     text = {True: "the same, bit for bit", False: "close", None: "not compared"}[total["identical"]]
     if agreed is not None and not agreed.identical:
@@ -44,7 +50,9 @@ def blocks_of(rows: list[dict[str, Any]], agreed: Agreement | None) -> list[str 
         (HELD.get(memory["placement"], "held by the allocator"), show_bytes(memory["reserved_bytes"])),
         ("results", text),
     ]  # fmt: skip
-    return [Table(("what", "value"), cells, f"{total['model']} on {total['device']}")]
+    table = Table(("what", "value"), cells, f"{total['model']} on {total['device']}")
+    late = asked_one_by_one and total["difference"] < -LATE
+    return [table, SLOW_HOST] if late else [table]
 
 
 def failure_of(agreed: Agreement | None) -> Refused | None:

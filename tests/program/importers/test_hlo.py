@@ -703,7 +703,8 @@ def test_totals_are_those_of_xla(name: str, tmp_path: Path) -> None:
         xla["bytes accessed"], rel=2**-20
     )
     assert program.order_source == "schedule" and program.warnings == ()
-    assert program.n_loops == (2 if name == "scan" else 0)
+    # How XLA writes a convolution depends on its version: now and then as a loop.
+    assert program.n_loops == text.count(" while(") and (name != "scan" or program.n_loops == 2)
     if name == "scan":
         assert program.loop_trips.tolist() == [20, 20]
     save(program, tmp_path / "p.npz")
