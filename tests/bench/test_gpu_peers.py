@@ -8,8 +8,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from loadmaster.bench.gpu_peers import INFERENCE, TRAINING, Setting, measure_peer  # noqa: E402
-from loadmaster.bench.gpu_streamed import blocks, bytes_of, leading, owned, place  # noqa: E402
+from loadmaster.bench.gpu_peers import (  # noqa: E402
+    INFERENCE,
+    LEADING_SHARES,
+    TRAINING,
+    Setting,
+    measure_peer,
+)
+from loadmaster.bench.gpu_streamed import Streamed, blocks, bytes_of, leading, owned, place  # noqa: E402
 
 
 class Model(torch.nn.Module):  # type: ignore[misc]
@@ -87,6 +93,38 @@ def test_a_budget_below_the_activations_is_refused() -> None:
     _, given = setting(False, capacity=1300, activation_bytes=900)
     found = measure_peer("prefetch-hooks", given, repeats=3)
     assert found.status == "refused" and "more than 1.27 KiB" in found.note
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "share"),
+    [("layerwise-hooks", 3, 1.0), ("layerwise-hooks", 2, 0.8), ("prefetch-hooks", 1, 0.7), ("prefetch-hooks", 0, None)],
+)  # fmt: skip
+def test_short_of_memory_fewer_blocks_stay(
+    name: str, most: int, share: float | None, monkeypatch: Any
+) -> None:
+    """A device that holds only so many of the blocks, though the budget seems to allow three, or two."""
+    module, given = setting(False, capacity=1700)
+    stayed: list[int] = []
+
+    class Short(Streamed):
+        def __init__(self, parts: Any, *args: Any, **more: Any) -> None:
+            super().__init__(parts, *args, **more)
+            stayed.append(len(blocks(module)) - len(parts))
+            if stayed[-1] > most:
+                raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr("loadmaster.bench.gpu_peers.Streamed", Short)
+    found = measure_peer(name, given, repeats=3, keep_result=True)
+    assert stayed == sorted(stayed, reverse=True)
+    told = f"leading blocks in {share or 0.6:.0%} of the room that there seemed to be"
+    if share is None:
+        assert found.status == "out of memory" and len(stayed) == len(LEADING_SHARES)
+        assert found.note == f"of 1.66 KiB; {told}"
+        return
+    assert found.status == "ok" and stayed[-1] == most and LEADING_SHARES[len(stayed) - 1] == share
+    assert found.note == ("" if share == 1 else told)
+    with torch.no_grad():
+        assert torch.equal(found.result, module(given.inputs[0]))
 
 
 @pytest.mark.parametrize("name", [name for name in TRAINING if name != "saved-on-stream"])

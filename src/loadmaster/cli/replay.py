@@ -38,7 +38,7 @@ def command(
          "now": claim.now, "unit": found.unit, "holds": claim.holds, "message": claim.fault}
         for claim in found.claims
     ]  # fmt: skip
-    plans = sum(claim.event in ("improve", "baseline") for claim in found.claims)
+    plans = sum(claim.event in ("improve", "baseline", "choose") for claim in found.claims)
     broken = found.broken
     blocks: list[str | Table] = []
     if broken:

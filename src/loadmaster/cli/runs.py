@@ -104,7 +104,7 @@ def _row(path: Path) -> dict[str, Any]:
         "seed": about["seed"],
         "started": about["created"],
         "unit": about["unit"],
-        "value": history.value,
+        "value": history.result_value,
         "bound": None if history.bound is None else history.bound.value,
         "gap": history.gap,
         "evaluations": history.evaluations,

@@ -79,14 +79,14 @@ def read_run(path: Path) -> Subject:
     """The best plan of a run."""
     run = RunFolder.open(path)
     problem, history = load_problem(path), History(run.read_log().lines)
-    if history.best is None:
+    if history.result is None:
         raise BadRun(f"run '{path}' has no plan yet", object=str(path),
                      remedy="give one that found a plan")  # fmt: skip
-    plan = run.load_plan(history.best["plan"], problem)
+    plan = run.load_plan(history.result["plan"], problem)
     bound = history.bound or problem.bound()
     note = "" if repeatable(problem) else "the value was measured; the pictures are simulated"
     return Subject(_short(run), problem.program, problem.machine, plan, problem, run, history,
-                   history.value, bound.value, bound.method, note)  # fmt: skip
+                   history.result_value, bound.value, bound.method, note)  # fmt: skip
 
 
 def read_plan(path: Path, like: Subject | None = None) -> Subject:

@@ -98,11 +98,11 @@ def reached(side: Side, other: Side) -> tuple[int | None, float | None]:
 def _run_side(run: RunFolder) -> Side:
     history = History(run.read_log().lines)
     document = None
-    if history.best is not None:
-        document = _document(plain_file(run.path / "plans" / f"{history.best['plan']}.json"))
+    if history.result is not None:
+        document = _document(plain_file(run.path / "plans" / f"{history.result['plan']}.json"))
     bound = None if history.bound is None else history.bound.value
     return Side(run.path, run.about["keys"], document, history, load_problem(run.path),
-                history.value, bound)  # fmt: skip
+                history.result_value, bound)  # fmt: skip
 
 
 def _score(side: Side, problem: Problem) -> None:

@@ -43,6 +43,21 @@ class History:
         """The latest improvement."""
         return self.improvements[-1] if self.improvements else None
 
+    @cached_property
+    def choice(self) -> Line | None:
+        """What a solver ended with in place of the latest improvement."""
+        last = [line for line in self.lines if line["event"] in ("improve", "choose")][-1:]
+        return last[0] if last and last[0]["event"] == "choose" else None
+
+    @property
+    def result(self) -> Line | None:
+        """The line of the plan that the run is for."""
+        return self.choice or self.best
+
+    @property
+    def result_value(self) -> int | None:
+        return None if self.result is None else int(self.result["value"])
+
     @property
     def value(self) -> int | None:
         return None if self.best is None else int(self.best["value"])
@@ -54,7 +69,7 @@ class History:
 
     @property
     def gap(self) -> float | None:
-        return gap_of(self.value, None if self.bound is None else self.bound.value)
+        return gap_of(self.result_value, None if self.bound is None else self.bound.value)
 
     @property
     def optimal(self) -> bool:
@@ -115,6 +130,10 @@ def contradictions(history: History) -> list[str]:
             best = line["value"]
             expect(line, "gap", gap_of(best, bound))
             expect(line, "checked", True)
+        elif event == "choose":
+            if best is None or line["value"] < best:
+                found.append(f"{where}: the choice {line['value']} is better than the best {best}")
+            expect(line, "gap", gap_of(line["value"], bound))
         elif event == "bound":
             if bound is not None and line["value"] <= bound:
                 found.append(f"{where}: the bound {line['value']} is not above {bound}")

@@ -30,7 +30,7 @@ except ImportError:  # not everywhere; there, nothing keeps two writers apart
 Line = dict[str, Any]
 HASH = re.compile(r"[0-9a-f]{64}")
 CHECKPOINT_PATH = re.compile(r"checkpoints/(0|[1-9][0-9]{0,11})")
-DURABLE = {"improve", "bound", "checkpoint", "stop"}
+DURABLE = {"improve", "choose", "bound", "checkpoint", "stop"}
 """Events after which the line is on the disk, not only with the operating system."""
 _MOST_BYTES = 2**31
 
@@ -41,6 +41,7 @@ _EVENTS: dict[str, dict[str, str]] = {
     "bound": {"value": "whole", "method": "text", "proven_optimal": "yes or no"},
     "improve": {"value": "whole", "plan": "hash", "solver": "text", "gap": "number?",
                 "checked": "yes or no", "passed": "list of pairs?"},
+    "choose": {"value": "whole", "plan": "hash", "solver": "text", "gap": "number?"},
     "progress": {"best": "whole?", "bound": "whole?", "gap": "number?", "evals_per_s": "number?",
                  "metrics": "object"},
     "measure": {"evaluation": "count", "what": "text", "seconds": "list", "message": "text?"},

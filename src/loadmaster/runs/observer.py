@@ -72,6 +72,8 @@ class RunObserver(Observer):
         super().__init__()
         self.problem, self.solver, self.run = problem, solver, run
         self.best: Best | None = None
+        self.choice: Best | None = None
+        """What the solver ends with in place of the best; none once something better is found."""
         self.bound: Bound | None = None
         self.refused: list[str] = []
         """What the checker said against plans that the meter took for improvements: bugs."""
@@ -127,6 +129,28 @@ class RunObserver(Observer):
         self._accept(meter, Best(meter.best, meter.best_value, plan), passed)
         self.tick(meter)
 
+    def chose(self, meter: Meter) -> None:
+        self.settle(meter)
+        assert meter.choice is not None
+        decision, value = meter.choice
+        plan = self.problem.plan(decision)
+        violations = self.problem.violations(plan)
+        if violations:
+            meter.choice = None
+            message = f"{len(violations)} violations, first {violations[0]}"
+            self.refused.append(message)
+            self.write(meter, "error", what="violations", plan=plan.hash, message=message)
+            return
+        with self._whole():
+            if self.run is not None:
+                self.run.store_plan(plan, self.problem)
+            with self._lock:
+                self.choice = Best(decision, value, plan)
+                self.write(meter, "choose", value=value, plan=plan.hash, solver=self.solver,
+                           gap=gap_of(value, None if self.bound is None else self.bound.value))  # fmt: skip
+            if self.run is not None:
+                self.run.set_best(plan.hash)
+
     def paced(self, started: float) -> None:
         """A check that began then is over: how long it took says when the next may be made."""
         took = time.monotonic() - started
@@ -141,7 +165,7 @@ class RunObserver(Observer):
             if self.run is not None:
                 self.run.store_plan(best.plan, self.problem)  # durable before the line names it
             with self._lock:
-                self.best = best
+                self.best, self.choice = best, None
                 self._improvements += 1
                 self._accepted = (best.decision, best.value)
                 self.write(meter, "improve", value=best.value, plan=best.plan.hash,

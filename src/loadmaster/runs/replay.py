@@ -63,7 +63,7 @@ def replay(run: RunFolder, *, tolerance: float = 0.0, only: str | None = None) -
         found.warnings.append("the last line of the log is torn and was left out")
     plans: dict[str, Plan | str] = {}
     for line in history.lines:
-        if line["event"] in ("improve", "baseline") and only in (None, line["plan"]):
+        if line["event"] in ("improve", "baseline", "choose") and only in (None, line["plan"]):
             found.claims.append(_rescored(run, problem, line, plans, tolerance))
         elif line["event"] == "bound" and only is None:
             found.claims.append(_bound(problem, line))
@@ -110,9 +110,9 @@ def _bound(problem: Problem, line: Line) -> Claim:
 
 
 def _best_file(run: RunFolder, problem: Problem, history: History) -> list[Claim]:
-    if history.best is None:
+    if history.result is None:
         return []
-    named, value = history.best["plan"], history.value
+    named, value = history.result["plan"], history.result_value
     try:
         plan = load_plan(plain_file(run.path / "best.json"), problem.program, problem.machine).hash
     except LoadmasterError as error:
@@ -120,7 +120,7 @@ def _best_file(run: RunFolder, problem: Problem, history: History) -> list[Claim
         if history.state == "unfinished" and not (run.path / "best.json").exists():
             return []
         return [Claim("best.json", "best", named, value, None, error.message)]
-    earlier = [line["plan"] for line in history.improvements[:-1]]
+    earlier = [line["plan"] for line in history.improvements]
     if plan == named or (history.state == "unfinished" and plan in earlier):
         return [Claim("best.json", "best", plan, value, value, None)]
     return [Claim("best.json", "best", plan, value, None, "it is not the best plan of the log")]

@@ -15,7 +15,7 @@ from loadmaster.problems.problem import Decision, Problem, keys, plan_value, rep
 from loadmaster.runs.checkpoint import Checkpoint, clear_leftovers, last_good
 from loadmaster.runs.folder import RunFolder, utc
 from loadmaster.runs.history import History
-from loadmaster.runs.log import BadRun
+from loadmaster.runs.log import BadRun, Line
 from loadmaster.runs.observer import Best, RunObserver
 from loadmaster.solvers.solver import Budget, Meter, Solver, State
 
@@ -96,7 +96,8 @@ def begin(
     history = History([] if run is None or run.log is None else run.log.lines)
     if run is not None and history.lines:
         checkpoint, warnings = last_good(run, identity(about), history.lines)
-        observer.best = _stored_best(run, problem, history, checkpoint)
+        observer.best = _stored(run, problem, history.best, checkpoint)
+        observer.choice = _stored(run, problem, history.choice, checkpoint)
         observer.bound = history.bound
         _recall(run, problem, history)
     evaluations = 0 if checkpoint is None else checkpoint.evaluations
@@ -118,20 +119,21 @@ def begin(
     return meter, None if checkpoint is None else checkpoint.state, warnings
 
 
-def _stored_best(
-    run: RunFolder, problem: Problem, history: History, checkpoint: Checkpoint | None
+def _stored(
+    run: RunFolder, problem: Problem, line: Line | None, checkpoint: Checkpoint | None
 ) -> Best | None:
-    if history.best is None or history.value is None:
+    """The plan that a line of the log names; `best.json` is it from now on."""
+    if line is None:
         return None
-    plan = run.load_plan(history.best["plan"], problem)
+    plan, claimed = run.load_plan(line["plan"], problem), int(line["value"])
     violations = problem.violations(plan)
-    value = plan_value(problem, plan) if repeatable(problem) else history.value
-    if violations or value != history.value:
-        raise BadRun(f"run '{run.name}' claims {history.value} for its best plan, and now it is "
+    value = plan_value(problem, plan) if repeatable(problem) else claimed
+    if violations or value != claimed:
+        raise BadRun(f"run '{run.name}' claims {claimed} for its best plan, and now it is "
                      f"{violations[0] if violations else value}", object=run.name,
-                     number=history.value, remedy="see 'loadmaster replay'")  # fmt: skip
+                     number=claimed, remedy="see 'loadmaster replay'")  # fmt: skip
     run.set_best(plan.hash)
-    return Best(_told_decision(problem, plan, checkpoint), history.value, plan)
+    return Best(_told_decision(problem, plan, checkpoint), claimed, plan)
 
 
 def _told_decision(problem: Problem, plan: Plan, checkpoint: Checkpoint | None) -> Decision | None:

@@ -151,8 +151,14 @@ def _ticking(observer: RunObserver, meter: Meter, display: Display | None) -> It
 def _result(solution: Solution, meter: Meter, observer: RunObserver,
             warnings: list[str]) -> Solution:  # fmt: skip
     """What was checked, whatever the solver says; where it says something else, that is told."""
-    best = observer.best
-    if best is not None and meter.best is not None and meter.best_value == best.value:
+    best = observer.choice or observer.best
+    chosen = observer.choice is not None
+    if (
+        best is not None
+        and not chosen
+        and meter.best is not None
+        and meter.best_value == best.value
+    ):
         # The solver's own decision, where it stands for the same plan.
         same = observer.problem.plan(meter.best).hash == best.plan.hash
         best = replace(best, decision=meter.best) if same or best.decision is None else best

@@ -48,6 +48,13 @@ class Budget:
     evaluations: int | None = None
     seconds: float | None = None
 
+    def without(self, share: float) -> Budget:
+        """What is left if a share of it is kept back."""
+        return Budget(
+            None if self.evaluations is None else self.evaluations - int(self.evaluations * share),
+            None if self.seconds is None else self.seconds * (1 - share),
+        )
+
 
 class Observer:
     """Is told what happens; override what you need. `stop` may be set from anywhere."""
@@ -57,6 +64,9 @@ class Observer:
 
     def improved(self, meter: Meter) -> None:
         """`meter.best_value` and `meter.best` are new."""
+
+    def chose(self, meter: Meter) -> None:
+        """`meter.choice` is what the solver ends with."""
 
     def bounded(self, meter: Meter) -> None:
         """`meter.bound` has risen."""
@@ -108,6 +118,10 @@ class Meter:
         """Counted over all sessions of a resumed run."""
         self.best: Decision | None = None
         self.best_value: int | None = None
+        self.choice: tuple[Decision, int] | None = None
+        """What the solver ends with in place of the best, and its value."""
+        self.enough = 0.0
+        """How far above the bound, relative to it, a search may end as if nothing were left to gain."""
         self.unpackable = 0
         """Legal decisions that would have been the best, had they had a plan."""
         self.bound = problem.bound()
@@ -115,13 +129,13 @@ class Meter:
         """Scores batches in place of the problem, on other machines for example."""
         # Where values are noisy, the problem keeps the candidates: only what a search submitted.
         self._recall = None if repeatable(problem) else getattr(problem, "recall", None)
-        self._clock = clock
+        self.clock = clock
         self._started = clock() - seconds
 
     @property
     def seconds(self) -> float:
         """Seconds of running, earlier sessions included."""
-        return self._clock() - self._started
+        return self.clock() - self._started
 
     @property
     def seconds_left(self) -> float | None:
@@ -138,14 +152,20 @@ class Meter:
         return self.best_value is not None and self.best_value <= self.bound.value
 
     @property
-    def exhausted(self) -> bool:
-        """Whether to stop: the budget is spent, somebody asked, or nothing is left to gain."""
+    def spent(self) -> bool:
+        """Whether the budget is, or somebody asked to stop."""
         return (
             self.observer.stop
             or self.evaluations_left == 0
             or (self.budget.seconds is not None and self.seconds >= self.budget.seconds)
-            or self.optimal
         )
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether to stop: the budget is spent, somebody asked, or nothing is left to gain."""
+        if self.spent or self.best_value is None:
+            return self.spent
+        return self.best_value - self.bound.value <= int(self.bound.value * self.enough)
 
     def evaluate(self, decision: Decision) -> int | None:
         """Score one decision and remember it if it is the best; None if it is not legal."""
@@ -181,6 +201,15 @@ class Meter:
             else:
                 self.evaluations += 1
 
+    def choose(self, decision: Decision) -> None:
+        """End with this decision, though its value may not be the best: for the sake of something that
+        values do not tell. It is one more evaluation, and its own value is what is told of it."""
+        value = self.evaluate(decision)
+        if value is None or not self.problem.admits(decision):
+            raise ValueError("what a solver ends with must have a plan")
+        self.choice = (np.array(decision), value)
+        self.observer.chose(self)
+
     def _take(self, decision: Decision, value: int) -> None:
         if value >= 0 and self._recall is not None:
             self._recall(decision, value)
@@ -215,14 +244,13 @@ class Meter:
         self.observer.checkpoint(self, state)
 
     def solution(self, *, infeasible: bool = False, **extra: Any) -> Solution:
-        """The best so far, with what is known about it."""
-        if self.best is not None:
-            status = Status.OPTIMAL if self.optimal else Status.FEASIBLE
+        """The choice, else the best so far, with what is known about it."""
+        decision, value = self.choice or (self.best, self.best_value)
+        if value is not None:
+            status = Status.OPTIMAL if value <= self.bound.value else Status.FEASIBLE
         else:
             status = Status.INFEASIBLE if infeasible else Status.UNKNOWN
-        return Solution(
-            status, self.best, self.best_value, self.bound, self.evaluations, self.seconds, extra
-        )
+        return Solution(status, decision, value, self.bound, self.evaluations, self.seconds, extra)
 
 
 class Solver(Protocol):

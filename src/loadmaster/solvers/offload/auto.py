@@ -1,9 +1,11 @@
-"""`Auto`: all rules, then annealing until the budget ends."""
+"""`Auto`: all rules, then annealing, then a choice among the best: the plan that bears the most."""
 
 from __future__ import annotations
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.problems.offload.problem import Offload
+from loadmaster.problems.problem import repeatable
+from loadmaster.solvers.offload.steady import ENOUGH, SHARE, choose_steady
 from loadmaster.solvers.registry import make_solver
 from loadmaster.solvers.solver import Meter, Solution, State
 
@@ -13,14 +15,17 @@ WHITE_BOX = frozenset({*RULES, "spread"})
 
 
 class Auto:
-    """Never worse than the best rule."""
+    """Never worse than the best rule, but for the price of a steadier plan (`steady.PRICE`)."""
 
     name, problem_kind = "auto", "offload"
-    summary = "all rules, then annealing until the budget ends"
+    summary = "all rules, then annealing, then the steadiest of the best plans"
     deterministic = False  # a time limit decides how far it gets
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         assert isinstance(meter.problem, Offload)
+        whole = meter.budget
+        if repeatable(meter.problem):
+            meter.budget, meter.enough = whole.without(SHARE), ENOUGH
         refused: list[str] = []
         for name in RULES if state is None else ():
             if meter.exhausted:
@@ -31,4 +36,7 @@ class Auto:
                 refused.append(f"{name}: {error.message}")
         if not meter.exhausted:
             make_solver("offload", "anneal").run(meter, seed, state)
-        return meter.solution(white_box=True, refused=refused)
+        meter.budget, meter.enough = whole, 0.0
+        if repeatable(meter.problem):
+            choose_steady(meter, seed)
+        return meter.solution(white_box=True, refused=refused, fastest_ps=meter.best_value)

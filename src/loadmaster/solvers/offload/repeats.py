@@ -21,6 +21,7 @@ from loadmaster.program.program import Program
 from loadmaster.program.repeats import Repeated, repeat
 from loadmaster.solvers.offload.repeat_sets import Choice, Int64, RepeatCuts, choices, varied
 from loadmaster.solvers.offload.simple import AllResident, Belady, submit
+from loadmaster.solvers.offload.steady import PRICE
 from loadmaster.solvers.offload.stream import Stream
 from loadmaster.solvers.solver import Budget, Meter, Solution
 
@@ -155,6 +156,7 @@ def _neighbours(rows: dict[RepeatCuts, list[Choice]], ops: tuple[int, ...]) -> I
 
 
 def _better(start: Recomputed, solved: Solved) -> Recomputed:
-    """What the solver makes of a problem, or what was known of it."""
+    """What the solver makes of a problem, or what was known of it if that is faster by more than the
+    price of a steadier plan."""
     found = Recomputed(start.repeated, start.problem, solved(start.problem))
-    return min(start, found, key=lambda each: each.value)
+    return start if start.value * (1 + PRICE) < found.value else found

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
 from loadmaster.problems.offload.model import Int8, Int64
 from loadmaster.problems.offload.problem import GENES, LEADS, Offload
 from loadmaster.problems.offload.stays import repaired
+from loadmaster.problems.problem import Decision
 from loadmaster.solvers.offload.simple import Belady, Static
 from loadmaster.solvers.offload.spread import Spread
 from loadmaster.solvers.offload.stream import Stream
@@ -28,6 +31,8 @@ PATIENCE = 4
 class _Search:
     problem_kind = "offload"
     deterministic = True
+    starts: Sequence[Decision] = ()
+    """Vectors to begin with, beside those of rules."""
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem
@@ -42,13 +47,14 @@ class _Search:
     def seed(self, meter: Meter, problem: Offload) -> None:
         """Rules first."""
         self.known: list[tuple[int, Int8]] = []
-        for rule in (Belady(), Static(), Stream(), Spread()):
-            for decision in rule.make(problem):
-                if meter.exhausted:
-                    return
-                value = meter.evaluate(decision)
-                if value is not None:
-                    self.known.append((value, np.asarray(decision, dtype=np.int8)))
+        rules = (Belady(), Static(), Stream(), Spread())
+        made = (decision for rule in rules for decision in rule.make(problem))
+        for decision in chain(self.starts, made):
+            if meter.exhausted:
+                return
+            value = meter.evaluate(decision)
+            if value is not None:
+                self.known.append((value, np.asarray(decision, dtype=np.int8)))
 
     def search(self, meter: Meter, problem: Offload, rng: Rng, state: State | None) -> None:
         raise NotImplementedError
@@ -62,7 +68,7 @@ class Anneal(_Search):
     length = 4_000
     """Evaluations over which the temperature falls, if the budget does not say."""
 
-    def __init__(self, temperature: float = 0.003, last: float = 1e-5) -> None:
+    def __init__(self, temperature: float = 0.001, last: float = 1e-5) -> None:
         if not 0 < last <= temperature <= 1:
             raise ValueError("temperatures must be in (0, 1] and fall")
         self.temperature, self.last = temperature, last
