@@ -163,8 +163,9 @@ class Meter:
     @property
     def exhausted(self) -> bool:
         """Whether to stop: the budget is spent, somebody asked, or nothing is left to gain."""
-        if self.spent or self.best_value is None:
-            return self.spent
+        spent = self.spent
+        if spent or self.best_value is None:
+            return spent
         return self.best_value - self.bound.value <= int(self.bound.value * self.enough)
 
     def evaluate(self, decision: Decision) -> int | None:
