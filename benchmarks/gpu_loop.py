@@ -29,6 +29,7 @@ from loadmaster.bench.gpu_folder import Folder, alone, free_host, told
 from loadmaster.bench.gpu_loop import MAPPED, SEARCHES, Loop, loop_rows
 from loadmaster.bench.gpu_on_device import all_need, ready
 from loadmaster.bench.gpu_plans import budget, kernels_of, roomy
+from loadmaster.execute.own_allocator import fewer_holes
 from loadmaster.plan import load_planned
 from loadmaster.problems.mapping import Mapping
 from loadmaster.problems.offload.measured import options_of
@@ -142,7 +143,7 @@ def keep(folder: Folder, row: Row) -> None:
 
 
 def main() -> int:
-    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    fewer_holes()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     add = parser.add_argument
     add("stage", choices=["prepare", "compile", "measure"])

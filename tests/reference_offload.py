@@ -136,10 +136,7 @@ def scheduled(model: OffloadModel, stays: Stays, capacity: int, lead: int) -> li
             timed[row].earliest = max(timed[row].earliest, timed[row - 1].last + 1)
     fetched = [row for row in range(len(item)) if stays.begins[row] == FETCHED]
     fetched.sort(key=lambda row: first[row])
-    due, latest = clock[-1], {}
-    for row in reversed(fetched):
-        due = min(due, clock[first[row]]) - int(model.copy_in[item[row]])
-        latest[row] = due - lead
+    latest = latest_issues(model, item, first, fetched, lead)
     turn = -1
     for row in fetched:
         wanted = max([-1] + [s for s in range(steps) if clock[s + 1] <= latest[row]])
@@ -151,3 +148,13 @@ def scheduled(model: OffloadModel, stays: Stays, capacity: int, lead: int) -> li
         timed[row].issued, timed[row].first = issued, issued + 1
         turn = issued
     return timed
+
+
+def latest_issues(model: OffloadModel, item: list[int], first: list[int], fetched: list[int], lead: int) -> dict[int, int]:  # fmt: skip
+    """When each copy in, one after the other, must be issued so that none is late."""
+    clock = model.clock.tolist()
+    due, latest = clock[-1], {}
+    for row in reversed(fetched):
+        due = min(due, clock[first[row]]) - int(model.copy_in[item[row]])
+        latest[row] = due - lead
+    return latest

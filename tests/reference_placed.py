@@ -6,6 +6,7 @@ import numpy as np
 
 from loadmaster.problems.offload.model import OffloadModel
 from loadmaster.problems.offload.stays import FETCHED, Stays
+from reference_offload import latest_issues
 
 MOST = 4
 """Gaps that are looked at, the largest."""
@@ -101,10 +102,7 @@ def scheduled_placed(model: OffloadModel, stays: Stays, capacity: int, lead: int
         if again[row]:
             earliest[row + 1] = max(earliest[row + 1], board.last[row] + 1)
     fetched = sorted((row for row in range(count) if stays.begins[row] == FETCHED), key=first.__getitem__)  # fmt: skip
-    due, latest = clock[-1], {}
-    for row in reversed(fetched):
-        due = min(due, clock[first[row]]) - int(model.copy_in[item[row]])
-        latest[row] = due - lead
+    latest = latest_issues(model, item, first, fetched, lead)
     turn = -1
     for row in fetched:
         wanted = max([-1, *(step for step in range(steps) if clock[step + 1] <= latest[row])])

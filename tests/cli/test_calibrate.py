@@ -59,6 +59,6 @@ def test_costs_need_a_model() -> None:
 def test_a_gpu_that_is_not_there_is_told() -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
-        pytest.skip("there is one")
+        pytest.skip("this computer has a GPU")
     result = CliRunner().invoke(app, ["calibrate"])
     assert result.exit_code == 2 and "no CUDA device" in result.stderr

@@ -111,7 +111,7 @@ def test_a_gpu_to_capture_for_must_be_there(net: str, run: Any) -> None:
     import torch
 
     if torch.cuda.is_available():
-        pytest.skip("there is one")
+        pytest.skip("this computer has a GPU")
     found = run("plan", net, "-m", "h200", "--device", "cuda")
     assert found.exit == 2 and "no CUDA device" in found.error_line
 

@@ -43,6 +43,7 @@ from loadmaster.bench.gpu_plans import (
     roomy,
     wanted,
 )
+from loadmaster.execute.own_allocator import fewer_holes
 from loadmaster.machine import Machine, load_machine
 from loadmaster.plan import save_plan
 from loadmaster.program.program import Program
@@ -144,8 +145,7 @@ STAGES = {"measure": measure, "plan": plan, "execute": execute, "peers": peers}
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    # Blocks of odd sizes come and go: without this PyTorch's allocator needs room for holes.
-    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    fewer_holes()
     # Without this cuBLAS is no kernel that adds in a fixed order; it is the size it has anyway.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     parser = argparse.ArgumentParser(description="The GPU suite, stage by stage.")

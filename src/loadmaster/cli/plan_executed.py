@@ -3,7 +3,6 @@ computer's own device (`--evaluator executor:cuda`)."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,9 +39,9 @@ def executed_problem(asked: Asked, kind: str, machine: Machine | None) -> Proble
         raise Usage("the executor measures the time of plans without pins", object="--evaluator",
                     remedy="leave --noise, --pin and --objective out")  # fmt: skip
     source, device = asked.model.source, str(asked.evaluator).removeprefix(EXECUTOR)
-    # Before PyTorch is first imported: blocks that grow leave fewer holes.
-    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     from loadmaster.execute import own_allocator
+
+    own_allocator.fewer_holes()
     from loadmaster.execute.evaluator import ExecutorEvaluator
     from loadmaster.execute.executor import backend_for
     from loadmaster.execute.ready import make_ready

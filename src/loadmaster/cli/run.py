@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,12 +70,12 @@ def command(
 
     Example: loadmaster run net:build plan.json --machine h200 --capacity hbm=40GiB
     """
-    if device != "cpu" and "PYTORCH_ALLOC_CONF" not in os.environ:
-        # Read by the allocator when PyTorch is first imported: blocks that grow leave fewer holes.
-        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    from loadmaster.execute import own_allocator
+
+    if device != "cpu":
+        own_allocator.fewer_holes()
     require("torch", "torch")
     from loadmaster.cli.planned import with_shares
-    from loadmaster.execute import own_allocator
     from loadmaster.execute.executor import Executor, backend_for
     from loadmaster.execute.ready import WEIGHTS, make_ready
     from loadmaster.machine import load_machine

@@ -6,6 +6,7 @@ PyTorch's own figures (`torch.cuda.memory_allocated` and others) are not there a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,12 @@ class Compute:
 
     stream: Any
     kept_bytes: int
+
+
+def fewer_holes() -> None:
+    """Before PyTorch is first imported: its own allocator, where it stays, lets blocks grow."""
+    if "PYTORCH_ALLOC_CONF" not in os.environ:
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 
 
 def install() -> bool:
