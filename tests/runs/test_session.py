@@ -117,11 +117,11 @@ def test_a_solver_without_checkpoints_starts_over_and_keeps_the_best(tmp_path: P
 
 def test_seconds_are_totals(tmp_path: Path) -> None:
     problem = toy.Toy(pause=0.002)
-    first = run_solver(toy.Climb(), problem, Budget(seconds=0.4), folder=tmp_path)
-    assert first.extra["stop"] == "time" and 0.4 <= first.seconds < 1.4
+    first = run_solver(toy.Climb(), problem, Budget(seconds=2.0), folder=tmp_path)
+    assert first.extra["stop"] == "time" and first.seconds >= 2.0
     started = time.monotonic()
-    rest = run_solver(toy.Climb(), problem, Budget(seconds=0.5), resume=Path(first.extra["run"]))
-    assert time.monotonic() - started < 0.4 and rest.seconds >= 0.5
+    rest = run_solver(toy.Climb(), problem, Budget(seconds=2.1), resume=Path(first.extra["run"]))
+    assert time.monotonic() - started < 1.9 and rest.seconds >= 2.1
     assert rest.value is not None and first.value is not None and rest.value <= first.value
 
 

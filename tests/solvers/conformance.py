@@ -26,6 +26,17 @@ from loadmaster.solvers.solver import (
     Status,
 )
 
+Clocks = tuple[float, float]
+
+
+def clocks() -> Clocks:
+    return time.monotonic(), time.process_time()
+
+
+def since(start: Clocks) -> float:
+    """Seconds on the wall or of computing, the fewer: a busy machine is not the solver's fault."""
+    return min(now - then for now, then in zip(clocks(), start, strict=True))
+
 
 @dataclass
 class Moment:
@@ -44,7 +55,8 @@ class Watcher(Observer):
         super().__init__()
         self.improvements: list[tuple[int, Decision]] = []
         self.moments: list[Moment] = []
-        self.stop_after, self.stopped_at = stop_after, 0.0
+        self.stop_after = stop_after
+        self.stopped_at: Clocks | None = None
 
     def improved(self, meter: Meter) -> None:
         assert meter.best is not None and meter.best_value is not None
@@ -87,7 +99,7 @@ def watched(
         nonlocal asked
         asked += count
         if stop_after is not None and asked >= stop_after and not watcher.stop:
-            watcher.stop, watcher.stopped_at = True, time.monotonic()
+            watcher.stop, watcher.stopped_at = True, clocks()
 
     # Both ask the problem itself, not the spy: one that scores by `evaluate` is counted once.
     def evaluate(decision: Decision) -> int | None:
@@ -106,10 +118,10 @@ def watched(
     object.__setattr__(spy, "evaluate", evaluate)
     if hasattr(problem, "score"):
         object.__setattr__(spy, "score", score)
-    started = time.monotonic()
+    started = clocks()
     solution = make().run(meter, seed, None if moment is None else moment.state)
-    ended = time.monotonic()
-    return Outcome(solution, meter, watcher, asked, ended - (watcher.stopped_at or started))
+    seconds = since(watcher.stopped_at or started)
+    return Outcome(solution, meter, watcher, asked, seconds)
 
 
 def conforms(

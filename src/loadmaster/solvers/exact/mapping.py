@@ -66,8 +66,9 @@ class Exact:
         problem = meter.problem
         assert isinstance(problem, Mapping)
         require("ortools", "exact")
-        if meter.exhausted:
+        if meter.evaluations_left == 0 or (meter.exhausted and meter.best is not None):
             return meter.solution(white_box=True)
+        # Out of time before the first map, it still gives one: those to start from take no search.
         model = _checked(problem)
         return _Race(meter, problem, model, self.methods, self.gap).run()
 
@@ -113,7 +114,7 @@ class _Race:
             self.meter.evaluate(self.best)
         running: set[str] = set(self.methods)
         try:
-            for method in () if self._finished() else self.methods:
+            for method in () if self._finished() or left == 0 else self.methods:
                 self._start(method, deadline - time.monotonic() - RESERVE)
             while running and not self._finished() and time.monotonic() < deadline:
                 try:
