@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,8 @@ import pytest
 from loadmaster.bench import malloc_selfplay
 from loadmaster.bench.malloc_cells import GAMES
 from loadmaster.solvers.muzero.settings import Settings
+
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
 for package in ("jax", "equinox", "optax", "mctx"):
     pytest.importorskip(package)
@@ -24,16 +25,6 @@ TINY: dict[str, Any] = {
 }  # fmt: skip
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "muzero_runs.py"
 CELLS = ("synthetic-09", "synthetic-36")
-
-
-@pytest.fixture(autouse=True)
-def quickly_compiled() -> Iterator[None]:
-    import jax
-
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 def rows(monkeypatch: pytest.MonkeyPatch, out: Path, *more: str) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -139,17 +138,6 @@ def _game(name: str) -> MallocGame:
         return MallocGame(load_model("alexnet-inf"), load_machine("tpu-v4i-16m"))
     number = 4 if name in ("exhaustive", "cp-sat") else 36  # with a bound that is out of reach
     return MallocGame(synthetic(number), load_machine("tpu-v4i:cmem=1MiB"))
-
-
-@pytest.fixture
-def quickly_compiled() -> Iterator[None]:
-    """Networks so small are not worth a compiler's effort."""
-    import jax
-
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.mark.parametrize("name", solver_names("malloc-game"))

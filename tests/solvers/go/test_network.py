@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,8 @@ from loadmaster.solvers.go.infer import filled, forward, named_arrays
 from loadmaster.solvers.go.network import Logits, Network, make_network
 from loadmaster.solvers.go.settings import Shape
 from solvers.go.small import SHAPE, chain, problem_of, random_problem
+
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
 
 def busy_network(shape: Shape = SHAPE) -> Network:
@@ -86,15 +87,6 @@ def test_an_untrained_policy_follows_the_base_plan() -> None:
 jax = pytest.importorskip("jax")
 pytest.importorskip("equinox")
 pytest.importorskip("optax")
-
-
-@pytest.fixture(autouse=True)
-def quickly_compiled() -> Iterator[None]:
-    """Networks so small are not worth a compiler's effort."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 def lesson_of(problem: GraphOptimization, given: Graph, logits: Logits, plans: int = 6) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -15,17 +13,10 @@ from loadmaster.solvers.solver import Budget, Status, solve
 from solvers.go.small import SMALL, problem_of
 
 jax = pytest.importorskip("jax")
+
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
 for package in ("equinox", "optax", "ortools"):
     pytest.importorskip(package)
-
-
-@pytest.fixture(autouse=True)
-def quickly_compiled() -> Iterator[None]:
-    """Networks so small are not worth a compiler's effort."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 def narrow(seed: int, ops: int) -> Program:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,16 +19,9 @@ jax = pytest.importorskip("jax")
 pytest.importorskip("equinox")
 pytest.importorskip("optax")
 
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+
 ONE = SMALL | {"mode": "one"}
-
-
-@pytest.fixture(autouse=True)
-def quickly_compiled() -> Iterator[None]:
-    """Networks so small are not worth a compiler's effort."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture(scope="module")
