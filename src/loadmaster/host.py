@@ -64,8 +64,14 @@ def command_line(argv: Sequence[str] | None = None) -> list[str]:
     """
     if argv is None:
         program, *words = sys.argv or [""]
-        argv = words if Path(program).name.startswith("loadmaster") else ["python"]
+        argv = words if _is_ours(Path(program)) else ["python"]
     return [_without_folders(word) for word in argv] or ["python"]
+
+
+def _is_ours(program: Path) -> bool:
+    """`loadmaster`, or `python -m loadmaster`."""
+    module = program.name == "__main__.py" and program.parent.name == "loadmaster"
+    return module or program.name.startswith("loadmaster")
 
 
 def _without_folders(word: str) -> str:

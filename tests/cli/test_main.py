@@ -14,6 +14,7 @@ from loadmaster import __version__
 from loadmaster.cli.answer import Answer, Table, json_text, one_line
 from loadmaster.cli.main import COMMANDS, app
 from loadmaster.errors import LoadmasterError, MissingPackage
+from loadmaster.host import command_line
 
 HEAVY = {"numpy", "jax", "onnx", "torch", "ortools", "rich", "loadmaster._core"}
 
@@ -50,6 +51,16 @@ def test_importing_the_package_needs_no_command_line() -> None:
     code = "import sys, loadmaster.simulate; print('typer' in sys.modules, 'rich' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+def test_a_run_knows_its_command_however_it_was_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["plan", "net.npz", "--costs=/home/me/net.json"]
+    for program in ("/usr/bin/loadmaster", "/site-packages/loadmaster/__main__.py"):
+        monkeypatch.setattr(sys, "argv", [program, *words])
+        assert command_line() == ["plan", "net.npz", "--costs=net.json"]
+    for program in ("-c", "/elsewhere/__main__.py", "pytest"):
+        monkeypatch.setattr(sys, "argv", [program, *words])
+        assert command_line() == ["python"]
 
 
 def test_version_and_no_arguments(run: Any) -> None:
