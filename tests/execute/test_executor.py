@@ -255,6 +255,7 @@ def test_random_weights_are_the_same_each_time(mixed: Any) -> None:
     assert set(one) == set(weights_of(mixed[0]))  # unread ones too: the module may want them
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert not torch.equal(one["qkv.weight"], RandomWeights(captured, "cpu", seed=4)["qkv.weight"])
+    assert "" not in RandomWeights(captured, "cpu")  # what is no weight has no source
 
 
 class Step(nn.Module):

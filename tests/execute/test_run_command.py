@@ -101,9 +101,10 @@ def test_a_training_step_and_random_weights(spec: str) -> None:
     code, document = call(f"{spec}:step", plan, "-m", "h200:hbm=1MiB", "--train")
     assert code == 0 and document["rows"][0]["compared"] == 5
     assert document["rows"][0]["largest_difference"] < 1e-5
-    plan = plan_for(f"{spec}:build", weights="random")
-    code, document = call(f"{spec}:build", plan, "-m", "h200:hbm=1MiB", "--weights", "random")
-    assert code == 0 and document["rows"][0]["identical"]
+    for function, train in (("build", []), ("step", ["--train"])):
+        plan = plan_for(f"{spec}:{function}", weights="random", training=bool(train))
+        code, document = call(f"{spec}:{function}", plan, "-m", "h200:hbm=1MiB", "--weights", "random", *train)  # fmt: skip
+        assert code == 0 and document["rows"][0]["identical"]
 
 
 def test_what_is_refused(spec: str) -> None:

@@ -143,11 +143,11 @@ class RandomWeights(Mapping[str, Any]):
                 if given.rows is not None:  # slices come in order: the last one tells the whole
                     shape = (given.rows[1], *shape[1:])
                 self._shape[given.source] = (shape, dtype)
-        self._newest: tuple[str, Any] = ("", None)
+        self._newest: tuple[str | None, Any] = (None, None)  # not "": inputs have that name
 
     def __getitem__(self, name: str) -> Any:
         if self._newest[0] != name:
-            self._newest = ("", None)  # free it before the next one is made
+            self._newest = (None, None)  # free it before the next one is made
             self._newest = (name, self._made(name))
         return self._newest[1]
 
