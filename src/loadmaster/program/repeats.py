@@ -152,9 +152,9 @@ def _rewritten(base: Program, origin: Int32, again: Bool, made: dict[int, int]) 
     tie_at = base.tie_at.copy()
     inplace = base.tie_kind == TieKind.INPLACE
     tie_at[inplace] = place[tie_at[inplace]]
-    read_start, read = _gathered(base.read_start, origin)
-    write_start, write = _gathered(base.write_start, origin)
-    shape_start, shape = _gathered(base.tensor_shape_start, tensor)
+    read_start, read = gathered(base.read_start, origin)
+    write_start, write = gathered(base.write_start, origin)
+    shape_start, shape = gathered(base.tensor_shape_start, tensor)
     reads_new = (base.op_backward[origin] | again)[np.repeat(np.arange(len(origin)), np.diff(read_start))]  # fmt: skip
     writes_new = again[np.repeat(np.arange(len(origin)), np.diff(write_start))]
     read_tensor = np.where(reads_new, new[base.read_tensor[read]], base.read_tensor[read])
@@ -188,7 +188,7 @@ def _rewritten(base: Program, origin: Int32, again: Bool, made: dict[int, int]) 
     )  # fmt: skip
 
 
-def _gathered(start: Int64, rows: Int32 | Int64) -> tuple[Int64, Int64]:
+def gathered(start: Int64, rows: Int32 | Int64) -> tuple[Int64, Int64]:
     """(starts of the chosen rows, the entries of all of them) of compressed rows."""
     count = np.diff(start)[rows]
     starts = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)

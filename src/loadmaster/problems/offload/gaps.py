@@ -10,8 +10,10 @@ from loadmaster.problems.offload.model import BEFORE_USE, Bool, Int64, OffloadMo
 from loadmaster.problems.offload.stays import occupied, settled, stays_of
 
 
-def gaps_of_plan(model: OffloadModel, plan: Plan) -> Bool:
-    """[G] the gaps over which a plan, of a MallocGame for instance, holds tensors in fast memory."""
+def gaps_of_plan(model: OffloadModel, plan: Plan, run: int | None = None) -> Bool:
+    """[G] the gaps over which a plan, of a MallocGame for instance, holds tensors in fast memory. With `run`, the
+    ops of one: the plan is of two in a row, and a weight stays between runs that it holds from the last
+    use in the first to the first use in the second."""
     keep = np.zeros(model.gaps, dtype=bool)
     spans: dict[int, list[tuple[int, int]]] = {}
     for stay in plan.residency_rows:
@@ -19,10 +21,13 @@ def gaps_of_plan(model: OffloadModel, plan: Plan) -> Bool:
             spans.setdefault(stay.tensor, []).append((stay.first, stay.last))
     op = np.append(model.step_op, model.step_op[-1:]).tolist()  # the last: of the end
     for gap in range(model.gaps):
+        item = int(model.gap_item[gap])
         begin, end = int(model.gap_from[gap]), int(model.gap_to[gap])
-        since = BEFORE if begin < 0 else op[begin]
-        rows = spans.get(int(model.root[model.gap_item[gap]]), ())
-        keep[gap] = any(first <= since and op[end] <= last for first, last in rows)
+        since, until = BEFORE if begin < 0 else op[begin], op[end]
+        if begin < 0 and run is not None:
+            since, until = op[int(model.use_step[model.use_start[item + 1] - 1])], run + until
+        rows = spans.get(int(model.root[item]), ())
+        keep[gap] = any(first <= since and until <= last for first, last in rows)
     return keep
 
 

@@ -1,4 +1,4 @@
-"""Decisions of the other problems' solvers: use by use (MallocGame) and for life (Mapping)."""
+"""Decisions of the other problems' solvers: use by use (as XLA does it) and for life (Mapping)."""
 
 from __future__ import annotations
 
@@ -14,27 +14,24 @@ from loadmaster.solvers.registry import make_solver
 from loadmaster.solvers.solver import Budget, Meter, Solution, State, solve
 
 
-class FromGame:
-    """The game's own solver decides on the same program and machine; what it holds in fast memory from
-    one use to the next stays. Weights that fit in the room that is left lie there between runs."""
+class FromMsa:
+    """Memory space assignment decides on the same program and machine; what it holds in fast memory from one
+    use to the next stays. Weights that fit in the room that is left lie there between runs. Other
+    solvers of the MallocGame: `game`."""
 
     name, problem_kind = "msa", "offload"
-    summary = "memory space assignment or another solver of the MallocGame (white box)"
+    summary = (
+        "memory space assignment in the style of XLA, and weights in what room is left (white box)"
+    )
     deterministic = True
-
-    def __init__(self, solver: str = "msa", evaluations: int = 1_000) -> None:
-        self.solver, self.evaluations = solver, evaluations
-        self.switches = {"solver": solver, "evaluations": evaluations}
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem
         assert isinstance(problem, Offload)
         game = MallocGame(problem.program, problem.machine)
-        budget = Budget(self.evaluations, meter.seconds_left)
-        found = solve(make_solver("malloc-game", self.solver), game, budget, seed)
+        found = solve(make_solver("malloc-game", "msa"), game, Budget(), seed)
         if found.decision is not None:
-            keep = gaps_of_plan(problem.model, game.plan(found.decision))
-            _try_filled(meter, problem, keep)
+            try_filled(meter, problem, gaps_of_plan(problem.model, game.plan(found.decision)))
         return meter.solution(white_box=True)
 
 
@@ -53,23 +50,26 @@ class FromMapping:
         problem = meter.problem
         assert isinstance(problem, Offload)
         mapping = Mapping(problem.program, problem.machine)
-        budget = Budget(self.evaluations, meter.seconds_left)
+        left = meter.seconds_left  # some of it is for the tries afterwards
+        budget = Budget(self.evaluations, None if left is None else 0.97 * left)
         found = solve(make_solver("mapping", self.solver), mapping, budget, seed)
         if found.decision is not None:
             memory = np.full(problem.program.n_tensors, -1, dtype=np.int64)
             for stay in mapping.plan(found.decision).residency_rows:
                 memory[stay.tensor] = stay.memory
-            _try_filled(meter, problem, gaps_of_mapping(problem.model, memory))
+            try_filled(meter, problem, gaps_of_mapping(problem.model, memory))
         return meter.solution()
 
 
-def _try_filled(meter: Meter, problem: Offload, keep: Decision) -> None:
-    """As it is, and with more weights in the room that is left."""
+def try_filled(meter: Meter, problem: Offload, keep: Decision) -> None:
+    """As it is, and with more weights in the room that is left. What took all the time there was to find is
+    tried nevertheless: it must not be lost."""
     model = problem.model
     tries = [keep]
     for share in (0.95, 0.8):
         order = np.argsort(-model.size[model.gap_item], kind="stable")
         tries.append(filled(model, keep, max(problem.least, int(model.capacity * share)), order))
-    for each in tries:
-        if not meter.exhausted:
+    for number, each in enumerate(tries):
+        late = (number == 0 or meter.best is None) and meter.evaluations_left != 0
+        if late or not meter.exhausted:
             submit(meter, problem.vector(each))

@@ -168,7 +168,7 @@ class Refinement:
     @property
     def gained(self) -> bool:
         """Whether the winner is faster than the simulator's champion, beyond doubt."""
-        return self.champion.speedup.low > 1
+        return self.champion.gained
 
     def as_json(self) -> dict[str, Any]:
         return {**self.champion.as_json(), "gained": self.gained, "candidates": len(self.leaders.candidates),
@@ -186,9 +186,8 @@ def refine(problem: MeasuredOffload, budget: Budget, seed: int = 0, *, solver: R
     first = remeasure(problem, candidates, times=first_times or times, seed=seed, together=together)
     assert first.winner.decision is not None
     champion = remeasure(problem, [first.winner.decision], times=times, seed=seed + 1, together=together)  # fmt: skip
-    gained = champion.speedup.low > 1
     return Refinement(
-        first, champion, first.winner.decision if gained else problem.baseline,
+        first, champion, first.winner.decision if champion.gained else problem.baseline,
         problem.simulated_ps(problem.baseline), Offload.bound(problem).value, solution.evaluations,
         problem.measurements, problem.failures,
     )  # fmt: skip
