@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +85,10 @@ def _planned(problem: Offload, wanted: Wanted, source: str) -> Answer:
     baselines = _baselines(problem)
     known = {name: decision for name, (decision, _) in baselines.items()}
     solution = solved(solver, problem, problem.bound(), wanted, known)
-    champion = _champion(problem, solution, wanted.seed or 0)
+    again = _measured_again(problem, solution, solver.name, wanted.seed or 0)
     decision, value, out = solution.decision, solution.value, wanted.out
-    if champion is not None:
-        decision, value = champion.winner.decision, round(champion.winner.time_ps.middle)
+    if again is not None:
+        decision, value = again.decision, again.picoseconds
         if out is None and "run" in solution.extra:
             out = Path(solution.extra["run"]) / "champion.json"
     plan = None if decision is None else written(problem, decision, out)
@@ -98,19 +98,36 @@ def _planned(problem: Offload, wanted: Wanted, source: str) -> Answer:
                solution.evaluations, solution.seconds, "result")
     )  # fmt: skip
     answer = _shown(problem, source, solution, figures, plan, replace(wanted, out=out))
-    if champion is not None:
-        answer.rows[len(figures) - 1]["champion"] = champion.as_json()
-        over = "the simulator's best" if solver.name == "refined" else "belady"
-        answer.blocks.insert(1, measured_again(champion, True, over))
+    if again is not None:
+        answer.rows[len(figures) - 1]["champion"] = again.champion.as_json()
+        answer.blocks.insert(1, again.said)
     return replace(answer, error=ended_badly(problem, solution))
 
 
-def _champion(problem: Offload, solution: Solution, seed: int) -> Champion | None:
-    """Where plans are measured: the best of many is optimistic, so the leaders are measured again."""
+@dataclass(frozen=True)
+class _Again:
+    """What the search found, measured again, and what is taken of it."""
+
+    champion: Champion
+    decision: Decision | None
+    picoseconds: int
+    said: str
+
+
+def _measured_again(problem: Offload, solution: Solution, solver: str, seed: int) -> _Again | None:
+    """Where plans are measured: the best of many is optimistic, so the leaders are measured again.
+    What `refined` found is only taken if it is surely faster than what it began with."""
     if not isinstance(problem, MeasuredOffload) or solution.decision is None or solution.extra.get("interrupted"):  # fmt: skip
         return None
     say("measuring the best plans again, in turns with the one that the search began with")
-    return remeasure(problem, seed=seed, together=AT_ONCE)
+    champion = remeasure(problem, seed=seed, together=AT_ONCE)
+    refined = solver == "refined"
+    said = measured_again(champion, True, "the simulator's best" if refined else "belady")
+    if refined and not champion.gained:
+        said += "; that is not surely faster, so the simulator's best is the plan"
+        return _Again(champion, problem.baseline, round(champion.baseline.time_ps.middle), said)
+    winner = champion.winner
+    return _Again(champion, winner.decision, round(winner.time_ps.middle), said)
 
 
 def _head(problem: Offload, source: str) -> str:

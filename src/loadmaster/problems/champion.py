@@ -109,6 +109,11 @@ class Champion:
     candidates: tuple[Remeasured, ...]
     """Best first; the winner is the first."""
 
+    @property
+    def gained(self) -> bool:
+        """Whether the winner is faster than the baseline beyond doubt."""
+        return self.speedup.low > 1
+
     def as_json(self) -> dict[str, Any]:
         """For logs and reports."""
         return {

@@ -18,6 +18,8 @@ from loadmaster.problems.offload.stays import SMALL, occupied, repaired, settled
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program, TieKind
 from loadmaster.simulate import simulate
+from loadmaster.solvers.registry import make_solver
+from loadmaster.solvers.solver import Budget, solve
 from offload_stack import gpu, problems
 
 HBM = 0
@@ -138,6 +140,22 @@ def test_what_helps_an_op_that_does_not_fit(weight: int, activation: int, helps:
         Offload(build.build(), gpu(1024))
 
 
+@pytest.mark.parametrize(
+    ("backward", "helps"), [(True, "with --split"), (False, "a smaller batch")]
+)
+def test_a_gradient_is_as_large_as_its_weight(backward: bool, helps: str) -> None:
+    build = Builder("gradient")
+    given = build.tensor("x", bytes=512, kind="input")
+    own = build.tensor("w", bytes=4096, kind="weight")
+    made = build.tensor("y", bytes=512, kind="output")
+    build.op("op", "matmul", reads=[given, own], writes=[made])
+    gradient = build.tensor("dw", bytes=4096, kind="output")
+    more = build.tensor("more", bytes=1024, kind="input")
+    build.op("back", "matmul", reads=[given, more], writes=[gradient], backward=backward)
+    with pytest.raises(BadMachine, match=f"'back'.*{helps}"):
+        Offload(build.build(), gpu(5120))
+
+
 def test_room_for_kernels_is_named_where_it_is_too_much() -> None:
     program = chain(1024, 1024, 1024)
     with pytest.raises(BadMachine, match=r"'hbm' has 26\.00 MiB, of which kernels have 52\.00 MiB"):
@@ -180,3 +198,14 @@ def test_a_plan_is_its_own_decision() -> None:
     rows = problem.decision(plan)
     assert problem.plan(rows).hash == plan.hash
     assert problem.evaluate(rows) == simulate(problem.program, problem.machine, plan).total_ps
+
+
+def test_a_program_of_views_alone_moves_nothing() -> None:
+    build = Builder("views")
+    given = build.tensor("x", bytes=256, kind="input")
+    shown = build.tensor("y", bytes=256, kind="output", alias=given)
+    build.op("reshape", "reshape", reads=[given], writes=[shown], view=True)
+    problem = Offload(build.build(), gpu(1024))
+    found = solve(make_solver("offload", "auto"), problem, Budget(20))
+    assert found.value == problem.bound().value == 0
+    assert not len(problem.plan(found.decision).copy_rows)

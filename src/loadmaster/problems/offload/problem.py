@@ -233,10 +233,14 @@ class Offload:
             )  # fmt: skip
 
     def _smaller(self, op: int) -> str:
-        """What makes an op need less: slices of weights, if they are much of it."""
+        """What makes an op need less: slices of weights, if they or their gradients are much of it."""
         program = self.program
         used = program.tensor_alias[np.concatenate([program.reads(op), program.writes(op)])]
-        size, weight = program.storage_bytes[used], program.tensor_kind[used] == TensorKind.WEIGHT
+        size, kind = program.storage_bytes[used], program.tensor_kind[used]
+        weight = kind == TensorKind.WEIGHT
+        if program.op_backward[op]:
+            sizes = program.storage_bytes[program.tensor_kind == TensorKind.WEIGHT]
+            weight |= (kind == TensorKind.OUTPUT) & np.isin(size, sizes)
         if 2 * size[weight].max(initial=0) >= size.max(initial=1):
             return "cut its weights into slices with --split"
         return "take a smaller batch"

@@ -57,7 +57,7 @@ def stays_of(model: OffloadModel, kept: Bool) -> Stays:
     has = model.use_gap >= 0
     split[has] = ~kept[model.use_gap[has]]
     begin = np.flatnonzero(opens | split)
-    end = np.append(begin[1:], len(item)) - 1
+    end = np.append(begin[1:], len(item))[: len(begin)] - 1  # none where nothing is used
     of, first, last = item[begin], step[begin].copy(), step[end].copy()
     is_first = opens[begin]
     begins = np.where(is_first & ~model.given[of], MADE, FETCHED).astype(np.int8)
