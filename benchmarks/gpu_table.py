@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from gpu_planners import SIMULATED
 from loadmaster.bench.gpu_plans import COPIES, GRAPH, PEER_SOLVERS, PERCENTS
 from loadmaster.bench.gpu_summary import RAN, Cell, cells, gains, targets, variant_cells
 from mapping_table import table
@@ -24,7 +25,7 @@ BEGIN, END = "<!-- results: made by benchmarks/gpu_table.py -->", "<!-- end of r
 INTRODUCTION = (
     "All times are **measured**, in milliseconds, medians after warm-ups; *simulated* is what the plan was predicted to take from "
     "the calibrated op times and links. The budget is a share of what the model needs with everything resident, workspaces "
-    "included. *Copies / ops* is the time to copy half of what the model needs over the link, over the time of its ops: batches of "
+    "included. *All resident* is the faster of the ordinary run and of a plan with everything resident. *Copies / ops* is the time to copy half of what the model needs over the link, over the time of its ops: batches of "
     "`bert`, `llama`, `moe`, `unet` and `vit` are chosen so that it is about 0.75 to 0.9, where it matters what is planned. *Measured* is the faster of op by op and as a CUDA graph, "
     "and so is the *best peer*, the fastest of what others do under the same budget: plans of our executor (`layerwise`, `prefetch`, "
     "`msa`) or hooks, which are no CUDA graphs. *Limit* is max(time of the ops, bytes that must move / link); in training it is the time of the ops once "
@@ -33,6 +34,12 @@ INTRODUCTION = (
 RATIOS = (
     "The same models with other batches, at half of the memory, no part of the figures above. `bert`, `moe`, `unet` and `vit` had "
     "these large batches until their batches were chosen by *copies / ops*. Saved on average where copies don't bind: "
+)
+
+PLANNED = (
+    "Half of the memory, **simulated** with the measured op times, one core, one seed (`gpu_planners.py`): how far each way to plan "
+    "gets in its seconds. `muzero` and `game` (evolution over moves) play the MallocGame over two runs in a row, judged by the plans that their games become; `egrl` maps each "
+    "tensor to one memory for life. In training `auto` alone may compute again; the bound is for plans that don't."
 )
 
 
@@ -60,7 +67,7 @@ def main_table(found: list[Cell], percent: int) -> str:
         if cell.percent != percent or ours is None:
             continue
         extra = ours["extra"]
-        resident = "–" if not ours["baseline"] else f"{ours['baseline'] / 1e9:.1f}"
+        resident = "–" if cell.resident is None else f"{cell.resident / 1e9:.1f}"
         same = "yes" if extra["equal"] else f"within {extra['largest_difference']:.1g}"
         lines.append([f"`{cell.model}`", ratio(cell), f"{extra['capacity'] / 2**30:.2f}", f"{extra['peak'] / 2**30:.2f}", resident,
                       f"{extra['simulated'] / 1e9:.1f}", f"**{ms(ours)}**", f"{extra['difference']:+.1%}", peer(cell),
@@ -102,6 +109,21 @@ def loop_table(rows: list[dict[str, Any]]) -> str:
     return table(head, lines) if lines else ""
 
 
+def planners_table(rows: list[dict[str, Any]]) -> str:
+    """What each way to plan was simulated to take, the rules behind the searches."""
+    found = [row for row in rows if row["extra"].get("kind") == "simulated" and row["status"] != "skipped"]  # fmt: skip
+    names = sorted(dict.fromkeys(row["solver"] for row in found), key=lambda name: (name.removesuffix(SIMULATED) in PEER_SOLVERS))  # fmt: skip
+    lines = []
+    for case in dict.fromkeys(row["case"] for row in found):
+        mine = {row["solver"]: row for row in found if row["case"] == case}
+        bound = max(row["bound"] for row in mine.values())
+        times = [ms(mine[name]) if name in mine and mine[name]["value"] > 0 else "–" for name in names]  # fmt: skip
+        lines.append([f"`{case}`", f"{bound / 1e9:.1f}", *times])
+    budget = {row["solver"]: row["extra"]["budget_seconds"] for row in found if row["seconds"] > 5}
+    head = [f"`{name.removesuffix(SIMULATED)}`" + (f", {budget[name]:.0f} s" if name in budget else "") for name in names]  # fmt: skip
+    return table(["case", "bound", *head], lines) if lines else ""
+
+
 def every_row(found: list[Cell], percent: int) -> str:
     """Whatever ran: plans first, then hooks."""
     here = [cell for cell in found if cell.percent == percent]
@@ -136,7 +158,10 @@ def page(document: dict[str, Any]) -> str:
         lines += ["### Computing again", "", trained, ""]
     if looped := loop_table(rows):
         lines += ["### Hardware in the loop", "", looped, ""]
-    left_out = [row for row in rows if row["status"] not in (*RAN, "skipped")]
+    if planners := planners_table(rows):
+        lines += ["### Planners", "", PLANNED, "", planners, ""]
+    left_out = [row for row in rows
+                if row["status"] not in (*RAN, "skipped") and row["extra"].get("kind") != "simulated"]  # fmt: skip
     if left_out:
         lines += ["### What did not run", "",
                   table(["case", "by", "what happened"],

@@ -162,7 +162,7 @@ def gpu_lines() -> list[str]:
     half = [cell for cell in cells(found) if cell.percent == 50 and cell.ours is not None]
     near = targets(found)[1]
     saved = [cell.ours["value"] / cell.best_peer["value"] for cell in half if cell.ours and cell.best_peer]  # fmt: skip
-    slower = [cell.ours["value"] / cell.ours["baseline"] for cell in half if cell.ours and not cell.copies_bind]  # fmt: skip
+    slower = [cell.ours["value"] / cell.resident for cell in half if cell.ours and cell.resident and not cell.copies_bind]  # fmt: skip
     line = (f"| half of the HBM that a model needs, {len(half)} models on one H200, **measured** | {1 - _mean(saved):.1%} less time "
             f"than the best peer (worst {1 - max(saved):+.1%}); where copies don't bind, {_mean(slower):.3f} × the time with "
             f"everything resident | simulated and measured differ by {near.result} on average |")  # fmt: skip

@@ -60,7 +60,8 @@ def merge(suite: str, files: list[Path], *, fresh: bool = False) -> dict[str, An
                 content = json.loads(line)
             except ValueError:
                 continue  # torn when the computer stopped
-            maker = {**content["made"], "commit": commit()}
+            # A row of an earlier record keeps its own commit.
+            maker = {"commit": commit(), **content["made"]}
             if maker not in made:
                 made.append(maker)
             for row in content["rows"]:
@@ -129,4 +130,6 @@ def write(suite: str, document: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
     main(*sys.argv[1:])

@@ -32,7 +32,7 @@ ROWS = [
     row("b@50", "auto", 100.0, bound=100.0), row("b@50", "prefetch", 99.5, bound=100.0),
     row("t@50", "auto", 100.0), row("t@50", "auto-copies+graph", 140.0, bound=130.0),
     row("t@50", "save_on_cpu", 170.0, kind="peer"), row("t@50", "checkpoint", 125.0, kind="peer"),
-    row("a@100", "all-resident", 80.0), row("a@30", "auto", 200.0, simulated=230.0),
+    row("a@100", "all-resident", 79.0), row("a@30", "auto", 200.0, simulated=230.0),
     row(f"{VARIANTS[0]}@50", "auto", 300.0, bound=295.0), row(f"{VARIANTS[0]}@50", "msa", 200.0),
 ]  # fmt: skip
 
@@ -45,6 +45,8 @@ def test_ours_and_the_best_peer_are_the_fastest_that_ran() -> None:
     assert not half.copies_bind and found["b", 50].copies_bind
     assert half.ratio == 0.8 and half.saved == pytest.approx(1 - 93 / 104)
     assert found["a", 100].ours is None
+    # A plan of 100 %, and the ordinary run.
+    assert half.resident == 79.0 and found["b", 50].resident == 80.0
 
 
 def test_what_computes_again_is_a_peer_and_no_bytes_have_to_move_then() -> None:
@@ -87,7 +89,13 @@ def test_the_page_names_what_ran_and_what_did_not(monkeypatch: pytest.MonkeyPatc
     looped = row("a@50", "egrl+hardware", 9e10, kind="loop") | {"evaluations": 30}
     looped["extra"] |= {"search_seconds": 41.0, "first_ps": 9.9e10, "best_ps": None, "speedup": 1.01,
                         "speedup_interval": [0.99, 1.03]}  # fmt: skip
-    text = gpu_table.page({"rows": [*ROWS, looped]})
+    planned = [row("a@50", f"{name}+simulated", value, status="feasible", kind="simulated") | {"seconds": took}
+               for name, value, took in (("auto", 9.1e10, 60.0), ("msa", 9.9e10, 0.1), ("muzero", -1.0, 60.0))]  # fmt: skip
+    for each in planned:
+        each["extra"]["budget_seconds"] = 60.0
+    text = gpu_table.page({"rows": [*ROWS, looped, *planned]})
+    assert "| case | bound | `auto`, 60 s | `muzero`, 60 s | `msa` |" in text
+    assert "| `a@50` | 0.0 | 91.0 | – | 99.0 |" in text and "`auto+simulated`" not in text
     assert "| `a` | 0.80 | 1.00 | 0.50 |" in text and "### A budget of 50 %" in text
     assert "| `a@50` | `msa` | wrong:" in text
     main, _, other = text.partition("### Other batches")

@@ -27,10 +27,11 @@ PEER_SOLVERS = ("layerwise", "prefetch", "msa")
 OURS = ("auto",)
 COPIES = "auto-copies"
 """Ours if nothing may be computed twice; of programs without a backward pass `auto` is that already."""
-SEARCHED = (*OURS, COPIES)
 SOLVERS = ("auto", COPIES, *PEER_SOLVERS)
 RESIDENT = (100, "all-resident")
 """For comparing the executor with the ordinary run."""
+RULES = (*PEER_SOLVERS, RESIDENT[1])
+"""They take what they need; all others get the seconds and evaluations of a search."""
 VARIANTS = ("llama-small-batch", "llama-large-batch", "bert-large-batch", "vit-large-batch",
             "moe-large-batch", "unet-large-batch")  # fmt: skip
 """Models with other batches: under half of the memory alone, and no part of what is asked."""
@@ -116,7 +117,7 @@ def plan_model(program: Program, machine: Machine, percent: int, solver: str, ke
     if solver == COPIES and not training:
         return Planned(*about, "skipped", note="nothing could run again: 'auto' copies already")
     began = time.perf_counter()
-    limits = Budget(evaluations, seconds) if solver in SEARCHED else Budget(None, None)
+    limits = Budget() if solver in RULES else Budget(evaluations, seconds)
     small, again = roomy(machine, capacity), solver in OURS and training
 
     def posed(repeated: Repeated) -> Offload:

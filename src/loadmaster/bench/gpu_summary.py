@@ -26,6 +26,8 @@ class Cell:
     percent: int
     rows: dict[str, RowDict]
     """By solver or peer, only those that ran and fit."""
+    resident: float | None = None
+    """The least time that was measured with everything resident: the ordinary run, or a plan of 100 %."""
 
     def faster(self, *solvers: str) -> RowDict | None:
         """The fastest row of these solvers, op by op or as a CUDA graph."""
@@ -85,7 +87,14 @@ def _every_cell(rows: Iterable[RowDict]) -> list[Cell]:
         model, _, percent = row["case"].rpartition("@")
         if percent.isdigit() and row["status"] in RAN and row["value"] > 0:
             found.setdefault((model, int(percent)), {})[row["solver"]] = row
-    return [Cell(model, percent, group) for (model, percent), group in found.items()]
+    return [Cell(model, percent, group, _resident(model, found)) for (model, percent), group in found.items()]  # fmt: skip
+
+
+def _resident(model: str, found: dict[tuple[str, int], dict[str, RowDict]]) -> float | None:
+    groups = {percent: group for (name, percent), group in found.items() if name == model}
+    ordinary = [row["baseline"] for group in groups.values() for row in group.values()
+                if row["baseline"] and row["extra"].get("kind") != "loop"]  # fmt: skip
+    return min([*ordinary, *map(_value, groups.get(100, {}).values())], default=None)
 
 
 def differences(rows: Iterable[RowDict]) -> list[float]:
