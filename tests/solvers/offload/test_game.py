@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,8 @@ from loadmaster.problems.malloc_game.problem import MallocGame
 from loadmaster.problems.offload.gaps import gaps_of_plan
 from loadmaster.problems.offload.model import BEFORE_USE
 from loadmaster.problems.offload.problem import Offload
+from loadmaster.problems.offload.streamed import Streamed
 from loadmaster.program.twice import twice
-from loadmaster.solvers.offload.game import Streamed
 from loadmaster.solvers.registry import make_solver
 from loadmaster.solvers.solver import Budget, Meter, Observer, Solution, State, solve
 from offload_stack import gpu, stack
@@ -148,9 +147,9 @@ def test_a_game_is_refused_without_games() -> None:
         make_solver("offload", "game", {"evaluations": 0})
 
 
-@pytest.mark.skipif(find_spec("mctx") is None, reason="needs the agents' packages")
 @pytest.mark.usefixtures("quickly_compiled")
 def test_the_learned_player_plans_too() -> None:
+    pytest.importorskip("mctx")
     program = stack(layers=2)
     problem = Offload(program, gpu(Offload(program, gpu(2**40)).model.needed * 3 // 4))
     found = played(problem, "muzero", evaluations=12, **SMALL)
