@@ -230,6 +230,17 @@ class Deaf(Plain):
         return meter.solution()
 
 
+class Sleeper(Plain):
+    """Ends late without computing anything."""
+
+    name = "sleeper"
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        if meter.budget.evaluations is None:
+            time.sleep(5.5)
+        return super().run(meter, seed, state)
+
+
 class Moody(Plain):
     """Throws dice of its own."""
 

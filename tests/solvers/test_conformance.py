@@ -40,6 +40,7 @@ def test_honest_solvers_conform(solver: type) -> None:
         (toy.Moody, "seed: "),
         (toy.Forgetful, "resume: "),
         (toy.Deaf, "budget: .* s of "),
+        (toy.Sleeper, "budget: .* s of "),
     ],
 )
 def test_cheats_are_caught(solver: type, rule: str) -> None:
