@@ -15,6 +15,7 @@ BARS = {
     "save_on_cpu": ("save_on_cpu",),
 }  # fmt: skip
 """Name -> solvers and peers, the fastest of which is drawn."""
+COLOUR = dict(zip(BARS, (*COLOURS[:5], GREY), strict=True))
 ORDER = ("llama", "moe", "vit", "bert", "unet", "resnet50", "gpt_train", "resnet50_train")
 TOP = 3.0
 """Times everything resident: what is longer is cut and labelled."""
@@ -29,8 +30,7 @@ def main() -> None:
         axes = figure.add_subplot()
         for place, cell in enumerate(models):
             for name, at, height in _bars(cell):
-                colour = (*COLOURS[:5], GREY)[list(BARS).index(name)]
-                axes.bar(place + at, min(height, TOP), 0.16, color=colour)
+                axes.bar(place + at, min(height, TOP), 0.16, color=COLOUR[name])
                 if height > TOP:
                     axes.annotate(f"{height:.1f} ", (place + at, TOP), ha="center", va="top", fontsize=7, rotation=90)  # fmt: skip
         axes.axhline(1, color="#555555", linewidth=0.9)
@@ -38,7 +38,7 @@ def main() -> None:
         axes.set(ylim=(0, TOP), ylabel="time / everything resident",
                  title="Half of the memory that the model needs, measured on one H200")  # fmt: skip
         axes.grid(axis="y")
-        handles = [axes.bar(0, 0, color=(*COLOURS[:5], GREY)[i], label=name) for i, name in enumerate(BARS)]  # fmt: skip
+        handles = [axes.bar(0, 0, color=colour, label=name) for name, colour in COLOUR.items()]
         figure.legend(handles=handles, loc="outside lower center", frameon=False, ncols=len(BARS))
     save(figure, HERE.parent / "docs" / "gpu.svg")
 
