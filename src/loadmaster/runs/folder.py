@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from loadmaster.files import replacing
 from loadmaster.machine.text import standalone_text
 from loadmaster.machine.toml import parse_machine
 from loadmaster.plan import Plan, load_plan, plan_to_json
@@ -135,15 +136,10 @@ def plain_file(path: Path) -> Path:
 
 def write_durable(path: Path, data: bytes) -> None:
     """Write beside, flush to the disk, rename: the file is whole or not there."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
     sync(path.parent)
 
 

@@ -1,0 +1,125 @@
+"""Reading takes regular files of a stated size alone; writing replaces a file whole or leaves it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from loadmaster.errors import LoadmasterError
+from loadmaster.files import check_replaceable, open_regular, read_regular, replacing
+
+
+def test_reading_stops_at_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "four"
+    path.write_bytes(b"1234")
+    assert read_regular(path, 4) == b"1234"
+    with pytest.raises(OSError, match=r"larger than 3 B") as caught:
+        read_regular(path, 3)
+    assert caught.value.filename == str(path)
+    # A file of the system that says to have no bytes, and has some.
+    with pytest.raises(OSError, match=r"larger than 3 B"):
+        read_regular("/proc/self/status", 3)
+
+
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    for name, kind in (("pipe", "a pipe"), ("socket", "a socket"), ("link", "a pipe")):
+        with pytest.raises(OSError, match=f"it is {kind} and no regular file"):
+            open_regular(tmp_path / name, 10)  # would wait for ever
+    with pytest.raises(OSError, match="it is a device"):
+        read_regular("/dev/zero", 10)
+    with pytest.raises(IsADirectoryError):
+        read_regular(tmp_path, 10)
+    with pytest.raises(FileNotFoundError):
+        read_regular(tmp_path / "none", 10)
+    for name in ("nul\0l", "\ud800"):
+        with pytest.raises(OSError, match="no file can have this name"):
+            read_regular(tmp_path / name, 10)
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError), replacing(path) as temporary:
+        temporary.write_text("half")
+        raise ZeroDivisionError
+    assert path.read_text() == "old"
+    with replacing(path) as temporary:
+        temporary.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_temporary_files_are_new_and_as_the_umask_says(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        names = set()
+        for _ in range(3):
+            with replacing(tmp_path / "file") as temporary:
+                assert temporary.is_file() and temporary.parent == tmp_path
+                names.add(temporary.name)
+        assert len(names) == 3
+        assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
+    finally:
+        os.umask(before)
+
+
+def test_a_name_that_is_taken_is_not_written_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadmaster.files.secrets.token_hex", lambda _: "guessed")
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / ".loadmaster-guessed.tmp").symlink_to(tmp_path / "victim")
+    with pytest.raises(FileExistsError), replacing(tmp_path / "file") as temporary:
+        temporary.write_text("theirs")
+    assert (tmp_path / "victim").read_text() == "mine"
+    assert (tmp_path / ".loadmaster-guessed.tmp").is_symlink()  # not ours to remove
+
+
+def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    for name, to in (("to_file", "file"), ("to_pipe", "pipe"), ("to_nothing", "none")):
+        (tmp_path / name).symlink_to(tmp_path / to)
+    before = sorted(each.name for each in tmp_path.iterdir())
+    kinds = {"pipe": "a pipe", "folder": "a folder", "to_file": "a link", "to_pipe": "a link",
+             "to_nothing": "a link"}  # fmt: skip
+    for name, kind in kinds.items():
+        with pytest.raises(LoadmasterError, match=f"is {kind}: give the name of a regular file"):
+            check_replaceable(tmp_path / name)
+        with (
+            pytest.raises(LoadmasterError, match=f"is {kind}"),
+            replacing(tmp_path / name) as temporary,
+        ):
+            temporary.write_text("never")
+    with pytest.raises(LoadmasterError, match="is a device"):
+        check_replaceable(Path("/dev/null"))
+    with pytest.raises(LoadmasterError, match="no file can be named"):
+        check_replaceable(tmp_path / "\ud800")
+    assert sorted(each.name for each in tmp_path.iterdir()) == before
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_disk_without_room_is_told_with_the_name(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for number in (errno.EFBIG, errno.ENOSPC, errno.EDQUOT):
+        with pytest.raises(OSError, match=os.strerror(number)) as caught, replacing(path):
+            raise OSError(number, os.strerror(number))
+        assert caught.value.filename == str(path)
+    with pytest.raises(FileNotFoundError) as caught, replacing(tmp_path / "no" / "file"):
+        raise AssertionError("there is no folder to write into")
+    assert caught.value.filename == str(tmp_path / "no" / "file")
+    with pytest.raises(FileNotFoundError) as caught, replacing(path):
+        (tmp_path / "other").read_text()  # another file's error keeps its own name
+    assert caught.value.filename == str(tmp_path / "other")
+    assert not list(tmp_path.iterdir())
