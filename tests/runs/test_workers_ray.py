@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
 import sys
 import threading
@@ -116,3 +118,55 @@ def test_a_cluster_on_this_computer_and_a_wrong_address() -> None:
     with sharing(Mapping(PROGRAM, MACHINE, noise=0.05, noise_seed=3), "ray:2") as work:
         assert work.pool.size == 2 and same(solved(work.score), solved())
     assert not ray.is_initialized()
+
+
+def _children(pid: int) -> Iterator[int]:
+    """This process and all that it or they have started."""
+    yield pid
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue  # it has just ended
+    for child in [child for child, parent in parents.items() if parent == pid]:
+        yield from _children(child)
+
+
+def _listening(pids: set[int]) -> set[str]:
+    """The addresses at which these processes listen, as the kernel writes them."""
+    sockets = set()
+    for pid in pids:
+        for path in Path(f"/proc/{pid}/fd").glob("*"):
+            try:
+                found = re.fullmatch(r"socket:\[(\d+)\]", str(path.readlink()))
+            except OSError:
+                continue
+            if found:
+                sockets.add(found[1])
+    lines = [line.split() for name in ("tcp", "tcp6")
+             for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]  # fmt: skip
+    return {line[1].partition(":")[0] for line in lines if line[3] == "0A" and line[9] in sockets}
+
+
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+"""127.0.0.1, the same among addresses of version 6, and ::1."""
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads what Linux says of sockets")
+def test_a_cluster_on_this_computer_is_for_this_process_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # that of another cluster
+    tokens = []
+    for _ in range(2):
+        with sharing(Mapping(PROGRAM, MACHINE), "ray:1"):
+            pids = set(_children(os.getpid()))
+            addresses = _listening(pids)
+            assert len(pids) > 3 and addresses and addresses <= LOOPBACK
+            assert os.environ["RAY_AUTH_MODE"] == "token"
+            tokens.append(os.environ["RAY_AUTH_TOKEN"])
+    assert len(set(tokens)) == 2 and all(len(token) == 64 for token in tokens)
+    assert os.environ["RAY_AUTH_MODE"] == "disabled" and "RAY_AUTH_TOKEN" not in os.environ
+    assert not (tmp_path / ".ray").exists()  # where Ray would leave one for others to read

@@ -1,10 +1,15 @@
-"""Workers as actors of a Ray cluster: one that is there, or one on this computer for this run."""
+"""Workers as actors of a Ray cluster: one that is there, or one on this computer for this run.
+
+Whoever reaches a Ray cluster can have it run anything. The one that is made here therefore listens
+on loopback alone and asks for a token that only this process knows.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
+import secrets
 import socket
 import warnings
 from collections.abc import Iterator
@@ -15,6 +20,7 @@ from loadmaster.runs.workers.address import Address
 from loadmaster.runs.workers.desk import Desk
 from loadmaster.runs.workers.pool import Hire, WorkerLost
 
+LOOPBACK = ("127.0.0.1", "::1")
 START_SECONDS = 60.0
 """Longest to wait for a worker: for room in the cluster, and till it has read the problem."""
 _CONNECT_SECONDS = 5.0
@@ -23,11 +29,14 @@ _CONNECT_SECONDS = 5.0
 @contextlib.contextmanager
 def ray_workers(address: Address, setup: bytes) -> Iterator[tuple[Hire, int]]:
     """What hires workers of a cluster, and how many there shall be."""
-    ray = require("ray", "ray")
-    if address.cluster is not None and address.cluster != "auto":
-        _check_listens(address.cluster)
-    joined = _join(ray, address)
-    try:
+    with contextlib.ExitStack() as stack:
+        ray = require("ray", "ray")
+        if address.cluster is None:
+            stack.enter_context(_for_this_process_alone())
+        if address.cluster is not None and address.cluster != "auto":
+            _check_listens(address.cluster)
+        if _join(ray, address):
+            stack.callback(ray.shutdown)
         size = address.workers or int(ray.cluster_resources().get(address.resource or "CPU", 0))
         if size < 1:
             raise LoadmasterError(f"the Ray cluster has no '{address.resource or 'CPU'}' for workers",
@@ -39,9 +48,6 @@ def ray_workers(address: Address, setup: bytes) -> Iterator[tuple[Hire, int]]:
         actor = ray.remote(**takes, max_restarts=0, scheduling_strategy="SPREAD")(Desk)
         kept = ray.put(setup)
         yield (lambda place: RayWorker(ray, actor, kept)), size
-    finally:
-        if joined:
-            ray.shutdown()
 
 
 class RayWorker:
@@ -97,7 +103,53 @@ def _join(ray: Any, address: Address) -> bool:
                               object="--workers", number=address.cluster,
                               remedy="start one with 'ray start --head'; where it asks for a token, set "
                                      "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN") from error  # fmt: skip
+    if address.cluster is None and (host := ray.util.get_node_ip_address()) not in LOOPBACK:
+        ray.shutdown()
+        raise LoadmasterError(
+            f"Ray {ray.__version__} listens at {host}, for other computers too",
+            object="--workers",
+            number=host,
+            remedy="use local:N, or a cluster of your own with ray:HOST:PORT",
+        )
     return True
+
+
+@contextlib.contextmanager
+def _for_this_process_alone() -> Iterator[None]:
+    """Ray's settings for a cluster that nobody else reaches; as they were before, afterwards.
+
+    Ray takes an address on the network even where it is told 127.0.0.1, unless clusters are off:
+    the switch has the names of the systems where they are off by default, and works on all.
+    """
+    constants = require("ray._private.ray_constants", "ray")
+    ours = {
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+    }
+    before = {name: os.environ.get(name) for name in ours}
+    clusters = getattr(constants, "ENABLE_RAY_CLUSTER", True)
+    os.environ.update(ours)
+    constants.ENABLE_RAY_CLUSTER = False  # the switch, where Ray was imported before it was set
+    _read_settings_again()
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = clusters
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+        _read_settings_again()
+
+
+def _read_settings_again() -> None:
+    """Ray reads mode and token once, when it is imported and first used."""
+    raylet = require("ray._raylet", "ray")
+    with contextlib.suppress(AttributeError):  # a Ray before 2.52 has no tokens
+        loader = raylet.AuthenticationTokenLoader.instance()
+        raylet.Config.initialize("")
+        loader.reset_cache()
 
 
 def _check_listens(cluster: str) -> None:
