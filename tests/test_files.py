@@ -92,8 +92,13 @@ def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
     for name, to in (("to_file", "file"), ("to_pipe", "pipe"), ("to_nothing", "none")):
         (tmp_path / name).symlink_to(tmp_path / to)
     before = sorted(each.name for each in tmp_path.iterdir())
-    kinds = {"pipe": "a pipe", "folder": "a folder", "to_file": "a link", "to_pipe": "a link",
-             "to_nothing": "a link"}  # fmt: skip
+    kinds = {
+        "pipe": "a pipe",
+        "folder": "a folder",
+        "to_file": "a link",
+        "to_pipe": "a link",
+        "to_nothing": "a link",
+    }
     for name, kind in kinds.items():
         with pytest.raises(LoadmasterError, match=f"is {kind}: give the name of a regular file"):
             check_replaceable(tmp_path / name)

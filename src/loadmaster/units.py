@@ -13,19 +13,21 @@ _SIZE = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _SIZE |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 _TIME = {"s": 10**12, "ms": 10**9, "us": 10**6, "µs": 10**6, "ns": 10**3, "ps": 1, "": 10**12}
 _PREFIX = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
+_LONGEST = 100
+"""Characters of a size: more say nothing, and take long to look through."""
 _NUMBER = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*([a-zµ/]*)\s*", re.I)
 
 
 def _parse(value: object, what: str) -> tuple[float | int, str]:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"{what} must be a number or text such as '4MiB', not {value!r}")
+        raise ValueError(f"{what} must be a number or text such as '4MiB', not {shorten(value)}")
     if isinstance(value, int | float):
-        if not math.isfinite(value) or value < 0:
-            raise ValueError(f"{what} must be finite and not negative, not {value!r}")
+        if value < 0 or (isinstance(value, float) and not math.isfinite(value)):
+            raise ValueError(f"{what} must be finite and not negative, not {shorten(value)}")
         return value, ""
-    match = _NUMBER.fullmatch(value)
+    match = _NUMBER.fullmatch(value) if len(value) <= _LONGEST else None
     if match is None:
-        raise ValueError(f"{what} can't be read from {value!r}")
+        raise ValueError(f"{what} can't be read from {shorten(value)}")
     digits = match.group(1).replace("_", "")
     number = int(digits) if digits.isdigit() else float(digits)
     return number, match.group(2).lower()
@@ -33,9 +35,18 @@ def _parse(value: object, what: str) -> tuple[float | int, str]:
 
 def _scaled(number: float | int, factor: int, what: str) -> int:
     scaled = number * factor
-    if not math.isfinite(scaled) or scaled > UNLIMITED:
-        raise ValueError(f"{what} is {scaled:.6g}, above the limit 2^62")
+    if not scaled <= UNLIMITED:
+        shown = f"{scaled:.6g}" if scaled < 10**300 else "beyond 10^300"
+        raise ValueError(f"{what} is {shown}, above the limit 2^62")
     return round(scaled)
+
+
+def shorten(value: object) -> str:
+    """A value as it would be written, in a length that an error message can bear."""
+    if isinstance(value, int) and abs(value) >= 10**60:  # Python refuses to write very long ones
+        return f"a number of some {round(value.bit_length() * math.log10(2)):,} digits"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def parse_bytes(value: object, what: str = "size") -> int:
@@ -67,7 +78,7 @@ def parse_rate(value: object, what: str = "rate") -> int:
         raise ValueError(f"{what} has the unknown unit '{unit}': use B/s, GB/s, GiB/s or Tflop/s")
     rate = _scaled(number, factor, what)
     if rate < 1:
-        raise ValueError(f"{what} is {value!r}: it must be at least 1 per second")
+        raise ValueError(f"{what} is {shorten(value)}: it must be at least 1 per second")
     return rate
 
 

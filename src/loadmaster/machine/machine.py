@@ -15,6 +15,11 @@ from typing import Any
 
 from loadmaster.errors import BadMachine, nearest
 
+MOST_MEMORIES = 256
+MOST_DEVICES = 256
+MOST_LINKS = 2**14
+"""More than every ordered pair of 128 memories."""
+
 
 @dataclass(frozen=True)
 class Memory:
@@ -86,22 +91,40 @@ class Machine:
     text: str = field(default="", repr=False, compare=False)
     export: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
+    def __post_init__(self) -> None:
+        check_counts(
+            self.name,
+            memories=len(self.memories),
+            devices=len(self.devices),
+            links=len(self.links),
+        )
+
     def memory(self, name: str) -> int:
         """The number of a memory."""
-        return self._find([memory.name for memory in self.memories], name, "memory")
+        return self._find(self._memory_numbers, name, "memory")
 
     def device(self, name: str) -> int:
         """The number of a device."""
-        return self._find([device.name for device in self.devices], name, "device")
+        return self._find(self._device_numbers, name, "device")
 
-    def _find(self, names: list[str], name: str, what: str) -> int:
-        if name not in names:
+    # Reversed: where two have one name, which no file can give, the first is meant.
+    @cached_property
+    def _memory_numbers(self) -> dict[str, int]:
+        return {m.name: i for i, m in reversed(list(enumerate(self.memories)))}
+
+    @cached_property
+    def _device_numbers(self) -> dict[str, int]:
+        return {d.name: i for i, d in reversed(list(enumerate(self.devices)))}
+
+    def _find(self, numbers: dict[str, int], name: str, what: str) -> int:
+        if name not in numbers:
+            names = sorted(numbers, key=numbers.__getitem__)
             raise BadMachine(
                 f"machine '{self.name}' has no {what} '{name}'{nearest(name, names)}",
                 object=name,
                 remedy=f"use one of {', '.join(names)}",
             )
-        return names.index(name)
+        return numbers[name]
 
     @cached_property
     def reach(self) -> tuple[tuple[int, ...], ...]:
@@ -139,3 +162,19 @@ class Machine:
         memories = list(self.memories)
         memories[number] = replace(memories[number], capacity=capacity)
         return replace(self, memories=tuple(memories), text="")
+
+
+def check_counts(machine: str, *, memories: int = 0, devices: int = 0, links: int = 0) -> None:
+    """Refuse more than solvers and the simulator are made for; a reader asks before it makes them."""
+    for what, count, most in (
+        ("memories", memories, MOST_MEMORIES),
+        ("devices", devices, MOST_DEVICES),
+        ("links", links, MOST_LINKS),
+    ):
+        if count > most:
+            raise BadMachine(
+                f"machine '{machine}' has {count:,} {what}",
+                object=machine,
+                number=count,
+                remedy=f"give at most {most:,}",
+            )

@@ -13,8 +13,10 @@ from importlib import resources
 from pathlib import Path
 
 from loadmaster.errors import BadMachine, nearest
+from loadmaster.files import read_regular
 from loadmaster.machine.machine import Link, Machine
 from loadmaster.machine.toml import parse_machine
+from loadmaster.machine.toml_text import MOST_BYTES
 from loadmaster.units import parse_bytes
 
 VARIANTS = {
@@ -64,31 +66,51 @@ def load_machine(name: str) -> Machine:
         from loadmaster.machine.dnn_partitioning import read_dnn_machine
 
         return read_dnn_machine(name)
-    if name.endswith(".toml") or "/" in name or Path(name).exists():
+    if name.endswith(".toml") or "/" in name or _is_there(name):
         return read_machine(Path(name))
     preset_text(name)  # raises with the nearest name
     raise AssertionError("unreachable")
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):  # too long, or nothing that a file can be called
+        return False
 
 
 def read_machine(path: Path) -> Machine:
     """A machine from a TOML file; its `base` may be a preset or a file beside it."""
 
     def find_base(name: str) -> str:
-        beside = path.parent / name
-        return beside.read_text(encoding="utf-8") if beside.is_file() else preset_text(name)
+        try:
+            return _text_of(path.parent / name)
+        except (FileNotFoundError, IsADirectoryError):
+            return preset_text(name)
 
     try:
-        if path.stat().st_size > 4 * 2**20:
-            raise BadMachine(
-                f"machine '{path}' is larger than 4 MiB", object=str(path), remedy="check the file"
-            )
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise BadMachine(
-            f"machine '{path}' can't be read: {reason}", object=str(path), remedy="check the path"
-        ) from None
+        text = _text_of(path)
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise _unreadable(path, str(error.strerror)) from None
     return parse_machine(text, str(path), find_base)
+
+
+def _text_of(path: Path) -> str:
+    """A file's text. That it is not there is for the caller to judge."""
+    try:
+        return read_regular(path, MOST_BYTES).decode("utf-8")
+    except (FileNotFoundError, IsADirectoryError):
+        raise
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from None
+    except UnicodeDecodeError:
+        raise _unreadable(path, "it is not text") from None
+
+
+def _unreadable(path: Path, reason: str) -> BadMachine:
+    return BadMachine(
+        f"machine '{path}' can't be read: {reason}", object=str(path), remedy="check the path"
+    )
 
 
 def with_capacities(machine: Machine, sizes: Sequence[str]) -> Machine:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
 from typing import Any
 
+from loadmaster.files import read_regular
 from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import preset_names, preset_text
+from loadmaster.machine.toml_text import MOST_BYTES, read_toml
 from loadmaster.units import UNLIMITED
 
 
@@ -31,10 +32,10 @@ def sources(name: str, machine: Machine) -> list[tuple[str, str]]:
     base = _base(machine.text) if machine.text else name.rpartition("-")[0]
     while base is not None and len(texts) < 10:
         beside = Path(name).parent / base
-        if base in preset_names() and not beside.is_file():
+        if beside.is_file():
+            text = read_regular(beside, MOST_BYTES).decode("utf-8")
+        elif base in preset_names():
             text = preset_text(base)
-        elif beside.is_file():
-            text = beside.read_text(encoding="utf-8")
         else:
             break
         texts.append((base, text))
@@ -43,7 +44,7 @@ def sources(name: str, machine: Machine) -> list[tuple[str, str]]:
 
 
 def _base(text: str) -> str | None:
-    base = tomllib.loads(text).get("base")
+    base = read_toml(text).get("base")
     return None if base is None else str(base)
 
 

@@ -12,20 +12,32 @@
 
 `count = 4` makes four of a kind (`gpu0` … `gpu3`), `{i}` in a device's memories is its
 number, and a link with `between = "hbm"` joins every ordered pair of `hbm0`, `hbm1`, ….
+
+A file may come from anybody: whatever it holds, it becomes a machine or one `BadMachine`, in a time
+that its size limits. Every value is looked at for its type before it is used.
 """
 
 from __future__ import annotations
 
 import copy
-import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from loadmaster.errors import BadMachine
-from loadmaster.machine.machine import Device, Link, Machine, Memory, Rules
+from loadmaster.machine.machine import (
+    MOST_DEVICES,
+    MOST_MEMORIES,
+    Device,
+    Link,
+    Machine,
+    Memory,
+    Rules,
+    check_counts,
+)
+from loadmaster.machine.toml_text import read_toml
 from loadmaster.program.program import FLOP_CLASSES
 from loadmaster.program.types import BITS
-from loadmaster.units import parse_bytes, parse_rate, parse_time
+from loadmaster.units import parse_bytes, parse_rate, parse_time, shorten
 
 _KEYS = {
     "": {"name", "description", "base", "rules", "memory", "device", "link", "export"},
@@ -35,8 +47,10 @@ _KEYS = {
     "device": {"name", "count", "memories", "launch", "units", "efficiency", *FLOP_CLASSES},
     "link": {"source", "target", "between", "bandwidth", "latency", "engines"},
 }  # fmt: skip
-_MOST = 4096
-"""Devices, memories or links of one entry: a typing error must not fill the memory."""
+_MOST_BASES = 8
+_MOST_ENGINES = 8
+_LONGEST_NAME = 200
+_TABLES = ("memory", "device", "link")
 
 
 def parse_machine(text: str, where: str, find_base: Callable[[str], str]) -> Machine:
@@ -45,35 +59,54 @@ def parse_machine(text: str, where: str, find_base: Callable[[str], str]) -> Mac
     read = _Reader(where)
     read.keys("", values, where)
     name = read.text(values, "name", f"machine '{where}'")
-    memories = tuple(m for entry in read.tables(values, "memory") for m in _memories(read, entry))
-    devices = tuple(
-        d for entry in read.tables(values, "device") for d in _devices(read, entry, memories)
-    )
-    links = tuple(k for entry in read.tables(values, "link") for k in _links(read, entry, memories))
+    memories: list[Memory] = []
+    for entry in read.tables(values, "memory"):
+        memories += _memories(read, entry)
+        check_counts(name, memories=len(memories))
+    devices: list[Device] = []
+    for entry in read.tables(values, "device"):
+        devices += _devices(read, entry, memories)
+        check_counts(name, devices=len(devices))
+    links: list[Link] = []
+    for entry in read.tables(values, "link"):
+        links += _links(read, entry, memories)
+        check_counts(name, links=len(links))
     rules = _rules(read, values.get("rules", {}))
-    machine = Machine(name, devices, memories, links, rules, str(values.get("description", "")), text,
-                      values.get("export", {}))  # fmt: skip
+    description = values.get("description", "")
+    if not isinstance(description, str):
+        raise read.error(f"it has description {shorten(description)}", "write text in quotes")
+    export = values.get("export", {})
+    if not isinstance(export, dict) or not all(isinstance(each, dict) for each in export.values()):
+        raise read.error("'export' has no tables", "write [export.TARGET]")
+    machine = Machine(
+        name, tuple(devices), tuple(memories), tuple(links), rules, description, text, export
+    )
     _whole(read, machine)
     return machine
 
 
 def _merged(text: str, where: str, find_base: Callable[[str], str], depth: int) -> dict[str, Any]:
     try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        values = read_toml(text)
+    except ValueError as error:
         raise BadMachine(
-            f"machine '{where}' is not TOML: {error}", object=where, remedy="mend the file"
+            f"machine '{where}' {error}", object=where, remedy="mend the file"
         ) from None
+    read = _Reader(where)
+    for table in _TABLES:
+        read.tables(values, table)
     base = values.pop("base", None)
     if base is None:
         return values
-    if depth > 8:
+    if not isinstance(base, str) or not base or len(base) > _LONGEST_NAME:
+        raise read.error(f"it has base {shorten(base)}", 'write base = "nnp-i" or a file\'s name')
+    if depth >= _MOST_BASES:
         raise BadMachine(
             f"machine '{where}' has bases without end", object=where, remedy="remove 'base'"
         )
-    merged = _merged(find_base(str(base)), str(base), find_base, depth + 1)
+    merged = _merged(find_base(base), base, find_base, depth + 1)
     for table, entries in values.items():
-        if table in ("memory", "device", "link") and table in merged and isinstance(entries, list):
+        if table in _TABLES and table in merged:
             known = {_identity(entry): entry for entry in merged[table]}
             for entry in entries:  # an entry of the same name changes fields, a new one is added
                 if _identity(entry) in known:
@@ -87,12 +120,9 @@ def _merged(text: str, where: str, find_base: Callable[[str], str], depth: int) 
     return merged
 
 
-def _identity(entry: Any) -> tuple[Any, ...]:
-    return (
-        tuple(entry.get(key) for key in ("name", "source", "target", "between"))
-        if isinstance(entry, dict)
-        else ()
-    )
+def _identity(entry: dict[str, Any]) -> tuple[Any, ...]:
+    # As text, since a name may still be anything, and only texts of one name are one entry.
+    return tuple(repr(entry.get(key)) for key in ("name", "source", "target", "between"))
 
 
 class _Reader:
@@ -109,7 +139,8 @@ class _Reader:
         for key in entry:
             if key not in _KEYS[table]:
                 raise self.error(
-                    f"{what} has the unknown key '{key}'", f"use {', '.join(sorted(_KEYS[table]))}"
+                    f"{what} has the unknown key {shorten(key)}",
+                    f"use {', '.join(sorted(_KEYS[table]))}",
                 )
 
     def tables(self, values: dict[str, Any], table: str) -> list[dict[str, Any]]:
@@ -117,13 +148,21 @@ class _Reader:
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise self.error(f"'{table}' has no list of tables", f"write [[{table}]]")
         for entry in entries:
-            self.keys(table, entry, f"{table} '{entry.get('name', '?')}'")
+            self.keys(table, entry, f"{table} {shorten(entry.get('name', '?'))}")
         return entries
 
     def text(self, entry: dict[str, Any], key: str, what: str) -> str:
         value = entry.get(key)
         if not isinstance(value, str) or not value:
             raise self.error(f"{what} has no {key}", f'add {key} = "…"')
+        return self.name(value, f"{what} has the {key}")
+
+    def name(self, value: str, what: str) -> str:
+        if len(value) > _LONGEST_NAME or not value.isprintable():
+            raise self.error(
+                f"{what} {shorten(value)}",
+                f"use at most {_LONGEST_NAME} characters, and none that can't be seen",
+            )
         return value
 
     def number(self, entry: dict[str, Any], key: str, what: str, parse: Callable[..., int], example: str,
@@ -136,30 +175,36 @@ class _Reader:
             return parse(entry[key], key)
         except ValueError as error:
             raise self.error(
-                f"{what}: {error}", f'write {key} = "{example}"', str(entry[key])
+                f"{what}: {error}", f'write {key} = "{example}"', shorten(entry[key])
             ) from None
 
     def share(self, entry: dict[str, Any], key: str, what: str) -> float:
         value = entry.get(key, 1.0)
-        if not isinstance(value, int | float) or not 0 < value <= 1:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
             raise self.error(
-                f"{what} has {key} {value!r}", "give a number above 0 and at most 1", str(value)
+                f"{what} has {key} {shorten(value)}",
+                "give a number above 0 and at most 1",
+                shorten(value),
             )
         return float(value)
 
-    def count(self, entry: dict[str, Any], what: str) -> int | None:
+    def count(self, entry: dict[str, Any], what: str, most: int) -> int | None:
         value = entry.get("count")
-        if value is not None and (type(value) is not int or not 1 <= value <= _MOST):
+        if value is not None and (type(value) is not int or not 1 <= value <= most):
             raise self.error(
-                f"{what} has count {value!r}", f"give a whole number from 1 to {_MOST}"
+                f"{what} has count {shorten(value)}", f"give a whole number from 1 to {most}"
             )
         return value
 
-    def names(self, entry: dict[str, Any], key: str, what: str) -> list[str]:
+    def names(self, entry: dict[str, Any], key: str, what: str, most: int) -> list[str]:
         value = entry.get(key, [])
         if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-            raise self.error(f"{what} has {key} {value!r}", f'write {key} = ["…", "…"]')
-        return value
+            raise self.error(f"{what} has {key} {shorten(value)}", f'write {key} = ["…", "…"]')
+        if len(value) > most:
+            raise self.error(
+                f"{what} has {len(value):,} {key}", f"give at most {most:,}", len(value)
+            )
+        return [self.name(name, f"{what} has in its {key}") for name in value]
 
 
 def _memories(read: _Reader, entry: dict[str, Any]) -> list[Memory]:
@@ -178,18 +223,19 @@ def _memories(read: _Reader, entry: dict[str, Any]) -> list[Memory]:
     if not 1 <= alignment <= 2**30:
         raise read.error(f"{what} has alignment {alignment}", "give 1 to 2^30 bytes", alignment)
     latency = read.number(entry, "latency", what, parse_time, "100ns", 0)
-    count = read.count(entry, what)
+    count = read.count(entry, what, MOST_MEMORIES)
     names = [name] if count is None else [f"{name}{i}" for i in range(count)]
     return [Memory(each, capacity, sides[0], sides[1], latency, alignment) for each in names]
 
 
-def _devices(read: _Reader, entry: dict[str, Any], memories: tuple[Memory, ...]) -> list[Device]:
+def _devices(read: _Reader, entry: dict[str, Any], memories: Sequence[Memory]) -> list[Device]:
     name = read.text(entry, "name", "a device")
     what = f"device '{name}'"
     efficiencies = entry.get("efficiency", {})
-    if not isinstance(efficiencies, dict):
+    if not isinstance(efficiencies, dict) or not set(efficiencies) <= set(FLOP_CLASSES):
         raise read.error(
-            f"{what} has efficiency {efficiencies!r}", "write efficiency = { matrix = 0.7 }"
+            f"{what} has efficiency {shorten(efficiencies)}",
+            f"write efficiency = {{ matrix = 0.7 }}, for {', '.join(FLOP_CLASSES)}",
         )
     rates: dict[str, dict[str, int]] = {}
     for kind in FLOP_CLASSES:
@@ -199,24 +245,28 @@ def _devices(read: _Reader, entry: dict[str, Any], memories: tuple[Memory, ...])
                 continue
             raise read.error(f"{what} has no {kind} rate", f'add {kind} = "1Tflop/s"')
         by_type = given if isinstance(given, dict) else {"*": given}
+        if not by_type:
+            raise read.error(f"{what} has no {kind} rate in {{}}", f'write {kind} = "1Tflop/s"')
         share = read.share(efficiencies, kind, what)
         rates[kind] = {}
         for dtype in by_type:
             if dtype != "*" and dtype not in BITS:
                 raise read.error(
-                    f"{what} has a {kind} rate for the unknown type '{dtype}'",
+                    f"{what} has a {kind} rate for the unknown type {shorten(dtype)}",
                     "use f32, bf16, i8, …",
                 )
             rate = read.number(by_type, dtype, f"{what}, {kind}", parse_rate, "1Tflop/s")
             rates[kind][dtype] = max(1, round(rate * share))
     launch = read.number(entry, "launch", what, parse_time, "1us", 0)
     units = entry.get("units", [list(FLOP_CLASSES)])
-    if sorted(c for unit in units if isinstance(unit, list) for c in unit) != sorted(FLOP_CLASSES):
+    if not _shares_out(units):
         raise read.error(
-            f"{what} has units {units!r}", f"put each of {', '.join(FLOP_CLASSES)} into one unit"
+            f"{what} has units {shorten(units)}",
+            f"put each of {', '.join(FLOP_CLASSES)} into one unit",
         )
-    count = read.count(entry, what)
-    reach = read.names(entry, "memories", what) or [memory.name for memory in memories]
+    count = read.count(entry, what, MOST_DEVICES)
+    reach = read.names(entry, "memories", what, MOST_MEMORIES)
+    reach = reach or [memory.name for memory in memories]
     return [
         Device(name if count is None else f"{name}{i}", tuple(m.replace("{i}", str(i)) for m in reach),
                rates, launch, tuple(tuple(unit) for unit in units))
@@ -224,12 +274,21 @@ def _devices(read: _Reader, entry: dict[str, Any], memories: tuple[Memory, ...])
     ]  # fmt: skip
 
 
-def _links(read: _Reader, entry: dict[str, Any], memories: tuple[Memory, ...]) -> list[Link]:
+def _shares_out(units: Any) -> bool:
+    """Whether it is a list of lists in which every class is once."""
+    if not isinstance(units, list) or not all(isinstance(unit, list) and unit for unit in units):
+        return False
+    classes = [each for unit in units for each in unit]
+    return len(classes) == len(FLOP_CLASSES) and all(each in classes for each in FLOP_CLASSES)
+
+
+def _links(read: _Reader, entry: dict[str, Any], memories: Sequence[Memory]) -> list[Link]:
     if "between" in entry:
         stem = read.text(entry, "between", "a link")
         ends = [
             m.name for m in memories if m.name.startswith(stem) and m.name[len(stem) :].isdigit()
         ]
+        check_counts(read.where, links=len(ends) * (len(ends) - 1))
         pairs = [(a, b) for a in ends for b in ends if a != b]
     else:
         pairs = [(read.text(entry, "source", "a link"), read.text(entry, "target", "a link"))]
@@ -237,20 +296,17 @@ def _links(read: _Reader, entry: dict[str, Any], memories: tuple[Memory, ...]) -
     bandwidth = read.number(entry, "bandwidth", what, parse_rate, "10GB/s")
     latency = read.number(entry, "latency", what, parse_time, "20us", 0)
     engines = (
-        read.names(entry, "engines", what)
+        read.names(entry, "engines", what, _MOST_ENGINES)
         if "engines" in entry
         else ["out.{source}", "in.{target}"]
     )
-    return [
-        Link(
-            a,
-            b,
-            bandwidth,
-            latency,
-            tuple(e.replace("{source}", a).replace("{target}", b) for e in engines),
-        )
-        for a, b in pairs
-    ]
+    links = []
+    for a, b in pairs:
+        held = tuple(e.replace("{source}", a).replace("{target}", b) for e in engines)
+        for engine in held:  # once more: a short pattern may become a very long name
+            read.name(engine, f"{what} has in its engines")
+        links.append(Link(a, b, bandwidth, latency, held))
+    return links
 
 
 def _rules(read: _Reader, entry: Any) -> Rules:
@@ -261,11 +317,13 @@ def _rules(read: _Reader, entry: Any) -> Rules:
                          ("reach", ("all", "first"))):  # fmt: skip
         if entry.get(key, allowed[0]) not in allowed:
             raise read.error(
-                f"rule '{key}' has the value {entry[key]!r}", f"use {' or '.join(allowed)}"
+                f"rule '{key}' has the value {shorten(entry[key])}", f"use {' or '.join(allowed)}"
             )
     overlap = entry.get("overlap", 0)
-    if not isinstance(overlap, int | float) or not 0 <= overlap <= 1:
-        raise read.error(f"rule 'overlap' has the value {overlap!r}", "give a number from 0 to 1")
+    if isinstance(overlap, bool) or not isinstance(overlap, int | float) or not 0 <= overlap <= 1:
+        raise read.error(
+            f"rule 'overlap' has the value {shorten(overlap)}", "give a number from 0 to 1"
+        )
     return Rules(entry.get("ports", "serial"), round(overlap * 10**6), entry.get("copies", "free"),
                  entry.get("reach", "all"))  # fmt: skip
 
