@@ -7,16 +7,19 @@ simulators differ.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 
 from generate_plan import random_plan
+from loadmaster.errors import BadProgram
 from loadmaster.machine.machine import Device, Link, Machine, Memory, Rules
 from loadmaster.plan.plan import Plan
 from loadmaster.program.build import Builder
 from loadmaster.program.program import CANNOT_RUN, COMPUTED, Program, TensorKind, TieKind
+from loadmaster.program.validate import validate
 
 __all__ = ["random_case", "random_machine", "random_plan", "random_program"]
 
@@ -53,6 +56,23 @@ def random_case(
     devices = len(machine.devices) if chance(rng, 0.25) else None
     program = random_program(rng, max_ops=max_ops, cost_devices=devices)
     return program, machine, random_plan(rng, program, machine, valid_only=valid_only)
+
+
+Tie = tuple[TieKind, int, int, int]
+"""Kind, source, target, and the op or loop at which they are tied."""
+
+
+def with_ties(program: Program, wishes: list[Tie]) -> Program:
+    """The program with those of the ties, one after the other, that leave it without hazards."""
+    columns = ("tie_kind", "tie_source", "tie_target", "tie_at")
+    for wish in wishes:
+        added = {
+            name: np.append(getattr(program, name), np.array(value, getattr(program, name).dtype))
+            for name, value in zip(columns, wish, strict=True)
+        }
+        with suppress(BadProgram):
+            program = validate(replace(program, **added))
+    return program
 
 
 # --- programs --------------------------------------------------------------------------------
@@ -94,6 +114,8 @@ class _ProgramMaker:
         self.build = Builder("random")
         self.readable: list[int] = []
         self.size: dict[int, int] = {}
+        self.alias: dict[int, int] = {}
+        self.ties: list[Tie] = []
         self.loops: list[tuple[int, int]] = []
         """The loops around the next op, and how many tensors there were when each began."""
         self.style = _Style(
@@ -124,7 +146,7 @@ class _ProgramMaker:
         while self.loops:
             self._leave_loop()
         self._donate()
-        return self.build.build()
+        return with_ties(self.build.build(), self.ties)
 
     def _tensor(self, name: str, kind: TensorKind, alias: int | None = None) -> int:
         rng = self.rng
@@ -141,6 +163,8 @@ class _ProgramMaker:
             alias=alias,
         )
         self.size[tensor] = size
+        if alias is not None:
+            self.alias[tensor] = alias
         self.readable.append(tensor)
         return tensor
 
@@ -150,8 +174,15 @@ class _ProgramMaker:
     def _access(self, tensor: int) -> tuple[int, int]:
         size = self.size[tensor]
         if not self.style.uniform and chance(self.rng, 0.25):
-            size = whole(self.rng, 0, size + 3)  # a part of it, or some bytes twice
+            drawn = whole(self.rng, 0, size + 3)  # a part of it, or some bytes twice
+            size = drawn if self.storage(tensor) else 0
         return (tensor, size)
+
+    def storage(self, tensor: int) -> int:
+        """Bytes of what a tensor, or a view of it, lies in."""
+        while tensor in self.alias:
+            tensor = self.alias[tensor]
+        return self.size[tensor]
 
     def _amount(self, most: int, share: float) -> int:
         if self.style.uniform or not chance(self.rng, share):
@@ -188,7 +219,7 @@ class _ProgramMaker:
         )
         for target in writes:
             if reads and chance(rng, self.style.in_place):
-                self.build.tie(TieKind.INPLACE, pick(rng, reads), target, op)
+                self.ties.append((TieKind.INPLACE, pick(rng, reads), target, op))
 
     def _view(self, number: int) -> None:
         # Of the last tensor more often than not, so that views of views occur.
@@ -216,11 +247,11 @@ class _ProgramMaker:
         made_inside = self.readable[before:]
         if before and made_inside and chance(self.rng, 0.6):
             source = pick(self.rng, self.readable[:before])
-            self.build.tie(TieKind.CARRIED, source, pick(self.rng, made_inside), loop)
+            self.ties.append((TieKind.CARRIED, source, pick(self.rng, made_inside), loop))
 
     def _donate(self) -> None:
         if len(self.readable) > 1 and chance(self.rng, 0.2):
-            self.build.tie(TieKind.DONATED, self.readable[0], self.readable[-1], -1)
+            self.ties.append((TieKind.DONATED, self.readable[0], self.readable[-1], -1))
 
 
 # --- machines --------------------------------------------------------------------------------

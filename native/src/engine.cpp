@@ -121,12 +121,13 @@ class Engine {
       end_transfer(static_cast<i32>(what), device, now);
   }
 
-  // What each step waits for: writers or transfers of what it reads, and copies.
+  // What each step waits for: writers or transfers of what it reads, users of what it writes over, copies.
   void count_waits() {
     waits_.assign(steps_.count, 0);
     for (i32 s = 0; s < steps_.count; ++s)
       for (i64 i = steps_.read_rows.begin(s); i < steps_.read_rows.end(s); ++i)
         if (waits_for_read(i, s)) ++waits_[s];
+    for (const i32 s : steps_.over) ++waits_[s];
     if (flow_.copies().empty()) return;
     other_ready_.assign(steps_.count, 0);
     copy_ready_.assign(steps_.count, 0);
@@ -267,6 +268,8 @@ class Engine {
     flow_.end_step(step, now);
     for (i64 i = steps_.write_rows.begin(step); i < steps_.write_rows.end(step); ++i)
       produced(steps_.written[i], now);
+    for (i64 i = steps_.over_rows.begin(step); i < steps_.over_rows.end(step); ++i)
+      satisfy_data(steps_.over[i], now);
     for (i64 i = flow_.issued_begin(step); i < flow_.issued_end(step); ++i) book_copy(flow_.issued(i), now);
   }
 

@@ -107,7 +107,7 @@ bool run_idle(const Prepared& p, Outcome& outcome) {
     const i32 step = steps.of[op];
     if (step >= 0 && steps.op_position[op] == steps.position[step]) in_order.push_back(step);
   }
-  // A step may read only what earlier steps wrote: the order is run exactly as it is.
+  // A step may read only what earlier steps wrote and none wrote over: the order is run as it is.
   std::vector<i32> rank(steps.count);
   for (i32 k = 0; k < steps.count; ++k) rank[in_order[k]] = k;
   for (i32 s = 0; s < steps.count; ++s)
@@ -115,6 +115,9 @@ bool run_idle(const Prepared& p, Outcome& outcome) {
       const i32 writer = steps.writer[steps.read[i]];
       if (writer >= 0 && rank[writer] > rank[s]) return outcome.fail(Fault::kDeadlock, steps.number[s]);
     }
+  for (i32 s = 0; s < steps.count; ++s)
+    for (i64 i = steps.over_rows.begin(s); i < steps.over_rows.end(s); ++i)
+      if (rank[s] > rank[steps.over[i]]) return outcome.fail(Fault::kDeadlock, steps.number[steps.over[i]]);
   // Copies that a step needs, in order of issue.
   std::vector<std::vector<i64>> needed(steps.count + 1);
   for (i32 k = -1; k < steps.count; ++k) {

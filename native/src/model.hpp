@@ -80,6 +80,7 @@ struct Model {
   std::vector<i8> tied;           // [tensors] root is the target of an in-place or carried tie
   std::vector<i32> writer;        // [tensors] op that writes a root, or -1
   std::vector<i32> place;         // [tensors] representative of the place of a root
+  std::vector<i32> overwriter;    // [tensors] op that next writes into the place of a root, or -1
   std::vector<i64> place_size;    // [tensors] at representatives
   std::vector<i32> tensor_group;  // [tensors]
   std::vector<i32> group_op;      // [groups] smallest op of each hard group, or -1

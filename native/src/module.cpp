@@ -79,6 +79,7 @@ Model read_model(const nb::dict& c) {
   model.writer = column<i32>(c, "writer");
   model.place = column<i32>(c, "place");
   model.place_size = column<i64>(c, "place_size");
+  model.overwriter = column<i32>(c, "overwriter");
   model.tensor_group = column<i32>(c, "tensor_group");
   model.group_op = column<i32>(c, "group_op");
   model.ops = static_cast<i32>(model.view.size());

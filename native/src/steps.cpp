@@ -114,6 +114,30 @@ void list_readers(const Model& model, StepGraph& steps) {
       steps.reader[next[steps.read[i]]++] = s;
 }
 
+// Section 4: a step that writes into a place waits for all others that use what lies there.
+void list_overwriters(const Model& model, StepGraph& steps) {
+  std::vector<std::pair<i32, i32>> waits;
+  for (i32 t = 0; t < static_cast<i32>(model.overwriter.size()); ++t) {
+    if (model.overwriter[t] < 0) continue;
+    const i32 to = steps.of[model.overwriter[t]];
+    const auto add = [&](i32 op) {
+      if (steps.of[op] != to) waits.emplace_back(steps.of[op], to);
+    };
+    if (model.writer[t] >= 0) add(model.writer[t]);
+    for (i64 i = model.reader_rows.begin(t); i < model.reader_rows.end(t); ++i) add(model.reader[i]);
+  }
+  std::sort(waits.begin(), waits.end());
+  waits.erase(std::unique(waits.begin(), waits.end()), waits.end());
+  auto& start = steps.over_rows.start;
+  start.assign(steps.count + 1, 0);
+  steps.over.clear();
+  for (const auto& [from, to] : waits) {
+    ++start[from];
+    steps.over.push_back(to);
+  }
+  steps.over_rows.sum_counts();
+}
+
 }  // namespace
 
 void Model::prepare() {
@@ -152,6 +176,7 @@ bool build_graph(const Model& model, const PlanView& plan, StepGraph& graph, Out
   list_members(model, graph);
   gather_accesses(model, graph);
   list_readers(model, graph);
+  list_overwriters(model, graph);
   return true;
 }
 
@@ -184,10 +209,12 @@ Steps::Steps(const Model& model, const PlanView& plan, const StepGraph& g)
       written(g.written),
       writer(g.writer),
       reader(g.reader),
+      over(g.over),
       member_rows(g.member_rows),
       read_rows(g.read_rows),
       write_rows(g.write_rows),
       reader_rows(g.reader_rows),
+      over_rows(g.over_rows),
       access(g.access),
       device(g.count),
       position(g.count, model.ops),

@@ -20,6 +20,8 @@ struct StepGraph {
   std::vector<i32> writer;   // [tensors] step that writes a root (internal ones too), or -1
   Rows reader_rows;
   std::vector<i32> reader;  // [tensors] -> steps that read a root they do not write, ascending
+  Rows over_rows;
+  std::vector<i32> over;  // [steps] -> steps that write over what this one reads or writes: they wait for it
 };
 
 // Builds the graph of a plan's fusion groups; false and a fault in `outcome` if it can't.
@@ -39,8 +41,8 @@ struct Steps {
 
   const StepGraph& graph;
   const i32& count;
-  const std::vector<i32>&number, &of, &member, &read, &written, &writer, &reader;
-  const Rows &member_rows, &read_rows, &write_rows, &reader_rows;
+  const std::vector<i32>&number, &of, &member, &read, &written, &writer, &reader, &over;
+  const Rows &member_rows, &read_rows, &write_rows, &reader_rows, &over_rows;
   const Accesses& access;
   std::vector<i32> device;       // [steps]
   std::vector<i64> position;     // [steps] smallest position of a member

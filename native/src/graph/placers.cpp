@@ -100,6 +100,7 @@ class EarliestStart {
     const StepGraph& g = p_.graph;
     for (i32 s = 0; s < g.count; ++s)
       for (i64 i = g.read_rows.begin(s); i < g.read_rows.end(s); ++i) waits_[s] += g.writer[g.read[i]] >= 0;
+    for (const i32 s : g.over) ++waits_[s];
     for (i32 s = 0; s < g.count; ++s)
       if (waits_[s] == 0) open(s);
     for (std::size_t left = p_.order.size(); left > 0; --left) {
@@ -254,6 +255,8 @@ class EarliestStart {
     for (i64 i = g.write_rows.begin(s); i < g.write_rows.end(s); ++i)
       for (i64 r = g.reader_rows.begin(g.written[i]); r < g.reader_rows.end(g.written[i]); ++r)
         if (--waits_[g.reader[r]] == 0) open(g.reader[r]);
+    for (i64 i = g.over_rows.begin(s); i < g.over_rows.end(s); ++i)
+      if (--waits_[g.over[i]] == 0) open(g.over[i]);
   }
 
   i64 between(i32 a, i32 b) const {

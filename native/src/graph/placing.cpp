@@ -32,14 +32,19 @@ void Placing::sort_steps() {
   for (i32 s = 0; s < graph.count; ++s)
     for (i64 i = graph.read_rows.begin(s); i < graph.read_rows.end(s); ++i)
       waits[s] += graph.writer[graph.read[i]] >= 0;
+  for (const i32 s : graph.over) ++waits[s];
   for (i32 s = 0; s < graph.count; ++s)
     if (waits[s] == 0) order.push_back(s);
-  for (std::size_t at = 0; at < order.size(); ++at)
-    for (i64 i = graph.write_rows.begin(order[at]); i < graph.write_rows.end(order[at]); ++i) {
+  for (std::size_t at = 0; at < order.size(); ++at) {
+    const i32 s = order[at];
+    for (i64 i = graph.write_rows.begin(s); i < graph.write_rows.end(s); ++i) {
       const i32 t = graph.written[i];
       for (i64 r = graph.reader_rows.begin(t); r < graph.reader_rows.end(t); ++r)
         if (--waits[graph.reader[r]] == 0) order.push_back(graph.reader[r]);
     }
+    for (i64 i = graph.over_rows.begin(s); i < graph.over_rows.end(s); ++i)
+      if (--waits[graph.over[i]] == 0) order.push_back(graph.over[i]);
+  }
 }
 
 void Placing::find_homes() {
@@ -152,6 +157,7 @@ Placed::Placed(const Placing& placing, const i64* room, Outlook outlook)
       p_(placing),
       outlook_(outlook),
       room_(room, room + placing.model.memory_count()),
+      after_(placing.graph.count, 0),
       arrived_(static_cast<std::size_t>(placing.model.tensors) * placing.devices, -1),
       engine_free_(placing.model.engines, 0) {}
 
@@ -180,7 +186,7 @@ i64 Placed::arrival(i32 tensor, i32 at, i64& start) const {
 }
 
 i64 Placed::ready(i32 step, i32 at) const {
-  i64 latest = 0, start = 0;
+  i64 latest = after_[step], start = 0;
   for (i64 i = p_.graph.read_rows.begin(step); i < p_.graph.read_rows.end(step); ++i)
     latest = std::max(latest, arrival(p_.graph.read[i], at, start));
   return latest;

@@ -69,7 +69,7 @@ class Placed {
   std::vector<i32> device;  // [groups] -1: not yet
   std::vector<i64> end;     // [steps]
 
-  // When everything that a step reads could be at a device.
+  // When everything that a step reads could be at a device, and nobody uses what it writes over.
   i64 ready(i32 step, i32 at) const;
   // Whether the group of a step, with the weights that it would draw along, has room there.
   bool fits(i32 step, i32 at);
@@ -85,6 +85,8 @@ class Placed {
     each_drawn(step, at, [&](i32 g) { decide(g, at, decided); });
     book(step, at);
     end[step] = plus(start, p_.duration(step, at));
+    for (i64 i = p_.graph.over_rows.begin(step); i < p_.graph.over_rows.end(step); ++i)
+      after_[p_.graph.over[i]] = std::max(after_[p_.graph.over[i]], end[step]);
   }
   template <class Decided>
   void decide(i32 g, i32 at, Decided&& decided) {
@@ -111,6 +113,7 @@ class Placed {
   const Placing& p_;
   const Outlook outlook_;
   std::vector<i64> room_;         // [memories]
+  std::vector<i64> after_;        // [steps] end of what it writes over, as far as that is put
   std::vector<i64> arrived_;      // [tensors * devices] of transfers that are booked, else -1
   std::vector<i64> engine_free_;  // [engines]
   std::vector<i32> drawn_;

@@ -105,6 +105,7 @@ bool Rerun::prepare() {
     for (i64 i = graph.write_rows.begin(s); i < graph.write_rows.end(s); ++i)
       ++cell(built_->written[i], here).uses;
   }
+  for (const i32 s : graph.over) ++waits_[s];
   holds_.assign(built_->place_size.size() * model_.memories.size(), 0);
   bytes_.assign(model_.memories.size(), 0);
   running_.assign(devices_, -1);
@@ -166,6 +167,7 @@ void Rerun::resume(const History& old, i64 since) {
       ++done_;
       for (i64 i = graph.read_rows.begin(s); i < graph.read_rows.end(s); ++i)
         --cell(built_->read[i], here).uses;
+      for (i64 i = graph.over_rows.begin(s); i < graph.over_rows.end(s); ++i) --waits_[graph.over[i]];
     }
     for (i64 i = graph.write_rows.begin(s); i < graph.write_rows.end(s); ++i) {
       const i32 t = built_->written[i];
@@ -272,6 +274,7 @@ void Rerun::end_step(i32 step, i64 now) {
     std::sort(destinations_.begin(), destinations_.end());
     for (const i32 there : destinations_) book(t, there, now);
   }
+  for (i64 i = graph.over_rows.begin(step); i < graph.over_rows.end(step); ++i) satisfy(graph.over[i], now);
 }
 
 void Rerun::book(i32 tensor, i32 device, i64 now) {

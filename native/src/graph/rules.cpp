@@ -26,6 +26,14 @@ void FusionRules::list_neighbours() {
     for (i64 i = model.reader_rows.begin(t); i < model.reader_rows.end(t); ++i)
       if (model.reader[i] != writer) pairs.emplace_back(writer, model.reader[i]);
   }
+  // Who writes over a result comes after all that use it.
+  for (i32 t = 0; t < static_cast<i32>(model.overwriter.size()); ++t) {
+    const i32 next_writer = model.overwriter[t];
+    if (next_writer < 0) continue;
+    if (model.writer[t] >= 0) pairs.emplace_back(model.writer[t], next_writer);
+    for (i64 i = model.reader_rows.begin(t); i < model.reader_rows.end(t); ++i)
+      if (model.reader[i] != next_writer) pairs.emplace_back(model.reader[i], next_writer);
+  }
   std::sort(pairs.begin(), pairs.end());
   pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
   next_rows.start.assign(model.ops + 1, 0);

@@ -37,7 +37,7 @@ class FusionRules {
   const Model& model;
   const FusionColumns columns;
   Rows next_rows, prev_rows;
-  std::vector<i32> next, prev;  // [ops] -> ops that read its results, ops whose results it reads
+  std::vector<i32> next, prev;  // [ops] -> ops that read its results or write over what it uses, and back
   Rows edge_rows;
   std::vector<Edge> edges;     // [ops] -> results in the order of its writes, readers ascending
   std::vector<i32> producers;  // ops with an edge, ascending

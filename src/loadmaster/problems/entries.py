@@ -15,8 +15,8 @@ import numpy.typing as npt
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.static import lifetimes_in_loops
 from loadmaster.problems.lives import place_lives
+from loadmaster.program.hazards import places
 from loadmaster.program.program import PERSISTENT, Program, TensorKind
-from loadmaster.simulate.simulator import places
 
 Bool = npt.NDArray[np.bool_]
 Int32 = npt.NDArray[np.int32]

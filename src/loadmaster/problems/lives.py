@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from loadmaster.plan.plan import BEFORE, NO_OFFSET, Residency
 from loadmaster.plan.static import lifetimes, lifetimes_in_loops
+from loadmaster.program.hazards import places
 from loadmaster.program.program import PERSISTENT, Program, TensorKind
-from loadmaster.simulate.simulator import places
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

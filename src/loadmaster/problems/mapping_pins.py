@@ -15,8 +15,8 @@ from loadmaster.plan.plan import NO_OFFSET
 from loadmaster.plan.static import lifetimes_in_loops
 from loadmaster.problems.entries import Entries
 from loadmaster.problems.pins import BadPin, Pins
+from loadmaster.program.hazards import places
 from loadmaster.program.program import Program
-from loadmaster.simulate.simulator import places
 
 Int8 = npt.NDArray[np.int8]
 OPEN = -1

@@ -13,8 +13,8 @@ from typing import Any
 from loadmaster.errors import LoadmasterError, Refused, nearest
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import NO_OFFSET, Plan
+from loadmaster.program.hazards import places
 from loadmaster.program.program import Program
-from loadmaster.simulate.simulator import places
 
 
 class BadPin(LoadmasterError):

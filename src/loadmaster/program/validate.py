@@ -1,7 +1,9 @@
 """What must hold for every Program, whoever made it: a builder, an importer or a file.
 
 Everything behind this check may trust the columns (the native core indexes with them),
-so a hostile file is refused here. Each rule is one vectorised test that names a culprit.
+so a hostile file is refused here. Each rule is one vectorised test that names a culprit, in time
+and memory linear in the columns. Sums and differences wrap round where a file wants them to:
+neighbours are compared, and sums are taken as floats.
 """
 
 from __future__ import annotations
@@ -11,20 +13,38 @@ from dataclasses import fields
 import numpy as np
 
 from loadmaster.errors import BadProgram
+from loadmaster.json_text import check_encodable
+from loadmaster.program.hazards import refuse_hazards
 from loadmaster.program.labels import Labels
 from loadmaster.program.program import CANNOT_RUN, GIVEN, Program, TensorKind, TieKind
 from loadmaster.program.types import BITS
 from loadmaster.units import UNLIMITED
 
+MOST_ROWS = 2**22
+"""Ops, tensors or ties."""
+MOST_GROUPS = 2**20
+"""Groups are numbered below it."""
+MOST_LOOPS = 4096
+MOST_DEPTH = 64
+"""Of loops in loops."""
+MOST_DEVICES = 1024
+"""Columns of a cost table."""
+MOST_NAME = 2**16
+"""Characters."""
+
 
 def validate(program: Program) -> Program:
     """Return the program, or raise `BadProgram` that names the object, the number, the remedy."""
     _columns(program)
+    _texts(program)
     _names(program)
+    _groups(program)
     _sizes(program)
     _accesses(program)
     _dataflow(program)
     _aliases_and_ties(program)
+    _empty(program)
+    refuse_hazards(program)
     _loops(program)
     _costs(program)
     return program
@@ -37,6 +57,15 @@ def _refuse(message: str, name: str, number: int | float | None, remedy: str) ->
 def _columns(p: Program) -> None:
     lengths = {"op": p.n_ops, "tensor": p.n_tensors, "loop": len(p.loop_parent)}
     lengths |= {"tie": len(p.tie_kind)}
+    for what, count in lengths.items():
+        limit = MOST_LOOPS if what == "loop" else MOST_ROWS
+        if count > limit:
+            raise _refuse(
+                f"the program has {count:,} {what}s, above the limit {limit:,}",
+                p.name,
+                count,
+                "split it",
+            )
     for column in fields(Program):
         value = getattr(p, column.name)
         table = column.name.split("_")[0]
@@ -63,7 +92,7 @@ def _columns(p: Program) -> None:
     ):
         start = getattr(p, f"{name}_start")
         ends = len(start) == rows + 1 and start[0] == 0 and start[-1] == entries
-        if not ends or (np.diff(start) < 0).any():
+        if not ends or (start[1:] < start[:-1]).any():  # their difference may wrap round
             raise _refuse(f"column '{name}_start' does not cut {entries} entries into {rows} rows",
                           f"{name}_start", entries, "save the program again")  # fmt: skip
     if len(p.read_bytes) != len(p.read_tensor) or len(p.write_bytes) != len(p.write_tensor):
@@ -77,6 +106,30 @@ def _codes_in_range(labels: Labels) -> bool:
     return not len(codes) or bool(codes.min() >= 0 and codes.max() < len(labels.values))
 
 
+def _texts(p: Program) -> None:
+    labels = (p.op_kind, p.op_dtype, p.op_scope, p.tensor_dtype)
+    named = [text for column in labels for text in column.values]
+    for text in (p.name, p.order_source, *p.op_name, *p.tensor_name, *named):
+        if len(text) > MOST_NAME:
+            raise _refuse(
+                f"the name '{text[:40]}…' has {len(text):,} characters, above the limit {MOST_NAME:,}",
+                text[:40],
+                len(text),
+                "shorten it",
+            )
+        _encodable(p, text)
+    for text in (*p.op_attributes.values, *p.warnings):
+        _encodable(p, text)
+
+
+def _encodable(p: Program, text: str) -> None:
+    """Half a character can't be printed, nor written to a file."""
+    try:
+        check_encodable(text)
+    except ValueError as error:
+        raise _refuse(str(error), p.name, None, "name it in whole characters") from None
+
+
 def _names(p: Program) -> None:
     for what, names in (("op", p.op_name), ("tensor", p.tensor_name)):
         if len(set(names)) != len(names):
@@ -87,6 +140,20 @@ def _names(p: Program) -> None:
             )
         if "" in names:
             raise _refuse(f"{what} {names.index('')} has no name", what, names.index(""), "name it")
+
+
+def _groups(p: Program) -> None:
+    for what, names in (("op", p.op_name), ("tensor", p.tensor_name)):
+        group = getattr(p, f"{what}_group")
+        bad = np.flatnonzero((group < -1) | (group >= MOST_GROUPS))
+        if len(bad):
+            name, number = names[bad[0]], int(group[bad[0]])
+            raise _refuse(
+                f"{what} '{name}' is in group {number}",
+                name,
+                number,
+                f"number groups from 0 to {MOST_GROUPS - 1}, or -1 for none",
+            )
 
 
 def _sizes(p: Program) -> None:
@@ -112,6 +179,11 @@ def _sizes(p: Program) -> None:
         if total > UNLIMITED:
             raise _refuse(f"the {what} add up to {total:.4g}, above the limit 2^62",
                           p.name, total, "check the shapes")  # fmt: skip
+    if (p.tensor_shape < 0).any():
+        row = int(np.argmin(p.tensor_shape))
+        tensor = int(np.searchsorted(p.tensor_shape_start, row, side="right")) - 1
+        name, size = p.tensor_name[tensor], int(p.tensor_shape[row])
+        raise _refuse(f"tensor '{name}' has a dimension of {size}", name, size, "give at least 0")
     for dtype in p.tensor_dtype.values:
         if dtype not in BITS:
             raise _refuse(f"element type '{dtype}' is not known", dtype, None,
@@ -206,20 +278,42 @@ def _aliases_and_ties(p: Program) -> None:
             int(bad[0]),
             "alias what the op reads",
         )
-    for i in range(len(p.tie_kind)):
-        kind, at = int(p.tie_kind[i]), int(p.tie_at[i])
-        limit = {0: p.n_ops, 1: p.n_loops, 2: 0}.get(kind, -1)
-        ends = (int(p.tie_source[i]), int(p.tie_target[i]))
-        if (
-            limit < 0
-            or not all(0 <= end < p.n_tensors for end in ends)
-            or not -1 <= at < max(limit, 0)
-        ):
-            raise _refuse(f"tie {i} is out of range", f"tie {i}", at, "tie tensors that exist")
-        if kind == TieKind.INPLACE and p.producer[ends[1]] != at:
-            name = p.tensor_name[ends[1]]
-            raise _refuse(f"in-place tensor '{name}' is not written by op {at}", name, at,
-                          "tie it at the op that writes it")  # fmt: skip
+    _ties(p)
+
+
+def _ties(p: Program) -> None:
+    kind, at = p.tie_kind, p.tie_at
+    known = (kind >= 0) & (kind <= max(TieKind))
+    limit = np.array([p.n_ops, p.n_loops, 0])[np.where(known, kind, 0)]
+    there = known & (at >= -1) & (at < limit)
+    there |= known & (at == -1)
+    for end in (p.tie_source, p.tie_target):
+        there &= (end >= 0) & (end < p.n_tensors)
+    for tie in np.flatnonzero(~there)[:1].tolist():
+        raise _refuse(
+            f"tie {tie} is out of range", f"tie {tie}", int(at[tie]), "tie tensors that exist"
+        )
+    inplace = np.flatnonzero(kind == TieKind.INPLACE)
+    for tie in inplace[p.producer[p.tie_target[inplace]] != at[inplace]][:1].tolist():
+        name = p.tensor_name[p.tie_target[tie]]
+        raise _refuse(f"in-place tensor '{name}' is not written by op {at[tie]}", name, int(at[tie]),
+                      "tie it at the op that writes it")  # fmt: skip
+
+
+def _empty(p: Program) -> None:
+    for verb, tensors, sizes, ops in (
+        ("reads", p.read_tensor, p.read_bytes, p.read_op),
+        ("writes", p.write_tensor, p.write_bytes, p.write_op),
+    ):
+        bad = np.flatnonzero((sizes > 0) & (p.storage_bytes[tensors] == 0))
+        if len(bad):
+            op, name = p.op_name[ops[bad[0]]], p.tensor_name[tensors[bad[0]]]
+            raise _refuse(
+                f"op '{op}' {verb} {sizes[bad[0]]} bytes of '{name}', which has none",
+                op,
+                int(sizes[bad[0]]),
+                "give the tensor its bytes, or the access none",
+            )
 
 
 def _loops(p: Program) -> None:
@@ -235,27 +329,65 @@ def _loops(p: Program) -> None:
         raise _refuse(
             "an op is in a loop that does not exist", "op_loop", int(p.op_loop.max()), "add it"
         )
-    if p.n_loops:
-        total = float(np.prod(p.loop_trips.astype(np.float64)))
-        if total > UNLIMITED:
-            raise _refuse(f"the loops run {total:.4g} times, above the limit 2^62", p.name, total,
-                          "check the trip counts")  # fmt: skip
-    inside = np.zeros(p.n_ops, dtype=bool)
-    for loop in range(p.n_loops):
-        inside[:] = p.op_loop == loop
-        for child in range(loop + 1, p.n_loops):
-            if _within(p, child, loop):
-                inside |= p.op_loop == child
-        rows = np.flatnonzero(inside)
-        if len(rows) and rows[-1] - rows[0] + 1 != len(rows):
-            raise _refuse(f"loop {loop} is interrupted by op '{p.op_name[rows[0] + int(np.argmin(inside[rows[0]:]))]}'",
-                          f"loop {loop}", len(rows), "keep the ops of a loop together")  # fmt: skip
+    parent, nested = p.loop_parent.tolist(), p.loop_trips.tolist()
+    trips, depth = [1] * (p.n_loops + 1), [0] * (p.n_loops + 1)  # the last: outside every loop
+    for loop, around in enumerate(parent):
+        trips[loop], depth[loop] = trips[around] * nested[loop], depth[around] + 1
+        if trips[loop] > UNLIMITED:
+            raise _refuse(
+                f"loop {loop} runs {trips[loop]:.4g} times, above the limit 2^62",
+                f"loop {loop}",
+                float(trips[loop]),
+                "check the trip counts",
+            )
+        if depth[loop] > MOST_DEPTH:
+            raise _refuse(
+                f"loop {loop} lies in {depth[loop] - 1} others, and {MOST_DEPTH} levels are the limit",
+                f"loop {loop}",
+                depth[loop],
+                "join loops",
+            )
+    _together(p)
+    moved = p.op_other_bytes.astype(np.float64)
+    for ops, sizes in ((p.read_op, p.read_bytes), (p.write_op, p.write_bytes)):
+        moved += np.bincount(ops, weights=sizes, minlength=p.n_ops)
+    total = float((moved * p.op_repeat).sum())
+    if total > UNLIMITED:
+        raise _refuse(
+            f"the ops move {total:.4g} bytes in all their repeats, above the limit 2^62",
+            p.name,
+            total,
+            "check the shapes and the trip counts",
+        )
 
 
-def _within(p: Program, loop: int, outer: int) -> bool:
-    while loop >= 0 and loop != outer:
-        loop = int(p.loop_parent[loop])
-    return loop == outer
+def _together(p: Program) -> None:
+    """The ops of a loop, and of the loops in it, come one after another."""
+    first = np.full(p.n_loops + 1, p.n_ops, dtype=np.int64)  # the last: outside every loop
+    last, count = np.full(p.n_loops + 1, -1, dtype=np.int64), np.zeros(p.n_loops + 1, np.int64)
+    numbers = np.arange(p.n_ops)
+    np.minimum.at(first, p.op_loop, numbers)
+    np.maximum.at(last, p.op_loop, numbers)
+    np.add.at(count, p.op_loop, 1)
+    for loop in range(p.n_loops - 1, -1, -1):  # parents come before their loops
+        around = p.loop_parent[loop]
+        first[around] = min(first[around], first[loop])
+        last[around] = max(last[around], last[loop])
+        count[around] += count[loop]
+    apart = (count > 0) & (last - first + 1 != count)
+    for loop in np.flatnonzero(apart[:-1])[:1].tolist():
+        inside = np.zeros(p.n_loops + 1, dtype=bool)
+        inside[loop] = True
+        for inner in range(loop + 1, p.n_loops):
+            inside[inner] = inside[p.loop_parent[inner]]
+        between = ~inside[p.op_loop[first[loop] : last[loop]]]
+        name = p.op_name[int(first[loop]) + int(np.argmax(between))]
+        raise _refuse(
+            f"loop {loop} is interrupted by op '{name}'",
+            f"loop {loop}",
+            int(count[loop]),
+            "keep the ops of a loop together",
+        )
 
 
 def _costs(p: Program) -> None:
@@ -263,6 +395,13 @@ def _costs(p: Program) -> None:
         return
     if p.costs.ndim != 2 or p.costs.shape[0] != p.n_ops:
         raise _refuse("the cost table must be [ops, devices]", "costs", None, "give one row per op")
+    if p.costs.shape[1] > MOST_DEVICES:
+        raise _refuse(
+            f"the cost table is about {p.costs.shape[1]:,} devices, above the limit {MOST_DEVICES:,}",
+            "costs",
+            p.costs.shape[1],
+            "give one column per device",
+        )
     bad = np.argwhere((p.costs < -1) | (p.costs > CANNOT_RUN))
     if len(bad):
         op = p.op_name[bad[0][0]]

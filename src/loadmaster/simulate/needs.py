@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.machine.machine import Machine
+from loadmaster.program.hazards import places
 from loadmaster.program.program import FLOP_CLASSES, PERSISTENT, Program, TensorKind
-from loadmaster.simulate.simulator import places
 
 Int64 = npt.NDArray[np.int64]
 

@@ -13,6 +13,7 @@ from loadmaster import _core
 from loadmaster.host import cores
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import QUEUES, Plan
+from loadmaster.program.hazards import overwriters, places
 from loadmaster.program.program import GIVEN, Program, TensorKind, TieKind
 from loadmaster.simulate.costs import compute_times
 from loadmaster.simulate.faults import check_ranges, explain
@@ -92,25 +93,6 @@ def _arrays(plan: Plan) -> _core.PlanArrays:
             plan.tie == "critical_path", plan.residencies, plan.copies, plan.transfers)  # fmt: skip
 
 
-def places(program: Program) -> npt.NDArray[np.int32]:
-    """[T] representative of the place of each root: roots that in-place and carried ties join."""
-    place = np.arange(program.n_tensors, dtype=np.int32)
-
-    def find(t: int) -> int:
-        while place[t] != t:
-            place[t] = place[place[t]]
-            t = int(place[t])
-        return t
-
-    for kind, source, target in zip(
-        program.tie_kind, program.tie_source, program.tie_target, strict=True
-    ):
-        if kind != TieKind.DONATED:
-            a, b = find(int(program.tensor_alias[source])), find(int(program.tensor_alias[target]))
-            place[max(a, b)] = min(a, b)
-    return np.array([find(t) for t in range(program.n_tensors)], dtype=np.int32)
-
-
 def _columns(program: Program, machine: Machine) -> dict[str, npt.NDArray[Any]]:
     compute, named = compute_times(program, machine)
     root = program.tensor_alias
@@ -148,6 +130,7 @@ def _columns(program: Program, machine: Machine) -> dict[str, npt.NDArray[Any]]:
         "writer": writer.astype(np.int32),
         "place": place,
         "place_size": place_size,
+        "overwriter": overwriters(program),
         "tensor_group": program.tensor_group,
         "group_op": group_op,
         **_accesses(program),

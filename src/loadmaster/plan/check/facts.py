@@ -7,6 +7,8 @@ copies are, home devices, transfers and places.
 from __future__ import annotations
 
 from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
 
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.check.steps import Steps
@@ -15,6 +17,18 @@ from loadmaster.program.program import Program
 
 HOME = -1
 """In place of a residency's row: the access is served by the home of the device."""
+
+
+class Overwrite(NamedTuple):
+    """An op leaves one tensor in the place of another: it comes after all that use the old one."""
+
+    tensor: int
+    over: int
+    """What takes its place,"""
+    op: int
+    """and the op that writes it."""
+    users: list[int]
+    """The ranks of the other steps that read or write the old one."""
 
 
 class Facts(Steps):
@@ -165,6 +179,31 @@ class Facts(Steps):
             one, other = find(source), find(target)
             place[max(one, other)] = min(one, other)
         return [find(tensor) for tensor in range(self.n_tensors)]
+
+    @cached_property
+    def overwrites(self) -> list[Overwrite]:
+        """Every tensor whose place another one takes, in program order."""
+        written_by = [-1] * self.n_tensors
+        users: list[set[int]] = [set() for _ in range(self.n_tensors)]
+        for op in range(self.n_ops):
+            if self.is_view[op]:
+                continue
+            for tensor in self.op_reads[op] + self.op_writes[op]:
+                users[self.root[tensor]].add(self.step_of[op])
+            for tensor in self.op_writes[op]:
+                written_by[self.root[tensor]] = op
+        shared: dict[int, list[int]] = {}
+        for tensor in {end for _, source, target, _ in self.ties for end in (source, target)}:
+            shared.setdefault(self.place[tensor], []).append(tensor)
+        found = []
+        for tensors in shared.values():
+            tensors.sort(key=lambda tensor: (written_by[tensor], tensor))
+            for tensor, over in pairwise(tensors):
+                op = written_by[over]
+                if op >= 0:
+                    others = sorted(users[tensor] - {self.step_of[op]})
+                    found.append(Overwrite(tensor, over, op, others))
+        return found
 
     def aligned(self, size: int, memory: int) -> int:
         """A size rounded up to a memory's alignment."""

@@ -26,7 +26,7 @@ def check_permutation(program: Program, plan: Plan, report: Report) -> bool:
 
 
 def check_order(facts: Facts, report: Report) -> None:
-    """Writers before readers: op by op, step by step, and without a circle."""
+    """Writers before readers, users before who writes over: step by step, and without a circle."""
     if facts.in_order:
         late = _ops_after_writers(facts, report)
         _steps_after_writers(facts, late, report)
@@ -35,6 +35,8 @@ def check_order(facts: Facts, report: Report) -> None:
         {facts.writer[tensor] for tensor in step.reads} - {rank, -1}
         for rank, step in enumerate(facts.steps)
     ]
+    for _, _, op, users in facts.overwrites:
+        waits_for[facts.step_of[op]].update(users)
     circle = _circle(waits_for)
     transfers = [] if facts.plan.transfers is None else facts.plan.transfers.tolist()
     is_complete = bool(transfers) and sorted(map(tuple, transfers)) == list(facts.transfers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadmaster.plan.check.facts import HOME, Facts
+from loadmaster.plan.check.facts import HOME, Facts, Overwrite
 from loadmaster.plan.check.report import Report
 from loadmaster.plan.plan import NO_OFFSET
 from loadmaster.program.program import TieKind
@@ -12,7 +12,9 @@ Spot = tuple[int, int]
 
 
 def check_ties(facts: Facts, report: Report) -> None:
-    """In-place ops and values that a loop carries."""
+    """In-place ops, values that a loop carries, and nobody who uses what is gone."""
+    for overwrite in facts.overwrites:
+        _after_users(facts, overwrite, report)
     members = _loop_members(facts)
     for kind, source, target, at in facts.ties:
         if at < 0 or source == target:
@@ -36,7 +38,7 @@ def _spot_text(facts: Facts, spot: Spot) -> str:
 
 
 def _in_place(facts: Facts, source: int, target: int, op: int, report: Report) -> None:
-    """The op finds the source where it leaves the target, and nobody reads the source later."""
+    """The op finds the source where it leaves the target."""
     rank = facts.step_of[op]
     step = facts.steps[rank]
     if target in step.writes:
@@ -47,20 +49,39 @@ def _in_place(facts: Facts, source: int, target: int, op: int, report: Report) -
                        f"{_spot_text(facts, where)} over {facts.tensor_text(source)} in "
                        f"{_spot_text(facts, found)}: use one memory and one offset",
                        tensor=target, op=op, number=where[1])  # fmt: skip
-        for row in facts.copies_of.get(source, []):
-            if facts.needed(row) > rank and facts.copies[row].source == where[0]:
-                report.add("tie", f"copy {row} takes {facts.tensor_text(source)} from "
-                           f"{facts.memory_text(where[0])} and is not needed before "
-                           f"{facts.op_text(op)}, which writes {facts.tensor_text(target)} over it: "
-                           "let that op need it", tensor=source, op=op, number=row)  # fmt: skip
+
+
+def _after_users(facts: Facts, overwrite: Overwrite, report: Report) -> None:
+    """An op that takes a place comes after all that use what lies there, copies too."""
+    tensor, over, op, users = overwrite
+    rank = facts.step_of[op]
     if facts.in_order:
-        for reader in facts.readers[source]:
-            if reader > rank:
-                late = facts.steps[reader]
-                report.add("tie", f"{facts.op_text(late.number)} at position {late.position} reads "
-                           f"{facts.tensor_text(source)} after {facts.op_text(op)} has written "
-                           f"{facts.tensor_text(target)} over it: run it before",
-                           tensor=source, op=late.number, number=late.position)  # fmt: skip
+        for user in users:
+            if user > rank:
+                late = facts.steps[user]
+                report.add(
+                    "tie",
+                    f"{facts.op_text(late.number)} at position {late.position} uses "
+                    f"{facts.tensor_text(tensor)} after {facts.op_text(op)} has written "
+                    f"{facts.tensor_text(over)} over it: run it before",
+                    tensor=tensor,
+                    op=late.number,
+                    number=late.position,
+                )
+    if over not in facts.steps[rank].writes:
+        return
+    memory = _spot(facts, rank, over)[0]
+    for row in facts.copies_of.get(tensor, []):
+        if facts.needed(row) > rank and facts.copies[row].source == memory:
+            report.add(
+                "tie",
+                f"copy {row} takes {facts.tensor_text(tensor)} from {facts.memory_text(memory)} and "
+                f"is not needed before {facts.op_text(op)}, which writes {facts.tensor_text(over)} "
+                "over it: let that op need it",
+                tensor=tensor,
+                op=op,
+                number=row,
+            )
 
 
 def _loop_members(facts: Facts) -> dict[int, list[int]]:

@@ -95,7 +95,7 @@ def transfers(times: Times) -> bool:
 
 
 def waits(times: Times, relies: Relies) -> None:
-    """No step starts before what it reads is there."""
+    """No step starts before what it reads is there, or while others use what it writes over."""
     facts = times.facts
     for rank, step in enumerate(facts.steps):
         start = times.step(rank)[0]
@@ -110,6 +110,18 @@ def waits(times: Times, relies: Relies) -> None:
                 times.bad(f"{facts.op_text(step.number)} starts at {start:,} ps and reads "
                          f"{facts.tensor_text(tensor)}, which is there at {ready:,} ps",
                          ready, step.number, tensor)  # fmt: skip
+    for tensor, over, op, users in facts.overwrites:
+        start = times.step(facts.step_of[op])[0]
+        for rank in users:
+            if start < times.step(rank)[1]:
+                times.bad(
+                    f"{facts.op_text(op)} starts at {start:,} ps and writes "
+                    f"{facts.tensor_text(over)} over {facts.tensor_text(tensor)}, which "
+                    f"{facts.op_text(facts.steps[rank].number)} uses until {times.step(rank)[1]:,} ps",
+                    times.step(rank)[1],
+                    op,
+                    tensor,
+                )
     for rank, row in relies:
         start, end = times.step(rank)[0], times.copy_times[row][1]
         if start < end and facts.needed(row) != rank:  # the step that needs it: see `copies`

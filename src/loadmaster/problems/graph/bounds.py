@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from loadmaster.problems.graph.groups import root_writers
 from loadmaster.problems.problem import Bound
+from loadmaster.program.hazards import places, root_writers
 from loadmaster.program.program import PERSISTENT, Program
 from loadmaster.simulate.costs import compute_times
-from loadmaster.simulate.simulator import places
 from loadmaster.units import show_bytes
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from loadmaster.program.program import GIVEN, PERSISTENT, Program, TensorKind, TieKind
+from loadmaster.program.hazards import root_writers
+from loadmaster.program.program import PERSISTENT, Program, TensorKind, TieKind
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -57,12 +58,6 @@ def root_readers(program: Program) -> list[list[int]]:
         if not views[op] and (not readers[root] or readers[root][-1] != op):
             readers[root].append(op)
     return readers
-
-
-def root_writers(program: Program) -> Int32:
-    """[T] the op that writes each root, or -1."""
-    given = np.isin(program.tensor_kind, [int(kind) for kind in GIVEN])
-    return np.where(given, -1, program.producer).astype(np.int32)
 
 
 def root_homes(program: Program) -> Int32:

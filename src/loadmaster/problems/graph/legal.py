@@ -6,13 +6,14 @@ import numpy as np
 
 from loadmaster.plan.check import Violation
 from loadmaster.plan.plan import Plan
-from loadmaster.problems.graph.groups import root_readers, root_writers
+from loadmaster.problems.graph.groups import root_readers
 from loadmaster.problems.graph.rules import (
     MOST_ENDS,
     MOST_OPS,
     MOST_REDUCTIONS,
     FusionRules,
 )
+from loadmaster.program.hazards import root_writers
 from loadmaster.program.program import Program, TensorKind, TieKind
 
 

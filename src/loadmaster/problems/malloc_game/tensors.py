@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from loadmaster import _core
 from loadmaster.machine.machine import Machine
+from loadmaster.program.hazards import places
 from loadmaster.program.program import GIVEN, Program, TensorKind, TieKind
-from loadmaster.simulate.simulator import places
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

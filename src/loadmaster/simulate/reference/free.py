@@ -57,6 +57,7 @@ class _FreeEngine:
                 waits.add(the_transfer(*transfer))
             elif access.tensor in self.scene.writer:  # else it is given: there from time 0
                 waits.add(the_step(self.scene.writer[access.tensor]))
+        waits |= {the_step(number) for number in self.scene.users_before(step)}
         return waits - {the_step(step.number)}
 
     def _bottom_levels(self) -> dict[int, int]:

@@ -56,7 +56,7 @@ class _IdleEngine:
         return max(1, link.latency + ceil_time(copy.bytes, min(link.bandwidth, side)))
 
     def _check_order(self) -> None:
-        """Nothing waits for data here, so what a step reads must be written before it."""
+        """Nothing waits here: what a step reads is written before it, and not written over."""
         for step in self.scene.in_order:
             for access in step.reads:
                 writer = self.scene.writer.get(access.tensor, step.number)
@@ -68,6 +68,16 @@ class _IdleEngine:
                         object=name[step.number],
                         number=step.number,
                         remedy="order it after what it reads",
+                    )
+            for user in self.scene.users_before(step):
+                if self.scene.steps[user].position > step.position:
+                    name = self.scene.program.op_name
+                    raise BadPlan(
+                        f"op '{name[step.number]}' runs before op '{name[user]}', "
+                        "which uses what it writes over",
+                        object=name[step.number],
+                        number=step.number,
+                        remedy="order it after all that use what was there before",
                     )
 
     def run(self) -> Log:

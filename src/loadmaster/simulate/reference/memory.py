@@ -7,7 +7,6 @@ time of its own. A *thing* is a step, a transfer or a copy.
 from __future__ import annotations
 
 from loadmaster.plan.plan import BEFORE, NO_OFFSET
-from loadmaster.program.program import TieKind
 from loadmaster.simulate.reference.costs import ceil_divide
 from loadmaster.simulate.reference.steps import Scene
 
@@ -56,7 +55,7 @@ class MemoryLedger:
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
         self.memories = scene.machine.memories
-        self.place = _places(scene)
+        self.place = scene.place
         self.place_size: dict[int, int] = {}
         for tensor in scene.roots:
             place = self.place[tensor]
@@ -208,19 +207,3 @@ class MemoryLedger:
     def over(self) -> list[int]:
         needed = [max(peak, top) for peak, top in zip(self.peak, self.top(), strict=True)]
         return [max(0, needed[i] - memory.capacity) for i, memory in enumerate(self.memories)]
-
-
-def _places(scene: Scene) -> dict[int, int]:
-    """The place of each root, named by its smallest root: tied roots share one."""
-    program = scene.program
-    place = {tensor: tensor for tensor in scene.roots}
-    for kind, source, target in zip(
-        program.tie_kind, program.tie_source, program.tie_target, strict=True
-    ):
-        if int(kind) not in (TieKind.INPLACE, TieKind.CARRIED):
-            continue
-        one, other = place[scene.root[int(source)]], place[scene.root[int(target)]]
-        for tensor in scene.roots:
-            if place[tensor] in (one, other):
-                place[tensor] = min(one, other)
-    return place

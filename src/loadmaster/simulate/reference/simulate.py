@@ -21,6 +21,8 @@ from loadmaster.simulate.reference.memory import MemoryLedger
 from loadmaster.simulate.reference.steps import Scene
 from loadmaster.simulate.timeline import Int64, Timeline
 
+FOREVER = 2**62 - 1
+
 
 def simulate_reference(program: Program, machine: Machine, plan: Plan) -> Timeline:
     """Time a plan, or raise `BadPlan`."""
@@ -80,13 +82,13 @@ def _timeline(scene: Scene, ledger: MemoryLedger, log: Log) -> Timeline:
 
     rows = range(len(scene.copies))
     return Timeline(
-        total_ps=log.total,
+        total_ps=min(log.total, FOREVER),
         op_start=_column(op_start),
         op_end=_column(op_end),
         op_stall=_column(op_stall),
         copy_start=_column([log.copy_start[row] for row in rows]),
         copy_end=_column([log.copy_end[row] for row in rows]),
-        transfers=np.array(log.transfers, dtype=np.int64).reshape(len(log.transfers), 4),
+        transfers=_column([number for row in log.transfers for number in row]).reshape(-1, 4),
         link_bytes=_column(link_bytes),
         device_busy=_column(device_busy),
         memory_peak=_column(ledger.peak),
@@ -97,4 +99,5 @@ def _timeline(scene: Scene, ledger: MemoryLedger, log: Log) -> Timeline:
 
 
 def _column(values: list[int]) -> Int64:
-    return np.array(values, dtype=np.int64)
+    """What is too large for the native core sticks to FOREVER there; here it is exact until now."""
+    return np.array([min(value, FOREVER) for value in values], dtype=np.int64)

@@ -114,6 +114,7 @@ class Scene:
         self.transfers: dict[tuple[int, int], TransferWork] = {}
         self._find_transfers()
         self.copies = [self._copy_work(row) for row in range(len(plan.copy_rows))]
+        self.place = self._places()
 
     # --- steps -------------------------------------------------------------------------------
 
@@ -283,6 +284,51 @@ class Scene:
         if home_device is None:
             return False
         return self.near_device[home_device] == self.near_device[device]
+
+    # --- places ------------------------------------------------------------------------------
+
+    def _places(self) -> dict[int, int]:
+        """The place of each root, named by its smallest root: tied roots share one."""
+        program = self.program
+        place = {tensor: tensor for tensor in self.roots}
+        for kind, source, target in zip(
+            program.tie_kind, program.tie_source, program.tie_target, strict=True
+        ):
+            if int(kind) not in (TieKind.INPLACE, TieKind.CARRIED):
+                continue
+            one, other = place[self.root[int(source)]], place[self.root[int(target)]]
+            for tensor in self.roots:
+                if place[tensor] in (one, other):
+                    place[tensor] = min(one, other)
+        return place
+
+    def users_before(self, step: Step) -> set[int]:
+        """The steps, by number, that use what a step writes over: it waits for them."""
+        users: set[int] = set()
+        for op in step.members:
+            for target, _ in self.op_writes[op]:
+                for tensor in self.roots:
+                    if self._is_next_in_place(target, tensor):
+                        users |= {
+                            self.step_of_op[other]
+                            for other in self.ops
+                            if tensor
+                            in [t for t, _ in self.op_reads[other] + self.op_writes[other]]
+                        }
+        return users - {step.number}
+
+    def _is_next_in_place(self, target: int, tensor: int) -> bool:
+        """Whether `target` is what is written next, in program order, into the place of `tensor`."""
+        if target == tensor or self.place[target] != self.place[tensor]:
+            return False
+        when = {t: self._written_at(t) for t in self.roots if self.place[t] == self.place[tensor]}
+        later = [other for other in when.values() if other > when[tensor]]
+        return bool(later) and when[target] == min(later)
+
+    def _written_at(self, tensor: int) -> int:
+        """The op that writes a root; -1: it is given."""
+        writers = [op for op in self.ops if tensor in [t for t, _ in self.op_writes[op]]]
+        return writers[0] if writers else -1
 
     # --- transfers and copies ----------------------------------------------------------------
 

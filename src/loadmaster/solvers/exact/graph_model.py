@@ -9,8 +9,8 @@ import numpy as np
 
 from loadmaster.machine.machine import Machine
 from loadmaster.problems.graph import GraphOptimization
+from loadmaster.program.hazards import places
 from loadmaster.program.program import TensorKind
-from loadmaster.simulate.simulator import places
 from loadmaster.solvers.exact.graph_units import UNABLE, Moving, Units
 
 MOST_STEPS_WITH_MEMORY = 60

@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from loadmaster.problems.graph import GraphOptimization
 from loadmaster.problems.graph.bounds import least_costs
-from loadmaster.problems.graph.groups import first_ops, root_writers
+from loadmaster.problems.graph.groups import first_ops
+from loadmaster.program.hazards import places, root_writers
 from loadmaster.program.program import PERSISTENT, Program, TensorKind
-from loadmaster.simulate.simulator import places
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from loadmaster import _core
 from loadmaster.problems.graph import GraphOptimization
 from loadmaster.problems.graph.groups import root_homes
+from loadmaster.program.hazards import places
 from loadmaster.program.program import PERSISTENT, TensorKind
-from loadmaster.simulate.simulator import places
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
