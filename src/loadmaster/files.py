@@ -86,6 +86,13 @@ def _named(path: Path, temporary: Path) -> Iterator[None]:
         if error.filename is None or str(error.filename) == str(temporary):
             error.filename, error.filename2 = str(path), None
         raise
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start : error.end])
+        raise LoadmasterError(
+            f"'{path}' can't be written: {half} is a character that no file of this kind can hold",
+            object=str(path),
+            remedy="rename what holds it",
+        ) from None
 
 
 def check_replaceable(path: Path) -> None:

@@ -59,11 +59,11 @@ def test_a_machine_with_a_base_beside_it_is_written_whole(run: Any, tmp_path: Pa
     folder = tmp_path / "here"
     folder.mkdir()
     (folder / "base.toml").write_text(
-        'name = "b"\n[[memory]]\nname = "m\\u007f"\ncapacity = "unlimited"\nread = "2GB/s"\n'
+        'name = "b"\n[[memory]]\nname = "m"\ncapacity = "unlimited"\nread = "2GB/s"\n'
         'write = "1GB/s"\n[[device]]\nname = "d"\nmatrix = { f32 = "1Gflop/s", "*" = 5 }\nvector = 1\n'
     )
     (folder / "top.toml").write_text(
-        'base = "base.toml"\nname = "top"\ndescription = "a \\"b\\""\n'
+        'base = "base.toml"\nname = "top"\ndescription = "a \\"b\\" \\u007f"\n'
     )
     out = tmp_path / "whole.toml"
     assert run("machines", folder / "top.toml", "--out", out).exit == 0

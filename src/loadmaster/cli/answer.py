@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
 from loadmaster import __version__
 from loadmaster.errors import LoadmasterError
@@ -64,7 +64,8 @@ def json_text(command: str, answer: Answer, code: int) -> str:
             "message": error.message,
         },
     }
-    return json.dumps(_plain(document), allow_nan=False)
+    # ASCII alone, and the one control character that JSON lets through is escaped too.
+    return json.dumps(_plain(document), allow_nan=False).replace("\x7f", "\\u007f")
 
 
 def _plain(value: Any) -> Any:
@@ -90,3 +91,10 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """The same, with line ends as spaces."""
     return printable(" ".join(text.split()))
+
+
+def put(text: str, stream: IO[str]) -> None:
+    """Print lines: with `show`, the one way to a terminal. Names, paths and messages come from other
+    people, so that nothing in the text but its line ends reaches the terminal as a command."""
+    stream.write("".join(f"{printable(line)}\n" for line in text.split("\n")))
+    stream.flush()

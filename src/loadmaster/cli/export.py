@@ -69,13 +69,13 @@ def command(
                     remedy="write loadmaster export TARGET MODEL PLAN")  # fmt: skip
     target = _target(named)
     path = _out(out, source, target)
-    _check_free(path, target, overwrite)
     from loadmaster.export.rules import Asked, check_other_file, write_note
     from loadmaster.plan import load_planned
 
     for written in target.files(path) if target.ending else (path / "export.json",):
         check_other_file(source, written)
         check_other_file(plan, written, "plan")
+    _check_free(path, target, overwrite)
     model = replace(model, source=source, format=model.format or target.format)
     chosen = _machine(model, machine)
     program, decided = load_planned(plan, model.load(chosen), chosen)

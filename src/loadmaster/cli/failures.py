@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -20,9 +21,13 @@ def usage_failure(error: Any) -> Usage:
 
 def system_failure(error: OSError) -> LoadmasterError:
     """A closed folder, a full disk, a name that is too long: no bug of ours."""
-    what = f"'{error.filename}': " if error.filename else ""
-    return LoadmasterError(f"{what}{error.strerror or error}", object=str(error.filename or ""),
-                           number=error.errno)  # fmt: skip
+    name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
+    what = f"'{name}': " if name else ""
+    return LoadmasterError(
+        f"{what}{error.strerror or error}",
+        object=name,
+        number=error.errno,
+    )
 
 
 def bug_failure(error: Exception) -> LoadmasterError:
@@ -30,14 +35,23 @@ def bug_failure(error: Exception) -> LoadmasterError:
     import tempfile
     import traceback
 
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="loadmaster-", suffix=".log", delete=False, encoding="utf-8",
-        errors="backslashreplace",
-    ) as file:  # fmt: skip
-        file.write(f"loadmaster {__version__}, Python {sys.version}\n")
-        file.write("".join(traceback.format_exception(error)))
+    lines = [f"loadmaster {__version__}, Python {sys.version}\n"]
+    lines += traceback.format_exception(error)
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w",
+            prefix="loadmaster-",
+            suffix=".log",
+            delete=False,
+            encoding="utf-8",
+            errors="backslashreplace",
+        ) as file:
+            file.writelines(lines)
+        remedy = f"please report it with the file {file.name}"
+    except OSError:  # no room for it either
+        remedy = "please report it"
     return LoadmasterError(
         f"this is a bug in loadmaster ({type(error).__name__}): {error}",
         object=type(error).__name__,
-        remedy=f"please report it with the file {file.name}",
+        remedy=remedy,
     )

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from loadmaster.cli.answer import Usage
-from loadmaster.files import replacing, same_file
+from loadmaster.files import check_replaceable, replacing, same_file
 
 OverwriteOption = Annotated[
     bool, typer.Option("--overwrite", help="Write over a file that is there.")
@@ -21,14 +21,17 @@ def check_free(path: Path, overwrite: bool, *read: str | Path) -> None:
     """Refuse to overwrite, and what the command has `read` always; called before any work is done."""
     if any(same_file(path, each) for each in read):
         raise Usage(f"'{path}' is what is read", object=str(path), remedy="give another name")
-    if path.is_dir():
-        raise Usage(f"'{path}' is a folder", object=str(path), remedy="give a file's name")
+    check_replaceable(path)
     if path.exists() and not overwrite:
-        raise Usage(f"file '{path}' is there already", object=str(path),
-                    remedy="give another name, or --overwrite")  # fmt: skip
+        raise Usage(
+            f"file '{path}' is there already",
+            object=str(path),
+            remedy="give another name, or --overwrite",
+        )
     if not path.parent.is_dir():
-        raise Usage(f"there is no folder '{path.parent}'", object=str(path),
-                    remedy="make the folder first")  # fmt: skip
+        raise Usage(
+            f"there is no folder '{path.parent}'", object=str(path), remedy="make the folder first"
+        )
 
 
 @contextlib.contextmanager
@@ -37,8 +40,11 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Usage(f"'{path}' can't be written: {error.strerror or error}", object=str(path),
-                    remedy="check the folder and the space on the disk") from None  # fmt: skip
+        raise Usage(
+            f"'{path}' can't be written: {error.strerror or error}",
+            object=str(path),
+            remedy="check the folder and the space on the disk",
+        ) from None
 
 
 def write_text(path: Path, text: str) -> None:

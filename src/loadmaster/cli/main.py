@@ -29,7 +29,7 @@ import typer
 from typer.core import TyperGroup
 
 from loadmaster import __version__
-from loadmaster.cli.answer import Answer, Usage, json_text, one_line, printable
+from loadmaster.cli.answer import Answer, Usage, json_text, one_line, printable, put
 from loadmaster.cli.failures import bug_failure, system_failure, usage_failure
 from loadmaster.cli.progress import be_quiet
 from loadmaster.errors import LoadmasterError, nearest
@@ -135,9 +135,9 @@ class Commands(TyperGroup):
             code, failure = INTERRUPTED, LoadmasterError("interrupted", object=_name(args))
         except Exception as error:
             code, failure = BUG, bug_failure(error)
-        print(f"error: {one_line(failure.message)}", file=sys.stderr)
+        put(f"error: {one_line(failure.message)}", sys.stderr)
         if as_json:
-            print(json_text(_name(args), Answer(error=failure), code), file=stdout)
+            put(json_text(_name(args), Answer(error=failure), code), stdout)
         return code
 
 
@@ -145,16 +145,16 @@ def _print(
     args: list[str], answer: Answer, code: int, as_json: bool, quiet: bool, stdout: IO[str]
 ) -> int:
     if as_json:
-        print(json_text(_name(args), answer, code), file=stdout)
+        put(json_text(_name(args), answer, code), stdout)
         return code
     if not quiet:
         for warning in answer.warnings:
-            print(f"warning: {one_line(warning)}", file=sys.stderr)
+            put(f"warning: {one_line(warning)}", sys.stderr)
     from loadmaster.cli.show import show
 
     show(answer.blocks, stdout)
     if answer.error is not None and not answer.told:
-        print(printable(answer.error.message), file=stdout)
+        put(printable(answer.error.message), stdout)
     return code
 
 
@@ -178,7 +178,7 @@ def _no_reader() -> int:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"loadmaster {__version__}")
+        put(f"loadmaster {__version__}", sys.stdout)
         raise typer.Exit
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import IO, TYPE_CHECKING
 
+from loadmaster.cli.answer import printable, put
 from loadmaster.units import show_bytes, show_time
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def say(text: str) -> None:
     if not _quiet:
         if _live is not None:
             _live.erase()
-        print(text, file=sys.stderr, flush=True)
+        put(printable(text), sys.stderr)
 
 
 class LiveLine:
@@ -100,12 +101,12 @@ class LiveLine:
                 self._drawn = False
 
     def _put(self, standing: Standing, now: float) -> None:
-        text = standing_text(standing)
+        text = printable(standing_text(standing))
         if self._terminal:
             self._stream.write(f"\r\x1b[K{text[: _columns(self._stream) - 1]}")
             self._drawn = True
         else:
-            self._stream.write(text + "\n")
+            put(text, self._stream)
         self._stream.flush()
         self._shown_at, self._shown_improvements = now, standing.improvements
 

@@ -42,7 +42,9 @@ def _show_table(console: Console, table: Table) -> None:
     grid = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for number, heading in enumerate(table.columns):
         numeric = all(_NUMBER.fullmatch(row[number]) for row in table.rows)
-        grid.add_column(Text(heading), justify="right" if numeric else "left", overflow="fold")
+        grid.add_column(
+            Text(printable(heading)), justify="right" if numeric else "left", overflow="fold"
+        )
     for row in table.rows:
         grid.add_row(*(Text(printable(cell)) for cell in row))
     console.print(grid)

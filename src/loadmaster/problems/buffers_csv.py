@@ -10,73 +10,127 @@ from __future__ import annotations
 import csv
 import io
 import re
+from array import array
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from loadmaster.errors import LoadmasterError
-from loadmaster.files import replacing
+from loadmaster.files import read_regular, replacing
 from loadmaster.problems.buffers import NONE, BadBuffers, Buffers, Gap
+from loadmaster.units import UNLIMITED, shorten
 
 _NAMES = {
     "id": "id", "buffer": "id", "buffer_id": "id", "lower": "lower", "start": "lower", "begin": "lower",
     "upper": "upper", "end": "end", "size": "size", "alignment": "alignment", "hint": "hint",
     "gaps": "gaps", "offset": "offset", "worth": "worth",
 }  # fmt: skip
-_GAP = re.compile(r"(-?\d+)-(-?\d+)(?:@(\d+):(\d+))?")
-_MOST_BYTES = 2**31
+_GAP = re.compile(r"(-?[0-9]{1,19})-(-?[0-9]{1,19})(?:@([0-9]{1,19}):([0-9]{1,19}))?")
+_CAPACITY = re.compile(r".*\.([0-9]+)\.csv", re.DOTALL)
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_LONGEST = 20
+"""Characters of a number: 2^62 has 19 digits."""
+_MOST_BYTES = 2**28
+_MOST_LINE = 2**20
+"""Characters of a line, and so of the cells that are made of it at once."""
+_MOST_BUFFERS = 2**21
+_MOST_GAPS = 2**21
 
 
 def read_buffers(path: str | Path) -> tuple[Buffers, int | None]:
     """The buffers of a file, and the capacity that its name states."""
     path = Path(path)
+    stated = _CAPACITY.fullmatch(path.name)
+    digits = stated.group(1).lstrip("0") or "0" if stated else None
+    if digits is not None and (len(digits) > 19 or int(digits) > UNLIMITED):
+        raise BadBuffers(
+            f"the name of '{path}' states a capacity of {digits[:40]} bytes, above 2^62",
+            object=str(path),
+            number=digits[:40],
+            remedy="rename the file",
+        )
+    buffers = parse_buffers(_text_of(path), path.name)
+    return buffers, None if digits is None else int(digits)
+
+
+def _text_of(path: Path) -> str:
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise BadBuffers(
-                f"'{path}' is larger than 2 GiB", object=str(path), remedy="check the file"
-            )
-        text = path.read_text(encoding="utf-8-sig")
+        return read_regular(path, _MOST_BYTES).decode("utf-8-sig")
     except OSError as error:
         raise BadBuffers(
             f"'{path}' can't be read: {error.strerror}", object=str(path), remedy="check the path"
         ) from None
-    except UnicodeDecodeError:
-        raise BadBuffers(
-            f"'{path}' is not text", object=str(path), remedy="give a CSV file"
-        ) from None
-    stated = re.fullmatch(r".*\.(\d+)\.csv", path.name)
-    return parse_buffers(text, path.name), int(stated.group(1)) if stated else None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise _error(path.name, line, "it is not text", "give a CSV file in UTF-8") from None
+
+
+def _rows(text: str, where: str) -> Iterator[tuple[int, list[str]]]:
+    """(line, cells) of every row that is not blank; a blank one may stand only at the end."""
+    reader = csv.reader(_lines(text, where), strict=True)
+    blank = None
+    while True:
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            raise _error(where, reader.line_num, f"{error}", "give plain CSV") from None
+        if row is None:
+            return
+        if not any(cell.strip() for cell in row):
+            blank = blank or (reader.line_num, row)
+            continue
+        if blank is not None:
+            yield blank
+            blank = None
+        yield reader.line_num, row
+
+
+def _lines(text: str, where: str) -> Iterator[str]:
+    for number, line in enumerate(io.StringIO(text), start=1):
+        if len(line) > _MOST_LINE:
+            raise _error(
+                where, number, f"it has {len(line):,} characters", f"give at most {_MOST_LINE:,}"
+            )
+        if "\0" in line:
+            raise _error(where, number, "it has a null character", "give plain CSV")
+        yield line
 
 
 def parse_buffers(text: str, where: str = "csv") -> Buffers:
     """Parse; every error names the file, the line and what would be right."""
-    rows = list(csv.reader(io.StringIO(text)))
-    while rows and not any(cell.strip() for cell in rows[-1]):
-        rows.pop()  # blank lines at the end
-    if not rows:
+    rows = _rows(text, where)
+    line, header = next(rows, (1, None))
+    if header is None:
         raise _error(where, 1, "the file is empty", "begin with id,lower,upper,size")
-    columns = _columns(rows[0], where)
-    values: dict[str, list[int]] = {
-        name: [] for name in columns if name not in ("id", "gaps", "worth")
-    }
+    columns = _columns(header, where, line)
+    values = {name: array("q") for name in columns if name not in ("id", "gaps", "worth")}
     ids: list[str] = []
     gaps: dict[int, list[Gap]] = {}
-    worth: list[float] = []
-    for number, row in enumerate(rows[1:], start=2):
-        if len(row) != len(rows[0]):
+    worth = array("d")
+    lines = array("q")
+    room = _MOST_GAPS
+    for number, row in rows:
+        if len(row) != len(header):
             raise _error(
                 where,
                 number,
-                f"{len(row)} fields, and the header has {len(rows[0])}",
+                f"{len(row)} fields, and the header has {len(header)}",
                 "give one value per column",
             )
+        if len(ids) == _MOST_BUFFERS:
+            raise _error(where, number, f"more than {_MOST_BUFFERS:,} buffers", "give fewer")
         ids.append(row[columns["id"]].strip())
+        lines.append(number)
         for name, column in values.items():
             column.append(_whole(row[columns[name]], name, where, number))
         if "gaps" in columns and row[columns["gaps"]].strip():
             gaps[len(ids) - 1] = _gaps(
                 row[columns["gaps"]], 1 if "end" in columns else 0, where, number
             )
+            room -= len(gaps[len(ids) - 1])
+            if room < 0:
+                raise _error(where, number, f"more than {_MOST_GAPS:,} gaps", "give fewer")
         if "worth" in columns:
             worth.append(_real(row[columns["worth"]], where, number))
     upper = (
@@ -91,7 +145,7 @@ def parse_buffers(text: str, where: str = "csv") -> Buffers:
             worth=worth or None,
         )  # fmt: skip
     except LoadmasterError as error:
-        line = ids.index(error.object) + 2 if error.object in ids else 1
+        line = lines[ids.index(error.object)] if error.object in ids else line
         raise _error(
             where, line, error.message.removesuffix(f": {error.remedy}"), error.remedy or "mend it"
         ) from None
@@ -100,19 +154,19 @@ def parse_buffers(text: str, where: str = "csv") -> Buffers:
 def read_pairs(path: str | Path, buffers: Buffers) -> tuple[tuple[int, int], ...]:
     """Pairs of ids, columns a and b, as pairs of numbers."""
     path = Path(path)
-    try:
-        rows = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig"))))
-    except (OSError, UnicodeDecodeError):
-        raise BadBuffers(
-            f"'{path}' can't be read", object=str(path), remedy="give a CSV with columns a,b"
-        ) from None
-    if not rows or [cell.strip() for cell in rows[0]] != ["a", "b"]:
-        raise _error(path.name, 1, "the columns are not a,b", "begin with a,b")
+    rows = _rows(_text_of(path), path.name)
+    line, header = next(rows, (1, []))
+    if [cell.strip() for cell in header] != ["a", "b"]:
+        raise _error(path.name, line, "the columns are not a,b", "begin with a,b")
     number = {name: i for i, name in enumerate(buffers.ids)}
-    pairs = []
-    for line, row in enumerate(rows[1:], start=2):
+    pairs: list[tuple[int, int]] = []
+    for line, row in rows:
         if len(row) != 2 or any(cell.strip() not in number for cell in row):
-            raise _error(path.name, line, f"{row} does not name two buffers", "give two ids")
+            raise _error(
+                path.name, line, f"{shorten(row)} does not name two buffers", "give two ids"
+            )
+        if len(pairs) == _MOST_BUFFERS:
+            raise _error(path.name, line, f"more than {_MOST_BUFFERS:,} pairs", "give fewer")
         pairs.append((number[row[0].strip()], number[row[1].strip()]))
     return tuple(pairs)
 
@@ -164,47 +218,50 @@ def _error(where: str, line: int, what: str, remedy: str) -> BadBuffers:
     return BadBuffers(f"'{where}', line {line}: {what}", object=where, number=line, remedy=remedy)
 
 
-def _columns(header: list[str], where: str) -> dict[str, int]:
+def _columns(header: list[str], where: str, line: int) -> dict[str, int]:
     columns: dict[str, int] = {}
     for i, cell in enumerate(header):
         name = _NAMES.get(cell.strip().lower())
         if name is None:
             raise _error(
                 where,
-                1,
-                f"the column '{cell}' is not known",
+                line,
+                f"the column {shorten(cell)} is not known",
                 f"use {', '.join(sorted(set(_NAMES)))}",
             )
         if name in columns or {name, *columns} >= {"upper", "end"}:
-            raise _error(where, 1, f"the column '{cell}' is there twice", "remove one")
+            raise _error(where, line, f"the column {shorten(cell)} is there twice", "remove one")
         columns[name] = i
     for name in ("id", "lower", "size"):
         if name not in columns:
-            raise _error(where, 1, f"there is no column '{name}'", "begin with id,lower,upper,size")
+            raise _error(
+                where, line, f"there is no column '{name}'", "begin with id,lower,upper,size"
+            )
     if "upper" not in columns and "end" not in columns:
         raise _error(
-            where, 1, "there is no column 'upper' or 'end'", "begin with id,lower,upper,size"
+            where, line, "there is no column 'upper' or 'end'", "begin with id,lower,upper,size"
         )
     return columns
 
 
 def _whole(cell: str, name: str, where: str, line: int) -> int:
-    try:
-        value = int(cell)
-    except ValueError:
+    digits = cell.strip()
+    if not _WHOLE.fullmatch(digits):
         raise _error(
-            where, line, f"'{cell}' in column '{name}' is no whole number", "give one"
-        ) from None
-    if abs(value) > 2**62:
-        raise _error(where, line, f"{value} in column '{name}' is beyond 2^62", "check it")
-    return value
+            where, line, f"{shorten(cell)} in column '{name}' is no whole number", "give one"
+        )
+    if len(digits) > _LONGEST or abs(int(digits)) > UNLIMITED:
+        raise _error(where, line, f"{digits[:40]} in column '{name}' is beyond 2^62", "check it")
+    return int(digits)
 
 
 def _real(cell: str, where: str, line: int) -> float:
     try:
         return float(cell)
     except ValueError:
-        raise _error(where, line, f"'{cell}' in column 'worth' is no number", "give one") from None
+        raise _error(
+            where, line, f"{shorten(cell)} in column 'worth' is no number", "give one"
+        ) from None
 
 
 def _gaps(cell: str, inclusive: int, where: str, line: int) -> list[Gap]:
@@ -213,7 +270,7 @@ def _gaps(cell: str, inclusive: int, where: str, line: int) -> list[Gap]:
         match = _GAP.fullmatch(word)
         if match is None:
             raise _error(
-                where, line, f"'{word}' is no gap", "write START-END or START-END@LOW:HIGH"
+                where, line, f"{shorten(word)} is no gap", "write START-END or START-END@LOW:HIGH"
             )
         start, end, low, high = match.groups()
         gaps.append(Gap(int(start), int(end) + inclusive, int(low or 0), int(high or 0)))
