@@ -73,5 +73,7 @@ def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
     """' (did you mean …?)' for a name that is not known, or the empty string."""
     import difflib
 
+    if len(name) > 200 or len(known) > 5_000:  # a search takes time with both
+        return ""
     match = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f" (did you mean '{match[0]}'?)" if match else ""

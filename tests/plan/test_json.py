@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from generate import random_machine, random_program
 from generate_plan import random_plan
-from loadmaster.errors import BadPlan
+from loadmaster.errors import BadPlan, BadProgram
 from loadmaster.machine import load_machine
 from loadmaster.plan import (
     BEFORE,
@@ -18,11 +19,16 @@ from loadmaster.plan import (
     Plan,
     Residency,
     load_plan,
+    load_planned,
     plan_from_json,
     plan_to_json,
     save_plan,
 )
+from loadmaster.plan.check import check
+from loadmaster.plan.plan import MOST_BYTE
 from loadmaster.program import Builder, Program
+from loadmaster.simulate import simulate
+from loadmaster.simulate.reference import simulate_reference as reference
 
 
 def small() -> Program:
@@ -68,7 +74,7 @@ def residency(**changes: object) -> str:
 WRONG = {
     "not json": ("{", "it is not JSON"),
     "not a plan": ("[]", "it is no plan"),
-    "deep nesting": ("[" * 100_000, "it is not JSON"),
+    "deep nesting": ("[" * 100_000, "its JSON is nested deeper than 64 levels"),
     "unknown tensor": (residency(tensor=99, name=None), "residency 0 refers to the unknown tensor 99"),
     "unknown tensor name": (residency(tensor=None, name="xx"), "unknown tensor 'xx' \\(did you mean 'x'"),
     "name and number differ": (residency(name="w"), "calls tensor 1 'w' and it is 'x'"),
@@ -78,7 +84,29 @@ WRONG = {
     "op out of range": (residency(last=5), "last 5"),
     "short device": (document(device=[]), "'device' must have 1 entries"),
     "device out of range": (document(device=[3]), "'device' of op 'op' is 3"),
-    "nan priority": (document(priority=[float("nan")]), "'priority' of op 'op' is nan"),
+    "nan priority": (document(priority=[float("nan")]), "it has the number NaN, which is not finite"),
+    "infinite priority": (document(priority=[7]).replace("[7]", "[1e400]"), "which is not finite"),
+    "endless priority": (document(priority=[10**400]), "an integer of more than 64 digits"),
+    "5,000 digits": (document(priority=[7]).replace("[7]", "9" * 5_000), "an integer of more than 64 digits"),
+    "true as priority": (document(priority=[True]), "'priority' of op 'op' is True"),
+    "text as priority": (document(priority=["1"]), "'priority' of op 'op' is '1'"),
+    "surrogate as name": (residency(tensor=None, name="\ud800"), "half a character"),
+    "long name": (residency(tensor=None, name="x" * 10**6), "unknown tensor 'xxx"),
+    "list as name": (residency(tensor=None, name=["x"]), "unknown tensor None"),
+    "list as tensor": (residency(tensor=[1]), r"unknown tensor \[1\]"),
+    "list as memory": (residency(memory=["cmem"]), r"unknown memory \['cmem'\]"),
+    "offset above the simulator's": (residency(offset=2**61), f"offset {2**61}: give a whole number from -1 to {2**61 - 1}"),
+    "offset below none": (residency(offset=-2), "offset -2"),
+    "end above the simulator's": (document(copies=[{"tensor": 1, "from": "hbm", "to": "cmem", "issued_after": -1,
+                                   "needed_by": 0, "bytes": [0, 2**61]}]), f"copy 0 has high {2**61}"),
+    "fraction as offset": (residency(offset=0.0), "offset 0.0"),
+    "object as order": (document(order={}), "'order' must have 1 entries"),
+    "fraction in order": (document(order=[0.0]), "'order' of op 'op' is 0.0"),
+    "huge device": (document(device=[10**60]), "'device' of op 'op' is a number of some 60 digits"),
+    "list as queue": (document(queue=["order"]), r"queue is \['order'\]"),
+    "list as hash": (document(program={"name": ["x"], "hash": [1]}), "belongs to another program"),
+    "repeats of nothing": (document(repeats=3, program={}), "'repeats' is 3"),
+    "huge repeat": (document(repeats={"ops": [10**60]}, program={}), "can't be repeated"),
     "unknown queue": (document(queue="lifo"), "queue is 'lifo'"),
     "copies no list": (document(copies={"a": 1}), "'copies' must be a list"),
     "copy bytes": (document(copies=[{"tensor": 1, "from": "hbm", "to": "cmem", "issued_after": -1, "needed_by": 0,
@@ -90,11 +118,65 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_wrong_plans(case: str) -> None:
+def test_wrong_plans(case: str, tmp_path: Path) -> None:
     text, message = WRONG[case]
-    with pytest.raises(BadPlan, match=message) as caught:
-        plan_from_json(text, small(), load_machine("tpu-v4i"))
+    error = BadProgram if case == "huge repeat" else BadPlan
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises(error, match=message) as caught:
+        load_planned(path, small(), load_machine("tpu-v4i"))
     assert "\n" not in caught.value.message and caught.value.remedy
+    assert len(caught.value.message) < 400
+
+
+def test_the_largest_offset_is_one_for_all() -> None:
+    program, machine = small(), load_machine("tpu-v4i")
+
+    def at(offset: int) -> Plan:
+        return Plan.of(residencies=[Residency(1, 0, offset, 0, 0)])
+
+    def copied(end: int) -> Plan:
+        return Plan.of(
+            residencies=[Residency(1, 0, 0, 0, 0)], copies=[Copy(1, 1, 0, BEFORE, 0, 0, end)]
+        )
+
+    for plan in (at(MOST_BYTE), copied(MOST_BYTE)):
+        simulate(program, machine, plan)
+        reference(program, machine, plan)
+        assert "shape" not in {violation.rule for violation in check(program, machine, plan)}
+        assert (
+            plan_from_json(plan_to_json(plan, program, machine), program, machine).hash == plan.hash
+        )
+    for plan in (at(MOST_BYTE + 1), copied(MOST_BYTE + 1)):
+        for judge in (simulate, reference):
+            with pytest.raises(BadPlan):
+                judge(program, machine, plan)
+        assert "shape" in {violation.rule for violation in check(program, machine, plan)}
+        with pytest.raises(BadPlan):
+            plan_from_json(plan_to_json(plan, program, machine), program, machine)
+    with pytest.raises(BadPlan, match=r"beyond 2\^63"):
+        at(2**63)
+
+
+def test_of_an_object_with_a_key_twice_the_last_counts() -> None:
+    program, machine = small(), load_machine("tpu-v4i")
+    twice = document().replace('"tie"', '"queue": "fifo", "queue": "order", "tie"')
+    assert plan_from_json(twice, program, machine).queue == "order"
+
+
+def test_files_that_are_no_files(tmp_path: Path) -> None:
+    program, machine = small(), load_machine("tpu-v4i")
+    os.mkfifo(tmp_path / "pipe")
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(2**40)
+    for name, words in (
+        ("pipe", "a pipe and no regular file"),
+        ("large", "larger than 256.00 MiB"),
+        (".", "Is a directory"),
+        ("n\0", "no file can have this name"),
+    ):
+        with pytest.raises(BadPlan, match=words):
+            load_plan(tmp_path / name, program, machine)
 
 
 def test_names_alone_are_enough() -> None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 from loadmaster.errors import BadPlan, nearest
-from loadmaster.files import replacing
+from loadmaster.files import read_regular, replacing
+from loadmaster.json_text import read_json
 from loadmaster.machine.machine import Machine
-from loadmaster.plan.plan import QUEUES, TIES, WHOLE, Plan
+from loadmaster.plan.plan import BEFORE, MOST_BYTE, NO_OFFSET, QUEUES, TIES, WHOLE, Plan
 from loadmaster.program.measured_costs import costless_hash
 from loadmaster.program.program import Program
 from loadmaster.program.repeats import repeat
+from loadmaster.units import shorten
 
 FORMAT = 1
-_MOST_BYTES = 2**30
+_MOST_BYTES = 2**28
 
 
 def plan_to_json(plan: Plan, program: Program, machine: Machine) -> str:
@@ -70,32 +71,29 @@ def load_planned(path: str | Path, base: Program, machine: Machine) -> tuple[Pro
     return program, _plan(document, program, machine, where)
 
 
-def _text_of(path: Path) -> str:
+def _text_of(path: Path) -> bytes:
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise BadPlan(
-                f"plan '{path}' is larger than 1 GiB", object=str(path), remedy="check the file"
-            )
-        return path.read_text(encoding="utf-8")
+        return read_regular(path, _MOST_BYTES)
     except OSError as error:
-        raise BadPlan(f"plan '{path}' can't be read: {error.strerror}", object=str(path),
-                      remedy="check the path") from None  # fmt: skip
-    except UnicodeDecodeError:
         raise BadPlan(
-            f"plan '{path}' is not text", object=str(path), remedy="give a plan's JSON file"
+            f"plan '{path}' can't be read: {error.strerror}",
+            object=str(path),
+            remedy="check the path",
         ) from None
 
 
-def plan_from_json(text: str, program: Program, machine: Machine, where: str = "plan") -> Plan:
+def plan_from_json(
+    text: str | bytes, program: Program, machine: Machine, where: str = "plan"
+) -> Plan:
     """Parse a plan; every error names the entry, the value and what would be right."""
     return _plan(_document(text, where), program, machine, where)
 
 
-def _document(text: str, where: str) -> dict[str, Any]:
+def _document(text: str | bytes, where: str) -> dict[str, Any]:
     try:
-        document = json.loads(text, parse_constant=lambda name: math.nan)
-    except (ValueError, RecursionError) as error:
-        raise _error(where, f"it is not JSON: {error}", "give a plan's JSON file") from None
+        document = read_json(text, most_bytes=_MOST_BYTES)
+    except ValueError as error:
+        raise _error(where, str(error), "give a plan's JSON file") from None
     if not isinstance(document, dict) or document.get("loadmaster_plan") != FORMAT:
         raise _error(where, f"it is no plan of format {FORMAT}", "make it with 'loadmaster plan'")
     return document
@@ -108,9 +106,7 @@ def _with_repeats(base: Program, document: dict[str, Any], where: str) -> Progra
         return base
     ops = about.get("ops") if isinstance(about, dict) else None
     if not isinstance(ops, list) or not all(type(op) is int for op in ops):
-        raise _error(
-            where, f"'repeats' is {str(about)[:80]}", "give the base's hash and op numbers"
-        )
+        raise _error(where, f"'repeats' is {shorten(about)}", "give the base's hash and op numbers")
     if about.get("base") not in (None, costless_hash(base)):
         raise _foreign(where, "program", document.get("program"), base.name, str(about["base"]))
     return repeat(base, ops).program
@@ -145,7 +141,7 @@ def _plan(document: dict[str, Any], program: Program, machine: Machine, where: s
 
 def _foreign(where: str, what: str, theirs: Any, ours: str, claimed: str) -> BadPlan:
     """It belongs to something else; where that differs in options alone, the remedy names them."""
-    name = str(theirs.get("name")) if isinstance(theirs, dict) else "unnamed"
+    name = str(theirs.get("name"))[:200] if isinstance(theirs, dict) else "unnamed"
     remedy = f"give the {what} it was made for"
     kind, capacity = name.partition(":")[0], name.rpartition(":")[2]
     if what == "program" and name == ours:
@@ -164,6 +160,9 @@ class _Reader:
     def __init__(self, where: str, program: Program, machine: Machine) -> None:
         self.where, self.program, self.machine = where, program, machine
         self.memories = [memory.name for memory in machine.memories]
+        # Reversed: of tensors that share a name, the first is meant.
+        numbered = reversed(list(enumerate(program.tensor_name)))
+        self.tensors = {name: number for number, name in numbered}
 
     def error(self, what: str, remedy: str, number: Any = None) -> BadPlan:
         return _error(self.where, what, remedy, number)
@@ -171,7 +170,7 @@ class _Reader:
     def choice(self, document: dict[str, Any], key: str, allowed: tuple[str, ...]) -> str:
         value = document.get(key, allowed[0])
         if value not in allowed:
-            raise self.error(f"{key} is {value!r}", f"use {', '.join(allowed)}")
+            raise self.error(f"{key} is {shorten(value)}", f"use {', '.join(allowed)}")
         return str(value)
 
     def column(
@@ -187,8 +186,11 @@ class _Reader:
             )
         for i, value in enumerate(values):
             if type(value) is not int or not least <= value < limit:
-                raise self.error(f"'{key}' of op '{self.program.op_name[i]}' is {value!r}",
-                                 f"give a whole number from {least} to {limit - 1}", str(value))  # fmt: skip
+                raise self.error(
+                    f"'{key}' of op '{self.program.op_name[i]}' is {shorten(value)}",
+                    f"give a whole number from {least} to {limit - 1}",
+                    shorten(value),
+                )
         return values
 
     def priority(self, document: dict[str, Any]) -> list[float] | None:
@@ -200,12 +202,12 @@ class _Reader:
                 f"'priority' must have {self.program.n_ops} entries", "write null to leave it out"
             )
         for i, value in enumerate(values):
-            if type(value) not in (int, float) or not math.isfinite(value):
+            if type(value) not in (int, float):  # the JSON reader lets finite numbers through alone
                 raise self.error(
-                    f"'priority' of op '{self.program.op_name[i]}' is {value!r}",
+                    f"'priority' of op '{self.program.op_name[i]}' is {shorten(value)}",
                     "give a finite number",
                 )
-        return values
+        return [float(value) for value in values]
 
     def entries(self, document: dict[str, Any], key: str) -> list[dict[str, Any]]:
         entries = document.get(key) or []
@@ -216,8 +218,13 @@ class _Reader:
     def residency(self, entry: dict[str, Any], i: int) -> tuple[int, ...]:
         what = f"residency {i}"
         n = self.program.n_ops
-        return (self.tensor(entry, what), self.memory(entry, "memory", what), self.number(entry, "offset", what, -1, 2**62),
-                self.number(entry, "first", what, -1, n - 1), self.number(entry, "last", what, 0, n - 1))  # fmt: skip
+        return (
+            self.tensor(entry, what),
+            self.memory(entry, "memory", what),
+            self.number(entry, "offset", what, NO_OFFSET, MOST_BYTE),
+            self.number(entry, "first", what, BEFORE, n - 1),
+            self.number(entry, "last", what, 0, n - 1),
+        )
 
     def copy(self, entry: dict[str, Any], i: int) -> tuple[int, ...]:
         what = f"copy {i}"
@@ -226,9 +233,9 @@ class _Reader:
         if entry.get("bytes") is not None:
             bounds = entry["bytes"]
             if not isinstance(bounds, list) or len(bounds) != 2:
-                raise self.error(f"{what} has bytes {bounds!r}", "give [low, high] or null")
+                raise self.error(f"{what} has bytes {shorten(bounds)}", "give [low, high] or null")
             pair = {"low": bounds[0], "high": bounds[1]}
-            low, high = (self.number(pair, key, what, 0, 2**62) for key in ("low", "high"))
+            low, high = (self.number(pair, key, what, 0, MOST_BYTE) for key in ("low", "high"))
         return (self.tensor(entry, what), self.memory(entry, "from", what), self.memory(entry, "to", what),
                 self.number(entry, "issued_after", what, -1, n - 1), self.number(entry, "needed_by", what, 0, n),
                 low, high)  # fmt: skip
@@ -244,30 +251,40 @@ class _Reader:
             if not isinstance(row, list) or len(row) != 2 or any(
                 type(value) is not int or not 0 <= value < limit for value, limit in zip(row, limits, strict=True)
             ):  # fmt: skip
-                raise self.error(f"transfer {i} is {row!r}", "give [tensor, device]")
+                raise self.error(f"transfer {i} is {shorten(row)}", "give [tensor, device]")
         return [tuple(row) for row in rows]
 
     def tensor(self, entry: dict[str, Any], what: str) -> int:
         names = self.program.tensor_name
         number, name = entry.get("tensor"), entry.get("name")
         if number is None and isinstance(name, str):
-            if name not in names:
-                raise self.error(f"{what} refers to the unknown tensor '{name}'{nearest(name, names)}",
-                                 "name a tensor of the program", name)  # fmt: skip
-            return names.index(name)
+            if name not in self.tensors:
+                raise self.error(
+                    f"{what} refers to the unknown tensor {shorten(name)}{nearest(name, names)}",
+                    "name a tensor of the program",
+                    shorten(name),
+                )
+            return self.tensors[name]
         if type(number) is not int or not 0 <= number < len(names):
-            raise self.error(f"{what} refers to the unknown tensor {number!r}",
-                             f"give a number from 0 to {len(names) - 1}", str(number))  # fmt: skip
+            raise self.error(
+                f"{what} refers to the unknown tensor {shorten(number)}",
+                f"give a number from 0 to {len(names) - 1}",
+                shorten(number),
+            )
         if name is not None and name != names[number]:
-            raise self.error(f"{what} calls tensor {number} '{name}' and it is '{names[number]}'",
-                             "correct the name or leave it out", number)  # fmt: skip
+            raise self.error(
+                f"{what} calls tensor {number} {shorten(name)} and it is '{names[number]}'",
+                "correct the name or leave it out",
+                number,
+            )
         return number
 
     def memory(self, entry: dict[str, Any], key: str, what: str) -> int:
         name = entry.get(key)
         if name not in self.memories:
             raise self.error(
-                f"{what} refers to the unknown memory {name!r}", f"use {', '.join(self.memories)}"
+                f"{what} refers to the unknown memory {shorten(name)}",
+                f"use {', '.join(self.memories)}",
             )
         return self.memories.index(str(name))
 
@@ -275,8 +292,8 @@ class _Reader:
         value = entry.get(key)
         if type(value) is not int or not least <= value <= most:
             raise self.error(
-                f"{what} has {key} {value!r}",
+                f"{what} has {key} {shorten(value)}",
                 f"give a whole number from {least} to {most}",
-                str(value),
+                shorten(value),
             )
         return int(value)

@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.errors import BadPlan
+
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
@@ -36,6 +38,11 @@ BEFORE = -1
 """As an op: before the program starts."""
 WHOLE = -1
 """As a byte range: the whole tensor."""
+
+
+MOST_BYTE = 2**61 - 1
+"""The largest offset and the largest end of a byte range: with a size added, the simulator's integers
+still hold it. Plan files, the simulators and the checker have this one limit."""
 
 
 class Residency(NamedTuple):
@@ -163,7 +170,14 @@ class Plan:
 
 
 def _rows(rows: list[Any], width: int) -> Int64:
-    return np.array(rows, dtype=np.int64).reshape(len(rows), width)
+    try:
+        return np.array(rows, dtype=np.int64).reshape(len(rows), width)
+    except OverflowError:
+        raise BadPlan(
+            "the plan has a number beyond 2^63",
+            object="plan",
+            remedy=f"offsets and byte ranges end at {MOST_BYTE}",
+        ) from None
 
 
 def _table(rows: list[Any], width: int) -> Int64 | None:

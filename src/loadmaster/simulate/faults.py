@@ -9,10 +9,8 @@ import numpy.typing as npt
 
 from loadmaster.errors import BadPlan
 from loadmaster.machine.machine import Machine
-from loadmaster.plan.plan import QUEUES, TIES, Plan
+from loadmaster.plan.plan import MOST_BYTE, QUEUES, TIES, Plan
 from loadmaster.program.program import Program
-
-_MOST_OFFSET = 2**61
 
 
 def check_ranges(program: Program, machine: Machine, plan: Plan) -> None:
@@ -55,10 +53,9 @@ def check_ranges(program: Program, machine: Machine, plan: Plan) -> None:
             "queue",
             "use 'order'",
         )
-    _table(plan.residencies, "residency", ((0, t), (0, m), (-1, _MOST_OFFSET), (-1, n), (0, n)))
-    _table(
-        plan.copies, "copy", ((0, t), (0, m), (0, m), (-1, n), (0, n + 1), (-1, 2**62), (-1, 2**62))
-    )
+    _table(plan.residencies, "residency", ((0, t), (0, m), (-1, MOST_BYTE + 1), (-1, n), (0, n)))
+    place = (-1, MOST_BYTE + 1)
+    _table(plan.copies, "copy", ((0, t), (0, m), (0, m), (-1, n), (0, n + 1), place, place))
     _table(plan.transfers, "transfer", ((0, t), (0, d)))
     if plan.copies is not None:
         low, high = plan.copies[:, 5], plan.copies[:, 6]

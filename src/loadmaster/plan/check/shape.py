@@ -12,7 +12,7 @@ import numpy as np
 
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.check.report import Report
-from loadmaster.plan.plan import BEFORE, NO_OFFSET, QUEUES, TIES, Plan
+from loadmaster.plan.plan import BEFORE, MOST_BYTE, NO_OFFSET, QUEUES, TIES, Plan
 from loadmaster.program.program import Program
 
 Bounds = tuple[str, int, int]
@@ -31,12 +31,12 @@ def check_shape(program: Program, machine: Machine, plan: Plan, report: Report) 
         _column(plan.order, "order", 0, ops - 1, program, report),
         _column(plan.fusion, "fusion", -1, ops - 1, program, report),
         _table(plan.residencies, "residency",
-               [tensor, ("memory", 0, memories - 1), ("offset", NO_OFFSET, no_limit),
+               [tensor, ("memory", 0, memories - 1), ("offset", NO_OFFSET, MOST_BYTE),
                 ("first", BEFORE, ops - 1), ("last", 0, ops - 1)], report),
         _table(plan.copies, "copy",
                [tensor, ("source", 0, memories - 1), ("target", 0, memories - 1),
                 ("issued_after", BEFORE, ops - 1), ("needed_by", 0, ops),
-                ("low", -no_limit, no_limit), ("high", -no_limit, no_limit)], report),
+                ("low", -no_limit, MOST_BYTE), ("high", -no_limit, MOST_BYTE)], report),
         _table(plan.transfers, "transfer", [tensor, ("device", 0, devices - 1)], report),
     ]  # fmt: skip
     _priority(plan, program, report)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from loadmaster.errors import BadPlan
 from loadmaster.machine.machine import Machine
-from loadmaster.plan.plan import QUEUES, TIES, WHOLE, Plan
+from loadmaster.plan.plan import MOST_BYTE, QUEUES, TIES, WHOLE, Plan
 from loadmaster.program.program import Program
 
 
@@ -73,7 +73,7 @@ def _check_tables(program: Program, machine: Machine, plan: Plan) -> None:
     for row, residency in enumerate(plan.residency_rows):
         _within("tensor of residency", row, residency.tensor, 0, n_tensors)
         _within("memory of residency", row, residency.memory, 0, n_memories)
-        _within("offset of residency", row, residency.offset, -1, 2**62)
+        _within("offset of residency", row, residency.offset, -1, MOST_BYTE + 1)
         _within("first op of residency", row, residency.first, -1, n_ops)
         _within("last op of residency", row, residency.last, 0, n_ops)
     for row, copy in enumerate(plan.copy_rows):
@@ -83,7 +83,7 @@ def _check_tables(program: Program, machine: Machine, plan: Plan) -> None:
         _within("issuing op of copy", row, copy.issued_after, -1, n_ops)
         _within("needing op of copy", row, copy.needed_by, 0, n_ops + 1)
         if (copy.low, copy.high) != (WHOLE, WHOLE):
-            _within("high byte of copy", row, copy.high, 0, 2**62)
+            _within("high byte of copy", row, copy.high, 0, MOST_BYTE + 1)
             _within("low byte of copy", row, copy.low, 0, copy.high + 1)
 
 
