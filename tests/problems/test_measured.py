@@ -282,8 +282,14 @@ def test_nothing_in_a_folder_is_run_when_it_is_read(tmp_path: Path, monkeypatch:
     assert isinstance(loaded, MeasuredMapping) and keys(loaded) == keys(problem)
     assert not replay(run).broken and read_side(run.path).value == solution.value
     assert (tmp_path / "count").read_text() == count
-    assert loaded.evaluate(loaded.all_slowest()) == 25 * 10**10  # but it can be, when asked
-    assert (tmp_path / "count").read_text() != count
+    with pytest.raises(EvaluationError, match="what a run names is not run"):
+        loaded.evaluate(loaded.all_slowest())
+    assert (tmp_path / "count").read_text() == count
+    with pytest.raises(EvaluationError, match=r"by 'sh measure\.sh' and not by 'sh other\.sh'"):
+        loaded.measure_with(CommandEvaluator("sh other.sh"))
+    loaded.measure_with(CommandEvaluator("sh measure.sh", 5.0))  # but it can be, when given again
+    assert loaded.evaluate(loaded.all_slowest()) == 25 * 10**10
+    assert (tmp_path / "count").read_text() != count and keys(loaded) == keys(problem)
     script.unlink()
     assert not replay(run).broken
 
@@ -300,8 +306,25 @@ def test_a_callable_or_an_absolute_path_is_not_made_again(tmp_path: Path, absolu
     assert str(tmp_path) not in (run.path / "problem.json").read_text()
     loaded = load_problem(run.path)
     assert isinstance(loaded, MeasuredMapping) and not replay(run).broken
-    with pytest.raises(EvaluationError, match=f"'{problem.gauge.name}' is not here"):
+    with pytest.raises(EvaluationError, match=f"'{problem.gauge.name}' is only recorded"):
         loaded.evaluate(loaded.all_slowest())
+
+
+@pytest.mark.parametrize("measured", [
+    {"name": 3, "command": None}, {"name": "x" * 5000, "command": None}, {"name": "x"},
+    {"name": "x", "command": "x"}, {"name": "x", "command": {"text": "x", "timeout_s": "1"}},
+    {"name": "x", "command": {"text": ["x"], "timeout_s": 1}},
+    {"name": "x", "command": {"text": "x", "timeout_s": 1e300}},
+    {"name": "x", "command": {"text": "x", "timeout_s": -1}}, None, [],
+])  # fmt: skip
+def test_an_evaluator_that_a_folder_does_not_name_properly(tmp_path: Path, measured: Any) -> None:
+    problem = MeasuredMapping(PROGRAM, MACHINE, Hardware(), repeats=1, warmups=0)
+    solution = run_solver(RandomMaps(), problem, Budget(2), folder=tmp_path)
+    file = Path(solution.extra["run"]) / "problem.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "measured": measured}))
+    with pytest.raises(LoadmasterError) as caught:
+        load_problem(file.parent)
+    assert caught.value.exit_code == 2
 
 
 def test_leaders_are_the_best_distinct_maps() -> None:

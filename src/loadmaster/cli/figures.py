@@ -51,16 +51,15 @@ def command(
                     remedy="give runs, or --room MODEL MACHINE")  # fmt: skip
     require("matplotlib", "figures")
     writer = _Writer(out, ("svg", "png") if format == "both" else (format,), overwrite)
-    if runs:
-        _runs(writer, list(runs))
+    warnings = _runs(writer, list(runs)) if runs else []
     if room is not None:
         _room(writer, *room, seconds)
     files = [row["file"] for row in writer.rows]
-    return Answer(writer.rows, ["\n".join(f"wrote {file}" for file in files)])
+    return Answer(writer.rows, ["\n".join(f"wrote {file}" for file in files)], tuple(warnings))
 
 
-def _runs(writer: _Writer, paths: list[Path]) -> None:
-    """Games one by one; runs of one mapping problem together."""
+def _runs(writer: _Writer, paths: list[Path]) -> list[str]:
+    """Games one by one; runs of one mapping problem together. Returns what could not be drawn."""
     from loadmaster.export.figures.cells import find_runs, read_cells
     from loadmaster.export.figures.game import game_pictures
     from loadmaster.export.figures.pictures import pictures
@@ -76,10 +75,15 @@ def _runs(writer: _Writer, paths: list[Path]) -> None:
         prefix = f"{problem.program.name}-{problem.machine.name}"
         for name, figure in game_pictures(path, problem):
             writer.write(f"{prefix}-{name}", prefix, figure)
+    warnings = []
     for cell in read_cells(mappings):
+        if cell.compiler_ps is None:
+            warnings.append(f"{cell.name}: drawn without the compiler's time, which no log of these runs has; "
+                            "nothing is measured for a picture")  # fmt: skip
         prefix = f"{cell.problem.program.name}-{cell.problem.machine.name}"
         for name, figure in pictures(cell):
             writer.write(f"{prefix}-{name}", cell.name, figure)
+    return warnings
 
 
 def _room(writer: _Writer, model: str, machine: str, seconds: float) -> None:

@@ -176,7 +176,7 @@ def command(
     Example: loadmaster plan model.onnx --machine arena:256KiB --fits
     """
     from loadmaster.cli.plan_posed import Asked, posed
-    from loadmaster.cli.planning import Wanted, resumed_problem, shared
+    from loadmaster.cli.planning import Wanted, measure_again, resumed_problem, shared
 
     if out is not None:
         check_free(out, overwrite, model.source)
@@ -193,6 +193,7 @@ def command(
     if resume is not None:
         _check_resumed(asked)
         again = resumed_problem(resume, model.load)
+        measure_again(again, resume, model, evaluator)
         wanted = replace(wanted, named=_with_costs(model, again, resume).words)
         return _told(_planned(again, wanted, model.source), report)
     if fits:
@@ -231,14 +232,15 @@ def _with_costs(model: Model, problem: Problem, run: Path) -> Model:
 
 
 def _check_resumed(asked: Asked) -> None:
-    """What a run was started with can't be said again."""
+    """What a run was started with can't be said again, but for the evaluator: that has to be."""
     from loadmaster.cli.plan_posed import Asked
 
     again = replace(
-        asked, model=Model(asked.model.source), repeats=5, timeout=60.0, solver=None, seed=0
-    )
+        asked, model=Model(asked.model.source), repeats=5, timeout=60.0, solver=None, seed=0,
+        evaluator=None,
+    )  # fmt: skip
     if again != Asked(again.model):
-        raise Usage("--resume takes machine, capacities, objective, problem, pins, recomputing, evaluator and noise from the run",
+        raise Usage("--resume takes machine, capacities, objective, problem, pins, recomputing and noise from the run",
                     object="--resume", remedy="leave them out")  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from loadmaster.cli.answer import Usage
 from loadmaster.cli.model import size_of
 from loadmaster.cli.plan_offload import offload_problem
+from loadmaster.cli.planning import EXECUTOR
 from loadmaster.cli.progress import say
 from loadmaster.machine import Machine
 from loadmaster.problems.evaluator import CommandEvaluator
@@ -20,7 +21,6 @@ from loadmaster.problems.problem import Problem
 if TYPE_CHECKING:
     from loadmaster.cli.plan_posed import Asked
 
-EXECUTOR = "executor:"
 KINDS = ("offload", "mapping")
 
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from loadmaster.cli.allocate import NoAnswer
 from loadmaster.cli.answer import Usage
 from loadmaster.cli.files import writing
+from loadmaster.cli.model import Model
 from loadmaster.cli.progress import LiveLine, say
 from loadmaster.errors import LoadmasterError, Refused
 from loadmaster.machine import Machine
 from loadmaster.plan import Plan, save_plan
+from loadmaster.problems.evaluator import CommandEvaluator, RecordedEvaluator
+from loadmaster.problems.measuring import Measuring
 from loadmaster.problems.problem import Bound, Decision, Problem
 from loadmaster.problems.registry import load_problem
 from loadmaster.program import Program
@@ -25,6 +29,7 @@ from loadmaster.runs.session import Interrupted, run_solver
 from loadmaster.solvers.registry import make_solver
 from loadmaster.solvers.solver import Budget, Meter, Scoring, Solution, Solver, State
 
+EXECUTOR = "executor:"
 EVALUATIONS = 4_000
 EXACT_SECONDS = 60.0
 
@@ -83,6 +88,49 @@ def resumed_problem(run: Path, load: Callable[[Machine], Program]) -> Problem:
         raise Usage(f"run '{run}' is not about '{program.name}' but '{problem.program.name}'",
                     object=str(run), remedy="give the model that it was started with")  # fmt: skip
     return problem
+
+
+def measure_again(problem: Problem, run: Path, model: Model, evaluator: str | None) -> None:
+    """Let a resumed run measure, with the evaluator that the user gives in this call. A folder may come
+    from anyone: the command that it names is shown, and run only by who types it."""
+    if not isinstance(problem, Measuring):
+        if evaluator is not None:
+            raise Usage(f"run '{run}' was simulated, not measured", object="--evaluator", number=evaluator,
+                        remedy="leave --evaluator out")  # fmt: skip
+        return
+    recorded = problem.gauge.evaluator
+    assert isinstance(recorded, RecordedEvaluator)
+    if recorded.name.startswith(EXECUTOR):
+        raise Usage(f"run '{run}' was measured by '{recorded.name}', which is not taken up from a folder",
+                    object=recorded.name, remedy="start another run")  # fmt: skip
+    if evaluator is None:
+        words = [
+            "loadmaster",
+            "plan",
+            *_typed(model),
+            "--resume",
+            str(run),
+            "--evaluator",
+            recorded.name,
+        ]
+        shortened = "" if recorded.command else ", with its folders: a run keeps no absolute paths"
+        raise Usage(f"run '{run}' would run the command '{recorded.name}', which it does only if you give it again",
+                    object="--evaluator", number=recorded.name,
+                    remedy=f"type {shlex.join(words)}{shortened}")  # fmt: skip
+    problem.measure_with(CommandEvaluator(evaluator, recorded.timeout_s))
+
+
+def _typed(model: Model) -> list[str]:
+    """The model and the options that read it, as they were typed."""
+    words = [model.source]
+    for each in fields(model)[1:]:
+        option, value = f"--{each.name.replace('_', '-')}", getattr(model, each.name)
+        if value is True:
+            words.append(option)
+        elif value != each.default:
+            given = value if isinstance(value, tuple) else (value,)
+            words += [word for one in given for word in (option, str(one))]
+    return words
 
 
 def chosen_solver(kind: str, name: str, options: dict[str, Any]) -> Solver:

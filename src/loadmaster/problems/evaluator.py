@@ -80,9 +80,7 @@ class CommandEvaluator:
     """
 
     def __init__(self, command: str, timeout_s: float = 60.0) -> None:
-        self.command, self.timeout_s = command, timeout_s
-        if not (math.isfinite(timeout_s) and 0 < timeout_s <= threading.TIMEOUT_MAX):
-            raise ValueError("timeout_s must be a number of seconds above 0")
+        self.command, self.timeout_s = command, _checked_timeout(timeout_s)
         try:
             self._words = shlex.split(command)
         except ValueError as error:
@@ -99,7 +97,7 @@ class CommandEvaluator:
         self.name = shlex.join(command_line(self._words))
         """The command without absolute paths, as runs show it."""
         self.portable = command_line(self._words) == self._words
-        """Whether the name is all of it: then it can be made again from a run's folder."""
+        """Whether the name is all of it: then a run's folder may record the command."""
         self._bound: tuple[Program, Machine] | None = None
         self._folder: Path | None = None
 
@@ -166,15 +164,28 @@ class CommandEvaluator:
                                number=what, remedy="try it alone with a plan on its standard input")  # fmt: skip
 
 
-class AbsentEvaluator:
-    """Has the name of an evaluator that can't be made again from a run's folder."""
+class RecordedEvaluator:
+    """What a run folder says of its evaluator, and nothing that could run it.
 
-    def __init__(self, name: str, why: str) -> None:
-        self.name, self.why = name, why
+    A folder may come from anyone, so that it names a command is no reason to run one. Who wants
+    to measure again gives the evaluator again (`Measuring.measure_with`, `--evaluator`).
+    """
+
+    def __init__(self, name: str, command: str | None = None, timeout_s: float = 60.0) -> None:
+        self.name, self.command, self.timeout_s = name, command, _checked_timeout(timeout_s)
 
     def __call__(self, plan: Plan) -> float:
-        raise EvaluationError(f"evaluator '{self.name}' is not here: {self.why}", object=self.name,
-                              remedy="give the evaluator that the run was made with")  # fmt: skip
+        raise EvaluationError(
+            f"evaluator '{self.name}' is only recorded in a run, and what a run names is not run",
+            object=self.name,
+            remedy="give the evaluator again",
+        )
+
+
+def _checked_timeout(seconds: float) -> float:
+    if not (math.isfinite(seconds) and 0 < seconds <= threading.TIMEOUT_MAX):
+        raise ValueError("timeout_s must be a number of seconds above 0")
+    return seconds
 
 
 def _finished(process: subprocess.Popen[bytes], timeout_s: float) -> bool:

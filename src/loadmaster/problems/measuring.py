@@ -13,10 +13,11 @@ from loadmaster.errors import LoadmasterError
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import Plan
 from loadmaster.problems.evaluator import (
-    AbsentEvaluator,
     CommandEvaluator,
     EvaluationError,
     Evaluator,
+    RecordedEvaluator,
+    evaluator_name,
 )
 from loadmaster.problems.gauge import Gauge, Measurement
 from loadmaster.problems.problem import Bound, Decision, Note, Scores
@@ -27,6 +28,7 @@ FAILURES = 20
 """So many in a row end a run."""
 DRIFT = 0.02
 _MESSAGE = 500
+_NAME = 4096
 
 
 class Measuring(ABC):
@@ -35,6 +37,7 @@ class Measuring(ABC):
     `baseline_every` evaluations; rewards use the latest. 20 failures in a row raise a
     `LoadmasterError`."""
 
+    program: Program
     machine: Machine
     what = "plan"
     """What is measured, in notes."""
@@ -52,9 +55,21 @@ class Measuring(ABC):
         """Seconds by board, a row for every time that it was measured."""
         self._since_baseline = self._failed_in_a_row = self._scored = 0
         self._notes: list[Note] = []
-        bind = getattr(evaluator, "bind", None)
-        if bind is not None:
-            bind(program, self.machine)
+        _bind(evaluator, program, self.machine)
+
+    def measure_with(self, evaluator: Evaluator) -> None:
+        """Measure again with the evaluator of a run that was loaded: the folder names it, and only
+        who gives it here has it run. Another one than the folder names is refused."""
+        recorded, given = self.gauge.name, evaluator_name(evaluator)
+        if given != recorded:
+            raise EvaluationError(
+                f"the run was measured by '{recorded}' and not by '{given}'",
+                object=recorded,
+                number=given,
+                remedy="give the same evaluator, or start another run",
+            )
+        self.gauge = Gauge(evaluator, self.gauge.repeats, self.gauge.warmups)
+        _bind(evaluator, self.program, self.machine)
 
     @abstractmethod
     def baseline_plan(self) -> Plan:
@@ -164,7 +179,8 @@ class Measuring(ABC):
     def measured_about(self) -> dict[str, Any]:
         """For a run's folder, with the command where there is one that can be kept."""
         evaluator, command = self.gauge.evaluator, None
-        if isinstance(evaluator, CommandEvaluator) and evaluator.portable:
+        recorded = isinstance(evaluator, RecordedEvaluator) and evaluator.command is not None
+        if recorded or (isinstance(evaluator, CommandEvaluator) and evaluator.portable):
             command = {"text": evaluator.command, "timeout_s": evaluator.timeout_s}
         return {
             "measured": {"name": self.gauge.name, "command": command},
@@ -173,15 +189,23 @@ class Measuring(ABC):
         }  # fmt: skip
 
 
-def kept_evaluator(about: dict[str, Any]) -> Evaluator:
-    """The evaluator of `measured_about`. Nothing is run: that a folder names a command is no reason to."""
+def kept_evaluator(about: dict[str, Any]) -> RecordedEvaluator:
+    """The evaluator of `measured_about`, which can't be run: see `RecordedEvaluator`."""
     name, command = about["measured"]["name"], about["measured"]["command"]
+    if not isinstance(name, str) or len(name) > _NAME:
+        raise ValueError(f"its evaluator has no name of at most {_NAME:,} characters")
     if command is None:
-        return AbsentEvaluator(name, "only a command without absolute paths is kept")
-    try:
-        return CommandEvaluator(command["text"], command["timeout_s"])
-    except EvaluationError as error:
-        return AbsentEvaluator(name, error.message)
+        return RecordedEvaluator(name)
+    text, timeout_s = command["text"], command["timeout_s"]
+    if not isinstance(text, str) or type(timeout_s) not in (int, float):
+        raise ValueError("its evaluator is no command")
+    return RecordedEvaluator(name, text, timeout_s)
+
+
+def _bind(evaluator: Evaluator, program: Program, machine: Machine) -> None:
+    bind = getattr(evaluator, "bind", None)
+    if bind is not None:
+        bind(program, machine)
 
 
 def picoseconds(seconds: float) -> int:

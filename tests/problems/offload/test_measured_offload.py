@@ -162,7 +162,7 @@ def test_a_run_can_be_kept_and_resumed(tmp_path: Path) -> None:
     run = Path(first.extra["run"])
     again = load_problem(run)
     assert isinstance(again, MeasuredOffload) and again.gauge.repeats == 1
-    with pytest.raises(EvaluationError, match="is not here"):
+    with pytest.raises(EvaluationError, match="is only recorded"):
         again.gauge.once(again.plan(again.baseline))
     other = MeasuredOffload(PROGRAM, MACHINE, Hardware(noise=0.01), repeats=1, warmups=0)
     second = run_solver(solver, other, Budget(30), resume=run)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadmaster.export.figures.data import Improvements, Maps
 from loadmaster.problems.mapping import Mapping
+from loadmaster.problems.measured import MeasuredMapping
+from loadmaster.problems.measuring import picoseconds
 from loadmaster.problems.registry import load_problem
 from loadmaster.runs.folder import RunFolder
 from loadmaster.runs.history import History
@@ -37,12 +40,31 @@ class Cell:
 
     problem: Mapping
     bound_ps: int
-    """The best that any of the runs, or the problem itself, knows."""
+    """The best that any of the runs, or the problem itself, knows; 0: nothing is proven."""
     runs: list[MapRun] = field(default_factory=list)
+    measured_ps: int | None = None
+    """What the latest of the runs measured for the compiler's map, where times are measured."""
 
     @property
     def name(self) -> str:
         return f"{self.problem.program.name} on {self.problem.machine.name}"
+
+    @property
+    def compiler_ps(self) -> int | None:
+        """The time of the compiler's map; None where it was measured and no log has it. Pictures
+        are drawn from what a run has: nothing is measured for them."""
+        if isinstance(self.problem, MeasuredMapping):
+            return self.measured_ps
+        return self.problem.compiler_ps
+
+    @property
+    def reference(self) -> tuple[str, int]:
+        """What speed-ups are over: the compiler's map, or, should its time not be known, the slowest
+        that was found."""
+        known = self.compiler_ps
+        if known is not None:
+            return "compiler", known
+        return "the slowest map found", max((v for run in self.runs for _, v in run.improvements), default=1)  # fmt: skip
 
     def groups(self) -> dict[str, list[MapRun]]:
         """Runs by solver, in the order they came; settings are named where one name has several."""
@@ -99,6 +121,7 @@ def _add(cell: Cell, run: RunFolder) -> None:
     history = History(run.read_log().lines)
     if history.bound is not None:
         cell.bound_ps = max(cell.bound_ps, history.bound.value)
+    cell.measured_ps = _baseline_ps(history) or cell.measured_ps
     problem, maps = cell.problem, []
     for line in history.improvements:
         decision = problem.decision(run.load_plan(line["plan"], problem))
@@ -111,3 +134,15 @@ def _add(cell: Cell, run: RunFolder) -> None:
             history.curve, maps,
         )
     )  # fmt: skip
+
+
+def _baseline_ps(history: History) -> int | None:
+    """What a run measured for the compiler's map: the last time that it was the baseline, on the
+    first board; else when known methods were compared, before the search."""
+    found = [line for line in history.of("measure") if line["what"] == "baseline"]
+    found = [line for line in found if line["seconds"] and min(line["seconds"]) > 0]
+    if found:
+        first = next(line for line in found if line["evaluation"] == found[-1]["evaluation"])
+        return picoseconds(statistics.median(first["seconds"]))
+    known = [line["value"] for line in history.of("baseline") if line["name"] == "compiler"]
+    return known[-1] if known and known[-1] > 0 else None

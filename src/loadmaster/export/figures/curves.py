@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from loadmaster.export.figures.data import Improvements, learning_curves
 from loadmaster.export.figures.room import Room
-from loadmaster.export.figures.style import COLOURS, MARKERS, STYLES, new_figure, styled
+from loadmaster.export.figures.style import COLOURS, MARKERS, STYLES, new_figure, over_words, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,8 +22,15 @@ def draw_learning_curves(solvers: Dict[str, Sequence[Improvements]], compiler_ps
     with styled():
         figure = new_figure(4.4)
         axes = figure.add_subplot()
-        top = compiler_ps / max(1, bound_ps)
-        lines = [("bound", top, "-"), (over, 1.0, "--")]
+        found = [
+            compiler_ps / max(1, value)
+            for runs in solvers.values()
+            for run in runs
+            for _, value in run
+        ]
+        top = compiler_ps / bound_ps if bound_ps > 0 else max([1.0, *found])
+        lines = [("bound", top, "-")] if bound_ps > 0 else []  # nothing is proven about hardware
+        lines.append((over, 1.0, "--"))
         lines += [(name, compiler_ps / max(1, time), ":") for name, time in (levels or {}).items()]
         for i, (name, runs) in enumerate(solvers.items()):
             colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % len(STYLES)]
@@ -49,7 +56,7 @@ def draw_learning_curves(solvers: Dict[str, Sequence[Improvements]], compiler_ps
         least = 0.0 if over == "compiler" else 1 - 0.06 * (max(top, 1.01) - 1)
         highest = least + 1.06 * (max(top, 1.01) - least)
         axes.set(xlim=(0, end), ylim=(least, highest), title=title, xlabel="evaluations",
-                 ylabel="best speed-up over " + ("the compiler" if over == "compiler" else over))  # fmt: skip
+                 ylabel=f"best speed-up over {over_words(over)}")  # fmt: skip
         axes.grid(axis="y")
         if solvers:  # below: the lower right corner is where slow solvers are
             figure.legend(loc="outside lower center", frameon=False, ncols=min(6, len(solvers)))

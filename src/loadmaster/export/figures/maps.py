@@ -21,6 +21,7 @@ from loadmaster.export.figures.style import (
     MARKERS,
     memory_colours,
     new_figure,
+    over_words,
     plain,
     styled,
 )
@@ -82,14 +83,15 @@ def _percent(share: float) -> str:
 
 
 def draw_embedding(problem: Mapping, maps: Sequence[Maps], times: Sequence[int],
-                   labels: Sequence[str], marked: Sequence[bool], title: str) -> Figure:  # fmt: skip
+                   labels: Sequence[str], marked: Sequence[bool], title: str, over_ps: int,
+                   over: str = "compiler") -> Figure:  # fmt: skip
     """Maps as points; near means that few bytes lie elsewhere. A label has a marker of its own,
-    marked maps are large, and the colour is the speed-up."""
+    marked maps are large, and the colour is the speed-up over `over_ps`, the time of `over`."""
     with styled():
         figure = new_figure(4.6)
         axes = figure.add_subplot()
         points, shown = scaled_to_plane(distances(problem, np.array(maps)))
-        speed = problem.compiler_ps / np.maximum(np.array(times, dtype=np.float64), 1)
+        speed = over_ps / np.maximum(np.array(times, dtype=np.float64), 1)
         low, high = float(speed.min()), float(max(speed.max(), speed.min() + 1e-9))
         best = np.array(marked)
         for size, chosen, edge in ((22, ~best, "none"), (110, best, "black")):
@@ -101,7 +103,9 @@ def draw_embedding(problem: Mapping, maps: Sequence[Maps], times: Sequence[int],
             axes.scatter(
                 [], [], marker=MARKERS[i % len(MARKERS)], color="#555555", s=30, label=label
             )
-        figure.colorbar(axes.collections[0], ax=axes, label="speed-up over the compiler", pad=0.01)
+        figure.colorbar(
+            axes.collections[0], ax=axes, label=f"speed-up over {over_words(over)}", pad=0.01
+        )
         axes.set(title=title, xlabel=f"large: the best of each; two dimensions show {shown:.0%} of the variance")  # fmt: skip
         axes.set_aspect("equal", adjustable="datalim")
         axes.margins(0.08)

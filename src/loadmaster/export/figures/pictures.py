@@ -28,6 +28,7 @@ _MOST_PER_RUN = 40
 def pictures(cell: Cell) -> Iterator[tuple[str, Figure]]:
     """(name, figure): curves, transitions-SOLVER, embedding, contiguity, strips."""
     groups, best = cell.groups(), cell.best_maps()
+    over, over_ps = cell.reference
     searches = {
         name: [run.improvements for run in runs]
         for name, runs in groups.items()
@@ -42,7 +43,7 @@ def pictures(cell: Cell) -> Iterator[tuple[str, Figure]]:
         yield (
             "curves",
             draw_learning_curves(
-                searches, cell.problem.compiler_ps, cell.bound_ps, max(1, end), cell.name, levels
+                searches, over_ps, cell.bound_ps, max(1, end), cell.name, levels, over
             ),
         )
     maps = maps_to_show(cell)
@@ -53,7 +54,8 @@ def pictures(cell: Cell) -> Iterator[tuple[str, Figure]]:
             f"transitions-{name}",
             draw_transitions(cell.problem, cell.problem.compiler, decision, names, title),
         )
-    yield "embedding", _embedding(cell)
+    if cell.compiler_ps is not None or best:
+        yield "embedding", _embedding(cell)
     yield "contiguity", draw_contiguity(cell.problem, maps, cell.name)
     yield "strips", draw_strips(cell.problem, maps, cell.name)
 
@@ -75,16 +77,16 @@ def near_maps(run: MapRun, compiler_ps: int) -> list[tuple[int, Maps]]:
 
 
 def _embedding(cell: Cell) -> Figure:
-    problem = cell.problem
-    rows: list[tuple[Maps, int, str, bool]] = [
-        (problem.compiler, problem.compiler_ps, "compiler", True)
-    ]
+    problem, (over, over_ps) = cell.problem, cell.reference
+    rows: list[tuple[Maps, int, str, bool]] = []
+    if cell.compiler_ps is not None:
+        rows.append((problem.compiler, cell.compiler_ps, "compiler", True))
     for name, runs in cell.groups().items():
         for run in runs if name != "compiler" else []:
-            near = near_maps(run, problem.compiler_ps)
+            near = near_maps(run, over_ps)
             rows += [(decision, value, name, False) for value, decision in near]
         found = cell.best_maps().get(name)
         if found is not None and name != "compiler":
             rows.append((found[1], found[0], name, True))
     maps, times, labels, marked = zip(*rows, strict=True)
-    return draw_embedding(problem, maps, times, labels, marked, cell.name)
+    return draw_embedding(problem, maps, times, labels, marked, cell.name, over_ps, over)

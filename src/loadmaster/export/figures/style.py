@@ -56,6 +56,11 @@ def new_figure(height: float, width: float = WIDTH, *, square: bool = False) -> 
     return Figure(figsize=(width, height), layout="compressed" if square else "constrained")
 
 
+def over_words(over: str) -> str:
+    """What a speed-up is over, within a label."""
+    return "the compiler" if over == "compiler" else over
+
+
 def plain(axes: Axes) -> None:
     """No frame and no ticks."""
     axes.set_xticks([])
