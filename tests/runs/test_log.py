@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.runs.log import BadRun, Log, read_log
+from loadmaster.runs.log import BadRun, Log, digest_of, read_log
 
 BASELINE = b'{"seq": 2, "t": 0, "evals": 0, "event": "baseline", "name": "x", "value": 1, '
 IMPROVE = (
@@ -33,8 +33,9 @@ def test_lines_are_numbered_and_come_back(path: Path) -> None:
     text = read_log(path)
     assert [line["seq"] for line in text.lines] == [0, 1, 2, 3, 4] and not text.torn
     assert text.lines[3] == {"seq": 3, "t": 0.375, "evals": 3, "event": "bound", "value": 3,
-                             "method": "ü", "proven_optimal": False}  # fmt: skip
-    assert text.end == path.stat().st_size
+                             "method": "ü", "proven_optimal": False,
+                             "digest": digest_of(text.lines[3], text.lines[2]["digest"])}  # fmt: skip
+    assert text.ends[-1] == path.stat().st_size
 
 
 def test_a_torn_end_is_dropped_wherever_it_is_cut(path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import toy
 from loadmaster.problems import problem as problems
 from loadmaster.runs import RunFolder, run_solver
+from loadmaster.runs.log import Line, digest_of
 from loadmaster.runs.replay import replay
 from loadmaster.solvers.solver import Budget
 
@@ -21,7 +23,7 @@ from loadmaster.solvers.solver import Budget
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     problem = toy.Toy()
     solution = run_solver(
-        toy.Climb(), problem, Budget(120), 3, folder=tmp_path_factory.mktemp("runs"),
+        toy.Climb(), problem, Budget(120), 3, folder=tmp_path_factory.mktemp("runs"), checkpoint_seconds=0.0,
         baselines={"by number": problem.place(np.arange(len(problem.roots)))},
     )  # fmt: skip
     return Path(solution.extra["run"])
@@ -44,7 +46,7 @@ def _changed(digit: str) -> str:
     return str((int(digit) + 1) % 10)
 
 
-FIELDS = ("value", "gap", "best", "bound")
+FIELDS = ("value", "gap", "best", "bound", "evals", "from_evals", "evaluations")
 
 
 def test_a_digit_of_any_figure_in_the_log(run: Path) -> None:
@@ -88,8 +90,10 @@ def test_a_value_says_what_was_claimed_and_what_is(run: Path) -> None:
     log.write_text(log.read_text().replace(f'"value": {value}', f'"value": {value - 3}', 1))
     first = replay(RunFolder.open(run)).broken[0]
     assert str(first).endswith(f"claimed {value - 3}, now {value}")
-    broken = replay(RunFolder.open(run), tolerance=0.1).broken  # the gap is no longer the value's
-    assert [claim.event for claim in broken] == ["log"]
+    broken = replay(RunFolder.open(run), tolerance=0.1).broken
+    faults = [claim.fault for claim in broken]
+    assert len(faults) == 2 and all(claim.event == "log" for claim in broken)
+    assert "it was changed" in str(faults[0]) and "gap is" in str(faults[1])
 
 
 def test_a_plan_that_is_gone_or_swapped(run: Path) -> None:
@@ -114,13 +118,68 @@ def test_another_cost_model_is_told(run: Path, monkeypatch: pytest.MonkeyPatch) 
     assert problems.COST_MODEL in replay(RunFolder.open(run)).warnings[0]
 
 
+def _write(log: Path, lines: list[Line]) -> None:
+    """A log of these lines, as if nobody had changed it: only what it says can give it away."""
+    before = ""
+    for line in lines:
+        before = line["digest"] = digest_of(line, before)
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def _counted(run: Path, change: Callable[[list[Line]], None]) -> list[str]:
+    """What replay has against the log once it was changed, digests included."""
+    log = run / "log.jsonl"
+    before = log.read_bytes()
+    lines = [json.loads(line) for line in before.splitlines()]
+    change(lines)
+    _write(log, lines)
+    found = [str(claim) for claim in replay(RunFolder.open(run)).broken]
+    log.write_bytes(before)
+    return found
+
+
+def test_counts_must_agree_with_each_other_the_budget_and_the_checkpoints(run: Path) -> None:
+    def set_evals(place: int, count: int) -> Callable[[list[Line]], None]:
+        return lambda lines: lines[place].update(evals=count)
+
+    def fewer(lines: list[Line]) -> None:
+        lines[0]["budget"]["evaluations"] = 100
+
+    def again(lines: list[Line]) -> None:
+        """Resuming rewrote the count: 120, then 13."""
+        line = {**lines[0], "event": "resume", "seq": len(lines), "t": lines[-1]["t"]}
+        lines.append(line | {"evals": 13, "from_evals": 13})
+        stop = {**lines[-2], "seq": len(lines), "evals": 13, "reason": "optimal"}
+        lines.append(stop)
+
+    lines = RunFolder.open(run).read_log().lines
+    checkpoint = [line["seq"] for line in lines if line["event"] == "checkpoint"][-1]
+    assert not _counted(run, lambda lines: None)
+    for change, words in (
+        (set_evals(-1, 119), "it stopped after 119 evaluations for its budget of 120"),
+        (set_evals(-1, 121), "121 evaluations, and the budget is 120"),
+        (set_evals(-1, 3), "evals go back from"),
+        (set_evals(0, 1), "it goes on from 0 evaluations"),
+        (set_evals(checkpoint, lines[checkpoint]["evals"] + 1), "and the log says"),
+        (fewer, "and the budget is 100"),
+        (again, "it goes on from 13 evaluations, which is no checkpoint's count"),
+    ):
+        assert any(words in fault for fault in _counted(run, change)), words
+
+
+def test_a_checkpoint_of_another_count(run: Path) -> None:
+    manifest = next(iter(sorted((run / "checkpoints").iterdir()))) / "manifest.json"
+    manifest.write_text(re.sub(r'"evals": \d', '"evals": 9', manifest.read_text()))
+    assert any("its manifest was changed" in str(claim) for claim in replay(RunFolder.open(run)).broken)
+
+
 def _with_passed(run: Path, passed: list[list[int]]) -> list[str]:
     """What replay has against the log if its last improvement tells of these too."""
     log = run / "log.jsonl"
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     last = next(line for line in reversed(lines) if line["event"] == "improve")
     last["passed"] = passed
-    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    _write(log, lines)
     return [str(claim) for claim in replay(RunFolder.open(run)).broken]
 
 

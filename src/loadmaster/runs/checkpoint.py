@@ -14,7 +14,6 @@ import json
 import os
 import re
 import shutil
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.json_text import read_json
+from loadmaster.npz import read_npz
 from loadmaster.problems.problem import Bound, Decision
 from loadmaster.runs.folder import RunFolder, plain_file, sync
 from loadmaster.runs.log import BadRun, Line
 from loadmaster.solvers.solver import Meter, State
 
 KEPT = 3
-_MOST_BYTES = 2**36
 _PREFIX = "array."
 """Before each name: NumPy's own parameters are names too."""
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,11}")
@@ -43,6 +43,7 @@ class Checkpoint:
     best: Decision | None
     best_value: int | None
     bound: Bound
+    unpackable: int
     state: State
 
     @property
@@ -65,7 +66,8 @@ def write_checkpoint(run: RunFolder, meter: Meter, state: State, identity: str) 
         }
         manifest = {
             "identity": identity, "evals": meter.evaluations, "best": meter.best_value,
-            "bound": meter.bound.value, "bound_method": meter.bound.method, "files": files,
+            "bound": meter.bound.value, "bound_method": meter.bound.method,
+            "unpackable": meter.unpackable, "files": files,
         }  # fmt: skip
         text = json.dumps(manifest, indent=1).encode()
         _write(temporary / "manifest.json", text)
@@ -82,17 +84,38 @@ def write_checkpoint(run: RunFolder, meter: Meter, state: State, identity: str) 
 def last_good(
     run: RunFolder, identity: str, lines: list[Line]
 ) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that is whole, and a warning for each newer one that is not."""
-    claimed = {line["path"]: line["sha256"] for line in lines if line["event"] == "checkpoint"}
+    """The newest checkpoint that is whole, and a warning for each newer one that is not.
+
+    Only those that the log names: of others it is not known how far the log had come.
+    """
+    claimed = named_checkpoints(lines)
     folder = run.path / "checkpoints"
     warnings: list[str] = []
-    for number in sorted(_numbers(folder), reverse=True):
+    for number in sorted(claimed.keys() & set(_numbers(folder)), reverse=True):
         try:
-            return _read(folder, number, identity, claimed.get(f"checkpoints/{number}")), warnings
-        except (BadRun, OSError, ValueError, KeyError, TypeError, EOFError, RecursionError,
-                zipfile.BadZipFile, NotImplementedError, MemoryError) as error:  # fmt: skip
+            return _read(folder, number, identity, claimed[number]), warnings
+        except (BadRun, OSError, ValueError, KeyError, TypeError, MemoryError) as error:
             warnings.append(f"checkpoint {number} can't be used ({error}): going back to an older")
     return None, warnings
+
+
+def named_checkpoints(lines: list[Line]) -> dict[int, Line]:
+    """Number -> the line that names it."""
+    return {int(line["path"].rpartition("/")[2]): line for line in lines if line["event"] == "checkpoint"}  # fmt: skip
+
+
+def drop_unnamed(run: RunFolder, lines: list[Line]) -> None:
+    """Remove the checkpoints that the log does not name (any more)."""
+    for number in set(_numbers(run.path / "checkpoints")) - named_checkpoints(lines).keys():
+        _drop(run.path / "checkpoints", number)
+
+
+def evaluations_in(run: RunFolder, line: Line) -> int | None:
+    """What the manifest says of a checkpoint that a line names; None: it is not there any more.
+    Raises `BadRun` if it is another one."""
+    number = int(line["path"].rpartition("/")[2])
+    place = run.path / "checkpoints" / str(number)
+    return int(_manifest(place, line)["evals"]) if place.exists() else None
 
 
 def clear_leftovers(run: RunFolder) -> None:
@@ -105,14 +128,22 @@ def clear_leftovers(run: RunFolder) -> None:
                 path.unlink(missing_ok=True)
 
 
-def _read(folder: Path, number: int, identity: str, claimed: str | None) -> Checkpoint:
-    place = folder / str(number)
+def _manifest(place: Path, line: Line) -> dict[str, Any]:
     if place.is_symlink():
         raise BadRun("it is a link", object=str(place))
     text = plain_file(place / "manifest.json").read_bytes()
-    if claimed is not None and hashlib.sha256(text).hexdigest() != claimed:
+    if hashlib.sha256(text).hexdigest() != line["sha256"]:
         raise BadRun("its manifest was changed", object=str(place))
-    manifest = json.loads(text)
+    manifest: dict[str, Any] = read_json(text)
+    if manifest["evals"] != line["evals"]:
+        raise BadRun(f"it was made after {manifest['evals']} evaluations, and the log says "
+                     f"{line['evals']}", object=str(place), number=line["evals"])  # fmt: skip
+    return manifest
+
+
+def _read(folder: Path, number: int, identity: str, line: Line) -> Checkpoint:
+    place = folder / str(number)
+    manifest = _manifest(place, line)
     if manifest["identity"] != identity:
         raise BadRun("it belongs to another run", object=str(place))
     state = _read_arrays(place / "solver.npz", manifest)
@@ -121,18 +152,16 @@ def _read(folder: Path, number: int, identity: str, claimed: str | None) -> Chec
     if (best is None) != (value is None) or evaluations < 0:
         raise BadRun("its manifest contradicts itself", object=str(place))
     bound = Bound(int(manifest["bound"]), str(manifest["bound_method"]))
-    return Checkpoint(number, evaluations, best, value, bound, state)
+    unpackable = int(manifest.get("unpackable", 0))
+    return Checkpoint(number, evaluations, best, value, bound, unpackable, state)
 
 
 def _read_arrays(path: Path, manifest: dict[str, Any]) -> dict[str, npt.NDArray[Any]]:
     data = plain_file(path).read_bytes()
     if hashlib.sha256(data).hexdigest() != manifest["files"][path.name]:
         raise BadRun(f"{path.name} has another SHA-256 than its manifest says", object=str(path))
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        if sum(entry.file_size for entry in archive.infolist()) > _MOST_BYTES:
-            raise BadRun(f"{path.name} unpacks to more than 64 GiB", object=str(path))
-    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        return {name.removeprefix(_PREFIX): arrays[name] for name in arrays.files}
+    arrays = read_npz(data, lambda reason: BadRun(f"{path.name}: {reason}", object=str(path)))
+    return {name.removeprefix(_PREFIX): array for name, array in arrays.items()}
 
 
 def _write_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> str:
@@ -166,8 +195,12 @@ def _drop_old(folder: Path, numbers: list[int]) -> None:
     if values:
         kept.add(min(values, key=lambda number: (values[number], number)))
     for number in set(numbers) - kept:
-        # Out of sight under another name first: half a checkpoint must not look like one.
-        gone = folder / f".{number}.gone.tmp"
-        with contextlib.suppress(OSError):
-            (folder / str(number)).rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
+        _drop(folder, number)
+
+
+def _drop(folder: Path, number: int) -> None:
+    # Out of sight under another name first: half a checkpoint must not look like one.
+    gone = folder / f".{number}.gone.tmp"
+    with contextlib.suppress(OSError):
+        (folder / str(number)).rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from loadmaster.problems.problem import Bound
-from loadmaster.runs.log import Line
+from loadmaster.runs.log import Line, digest_of
+from loadmaster.solvers.solver import Budget
 
 
 def gap_of(value: int | None, bound: int | None) -> float | None:
@@ -85,6 +86,18 @@ class History:
         return int(self.lines[-1]["evals"]) if self.lines else 0
 
     @property
+    def budget(self) -> Budget:
+        """That of the latest session."""
+        begun = [line for line in self.lines if line["event"] in ("start", "resume")][-1:]
+        return budget_in(begun[0]) if begun else Budget()
+
+    @property
+    def clocked(self) -> bool:
+        """Whether any session had a limit in seconds."""
+        begun = self.of("start") + self.of("resume")
+        return any(budget_in(line).seconds is not None for line in begun)
+
+    @property
     def state(self) -> str:
         """Why it stopped; 'unfinished' if it runs, or was killed."""
         last = self.lines[-1] if self.lines else None
@@ -100,12 +113,59 @@ class History:
         return evaluations, float(line["t"])
 
 
+def budget_in(line: Line) -> Budget:
+    """The budget that a 'start' or 'resume' line tells."""
+    told = line.get("budget")
+    told = told if isinstance(told, dict) else {}
+    evaluations, seconds = told.get("evaluations"), told.get("seconds")
+    return Budget(evaluations if type(evaluations) is int else None,
+                  float(seconds) if type(seconds) in (int, float) else None)  # fmt: skip
+
+
 def contradictions(history: History) -> list[str]:
     """Where lines of a log contradict one another: none in a log that nobody changed."""
+    return [*_changed(history.lines), *_miscounted(history.lines), *_misvalued(history)]
+
+
+def _changed(lines: list[Line]) -> Iterator[str]:
+    """The first line that is not as it was written; logs of older versions have no digests."""
+    before = ""
+    for line in lines if lines and "digest" in lines[0] else ():
+        if line.get("digest") != digest_of(line, before):
+            yield f"line {line['seq'] + 1}: it was changed: its digest is another"
+            return
+        before = line["digest"]
+
+
+def _miscounted(lines: list[Line]) -> Iterator[str]:
+    """Evaluations go on from what they were, or a checkpoint's, and end within the budget."""
+    reached, most = 0, None
+    made: dict[str | None, int] = {None: 0}
+    for line in lines:
+        where, evals = f"line {line['seq'] + 1}", line["evals"]
+        if line["event"] in ("start", "resume"):
+            told = line["from_evals"]
+            if evals != told or told not in (made.get(line["from_checkpoint"]), reached):
+                yield f"{where}: it goes on from {told} evaluations, which is no checkpoint's count"
+            budget = budget_in(line).evaluations
+            most = None if budget is None else max(budget, told)
+        elif evals < reached:
+            yield f"{where}: evals go back from {reached} to {evals}"
+        if most is not None and evals > most:
+            yield f"{where}: {evals} evaluations, and the budget is {most}"
+        if line["event"] == "checkpoint":
+            made[line["path"]] = evals
+        if line["event"] == "stop" and line["reason"] == "budget" and evals != most:
+            yield f"{where}: it stopped after {evals} evaluations for its budget of {most}"
+        reached = evals
+
+
+def _misvalued(history: History) -> list[str]:
+    """Best values fall, bounds rise, and lines that sum up agree with both."""
     found: list[str] = []
     best: int | None = None
     bound: int | None = None
-    seconds, evaluations = 0.0, 0
+    seconds = 0.0
     told = 0
     """Evaluations up to which every improvement is in the log."""
 
@@ -117,9 +177,7 @@ def contradictions(history: History) -> list[str]:
         where, event = f"line {line['seq'] + 1}", line["event"]
         if line["t"] < seconds:
             found.append(f"{where}: t goes back from {seconds} to {line['t']}")
-        if line["evals"] < evaluations and event != "resume":
-            found.append(f"{where}: evals go back from {evaluations} to {line['evals']}")
-        seconds, evaluations = line["t"], line["evals"]
+        seconds = line["t"]
         if event in ("start", "resume"):
             told = line["evals"]
         elif event == "improve":

@@ -1,14 +1,16 @@
 """`log.jsonl`: one JSON object a line, appended by one writer, readable by anyone at any moment.
 
-Every line has `seq` (from 0, no holes), `t` (seconds of running, stops excluded), `evals` and
-`event`. A line is one `write`, so that a crash can tear the last one only: that one is dropped
-on reading. A line that is broken elsewhere is an error.
+Every line has `seq` (from 0, no holes), `t` (seconds of running, stops excluded), `evals`,
+`event` and `digest`, of itself and all lines before it: `replay` finds a figure that was changed.
+A line is one `write`, so that a crash can tear the last one only: that one is dropped on reading.
+A line that is broken elsewhere is an error.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import math
 import os
@@ -63,9 +65,10 @@ class LogText:
     """What a log file holds."""
 
     lines: list[Line]
-    end: int
-    """Bytes of the whole lines; a torn one comes after them."""
+    ends: list[int]
+    """Bytes up to the end of each line."""
     torn: bool
+    """Whether half a line comes after them."""
 
 
 def read_log(path: Path) -> LogText:
@@ -80,18 +83,28 @@ def read_log(path: Path) -> LogText:
                      remedy="give the folder of a run") from None  # fmt: skip
     pieces = data.split(b"\n")
     lines: list[Line] = []
-    end = 0
+    ends: list[int] = []
     for number, piece in enumerate(pieces[:-1], start=1):
         line = _parsed(piece)
         if line is None and number == len(pieces) - 1 and not pieces[-1]:
-            return LogText(lines, end, torn=True)
+            return LogText(lines, ends, torn=True)
         fault = "it is no JSON object" if line is None else _fault(line, number - 1)
         if line is None or fault is not None:
             raise BadRun(f"log '{path}' is broken in line {number}: {fault}", object=str(path),
                          number=number, remedy="restore the file from a copy")  # fmt: skip
         lines.append(line)
-        end += len(piece) + 1
-    return LogText(lines, end, torn=bool(pieces[-1]))
+        ends.append((ends[-1] if ends else 0) + len(piece) + 1)
+    return LogText(lines, ends, torn=bool(pieces[-1]))
+
+
+def digest_of(line: Line, before: str) -> str:
+    """Of a line's other fields and the digest of the line before it ('' for the first).
+
+    Against accidents and hasty hands: whoever computes digests anew can still write any log.
+    """
+    fields = {name: value for name, value in line.items() if name != "digest"}
+    text = before + json.dumps(fields, ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def _parsed(piece: bytes) -> Line | None:
@@ -157,27 +170,42 @@ class Log:
             _lock(self._fd, path)
             text = read_log(path)
             if text.torn:
-                os.ftruncate(self._fd, text.end)
+                os.ftruncate(self._fd, text.ends[-1] if text.ends else 0)
         except BaseException:
             os.close(self._fd)
             raise
         self.lines: list[Line] = text.lines
-        """Those that were there when it was opened."""
-        self._seq = len(text.lines)
+        """Those that were there when it was opened, less what was cut off."""
+        self._ends = text.ends
         self._t = max((line["t"] for line in text.lines), default=0.0)
+        self._continue_after(text.lines)
         _open_logs.add(self)
+
+    def _continue_after(self, lines: list[Line]) -> None:
+        self._seq = len(lines)
+        self._digest = str(lines[-1].get("digest", "")) if lines else ""
+
+    def cut(self, count: int) -> None:
+        """Keep the first lines of those that were there when it was opened; the time stays spent."""
+        with self._mutex:
+            os.ftruncate(self._fd, self._ends[count - 1] if count else 0)
+            os.fsync(self._fd)
+            self.lines = self.lines[:count]
+            self._continue_after(self.lines)
 
     def append(self, event: str, t: float, evals: int, **fields: Any) -> None:
         """Write one line. After the events in `DURABLE` it is on the disk."""
         with self._mutex:
             self._t = max(self._t, round(t, 6))
             line = {"seq": self._seq, "t": self._t, "evals": evals, "event": event, **fields}
-            data = (json.dumps(_finite(line), ensure_ascii=False) + "\n").encode("utf-8")
+            line = json.loads(json.dumps(_finite(line), ensure_ascii=False))
+            line["digest"] = digest_of(line, self._digest)
+            data = (json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8")
             end = os.fstat(self._fd).st_size
             if os.write(self._fd, data) != len(data):  # a full disk
                 os.ftruncate(self._fd, end)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "log.jsonl")
-            self._seq += 1
+            self._seq, self._digest = self._seq + 1, line["digest"]
             if event in DURABLE:
                 os.fsync(self._fd)
 

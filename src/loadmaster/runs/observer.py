@@ -74,6 +74,8 @@ class RunObserver(Observer):
         self.best: Best | None = None
         self.choice: Best | None = None
         """What the solver ends with in place of the best; none once something better is found."""
+        self.ahead: Best | None = None
+        """What an earlier session had found beyond the checkpoint that this one goes on from."""
         self.bound: Bound | None = None
         self.refused: list[str] = []
         """What the checker said against plans that the meter took for improvements: bugs."""
@@ -91,6 +93,7 @@ class RunObserver(Observer):
         self._since: tuple[int, float] | None = None
         # The display is refreshed from another thread, which also writes lines of progress.
         self._lock = threading.RLock()
+        self._stopped = False
 
     def begin(self, meter: Meter) -> None:
         """The meter is set up: take over what it has, and tell the bound."""
@@ -148,8 +151,14 @@ class RunObserver(Observer):
                 self.choice = Best(decision, value, plan)
                 self.write(meter, "choose", value=value, plan=plan.hash, solver=self.solver,
                            gap=gap_of(value, None if self.bound is None else self.bound.value))  # fmt: skip
-            if self.run is not None:
-                self.run.set_best(plan.hash)
+            self._set_best(self.choice)
+
+    def _set_best(self, best: Best) -> None:
+        """In `best.json`, unless it holds what is still to be found again."""
+        if self.ahead is not None and best.value <= self.ahead.value:
+            self.ahead = None
+        if self.run is not None and self.ahead is None:
+            self.run.set_best(best.plan.hash)
 
     def paced(self, started: float) -> None:
         """A check that began then is over: how long it took says when the next may be made."""
@@ -170,8 +179,24 @@ class RunObserver(Observer):
                 self._accepted = (best.decision, best.value)
                 self.write(meter, "improve", value=best.value, plan=best.plan.hash,
                            solver=self.solver, gap=self._gap(), checked=True, **more)  # fmt: skip
-            if self.run is not None:
-                self.run.set_best(best.plan.hash)
+            self._set_best(best)
+
+    def ended(self) -> None:
+        """The run has come to its own end: what it has found is the answer, and nothing else."""
+        self.ahead = None
+        result = self.choice or self.best
+        if result is not None:
+            self._set_best(result)
+
+    def seal(self, seconds: float) -> bool:
+        """In place of a main thread that does not come back: `best.json` is in order, and no other
+        thread writes any more. Whether that succeeded, and the log still lacks its last line."""
+        if not self._lock.acquire(timeout=seconds) or self._stopped:  # never released
+            return False
+        result = self.choice or self.best
+        if result is not None:
+            self._set_best(result)
+        return True
 
     def _refuse(self, meter: Meter, plan: Plan, message: str) -> None:
         # Back to what is sound: or the wrong value would hide every true improvement after it.
@@ -211,8 +236,10 @@ class RunObserver(Observer):
             self._display.show(standing)
 
     def wants_checkpoint(self, meter: Meter) -> bool:
-        due = time.monotonic() >= self._checkpoint_after or meter.exhausted
-        return self.run is not None and due
+        """Never once the search is to end: what a solver leaves unfinished then, an unbroken run, or
+        one with a larger budget, would have finished."""
+        due = time.monotonic() >= self._checkpoint_after
+        return self.run is not None and due and not meter.exhausted
 
     def checkpoint(self, meter: Meter, state: State) -> None:
         now = time.monotonic()
@@ -237,6 +264,7 @@ class RunObserver(Observer):
         if self.run is not None and self.run.log is not None:
             with self._whole(), self._lock:
                 self.run.log.append(event, meter.seconds, meter.evaluations, **fields)
+                self._stopped = event == "stop"
 
     @contextlib.contextmanager
     def _whole(self) -> Iterator[None]:

@@ -8,9 +8,13 @@ from loadmaster.errors import LoadmasterError
 from loadmaster.plan import Plan, load_plan
 from loadmaster.problems.problem import COST_MODEL, Problem, plan_value, repeatable
 from loadmaster.problems.registry import load_problem
+from loadmaster.runs.checkpoint import evaluations_in
 from loadmaster.runs.folder import RunFolder, plain_file
 from loadmaster.runs.history import History, contradictions
 from loadmaster.runs.log import Line
+
+UNFINISHED = ("unfinished", "interrupted", "error")
+"""States of a run that can go on with the same budget."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ def replay(run: RunFolder, *, tolerance: float = 0.0, only: str | None = None) -
         for fault in contradictions(history):
             where, _, what = fault.partition(": ")
             found.claims.append(Claim(where, "log", None, None, None, what))
+        found.claims += _checkpoints(run, history)
         found.claims += _best_file(run, problem, history)
     elif not found.claims:
         found.claims.append(Claim("log", "improve", only, None, None, "no line names this plan"))
@@ -109,18 +114,41 @@ def _bound(problem: Problem, line: Line) -> Claim:
     return Claim(f"line {line['seq'] + 1}", "bound", None, line["value"], own.value, fault)
 
 
+def _checkpoints(run: RunFolder, history: History) -> list[Claim]:
+    """Those that are still there were made after as many evaluations as the log says."""
+    claims = []
+    for line in history.of("checkpoint"):
+        count = line["evals"]
+        try:
+            now = evaluations_in(run, line)
+        except (LoadmasterError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            what = error.message if isinstance(error, LoadmasterError) else str(error)
+            claims.append(Claim(line["path"], "checkpoint", None, count, None, what))
+            continue
+        if now is not None:
+            claims.append(Claim(line["path"], "checkpoint", None, count, now, None))
+    return claims
+
+
 def _best_file(run: RunFolder, problem: Problem, history: History) -> list[Claim]:
-    if history.result is None:
+    unfinished = history.state in UNFINISHED
+    if history.result is None and not (unfinished and (run.path / "best.json").exists()):
         return []
-    named, value = history.result["plan"], history.result_value
+    named = None if history.result is None else history.result["plan"]
+    value = history.result_value
     try:
-        plan = load_plan(plain_file(run.path / "best.json"), problem.program, problem.machine).hash
+        plan = load_plan(plain_file(run.path / "best.json"), problem.program, problem.machine)
     except LoadmasterError as error:
         # A run killed between the line and the copy is whole: resuming makes the copy.
         if history.state == "unfinished" and not (run.path / "best.json").exists():
             return []
         return [Claim("best.json", "best", named, value, None, error.message)]
     earlier = [line["plan"] for line in history.improvements]
-    if plan == named or (history.state == "unfinished" and plan in earlier):
-        return [Claim("best.json", "best", plan, value, value, None)]
-    return [Claim("best.json", "best", plan, value, None, "it is not the best plan of the log")]
+    if plan.hash == named or (unfinished and plan.hash in earlier):
+        return [Claim("best.json", "best", plan.hash, value, value, None)]
+    # An earlier session may have been further than the one that was interrupted last.
+    now = plan_value(problem, plan) if unfinished and repeatable(problem) else None
+    if now is not None and (value is None or now < value) and not problem.violations(plan):
+        return [Claim("best.json", "best", plan.hash, now, now, None)]
+    fault = "it is not the best plan of the log"
+    return [Claim("best.json", "best", plan.hash, value, None, fault)]

@@ -6,18 +6,24 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from loadmaster.errors import BadPlan
 from loadmaster.host import command_line, host, versions
-from loadmaster.plan.plan import Plan
-from loadmaster.problems.problem import Decision, Problem, keys, plan_value, repeatable
-from loadmaster.runs.checkpoint import Checkpoint, clear_leftovers, last_good
-from loadmaster.runs.folder import RunFolder, utc
+from loadmaster.plan import Plan, load_plan
+from loadmaster.problems.problem import Bound, Decision, Problem, keys, plan_value, repeatable
+from loadmaster.runs.checkpoint import (
+    Checkpoint,
+    clear_leftovers,
+    drop_unnamed,
+    last_good,
+    named_checkpoints,
+)
+from loadmaster.runs.folder import RunFolder, plain_file, utc
 from loadmaster.runs.history import History
 from loadmaster.runs.log import BadRun, Line
 from loadmaster.runs.observer import Best, RunObserver
-from loadmaster.solvers.solver import Budget, Meter, Solver, State
+from loadmaster.solvers.solver import Budget, Meter, Solution, Solver, State, Status
 
 RECALLED = 5
 
@@ -82,49 +88,160 @@ def _short(value: Any) -> str:
     return text if len(text) <= 20 else f"{text[:12]}…"
 
 
+class Begun(NamedTuple):
+    """What a session begins with."""
+
+    meter: Meter
+    state: State | None
+    """The solver's, at the last good checkpoint."""
+    warnings: list[str]
+
+
 def begin(
-    problem: Problem, budget: Budget, observer: RunObserver, about: dict[str, Any]
-) -> tuple[Meter, State | None, list[str]]:
-    """A meter as it was at the last good checkpoint, the solver's state there, and warnings.
+    solver: Solver, problem: Problem, budget: Budget, observer: RunObserver, about: dict[str, Any]
+) -> Begun:
+    """A meter as it was at the last good checkpoint, or a new one where there is none.
 
     The meter must be exactly as it was, or the continuation would differ from an unbroken run.
-    What the log knows beyond that stays with the observer: it is found again, and not logged a
-    second time. The seconds are all that were spent, those after the checkpoint too.
+    What came after the checkpoint is done again. Where that gives the same again (`repeats`) its
+    lines are cut off the log; else they stay, and what is found again is not logged a second time.
+    The seconds are all that were spent, those after the checkpoint too.
     """
-    run, checkpoint = observer.run, None
-    warnings: list[str] = []
-    history = History([] if run is None or run.log is None else run.log.lines)
-    if run is not None and history.lines:
-        checkpoint, warnings = last_good(run, identity(about), history.lines)
-        observer.best = _stored(run, problem, history.best, checkpoint)
-        observer.choice = _stored(run, problem, history.choice, checkpoint)
-        observer.bound = history.bound
+    run, log = observer.run, None if observer.run is None else observer.run.log
+    checkpoint, warnings = None, list[str]()
+    history = History([] if log is None else log.lines)
+    seconds, resumed = history.seconds, bool(history.lines)
+    if run is not None and log is not None and resumed:
+        warnings += _schedule_warnings(solver, history.budget, budget)
+        checkpoint, passed_over = last_good(run, identity(about), log.lines)
+        warnings += passed_over
+        if repeats(solver, problem, history, budget):
+            log.cut(_lines_before(log.lines, checkpoint))
+            history = History(log.lines)
+        drop_unnamed(run, log.lines)
+        _restore_results(observer, run, problem, history, checkpoint)
         _recall(run, problem, history)
     evaluations = 0 if checkpoint is None else checkpoint.evaluations
     if history.optimal:  # nothing is left to do
-        evaluations = max(line["evals"] for line in history.lines if line["event"] in ("improve", "bound"))  # fmt: skip
-    meter = Meter(problem, budget, observer, evaluations=evaluations, seconds=history.seconds)
+        evaluations = history.evaluations
+    meter = Meter(problem, budget, observer, evaluations=evaluations, seconds=seconds)
     if checkpoint is not None:
-        meter.bound = checkpoint.bound
+        meter.bound, meter.unpackable = checkpoint.bound, checkpoint.unpackable
         if checkpoint.best is not None:
             meter.restore(checkpoint.best, checkpoint.best_value)
         if meter.best_value != checkpoint.best_value:
             raise BadRun(f"{checkpoint.path} claims {checkpoint.best_value}, and its decision is "
                          f"worth {meter.best_value}", object=checkpoint.path,
                          remedy="remove that checkpoint")  # fmt: skip
-    observer.write(meter, "resume" if history.lines else "start", utc=utc(), keys=about.get("keys", {}),
+    observer.write(meter, "resume" if resumed else "start", utc=utc(), keys=about.get("keys", {}),
                    from_checkpoint=None if checkpoint is None else checkpoint.path,
                    from_evals=evaluations, budget=about.get("budget", {}))  # fmt: skip
     observer.begin(meter)
-    return meter, None if checkpoint is None else checkpoint.state, warnings
+    return Begun(meter, None if checkpoint is None else checkpoint.state, warnings)
+
+
+def repeats(solver: Solver, problem: Problem, history: History, budget: Budget) -> bool:
+    """Whether work that is done again gives the same again: nothing is measured, and no clock has
+    a say in what the solver does."""
+    timed = history.clocked or budget.seconds is not None
+    return solver.deterministic and repeatable(problem) and not timed
+
+
+def finished(run: RunFolder, problem: Problem, budget: Budget) -> Solution | None:
+    """The answer of a run that has ended by itself and has no more to do within this budget."""
+    history = History([] if run.log is None else run.log.lines)
+    before = history.budget
+    match history.state:
+        case "optimal" | "infeasible":
+            more = False
+        case "budget":
+            more = _above(budget.evaluations, history.evaluations)
+        case "time":
+            more = _above(budget.seconds, history.seconds)
+        case "done":
+            more = budget != before
+        case _:
+            more = True
+    if more:
+        return None
+    best = None if history.result is None else _stored(run, problem, history.result, None)
+    bound = max(problem.bound(), history.bound or problem.bound(), key=lambda each: each.value)
+    status = status_of(best, bound, infeasible=history.state == "infeasible")
+    extra: dict[str, Any] = {
+        "stop": history.state,
+        "run": str(run.path),
+        "warnings": [f"run '{run.name}' had ended ({history.state}): nothing was left to do"],
+    }
+    if best is not None and best.decision is None:
+        extra["plan"] = best.plan
+    return Solution(status, None if best is None else best.decision, None if best is None else best.value,
+                    bound, history.evaluations, history.seconds, extra)  # fmt: skip
+
+
+def status_of(best: Best | None, bound: Bound, *, infeasible: bool) -> Status:
+    """What is known of a run's best."""
+    if best is not None:
+        return Status.OPTIMAL if best.value <= bound.value else Status.FEASIBLE
+    return Status.INFEASIBLE if infeasible else Status.UNKNOWN
+
+
+def _above(limit: float | None, spent: float) -> bool:
+    return limit is None or limit > spent
+
+
+def _schedule_warnings(solver: Solver, before: Budget, now: Budget) -> list[str]:
+    """A budget that has changed is told, should the solver plan by it."""
+    if before == now or not getattr(solver, "scheduled", False):
+        return []
+    return [f"solver '{solver.name}' plans by its budget, which was {before} and is {now}: from here on this "
+            "is not the run that the new budget would have been from the start"]  # fmt: skip
+
+
+def _lines_before(lines: list[Line], checkpoint: Checkpoint | None) -> int:
+    """How many lines a log had when the checkpoint was made, its own included; without one, when
+    the solver had not begun."""
+    if checkpoint is not None:
+        return 1 + int(named_checkpoints(lines)[checkpoint.number]["seq"])
+    for number, line in enumerate(lines):
+        baseline = line["event"] == "error" and line["what"].startswith("baseline")
+        if line["event"] not in ("start", "bound", "baseline") and not baseline:
+            return number
+    return len(lines)
+
+
+def _restore_results(observer: RunObserver, run: RunFolder, problem: Problem, history: History,
+                     checkpoint: Checkpoint | None) -> None:  # fmt: skip
+    """What the log has found, and in `best.json` the result of it, or what was found since."""
+    for name, line in (("best", history.best), ("choice", history.choice)):
+        if line is not None:
+            setattr(observer, name, _stored(run, problem, line, checkpoint))
+    observer.bound = history.bound
+    result = observer.choice or observer.best
+    observer.ahead = _ahead(run, problem, result)
+    if result is not None and observer.ahead is None:
+        run.set_best(result.plan.hash)
+
+
+def _ahead(run: RunFolder, problem: Problem, result: Best | None) -> Best | None:
+    """The plan in `best.json`, if it is better than what the log has found so far: an earlier session
+    found it after the checkpoint. It is the answer until the run is as far again, and what is left of
+    a run that never comes so far again."""
+    path = run.path / "best.json"
+    if not repeatable(problem) or not path.is_file():
+        return None
+    plan = load_plan(plain_file(path), problem.program, problem.machine)
+    if problem.violations(plan):
+        return None
+    value = plan_value(problem, plan)
+    if value is None or (result is not None and value >= result.value):
+        return None
+    return Best(_told_decision(problem, plan, None), value, plan)
 
 
 def _stored(
-    run: RunFolder, problem: Problem, line: Line | None, checkpoint: Checkpoint | None
-) -> Best | None:
-    """The plan that a line of the log names; `best.json` is it from now on."""
-    if line is None:
-        return None
+    run: RunFolder, problem: Problem, line: Line, checkpoint: Checkpoint | None
+) -> Best:
+    """The plan that a line of the log names, if it is what the line claims."""
     plan, claimed = run.load_plan(line["plan"], problem), int(line["value"])
     violations = problem.violations(plan)
     value = plan_value(problem, plan) if repeatable(problem) else claimed
@@ -132,7 +249,6 @@ def _stored(
         raise BadRun(f"run '{run.name}' claims {claimed} for its best plan, and now it is "
                      f"{violations[0] if violations else value}", object=run.name,
                      number=claimed, remedy="see 'loadmaster replay'")  # fmt: skip
-    run.set_best(plan.hash)
     return Best(_told_decision(problem, plan, checkpoint), claimed, plan)
 
 

@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from loadmaster.errors import LoadmasterError
-from loadmaster.problems.problem import Bound, Decision, Problem
+from loadmaster.problems.problem import Decision, Problem
 from loadmaster.runs.folder import RunFolder, utc
 from loadmaster.runs.history import gap_of
-from loadmaster.runs.observer import Best, Display, RunObserver
-from loadmaster.runs.resume import begin, describe, identity, open_to_resume
+from loadmaster.runs.observer import Display, RunObserver
+from loadmaster.runs.resume import begin, describe, finished, identity, open_to_resume, status_of
+from loadmaster.signals import listening, stoppable
 from loadmaster.solvers.solver import Budget, Meter, Scoring, Solution, Solver, State, Status
 
 _TICK_SECONDS = 0.25
 
 
+_CUT_SECONDS = 0.5
+
+
 class Interrupted(LoadmasterError):
-    """Ctrl-C ended a run; what it had found is kept."""
+    """A signal ended a run; what it had found is kept."""
 
     exit_code = 130
 
 
+@listening()
 def run_solver(solver: Solver, problem: Problem, budget: Budget, seed: int = 0, *,
                folder: Path | None = None, resume: Path | None = None,
                display: Display | None = None, command: Sequence[str] | None = None,
@@ -38,7 +41,8 @@ def run_solver(solver: Solver, problem: Problem, budget: Budget, seed: int = 0, 
 
     `folder` is where run folders are made; `resume` is one of them, to go on with; with neither
     nothing is written. Every improvement is checked before it is stored or shown. The first
-    Ctrl-C ends the search and keeps the best, the second raises. `score` scores batches in place of
+    Ctrl-C, or SIGTERM or SIGHUP, ends the search and keeps the best, the second raises; in other
+    threads than the main one none is heard (`loadmaster.signals`). `score` scores batches in place of
     the problem (`loadmaster.runs.workers`).
 
     `Solution.extra` gets 'stop' (why it ended) and, where they apply, 'run' (the folder),
@@ -56,21 +60,32 @@ def run_solver(solver: Solver, problem: Problem, budget: Budget, seed: int = 0, 
         about = describe(solver, problem, budget, seed, command)
         run = RunFolder.create(folder, problem, about)
     try:
+        done = None if run is None else finished(run, problem, budget)
+        if done is not None:
+            return done
         observer = RunObserver(problem, solver.name, run, display,
                                identity=identity(about) if about else "",
                                checkpoint_seconds=checkpoint_seconds)  # fmt: skip
-        first = run is None or run.log is None or not run.log.lines
-        meter, state, warnings = begin(problem, budget, observer, about)
+        meter, state, warnings = begin(solver, problem, budget, observer, about)
         meter.score = score
-        for name, decision in (baselines or {}).items() if first else ():
-            _note_baseline(observer, meter, name, decision)
-        solution = _searched(solver, meter, observer, seed, state, display)
-        return _result(solution, meter, observer, warnings)
+        noted = _noted_baselines(run)
+        for name, decision in (baselines or {}).items():
+            if name not in noted:
+                _note_baseline(observer, meter, name, decision)
+        with stoppable(_Stoppable(meter, observer)):
+            solution = _searched(solver, meter, observer, seed, state, display)
+            return _result(solution, meter, observer, warnings)
     finally:
         if display is not None:
             display.close()
         if run is not None:
             run.close()
+
+
+def _noted_baselines(run: RunFolder | None) -> set[str]:
+    """Those that an earlier session has noted, or begun to search after."""
+    lines = [] if run is None or run.log is None else run.log.lines
+    return {line["name"] for line in lines if line["event"] == "baseline"}
 
 
 def _note_baseline(observer: RunObserver, meter: Meter, name: str, decision: Decision) -> None:
@@ -94,7 +109,7 @@ def _searched(solver: Solver, meter: Meter, observer: RunObserver, seed: int, st
     if observer.optimal:
         return meter.solution()  # an earlier session has proved it
     try:
-        with _interrupts(observer), _ticking(observer, meter, display):
+        with _ticking(observer, meter, display):
             solution = solver.run(meter, seed, state)
             observer.settle(meter)
             return solution
@@ -107,23 +122,25 @@ def _searched(solver: Solver, meter: Meter, observer: RunObserver, seed: int, st
         raise
 
 
-@contextlib.contextmanager
-def _interrupts(observer: RunObserver) -> Iterator[None]:
-    """The first Ctrl-C asks the solver to stop, the next raises, but never within a line."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread hears of signals
-        return
+class _Stoppable:
+    """A run as signals end it."""
 
-    def heard(number: int, frame: FrameType | None) -> None:
-        if observer.stop and not observer.busy:
-            raise KeyboardInterrupt
-        observer.stop = True
+    def __init__(self, meter: Meter, observer: RunObserver) -> None:
+        self._meter, self._observer = meter, observer
+        self.where = None if observer.run is None else observer.run.path
 
-    before = signal.signal(signal.SIGINT, heard)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+    @property
+    def busy(self) -> bool:
+        return self._observer.busy
+
+    def ask(self) -> None:
+        self._observer.stop = True
+
+    def cut(self) -> None:
+        meter, observer = self._meter, self._observer
+        if observer.seal(_CUT_SECONDS):
+            best = observer.choice or observer.best
+            _stop(meter, observer, "interrupted", status_of(best, meter.bound, infeasible=False))
 
 
 @contextlib.contextmanager
@@ -151,8 +168,10 @@ def _ticking(observer: RunObserver, meter: Meter, display: Display | None) -> It
 def _result(solution: Solution, meter: Meter, observer: RunObserver,
             warnings: list[str]) -> Solution:  # fmt: skip
     """What was checked, whatever the solver says; where it says something else, that is told."""
-    best = observer.choice or observer.best
-    chosen = observer.choice is not None
+    if not observer.stop:
+        observer.ended()
+    best = observer.ahead or observer.choice or observer.best
+    chosen = best is not None and best is not observer.best
     if (
         best is not None
         and not chosen
@@ -169,7 +188,7 @@ def _result(solution: Solution, meter: Meter, observer: RunObserver,
             observer.write(meter, "error", what="claim", plan=None, message=message)
         observer.refused.append(message)
     bound = max(meter.bound, observer.bound or meter.bound, key=lambda b: b.value)
-    status = _status(solution, best, bound)
+    status = status_of(best, bound, infeasible=solution.status == Status.INFEASIBLE)
     reason = _reason(meter, observer, status)
     _stop(meter, observer, reason, status)
     extra = {**solution.extra, "stop": reason}
@@ -182,17 +201,11 @@ def _result(solution: Solution, meter: Meter, observer: RunObserver,
                     meter.evaluations, meter.seconds, extra)  # fmt: skip
 
 
-def _status(solution: Solution, best: Best | None, bound: Bound) -> Status:
-    if best is not None:
-        return Status.OPTIMAL if best.value <= bound.value else Status.FEASIBLE
-    return Status.INFEASIBLE if solution.status == Status.INFEASIBLE else Status.UNKNOWN
-
-
 def _reason(meter: Meter, observer: RunObserver, status: Status) -> str:
+    if observer.stop:  # whatever it came to: an unbroken run may have come to it in another way
+        return "interrupted"
     if status in (Status.OPTIMAL, Status.INFEASIBLE):
         return str(status)
-    if observer.stop:
-        return "interrupted"
     if meter.evaluations_left == 0:
         return "budget"
     return "time" if meter.seconds_left == 0 else "done"
