@@ -129,7 +129,7 @@ def _check_free(path: Path, target: Target, overwrite: bool) -> None:
 
 def _mem_id(text: str) -> tuple[str, int]:
     name, equals, number = text.rpartition("=")
-    if not equals or not name or not (number.isascii() and number.isdecimal()):
+    if not equals or not name or not (number.isascii() and number.isdecimal() and len(number) <= 9):
         raise Usage(f"--mem-id can't take '{text}'", object="--mem-id", number=text,
                     remedy="write --mem-id sram=2")  # fmt: skip
     return name, int(number)

@@ -17,6 +17,7 @@ from loadmaster.plan.plan import BEFORE
 from loadmaster.problems.allocation import Allocation
 from loadmaster.problems.buffers import Buffers
 from loadmaster.problems.buffers_csv import read_buffers, write_buffers
+from loadmaster.program.build import clean_name
 from loadmaster.program.program import TensorKind
 from loadmaster.units import UNLIMITED
 
@@ -109,7 +110,7 @@ def placement(shown: Shown, memory: int) -> tuple[Buffers, np.ndarray] | None:
     for stay in shown.stays:
         if stay.memory == memory and stay.offset >= 0:
             size = facts.aligned(facts.size[stay.tensor], memory)
-            name = shown.program.tensor_name[stay.tensor]
+            name = clean_name(shown.program.tensor_name[stay.tensor])
             rows.append((facts.place[stay.tensor], stay.offset, *_window(shown, stay), size, name))
     if not rows:
         return None
@@ -140,8 +141,13 @@ def _table(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
-        writer.writerows(rows)
+        writer.writerows([_cell(value) for value in row] for row in rows)
     return path
+
+
+def _cell(value: Any) -> Any:
+    # Names may hold anything, and spreadsheets and our own reader take printable text alone.
+    return clean_name(value) if isinstance(value, str) else value
 
 
 def _read_back(path: Path) -> None:

@@ -16,7 +16,7 @@ from loadmaster.plan.static import HOME, static_plan
 from loadmaster.program.importers.executorch.importer import NO_TENSOR, Recorded, record
 from loadmaster.program.importers.executorch.lower import ALIGNMENT, Lowered, banked, greedy
 from loadmaster.program.program import Program
-from loadmaster.units import UNLIMITED
+from loadmaster.units import UNLIMITED, shorten
 
 CONSTANTS = 0
 """The arena of constants; planned ones start at 1."""
@@ -40,13 +40,25 @@ def arena_numbers(machine: Machine, given: Mapping[str, int]) -> dict[int, int]:
         raise BadMachine(f"machine '{machine.name}' has no memory '{unknown[0]}'", object=unknown[0],
                          remedy=f"use one of {', '.join(names)}")  # fmt: skip
     default = {name: number for number, name in enumerate(reversed(names), 1)}
-    numbers = default | dict(machine.export.get("executorch", {}).get("mem_id", {})) | dict(given)
-    used = [int(numbers[name]) for name in names]
+    numbers = default | _stated(machine) | dict(given)
+    used = [numbers[name] for name in names]
     wrong = [number for number in used if number <= CONSTANTS or used.count(number) > 1]
     if wrong:
         raise NotExported(f"arena {wrong[0]} can't be given", object="--mem-id", number=wrong[0],
                           remedy="number the memories differently, from 1 up: 0 holds the constants")  # fmt: skip
     return dict(zip(machine.reach[0], used, strict=True))
+
+
+def _stated(machine: Machine) -> dict[str, int]:
+    """What `[export.executorch] mem_id = { sram = 2 }` of the machine's file says."""
+    stated = machine.export.get("executorch", {}).get("mem_id", {})
+    if not isinstance(stated, dict) or not all(type(each) is int for each in stated.values()):
+        raise NotExported(
+            f"machine '{machine.name}' has mem_id {shorten(stated)}",
+            object=machine.name,
+            remedy="write mem_id = { sram = 2 } below [export.executorch]",
+        )
+    return stated
 
 
 def greedy_placement(lowered: Lowered, machine: Machine) -> Placed:

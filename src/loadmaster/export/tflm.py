@@ -24,7 +24,7 @@ from loadmaster.export.rules import (
     left_out,
 )
 from loadmaster.export.tflm_arena import ArenaPlan, plan_arena
-from loadmaster.files import replacing
+from loadmaster.files import read_regular, replacing
 from loadmaster.plan.plan import Plan
 from loadmaster.problems.order.problem import PeakOrder
 from loadmaster.program.importers.tflite.importer import import_tflite
@@ -35,6 +35,8 @@ from loadmaster.solvers.solver import Budget, solve
 
 SEEDS = range(5)
 PROOF_SECONDS = 5.0
+MOST_SCRATCH = 2**24
+"""Bytes of a scratch file."""
 
 
 def export(asked: Asked) -> Exported:
@@ -95,16 +97,19 @@ def read_scratch(path: Path, operators: int) -> dict[int, int]:
     """Bytes of scratch by operator, from lines 'operator,bytes'; a line of words on top is skipped."""
     found: dict[int, int] = {}
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_regular(path, MOST_SCRATCH).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise NotExported(f"scratch file '{path}' can't be read: {error}", object=str(path),
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise NotExported(f"scratch file '{path}' can't be read: {reason}", object=str(path),
                           remedy="give lines of operator,bytes") from None  # fmt: skip
     for number, line in enumerate(lines, 1):
         parts = [part.strip() for part in line.split(",")]
         if not line.strip() or (number == 1 and parts == ["operator", "bytes"]):
             continue
-        whole = len(parts) == 2 and all(part.isascii() and part.isdecimal() for part in parts)
-        if not whole or int(parts[0]) >= operators or len(parts[1]) > 9:
+        whole = len(parts) == 2 and all(
+            part.isascii() and part.isdecimal() and len(part) <= 9 for part in parts
+        )
+        if not whole or int(parts[0]) >= operators:
             raise NotExported(f"scratch file '{path}', line {number}: '{line[:40]}'", object=str(path), number=number,
                               remedy=f"give an operator from 0 to {operators - 1}, a comma and bytes")  # fmt: skip
         found[int(parts[0])] = int(parts[1])

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from loadmaster.errors import LoadmasterError
+from loadmaster.files import read_regular
+from loadmaster.json_text import read_json
 from loadmaster.report.subject import Subject
 from loadmaster.units import PICOSECONDS
 
 Row = dict[str, Any]
+_MOST_BYTES = 2**28
 
 
 def measured_rows(path: Path, subject: Subject) -> list[Row]:
     """One row for the whole, and one for each op that was timed. Another plan's run is refused."""
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+        rows = read_json(read_regular(path, _MOST_BYTES))["rows"]
         total = next(row for row in rows if row["what"] == "total")
         seconds, plan = float(total["seconds"]), str(total["plan"])
         ops = [(int(row["op"]), float(row["end_seconds"]) - float(row["start_seconds"]))
                for row in rows if row["what"] == "op"]  # fmt: skip
     except OSError as error:
         raise _bad(path, f"can't be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, StopIteration, RecursionError):
+    except (ValueError, KeyError, TypeError, StopIteration):
         raise _bad(path, "is not what 'loadmaster run --json' prints") from None
     if plan != subject.plan.hash:
         raise _bad(path, f"is about another plan than '{subject.name}'")

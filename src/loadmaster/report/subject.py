@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from loadmaster.errors import BadPlan, LoadmasterError
+from loadmaster.files import open_regular
 from loadmaster.machine.machine import Machine
 from loadmaster.plan import Plan, load_plan
 from loadmaster.plan.check import Violation, check
@@ -19,6 +20,8 @@ from loadmaster.runs.folder import RunFolder
 from loadmaster.runs.history import History, gap_of
 from loadmaster.runs.log import BadRun
 from loadmaster.simulate import Timeline, simulate
+
+_MOST_BYTES = 2**28
 
 
 @dataclass
@@ -71,7 +74,7 @@ def is_plan(path: Path) -> bool:
     """Whether a path is a plan's file: JSON that says so."""
     if path.suffix.lower() != ".json" or not path.is_file():
         return False
-    with path.open("rb") as file:
+    with open_regular(path, _MOST_BYTES) as file:
         return b'"loadmaster_plan"' in file.read(4096)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from loadmaster.errors import BadPlan
+from loadmaster.files import read_regular
+from loadmaster.json_text import read_json
 from loadmaster.plan import load_plan
 from loadmaster.problems.problem import Problem, plan_value, repeatable
 from loadmaster.problems.registry import load_problem
@@ -15,7 +16,7 @@ from loadmaster.runs.folder import RunFolder, plain_file
 from loadmaster.runs.history import History, gap_of
 from loadmaster.runs.log import BadRun
 
-_MOST_BYTES = 2**30
+_MOST_BYTES = 2**28
 
 
 @dataclass
@@ -125,9 +126,7 @@ def _logged(home: RunFolder, path: Path, problem: Problem) -> int | None:
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise ValueError("it is larger than 1 GiB")
-        document = json.loads(path.read_bytes())
+        document = read_json(read_regular(path, _MOST_BYTES))
         if not isinstance(document, dict) or document.get("loadmaster_plan") != 1:
             raise ValueError("it is no plan of format 1")
         for key in ("program", "machine"):
@@ -140,7 +139,8 @@ def _document(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise BadRun(f"there is no run or plan '{path}'", object=str(path),
                      remedy="see 'loadmaster runs'") from None  # fmt: skip
-    except (OSError, ValueError, RecursionError) as error:
-        raise BadPlan(f"'{path}' is neither a run nor a plan: {error}", object=str(path),
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BadPlan(f"'{path}' is neither a run nor a plan: {reason}", object=str(path),
                       remedy="give a run's folder or a plan's file") from None  # fmt: skip
     return document

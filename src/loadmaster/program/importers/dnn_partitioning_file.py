@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from loadmaster import json_text
 from loadmaster.errors import BadProgram
+from loadmaster.files import read_regular
 from loadmaster.units import UNLIMITED
 
 MOST_DEVICES = 256
+_MOST_BYTES = 2**28
 
 
 @dataclass(frozen=True)
@@ -73,19 +75,15 @@ def read_json(path: str | Path) -> dict[str, Any]:
     """The object in a JSON file; NaN and infinities are refused."""
     remedy = "give a whole JSON file in the format of dnn-partitioning"
     try:
-        content = json.loads(Path(path).read_bytes(), parse_constant=_no_constant)
+        content = json_text.read_json(read_regular(path, _MOST_BYTES))
     except OSError as error:
         raise BadProgram(f"'{path}' can't be read: {error.strerror}", object=str(path),
                          remedy="check the path") from None  # fmt: skip
-    except (ValueError, RecursionError) as error:  # JSON and UTF-8 errors are ValueErrors
+    except ValueError as error:
         raise BadProgram(f"'{path}' is no JSON: {error}", object=str(path), remedy=remedy) from None
     if not isinstance(content, dict):
         raise BadProgram(f"'{path}' holds no JSON object", object=str(path), remedy=remedy)
     return content
-
-
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a number")
 
 
 def _node(entry: object, place: int) -> Node:

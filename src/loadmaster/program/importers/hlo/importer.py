@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.errors import BadProgram, nearest
+from loadmaster.files import read_regular
 from loadmaster.program.build import Builder
 from loadmaster.program.importers.hlo.costs import KNOWN, CostModel
 from loadmaster.program.importers.hlo.flatten import Flattener, Leaves, Step, aliases, leaves_at
@@ -79,7 +80,10 @@ def _read(path: Path) -> str:
     try:
         size = path.stat().st_size
         if size <= MAX_CHARACTERS:
-            return path.read_text(encoding="utf-8-sig", errors="replace")
+            data = read_regular(path, MAX_CHARACTERS)
+            # As reading a text file would: line ends of any kind become one.
+            text = data.decode("utf-8-sig", errors="replace")
+            return text.replace("\r\n", "\n").replace("\r", "\n")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise BadProgram(f"'{shown}' can't be read: {reason}", object=shown,

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from loadmaster.errors import BadProgram, require
+from loadmaster.files import read_regular
 from loadmaster.program.build import clean_name
 from loadmaster.program.sort import topological_order
 
@@ -56,7 +57,7 @@ def _parse(onnx: Any, path: Path) -> Any:
                 f"'{path}' has {size} bytes, and an ONNX file at most {LARGEST_FILE}", object=str(path),
                 number=size, remedy="save the model with its weights as external data",
             )  # fmt: skip
-        return onnx.ModelProto.FromString(path.read_bytes())
+        return onnx.ModelProto.FromString(read_regular(path, LARGEST_FILE))
     except FileNotFoundError:
         raise BadProgram(
             f"there is no file '{path}'", object=str(path), remedy="check the path"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadmaster.errors import BadProgram
+from loadmaster.files import read_regular
 from loadmaster.program.build import clean_name
 from loadmaster.program.importers.tflite.flatbuffer import Broken, Table, root
 from loadmaster.program.importers.tflite.names import CUSTOM, TYPES, operator_name
@@ -101,7 +102,7 @@ def read_bytes(source: str | Path) -> bytes:
         if size > MOST_BYTES:
             raise BadProgram(f"TFLite file '{path}' has {size:,} bytes, above 2 GiB", object=str(path), number=size,
                              remedy="give a smaller model")  # fmt: skip
-        return path.read_bytes()
+        return read_regular(path, MOST_BYTES)
     except OSError as error:
         raise BadProgram(f"TFLite file '{path}' can't be read: {error.strerror}", object=str(path),
                          remedy="check the path") from None  # fmt: skip
