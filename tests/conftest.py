@@ -11,12 +11,38 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+from loadmaster import clock
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 # The networks of the tests are tiny: nearly all of their time is XLA's compiler, which is done in
 # little more than half the time without its newer code generator.
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+
+
+# How long an example takes depends on what else the computer has to do.
+settings.register_profile(
+    "no clock",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("no clock")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def stopped_clock() -> Iterator[None]:
+    """No limit in seconds ends anything: searches end by evaluations, by nodes or by proof."""
+    with clock.stopped():
+        yield
+
+
+@pytest.fixture
+def running_clock() -> Iterator[None]:
+    """For a test that needs time to pass, though it must not matter how much."""
+    with clock.running():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from pathlib import Path
 import loadmaster
 
 ROOT = Path(loadmaster.__file__).parent
-ORDER = ["errors", "units", "json_text", "npz", "files", "host", "program", "machine", "plan", "simulate", "problems", "solvers", "runs",
+ORDER = ["errors", "units", "clock", "signals", "json_text", "files", "npz", "host", "program", "machine", "plan", "simulate", "problems", "solvers", "runs",
          "execute", "export", "report", "bench", "cli", "__main__"]  # fmt: skip
 
 

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from loadmaster.bench.packings import perfect_packing
+from loadmaster.cli.main import app
 from loadmaster.problems.buffers_csv import read_buffers, write_buffers
 
 TIGHT = "id,lower,upper,size\na,0,4,40\nb,0,4,40\nc,2,6,20\nd,5,9,60\n"
 
 
 def run(*words: object, folder: Path) -> tuple[int, dict, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "loadmaster.cli.main", "allocate", *map(str, words), "--json"],
-        capture_output=True, text=True, cwd=folder, timeout=120,
-    )  # fmt: skip
-    return done.returncode, json.loads(done.stdout), done.stderr
+    with contextlib.chdir(folder):
+        done = CliRunner().invoke(app, ["allocate", *map(str, words), "--json"])
+    return done.exit_code, json.loads(done.stdout), done.stderr
 
 
 @pytest.fixture

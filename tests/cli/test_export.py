@@ -27,7 +27,7 @@ MADE: list[bytes] = []
 @pytest.fixture
 def plan(run_json: Any, model: Path) -> str:
     if not MADE:
-        run_json("plan", model, "-m", "imxrt1170:tcm=1KiB,ocram=2KiB", "--out", "plan.json", "--no-run", "--time-limit", "5s")  # fmt: skip
+        run_json("plan", model, "-m", "imxrt1170:tcm=1KiB,ocram=2KiB", "--out", "plan.json", "--no-run")  # fmt: skip
         MADE.append(Path("plan.json").read_bytes())
     Path("plan.json").write_bytes(MADE[0])
     return "plan.json"
@@ -100,7 +100,7 @@ def test_other_commands_never_write_over_their_model_either(run: Any, model: Pat
 
 def test_a_plan_for_one_arena_goes_into_a_header(run_json: Any, model: Path) -> None:
     arena = ("-m", "arena:1MiB")
-    run_json("plan", model, *arena, "--out", "arena.json", "--no-run", "--time-limit", "5s")
+    run_json("plan", model, *arena, "--out", "arena.json", "--no-run")
     row = run_json("export", "header", model, "arena.json", *arena)["rows"][0]
     assert row["tensors"] > 0 and row["arena_bytes"] > 0 and row["flash_bytes"] == 0
 
@@ -114,7 +114,7 @@ def test_other_commands_take_a_tflite_model(run_json: Any, run: Any, model: Path
     imported = run_json("import", model, "--out", "model.npz")["rows"][0]
     assert imported["order_source"] == "schedule" and imported["weights_bytes"] > 0
     assert run_json("inspect", model, "-m", "imxrt1170")["rows"]
-    planned = run_json("plan", model, "-m", "imxrt1170", "--no-run", "--time-limit", "5s")
+    planned = run_json("plan", model, "-m", "imxrt1170", "--no-run")
     names = [row["name"] for row in planned["rows"] if row["what"] == "baseline"]
     assert {"one-arena", "greedy-by-size", "compiler"} <= set(names)
     model.write_bytes(model.read_bytes()[:700])

@@ -129,7 +129,7 @@ def test_an_op_is_pinned_to_a_device(run_json: Any) -> None:
 
 
 def test_the_fewest_bytes_through_the_slowest_memory(run: Any, run_json: Any) -> None:
-    words = ("plan", RESNET, "-m", "nnp-i:llc=2MiB", "--objective", "bytes-moved", "--no-run", "--time-limit", "5s")  # fmt: skip
+    words = ("plan", RESNET, "-m", "nnp-i:llc=2MiB", "--objective", "bytes-moved", "--no-run")  # fmt: skip
     answer = run_json(*words, "--out", "p.json")
     rows = {row["name"]: row for row in answer["rows"]}
     assert rows["bound"]["bytes"] <= rows["auto"]["bytes"] <= rows["compiler"]["bytes"]

@@ -98,7 +98,7 @@ def own(lowered: Lowered, machine: Machine) -> Placed:
 
 @pytest.fixture(scope="module")
 def plan(own: Placed, lowered: Lowered, machine: Machine) -> Plan:
-    found = improved(own.recorded.program, machine, [own.plan], most_bytes=own.bytes, seconds=1.0)
+    found = improved(own.recorded.program, machine, [own.plan], most_bytes=own.bytes, kicks=20)
     assert found is not None
     return found
 
@@ -257,7 +257,7 @@ def test_the_command_line(folder: Path, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     machine = ["--machine", "ethos-u65", "--json"]
     done = CliRunner().invoke(app, ["plan", SPEC, "--format", "executorch", *machine, "--no-run", "--out",
-                                    "plan.json", "--time-limit", "5s"])  # fmt: skip
+                                    "plan.json", "--budget", "200"])  # fmt: skip
     assert done.exit_code == 0, done.output
     numbers = ["--mem-id", "sram=1", "--mem-id", "dram=2", "--out", "net.pte", "--force"]
     done = CliRunner().invoke(app, ["export", "executorch", SPEC, "plan.json", *machine, *numbers])

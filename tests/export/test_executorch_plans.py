@@ -119,8 +119,8 @@ def test_the_search_beats_its_starts_and_keeps_to_the_bytes(seed: int) -> None:
     best = solve(make_solver("mapping", "density"), problem, Budget())
     assert best.decision is not None
     by_node = problem.plan(best.decision)
-    free = improved(program, machine, [start, by_node], seconds=0.5, seed=seed)
-    tight = improved(program, machine, [start], most_bytes=total, seconds=0.5, seed=seed)
+    free = improved(program, machine, [start, by_node], kicks=10, seed=seed)
+    tight = improved(program, machine, [start], most_bytes=total, kicks=10, seed=seed)
     assert free is not None
     assert tight is not None
     for plan in (free, tight):

@@ -44,9 +44,9 @@ def branches(path: Path, rng: np.random.Generator, count: int = 6) -> Path:
     return path
 
 
-def planned(model: Path, seconds: float = 5.0, **options: tuple[str, ...]) -> tuple[PeakOrder, np.ndarray]:  # fmt: skip
+def planned(model: Path, **options: tuple[str, ...]) -> tuple[PeakOrder, np.ndarray]:  # fmt: skip
     problem = PeakOrder(import_onnx(model, **options))
-    solution = solve(make_solver("order", "auto"), problem, Budget(seconds=seconds))
+    solution = solve(make_solver("order", "auto"), problem, Budget())
     assert solution.decision is not None and solution.value == solution.bound.value
     return problem, solution.decision
 

@@ -36,7 +36,7 @@ def asked(tmp_path: Path, data: bytes, plan: Plan | None = None, **more: object)
 
 def least_peak(data: bytes) -> Plan:
     problem = PeakOrder(import_tflite(data), ARENA)
-    solution = solve(make_solver("order", "auto"), problem, Budget(seconds=5))
+    solution = solve(make_solver("order", "auto"), problem, Budget())
     assert solution.decision is not None
     return problem.plan(solution.decision)
 

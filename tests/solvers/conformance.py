@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from loadmaster.clock import running
 from loadmaster.problems.problem import BatchProblem, Bound, Decision, Problem, Scores
 from loadmaster.solvers.solver import (
     Budget,
@@ -90,6 +91,7 @@ class Outcome:
     seconds: float
 
 
+@running()
 def watched(
     make: Callable[[], Solver], problem: Problem, budget: Budget, seed: int = 0,
     moment: Moment | None = None, stop_after: int | None = None,

@@ -72,7 +72,7 @@ def test_exact_equals_brute_force(block: int) -> None:
         buffers = small(np.random.default_rng(seed))
         most = int(buffers.size.sum()) + 4
         least = brute_force(buffers, most)
-        solution = allocate(buffers, seconds=10)
+        solution = allocate(buffers)
         if least is None:
             assert solution.status == Status.INFEASIBLE or (solution.value or 0) > most
             continue
@@ -80,7 +80,7 @@ def test_exact_equals_brute_force(block: int) -> None:
         assert solution.decision is not None
         sound(Allocation(buffers), solution.decision)
         for capacity in (least - 1, least):
-            fitted = allocate(buffers, capacity, seconds=10)
+            fitted = allocate(buffers, capacity)
             assert (fitted.status == Status.INFEASIBLE) == (capacity < least), seed
 
 
@@ -89,22 +89,22 @@ def test_every_switch_can_be_off_and_threads_do_not_matter() -> None:
     placements = {}
     for off in (None, *_core.TECHNIQUES):
         switches = {} if off is None else {off: False}
-        solution = solve(Exact(switches, threads=2), Allocation(buffers, height), Budget(seconds=2))
+        solution = solve(
+            Exact(switches, threads=2, nodes=20_000), Allocation(buffers, height), Budget()
+        )
         if solution.decision is not None:
             sound(Allocation(buffers, height), solution.decision)
             placements[off] = solution.decision
         assert solution.status != Status.INFEASIBLE, off
     for threads in (1, 3):
-        again = solve(
-            Exact(threads=threads), Allocation(buffers, height), Budget(seconds=10)
-        ).decision
+        again = solve(Exact(threads=threads), Allocation(buffers, height), Budget()).decision
         assert again is not None and np.array_equal(again, placements[None])
 
 
 def test_unknown_switches_are_refused() -> None:
     buffers, _ = perfect_packing(np.random.default_rng(0), 10, "guillotine")
     with pytest.raises(ValueError, match="there is no switch 'magic'"):
-        solve(Exact({"magic": True}), Allocation(buffers), Budget(seconds=1))
+        solve(Exact({"magic": True}), Allocation(buffers), Budget())
 
 
 @pytest.mark.parametrize("kind", ["guillotine", "pinwheel"])
@@ -113,7 +113,7 @@ def test_perfect_packings_are_solved(kind: str) -> None:
     for seed in range(12):
         buffers, height = perfect_packing(np.random.default_rng([7, seed]), 50 + 20 * seed, kind)
         assert buffers.max_live == height and len(buffers) == 50 + 20 * seed
-        solution = allocate(buffers, seconds=3)
+        solution = allocate(buffers)
         assert solution.decision is not None
         sound(Allocation(buffers), solution.decision)
         solved += solution.status == Status.OPTIMAL
@@ -128,10 +128,8 @@ def test_every_solver_is_sound_and_none_beats_the_exact_one(name: str) -> None:
     for seed in range(6):
         buffers = training_like(np.random.default_rng(seed), 120)
         problem = Allocation(buffers)
-        best = allocate(buffers, seconds=5)
-        solution = solve(
-            make_solver("allocation", name), problem, Budget(evaluations=60, seconds=5), seed
-        )
+        best = allocate(buffers)
+        solution = solve(make_solver("allocation", name), problem, Budget(evaluations=60), seed)
         assert (
             solution.decision is not None and solution.value is not None and best.value is not None
         )
@@ -147,8 +145,8 @@ def test_cp_sat_agrees() -> None:
     for seed in range(8):
         buffers = small(np.random.default_rng(seed))
         ours, theirs = (
-            allocate(buffers, seconds=5),
-            solve(make_solver("allocation", "cp-sat"), Allocation(buffers), Budget(seconds=10)),
+            allocate(buffers),
+            solve(make_solver("allocation", "cp-sat"), Allocation(buffers), Budget()),
         )
         assert (ours.value, ours.status) == (theirs.value, theirs.status)
 
@@ -156,7 +154,7 @@ def test_cp_sat_agrees() -> None:
 def test_large_inputs_go_another_way() -> None:
     buffers = training_like(np.random.default_rng(0), 20_000)
     problem = Allocation(buffers)
-    solution = allocate(buffers, seconds=20)
+    solution = allocate(buffers)
     assert solution.decision is not None and solution.gap is not None and solution.gap < 0.02
     assert problem.evaluate(solution.decision) == solution.value
 
@@ -164,22 +162,22 @@ def test_large_inputs_go_another_way() -> None:
 def test_infeasible_is_explained() -> None:
     buffers = Buffers.of([0, 0, 0, 5], [4, 4, 4, 9], [40, 40, 40, 10])
     problem = Allocation(buffers, 100)
-    assert allocate(buffers, 100, seconds=5).status == Status.INFEASIBLE
+    assert allocate(buffers, 100).status == Status.INFEASIBLE
     blame = explain_infeasible(problem)
     assert blame.buffers.tolist() == [0, 1, 2]
     assert (blame.instant, blame.alive, blame.excess) == (0, 120, 20)
     for seed in range(40):
         rng = np.random.default_rng(seed)
         found = small(rng)
-        least = allocate(found, seconds=5).value
+        least = allocate(found).value
         if not least:
             continue
         blamed = explain_infeasible(Allocation(found, least - 1)).buffers
         assert len(blamed)
-        assert allocate(subset(found, blamed), least - 1, seconds=5).status == Status.INFEASIBLE
+        assert allocate(subset(found, blamed), least - 1).status == Status.INFEASIBLE
         for one in range(len(blamed)):
             fewer = subset(found, np.delete(blamed, one))
-            assert len(blamed) == 1 or allocate(fewer, least - 1, seconds=5).decision is not None
+            assert len(blamed) == 1 or allocate(fewer, least - 1).decision is not None
 
 
 def test_a_time_out_is_not_infeasible() -> None:
@@ -194,8 +192,8 @@ def test_stop_is_honoured() -> None:
             self.stop = True
 
     buffers = training_like(np.random.default_rng(1), 3000)
-    solution = solve(Exact(), Allocation(buffers), Budget(seconds=60), 0, Impatient())
-    assert solution.seconds < 20 and solution.decision is not None
+    solution = solve(Exact(), Allocation(buffers), Budget(), 0, Impatient())
+    assert solution.decision is not None and solution.status == Status.FEASIBLE
 
 
 def test_spilling_fills_the_fast_memory_with_what_is_worth_most() -> None:
@@ -226,28 +224,28 @@ def test_banks_are_not_crossed_and_pairs_are_kept_apart() -> None:
 
 def test_replanning_moves_little() -> None:
     before = training_like(np.random.default_rng(4), 200)
-    first = allocate(before, seconds=5)
+    first = allocate(before)
     assert first.decision is not None and first.value is not None
     capacity = first.value + first.value // 10
     size = before.size.copy()
     size[7] += 64
     after = before.changed(size=size)
-    answer = replan(after, before, np.asarray(first.decision), capacity, seconds=5)
+    answer = replan(after, before, np.asarray(first.decision), capacity)
     assert answer is not None
     sound(Allocation(after, capacity), answer.offset)
     assert len(answer.moved) < 40, "little else moves"
-    same = replan(before, before, np.asarray(first.decision), capacity, seconds=5)
+    same = replan(before, before, np.asarray(first.decision), capacity)
     assert same is not None and len(same.moved) == 0
 
 
 def test_a_program_in_an_arena() -> None:
     program = load_model("resnet50")
     problem = ProgramAllocation(program, load_machine("arena:2MiB"))
-    solution = solve(Auto(), problem, Budget(seconds=5))
+    solution = solve(Auto(), problem, Budget())
     assert solution.decision is not None
     sound(problem, solution.decision)
     tight = ProgramAllocation(program, load_machine("arena:1MiB"))
-    assert solve(Auto(), tight, Budget(seconds=5)).status == Status.INFEASIBLE
+    assert solve(Auto(), tight, Budget()).status == Status.INFEASIBLE
 
 
 @pytest.mark.parametrize("machine", ["arena:1MiB", "nnp-i"])
@@ -278,7 +276,7 @@ def test_what_a_loop_carries_stays_to_its_end() -> None:
     build.tie(TieKind.CARRIED, start, kept, loop)
     problem = ProgramAllocation(build.build(), load_machine("arena:1MiB"))
     # 'next' is last touched by 'step', but the next iteration finds it: three are alive at 'last'.
-    solution = solve(Auto(), problem, Budget(seconds=5))
+    solution = solve(Auto(), problem, Budget())
     assert solution.decision is not None and solution.value == 192
     sound(problem, solution.decision)
 

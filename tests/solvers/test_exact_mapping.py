@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clocks import Ticking
 from generate import random_machine, random_program
 from loadmaster.errors import LoadmasterError, MissingPackage
 from loadmaster.machine import Machine, load_machine
@@ -119,7 +119,7 @@ def searched(model: MappingModel, method: str) -> tuple[int, int]:
     start = int(model.time(slowest)[0])
     settings = {
         "method": method,
-        "seconds": 60,
+        "seconds": None,
         "best": start,
         "gap": 0.0,
         "threads": 1,
@@ -135,7 +135,7 @@ def test_brute_force_finds_the_same(ways: int, monkeypatch: pytest.MonkeyPatch) 
     """With tables of all ways, and with lines: those know an overlap but for its rounding."""
     monkeypatch.setattr(linear_module, "MOST_WAYS", ways)
     tight = 0
-    for number, (rng, problem) in enumerate(random_problems(60, 5, 2)):
+    for number, (rng, problem) in enumerate(random_problems(80, 5, 2)):
         model = mapping_model(problem)
         if model.memories**model.entries > 20_000:
             continue
@@ -184,7 +184,10 @@ def test_cases_hold_a_best_map(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(linear_module, "MOST_TERMS", 0 if number % 3 else 10**6)
         assert searched(model, ("highs", "cp-sat")[number % 2]) == (truth, truth)
         several += 1
-        hard += min(relaxed(mapping_linear(model, case), 10) for case in peak_cases(model)) < truth
+        hard += (
+            min(relaxed(mapping_linear(model, case), math.inf) for case in peak_cases(model))
+            < truth
+        )
     assert several > 40 and hard > 4, (several, hard)
 
 
@@ -194,7 +197,7 @@ def test_cases_hold_a_best_map(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_proofs(name: tuple[str, str]) -> None:
     problem = cell(*name)
-    solution = solve(Exact(), problem, Budget(seconds=60))
+    solution = solve(Exact(), problem, Budget())
     assert solution.status == Status.OPTIMAL
     assert solution.value == solution.bound.value == BEST[name]
     assert solution.decision is not None
@@ -204,18 +207,17 @@ def test_proofs(name: tuple[str, str]) -> None:
 @pytest.mark.usefixtures("from_nothing")
 def test_a_gap_ends_it_sooner_and_is_no_proof() -> None:
     solution = solve(make_solver("mapping", "exact", {"methods": "highs", "gap": 0.02}),
-                     cell("resnet101", "nnp-i"), Budget(seconds=60))  # fmt: skip
+                     cell("resnet101", "nnp-i"), Budget())  # fmt: skip
     assert solution.gap is not None and 0 < solution.gap <= 0.02
     assert solution.status == Status.FEASIBLE
 
 
 @pytest.mark.usefixtures("from_nothing")
-@pytest.mark.parametrize("seconds", [0.0, 0.2, 3.0])
-def test_a_time_out_is_no_proof(seconds: float) -> None:
+@pytest.mark.parametrize("looks", [0, 1, 4, 40])
+def test_a_time_out_is_no_proof(looks: int) -> None:
+    """However many looks at the clock the time is enough for; the engines need far more for a proof."""
     problem = cell("bert", "nnp-i")
-    started = time.monotonic()
-    solution = solve(Exact(), problem, Budget(seconds=seconds))
-    assert time.monotonic() - started < seconds + 5
+    solution = solve(Exact(), problem, Budget(seconds=float(looks)), clock=Ticking(1.0))
     assert (
         solution.value is not None
         and solution.value >= BEST["bert", "nnp-i"] >= solution.bound.value
@@ -224,29 +226,27 @@ def test_a_time_out_is_no_proof(seconds: float) -> None:
 
 
 class _Stopper(Observer):
-    """Stops before the start, from another thread, or by Ctrl-C as soon as a bound is there."""
+    """Stops before the start, at the first map, at the first bound, or there by Ctrl-C."""
 
-    def __init__(self, after: float | None) -> None:
+    def __init__(self, when: str) -> None:
         super().__init__()
-        self.at = 0.0
-        if after == 0:
-            self._now()
-        elif after is not None:
-            threading.Timer(after, self._now).start()
-        self.interrupt = after is None
+        self.when, self.stop = when, when == "start"
 
-    def _now(self) -> None:
-        self.at, self.stop = time.monotonic(), True
+    def improved(self, meter: Meter) -> None:
+        self.stop |= self.when == "map"
 
     def bounded(self, meter: Meter) -> None:
-        if self.interrupt:
-            self.at = time.monotonic()
+        self.stop |= self.when == "bound"
+        if self.when == "ctrl-c":
             raise KeyboardInterrupt
 
 
 @pytest.mark.usefixtures("from_nothing")
-@pytest.mark.parametrize("after", [0, 0.1, 2.0, None])
-def test_it_stops_when_told(after: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("when", "engines"), [("start", 0), ("map", 0), ("bound", 2), ("ctrl-c", 2)]
+)
+def test_it_stops_when_told(when: str, engines: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hours before a proof; that it ends is half of the test."""
     workers: list[subprocess.Popen[bytes]] = []
 
     class Popen(subprocess.Popen):  # type: ignore[type-arg]
@@ -255,27 +255,26 @@ def test_it_stops_when_told(after: float | None, monkeypatch: pytest.MonkeyPatch
             workers.append(self)
 
     monkeypatch.setattr(subprocess, "Popen", Popen)
-    problem, observer = cell("bert", "nnp-i"), _Stopper(after)
+    problem, observer = cell("bert", "nnp-i"), _Stopper(when)
     solution = solve(Exact(), problem, Budget(), observer=observer)
-    assert time.monotonic() - observer.at < 5
     assert solution.status == Status.FEASIBLE and observer.stop
-    if not after:  # by the clock, it may or may not have come to start them
-        assert len(workers) == (0 if after == 0 else 2)
+    assert len(workers) == engines
     assert all(worker.poll() is not None for worker in workers)
 
 
 @pytest.mark.usefixtures("from_nothing")
 def test_engines_that_die_are_named_and_the_map_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "false")
-    solution = solve(Exact(), cell("resnet50", "nnp-i"), Budget(seconds=30))
+    solution = solve(Exact(), cell("resnet50", "nnp-i"), Budget())
     assert solution.status == Status.FEASIBLE and solution.value == BEST["resnet50", "nnp-i"]
     assert solution.extra["failed"] == dict.fromkeys(
         ("highs", "cp-sat"), "its process ended with code 1"
     )
 
 
-def test_a_worker_ends_with_its_time_and_with_its_master() -> None:
-    """Its own clock ends it in order; the end of its input ends it at once."""
+@pytest.mark.parametrize("seconds", [0.5, None])
+def test_a_worker_ends_with_its_time_and_with_its_master(seconds: float | None) -> None:
+    """Its own clock ends it in order; without one, the end of its input does, long before a proof."""
     problem = cell("bert", "nnp-i")
     command = [sys.executable, "-m", "loadmaster.solvers.exact.mapping_worker"]
     settings = {
@@ -285,16 +284,15 @@ def test_a_worker_ends_with_its_time_and_with_its_master() -> None:
         "threads": 1,
         "backwards": False,
     }
-    for seconds in (0.5, 60.0):
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
-            assert worker.stdin is not None and worker.stdout is not None
-            text = json.dumps({**settings, "seconds": seconds}).encode() + b"\n"
-            worker.stdin.write(text + model_bytes(mapping_model(problem)))
-            worker.stdin.flush()
-            assert {"case", "bound", "method"} == set(json.loads(worker.stdout.readline()))
-            if seconds > 1:
-                worker.stdin.close()
-            assert worker.wait(timeout=10) == 0
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        assert worker.stdin is not None and worker.stdout is not None
+        text = json.dumps({**settings, "seconds": seconds}).encode() + b"\n"
+        worker.stdin.write(text + model_bytes(mapping_model(problem)))
+        worker.stdin.flush()
+        assert {"case", "bound", "method"} == set(json.loads(worker.stdout.readline()))
+        if seconds is None:
+            worker.stdin.close()
+        assert worker.wait() == 0
 
 
 def test_without_ortools_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ def test_between_the_bound_and_every_solver(block: int) -> None:
         tasks = [task for task in TASKS if chance(rng, 0.7)] or ["placement"]
         machine = machine if chance(rng, 0.5) else roomy(machine)
         problem = GraphOptimization(program, machine, tasks=tasks, groups=pick(rng, ("op", "auto")))
-        exact = solve(make_solver("graph", "cp-sat"), problem, Budget(seconds=1.0))
+        exact = solve(make_solver("graph", "cp-sat", {"work": 1.0}), problem, Budget())
         assert exact.bound.value >= problem.bound().value
         if exact.value is not None:
             assert exact.bound.value <= exact.value
@@ -68,7 +68,7 @@ def _forked() -> Program:
 def test_two_branches_go_to_two_devices_and_that_is_proved() -> None:
     problem = GraphOptimization(_forked(), load_machine("toy2"), tasks=("placement", "schedule"),
                                 groups="op")  # fmt: skip
-    solution = solve(make_solver("graph", "cp-sat"), problem, Budget(seconds=10))
+    solution = solve(make_solver("graph", "cp-sat"), problem, Budget())
     assert solution.status == Status.OPTIMAL and solution.decision is not None
     device = problem.split(solution.decision)[1]
     assert len(set(device[1:4])) == 1 and len(set(device[4:7])) == 1 and device[1] != device[4]
@@ -85,7 +85,7 @@ def test_a_graph_that_fits_nowhere_is_proved_infeasible_or_left_open() -> None:
         build.op(f"op{number}", "matmul", reads=[weight], writes=[out], matrix=10)
     problem = GraphOptimization(build.build(), load_machine("toy2"), tasks=("placement",),
                                 groups="op")  # fmt: skip
-    solution = solve(make_solver("graph", "cp-sat"), problem, Budget(seconds=5))
+    solution = solve(make_solver("graph", "cp-sat"), problem, Budget())
     assert solution.value is None and solution.status == Status.INFEASIBLE
 
 
@@ -107,4 +107,4 @@ def test_nodes_that_can_be_fused_are_free_of_their_group() -> None:
 def test_large_graphs_are_refused() -> None:
     problem = GraphOptimization(load_model("rnnlm-2:steps=3"), load_machine("p100x8"))
     with pytest.raises(LoadmasterError, match="too many for cp-sat"):
-        solve(make_solver("graph", "cp-sat"), problem, Budget(seconds=1))
+        solve(make_solver("graph", "cp-sat"), problem, Budget())

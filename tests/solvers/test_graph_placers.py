@@ -27,8 +27,8 @@ PLACERS = ("single", "expert", "round-robin", "metis", "m-topo", "m-etf", "m-sct
 OTHERS = ("critical-path", "fifo", "fusion-none", "fusion-fixed", "cost-model", "classical")
 
 
-def run(problem: GraphOptimization, name: str, seconds: float | None = None) -> Solution:
-    return solve(make_solver("graph", name), problem, Budget(seconds=seconds))
+def run(problem: GraphOptimization, name: str) -> Solution:
+    return solve(make_solver("graph", name), problem, Budget())
 
 
 def unfused(program: Program, machine: Machine, groups: str = "auto") -> GraphOptimization:

@@ -32,7 +32,7 @@ LEARNED = {"muzero", "muzero-prod", "policy-only"}
 
 def _solved(problem: Problem, name: str, options: Any = None) -> Plan | None:
     try:
-        found = solve(problem, name, seconds=5.0, evaluations=60, options=options)
+        found = solve(problem, name, seconds=None, evaluations=60, options=options)
     except MissingPackage as missing:
         pytest.skip(missing.message)
     if found.decision is None:
@@ -89,7 +89,7 @@ def test_pinned_maps_are_the_best_among_those_that_keep_the_pins() -> None:
         maps[:, live] = every
         values = problem.score(maps[maps[:, entry] == memory]).value
         best = min((int(v) for v in values if v >= 0), default=None)
-        found = solve(pinned, "exact", seconds=10.0)
+        found = solve(pinned, "exact", seconds=None)
         if found.value is not None and not np.isin(-1, values).all():
             assert found.value == best, (seed, found.bound)
             assert found.bound.value <= found.value
@@ -153,7 +153,7 @@ def test_pins_survive_a_run_folder(tmp_path: Path) -> None:
     graph, devices = random_graph(np.random.default_rng(181), 24)
     for problem in (Mapping(program, machine, pins=pins), ProgramAllocation(program, arena, pins=in_arena),
                     GraphOptimization(graph, devices, pins=Pins({}, {int(np.flatnonzero(~graph.op_view)[0]): 0}))):  # fmt: skip
-        found = solve(problem, seconds=1.0, evaluations=50, folder=tmp_path)
+        found = solve(problem, seconds=None, evaluations=50, folder=tmp_path)
         again = load_problem(Path(found.extra["run"]))
         assert again.pins == problem.pins and keys(again) == keys(problem)  # type: ignore[attr-defined]
 

@@ -6,12 +6,13 @@ bytes of all arenas together can be limited, for example to what ExecuTorch's de
 
 from __future__ import annotations
 
-import time
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.clock import now
 from loadmaster.export.executorch_reduce import packed, placement, planned_tensors
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import Plan
@@ -32,23 +33,25 @@ def improved(
     *,
     most_bytes: int | None = None,
     seconds: float = 10.0,
+    kicks: int | None = None,
     seed: int = 0,
 ) -> Plan | None:
     """The best plan that a local search finds from plans in program order; None if none fits.
 
     Steepest descent over moves of one tensor, then a kick: a tensor is put into a faster memory and
     whoever is in its way there is put out. Every plan keeps to the capacities and to `most_bytes`.
+    It ends after so many seconds, or so many kicks of each search.
     """
     random = np.random.default_rng(seed)
     search = _Search(program, machine, None, random)
     maps = [search.memories(start) for start in starts]
     if most_bytes is None:
-        search.run(maps, seconds)
+        search.run(maps, seconds, kicks)
     else:  # what is best without the limit often keeps to it, or nearly
-        search.run(maps, seconds / 2)
+        search.run(maps, seconds / 2, kicks)
         maps = [memory for _, memory in search.best] + maps
         search = _Search(program, machine, most_bytes, random)
-        search.run(maps, seconds / 2)
+        search.run(maps, seconds / 2, kicks)
     order = list(range(program.n_ops))
     for _, memory in search.best:
         offset = packed(program, machine, memory, order)
@@ -77,12 +80,14 @@ class _Search:
         self._room = {**room, self._home: room[self._home] - fixed}
         self.best: list[tuple[int, Int64]] = []
 
-    def run(self, starts: list[Int64], seconds: float) -> None:
-        """Descend from every start, then kick and descend until the time is over."""
-        end = time.monotonic() + seconds
+    def run(self, starts: list[Int64], seconds: float, kicks: int | None) -> None:
+        """Descend from every start, then kick and descend until the time, or the kicks, are over."""
+        end = now() + seconds
         for start in starts:
             self.descend(self.fitted(start), end)
-        while self.best and time.monotonic() < end:
+        for _ in itertools.count() if kicks is None else range(kicks):
+            if not self.best or now() >= end:
+                break
             _, memory = self.best[int(self.random.integers(min(2, len(self.best))))]
             self.descend(self.kicked(memory), end)
 
@@ -117,7 +122,7 @@ class _Search:
         value = int(self._times(memory[None])[0])
         if not self._fits(live):
             return
-        while time.monotonic() < end:
+        while now() < end:
             moves = list(self._moves(memory, live))
             if not moves:
                 break

@@ -12,10 +12,18 @@ from loadmaster.plan.plan import NO_OFFSET
 from loadmaster.plan.static import lifetimes_in_loops
 from loadmaster.problems.lives import place_lives
 from loadmaster.problems.pins import Pins
+from loadmaster.program.hazards import places
 from loadmaster.program.program import PERSISTENT, Program
-from loadmaster.simulate.simulator import places
 
 Int64 = npt.NDArray[np.int64]
+SEARCHED_PER_SECOND = 15_000_000
+"""Nodes times buffers of the exact search that two ordinary cores look at in a second."""
+
+
+def search_nodes(seconds: float, buffers: int) -> int:
+    """Nodes of the exact search in about so many seconds. Counted and not timed, since whether a
+    decision has a plan must not depend on what else the computer has to do."""
+    return max(1, int(seconds * SEARCHED_PER_SECOND / max(1, buffers)))
 
 
 def pack(
@@ -24,7 +32,8 @@ def pack(
 ) -> tuple[Int64, bool]:  # fmt: skip
     """[T] an offset for each root with a memory, and whether everything fits.
 
-    Largest first, each at the lowest free offset; where that exceeds a capacity, the exact search.
+    Largest first, each at the lowest free offset; where that exceeds a capacity, the exact search
+    of about so many seconds' work.
     A memory in which an offset is pinned is searched whole, weights and all.
     """
     first, last = lifetimes_in_loops(program)
@@ -73,7 +82,8 @@ def _placed(
     if height <= capacity or capacity <= 0:
         return offsets, height <= capacity
     options = {"threads": cores(), "seed": 0}
-    _, exact, *_ = buffers.fit(capacity, options, _core.Stop(seconds, -1))
+    stop = _core.Stop(-1.0, search_nodes(seconds, count))
+    _, exact, *_ = buffers.fit(capacity, options, stop)
     return (exact, True) if len(exact) else (offsets, False)
 
 
@@ -95,5 +105,6 @@ def _around(lower: Int64, upper: Int64, size: Int64, pinned: Int64, memory: Memo
         np.empty((0, 2), dtype=np.int32),
     )  # fmt: skip
     capacity = min(memory.capacity, 2**60)
-    _, found, *_ = buffers.fit(capacity, {"threads": cores(), "seed": 0}, _core.Stop(seconds, -1))
+    stop = _core.Stop(-1.0, search_nodes(seconds, count))
+    _, found, *_ = buffers.fit(capacity, {"threads": cores(), "seed": 0}, stop)
     return (found, True) if len(found) else (np.zeros(count, dtype=np.int64), False)

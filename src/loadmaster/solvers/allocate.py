@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster import _core
+from loadmaster.clock import engine_seconds
 from loadmaster.host import cores
 from loadmaster.problems.allocation import Allocation
 from loadmaster.problems.buffers import Buffers
@@ -95,7 +96,8 @@ class Blame:
 def explain_infeasible(problem: Allocation, seconds: float = 10.0, seed: int = 0) -> Blame:
     """An irreducible set of buffers to blame, and the worst instant."""
     assert problem.capacity is not None
-    stop = _core.Stop(seconds, -1)
+    limit = engine_seconds(seconds)
+    stop = _core.Stop(-1.0 if limit is None else limit, -1)
     options = {"threads": cores(), "seed": seed}
     blamed = problem.native.infeasible_subset(problem.capacity, options, stop)
     times, live = problem.buffers.live_profile()

@@ -6,13 +6,13 @@ about the order of the ops too: 'no' means that no order helps, unless the order
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.clock import now
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.check import check
 from loadmaster.plan.plan import Plan
@@ -84,10 +84,10 @@ class _Clock:
     """What is left of the time."""
 
     def __init__(self, seconds: float) -> None:
-        self._end = time.monotonic() + seconds
+        self._end = now() + seconds
 
     def left(self, share: float = 1.0) -> float:
-        return max(0.1, share * (self._end - time.monotonic()))
+        return max(0.1, share * (self._end - now()))
 
 
 def _in_arena(program: Program, machine: Machine, clock: _Clock, keep_order: bool, pins: Pins,

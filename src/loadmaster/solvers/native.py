@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster import _core
+from loadmaster.clock import engine_seconds
 from loadmaster.solvers.solver import Meter
 
 Int64 = npt.NDArray[np.int64]
@@ -39,8 +40,8 @@ def run_native(
 
     `nodes` limits the search in a way that does not depend on the clock.
     """
-    seconds = -1.0 if meter.seconds_left is None else meter.seconds_left
-    stop = _core.Stop(seconds, -1 if nodes is None else nodes)
+    seconds = engine_seconds(meter.seconds_left)
+    stop = _core.Stop(-1.0 if seconds is None else seconds, -1 if nodes is None else nodes)
     found: queue.SimpleQueue[Int64] = queue.SimpleQueue()
     result: list[Any] = []
 

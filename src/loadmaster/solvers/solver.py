@@ -8,7 +8,6 @@ counts, scores or compares for itself.
 from __future__ import annotations
 
 import enum
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
@@ -16,6 +15,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.clock import now
 from loadmaster.problems.problem import (
     BatchProblem,
     Bound,
@@ -110,7 +110,7 @@ class Meter:
 
     def __init__(self, problem: Problem, budget: Budget, observer: Observer | None = None, *,
                  evaluations: int = 0, seconds: float = 0.0,
-                 clock: Callable[[], float] = time.monotonic) -> None:  # fmt: skip
+                 clock: Callable[[], float] = now) -> None:  # fmt: skip
         self.problem = problem
         self.budget = budget
         self.observer = observer or Observer()
@@ -270,7 +270,7 @@ class Solver(Protocol):
 
 
 def solve(solver: Solver, problem: Problem, budget: Budget, seed: int = 0, observer: Observer | None = None,
-          state: State | None = None, clock: Callable[[], float] = time.monotonic) -> Solution:  # fmt: skip
+          state: State | None = None, clock: Callable[[], float] = now) -> Solution:  # fmt: skip
     """Run a solver on a problem within a budget. Ctrl-C keeps the best so far. `clock`: of the seconds
     of the budget, such as `time.process_time` where a computer has other work too."""
     if solver.problem_kind != problem.kind:

@@ -8,6 +8,7 @@ from loadmaster import _core
 from loadmaster.host import cores
 from loadmaster.problems.offload.model import Int64, OffloadModel
 from loadmaster.problems.offload.stays import RESIDENT, Stays
+from loadmaster.problems.pack import search_nodes
 
 
 def offsets_of(model: OffloadModel, stays: Stays, capacity: int, seconds: float = 0.0) -> Int64 | None:  # fmt: skip
@@ -20,7 +21,7 @@ def pack(model: OffloadModel, stays: Stays, capacity: int, seconds: float = 0.0)
     """([R] an offset for each stay, [n, 3] step, begin and end of what each step's kernels take), or None if
     none were found.
 
-    Some orders of first fit, and the exact search for so many seconds where none of them fits.
+    Some orders of first fit, and where none of them fits the exact search of about so many seconds' work.
     """
     size = model.size[stays.item]
     offset = np.zeros(len(size), dtype=np.int64)
@@ -63,5 +64,6 @@ def _packed(lower: Int64, upper: Int64, size: Int64, capacity: int, seconds: flo
             return offset
     if capacity <= 0 or seconds <= 0:
         return None
-    _, exact, *_ = buffers.fit(capacity, {"threads": cores(), "seed": 0}, _core.Stop(seconds, -1))
+    stop = _core.Stop(-1.0, search_nodes(seconds, count))
+    _, exact, *_ = buffers.fit(capacity, {"threads": cores(), "seed": 0}, stop)
     return exact if len(exact) else None

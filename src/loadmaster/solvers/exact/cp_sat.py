@@ -10,18 +10,21 @@ from typing import Any
 import numpy as np
 
 from loadmaster.errors import require
-from loadmaster.host import cores
 from loadmaster.problems.allocation import Allocation
+from loadmaster.solvers.exact.cp_solver import make_cp_solver
 from loadmaster.solvers.solver import Meter, Solution, State
 
 
 class CpSat:
-    """Decides a capacity, or minimises the height."""
+    """Decides a capacity, or minimises the height. `work`: see `make_cp_solver`."""
 
     name = "cp-sat"
     problem_kind = "allocation"
     summary = "OR-tools' CP-SAT with a no-overlap-2D model (needs: pip install 'loadmaster[exact]')"
     deterministic = False
+
+    def __init__(self, work: float | None = None) -> None:
+        self.work = work
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem
@@ -30,11 +33,7 @@ class CpSat:
             return meter.solution()
         cp_model = require("ortools.sat.python.cp_model", "exact")
         model, offsets, height = _model(cp_model, problem)
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = cores()
-        solver.parameters.random_seed = seed
-        if meter.seconds_left is not None:
-            solver.parameters.max_time_in_seconds = max(0.01, meter.seconds_left)
+        solver = make_cp_solver(cp_model, meter, seed, self.work)
         callback = _callback(cp_model, meter, offsets)
         status = solver.solve(model, callback)
         if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) and meter.evaluations_left != 0:

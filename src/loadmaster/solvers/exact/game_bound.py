@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
+from loadmaster.clock import now
 from loadmaster.errors import require
 from loadmaster.problems.malloc_game.problem import MallocGame
 from loadmaster.problems.problem import Bound
@@ -28,10 +28,10 @@ def game_bound(problem: MallocGame, seconds: float = 60.0, *, whole: bool = Fals
     """The best of the problem's own bound and of the linear one; `whole`: what is left of the time
     is for HiGHS to prove that whole tensors do no better."""
     require("ortools", "exact")
-    deadline = time.monotonic() + seconds
+    deadline = now() + seconds
     relaxed = relaxed_game(problem, seconds)
     found = Bound(relaxed.bound, METHOD)
-    left = deadline - time.monotonic()
+    left = deadline - now()
     if whole and left > 0 and problem.moves:
         answer = solve_whole(relaxed.game.linear, problem.all_slow_ps + 1, left)
         if answer is not None and answer.bound > relaxed.bound:
@@ -55,7 +55,7 @@ class Relaxed:
 def relaxed_game(problem: MallocGame, seconds: float) -> Relaxed:
     """Solve, add the windows that are broken, and again until none is; when time runs out, what
     the rounds before gave stands."""
-    deadline = time.monotonic() + seconds
+    deadline = now() + seconds
     model, machine = problem.model, problem.machine
     unit = max(1, model.all_slow_ps // 10**6)
     game = game_linear(problem.program, model, machine, lookback=LOOKBACK, unit=unit)
@@ -63,9 +63,9 @@ def relaxed_game(problem: MallocGame, seconds: float) -> Relaxed:
     for turn in turns:
         add_window(game, turn, -1, model.steps)
     while True:
-        bound, values = _solved(game.linear, deadline - time.monotonic())
+        bound, values = _solved(game.linear, deadline - now())
         best, known = max(best, bound), known if values is None else values
-        if values is None or time.monotonic() >= deadline:
+        if values is None or now() >= deadline:
             break
         windows = broken(game, turns, values, TOLERANCE * model.all_slow_ps, MOST_WINDOWS)
         for number, first, last in windows:

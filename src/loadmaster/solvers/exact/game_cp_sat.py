@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.errors import LoadmasterError, require
-from loadmaster.host import cores
 from loadmaster.problems.malloc_game.problem import MallocGame
+from loadmaster.solvers.exact.cp_solver import make_cp_solver
 from loadmaster.solvers.exact.game_bound import game_bound
 from loadmaster.solvers.exact.game_linear import game_linear
 from loadmaster.solvers.exact.game_rounding import moves_from, placement_from
@@ -31,15 +31,16 @@ LINEAR_SHARE = 0.2
 
 
 class CpSat:
-    """`most_moves`: larger games are refused, since nothing would be proved about them."""
+    """`most_moves`: larger games are refused, since nothing would be proved about them. `work`: see
+    `make_cp_solver`."""
 
     name = "cp-sat"
     problem_kind = "malloc-game"
     summary = "OR-tools' CP-SAT over plans of small games, with a bound (needs: pip install 'loadmaster[exact]')"
     deterministic = False
 
-    def __init__(self, most_moves: int = 80) -> None:
-        self.most_moves = int(most_moves)
+    def __init__(self, most_moves: int = 80, work: float | None = None) -> None:
+        self.most_moves, self.work = int(most_moves), work
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem
@@ -56,11 +57,11 @@ class CpSat:
             bound = game_bound(problem, 10.0 if left is None else LINEAR_SHARE * left)
             meter.raise_bound(bound.value, bound.method)
         if not meter.exhausted:
-            _solve(cp_model, meter, problem, seed)
+            _solve(cp_model, meter, problem, seed, self.work)
         return meter.solution(white_box=True)
 
 
-def _solve(cp_model: Any, meter: Meter, problem: MallocGame, seed: int) -> None:
+def _solve(cp_model: Any, meter: Meter, problem: MallocGame, seed: int, work: float | None) -> None:
     game = game_linear(
         problem.program, problem.model, problem.machine, lookback=problem.model.steps
     )
@@ -72,11 +73,7 @@ def _solve(cp_model: Any, meter: Meter, problem: MallocGame, seed: int) -> None:
     model, variables, objective = cp_program(cp_model, linear)
     offset = _add_addresses(model, variables, game)
     model.minimize(objective)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = cores()
-    solver.parameters.random_seed = seed
-    if meter.seconds_left is not None:
-        solver.parameters.max_time_in_seconds = max(0.01, meter.seconds_left)
+    solver = make_cp_solver(cp_model, meter, seed, work)
 
     class Found(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
         def on_solution_callback(self) -> None:

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.errors import LoadmasterError, require
-from loadmaster.host import cores
 from loadmaster.problems.graph import GraphOptimization
+from loadmaster.solvers.exact.cp_solver import make_cp_solver
 from loadmaster.solvers.exact.graph_model import GraphModel
 from loadmaster.solvers.exact.graph_units import Units, units_of
 from loadmaster.solvers.solver import Meter, Solution, State
@@ -27,7 +27,8 @@ ANSWER_SHARE = 0.5
 
 
 class CpSat:
-    """`most_groups`, `most_steps`: larger graphs are refused, since nothing would be proved."""
+    """`most_groups`, `most_steps`: larger graphs are refused, since nothing would be proved. `work`:
+    see `make_cp_solver`."""
 
     name, problem_kind = "cp-sat", "graph"
     summary = (
@@ -35,8 +36,11 @@ class CpSat:
     )
     deterministic = False
 
-    def __init__(self, most_groups: int = 150, most_steps: int = 1_000) -> None:
+    def __init__(
+        self, most_groups: int = 150, most_steps: int = 1_000, work: float | None = None
+    ) -> None:
         self.most_groups, self.most_steps = int(most_groups), int(most_steps)
+        self.work = work
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem
@@ -51,13 +55,22 @@ class CpSat:
         if "fusion" in problem.tasks:
             if not meter.exhausted:
                 answer = units_of(problem, problem.base_clusters)
-                _solve(cp_model, meter, problem, answer, seed, share=ANSWER_SHARE, proves=False)
+                _solve(
+                    cp_model,
+                    meter,
+                    problem,
+                    answer,
+                    seed,
+                    self.work,
+                    share=ANSWER_SHARE,
+                    proves=False,
+                )
             if not meter.exhausted:
                 infeasible = _solve(
-                    cp_model, meter, problem, units_of(problem), seed, answers=False
+                    cp_model, meter, problem, units_of(problem), seed, self.work, answers=False
                 )
         elif not meter.exhausted:
-            infeasible = _solve(cp_model, meter, problem, units_of(problem), seed)
+            infeasible = _solve(cp_model, meter, problem, units_of(problem), seed, self.work)
         return meter.solution(infeasible=infeasible, white_box=True)
 
     def _check(self, problem: GraphOptimization) -> None:
@@ -70,18 +83,14 @@ class CpSat:
                     object=problem.program.name, number=count, remedy="use anneal or brkga")  # fmt: skip
 
 
-def _solve(cp_model: Any, meter: Meter, problem: GraphOptimization, units: Units, seed: int, *,
-           share: float = 1.0, answers: bool = True, proves: bool = True) -> bool:  # fmt: skip
+def _solve(cp_model: Any, meter: Meter, problem: GraphOptimization, units: Units, seed: int,
+           work: float | None, *, share: float = 1.0, answers: bool = True, proves: bool = True) -> bool:  # fmt: skip
     """Solve one model: submit what it finds if it `answers`, raise the bound if it `proves`. True:
     no plan fits."""
     # The best so far is a plan of the model, unless its clusters are others.
     most = meter.best_value if proves else None
     made = GraphModel(cp_model, problem, units, most, memory=answers)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = cores()
-    solver.parameters.random_seed = seed
-    if meter.seconds_left is not None:
-        solver.parameters.max_time_in_seconds = max(0.01, share * meter.seconds_left)
+    solver = make_cp_solver(cp_model, meter, seed, work, share)
 
     class Found(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
         def on_solution_callback(self) -> None:

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import subprocess
 import sys
 from dataclasses import fields
 
 import numpy as np
 
+from loadmaster.clock import engine_seconds
+from loadmaster.errors import LoadmasterError
+from loadmaster.npz import read_npz
 from loadmaster.solvers.exact.mapping_engines import Answer, highs
 from loadmaster.solvers.exact.mapping_linear import Linear
 
@@ -27,12 +31,14 @@ def solve_whole(linear: Linear, cutoff: int, seconds: float) -> Answer | None:
     """The best whole solution below the cutoff and a bound; None if HiGHS did not say."""
     file = io.BytesIO()
     np.savez(file, **{name: getattr(linear, name) for name in _ARRAYS})
-    settings = {"cutoff": cutoff, "seconds": seconds, "constant": linear.constant}
+    limit = engine_seconds(seconds)
+    settings = {"cutoff": cutoff, "seconds": limit, "constant": linear.constant}
     try:
         worker = subprocess.run(
             [sys.executable, "-m", "loadmaster.solvers.exact.linear_worker"],
             input=json.dumps(settings).encode() + b"\n" + file.getvalue(),
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=seconds + RESERVE, check=True,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True,
+            timeout=None if limit is None else limit + RESERVE,
         )  # fmt: skip
         said = json.loads(worker.stdout.splitlines()[-1])
     except (subprocess.SubprocessError, ValueError, IndexError):
@@ -44,10 +50,11 @@ def solve_whole(linear: Linear, cutoff: int, seconds: float) -> Answer | None:
 def main() -> None:
     given = sys.stdin.buffer
     settings = json.loads(given.readline())
-    with np.load(io.BytesIO(given.read()), allow_pickle=False) as arrays:
-        linear = Linear(**{name: arrays[name] for name in _ARRAYS},
-                        constant=int(settings["constant"]), groups=())  # fmt: skip
-    answer = highs(linear, settings["cutoff"], settings["seconds"], 1, lambda _values, _bound: None)
+    arrays = read_npz(given.read(), LoadmasterError)
+    linear = Linear(**{name: arrays[name] for name in _ARRAYS},
+                    constant=int(settings["constant"]), groups=())  # fmt: skip
+    seconds = math.inf if settings["seconds"] is None else settings["seconds"]
+    answer = highs(linear, settings["cutoff"], seconds, 1, lambda _values, _bound: None)
     values = None if answer.values is None else answer.values.tolist()
     print()
     print(json.dumps({"bound": answer.bound, "values": values, "doubt": answer.doubt,

@@ -13,13 +13,13 @@ import queue
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.clock import engine_seconds
 from loadmaster.errors import BadProgram, LoadmasterError, nearest, require
 from loadmaster.host import cores
 from loadmaster.problems.mapping import Mapping
@@ -109,14 +109,15 @@ class _Race:
 
     def run(self) -> Solution:
         left, counted = self.meter.seconds_left, self.meter.budget.evaluations is not None
-        deadline = time.monotonic() + (SECONDS if left is None else left)
+        clock = self.meter.clock
+        deadline = clock() + (SECONDS if left is None else left)
         if not counted:
             self.meter.evaluate(self.best)
         running: set[str] = set(self.methods)
         try:
             for method in () if self._finished() or left == 0 else self.methods:
-                self._start(method, deadline - time.monotonic() - RESERVE)
-            while running and not self._finished() and time.monotonic() < deadline:
+                self._start(method, deadline - clock() - RESERVE)
+            while running and not self._finished() and clock() < deadline:
                 try:
                     method, what = self.said.get(timeout=POLL)
                 except queue.Empty:
@@ -138,7 +139,7 @@ class _Race:
 
     def _start(self, method: str, seconds: float) -> None:
         settings = {
-            "method": method, "seconds": max(0.0, seconds), "best": self.value, "gap": self.gap,
+            "method": method, "seconds": engine_seconds(max(0.0, seconds)), "best": self.value, "gap": self.gap,
             "threads": max(1, cores() - len(self.methods) + 1),
             "backwards": method != self.methods[0],
         }  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.clock import engine_limit, engine_seconds
 from loadmaster.errors import require
 from loadmaster.solvers.exact.mapping_linear import FREE, Linear
 
@@ -51,10 +51,10 @@ def relaxation(linear: Linear, seconds: float, engine: str = "GLOP") -> tuple[in
     if not len(linear.cost):
         return linear.constant, np.zeros(0)
     mathopt = require("ortools.math_opt.python.mathopt", "exact")
-    limit, unit = datetime.timedelta(seconds=max(0.01, seconds)), _unit(linear)
+    unit = _unit(linear)
     result = mathopt.solve(
         _model(mathopt, linear, None), mathopt.SolverType[engine],
-        params=mathopt.SolveParameters(time_limit=limit),
+        params=mathopt.SolveParameters(time_limit=engine_limit(seconds)),
     )  # fmt: skip
     multipliers = np.zeros(len(linear.row_lower))
     if result.solutions and result.solutions[0].dual_solution is not None:
@@ -89,7 +89,7 @@ def highs(linear: Linear, cutoff: int, seconds: float, threads: int, heard: Hear
     """HiGHS, one thread. It says nothing before it ends."""
     mathopt = require("ortools.math_opt.python.mathopt", "exact")
     params = mathopt.SolveParameters(
-        time_limit=datetime.timedelta(seconds=max(0.01, seconds)),
+        time_limit=engine_limit(seconds),
         relative_gap_tolerance=0.0, absolute_gap_tolerance=0.0,
     )  # fmt: skip
     result = mathopt.solve(_model(mathopt, linear, cutoff), mathopt.SolverType.HIGHS, params=params)
@@ -175,7 +175,9 @@ def cp_sat(linear: Linear, cutoff: int, seconds: float, threads: int, heard: Hea
     model.minimize(objective)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = threads
-    solver.parameters.max_time_in_seconds = max(0.01, seconds)
+    limit = engine_seconds(seconds)
+    if limit is not None:
+        solver.parameters.max_time_in_seconds = max(0.01, limit)
 
     class Found(cp_model.CpSolverSolutionCallback):  # type: ignore[misc, name-defined]
         def on_solution_callback(self) -> None:

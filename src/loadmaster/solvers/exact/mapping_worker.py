@@ -14,13 +14,15 @@ import math
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from loadmaster.clock import now
+from loadmaster.errors import LoadmasterError
+from loadmaster.npz import read_npz
 from loadmaster.solvers.exact.mapping_cases import peak_cases, whole
 from loadmaster.solvers.exact.mapping_engines import ENGINES, Float64, relaxed
 from loadmaster.solvers.exact.mapping_linear import Linear, mapping_linear
@@ -39,7 +41,8 @@ class Search:
         self.method, self.engine = ENGINES[settings["method"]]
         self.threads, self.gap = int(settings["threads"]), float(settings["gap"])
         self.backwards, self.best = bool(settings["backwards"]), int(settings["best"])
-        self.deadline = time.monotonic() + float(settings["seconds"])
+        given = settings["seconds"]
+        self.deadline = math.inf if given is None else now() + float(given)
         self.cases = peak_cases(model)
         self.programs: dict[int, Linear] = {}
         self.bounds = [0] * len(self.cases)
@@ -55,7 +58,7 @@ class Search:
 
     @property
     def left(self) -> float:
-        return self.deadline - time.monotonic()
+        return self.deadline - now()
 
     @property
     def cutoff(self) -> int:
@@ -147,8 +150,8 @@ def main() -> None:
 
 
 def _read_model(given: BinaryIO) -> MappingModel:
-    with np.load(io.BytesIO(given.read(int(given.readline()))), allow_pickle=False) as arrays:
-        return MappingModel(**{field.name: arrays[field.name] for field in fields(MappingModel)})
+    arrays = read_npz(given.read(int(given.readline())), LoadmasterError)
+    return MappingModel(**{field.name: arrays[field.name] for field in fields(MappingModel)})
 
 
 def model_bytes(model: MappingModel) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from loadmaster.clock import engine_seconds
 from loadmaster.errors import require
 from loadmaster.problems.allocation import Allocation
 from loadmaster.solvers.solver import Meter, Solution, State
@@ -37,7 +38,7 @@ class OmniMalloc:
             om.Allocation(id=i, size=size, start=start, end=end)
             for i, (size, start, end) in enumerate(rows)
         ]
-        left = meter.seconds_left
+        left = engine_seconds(meter.seconds_left)
         solver = allocators.SupermallocAllocator(timeout=left, num_threads=THREADS)
         placed = om.allocate(given, allocator=solver)
         offsets = np.zeros(len(b), dtype=np.int64)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster import _core
+from loadmaster.clock import engine_seconds
 from loadmaster.problems.order.problem import PeakOrder
 from loadmaster.solvers.solver import Meter, Solution, State
 
@@ -156,7 +157,8 @@ def _refined(meter: Meter, problem: PeakOrder, start: Order, rng: np.random.Gene
 
 
 def _seconds(meter: Meter) -> float:
-    return -1.0 if meter.seconds_left is None else meter.seconds_left
+    left = engine_seconds(meter.seconds_left)
+    return -1.0 if left is None else left
 
 
 def _out_of_time(meter: Meter) -> bool:

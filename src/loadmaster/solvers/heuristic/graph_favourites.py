@@ -7,10 +7,9 @@ at most one is free of it. The makespan is least. An edge with x below one half 
 
 from __future__ import annotations
 
-import datetime
-
 import numpy as np
 
+from loadmaster.clock import engine_limit
 from loadmaster.errors import require
 from loadmaster.solvers.heuristic.graph_placing import Int32, Int64, Places
 
@@ -75,7 +74,7 @@ def _by_programme(own: Int64, edges: Int64, crossing: Int64, seconds: float) -> 
     for step in np.flatnonzero(ends).tolist():
         model.add_linear_constraint(last - start[step] >= float(own[step]) / unit)
     model.minimize(last)
-    limit = datetime.timedelta(seconds=seconds)
+    limit = engine_limit(seconds)
     result = mathopt.solve(model, mathopt.SolverType.HIGHS,
                            params=mathopt.SolveParameters(time_limit=limit))  # fmt: skip
     if result.termination.reason != mathopt.TerminationReason.OPTIMAL:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import numpy as np
 
+from loadmaster.clock import now
 from loadmaster.errors import MissingPackage
 from loadmaster.problems.graph import GraphOptimization
 from loadmaster.problems.graph.base import fixed_keys
@@ -36,12 +36,12 @@ def _placers() -> tuple[Placer, ...]:
 def seeds(problem: GraphOptimization, seconds: float | None = None) -> list[tuple[str, Float64]]:
     """(name, vector) of every constructive pipeline that was made within `seconds`, cheap ones
     first, the base before all; each vector once. Nothing is evaluated: some may not fit."""
-    until = None if seconds is None else time.monotonic() + seconds
+    until = None if seconds is None else now() + seconds
     found: dict[bytes, tuple[str, Float64]] = {}
     for name, vectors in _pipelines(problem):
         for vector in vectors:
             found.setdefault(vector.tobytes(), (name, vector))
-            if until is not None and time.monotonic() > until:
+            if until is not None and now() >= until:
                 return list(found.values())
     return list(found.values())
 
