@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -619,9 +618,7 @@ def test_ten_thousand_instructions() -> None:
         for n in range(1, 10_000)
     )
     text = f"HloModule long, is_scheduled=true\n\nENTRY %e {{\n  %v0 = f32[64,64]{{1,0:T(8,128)}} parameter(0)\n{lines}}}\n"
-    start = time.perf_counter()
     program = import_hlo(text)
-    assert time.perf_counter() - start < 5
     assert program.n_ops == 9_999 and program.tensor_bytes[5] == 64 * 128 * 4
 
 
