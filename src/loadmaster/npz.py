@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 import re
-import stat
 import struct
 import zlib
 from collections import Counter
@@ -27,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.errors import LoadmasterError
+from loadmaster.files import read_regular
 from loadmaster.json_text import read_json
 
 Array = npt.NDArray[Any]
@@ -74,7 +74,7 @@ def read_npz(
       most_file: a file above it is not opened.
     """
     try:
-        data = source if isinstance(source, bytes) else _bytes_of(Path(source), most_file)
+        data = source if isinstance(source, bytes) else read_regular(source, most_file)
         return dict(_arrays(memoryview(data)))
     except _Bad as bad:
         raise refuse(str(bad)) from None
@@ -108,18 +108,6 @@ class _Entry(NamedTuple):
     size: int
     at: int
     """Where its own header begins."""
-
-
-def _bytes_of(path: Path, most: int) -> bytes:
-    try:
-        about = path.stat()
-        if not stat.S_ISREG(about.st_mode):  # a pipe would never end
-            raise _Bad("it is no regular file")
-        if about.st_size > most:
-            raise _Bad(f"it has {about.st_size:,} bytes, above the limit {most:,}")
-        return path.read_bytes()
-    except ValueError:  # a name with a zero byte
-        raise _Bad("no file can have this name") from None
 
 
 def _arrays(data: memoryview) -> Iterator[tuple[str, Array]]:

@@ -13,12 +13,16 @@ from loadmaster.cli.model import divided, size_of
 from loadmaster.cli.progress import say
 from loadmaster.cli.run_show import blocks_of, failure_of, rows_of, write_results
 from loadmaster.errors import BadProgram, require
+from loadmaster.npz import read_npz
 
 if TYPE_CHECKING:
     from loadmaster.cli.kernel_room import KernelRoom
     from loadmaster.execute.ready import Agreement, Ready
     from loadmaster.execute.results import Measured
     from loadmaster.program import Program
+
+_MOST_INPUTS = 2**36
+"""Bytes of a file: inputs may be larger than other arrays that are read."""
 
 
 def command(
@@ -138,15 +142,18 @@ def _with_costs(ready: Ready, costs: Path | None, device: str) -> tuple[Program,
 
 
 def _inputs(path: Path, ready: Ready) -> list[Any]:
-    import numpy as np
-
     torch = require("torch", "torch")
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = [file[name] for name in file.files]
-    except (OSError, ValueError) as error:
-        raise BadProgram(f"inputs '{path}' can't be read: {error}", object=str(path),
-                         remedy="write them with numpy.savez") from None  # fmt: skip
+    arrays = list(
+        read_npz(
+            path,
+            lambda reason: BadProgram(
+                f"inputs '{path}' can't be read: {reason}",
+                object=str(path),
+                remedy="write them with numpy.savez",
+            ),
+            most_file=_MOST_INPUTS,
+        ).values()
+    )
     wanted = ready.inputs
     if len(arrays) != len(wanted):
         raise BadProgram(f"'{path}' has {len(arrays)} arrays and the model takes {len(wanted)} inputs",

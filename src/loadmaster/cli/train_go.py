@@ -237,18 +237,18 @@ class _Batch:
         self.saved = time.monotonic()
 
     def _resume(self, path: Path) -> None:
-        import json
+        from loadmaster.cli.train_muzero import stored_state
+        from loadmaster.solvers.trees import arrays_of, restored
 
-        from loadmaster.solvers.trees import restored
-
-        try:
-            with np.load(path, allow_pickle=False) as stored:
-                about = json.loads(stored["about"].tobytes())
-                arrays = {name.removeprefix("array."): stored[name] for name in stored.files}
-            self.learner = restored(self.learner, arrays)
-        except Exception as error:  # NumPy and zipfile raise many kinds
-            raise Usage(f"'{path}' can't be resumed: {error}", object=str(path),
-                        remedy="give the .state.npz beside a policy of 'train go'") from None  # fmt: skip
+        arrays, about = stored_state(path, "go")
+        for name, like in arrays_of(self.learner).items():
+            if name not in arrays or arrays[name].shape != like.shape:
+                raise Usage(
+                    f"'{path}' can't be resumed: it has no '{name}' of shape {like.shape}",
+                    object=str(path),
+                    remedy="give the .state.npz beside a policy of 'train go'",
+                )
+        self.learner = restored(self.learner, arrays)
         self.before = about.get("sessions", [])
 
 

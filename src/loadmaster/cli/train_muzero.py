@@ -18,6 +18,7 @@ from loadmaster.cli.model import Model
 from loadmaster.cli.progress import gap_text, say
 from loadmaster.errors import LoadmasterError, require
 from loadmaster.files import replacing
+from loadmaster.npz import json_entry, read_npz
 from loadmaster.runs.log import Log
 from loadmaster.solvers.solver import Budget, Meter, Observer, State
 from loadmaster.units import show_time
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 SAVE_SECONDS = 60.0
 SAY_SECONDS = 10.0
+_MOST_STATE = 2**33
+"""Bytes of a file that training goes on from."""
 
 
 @dataclass(frozen=True)
@@ -245,15 +248,26 @@ def write_state(path: Path, state: State, about: Mapping[str, Any]) -> None:
         np.savez_compressed(file, about=header, **arrays)
 
 
+def stored_state(path: Path, agent: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(arrays, what made them) of a file of `write_state`."""
+
+    def refuse(reason: str) -> Usage:
+        return Usage(
+            f"'{path}' can't be resumed: {reason}",
+            object=str(path),
+            remedy=f"give the .state.npz beside a policy of 'train {agent}'",
+        )
+
+    stored = read_npz(path, refuse, most_file=_MOST_STATE)
+    about = json_entry(stored, "about", refuse)
+    if not isinstance(about, dict):
+        raise refuse("it does not say what made it")
+    return {name.removeprefix("array."): stored[name] for name in stored if name != "about"}, about
+
+
 def read_state(path: Path, lessons: Lessons) -> tuple[State, dict[str, Any]]:
     """(the session's arrays, what made them) of a file of `write_state`, if it is about the same."""
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            about = json.loads(stored["about"].tobytes())
-            state = {name.removeprefix("array."): stored[name] for name in stored.files if name != "about"}  # fmt: skip
-    except Exception as error:  # NumPy and zipfile raise many kinds
-        raise Usage(f"'{path}' can't be resumed: {error}", object=str(path),
-                    remedy="give the .state.npz beside a policy of 'train muzero'") from None  # fmt: skip
+    state, about = stored_state(path, "muzero")
     for name, mine in (("models", lessons.models), ("settings", lessons.options)):
         if about.get(name) != mine:
             raise Usage(f"'{path}' was made with the {name} {about.get(name)}, not {mine}", object=str(path),

@@ -17,10 +17,12 @@ from pathlib import Path
 import numpy as np
 
 from loadmaster.errors import BadProgram
-from loadmaster.files import replacing
+from loadmaster.files import read_regular, replacing
+from loadmaster.json_text import read_json
 from loadmaster.program.program import COMPUTED, Program
 
 FORMAT = 1
+_MOST_BYTES = 2**28
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,11 @@ def write_costs(costs: MeasuredCosts, path: str | Path) -> None:
 def read_costs(path: str | Path) -> MeasuredCosts:
     """Read a file of `write_costs`; every error names the file and what is wrong."""
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        document = read_json(read_regular(path, _MOST_BYTES))
     except OSError as error:
         raise _bad(path, f"can't be read: {error.strerror}", "check the path") from None
-    except (ValueError, RecursionError):
-        raise _bad(path, "is not JSON", "make it with 'loadmaster calibrate'") from None
+    except ValueError as error:
+        raise _bad(path, f"is not JSON: {error}", "make it with 'loadmaster calibrate'") from None
     if not isinstance(document, dict) or document.get("loadmaster_costs") != FORMAT:
         raise _bad(path, f"is no cost table of format {FORMAT}", "make it with 'loadmaster calibrate'")  # fmt: skip
     times, room = document.get("picoseconds"), document.get("workspace_bytes", 0)
@@ -66,7 +68,7 @@ def read_costs(path: str | Path) -> MeasuredCosts:
     kept, own = document.get("kept_bytes", 0), document.get("op_workspace", [])
     for name, value in (("workspace_bytes", room), ("kept_bytes", kept)):
         if not _is_amount(value):
-            raise _bad(path, f"has {name} {value!r}", "give a whole number from 0 up")
+            raise _bad(path, f"has {name} {repr(value)[:80]}", "give a whole number from 0 up")
     if not isinstance(own, list) or not all(map(_is_amount, own)) or len(own) not in (0, len(times)):  # fmt: skip
         raise _bad(path, "has an 'op_workspace' that is no list of bytes", "give a whole number from 0 up per op")  # fmt: skip
     return MeasuredCosts(str(document.get("program")), str(document.get("device")), tuple(times), room, kept, tuple(own))  # fmt: skip

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.errors import BadProgram
+from loadmaster.json_text import read_json
 from loadmaster.program.labels import Labels
 
 Int8 = npt.NDArray[np.int8]
@@ -169,10 +171,24 @@ class Program:
         return tuple(int(size) for size in self.tensor_shape[start:end])
 
     def attributes(self, op: int) -> dict[str, Any]:
-        import json
-
+        """What an importer noted of an op. A text that is no JSON object is refused when it is read."""
         text = self.op_attributes[op]
-        return dict(json.loads(text)) if text else {}
+        try:
+            found = read_json(text) if text else {}
+        except ValueError as error:
+            raise self._bad_attributes(op, str(error)) from None
+        if not isinstance(found, dict):
+            raise self._bad_attributes(op, "they are no JSON object")
+        return found
+
+    def _bad_attributes(self, op: int, reason: str) -> BadProgram:
+        name = self.op_name[op]
+        return BadProgram(
+            f"the attributes of op '{name}' can't be read: {reason}",
+            object=name,
+            number=op,
+            remedy="import the model again",
+        )
 
     @cached_property
     def read_op(self) -> Int32:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zipfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -16,13 +14,13 @@ import numpy.typing as npt
 
 from loadmaster.errors import BadProgram
 from loadmaster.files import replacing
+from loadmaster.json_text import read_json
+from loadmaster.npz import Array, Refuse, json_entry, read_npz
 from loadmaster.program.labels import Labels
 from loadmaster.program.program import Program, Repeats
 from loadmaster.program.validate import validate
 
 FORMAT = 1
-_MOST_BYTES = 2**32
-"""Unpacked; a program of 80,000 ops takes about 2**24."""
 _TEXTS = ("name", "order_source")
 _NAMES = ("op_name", "tensor_name")
 _NOT_CONTENT = {"warnings", "order_source", "op_source", "repeats"}
@@ -89,72 +87,81 @@ def save(program: Program, path: str | Path) -> None:
 def load(path: str | Path) -> Program:
     """Read what `save` wrote and check it like any other program."""
     path = Path(path)
+
+    def refuse(reason: str) -> BadProgram:
+        return BadProgram(
+            f"'{path}' is not a program file: {reason}",
+            object=str(path),
+            remedy="save it again with 'loadmaster import'",
+        )
+
     try:
-        columns = _read_columns(path)
-        header = json.loads(_texts(columns["header"])[0])
-        if header["loadmaster_program"] != FORMAT:
-            raise ValueError(
-                f"format {header['loadmaster_program']}, and this version reads {FORMAT}"
-            )
-        program = _from_columns(columns, header)
+        path.stat()
     except FileNotFoundError:
         raise BadProgram(
             f"there is no file '{path}'", object=str(path), remedy="check the path"
         ) from None
-    except (OSError, ValueError, KeyError, IndexError, TypeError, EOFError, zlib.error,
-            zipfile.BadZipFile, NotImplementedError, MemoryError) as error:  # fmt: skip
-        reason = str(error) or type(error).__name__
-        raise BadProgram(f"'{path}' is not a program file: {reason}", object=str(path),
-                         remedy="save it again with 'loadmaster import'") from None  # fmt: skip
-    return validate(program)
+    except (OSError, ValueError):  # read_npz says what is wrong with it
+        pass
+    columns = read_npz(path, refuse)
+    return validate(Program(**_columns_of_file(columns, _header(columns, refuse), refuse)))
 
 
-def _read_columns(path: Path) -> dict[str, npt.NDArray[Any]]:
-    with path.open("rb") as file:
-        with zipfile.ZipFile(file) as archive:
-            unpacked = sum(entry.file_size for entry in archive.infolist())
-            if unpacked > _MOST_BYTES:
-                raise ValueError(f"it unpacks to {unpacked} bytes, above the limit {_MOST_BYTES}")
-        file.seek(0)
-        with np.load(file, allow_pickle=False) as columns:
-            return {name: columns[name] for name in columns.files}
+def _header(columns: dict[str, Array], refuse: Refuse) -> dict[str, Any]:
+    """What is no column: name, warnings, what runs again."""
+    try:
+        header = read_json("".join(_texts(columns, "header", refuse)))
+    except ValueError as error:
+        raise refuse(f"its header can't be read: {error}") from None
+    known = header.get("loadmaster_program") if isinstance(header, dict) else None
+    if known != FORMAT:
+        raise refuse(f"format {str(known)[:20]}, and this version reads {FORMAT}")
+    warnings, repeats = header.get("warnings"), header.get("repeats")
+    if not all(isinstance(header.get(name), str) for name in _TEXTS) or not _are(str, warnings):
+        raise refuse("its header has no name, or no list of warnings")
+    if repeats is not None:
+        if not isinstance(repeats, dict) or not _are(int, repeats.get("ops")):
+            raise refuse("its header does not say which ops run again")
+        repeats = Repeats(str(repeats.get("base")), tuple(repeats["ops"]))
+    return {
+        **{name: header[name] for name in _TEXTS},
+        "warnings": tuple(warnings),
+        "repeats": repeats,
+    }
 
 
-def _from_columns(columns: dict[str, npt.NDArray[Any]], header: dict[str, Any]) -> Program:
+def _are(kind: type, values: object) -> bool:
+    return isinstance(values, list) and all(type(value) is kind for value in values)
+
+
+def _columns_of_file(
+    columns: dict[str, Array], header: dict[str, Any], refuse: Refuse
+) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for column in fields(Program):
         name = column.name
-        if name in _TEXTS:
-            values[name] = str(header[name])
-        elif name == "warnings":
-            values[name] = tuple(str(text) for text in header["warnings"])
-        elif name == "repeats":
-            about = header.get(name)
-            values[name] = (
-                None
-                if about is None
-                else Repeats(str(about["base"]), tuple(map(int, about["ops"])))
-            )
+        if name in header:
+            values[name] = header[name]
+        elif name == "costs" and name not in columns:
+            values[name] = None
         elif name in _NAMES:
-            values[name] = tuple(_texts(columns[name]))
-        elif f"{name}.values" in columns:
-            codes = _exact(columns, name, np.int32)
-            values[name] = Labels(tuple(_texts(columns[f"{name}.values"])), codes)
-        elif name == "costs":
-            values[name] = _exact(columns, name, np.int64) if name in columns else None
+            values[name] = tuple(_texts(columns, name, refuse))
+        elif name in _DTYPES:
+            values[name] = _exact(columns, name, _DTYPES[name], refuse)
         else:
-            values[name] = _exact(columns, name, _DTYPES[name])
-    return Program(**values)
+            codes = _exact(columns, name, np.int32, refuse)
+            values[name] = Labels(tuple(_texts(columns, f"{name}.values", refuse)), codes)
+    return values
 
 
-def _exact(
-    columns: dict[str, npt.NDArray[Any]], name: str, dtype: type[np.generic]
-) -> npt.NDArray[Any]:
+def _exact(columns: dict[str, Array], name: str, dtype: type[np.generic], refuse: Refuse) -> Array:
+    if name not in columns:
+        raise refuse(f"it has no column '{name}'")
     column = columns[name]
     if column.dtype != dtype:
-        raise ValueError(f"column '{name}' holds {column.dtype}, not {np.dtype(dtype)}")
+        raise refuse(f"column '{name}' holds {column.dtype}, not {np.dtype(dtype)}")
     if column.ndim != (2 if name in ("op_flops", "costs") else 1):
-        raise ValueError(f"column '{name}' has {column.ndim} dimensions")
+        raise refuse(f"column '{name}' has {column.ndim} dimensions")
     return np.ascontiguousarray(column)
 
 
@@ -163,8 +170,8 @@ def _text(texts: tuple[str, ...] | list[str]) -> npt.NDArray[np.uint8]:
     return np.frombuffer(json.dumps(list(texts)).encode(), dtype=np.uint8)
 
 
-def _texts(column: npt.NDArray[Any]) -> list[str]:
-    texts = json.loads(column.tobytes())
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise ValueError("a column of texts is damaged")
-    return texts
+def _texts(columns: dict[str, Array], name: str, refuse: Refuse) -> list[str]:
+    texts = json_entry(columns, name, refuse)
+    if not _are(str, texts):
+        raise refuse(f"'{name}' is no list of texts")
+    return list(texts)

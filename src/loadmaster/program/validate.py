@@ -60,12 +60,8 @@ def _columns(p: Program) -> None:
     for what, count in lengths.items():
         limit = MOST_LOOPS if what == "loop" else MOST_ROWS
         if count > limit:
-            raise _refuse(
-                f"the program has {count:,} {what}s, above the limit {limit:,}",
-                p.name,
-                count,
-                "split it",
-            )
+            why = f"the program has {count:,} {what}s, above the limit {limit:,}"
+            raise _refuse(why, p.name, count, "split it")
     for column in fields(Program):
         value = getattr(p, column.name)
         table = column.name.split("_")[0]
@@ -111,12 +107,8 @@ def _texts(p: Program) -> None:
     named = [text for column in labels for text in column.values]
     for text in (p.name, p.order_source, *p.op_name, *p.tensor_name, *named):
         if len(text) > MOST_NAME:
-            raise _refuse(
-                f"the name '{text[:40]}…' has {len(text):,} characters, above the limit {MOST_NAME:,}",
-                text[:40],
-                len(text),
-                "shorten it",
-            )
+            why = f"the name '{text[:40]}…' has {len(text):,} characters, above {MOST_NAME:,}"
+            raise _refuse(why, text[:40], len(text), "shorten it")
         _encodable(p, text)
     for text in (*p.op_attributes.values, *p.warnings):
         _encodable(p, text)
@@ -148,12 +140,8 @@ def _groups(p: Program) -> None:
         bad = np.flatnonzero((group < -1) | (group >= MOST_GROUPS))
         if len(bad):
             name, number = names[bad[0]], int(group[bad[0]])
-            raise _refuse(
-                f"{what} '{name}' is in group {number}",
-                name,
-                number,
-                f"number groups from 0 to {MOST_GROUPS - 1}, or -1 for none",
-            )
+            remedy = f"number groups from 0 to {MOST_GROUPS - 1}, or -1 for none"
+            raise _refuse(f"{what} '{name}' is in group {number}", name, number, remedy)
 
 
 def _sizes(p: Program) -> None:
@@ -334,19 +322,11 @@ def _loops(p: Program) -> None:
     for loop, around in enumerate(parent):
         trips[loop], depth[loop] = trips[around] * nested[loop], depth[around] + 1
         if trips[loop] > UNLIMITED:
-            raise _refuse(
-                f"loop {loop} runs {trips[loop]:.4g} times, above the limit 2^62",
-                f"loop {loop}",
-                float(trips[loop]),
-                "check the trip counts",
-            )
+            why = f"loop {loop} runs {trips[loop]:.4g} times, above the limit 2^62"
+            raise _refuse(why, f"loop {loop}", float(trips[loop]), "check the trip counts")
         if depth[loop] > MOST_DEPTH:
-            raise _refuse(
-                f"loop {loop} lies in {depth[loop] - 1} others, and {MOST_DEPTH} levels are the limit",
-                f"loop {loop}",
-                depth[loop],
-                "join loops",
-            )
+            why = f"loop {loop} lies in {depth[loop] - 1} others, and {MOST_DEPTH} levels are the limit"
+            raise _refuse(why, f"loop {loop}", depth[loop], "join loops")
     _together(p)
     moved = p.op_other_bytes.astype(np.float64)
     for ops, sizes in ((p.read_op, p.read_bytes), (p.write_op, p.write_bytes)):
@@ -382,12 +362,8 @@ def _together(p: Program) -> None:
             inside[inner] = inside[p.loop_parent[inner]]
         between = ~inside[p.op_loop[first[loop] : last[loop]]]
         name = p.op_name[int(first[loop]) + int(np.argmax(between))]
-        raise _refuse(
-            f"loop {loop} is interrupted by op '{name}'",
-            f"loop {loop}",
-            int(count[loop]),
-            "keep the ops of a loop together",
-        )
+        why = f"loop {loop} is interrupted by op '{name}'"
+        raise _refuse(why, f"loop {loop}", int(count[loop]), "keep the ops of a loop together")
 
 
 def _costs(p: Program) -> None:
@@ -396,12 +372,8 @@ def _costs(p: Program) -> None:
     if p.costs.ndim != 2 or p.costs.shape[0] != p.n_ops:
         raise _refuse("the cost table must be [ops, devices]", "costs", None, "give one row per op")
     if p.costs.shape[1] > MOST_DEVICES:
-        raise _refuse(
-            f"the cost table is about {p.costs.shape[1]:,} devices, above the limit {MOST_DEVICES:,}",
-            "costs",
-            p.costs.shape[1],
-            "give one column per device",
-        )
+        why = f"the cost table has {p.costs.shape[1]:,} devices, above the limit {MOST_DEVICES:,}"
+        raise _refuse(why, "costs", p.costs.shape[1], "give one column per device")
     bad = np.argwhere((p.costs < -1) | (p.costs > CANNOT_RUN))
     if len(bad):
         op = p.op_name[bad[0][0]]

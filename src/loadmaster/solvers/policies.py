@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping
 from importlib import resources
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.files import replacing
+from loadmaster.npz import json_entry, read_npz
 
 PRETRAINED = "pretrained:"
 FORMAT = 1
@@ -42,16 +42,17 @@ def save_policy(path: Path, policy: Policy, about: Mapping[str, Any]) -> None:
 def read_policy(name: str | Path, agent: str) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
     """(parameters by name, what made it) of 'pretrained:NAME' or a file; `agent` is the package of
     solvers that the policy is for."""
-    data = _bytes(str(name), agent)
-    try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as stored:
-            about = json.loads(stored["about"].tobytes())
-            arrays = {
-                key.removeprefix("policy."): stored[key] for key in stored.files if key != "about"
-            }
-    except Exception as error:  # NumPy and zipfile raise many kinds
-        raise BadPolicy(f"'{name}' is no policy: {error}", object=str(name),
-                        remedy=f"give a file of 'loadmaster train {agent}'") from None  # fmt: skip
+
+    def refuse(reason: str) -> BadPolicy:
+        return BadPolicy(
+            f"'{name}' is no policy: {reason}",
+            object=str(name),
+            remedy=f"give a file of 'loadmaster train {agent}'",
+        )
+
+    stored = read_npz(_source(str(name), agent), refuse)
+    about = json_entry(stored, "about", refuse)
+    arrays = {key.removeprefix("policy."): stored[key] for key in stored if key != "about"}
     if not isinstance(about, dict) or about.get("loadmaster_policy") != FORMAT:
         raise BadPolicy(f"'{name}' is no policy of format {FORMAT}", object=str(name),
                         remedy="train it again with this version")  # fmt: skip
@@ -105,23 +106,17 @@ def _folder(agent: str) -> Any:
     return resources.files(f"loadmaster.solvers.{agent}") / "pretrained"
 
 
-def _bytes(name: str, agent: str) -> bytes:
-    if name.startswith(PRETRAINED):
-        known = pretrained_names(agent)
-        wanted = name.removeprefix(PRETRAINED)
-        if wanted not in known:
-            raise BadPolicy(
-                f"there is no pretrained policy '{wanted}'",
-                object=name,
-                remedy=f"use {', '.join(known)}" if known else "give a file",
-            )
-        return bytes((_folder(agent) / f"{wanted}.npz").read_bytes())
-    try:
-        return Path(name).read_bytes()
-    except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
-        why = getattr(error, "strerror", None) or error
-        raise BadPolicy(f"policy {name!r} can't be read: {why}", object=name,
-                        remedy=f"give a file, or {PRETRAINED}NAME") from None  # fmt: skip
+def _source(name: str, agent: str) -> Path | bytes:
+    if not name.startswith(PRETRAINED):
+        return Path(name)
+    known, wanted = pretrained_names(agent), name.removeprefix(PRETRAINED)
+    if wanted not in known:
+        raise BadPolicy(
+            f"there is no pretrained policy '{wanted}'",
+            object=name,
+            remedy=f"use {', '.join(known)}" if known else "give a file",
+        )
+    return bytes((_folder(agent) / f"{wanted}.npz").read_bytes())
 
 
 def _name(path: Any) -> str:

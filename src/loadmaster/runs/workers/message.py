@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.errors import LoadmasterError
+from loadmaster.npz import json_entry, read_npz
+
 Array = npt.NDArray[Any]
 _ABOUT = "about.json"
 
@@ -31,6 +34,17 @@ def packed(about: Mapping[str, Any], arrays: Mapping[str, Array] | None = None) 
 
 def unpacked(data: bytes) -> Message:
     """The inverse of `packed`."""
-    with np.load(io.BytesIO(data), allow_pickle=False) as content:
-        arrays = {name: content[name] for name in content.files}
-    return Message(json.loads(arrays.pop(_ABOUT).tobytes()), arrays)
+    arrays = read_npz(data, _refuse)
+    about = json_entry(arrays, _ABOUT, _refuse)
+    if not isinstance(about, dict):
+        raise _refuse("its text is no JSON object")
+    del arrays[_ABOUT]
+    return Message(about, arrays)
+
+
+def _refuse(reason: str) -> LoadmasterError:
+    return LoadmasterError(
+        f"a message between a run and its workers can't be read: {reason}",
+        object="worker",
+        remedy="start the run and its workers again with one version",
+    )

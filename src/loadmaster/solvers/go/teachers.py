@@ -16,7 +16,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.errors import LoadmasterError
 from loadmaster.files import replacing
+from loadmaster.npz import read_npz
 from loadmaster.problems.graph import UNFIT, GraphOptimization
 from loadmaster.solvers.go.actions import Actions, actions_of, vectors_of
 from loadmaster.solvers.go.cases import Case
@@ -104,7 +106,24 @@ def save(path: Path, taught: Taught) -> None:
 
 
 def load(path: Path) -> Taught:
-    with np.load(path, allow_pickle=False) as kept:
-        actions = Actions(kept["fusion"], kept["device"], kept["schedule"])
-        return Taught(actions, int(kept["value"]), int(kept["reference"]),
-                      kept["hinted"].astype(np.int32), float(kept["seconds"]))  # fmt: skip
+    """A plan of `save`; its levels are checked against the case by whoever uses them."""
+
+    def refuse(reason: str) -> LoadmasterError:
+        return LoadmasterError(
+            f"'{path}' is no plan to imitate: {reason}",
+            object=str(path),
+            remedy="remove it: it is made again",
+        )
+
+    kept = read_npz(path, refuse)
+    vectors, numbers = ("fusion", "device", "schedule", "hinted"), ("value", "reference", "seconds")
+    for names, dimensions in ((vectors, 1), (numbers, 0)):
+        for name in names:
+            if name not in kept or kept[name].ndim != dimensions:
+                raise refuse(f"it has no '{name}' of {dimensions} dimensions")
+    if not np.isfinite(kept["seconds"]):
+        raise refuse(f"it took {kept['seconds']} seconds")
+    actions = Actions(kept["fusion"], kept["device"], kept["schedule"])
+    hinted = kept["hinted"].astype(np.int32)
+    value, reference = int(kept["value"]), int(kept["reference"])
+    return Taught(actions, value, reference, hinted, float(kept["seconds"]))
