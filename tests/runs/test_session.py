@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -321,42 +319,3 @@ def test_the_display_hears_of_every_improvement_and_while_a_solver_is_silent(
     assert screen.closed and {s.best for s in screen.seen} == {line["value"] for line in history(solution).improvements}  # fmt: skip
     assert len(screen.seen) > len(history(solution).improvements)
     assert screen.seen[-1].seconds_left is not None
-
-
-SCRIPT = """
-import sys; sys.path.insert(0, {tests!r})
-from pathlib import Path
-import toy
-from loadmaster.runs import run_solver
-from loadmaster.solvers.solver import Budget
-solver = toy.Deaf() if {deaf} else toy.Climb()
-print("ready", flush=True)
-try:
-    found = run_solver(solver, toy.Toy(pause=0.001), Budget(10**9), folder=Path({folder!r}))
-except KeyboardInterrupt:
-    print("raised"); sys.exit(130)
-print(found.extra["stop"], found.extra.get("interrupted")); sys.exit(130)
-"""
-
-
-@pytest.mark.parametrize("deaf", [False, True])
-def test_ctrl_c(tmp_path: Path, deaf: bool) -> None:
-    code = SCRIPT.format(tests=str(Path(toy.__file__).parent), folder=str(tmp_path), deaf=deaf)
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True)  # fmt: skip
-    assert process.stdout is not None and process.stdout.readline() == "ready\n"
-    end = time.monotonic() + 20
-    while not list(tmp_path.glob("*/best.json")) and time.monotonic() < end:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    if deaf:  # the first asks, the second insists
-        time.sleep(0.3)
-        assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
-    assert process.returncode == 130 and not err
-    assert out.strip() == ("raised" if deaf else "interrupted True")
-    run = RunFolder.open(next(tmp_path.iterdir()))
-    lines = History(run.read_log().lines)
-    assert lines.state == "interrupted" and not contradictions(lines)
-    assert (run.path / "best.json").exists()

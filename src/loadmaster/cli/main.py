@@ -12,7 +12,7 @@ its function, so that help is shown at once.
 | 3 | an optional package is missing |
 | 4 | no answer within the limit, and none proven |
 | 70 | a bug; the traceback is in a file |
-| 130 | interrupted; what was found is kept |
+| 129, 130, 143 | ended by SIGHUP, Ctrl-C, SIGTERM; what was found is kept |
 | 141 | nobody reads the output any more |
 """
 
@@ -23,15 +23,16 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import IO, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
-from loadmaster import __version__
+from loadmaster import __version__, signals
 from loadmaster.cli.answer import Answer, Usage, json_text, one_line, printable, put
 from loadmaster.cli.failures import bug_failure, system_failure, usage_failure
-from loadmaster.cli.progress import be_quiet
+from loadmaster.cli.progress import be_quiet, say
 from loadmaster.errors import LoadmasterError, nearest
 
 COMMANDS = {
@@ -106,6 +107,10 @@ class Commands(TyperGroup):
             sys.stdout.flush()
         except BrokenPipeError:
             code = _no_reader()
+        except OSError:
+            if not signals.heard():
+                raise
+            code = signals.exit_code()  # the terminal is gone, as SIGHUP says
         sys.exit(code)
 
     def _run(self, args: list[str], as_json: bool, quiet: bool) -> int:
@@ -120,7 +125,7 @@ class Commands(TyperGroup):
                     return result
                 raise KeyboardInterrupt
             answer = result if isinstance(result, Answer) else Answer()
-            code = answer.exit
+            code = signals.exit_code() if answer.exit == INTERRUPTED else answer.exit
             return _print(args, answer, code, as_json, quiet, stdout)
         except BrokenPipeError:
             raise
@@ -132,7 +137,7 @@ class Commands(TyperGroup):
         except OSError as error:
             code, failure = 2, system_failure(error)
         except (KeyboardInterrupt, typer.Abort):
-            code, failure = INTERRUPTED, LoadmasterError("interrupted", object=_name(args))
+            code, failure = signals.exit_code(), LoadmasterError("interrupted", object=_name(args))
         except Exception as error:
             code, failure = BUG, bug_failure(error)
         put(f"error: {one_line(failure.message)}", sys.stderr)
@@ -176,6 +181,21 @@ def _no_reader() -> int:
     return NO_READER
 
 
+def _stopping(run: bool) -> None:
+    """A signal was heard, whatever the main thread is doing."""
+    say("stopping: the best so far is kept; once more ends it at once" if run else "stopping")
+
+
+def _farewell(run: Path | None) -> None:
+    """In place of the main thread, which is in the middle of something long."""
+    kept = "" if run is None else f": what was found is kept, go on with --resume {run}"
+    failure = LoadmasterError(f"interrupted{kept}", object=_name(sys.argv[1:]))
+    print(f"error: {one_line(failure.message)}", file=sys.stderr, flush=True)
+    if "--json" in sys.argv:
+        text = json_text(_name(sys.argv[1:]), Answer(error=failure), signals.exit_code())
+        print(text, file=sys.__stdout__, flush=True)
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         put(f"loadmaster {__version__}", sys.stdout)
@@ -203,7 +223,8 @@ def _root(
 
 def main() -> NoReturn:
     """The program `loadmaster`."""
-    app()
+    with signals.watching(signals.Watcher(_stopping, _farewell)):
+        app()
     raise AssertionError("unreachable: the group exits by itself")
 
 

@@ -173,6 +173,7 @@ class RecordedEvaluator:
 
     def __init__(self, name: str, command: str | None = None, timeout_s: float = 60.0) -> None:
         self.name, self.command, self.timeout_s = name, command, _checked_timeout(timeout_s)
+        self.portable = command is not None
 
     def __call__(self, plan: Plan) -> float:
         raise EvaluationError(

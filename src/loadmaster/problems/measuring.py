@@ -179,8 +179,7 @@ class Measuring(ABC):
     def measured_about(self) -> dict[str, Any]:
         """For a run's folder, with the command where there is one that can be kept."""
         evaluator, command = self.gauge.evaluator, None
-        recorded = isinstance(evaluator, RecordedEvaluator) and evaluator.command is not None
-        if recorded or (isinstance(evaluator, CommandEvaluator) and evaluator.portable):
+        if isinstance(evaluator, RecordedEvaluator | CommandEvaluator) and evaluator.portable:
             command = {"text": evaluator.command, "timeout_s": evaluator.timeout_s}
         return {
             "measured": {"name": self.gauge.name, "command": command},

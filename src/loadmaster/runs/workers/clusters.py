@@ -121,7 +121,7 @@ def _for_this_process_alone() -> Iterator[None]:
     Ray takes an address on the network even where it is told 127.0.0.1, unless clusters are off:
     the switch has the names of the systems where they are off by default, and works on all.
     """
-    constants = require("ray._private.ray_constants", "ray")
+    constants: Any = require("ray._private.ray_constants", "ray")
     ours = {
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_AUTH_MODE": "token",
