@@ -17,6 +17,15 @@ HOSTILE = (
     "",
 )
 
+TERMINAL = (
+    "\x1b]0;title\x07\x1b[2J\x1b[31m"  # sets the title, clears the screen, writes in red
+    "\b\b\r\x7f\x00\v\f"
+    "\x9b31m\x90q\x9c\x85"  # the same with single characters above 127
+    "\u202e\u2066\u200f\u2028\ufeff"  # turns the direction of text, ends lines
+    "\nFORGED: all is well\n"
+)
+"""What a terminal would obey."""
+
 
 def renamed(program: Program) -> Program:
     """The same program with hostile names everywhere."""

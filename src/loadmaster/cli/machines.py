@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadmaster.cli.answer import Answer, Table, Usage
+from loadmaster.cli.answer import Answer, Table, Usage, one_line
 from loadmaster.cli.files import OverwriteOption, check_free, write_text
 from loadmaster.units import UNLIMITED, show_bytes, show_count, show_time
 
@@ -108,7 +108,7 @@ def _details(name: str, machine: Machine) -> Answer:
     texts = sources(name, machine)
     rows += [{"what": "source", "name": part, "text": text} for part, text in texts]
     rules = machine.rules
-    blocks: list[str | Table] = [f"{machine.name}: {machine.description}".rstrip(": ")]
+    blocks: list[str | Table] = [f"{machine.name}: {one_line(machine.description)}".rstrip(": ")]
     blocks.append(
         f"rules: {rules.ports} ports; {rules.overlap / 10**4:g} % of the smaller of compute and "
         f"memory time is added to the larger; copies {rules.copies}"

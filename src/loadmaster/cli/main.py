@@ -190,10 +190,10 @@ def _farewell(run: Path | None) -> None:
     """In place of the main thread, which is in the middle of something long."""
     kept = "" if run is None else f": what was found is kept, go on with --resume {run}"
     failure = LoadmasterError(f"interrupted{kept}", object=_name(sys.argv[1:]))
-    print(f"error: {one_line(failure.message)}", file=sys.stderr, flush=True)
+    put(f"error: {one_line(failure.message)}", sys.stderr)
     if "--json" in sys.argv:
         text = json_text(_name(sys.argv[1:]), Answer(error=failure), signals.exit_code())
-        print(text, file=sys.__stdout__, flush=True)
+        put(text, sys.__stdout__ or sys.stdout)
 
 
 def _version(wanted: bool) -> None:

@@ -16,6 +16,7 @@ from loadmaster.errors import BadProgram
 from loadmaster.files import replacing
 from loadmaster.json_text import read_json
 from loadmaster.npz import Array, Refuse, json_entry, read_npz
+from loadmaster.program.build import clean_name
 from loadmaster.program.labels import Labels
 from loadmaster.program.program import Program, Repeats
 from loadmaster.program.validate import validate
@@ -124,7 +125,7 @@ def _header(columns: dict[str, Array], refuse: Refuse) -> dict[str, Any]:
             raise refuse("its header does not say which ops run again")
         repeats = Repeats(str(repeats.get("base")), tuple(repeats["ops"]))
     return {
-        **{name: header[name] for name in _TEXTS},
+        **{name: clean_name(header[name]) for name in _TEXTS},
         "warnings": tuple(warnings),
         "repeats": repeats,
     }
@@ -145,12 +146,13 @@ def _columns_of_file(
         elif name == "costs" and name not in columns:
             values[name] = None
         elif name in _NAMES:
-            values[name] = tuple(_texts(columns, name, refuse))
+            values[name] = tuple(map(clean_name, _texts(columns, name, refuse)))
         elif name in _DTYPES:
             values[name] = _exact(columns, name, _DTYPES[name], refuse)
         else:
             codes = _exact(columns, name, np.int32, refuse)
-            values[name] = Labels(tuple(_texts(columns, f"{name}.values", refuse)), codes)
+            texts = map(clean_name, _texts(columns, f"{name}.values", refuse))
+            values[name] = Labels(tuple(texts), codes)
     return values
 
 
