@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,48 +12,33 @@ import pytest
 
 import toy
 from loadmaster.runs import History, RunFolder, run_solver
-from loadmaster.runs.history import contradictions
-from loadmaster.runs.replay import replay
 from loadmaster.solvers.solver import Budget
+from unbroken import difference
 
 KILLS = 50
-EVALUATIONS = 4000
+EVALUATIONS = 1000
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_fifty_deaths(tmp_path: Path) -> None:
     command = [sys.executable, str(Path(__file__).with_name("crash.py")), str(tmp_path / "broken"),
-               str(KILLS), "3", str(EVALUATIONS)]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+               str(KILLS), "4", str(EVALUATIONS)]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
-    assert int(done.stdout) >= KILLS / 2  # on a fast computer the last ones find it done
+    deaths = json.loads(done.stdout)
+    assert len(deaths) == KILLS
+    # They died at different places: after lines of all kinds, plans and half a checkpoint.
+    assert len({evaluations for _, evaluations in deaths}) >= KILLS / 3
+    written = {what for what, _ in deaths}
+    assert {"checkpoint", "checkpoint without its line", "improve", "plans", "resume"} <= written
 
-    solution = run_solver(toy.Climb(), toy.Toy(), Budget(EVALUATIONS), 7, folder=tmp_path / "whole")
+    whole = run_solver(toy.Climb(), toy.Toy(), Budget(EVALUATIONS), 7, folder=tmp_path / "whole")
     runs = [path for path in (tmp_path / "broken").iterdir() if (path / "run.json").exists()]
     assert len(runs) == 1
-    broken, whole = RunFolder.open(runs[0]), RunFolder.open(Path(solution.extra["run"]))
-    history, unbroken = History(broken.read_log().lines), History(whole.read_log().lines)
-
-    assert [line["seq"] for line in history.lines] == list(range(len(history.lines)))
-    assert len(history.of("resume")) >= KILLS / 5
+    assert difference(runs[0], Path(whole.extra["run"])) is None
+    history = History(RunFolder.open(runs[0]).read_log().lines)
     assert history.state == "budget" and history.evaluations == EVALUATIONS
-    # What was found, and after how many evaluations, is what an unbroken run finds.
-    assert history.curve == unbroken.curve and len(history.curve) >= 5
-    assert (broken.path / "best.json").read_bytes() == (whole.path / "best.json").read_bytes()
-    _nothing_but_the_last_checkpoint_was_lost(history)
-    assert not contradictions(history)
-    found = replay(broken)  # every plan that is named exists, and the checker passes it
-    assert not found.broken and len(found.claims) > len(history.improvements)
-    assert not list(broken.path.rglob("*.tmp"))
-    assert len(list((broken.path / "checkpoints").iterdir())) <= 4
-
-
-def _nothing_but_the_last_checkpoint_was_lost(history: History) -> None:
-    reached = 0
-    for line in history.lines:
-        if line["event"] == "checkpoint":
-            reached = line["evals"]
-        elif line["event"] == "resume":
-            # The checkpoint may be newer than the last line that names one, never older.
-            assert line["from_evals"] >= reached
+    assert len(history.curve) >= 5 and len(history.of("resume")) >= KILLS / 5
+    assert not list(runs[0].rglob("*.tmp"))
+    assert len(list((runs[0] / "checkpoints").iterdir())) <= 4
