@@ -13,7 +13,6 @@ from loadmaster.cli.model import divided, size_of
 from loadmaster.cli.progress import say
 from loadmaster.cli.run_show import blocks_of, failure_of, rows_of, write_results
 from loadmaster.errors import BadProgram, require
-from loadmaster.npz import read_npz
 
 if TYPE_CHECKING:
     from loadmaster.cli.kernel_room import KernelRoom
@@ -142,6 +141,8 @@ def _with_costs(ready: Ready, costs: Path | None, device: str) -> tuple[Program,
 
 
 def _inputs(path: Path, ready: Ready) -> list[Any]:
+    from loadmaster.npz import read_npz
+
     torch = require("torch", "torch")
     arrays = list(
         read_npz(
