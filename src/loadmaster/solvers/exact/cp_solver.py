@@ -21,6 +21,7 @@ def make_cp_solver(
     """
     solver = cp_model.CpSolver()
     solver.parameters.random_seed = seed
+    solver.parameters.catch_sigint_signal = False  # Ctrl-C is for the run to hear
     if work is None:
         solver.parameters.num_workers = cores()
     else:
