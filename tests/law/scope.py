@@ -1,0 +1,173 @@
+"""What each problem decides, said once more and apart from the problems: a plan that decides anything
+else may be legal, but is *outside*. Each function gives the reason, or None: the plan is inside.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadmaster.plan.check.facts import HOME as AT_HOME
+from loadmaster.plan.check.facts import Facts
+from loadmaster.plan.plan import BEFORE, Plan
+from loadmaster.plan.static import HOME, static_plan
+from loadmaster.problems.allocation import Allocation
+from loadmaster.problems.graph import GraphOptimization
+from loadmaster.problems.graph.legal import fusion_violations
+from loadmaster.problems.lives import weights_in
+from loadmaster.problems.malloc_game.problem import MallocGame
+from loadmaster.problems.mapping import Mapping
+from loadmaster.problems.offload.problem import Offload
+from loadmaster.problems.order.problem import PeakOrder
+
+DECIDED = ("device", "order", "fusion", "priority", "transfers")
+"""What a plan may decide beside residencies and copies."""
+
+
+def nothing_but(plan: Plan, *names: str) -> str | None:
+    """A plan that leaves all open but these; 'order' without a queue is run as it is written."""
+    for name in DECIDED:
+        if name not in names and getattr(plan, name) is not None:
+            return f"it decides '{name}'"
+    if plan.queue != "order" and "queue" not in names:
+        return f"its queue is '{plan.queue}'"
+    if plan.residency_rows and "residencies" not in names:
+        return "it has residencies"
+    if plan.copy_rows and "copies" not in names:
+        return "it has copies"
+    return None
+
+
+def game(problem: MallocGame, plan: Plan) -> str | None:
+    """Residencies and copies in two memories; nothing is in the fast one before the program."""
+    own = {problem.model.fast, problem.model.slow}
+    for row in plan.residency_rows:
+        if row.memory not in own or (row.first == BEFORE and row.memory == problem.model.fast):
+            return f"{row} is in another memory, or there before the program"
+    for copy in plan.copy_rows:
+        if not {copy.source, copy.target} <= own:
+            return f"{copy} leaves the two memories"
+    return nothing_but(plan, "residencies", "copies") or _kept_in_fast(problem, plan)
+
+
+def _kept_in_fast(problem: MallocGame, plan: Plan) -> str | None:
+    """Who called the program looks for its outputs in slow memory: they are made or copied there."""
+    facts = Facts(problem.program, problem.machine, plan)
+    for tensor in facts.roots:
+        writer = facts.writer[tensor]
+        if not facts.is_output[tensor] or writer < 0:
+            continue
+        if facts.serves(writer, tensor)[0] == problem.model.fast:
+            copies = [copy for copy in plan.copy_rows
+                      if copy.tensor == tensor and copy.target == problem.model.slow]  # fmt: skip
+            there = {byte for copy in copies for byte in range(
+                max(0, copy.low), facts.size[tensor] if copy.high < 0 else copy.high)}  # fmt: skip
+            if len(there) < facts.size[tensor]:
+                return f"output {tensor} is not in slow memory at the end"
+    return None
+
+
+def offload(problem: Offload, plan: Plan) -> str | None:
+    """Residencies and copies; the top of fast memory is left to kernels, and ops work in it alone."""
+    size, memory = problem.program.storage_bytes, problem.machine.memories[problem.model.fast]
+    left = memory.capacity - problem.model.capacity
+    for row in plan.residency_rows:
+        end = row.offset + int(size[row.tensor])
+        if left and row.memory == problem.model.fast and end > problem.model.capacity:
+            return f"{row} reaches into what is left to kernels"
+    wrong = nothing_but(plan, "residencies", "copies")
+    if wrong:
+        return wrong
+    facts = Facts(problem.program, problem.machine, plan)
+    for rank, step in enumerate(facts.steps):
+        for tensor in [*step.reads, *step.writes]:
+            memory, row = facts.serves(rank, tensor)
+            if facts.size[tensor] and (memory != problem.model.fast or row == AT_HOME):
+                return f"step {rank} works on tensor {tensor} in its home"
+    return None
+
+
+def mapping(problem: Mapping, plan: Plan) -> str | None:
+    """The residencies of a static plan, at any offset."""
+    wrong = nothing_but(plan, "residencies")
+    if wrong:
+        return wrong
+    memory = np.full(problem.program.n_tensors, HOME)
+    for row in plan.residency_rows:
+        memory[row.tensor] = row.memory
+        if row.memory not in problem.memories or problem.entries.of_tensor[row.tensor] < 0:
+            return f"{row} is not decided"
+    decided = problem.tensor_memories(problem.of_tensors(memory))
+    want = static_plan(problem.program, problem.machine, decided.tolist(), in_loops=True)
+    if _places(plan) != _places(want):
+        return "its stays are not those of a map: one memory for a whole life"
+    return None
+
+
+def _places(plan: Plan) -> list[tuple[int, ...]]:
+    """The residencies without their offsets."""
+    return sorted((*row[:2], *row[3:]) for row in plan.residency_rows)
+
+
+def allocation(problem: Allocation, plan: Plan) -> str | None:
+    """The residencies of the buffers' lives; offsets alone are free, one for each buffer, as far as
+    the buffers' own alignments, pins and pairs go."""
+    offset = problem.decision(plan)
+    again, buffers = problem.plan(offset), problem.buffers
+    if sorted(plan.residency_rows) != sorted(again.residency_rows):
+        return "its residencies are not those of the buffers"
+    if not np.array_equal(again.order, plan.order):  # type: ignore[arg-type]
+        return "its order is another"
+    off_pin = (buffers.pinned >= 0) & (offset != buffers.pinned)
+    if (offset < 0).any() or (offset % buffers.alignment).any() or off_pin.any():
+        return "a buffer has no offset, or is off its alignment or its pin"
+    for a, b in buffers.apart:
+        if max(offset[a], offset[b]) < min(
+            offset[a] + buffers.size[a], offset[b] + buffers.size[b]
+        ):
+            return "two buffers share bytes and are to be kept apart"
+    if problem.capacity is not None and (offset + buffers.size > problem.capacity).any():
+        return "a buffer ends beyond the capacity"
+    return nothing_but(plan, "residencies", "order")
+
+
+def graph(problem: GraphOptimization, plan: Plan) -> str | None:
+    """Devices, clusters by the rules of fusion, and who goes first, as far as they are decided."""
+    program, nodes = problem.program, problem.node_op
+    clusters = np.full(program.n_ops, -1) if plan.fusion is None else _by_smallest(plan.fusion)
+    if "fusion" not in problem.tasks and not np.array_equal(clusters[nodes], problem.base_clusters[nodes]):  # fmt: skip
+        return "its clusters are not those of the base plan"
+    if fusion_violations(program, problem.rules, plan):
+        return "its clusters are not allowed"
+    device = np.zeros(program.n_ops, dtype=np.int32) if plan.device is None else plan.device
+    chosen = (clusters[nodes] < 0) | (clusters[nodes] == nodes) | (problem.hard[nodes] >= 0)
+    for group in np.unique(problem.node_group).tolist():
+        if len(set(device[nodes[chosen & (problem.node_group == group)]].tolist())) > 1:
+            return "the ops of a placement group are on several devices"
+    if "placement" not in problem.tasks:
+        base = problem.split(problem.vector())[1][problem.node_group]
+        if not np.array_equal(device[nodes][chosen], base[chosen]):
+            return "its devices are not those of the base plan"
+    if not problem.touched[clusters >= 0].all():
+        return "it fuses ops that are never fused with another"
+    return nothing_but(plan, "device", "order", "fusion", "priority", "queue")
+
+
+def _by_smallest(fusion: np.ndarray) -> np.ndarray:
+    named = np.full(len(fusion), -1)
+    for group in np.unique(fusion[fusion >= 0]).tolist():
+        members = np.flatnonzero(fusion == group)
+        named[members] = members[0] if len(members) > 1 else -1
+    return named
+
+
+def order(problem: PeakOrder, plan: Plan) -> str | None:
+    """The order; weights lie where the problem says."""
+    rows = []
+    if problem._weights is not None:
+        chosen = (
+            np.arange(problem.program.n_ops, dtype=np.int32) if plan.order is None else plan.order
+        )
+        rows = list(weights_in(problem.program, problem._weights, chosen))
+    if sorted(rows) != sorted(plan.residency_rows):
+        return "it has residencies of its own"
+    return nothing_but(plan, "order", "residencies")
