@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import os
 import socket
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import loadmaster
 from loadmaster.errors import LoadmasterError
 from loadmaster.files import check_replaceable, open_regular, read_regular, replacing
 
@@ -128,3 +130,56 @@ def test_a_disk_without_room_is_told_with_the_name(tmp_path: Path) -> None:
         (tmp_path / "other").read_text()  # another file's error keeps its own name
     assert caught.value.filename == str(tmp_path / "other")
     assert not list(tmp_path.iterdir())
+
+
+def test_text_that_no_file_can_hold_is_refused_with_the_name(tmp_path: Path) -> None:
+    with (
+        pytest.raises(LoadmasterError, match=r"file' can't be written: '\\ud800' is a character"),
+        replacing(tmp_path / "file") as temporary,
+    ):
+        temporary.write_text("a\ud800", encoding="utf-8")
+    assert not list(tmp_path.iterdir())
+
+
+WRITERS = {"files.py", "runs/checkpoint.py"}
+"""They open for writing themselves; a checkpoint is a folder that is renamed as a whole."""
+NEW_FOLDERS = {
+    "problems/evaluator.py",  # a temporary folder that is ours alone
+    "runs/workers/desk.py",
+    "program/zoo/tpu/worker.py",
+    "problems/allocation.py",  # `Problem.save`: a run's folder that was made a moment ago
+    "problems/mapping.py",
+    "problems/measured.py",
+    "problems/graph/problem.py",
+    "problems/malloc_game/problem.py",
+    "problems/offload/measured.py",
+    "problems/offload/problem.py",
+    "problems/order/problem.py",
+}
+
+
+def test_every_writer_replaces_files_whole() -> None:
+    root = Path(loadmaster.__file__).parent
+    found = set()
+    for path in root.rglob("*.py"):
+        name = str(path.relative_to(root))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and _writes(node):
+                found.add(name)
+    found = {name for name in found if not name.startswith("bench/")}  # of our own work
+    assert found == WRITERS | NEW_FOLDERS
+
+
+def _writes(call: ast.Call) -> bool:
+    """Whether it writes a file that did not come from `replacing`, which calls it `temporary`."""
+    function = ast.unparse(call.func)
+    of, _, name = function.rpartition(".")
+    if name in ("write_text", "write_bytes"):
+        return of not in ("temporary", "")
+    modes = [each.value for each in call.args if isinstance(each, ast.Constant)]
+    for_writing = any(isinstance(mode, str) and set(mode) & set("wax+") for mode in modes)
+    if name == "open":
+        return of != "temporary" and (
+            (of == "os" and "O_CREAT" in ast.unparse(call)) or for_writing
+        )
+    return False

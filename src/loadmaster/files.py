@@ -68,7 +68,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     check_replaceable(path)
     temporary = path.with_name(f".loadmaster-{secrets.token_hex(8)}.tmp")
-    with _named(path, temporary):
+    with naming(path, temporary):
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
         try:
             yield temporary
@@ -78,8 +78,9 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _named(path: Path, temporary: Path) -> Iterator[None]:
-    """Errors name `path`: a full disk has no name, and the temporary one would tell nobody anything."""
+def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
+    """Let errors inside name `path`, which is being written: a full disk has no name, and that of a
+    temporary file would tell nobody anything."""
     try:
         yield
     except OSError as error:

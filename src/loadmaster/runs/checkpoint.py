@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.files import naming
 from loadmaster.json_text import read_json
 from loadmaster.npz import read_npz
 from loadmaster.problems.problem import Bound, Decision
@@ -173,7 +174,7 @@ def _write_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> str:
 
 
 def _write(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
+    with naming(path), path.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadmaster.files import replacing
+from loadmaster.files import naming, replacing
 from loadmaster.machine.text import standalone_text
 from loadmaster.machine.toml import parse_machine
 from loadmaster.plan import Plan, load_plan, plan_to_json
@@ -62,9 +62,10 @@ class RunFolder:
         now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
         parts = (program.name, machine.name, about["solver"]["name"], str(about["seed"]))
         path = _new_folder(parent, "-".join([now, *map(_file_name, parts)]))
-        save_program(program, path / "program.npz")
-        _save_machine(problem, path / "machine.toml")
-        problem.save(path)
+        with naming(path):
+            save_program(program, path / "program.npz")
+            _save_machine(problem, path / "machine.toml")
+            problem.save(path)
         (path / "plans").mkdir()
         (path / "checkpoints").mkdir()
         log = Log(path / "log.jsonl", create=True)

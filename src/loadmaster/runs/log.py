@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.errors import LoadmasterError
+from loadmaster.files import naming
 
 try:
     import fcntl
@@ -163,7 +164,8 @@ class Log:
     """The one writer of a log. A second one is refused while this process lives."""
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
-        flags = os.O_RDWR | os.O_APPEND | (os.O_CREAT | os.O_EXCL if create else 0)
+        flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | (os.O_CREAT | os.O_EXCL if create else 0)
+        self._path = path
         self._fd = os.open(path, flags, 0o644)
         self._mutex = threading.Lock()
         try:
@@ -202,12 +204,13 @@ class Log:
             line["digest"] = digest_of(line, self._digest)
             data = (json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8")
             end = os.fstat(self._fd).st_size
-            if os.write(self._fd, data) != len(data):  # a full disk
-                os.ftruncate(self._fd, end)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "log.jsonl")
-            self._seq, self._digest = self._seq + 1, line["digest"]
-            if event in DURABLE:
-                os.fsync(self._fd)
+            with naming(self._path):
+                if os.write(self._fd, data) != len(data):  # a full disk
+                    os.ftruncate(self._fd, end)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                self._seq, self._digest = self._seq + 1, line["digest"]
+                if event in DURABLE:
+                    os.fsync(self._fd)
 
     def close(self) -> None:
         """Let another writer in."""
