@@ -4,8 +4,8 @@ Such a file comes from anywhere. `np.load` and `zipfile` believe what is written
 counts. Here every number is checked against the bytes that are there before anything is made of it:
 
 - a plain zip of at most 16,384 stored or deflated entries, nothing encrypted, no name twice;
-- unpacked at most 512 MiB, or four times the file where that is more: a small file never becomes
-  a large one, and what `np.savez` stores as it is may be of any size;
+- unpacked at most 32 MiB, or 32 times the file where that is more: a small file never becomes a
+  large one, and what `np.savez` stores as it is may be of any size;
 - every entry a `.npy` of numbers (bool, integers, floats), as NumPy writes it on this computer.
 
 All else is refused in one line by the caller's own error.
@@ -33,9 +33,9 @@ Array = npt.NDArray[Any]
 Refuse = Callable[[str], LoadmasterError]
 """Makes the caller's error of a reason: it adds what was read, and the remedy."""
 
-MOST_BYTES = 2**29
-"""Unpacked; a program of 100,000 ops takes about 2**24."""
-MOST_GROWTH = 4
+MOST_FILE = 2**29
+MOST_BYTES, MOST_GROWTH = 2**25, 32
+"""Unpacked, or times the file. Programs of 100,000 ops take 2**24 and 11 to 13 times their file."""
 MOST_ENTRIES = 2**14
 MOST_TEXT = 2**26
 """Bytes of one text (JSON) in an entry."""
@@ -64,7 +64,11 @@ _DTYPES = {np.dtype(of).str: np.dtype(of) for of in _TYPES}
 
 
 def read_npz(
-    source: str | Path | bytes, refuse: Refuse, *, most_file: int = MOST_BYTES
+    source: str | Path | bytes,
+    refuse: Refuse,
+    *,
+    most_file: int = MOST_FILE,
+    most_bytes: int = MOST_BYTES,
 ) -> dict[str, Array]:
     """The arrays of a file, or of its bytes, by name; each is the reader's own and may be changed.
 
@@ -72,10 +76,11 @@ def read_npz(
       source: a file, or the bytes of one.
       refuse: makes the error that is raised, whatever is wrong with the file.
       most_file: a file above it is not opened.
+      most_bytes: what a small file may unpack to; a large one 32 times itself.
     """
     try:
         data = source if isinstance(source, bytes) else read_regular(source, most_file)
-        return dict(_arrays(memoryview(data)))
+        return dict(_arrays(memoryview(data), most_bytes))
     except _Bad as bad:
         raise refuse(str(bad)) from None
     except OSError as error:
@@ -110,9 +115,9 @@ class _Entry(NamedTuple):
     """Where its own header begins."""
 
 
-def _arrays(data: memoryview) -> Iterator[tuple[str, Array]]:
+def _arrays(data: memoryview, most_bytes: int) -> Iterator[tuple[str, Array]]:
     entries = _directory(data)
-    most = max(MOST_BYTES, MOST_GROWTH * len(data))
+    most = max(most_bytes, MOST_GROWTH * len(data))
     unpacked = sum(entry.size for entry in entries)
     if unpacked > most:
         raise _Bad(f"it unpacks to {unpacked:,} bytes, above the limit {most:,}")

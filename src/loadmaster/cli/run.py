@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from loadmaster.program import Program
 
 _MOST_INPUTS = 2**36
-"""Bytes of a file: inputs may be larger than other arrays that are read."""
+"""Bytes of a file, also unpacked: inputs are the user's own, and may be large and all zeros."""
 
 
 def command(
@@ -153,6 +153,7 @@ def _inputs(path: Path, ready: Ready) -> list[Any]:
                 remedy="write them with numpy.savez",
             ),
             most_file=_MOST_INPUTS,
+            most_bytes=_MOST_INPUTS,
         ).values()
     )
     wanted = ready.inputs

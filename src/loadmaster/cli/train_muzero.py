@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SAVE_SECONDS = 60.0
 SAY_SECONDS = 10.0
 _MOST_STATE = 2**33
-"""Bytes of a file that training goes on from."""
+"""Bytes of a file that training goes on from, also unpacked: games are full of zeros."""
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ def stored_state(path: Path, agent: str) -> tuple[dict[str, Any], dict[str, Any]
             remedy=f"give the .state.npz beside a policy of 'train {agent}'",
         )
 
-    stored = read_npz(path, refuse, most_file=_MOST_STATE)
+    stored = read_npz(path, refuse, most_file=_MOST_STATE, most_bytes=_MOST_STATE)
     about = json_entry(stored, "about", refuse)
     if not isinstance(about, dict):
         raise refuse("it does not say what made it")

@@ -21,7 +21,9 @@ from loadmaster.program.types import BITS
 from loadmaster.units import UNLIMITED
 
 MOST_ROWS = 2**22
-"""Ops, tensors or ties."""
+"""Ops or tensors."""
+MOST_TIES = 8
+"""For each tensor."""
 MOST_GROUPS = 2**20
 """Groups are numbered below it."""
 MOST_LOOPS = 4096
@@ -57,8 +59,9 @@ def _refuse(message: str, name: str, number: int | float | None, remedy: str) ->
 def _columns(p: Program) -> None:
     lengths = {"op": p.n_ops, "tensor": p.n_tensors, "loop": len(p.loop_parent)}
     lengths |= {"tie": len(p.tie_kind)}
+    limits = {"loop": MOST_LOOPS, "tie": MOST_TIES * p.n_tensors}
     for what, count in lengths.items():
-        limit = MOST_LOOPS if what == "loop" else MOST_ROWS
+        limit = limits.get(what, MOST_ROWS)
         if count > limit:
             why = f"the program has {count:,} {what}s, above the limit {limit:,}"
             raise _refuse(why, p.name, count, "split it")
