@@ -78,6 +78,11 @@ class Listener:
             signal.signal(number, before)
         self._before.clear()
 
+    def install_again(self) -> None:
+        """After somebody else has set handlers."""
+        for number in self._before:
+            signal.signal(number, self._heard)
+
     def ask(self) -> None:
         """The run that is going on, if one is."""
         if self.run is not None:
@@ -139,6 +144,12 @@ def stoppable(run: Stoppable) -> Iterator[None]:
         yield
     finally:
         listener.run = outer
+
+
+def take_back() -> None:
+    """Hear signals again, after a library has set handlers of its own without being asked to."""
+    if _active is not None and threading.current_thread() is threading.main_thread():
+        _active.install_again()
 
 
 def heard() -> bool:

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from loadmaster import signals
 from loadmaster.errors import LoadmasterError, require
 from loadmaster.runs.workers.address import Address
 from loadmaster.runs.workers.desk import Desk
@@ -97,6 +98,7 @@ def _join(ray: Any, address: Address) -> bool:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ray.init(**options)
+        signals.take_back()  # Ray's own end the process
     except Exception as error:
         said = str(error).strip().splitlines()
         raise LoadmasterError(f"no Ray cluster at '{address.cluster or 'this computer'}': {said[0][:300] if said else ''}",
