@@ -7,6 +7,7 @@ that a search goes on until its budget is spent.
 from __future__ import annotations
 
 import json
+import random
 import time
 from pathlib import Path
 from typing import Any
@@ -224,8 +225,9 @@ class Deaf(Plain):
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem: Any = meter.problem
         rng = np.random.default_rng(seed)
-        until = time.process_time() + 2
-        while meter.evaluations_left != 0 and time.process_time() < until:
+        for _ in range(2_000):
+            if meter.evaluations_left == 0:
+                break
             meter.evaluate(problem.place(rng.permutation(len(problem.roots))))
         return meter.solution()
 
@@ -237,7 +239,8 @@ class Sleeper(Plain):
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         if meter.budget.evaluations is None:
-            time.sleep(5.5)
+            clock: Any = meter.clock  # a test's own: nobody waits for it
+            clock.advance(5.5)
         return super().run(meter, seed, state)
 
 
@@ -247,7 +250,7 @@ class Moody(Plain):
     name = "moody"
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
-        return super().run(meter, int(time.monotonic_ns()), state)
+        return super().run(meter, random.SystemRandom().randrange(2**32), state)
 
 
 class Forgetful(Climb):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
+from clocks import wait_until
 from loadmaster.bench import Row
 from loadmaster.bench.gpu_folder import Folder, alone, told
 
 
 def waiting(folder: Folder, count: int) -> None:
-    while len(list((folder.path / "waiting").iterdir())) < count:
-        time.sleep(0.01)
+    wait_until(
+        lambda: len(list((folder.path / "waiting").iterdir())) >= count, "a place in the queue"
+    )
 
 
 def test_the_most_urgent_of_those_that_wait_comes_next(tmp_path: Path) -> None:
@@ -28,7 +29,7 @@ def test_the_most_urgent_of_those_that_wait_comes_next(tmp_path: Path) -> None:
             thread.start()
             waiting(folder, number + 1)
     for thread in threads:
-        thread.join(timeout=20)
+        thread.join()
     assert order == [3, 5, 7] and not list((tmp_path / "waiting").iterdir())
 
 

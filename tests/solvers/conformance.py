@@ -8,13 +8,13 @@ from __future__ import annotations
 import copy
 import io
 import itertools
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
+from clocks import Ticking
 from loadmaster.clock import running
 from loadmaster.problems.problem import BatchProblem, Bound, Decision, Problem, Scores
 from loadmaster.solvers.solver import (
@@ -27,19 +27,8 @@ from loadmaster.solvers.solver import (
     Status,
 )
 
-Clocks = tuple[float, float]
-BUSY = 4.0
-
-
-def clocks() -> Clocks:
-    return time.monotonic(), time.process_time()
-
-
-def since(start: Clocks) -> float:
-    """Seconds on the wall, of which a busy machine may take `BUSY` in which nothing is computed. Not more:
-    a solver that sleeps, or waits for others, must end in time too."""
-    wall, computing = (now - then for now, then in zip(clocks(), start, strict=True))
-    return max(min(wall, computing), wall - BUSY)
+LOOK, DECISION = 0.01, 0.001
+"""Seconds that pass, on the clock of these tests, with a look at it and with a decision."""
 
 
 @dataclass
@@ -60,7 +49,7 @@ class Watcher(Observer):
         self.improvements: list[tuple[int, Decision]] = []
         self.moments: list[Moment] = []
         self.stop_after = stop_after
-        self.stopped_at: Clocks | None = None
+        self.stopped_at = 0.0
 
     def improved(self, meter: Meter) -> None:
         assert meter.best is not None and meter.best_value is not None
@@ -89,22 +78,25 @@ class Outcome:
     asked: int
     """Decisions that the problem was asked to evaluate or to score."""
     seconds: float
+    """On the clock of these tests, from the start or from the request to stop."""
 
 
 @running()
 def watched(
     make: Callable[[], Solver], problem: Problem, budget: Budget, seed: int = 0,
-    moment: Moment | None = None, stop_after: int | None = None,
+    moment: Moment | None = None, stop_after: int | None = None, look: float = 0.0,
 ) -> Outcome:  # fmt: skip
-    """One run of a fresh solver on a copy of the problem that counts."""
-    spy, watcher = copy.copy(problem), Watcher()
+    """One run of a fresh solver on a copy of the problem that counts. Time passes with looks at the
+    clock and with decisions if a `look` takes any; engines with a clock of their own keep to it."""
+    spy, watcher, clock = copy.copy(problem), Watcher(), Ticking(look)
     asked = 0
 
     def note(count: int) -> None:
         nonlocal asked
         asked += count
+        clock.advance(count * DECISION if look else 0.0)
         if stop_after is not None and asked >= stop_after and not watcher.stop:
-            watcher.stop, watcher.stopped_at = True, clocks()
+            watcher.stop, watcher.stopped_at = True, clock.time
 
     # Both ask the problem itself, not the spy: one that scores by `evaluate` is counted once.
     def evaluate(decision: Decision) -> int | None:
@@ -115,7 +107,8 @@ def watched(
         note(len(decisions))
         return cast(BatchProblem, problem).score(decisions, first)
 
-    meter = Meter(spy, budget, watcher, evaluations=0 if moment is None else moment.evaluations)
+    meter = Meter(spy, budget, watcher, clock=clock,
+                  evaluations=0 if moment is None else moment.evaluations)  # fmt: skip
     if moment is not None:
         meter.bound = moment.bound
         if moment.best is not None:
@@ -123,10 +116,8 @@ def watched(
     object.__setattr__(spy, "evaluate", evaluate)
     if hasattr(problem, "score"):
         object.__setattr__(spy, "score", score)
-    started = clocks()
     solution = make().run(meter, seed, None if moment is None else moment.state)
-    seconds = since(watcher.stopped_at or started)
-    return Outcome(solution, meter, watcher, asked, seconds)
+    return Outcome(solution, meter, watcher, asked, clock.time - watcher.stopped_at)
 
 
 def conforms(
@@ -143,10 +134,10 @@ def conforms(
                 again = watched(make, problem, Budget(evaluations=limit, seconds=20.0), seed)
                 _same(outcome, again, "seed: the same seed gave another answer")
         _resumes(make, problem, max(evaluations), seed)
-    timed = watched(make, problem, Budget(seconds=seconds))
+    timed = watched(make, problem, Budget(seconds=seconds), look=LOOK)
     assert timed.seconds <= seconds + 1, f"budget: {timed.seconds:.2f} s of {seconds}"
     _sound(problem, timed)
-    stopped = watched(make, problem, Budget(seconds=10.0), stop_after=1)
+    stopped = watched(make, problem, Budget(seconds=10.0), stop_after=1, look=LOOK)
     if stopped.watcher.stop:  # it may have ended before
         assert stopped.seconds <= 1, f"stop: it went on for {stopped.seconds:.2f} s"
     _sound(problem, stopped)

@@ -191,7 +191,7 @@ def test_stop_is_honoured() -> None:
         def improved(self, meter: object) -> None:
             self.stop = True
 
-    buffers = training_like(np.random.default_rng(1), 3000)
+    buffers, _ = perfect_packing(np.random.default_rng(5), 1000, "guillotine")  # takes minutes
     solution = solve(Exact(), Allocation(buffers), Budget(), 0, Impatient())
     assert solution.decision is not None and solution.status == Status.FEASIBLE
 
