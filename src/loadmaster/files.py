@@ -53,7 +53,10 @@ def open_regular(path: str | Path, most_bytes: int) -> BinaryIO:
 def read_regular(path: str | Path, most_bytes: int) -> bytes:
     """The bytes of a regular file; above `most_bytes` it is refused, however large it says to be."""
     with open_regular(path, most_bytes) as file:
-        data = file.read(most_bytes + 1)
+        # As much as there is, then what may have come since: a read takes its memory beforehand.
+        data = file.read(os.fstat(file.fileno()).st_size + 1)
+        while len(data) <= most_bytes and (more := file.read(2**20)):
+            data += more
     if len(data) > most_bytes:
         raise _too_large(Path(path), most_bytes)
     return data
