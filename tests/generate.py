@@ -114,7 +114,6 @@ class _ProgramMaker:
         self.build = Builder("random")
         self.readable: list[int] = []
         self.size: dict[int, int] = {}
-        self.alias: dict[int, int] = {}
         self.ties: list[Tie] = []
         self.loops: list[tuple[int, int]] = []
         """The loops around the next op, and how many tensors there were when each began."""
@@ -163,8 +162,6 @@ class _ProgramMaker:
             alias=alias,
         )
         self.size[tensor] = size
-        if alias is not None:
-            self.alias[tensor] = alias
         self.readable.append(tensor)
         return tensor
 
@@ -173,16 +170,9 @@ class _ProgramMaker:
 
     def _access(self, tensor: int) -> tuple[int, int]:
         size = self.size[tensor]
-        if not self.style.uniform and chance(self.rng, 0.25):
-            drawn = whole(self.rng, 0, size + 3)  # a part of it, or some bytes twice
-            size = drawn if self.storage(tensor) else 0
+        if size and not self.style.uniform and chance(self.rng, 0.25):
+            size = whole(self.rng, 0, size + 3)  # a part of it, or some bytes twice
         return (tensor, size)
-
-    def storage(self, tensor: int) -> int:
-        """Bytes of what a tensor, or a view of it, lies in."""
-        while tensor in self.alias:
-            tensor = self.alias[tensor]
-        return self.size[tensor]
 
     def _amount(self, most: int, share: float) -> int:
         if self.style.uniform or not chance(self.rng, share):

@@ -106,8 +106,9 @@ class _Maker:
                 for _ in range(whole(self.rng, 1, 3))]  # fmt: skip
 
     def _access(self, tensor: int) -> tuple[int, int]:
-        whole_size = self.size[tensor]
-        return tensor, whole(self.rng, 0, whole_size + 2) if chance(self.rng, 0.15) else whole_size
+        size = self.size[tensor]
+        part = size > 0 and chance(self.rng, 0.15)
+        return tensor, whole(self.rng, 0, size + 2) if part else size
 
     def _op(self, number: int | str, reads: list[int], kind: TensorKind | None = None) -> tuple[int, list[int]]:  # fmt: skip
         rng = self.rng

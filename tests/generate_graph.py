@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from generate import Rng, chance, pick, random_machine, random_program, whole
+from generate import Rng, Tie, chance, pick, random_machine, random_program, whole, with_ties
 from loadmaster.machine.machine import Machine
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program, TensorKind, TieKind
@@ -30,6 +30,7 @@ class _Maker:
         self.rng, self.n_ops, self.build = rng, n_ops, Builder("random")
         self.readable: list[tuple[int, int]] = []
         """Tensors and their elements."""
+        self.ties: list[Tie] = []
         self.reach = pick(rng, (3, 8, 1000))
         self.groups = pick(rng, (0.0, 0.0, 0.15))
         self.barriers = pick(rng, (0.05, 0.3))
@@ -51,7 +52,7 @@ class _Maker:
         begin, end = sorted(whole(rng, 0, self.n_ops) for _ in range(2))
         for number in range(self.n_ops):
             self._op(number, loop if begin <= number < end else -1)
-        return build.build()
+        return with_ties(build.build(), self.ties)
 
     def _result(self, name: str, size: int, alias: int | None = None) -> int:
         kind = TensorKind.OUTPUT if chance(self.rng, self.outputs) else TensorKind.ACTIVATION
@@ -88,7 +89,7 @@ class _Maker:
                            matrix=flops * 8 if kind == "matmul" else 0, group=group, scope=scope,
                            loop=loop)  # fmt: skip
         if kind in FLOWING and chance(rng, 0.08):
-            self.build.tie(TieKind.INPLACE, source, writes[0], op)
+            self.ties.append((TieKind.INPLACE, source, writes[0], op))
 
 
 def roomy(machine: Machine) -> Machine:

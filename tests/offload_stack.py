@@ -8,7 +8,6 @@ import numpy as np
 
 from generate_game import random_game_program
 from loadmaster.machine import Machine, load_machine
-from loadmaster.problems.offload.model import can_offload
 from loadmaster.problems.offload.problem import Offload
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program
@@ -55,7 +54,6 @@ def random_offload(seed: int, ops: tuple[int, int] = (4, 24)) -> Offload | None:
     program = without_ties(random_game_program(rng, ops))
     if not program.n_ops:
         return None
-    assert can_offload(program)
     machine = small_gpu(rng, 2**40)
     roomy = Offload(program, machine)
     most = max(roomy.least, roomy.model.needed)

@@ -6,6 +6,7 @@ import numpy as np
 
 from loadmaster.plan.plan import Plan
 from loadmaster.problems.graph import GraphOptimization
+from loadmaster.program.hazards import overwrite_waits
 from loadmaster.program.program import GIVEN, Program, TensorKind, TieKind
 
 
@@ -26,6 +27,7 @@ class SlowFusion:
                      if program.tensor_kind[t] == TensorKind.OUTPUT}  # fmt: skip
         self.kept |= {root[int(t)] for kind, t in zip(program.tie_kind, program.tie_target, strict=True)
                       if kind != TieKind.DONATED}  # fmt: skip
+        self.waits = [tuple(pair) for pair in overwrite_waits(program).T.tolist()]
         self.given_device = None
         if "placement" not in problem.tasks:
             by_group = problem.split(problem.vector())[1]
@@ -92,7 +94,9 @@ class SlowFusion:
 
     def _after(self, members: frozenset[int]) -> set[frozenset[int]]:
         tensors = {t for op in members for t in self.writes[op]}
-        return {self.cluster[op] for op in self.ops if any(t in tensors for t, _ in self.reads[op])}
+        waiting = {op for op in self.ops if any(t in tensors for t, _ in self.reads[op])}
+        waiting |= {by for user, by in self.waits if user in members}
+        return {self.cluster[op] for op in waiting}
 
     def _cycle(self, merged: frozenset[int]) -> bool:
         """Whether a path leaves the merged ops and comes back."""

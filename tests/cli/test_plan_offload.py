@@ -81,8 +81,8 @@ def test_a_machine_that_works_in_its_first_memory_poses_offload() -> None:
     assert isinstance(pose(stack(layers=2), gpu(2**32)), Offload)
 
 
-@pytest.mark.parametrize(("solver", "problem"), [("anneal", "MallocGame"), ("annealing", "Mapping")])  # fmt: skip
-def test_a_program_with_ties_is_posed_for_the_solver(run_json: Any, solver: str, problem: str) -> None:  # fmt: skip
-    """Tensors written over each other rule offloading out; then it is what the solver can solve."""
-    answer = run_json("plan", TIED, "-m", "h200:hbm=64MiB", "--solver", solver, "--budget", "3", "--no-run")  # fmt: skip
-    assert answer["ok"] and ("moves" in answer) == (problem == "MallocGame")
+def test_a_program_with_ties_has_no_plan_where_ops_work_in_one_memory(run: Any) -> None:
+    """Offload plans know no tensors written over each other, and no other problem keeps to the rule."""
+    asked = ("plan", TIED, "-m", "h200:hbm=64MiB", "--budget", "3", "--no-run", "--no-recompute")
+    assert "written over another one" in run(*asked).error_line
+    assert "work in 'hbm' alone" in run(*asked[:-1], "--problem", "mapping").error_line

@@ -89,7 +89,7 @@ def test_every_move_agrees(name: str) -> None:
 @pytest.mark.parametrize("name", ["loadmaster", "paper", "supply=elapsed", "ledger=latest"])
 def test_longer_programs_agree(name: str) -> None:
     """Many steps, loops and copies in one ledger."""
-    games = [play_both(seed, SWITCHES[name], ops=(40, 90)) for seed in range(3)]
+    games = [play_both(seed, SWITCHES[name], ops=(40, 90)) for seed in range(5)]
     assert max(game.n for game in games) > 64 and sum(len(game.copies) for game in games) > 10
 
 

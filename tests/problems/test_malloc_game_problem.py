@@ -113,10 +113,10 @@ def test_what_the_checker_allows_and_the_game_does_not() -> None:
     build.op("use", "negate", reads=[w], writes=[y])
     problem = MallocGame(build.build(), load_machine("xla-sim"))
     before = Plan.of(residencies=[(0, problem.model.fast, 0, BEFORE, 0)])
-    assert [v.rule for v in problem.violations(before)] == ["game"]
+    assert [v.rule for v in problem.violations(before)] == ["malloc-game"]
     assert problem.evaluate(encode(before)) is None and not problem.admits(encode(before))
     ordered = Plan.of(order=[0])
-    assert [v.rule for v in problem.violations(ordered)] == ["game"]
+    assert [v.rule for v in problem.violations(ordered)] == ["malloc-game"]
     with pytest.raises(BadPlan, match="order"):
         encode(ordered)
     with pytest.raises(BadPlan, match="placement"):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from loadmaster.problems.graph import GraphOptimization
-from loadmaster.problems.graph.groups import root_homes, root_readers, root_writers
+from loadmaster.problems.graph.groups import root_homes, root_readers
+from loadmaster.program.hazards import overwrite_waits, root_writers
 from loadmaster.program.program import TensorKind
 from loadmaster.solvers.heuristic.graph_placing import expected_bytes
 
@@ -50,6 +51,10 @@ class Slow:
             for step in self.readers[t]:
                 self.reads[step].append(t)
         self.before = [[self.writer[t] for t in reads if t in self.writer] for reads in self.reads]
+        self.users: list[list[int]] = [[] for _ in nodes]
+        """Steps that use what a step writes over."""
+        for user, by in overwrite_waits(program).T.tolist():
+            self.users[number[by]].append(number[user])
         self.bytes = expected_bytes(problem).tolist()
         self.device = [-1] * problem.groups
         self.end = [0] * len(nodes)
@@ -110,7 +115,8 @@ class Slow:
         return min(FOREVER, made + self.move(tensor, source, at))
 
     def ready(self, step: int, at: int) -> int:
-        return max((self.arrival(t, at) for t in self.reads[step]), default=0)
+        free = [self.end[user] for user in self.users[step]]  # 0: not put yet
+        return max([self.arrival(t, at) for t in self.reads[step]] + free, default=0)
 
     def can(self, group: int, at: int) -> bool:
         return all(self.time[s][at] >= 0 for s in self.steps if self.group[s] == group)
@@ -200,7 +206,7 @@ class Slow:
         level, free = self.levels(False), [0] * len(self.devices)
         waiting, done = set(self.steps), set[int]()
         while waiting:
-            ready = [s for s in waiting if done.issuperset(self.before[s])]
+            ready = [s for s in waiting if done.issuperset(self.before[s] + self.users[s])]
             start, _, d, step = min((max(free[d], self.ready(s, d)), -level[s], d, s)
                                     for s in ready for d in self.allowed(s))  # fmt: skip
             group = self.group[step]

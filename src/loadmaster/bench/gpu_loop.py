@@ -170,7 +170,7 @@ class Loop:
 
     def _mapping(self, search: str) -> tuple[MeasuredMapping, Solver]:
         # Every map is made to fit: few measurements are too precious for penalties.
-        problem = MeasuredMapping(self.program, self.machine, self.evaluator, repeats=self.repeats,
+        problem = MeasuredMapping(self.program, self.machine.with_reach("all"), self.evaluator, repeats=self.repeats,
                                   warmups=0, invalid="repair")  # fmt: skip
         solver: Any = make_solver("mapping", search, dict(MAPPED[search]))
         solver.start = static_map(problem, self._simulated())

@@ -63,6 +63,8 @@ def executed_problem(asked: Asked, kind: str, machine: Machine | None) -> Proble
     evaluator = ExecutorEvaluator(captured, plain.machine, device, ready.weights, ready.inputs,
                                   workspace=plain.reserve, kernels=plain.kernels)  # fmt: skip
     if kind == "mapping":
-        return MeasuredMapping(plain.program, plain.machine, evaluator, repeats=asked.repeats, warmups=0)  # fmt: skip
+        # A map says what lies where between uses; the executor brings it to where ops work.
+        machine = plain.machine.with_reach("all")
+        return MeasuredMapping(plain.program, machine, evaluator, repeats=asked.repeats, warmups=0)  # fmt: skip
     return MeasuredOffload(plain.program, plain.machine, evaluator, repeats=asked.repeats, warmups=0,
                            **options_of(plain))  # fmt: skip

@@ -80,11 +80,7 @@ def posed(asked: Asked) -> Problem:
         return executed_problem(asked, kind, machine)
     program = None
     if kind == "offload":
-        from loadmaster.problems.choose import suited
-
         program = asked.model.load(machine)
-        if asked.problem is None and suited(program, kind) != kind:
-            kind = _instead(asked.solver)
     if kind != "offload" and (asked.shares or asked.model.costs):
         option = "--costs" if asked.model.costs else "--capacity"
         raise Usage(f"measured times, and capacities in percent, are for the offload problem, not for {kind}",
@@ -205,14 +201,6 @@ def _only_graphs(asked: Asked) -> str | None:
     """The first option given that other problems do not have."""
     given = {"--tasks": asked.tasks, "--groups": asked.groups, "--base": asked.base}
     return next((name for name, value in given.items() if value is not None and value != ()), None)
-
-
-def _instead(solver: str | None) -> str:
-    """The problem in the place of offloading, where a program rules that out: one that the solver solves."""
-    from loadmaster.solvers.registry import kinds_with
-
-    able = () if solver is None else kinds_with(solver)
-    return next((kind for kind in ("mapping", "malloc-game") if kind in able), "mapping")
 
 
 def _kind(asked: Asked) -> tuple[str, Machine | None]:

@@ -75,7 +75,7 @@ class Rules:
     """'free': copies run on their link; 'idle': only while ops leave the slowest memory idle."""
     reach: str = "all"
     """'all': ops work in every memory of their device; 'first': in its first alone, as on a GPU, so that
-    plans copy there what an op needs. It says which problem suits, and changes no time."""
+    plans copy there what an op needs. It changes no time: the checker refuses plans that do not."""
 
 
 @dataclass(frozen=True)
@@ -153,8 +153,17 @@ class Machine:
     def hash(self) -> str:
         """SHA-256 of the values: not of the text, the description or the exporters' settings."""
         values = asdict(replace(self, text="", description="", export={}))
-        del values["rules"]["reach"]  # no result depends on it
+        del values["rules"]["reach"]  # it changes no time, and plan files were made without it
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+    @cached_property
+    def first_alone(self) -> bool:
+        """Whether ops work in the first of several memories alone: the others are for what waits."""
+        return self.rules.reach == "first" and any(len(memories) > 1 for memories in self.reach)
+
+    def with_reach(self, reach: str) -> Machine:
+        """The same machine with another rule for the memories that ops work in."""
+        return replace(self, rules=replace(self.rules, reach=reach), text="")
 
     def with_capacity(self, memory: str, capacity: int) -> Machine:
         """The same machine with another capacity for one memory."""

@@ -29,9 +29,10 @@ from loadmaster.problems.buffers_program import (
 )
 from loadmaster.problems.lives import needed_ops, weights_in
 from loadmaster.problems.pins import Pins
-from loadmaster.problems.problem import Bound, Decision
+from loadmaster.problems.problem import Bound, Decision, decided_elsewhere, refuse_first_alone
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load
+from loadmaster.simulate.simulator import simulate
 from loadmaster.units import UNLIMITED
 
 Int32 = npt.NDArray[np.int32]
@@ -108,7 +109,28 @@ class Allocation:
 
     def violations(self, plan: Plan) -> list[Violation]:
         """The checker on the plan, and the buffers' own rules: alignment, pins, pairs."""
-        return self.offset_violations(self.decision(plan)) + check(self.program, self.machine, plan)
+        return check(self.program, self.machine, plan) or self.outside(plan)
+
+    def outside(self, plan: Plan) -> list[Violation]:
+        """Anything but one offset for the life of each buffer, by the buffers' own rules."""
+        decision = self.decision(plan)
+        again = self.plan(decision)
+        wrong = decided_elsewhere(plan, self.kind, ("residencies", "order"))
+        if not np.array_equal(_sorted(plan), _sorted(again)):
+            wrong.append(
+                Violation(
+                    self.kind,
+                    f"the plan's {len(plan.residency_rows):,} residencies are not the lives of "
+                    f"{len(self.buffers):,} buffers, each at one offset: decide offsets alone",
+                    number=len(plan.residency_rows),
+                )
+            )
+        if (plan.order is None) != (again.order is None) or not np.array_equal(
+            plan.order if plan.order is not None else (),
+            again.order if again.order is not None else (),
+        ):
+            wrong.append(Violation(self.kind, "the order is not the one whose lives these are"))
+        return self.offset_violations(decision) + wrong
 
     def offset_violations(self, decision: Decision) -> list[Violation]:
         """The buffers' own rules alone: a plain sweep that a million buffers can afford."""
@@ -150,6 +172,12 @@ class Allocation:
         return np.searchsorted(times, pieces.lower), np.searchsorted(times, pieces.upper) - 1
 
 
+def _sorted(plan: Plan) -> Int64:
+    """[r, 5] the residencies, in an order of their own."""
+    rows = np.empty((0, 5), dtype=np.int64) if plan.residencies is None else plan.residencies
+    return rows[np.lexsort(rows.T[::-1])]
+
+
 class ProgramAllocation(Allocation):
     """The offset problem of a program in the home memory of the machine's device, in its own order
     or in `order` (all ops, views too). `pins` may fix offsets.
@@ -160,6 +188,9 @@ class ProgramAllocation(Allocation):
 
     def __init__(self, program: Program, machine: Machine, *, order: Int32 | None = None,
                  pins: Pins | None = None) -> None:  # fmt: skip
+        refuse_first_alone(machine, self.kind)
+        if program.costs is not None:  # an op that the device can't run
+            simulate(program, machine)
         self._memory, self.order, self.pins = machine.home[0], order, pins or Pins()
         buffers, self._roots = program_as_buffers(program, machine, self._memory, order)
         if self.pins:

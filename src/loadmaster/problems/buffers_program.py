@@ -12,10 +12,10 @@ from loadmaster.plan.static import lifetimes, lifetimes_in_loops
 from loadmaster.problems.buffers import Buffers
 from loadmaster.problems.pins import BadPin, Pins
 from loadmaster.program.build import clean_name
+from loadmaster.program.hazards import places
 from loadmaster.program.labels import Labels
 from loadmaster.program.program import PERSISTENT, Program, TensorKind
 from loadmaster.program.validate import validate
-from loadmaster.simulate.simulator import places
 
 Int64 = npt.NDArray[np.int64]
 

@@ -39,13 +39,6 @@ def problem_kind(machine: Machine, objective: str = "time") -> str:
     return "malloc-game" if idle else "mapping"
 
 
-def suited(program: Program, kind: str) -> str:
-    """The kind of problem, or `mapping` where tensors written over each other rule offloading out."""
-    from loadmaster.problems.offload.model import can_offload
-
-    return "mapping" if kind == "offload" and not can_offload(program) else kind
-
-
 def pose(program: Program, machine: Machine, objective: str = "time", *, kind: str | None = None,
          pins: Pins | None = None) -> Problem:  # fmt: skip
     """The problem that a program poses on a machine: where tensors live, when they move, which device
@@ -54,7 +47,7 @@ def pose(program: Program, machine: Machine, objective: str = "time", *, kind: s
     if objective not in ("time", "peak-memory"):
         raise LoadmasterError(f"there is no objective '{objective}' here", object=objective,
                               remedy="use time or peak-memory")  # fmt: skip
-    chosen = kind or suited(program, problem_kind(machine, objective))
+    chosen = kind or problem_kind(machine, objective)
     if chosen == "allocation":
         from loadmaster.problems.allocation import ProgramAllocation
 

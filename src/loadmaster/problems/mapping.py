@@ -31,7 +31,13 @@ from loadmaster.problems.first_fit import first_fit_memories
 from loadmaster.problems.mapping_pins import check_offsets, check_room, pinned_entries, taken_first
 from loadmaster.problems.pack import pack
 from loadmaster.problems.pins import Pins
-from loadmaster.problems.problem import Bound, Decision, Scores
+from loadmaster.problems.problem import (
+    Bound,
+    Decision,
+    Scores,
+    decided_elsewhere,
+    refuse_first_alone,
+)
 from loadmaster.problems.recorded import recorded_bound
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load
@@ -70,6 +76,7 @@ class Mapping:
             raise ValueError(f"invalid must be 'penalty' or 'repair', not {invalid!r}")
         if not 0 <= noise < 1 or not 0 < power <= 16:
             raise ValueError("noise must be in [0, 1) and power in (0, 16]")
+        refuse_first_alone(machine, self.kind)
         self.program, self.machine = program, machine
         self.invalid, self.power, self.noise, self.noise_seed = invalid, power, noise, noise_seed
         self.memories = machine.reach[0]
@@ -255,9 +262,47 @@ class Mapping:
         return self.of_tensors(memory)
 
     def violations(self, plan: Plan) -> list[Violation]:
-        broken = [Violation("pin", f"the {what} {number} is not where it is pinned")
-                  for what, number in self.pins.broken(plan)]  # fmt: skip
-        return check(self.program, self.machine, plan) + broken
+        return check(self.program, self.machine, plan) or self.outside(plan)
+
+    def outside(self, plan: Plan) -> list[Violation]:
+        """Anything but one memory for the whole life of a tensor, the same for all that one entry
+        decides; what is pinned elsewhere."""
+        found = [Violation("pin", f"the {what} {number} is not where it is pinned")
+                 for what, number in self.pins.broken(plan)]  # fmt: skip
+        found += decided_elsewhere(plan, self.kind, ("residencies",))
+        if found:
+            return found
+        decision = self.decision(plan)
+        memory = self.tensor_memories(decision)
+        lives = static_plan(self.program, self.machine, memory.tolist(), in_loops=True)
+        expected = {(row.tensor, row.memory, row.first, row.last) for row in lives.residency_rows}
+        for number, row in enumerate(plan.residency_rows):
+            whole = (row.tensor, row.memory, row.first, row.last)
+            if whole not in expected:
+                name, where = (
+                    self.program.tensor_name[row.tensor],
+                    self.machine.memories[row.memory].name,
+                )
+                found.append(
+                    Violation(
+                        self.kind,
+                        f"residency {number} of '{name}' in '{where}' is not its one memory for life: give "
+                        "each tensor one, the same for all results or all weights of an op",
+                        row.tensor,
+                        None,
+                        number,
+                    )
+                )
+            expected.discard(whole)
+        return found + [
+            Violation(
+                self.kind,
+                f"'{self.program.tensor_name[tensor]}' has no memory for life: keep it in "
+                f"'{self.machine.memories[where].name}'",
+                tensor,
+            )
+            for tensor, where, _, _ in sorted(expected)
+        ]
 
     def bound(self) -> Bound:
         """The best recorded one, else every access in the memory that suits it best."""
@@ -303,6 +348,8 @@ class Mapping:
         _, peak = self._simulator.run_static(everything)
         memory = self.machine.memories[self.memories[-1]]
         needed = int(peak[0, self.memories[-1]])
+        if needed <= memory.capacity and self._moved(np.full(2 * self.nodes, -1, dtype=np.int8)):
+            needed = 2 * memory.capacity  # more than the peak: what loops carry stays to their end
         if needed > memory.capacity:
             raise BadMachine(
                 f"memory '{memory.name}' of machine '{self.machine.name}' must hold all of "

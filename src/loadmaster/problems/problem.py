@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.errors import BadMachine
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.check import Violation
 from loadmaster.plan.plan import Plan
@@ -66,7 +67,13 @@ class Problem(Protocol):
         ...
 
     def violations(self, plan: Plan) -> list[Violation]:
-        """What the checker, and this problem's own rules, say against a plan."""
+        """What is wrong with a plan: what `check` finds, which makes it unsound on this machine
+        whoever made it; of a sound one, what is `outside`."""
+        ...
+
+    def outside(self, plan: Plan) -> list[Violation]:
+        """What a sound plan decides that this problem does not: pins that it moves, parts that are left
+        open here. Bounds and proofs are about the plans inside."""
         ...
 
     def bound(self) -> Bound:
@@ -76,6 +83,38 @@ class Problem(Protocol):
     def save(self, folder: Path) -> None:
         """Write what `load_problem` needs to make this problem again, beside program and machine."""
         ...
+
+
+def decided_elsewhere(plan: Plan, kind: str, decides: tuple[str, ...]) -> list[Violation]:
+    """One `outside` row for every part of a plan that is decided and not among what `kind` decides."""
+    parts = {
+        "device": plan.device is not None,
+        "order": plan.order is not None,
+        "queue": plan.queue != "order",
+        "priority": plan.priority is not None,
+        "fusion": plan.fusion is not None,
+        "residencies": bool(plan.residency_rows),
+        "copies": bool(plan.copy_rows),
+        "transfers": plan.transfers is not None,
+    }
+    return [
+        Violation(kind, f"'{part}' is not decided by a plan of this kind ({kind}): leave it out")
+        for part, decided in parts.items()
+        if decided and part not in decides
+    ]
+
+
+def refuse_first_alone(machine: Machine, kind: str) -> None:
+    """Problems that let ops work in every memory of their device need a machine that does too."""
+    if machine.first_alone:
+        first = machine.memories[machine.reach[0][0]].name
+        raise BadMachine(
+            f"ops of machine '{machine.name}' work in '{first}' alone (reach = \"first\"), and plans of "
+            f"the kind {kind} let them work in other memories",
+            object=machine.name,
+            number=len(machine.memories),
+            remedy="give --problem offload, or another machine",
+        )
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,22 @@ def overwriters(program: Program) -> Int32:
     return found
 
 
+def overwrite_waits(program: Program) -> Int32:
+    """[2, E] pairs (op, op that writes over what it uses): the second waits for the first. Each once,
+    sorted; no views."""
+    over, real = overwriters(program), ~program.op_view
+    pairs = []
+    for op, tensor in (
+        (program.read_op, program.read_tensor),
+        (program.write_op, program.write_tensor),
+    ):
+        by = over[program.tensor_alias[tensor]]
+        kept = (by >= 0) & (by != op) & real[op]
+        pairs.append(np.stack([op[kept], by[kept]]))
+    found: Int32 = np.unique(np.concatenate(pairs, axis=1), axis=1).astype(np.int32)
+    return found
+
+
 def refuse_hazards(program: Program) -> None:
     """Raise `BadProgram` where an op reads what another has written over, or where nobody could say
     what lies in a place."""

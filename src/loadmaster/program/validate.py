@@ -77,6 +77,9 @@ def _columns(p: Program) -> None:
                 f"column '{column.name}' has {len(value)} rows and the table has {lengths[table]}",
                 column.name, len(value), "give one row per " + table,
             )  # fmt: skip
+        if isinstance(value, Labels) and len(value.values) > len(value):
+            why = f"column '{column.name}' has {len(value.values):,} texts for {len(value):,} rows"
+            raise _refuse(why, column.name, len(value.values), "keep the texts that rows have")
         if isinstance(value, Labels) and not _codes_in_range(value):
             raise _refuse(f"column '{column.name}' has a code out of range", column.name,
                           int(value.codes.max()), "save the program again")  # fmt: skip

@@ -195,7 +195,7 @@ def test_the_mapping_problem_is_measured_on_such_a_machine_too() -> None:
         held = sum(int(PROGRAM.storage_bytes[row.tensor]) for row in plan.residency_rows if row.memory == 0)  # fmt: skip
         return 1.0 - held / 1e12
 
-    problem = MeasuredMapping(PROGRAM, MACHINE, hardware, repeats=1, warmups=0)
+    problem = MeasuredMapping(PROGRAM, MACHINE.with_reach("all"), hardware, repeats=1, warmups=0)
     for name, options in (("annealing", {}), ("ageing-evolution", {"population": 8, "sample": 4})):
         solution = solve(make_solver("mapping", name, options), problem, Budget(40))
         assert solution.decision is not None and solution.value is not None

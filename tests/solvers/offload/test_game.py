@@ -49,7 +49,7 @@ def test_a_game_over_two_runs_says_what_stays_between_them(half: Offload) -> Non
     greedy = played(half, solver="greedy-order", evaluations=10)
     stays = [row for row in half.plan(greedy.decision).residency_rows if row.first == BEFORE]
     assert stays and greedy.extra["games"] == 1
-    game = MallocGame(twice(half.program), half.machine)
+    game = MallocGame(twice(half.program), half.machine.with_reach("all"))
     plan = game.plan(solve(make_solver("malloc-game", "greedy-order"), game, Budget()).decision)
     keep = gaps_of_plan(half.model, plan, half.program.n_ops)
     assert np.array_equal(keep, slow_gaps(half, plan)) and keep[half.model.gap_kind == BEFORE_USE].any()  # fmt: skip

@@ -15,6 +15,7 @@ never raises because of it. The rules:
 | overlap | no two tensors at one address at one time, but tied ones at one offset |
 | copy | a link, a byte range, issued before needed, from where the bytes are to where there is room |
 | data | every read finds the bytes where it is served; outputs are there at the end |
+| reach | where ops work in their device's first memory alone: every access is served there |
 | tie | in-place and loop-carried tensors are accessed in one spot |
 | capacity | bytes held never exceed a memory |
 | timeline | if one is given: causes before effects, one user at a time, peaks and total as the times say |
@@ -30,6 +31,7 @@ from loadmaster.plan.check.device import check_colocation, check_device, check_f
 from loadmaster.plan.check.facts import Facts
 from loadmaster.plan.check.memory import check_capacity
 from loadmaster.plan.check.order import check_order, check_permutation
+from loadmaster.plan.check.reach import check_reach
 from loadmaster.plan.check.report import MOST_PER_RULE, Report, Violation
 from loadmaster.plan.check.residency import check_overlap, check_residency
 from loadmaster.plan.check.shape import check_shape
@@ -39,7 +41,7 @@ from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program
 
 RULES = ("shape", "order", "device", "colocation", "fusion", "residency", "overlap", "copy", "data",
-         "tie", "capacity", "timeline")  # fmt: skip
+         "reach", "tie", "capacity", "timeline")  # fmt: skip
 
 __all__ = ["MOST_PER_RULE", "RULES", "TimelineLike", "Violation", "check"]
 
@@ -63,6 +65,7 @@ def check(
         check_residency(facts, report)
         check_overlap(facts, report)
         relies = check_data(facts, report)
+        check_reach(facts, report)
         check_ties(facts, report)
         if timeline is None or not check_timeline(facts, timeline, relies, report):
             check_capacity(facts, report)

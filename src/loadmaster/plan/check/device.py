@@ -86,7 +86,8 @@ def check_colocation(facts: Facts, report: Report) -> None:
     tensor_group = facts.program.tensor_group.tolist()
     for tensor in facts.roots:
         group, device = tensor_group[tensor], facts.home_device[tensor]
-        if group < 0 or facts.is_input[tensor]:
+        unused = facts.writer[tensor] < 0 and not facts.readers[tensor]
+        if group < 0 or facts.is_input[tensor] or unused:
             continue
         wanted = group_device.setdefault(group, device)
         if device != wanted:

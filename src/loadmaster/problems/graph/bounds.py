@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.problems.problem import Bound
-from loadmaster.program.hazards import places, root_writers
+from loadmaster.program.hazards import overwrite_waits, places, root_writers
 from loadmaster.program.program import PERSISTENT, Program
 from loadmaster.simulate.costs import compute_times
 from loadmaster.units import show_bytes
@@ -105,7 +105,10 @@ def _times(cost: Int64, repeat: Int64) -> Int64:
 
 def _critical_path(problem: GraphOptimization, cost: Int64, step: Int32) -> int:
     """Longest path over steps; steps need not be in program order, so they are sorted first."""
-    first, second = step[problem.edges[0]], step[problem.edges[1]]
+    number = np.full(problem.program.n_ops, -1, dtype=np.int64)
+    number[problem.node_op] = np.arange(problem.nodes)
+    edges = np.concatenate([problem.edges, number[overwrite_waits(problem.program)]], axis=1)
+    first, second = step[edges[0]], step[edges[1]]
     cross = first != second
     pairs = np.unique(first[cross].astype(np.int64) * max(1, len(cost)) + second[cross])
     before, after = np.divmod(pairs, max(1, len(cost)))

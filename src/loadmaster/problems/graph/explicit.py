@@ -11,6 +11,7 @@ from loadmaster.errors import BadPlan
 from loadmaster.plan.check import Violation, check
 from loadmaster.plan.plan import Plan
 from loadmaster.problems.graph.legal import fusion_violations
+from loadmaster.problems.problem import decided_elsewhere
 from loadmaster.program.program import Program
 
 if TYPE_CHECKING:
@@ -108,10 +109,78 @@ def _inexpressible(problem: GraphOptimization, what: str) -> BadPlan:
 
 
 def violations(problem: GraphOptimization, plan: Plan) -> list[Violation]:
-    """What the checker says with the plan's timeline, and this problem's rules of fusion."""
+    """What the checker says with the plan's timeline."""
     try:
         timeline = problem.simulator.run(plan)
     except BadPlan:
         timeline = None  # the checker says why
-    found = check(problem.program, problem.machine, plan, timeline)
-    return found if found else fusion_violations(problem.program, problem.rules, plan)
+    return check(problem.program, problem.machine, plan, timeline)
+
+
+def outside(problem: GraphOptimization, plan: Plan) -> list[Violation]:
+    """What a sound plan decides that vectors of this problem can't."""
+    program, nodes = problem.program, problem.node_op
+    decides = ("device", "order", "queue", "priority", "fusion")
+    found = decided_elsewhere(plan, problem.kind, decides)
+    found += fusion_violations(program, problem.rules, plan)
+    none = np.full(program.n_ops, -1, dtype=np.int32)
+    clusters = none if plan.fusion is None else _by_smallest(plan.fusion)
+    alone = np.flatnonzero((clusters >= 0) & (problem.touched == 0))
+    if len(alone):
+        op = int(alone[0])
+        found.append(
+            Violation(
+                "fusion",
+                f"op {op} '{program.op_name[op]}' is fused, and the rules of fusion never join it with "
+                "another: leave it alone",
+                op=op,
+                number=len(alone),
+            )
+        )
+    apart = _apart(problem, clusters, plan)
+    if apart is not None:
+        one, other = apart
+        found.append(
+            Violation(
+                problem.kind,
+                f"op {one} '{program.op_name[one]}' shares its placement with op {other} "
+                f"'{program.op_name[other]}', which is on another device: put them together",
+                op=one,
+                number=other,
+            )
+        )
+    _, device, _ = problem.split(problem.vector())
+    placed = np.zeros(program.n_ops, dtype=np.int32) if plan.device is None else plan.device
+    for task, differs in (
+        ("fusion", clusters[nodes] != problem.base_clusters[nodes]),
+        ("placement", placed[nodes] != device[problem.node_group]),
+    ):
+        if task not in problem.tasks and differs.any():
+            op = int(nodes[np.argmax(differs)])
+            found.append(
+                Violation(
+                    problem.kind,
+                    f"op {op} '{program.op_name[op]}' differs from the base plan, and {task} is not "
+                    "decided here: keep the base plan's",
+                    op=op,
+                    number=int(differs.sum()),
+                )
+            )
+    return found
+
+
+def _apart(problem: GraphOptimization, clusters: Int32, plan: Plan) -> tuple[int, int] | None:
+    """Two ops that decide for their steps, of one placement group and on two devices."""
+    if plan.device is None:
+        return None
+    label = np.where(clusters >= 0, clusters, np.arange(problem.program.n_ops))
+    # Of a cluster the first op with a hard group decides, else its first.
+    nodes = problem.node_op[np.lexsort((problem.node_op, problem.hard[problem.node_op] < 0))]
+    decides = nodes[np.unique(label[nodes], return_index=True)[1]]
+    first: dict[int, int] = {}
+    group = dict(zip(problem.node_op.tolist(), problem.node_group.tolist(), strict=True))
+    for op in decides.tolist():
+        other = first.setdefault(group[op], op)
+        if plan.device[op] != plan.device[other]:
+            return op, other
+    return None

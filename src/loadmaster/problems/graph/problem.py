@@ -39,7 +39,7 @@ from loadmaster.problems.graph.groups import SOFT
 from loadmaster.problems.graph.pinned import check_runs
 from loadmaster.problems.graph.rules import FusionRules
 from loadmaster.problems.pins import Pins
-from loadmaster.problems.problem import Bound, Decision, Scores
+from loadmaster.problems.problem import Bound, Decision, Scores, refuse_first_alone
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load
 from loadmaster.simulate.faults import explain
@@ -90,6 +90,7 @@ class GraphOptimization:
         if machine.rules.copies == "idle":
             raise BadMachine(f"machine '{machine.name}' copies in idle time, which knows one order alone",
                              object=machine.name, remedy="use a machine such as p100x4")  # fmt: skip
+        refuse_first_alone(machine, self.kind)
         self.program, self.machine, self.profile, self.readers = program, machine, profile, readers
         self.tasks = tuple(task for task in TASKS if task in tasks)
         self.tie, self.invalid = tie or PROFILES[profile][0], PROFILES[profile][1]
@@ -269,9 +270,8 @@ class GraphOptimization:
         return explicit.plan_of(self.program, fusion, device, start)
 
     def value_of(self, plan: Plan) -> int | None:
-        """The time of a plan that fits, or None: keys can't express the clusters of every plan."""
-        timeline = self.simulator.run(plan)
-        return timeline.total_ps if timeline.fits else None
+        """The time of a plan of this problem, or None: keys can't express the clusters of every plan."""
+        return None if self.violations(plan) else self.simulator.run(plan).total_ps
 
     def decision(self, plan: Plan) -> Decision:
         """The vector of a plan whose clusters and devices keys can express; raises otherwise."""
@@ -288,9 +288,14 @@ class GraphOptimization:
         return self._core.fusion.cost_model(device)[self.node_op]
 
     def violations(self, plan: Plan) -> list[Violation]:
+        return explicit.violations(self, plan) or self.outside(plan)
+
+    def outside(self, plan: Plan) -> list[Violation]:
+        """Residencies, copies and lists of transfers; clusters that the rules of fusion never make;
+        what is not among the tasks and differs from the base plan; pins."""
         broken = [Violation("pin", f"{what} {number} is not where it is pinned")
                   for what, number in self.pins.broken(plan)]  # fmt: skip
-        return explicit.violations(self, plan) + broken
+        return explicit.outside(self, plan) + broken
 
     # --- bounds ------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from loadmaster.errors import BadPlan
 from loadmaster.plan.plan import BEFORE, Plan
 from loadmaster.problems.malloc_game.model import GameModel
 from loadmaster.problems.malloc_game.moves import COPY, DROP, NO_COPY
+from loadmaster.problems.problem import decided_elsewhere
 
 Int8 = npt.NDArray[np.int8]
 Int64 = npt.NDArray[np.int64]
@@ -17,16 +18,14 @@ RESIDENCY = -2
 """In the last two columns of a row: it is a residency (tensor, memory, offset, first, last), and no
 copy (tensor, source, target, issued after, needed by, low, high)."""
 WIDTH = 7
-OPEN = ("device", "order", "fusion", "priority", "transfers")
-"""What a plan of the game does not decide."""
+DECIDES = ("residencies", "copies")
+"""Parts of a plan: those that rows can hold."""
 
 
 def encode(plan: Plan) -> Int64:
     """[m, 7] the residencies, then the copies of a plan that decides nothing else."""
-    for name in OPEN:
-        if getattr(plan, name) is not None:
-            raise BadPlan(f"a plan of the game leaves '{name}' open and this one decides it", object=name,
-                          remedy="give residencies and copies alone")  # fmt: skip
+    for row in decided_elsewhere(plan, "malloc-game", DECIDES):
+        raise BadPlan(row.message, object="plan", remedy="give residencies and copies alone")
     stays = np.empty((0, 5), dtype=np.int64) if plan.residencies is None else plan.residencies
     copies = np.empty((0, WIDTH), dtype=np.int64) if plan.copies is None else plan.copies
     marked = np.pad(stays, ((0, 0), (0, 2)), constant_values=RESIDENCY)

@@ -21,17 +21,24 @@ from loadmaster.host import cores
 from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import read_machine
 from loadmaster.plan.check import Violation, check
-from loadmaster.plan.plan import BEFORE, NO_OFFSET, Plan
+from loadmaster.plan.plan import BEFORE, NO_OFFSET, WHOLE, Plan
 from loadmaster.problems.malloc_game.bounds import quick_bound
 from loadmaster.problems.malloc_game.games import Games, Seen, seen_arrays
 from loadmaster.problems.malloc_game.model import GameModel, game_model
 from loadmaster.problems.malloc_game.moves import DROP
-from loadmaster.problems.malloc_game.placement import OPEN, decode, encode, moves_of
+from loadmaster.problems.malloc_game.placement import DECIDES, decode, encode, moves_of
 from loadmaster.problems.malloc_game.switches import switches_of
 from loadmaster.problems.pins import BadPin, Pins
-from loadmaster.problems.problem import Bound, Decision, Scores
+from loadmaster.problems.problem import (
+    Bound,
+    Decision,
+    Scores,
+    decided_elsewhere,
+    refuse_first_alone,
+)
 from loadmaster.problems.recorded import recorded_bound
-from loadmaster.program.program import Program
+from loadmaster.program.hazards import root_writers
+from loadmaster.program.program import Program, TensorKind
 from loadmaster.program.storage import load
 from loadmaster.simulate.simulator import simulator
 from loadmaster.units import show_bytes
@@ -65,6 +72,7 @@ class MallocGame:
 
     def __init__(self, program: Program, machine: Machine, *, fast: str | None = None,
                  profile: str = "loadmaster", pins: Pins | None = None, **switches: Any) -> None:  # fmt: skip
+        refuse_first_alone(machine, self.kind)
         self.program, self.machine, self.fast, self.pins = program, machine, fast, pins or Pins()
         self.model: GameModel = game_model(_without(program, machine, self.pins), machine, fast)
         self._switches = switches_of(profile, switches)
@@ -135,11 +143,10 @@ class MallocGame:
             return int(self.play(np.asarray(decision)[None]).total[0])
         try:
             plan = decode(decision)
-            if self._foreign(plan):
-                return None
-            return int(simulator(self.program, self.machine).run(plan).total_ps)
+            total = int(simulator(self.program, self.machine).run(plan).total_ps)
         except BadPlan:
             return None
+        return None if self.outside(plan) else total
 
     def admits(self, decision: Decision) -> bool:
         return not self.violations(self.plan(decision))
@@ -159,26 +166,68 @@ class MallocGame:
         return moves_of(self.model, plan)
 
     def violations(self, plan: Plan) -> list[Violation]:
-        return check(self.program, self.machine, plan) + self._foreign(plan)
+        return check(self.program, self.machine, plan) or self.outside(plan)
 
-    def _foreign(self, plan: Plan) -> list[Violation]:
-        """What the checker allows and the game does not: its bounds do not hold there."""
+    def outside(self, plan: Plan) -> list[Violation]:
+        """Other memories than its two, tensors in fast memory before the program, outputs that are
+        not in slow memory at the end, what is pinned elsewhere: its bounds do not hold there."""
         own = (self.model.fast, self.model.slow)
-        found = [Violation("game", f"the game leaves '{name}' open: leave it out")
-                 for name in OPEN if getattr(plan, name) is not None]  # fmt: skip
+        found = decided_elsewhere(plan, self.kind, DECIDES)
         for row, stay in enumerate(plan.residency_rows):
             if stay.memory not in own:
-                found.append(Violation("game", f"residency {row} is in memory {stay.memory}, and the game "
+                found.append(Violation(self.kind, f"residency {row} is in memory {stay.memory}, and the game "
                                        f"has the memories {own}", stay.tensor, None, row))  # fmt: skip
             elif stay.first == BEFORE and stay.memory == self.model.fast:
-                found.append(Violation("game", f"residency {row} is in fast memory before the program "
+                found.append(Violation(self.kind, f"residency {row} is in fast memory before the program "
                                        "runs: copy it there", stay.tensor, None, row))  # fmt: skip
         for row, copy in enumerate(plan.copy_rows):
             if copy.source not in own or copy.target not in own:
-                found.append(Violation("game", f"copy {row} leaves the memories {own} of the game",
+                found.append(Violation(self.kind, f"copy {row} leaves the memories {own} of the game",
                                        copy.tensor, None, row))  # fmt: skip
+        found += self._kept_in_fast(plan)
         found += [Violation("pin", f"{what} {number} is not where it is pinned")
                   for what, number in self.pins.broken(plan)]  # fmt: skip
+        return found
+
+    def _kept_in_fast(self, plan: Plan) -> list[Violation]:
+        """Outputs that an op leaves in fast memory and no copies take to slow memory: who called the
+        program looks for them there."""
+        program, fast, slow = self.program, self.model.fast, self.model.slow
+        root = program.tensor_alias
+        is_output = np.zeros(program.n_tensors, dtype=bool)
+        is_output[root[program.tensor_kind == TensorKind.OUTPUT]] = True
+        writer = root_writers(program)
+        copied: dict[int, list[tuple[int, int]]] = {
+            row.tensor: []
+            for row in plan.residency_rows
+            if row.memory == fast
+            and is_output[row.tensor]
+            and row.first <= writer[row.tensor] <= row.last
+        }
+        for copy in plan.copy_rows:
+            if copy.tensor in copied and (copy.source, copy.target) == (fast, slow):
+                size = int(program.storage_bytes[copy.tensor])
+                copied[copy.tensor].append(
+                    (0, size) if copy.low == WHOLE else (copy.low, copy.high)
+                )
+        found = []
+        for tensor, ranges in sorted(copied.items()):
+            missing, reached = int(program.storage_bytes[tensor]), 0
+            for low, high in sorted(ranges):
+                missing -= max(0, high - max(low, reached))
+                reached = max(reached, high)
+            if missing > 0:
+                name, memory = program.tensor_name[tensor], self.machine.memories[slow].name
+                found.append(
+                    Violation(
+                        self.kind,
+                        f"{missing:,} bytes of output '{name}' are not in memory '{memory}' at the end: "
+                        "copy them there",
+                        tensor,
+                        int(writer[tensor]),
+                        missing,
+                    )
+                )
         return found
 
     def bound(self) -> Bound:

@@ -169,16 +169,11 @@ def _memories(machine: Machine) -> tuple[int, int]:
     return fast, home
 
 
-def can_offload(program: Program) -> bool:
-    """Whether offload plans know all that a program has."""
-    return bool((program.tie_kind == TieKind.DONATED).all() and program.tensor_fast.all())
-
-
 def _check_ties(program: Program) -> None:
     for row in np.flatnonzero(program.tie_kind != TieKind.DONATED).tolist():
         name = program.tensor_name[program.tie_target[row]]
         raise BadProgram(f"tensor '{name}' is written over another one, and offload plans know no such ties",
-                         object=name, remedy="give --problem mapping, or capture the model with PyTorch")  # fmt: skip
+                         object=name, remedy="capture the model with PyTorch, or give a machine whose ops reach all memories")  # fmt: skip
 
 
 def _check_fast(program: Program, machine: Machine, fast: int, roots: Int32) -> None:

@@ -20,7 +20,7 @@ from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import read_machine
 from loadmaster.plan.check import Violation, check
 from loadmaster.plan.plan import BEFORE, Plan
-from loadmaster.problems.malloc_game.placement import OPEN, decode, encode
+from loadmaster.problems.malloc_game.placement import DECIDES, decode, encode
 from loadmaster.problems.offload.bounds import quick_bound, traffic
 from loadmaster.problems.offload.kernels import Kernels
 from loadmaster.problems.offload.model import Bool, Int8, Int64, OffloadModel, offload_model
@@ -28,7 +28,7 @@ from loadmaster.problems.offload.offsets import offsets_of
 from loadmaster.problems.offload.schedule import Scheduled, plan_of, schedule, schedule_placed
 from loadmaster.problems.offload.stays import occupied, repaired, settled, stays_of
 from loadmaster.problems.pins import BadPin, Pins
-from loadmaster.problems.problem import Bound, Decision
+from loadmaster.problems.problem import Bound, Decision, decided_elsewhere
 from loadmaster.program.program import Program, TensorKind
 from loadmaster.program.storage import load
 from loadmaster.simulate.simulator import simulator
@@ -53,7 +53,9 @@ class Offload:
         if pins:
             raise BadPin("an offload plan has no pins: what stays in fast memory is decided use by use",
                          object="pins", remedy="leave them out")  # fmt: skip
-        self.program, self.machine, self.reserve, self.kernels = program, machine, reserve, kernels
+        # Whatever the machine allows: here ops work in its first memory alone, and `check` holds it.
+        self.machine = machine if machine.rules.reach == "first" else machine.with_reach("first")
+        self.program, self.reserve, self.kernels = program, reserve, kernels
         model = offload_model(program, machine, self.for_kernels)
         if kernels is not None:
             model = replace(model, taken=kernels.room(model.step_op))
@@ -117,11 +119,10 @@ class Offload:
             return self.time_of(self.scheduled(decision))
         try:
             plan = decode(decision)
-            if self._foreign(plan):
-                return None
-            return int(simulator(self.program, self.machine).run(plan).total_ps)
+            total = int(simulator(self.program, self.machine).run(plan).total_ps)
         except BadPlan:
             return None
+        return None if self.violations(plan) else total
 
     def admits(self, decision: Decision) -> bool:
         if is_vector(decision):
@@ -151,12 +152,11 @@ class Offload:
         return encode(plan)
 
     def violations(self, plan: Plan) -> list[Violation]:
-        return check(self.program, self.machine, plan) + self._foreign(plan)
+        return check(self.program, self.machine, plan) or self.outside(plan)
 
-    def _foreign(self, plan: Plan) -> list[Violation]:
-        """What the checker allows and a device that works in one memory can't do."""
-        found = [Violation("offload", f"'{name}' is not decided here: leave it out")
-                 for name in OPEN if getattr(plan, name) is not None]  # fmt: skip
+    def outside(self, plan: Plan) -> list[Violation]:
+        """What reaches into the room that is left to kernels; what leaves within a loop."""
+        found = decided_elsewhere(plan, self.kind, DECIDES)
         size, left = (
             self.program.storage_bytes,
             self.machine.memories[self.model.fast].capacity - self.model.capacity,
@@ -166,10 +166,10 @@ class Offload:
             if memory == self.model.fast and over > 0 and left:
                 found.append(Violation("offload", f"residency {row} reaches {over:,} bytes into the "
                                        f"{left:,} that are left to kernels", tensor, None, over))  # fmt: skip
-        return found if found else self._away(plan)
+        return found if found or not self.program.n_loops else self._away(plan)
 
     def _away(self, plan: Plan) -> list[Violation]:
-        """Steps that would have to work in the home memory."""
+        """What a loop touches and is not in fast memory for all of it: a loop is one long step here."""
         model = self.model
         served = np.zeros(len(model.use_step), dtype=bool)
         rank = np.searchsorted(model.step_op, np.arange(self.program.n_ops))

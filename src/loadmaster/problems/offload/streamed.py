@@ -27,7 +27,7 @@ class Streamed(MallocGame):
     """Two runs in a row; the value of a game is what two runs of its plan take."""
 
     def __init__(self, problem: Offload) -> None:
-        super().__init__(twice(problem.program), problem.machine)
+        super().__init__(twice(problem.program), problem.machine.with_reach("all"))
         self.offload = problem
         bound = problem.bound()
         self._bound = Bound(RUNS * bound.value, bound.method)

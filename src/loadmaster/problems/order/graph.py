@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from loadmaster import _core
 from loadmaster.errors import BadProgram
-from loadmaster.program.program import GIVEN, PERSISTENT, Program, TensorKind, TieKind
-from loadmaster.simulate.simulator import places
+from loadmaster.program.hazards import overwrite_waits, overwriters, places
+from loadmaster.program.program import GIVEN, PERSISTENT, Program, TensorKind
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -81,12 +81,8 @@ class _Maker:
                               node[program.read_op[real]].tolist(), strict=True):  # fmt: skip
             if op != self.writer[tensor] and op not in self.readers[tensor][-1:]:
                 self.readers[tensor].append(op)
-        self.ties = [
-            (int(self.root[source]), int(self.root[target]), int(node[at]))
-            for kind, source, target, at in zip(program.tie_kind, program.tie_source, program.tie_target,
-                                                program.tie_at, strict=True)
-            if kind == TieKind.INPLACE
-        ]  # fmt: skip
+        self.overwriter: list[int] = node[overwriters(program)].tolist()
+        self.waits: list[list[int]] = node[overwrite_waits(program)].T.tolist()
 
     def graph(self) -> OrderGraph:
         program = self.program
@@ -118,8 +114,15 @@ class _Maker:
 
     def _chains(self) -> Iterable[list[int]]:
         """Roots that follow each other in one place without a gap, each chain from its first."""
-        follower = {source: target for source, target, at in self.ties
-                    if source != target and at in self.readers[source]}  # fmt: skip
+        # What a node writes, by the place: it takes the place of what it reads there.
+        written = {
+            (node, int(self.place[t])): t for t, node in enumerate(self.writer) if self.root[t] == t
+        }
+        follower = {
+            tensor: written[node, int(self.place[tensor])]
+            for tensor, node in enumerate(self.overwriter)
+            if node >= 0 and node in self.readers[tensor]
+        }
         followed = set(follower.values())
         for tensor in np.flatnonzero(self.root == np.arange(len(self.root))).tolist():
             if tensor in followed:
@@ -135,9 +138,8 @@ class _Maker:
             writer = self.writer[tensor]
             for reader in readers if writer >= 0 else ():
                 earlier[reader].add(writer)
-        for source, _, at in self.ties:  # nobody reads the source once it is overwritten
-            if at >= 0:
-                earlier[at].update({*self.readers[source], self.writer[source]} - {at, -1})
+        for user, writer in self.waits:
+            earlier[writer].add(user)
         return [sorted(row) for row in earlier]
 
 

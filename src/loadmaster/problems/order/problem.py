@@ -24,9 +24,16 @@ from loadmaster.plan.check import Violation, check
 from loadmaster.plan.plan import Plan
 from loadmaster.problems.lives import weights_in
 from loadmaster.problems.order.graph import OrderGraph, order_graph
-from loadmaster.problems.problem import Bound, Decision, Scores
+from loadmaster.problems.problem import (
+    Bound,
+    Decision,
+    Scores,
+    decided_elsewhere,
+    refuse_first_alone,
+)
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load
+from loadmaster.simulate.simulator import simulate
 from loadmaster.units import UNLIMITED
 
 Int32 = npt.NDArray[np.int32]
@@ -43,6 +50,9 @@ class PeakOrder:
     def __init__(self, program: Program, machine: Machine | None = None) -> None:
         self.program = program
         self.machine = machine or load_machine(f"arena:{UNLIMITED}")
+        refuse_first_alone(self.machine, self.kind)
+        if program.costs is not None:  # an op that the device can't run
+            simulate(program, replace(self.machine, devices=self.machine.devices[:1], text=""))
         home = self.machine.memories[self.machine.home[0]]
         self.graph: OrderGraph = order_graph(program, home.alignment)
         self.native = self.graph.native()
@@ -131,7 +141,24 @@ class PeakOrder:
     def violations(self, plan: Plan) -> list[Violation]:
         # Everything runs on the first device; that others might hold more does not matter.
         machine = replace(self.machine, devices=self.machine.devices[:1], text="")
-        return check(self.program, machine, plan)
+        return check(self.program, machine, plan) or self.outside(plan)
+
+    def outside(self, plan: Plan) -> list[Violation]:
+        """Anything but the order; weights lie where this problem has them."""
+        found = decided_elsewhere(plan, self.kind, ("order", "residencies"))
+        order = np.arange(self.program.n_ops, dtype=np.int32) if plan.order is None else plan.order
+        weights = self._weights
+        rows = [] if weights is None else list(weights_in(self.program, weights, order))
+        if sorted(rows) != sorted(plan.residency_rows):
+            found.append(
+                Violation(
+                    self.kind,
+                    f"the plan has {len(plan.residency_rows):,} residencies where an order has "
+                    f"{len(rows):,}, those of its weights: decide the order alone",
+                    number=len(plan.residency_rows),
+                )
+            )
+        return found
 
     @cached_property
     def _bound(self) -> int:

@@ -104,6 +104,8 @@ class GraphModel:
             model.add(stop == start + sum(lengths))
             self.start.append(start)
             self.stop.append(stop)
+        for user, writer in units.waits:
+            model.add(self.start[writer] >= self.stop[user])
         for d in self.devices:
             model.add_no_overlap(by_device[d])
             if work[d]:

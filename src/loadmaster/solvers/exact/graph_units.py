@@ -17,7 +17,7 @@ import numpy.typing as npt
 from loadmaster.problems.graph import GraphOptimization
 from loadmaster.problems.graph.bounds import least_costs
 from loadmaster.problems.graph.groups import first_ops
-from loadmaster.program.hazards import places, root_writers
+from loadmaster.program.hazards import overwrite_waits, places, root_writers
 from loadmaster.program.program import PERSISTENT, Program, TensorKind
 
 Int32 = npt.NDArray[np.int32]
@@ -54,6 +54,8 @@ class Units:
     device: list[int]
     """[choices] where it is, or -1: to be decided"""
     tensors: list[Moving]
+    waits: list[tuple[int, int]]
+    """(step, step that writes over what it uses)"""
     kept: list[tuple[int, int]]
     """(choice, bytes) of places that weights and moments hold for ever"""
     first_node: Int64
@@ -82,7 +84,9 @@ def units_of(problem: GraphOptimization, clusters: Int32 | None = None) -> Units
     step_of[nodes] = step
     tensors = _tensors(program, step_of, choice, nodes[first], free)
     kept = _kept(program, _homes(program, step_of, choice, free))
-    return Units(cost, choice, group, device, tensors, kept, first, step)
+    waits = np.unique(step_of[overwrite_waits(program)], axis=1).T.tolist()
+    others = [(user, writer) for user, writer in waits if user != writer]
+    return Units(cost, choice, group, device, tensors, others, kept, first, step)
 
 
 def _choices(problem: GraphOptimization, step: Int32, steps: int,

@@ -28,7 +28,7 @@ class FromMsa:
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem
         assert isinstance(problem, Offload)
-        game = MallocGame(problem.program, problem.machine)
+        game = MallocGame(problem.program, problem.machine.with_reach("all"))
         found = solve(make_solver("malloc-game", "msa"), game, Budget(), seed)
         if found.decision is not None:
             try_filled(meter, problem, gaps_of_plan(problem.model, game.plan(found.decision)))
@@ -49,7 +49,7 @@ class FromMapping:
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem
         assert isinstance(problem, Offload)
-        mapping = Mapping(problem.program, problem.machine)
+        mapping = Mapping(problem.program, problem.machine.with_reach("all"))
         left = meter.seconds_left  # some of it is for the tries afterwards
         budget = Budget(self.evaluations, None if left is None else 0.97 * left)
         found = solve(make_solver("mapping", self.solver), mapping, budget, seed)
