@@ -4,7 +4,7 @@ Such a file comes from anywhere. `np.load` and `zipfile` believe what is written
 counts. Here every number is checked against the bytes that are there before anything is made of it:
 
 - a plain zip of at most 16,384 stored or deflated entries, nothing encrypted, no name twice;
-- unpacked at most 32 MiB, or 32 times the file where that is more: a small file never becomes a
+- unpacked at most 16 MiB, or 32 times the file where that is more: a small file never becomes a
   large one, and what `np.savez` stores as it is may be of any size;
 - every entry a `.npy` of numbers (bool, integers, floats), as NumPy writes it on this computer.
 
@@ -34,8 +34,8 @@ Refuse = Callable[[str], LoadmasterError]
 """Makes the caller's error of a reason: it adds what was read, and the remedy."""
 
 MOST_FILE = 2**29
-MOST_BYTES, MOST_GROWTH = 2**25, 32
-"""Unpacked, or times the file. Programs of 100,000 ops take 2**24 and 11 to 13 times their file."""
+MOST_BYTES, MOST_GROWTH = 2**24, 32
+"""Unpacked, or times the file: programs take 11 to 13 times theirs where they are large."""
 MOST_ENTRIES = 2**14
 MOST_TEXT = 2**26
 """Bytes of one text (JSON) in an entry."""
@@ -128,12 +128,12 @@ def _arrays(data: memoryview, most_bytes: int) -> Iterator[tuple[str, Array]]:
 def _directory(data: memoryview) -> list[_Entry]:
     """The list at the end of the file."""
     end = len(data) - _END.size
-    if end < 0 or data[:2] != b"PK":
+    if end < 0 or bytes(data[:2]) != b"PK":
         raise _Bad("it is no npz file")
     signature, *disks, count, length, at, comment = _END.unpack_from(data, end)
     if signature != b"PK\5\6" or comment:
         raise _Bad("it is cut off, or no npz file")
-    if data[max(end - _LOCATOR64.size, 0) :][:4] == b"PK\6\7":
+    if bytes(data[max(end - _LOCATOR64.size, 0) :][:4]) == b"PK\6\7":
         end, disks, count, length, at = _large_directory(data, end)
     if disks != [0, 0, count]:
         raise _Bad("it is one part of several")
@@ -156,7 +156,7 @@ def _directory(data: memoryview) -> list[_Entry]:
 def _large_directory(data: memoryview, end: int) -> tuple[int, list[int], int, int, int]:
     """The same in files above 2 GiB, where the end of the list has 64 bits for each number."""
     at = end - _LOCATOR64.size - _END64.size
-    if at < 0 or data[at : at + 4] != b"PK\6\6":
+    if at < 0 or bytes(data[at : at + 4]) != b"PK\6\6":
         raise _Bad("its list of entries is damaged")
     _, _, _, _, *disks, count, length, first = _END64.unpack_from(data, at)
     return at, disks, count, length, first

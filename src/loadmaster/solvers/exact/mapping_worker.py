@@ -150,7 +150,7 @@ def main() -> None:
 
 
 def _read_model(given: BinaryIO) -> MappingModel:
-    arrays = read_npz(given.read(int(given.readline())), LoadmasterError)
+    arrays: dict[str, Any] = read_npz(given.read(int(given.readline())), LoadmasterError)
     return MappingModel(**{field.name: arrays[field.name] for field in fields(MappingModel)})
 
 
