@@ -251,7 +251,7 @@ def test_a_program_in_an_arena() -> None:
 @pytest.mark.parametrize("machine", ["arena:1MiB", "nnp-i"])
 def test_programs_with_loops_and_ties(machine: str) -> None:
     chip, unlimited, carried = load_machine(machine), load_machine("arena:unlimited"), 0
-    for seed in range(400):
+    for seed in range(160):
         program = random_program(np.random.default_rng(seed))
         if not program.n_ops or check(program, unlimited, Plan()):
             continue  # an order that no plan can save
@@ -260,7 +260,7 @@ def test_programs_with_loops_and_ties(machine: str) -> None:
         offsets = problem.native.place(order) if len(order) else np.empty(0, dtype=np.int64)
         assert problem.violations(problem.plan(offsets)) == [], seed
         carried += bool((program.tie_kind == TieKind.CARRIED).any())
-    assert carried > 80
+    assert carried > 30
 
 
 def test_what_a_loop_carries_stays_to_its_end() -> None:

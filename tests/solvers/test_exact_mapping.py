@@ -84,7 +84,7 @@ def random_problems(
 
 def test_the_model_has_the_times_and_limits_of_the_problem() -> None:
     seen: set[tuple[str, bool, bool, bool]] = set()
-    for rng, problem in random_problems(400, 12, 1):
+    for rng, problem in random_problems(150, 12, 1):
         model, live = mapping_model(problem), np.flatnonzero(problem.live)
         maps = rng.integers(0, problem.slowest + 1, (40, 2 * problem.nodes)).astype(np.int8)
         total, epsilon, rectified = problem.rectify(maps)
