@@ -27,7 +27,7 @@ GRACE_SECONDS = 3.0
 """So long the main thread has to end a run after the first signal."""
 LAST_SECONDS = 0.5
 """The same after the second."""
-_BRIEFLY = 1.0
+_BRIEFLY = 0.5
 _MOMENT = 0.05
 _CLOSED, _SILENCE = 0, -1
 
@@ -45,6 +45,10 @@ class Stoppable(Protocol):
 
     def ask(self) -> None:
         """To stop soon; from any thread."""
+        ...
+
+    def settle(self) -> None:
+        """Check and store the best, should that be owed, in place of the main thread."""
         ...
 
     def cut(self) -> None:
@@ -220,6 +224,7 @@ class Watcher(Listener):
             return
         run = self.run
         if run is not None:
+            _briefly(run.settle)
             _briefly(run.cut)
         if not self.ending:
             _briefly(lambda: self._farewell(None if run is None else run.where))

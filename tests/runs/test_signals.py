@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -44,11 +45,12 @@ def tell(*words):
 class Search(toy.Plain):
     def run(self, meter, seed, state):
         rng = np.random.default_rng(seed)
+        meter.observer._check_after = float("inf")  # as where checks take long: the best is owed
         for _ in range(20):
             meter.evaluate(meter.problem.place(rng.permutation(len(meter.problem.roots))))
         # It holds our output: who reads that to its end knows that this has ended too.
         self.child = subprocess.Popen(["sleep", "1000000"], start_new_session=True)
-        tell("searching")
+        tell("searching", meter.best_value)
         self.rest(meter)
         self.child.kill()
         return meter.solution()
@@ -57,7 +59,7 @@ class Search(toy.Plain):
 class Patient(Search):
     def rest(self, meter):
         while not meter.exhausted:
-            meter.evaluate(meter.problem.place(np.arange(len(meter.problem.roots))))
+            meter.evaluate(meter.best)
 
 
 class Deaf(Search):
@@ -99,17 +101,18 @@ with signals.watching(watcher):
 """
 
 
-def started(folder: Path, solver: str, main: str) -> subprocess.Popen[str]:
-    """A run that has found something and goes on."""
+def started(folder: Path, solver: str, main: str) -> tuple[subprocess.Popen[str], int]:
+    """A run that has found something, which is not checked yet, and goes on; and what that is worth."""
     code = SCRIPT.format(tests=str(Path(toy.__file__).parent), folder=str(folder), solver=solver, main=main)  # fmt: skip
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True)  # fmt: skip
     assert process.stdout is not None
-    assert process.stdout.readline() == "searching\n", process.stderr and process.stderr.read()
-    return process
+    found = re.fullmatch(r"searching (\d+)\n", process.stdout.readline())
+    assert found, process.communicate()
+    return process, int(found[1])
 
 
-def check_whole(folder: Path) -> RunFolder:
+def check_whole(folder: Path, best: int | None = None) -> RunFolder:
     """The log ends with the stop, its last line is whole, and the plan file is the best plan."""
     (path,) = folder.iterdir()
     run = RunFolder.open(path)
@@ -118,6 +121,7 @@ def check_whole(folder: Path) -> RunFolder:
     assert not text.torn and text.lines[-1]["event"] == "stop"
     assert len(history.of("stop")) == 1 and history.state == "interrupted"
     assert not contradictions(history) and history.result is not None
+    assert best is None or history.result_value == best
     assert json.loads((path / "best.json").read_text()) == json.loads((path / "plans" / f"{history.result['plan']}.json").read_text())  # fmt: skip
     assert not replay_broken(run)
     return run
@@ -129,52 +133,52 @@ def replay_broken(run: RunFolder) -> list[object]:
 
 @pytest.mark.parametrize("number", ALL)
 def test_the_first_asks(tmp_path: Path, number: signal.Signals) -> None:
-    process = started(tmp_path, "Patient", LIBRARY)
+    process, value = started(tmp_path, "Patient", LIBRARY)
     process.send_signal(number)
     out, err = process.communicate()
     if number == signal.SIGINT:
         assert process.returncode == 4 and out == "interrupted True\n" and not err
     else:  # the process ends as it would have, once the run is closed
         assert process.returncode == -number and not out and not err
-    check_whole(tmp_path)
+    check_whole(tmp_path, value)
 
 
 def test_the_second_insists(tmp_path: Path) -> None:
-    process = started(tmp_path, "Deaf", LIBRARY)
+    process, value = started(tmp_path, "Deaf", LIBRARY)
     process.send_signal(signal.SIGINT)
     assert process.stdout is not None and process.stdout.readline() == "asked\n"
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate()
     assert process.returncode == 3 and out == "raised\n"
-    check_whole(tmp_path)
+    check_whole(tmp_path, value)
 
 
 @pytest.mark.parametrize("number", ALL)
 def test_a_main_thread_that_compiles_is_not_waited_for(tmp_path: Path, number: signal.Signals) -> None:  # fmt: skip
-    process = started(tmp_path, "Compiles", WATCHED.format(grace=0.05))
+    process, value = started(tmp_path, "Compiles", WATCHED.format(grace=0.05))
     process.send_signal(number)
     out, err = process.communicate()
-    run = check_whole(tmp_path)
+    run = check_whole(tmp_path, value)
     assert process.returncode == 128 + number and not err
     assert out.splitlines() == ["answered True", f"left {run.path}"]
 
 
 def test_it_is_answered_before_the_grace_is_over_and_a_second_ends_it(tmp_path: Path) -> None:
-    process = started(tmp_path, "Compiles", WATCHED.format(grace=10**6))
+    process, value = started(tmp_path, "Compiles", WATCHED.format(grace=10**6))
     process.send_signal(signal.SIGTERM)
     assert process.stdout is not None and process.stdout.readline() == "answered True\n"
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate()
-    run = check_whole(tmp_path)
+    run = check_whole(tmp_path, value)
     assert process.returncode == 128 + signal.SIGTERM and out == f"left {run.path}\n"
 
 
 def test_a_main_thread_that_comes_back_ends_the_run_itself(tmp_path: Path) -> None:
-    process = started(tmp_path, "Patient", WATCHED.format(grace=10**6))
+    process, value = started(tmp_path, "Patient", WATCHED.format(grace=10**6))
     process.send_signal(signal.SIGHUP)
     out, err = process.communicate()
     assert process.returncode == 0 and out == "answered True\n" and not err
-    check_whole(tmp_path)
+    check_whole(tmp_path, value)
 
 
 def test_a_signal_before_the_run_ends_it_at_once(tmp_path: Path) -> None:

@@ -20,9 +20,8 @@ from loadmaster.signals import listening, stoppable
 from loadmaster.solvers.solver import Budget, Meter, Scoring, Solution, Solver, State, Status
 
 _TICK_SECONDS = 0.25
-
-
-_CUT_SECONDS = 0.5
+_CUT_SECONDS = 0.3
+"""Longest to wait for a line that is being written, once a run is brought to its end."""
 
 
 class Interrupted(LoadmasterError):
@@ -115,7 +114,10 @@ def _searched(solver: Solver, meter: Meter, observer: RunObserver, seed: int, st
             return solution
     except BaseException as error:
         interrupted = isinstance(error, KeyboardInterrupt)
-        if not interrupted:
+        if interrupted:
+            with contextlib.suppress(KeyboardInterrupt):  # a third one: then without the latest
+                observer.settle(meter)
+        else:
             message = " ".join(f"{type(error).__name__}: {error}".split())
             observer.write(meter, "error", what="solver", plan=None, message=message[:500])
         _stop(meter, observer, "interrupted" if interrupted else "error", Status.UNKNOWN)
@@ -135,6 +137,9 @@ class _Stoppable:
 
     def ask(self) -> None:
         self._observer.stop = True
+
+    def settle(self) -> None:
+        self._observer.settle(self._meter)
 
     def cut(self) -> None:
         meter, observer = self._meter, self._observer
