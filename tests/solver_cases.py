@@ -52,7 +52,7 @@ LEARNED = {("mapping", "egrl"), ("mapping", "ea"), ("mapping", "pg"), ("malloc-g
            ("malloc-game", "muzero-prod"), ("malloc-game", "policy-only"), ("offload", "muzero"),
            ("graph", "hdp"), ("graph", "go")}  # fmt: skip
 """They are compiled, which takes seconds."""
-FEW, MANY = 45, 260
+FEW, SOME, MANY = 45, 150, 260
 MEASURED = {("offload", "refined")}
 """They time plans on a device: what is done again need not be the same again."""
 
@@ -126,7 +126,7 @@ class Case:
 
 
 CASES = [
-    Case(kind, name, FEW if (kind, name) in LEARNED or kind == "offload" else MANY,
+    Case(kind, name, FEW if (kind, name) in LEARNED else SOME if kind == "offload" else MANY,
          OPTIONS.get((kind, name), {}))
     for kind in kinds() for name in solver_names(kind) if (kind, name) not in MEASURED
 ]  # fmt: skip

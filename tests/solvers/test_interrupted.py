@@ -43,10 +43,12 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
     return found
 
 
-def solved(case: Case, folder: Path | None = None, resume: Path | None = None) -> Solution:
+def solved(case: Case, folder: Path | None = None, resume: Path | None = None,
+           evaluations: int | None = None) -> Solution:  # fmt: skip
     """A session with a checkpoint wherever the solver offers one."""
-    return run_solver(case.solver(), case.problem(), Budget(case.evaluations), 3, folder=folder,
-                      resume=resume, checkpoint_seconds=0.0)  # fmt: skip
+    budget = Budget(evaluations or case.evaluations)
+    return run_solver(case.solver(), case.problem(), budget, 3, folder=folder, resume=resume,
+                      checkpoint_seconds=0.0)  # fmt: skip
 
 
 def ask(meter: Meter) -> None:
@@ -69,24 +71,27 @@ def test_interrupted_is_unbroken(case: Case, tmp_path: Path, counted: Counted,
         """What is on the disk now is what is left of a process that is killed now."""
         observer = meter.observer
         assert isinstance(observer, RunObserver) and observer.run is not None
-        shutil.copytree(observer.run.path, tmp_path / f"killed-{meter.evaluations}")
+        copies.append(Path(shutil.copytree(observer.run.path, tmp_path / f"killed-{len(copies)}")))
 
+    copies: list[Path] = []
     try:
-        first = solved(case, tmp_path / "first")  # how far it comes
+        # Those that are compiled go on to the end of their budget, and each run of them takes long.
+        count = case.evaluations if case.learned else solved(case, tmp_path / "first").evaluations
     except MissingPackage as missing:
         pytest.skip(missing.message)
-    count = first.evaluations
-    places = {1, count // 3} if case.learned else {1, 2, count // 3, 2 * count // 3, count}
+    places = {count // 3} if case.learned else {1, 2, count // 3, 2 * count // 3, count}
     counted.hooks = dict.fromkeys(sorted(places & set(range(1, count + 1))), kill)
     whole = solved(case, tmp_path / "whole")
     unbroken = Path(whole.extra["run"])
-    assert difference(Path(first.extra["run"]), unbroken) is None, "another run of the same seed"
-    assert not counted.hooks
-    for copy in sorted(tmp_path.glob("killed-*")):
+    assert (whole.evaluations == count or case.learned) and not counted.hooks
+    for first in () if case.learned else (tmp_path / "first").iterdir():
+        assert difference(first, unbroken) is None, "another run of the same seed"
+    for copy in copies:
         again = solved(case, resume=copy)
         assert difference(copy, unbroken) is None, copy.name
         _same(again, whole)
-    for name, hook, place in (("asked", ask, count // 2), ("insisted", insist, 2 * count // 3)):
+    ways = [("asked", ask, count // 2), ("insisted", insist, 2 * count // 3)]
+    for name, hook, place in ways[: 1 if case.learned else 2] if count else ():
         counted.hooks = {max(1, place): hook}
         try:
             broken = solved(case, tmp_path / name)
@@ -98,6 +103,19 @@ def test_interrupted_is_unbroken(case: Case, tmp_path: Path, counted: Counted,
         assert difference(run, unbroken) is None, name
         _same(again, whole)
     _left_alone(case, unbroken, whole)
+    if count > 2:
+        _extended(case, tmp_path / "part", whole, count // 2)
+
+
+def _extended(case: Case, folder: Path, whole: Solution, evaluations: int) -> None:
+    """A larger budget later is as good as one from the start, or else the solver says so."""
+    part = solved(case, folder, evaluations=evaluations)
+    rest = solved(case, resume=Path(part.extra["run"]))
+    if getattr(case.solver(), "scheduled", False):
+        assert "plans by its budget" in rest.extra["warnings"][0]
+        return
+    assert difference(Path(rest.extra["run"]), Path(whole.extra["run"])) is None, "extended"
+    _same(rest, whole)
 
 
 def _same(again: Solution, whole: Solution) -> None:

@@ -152,6 +152,7 @@ class Bounded:
         self.name, self.problem_kind = solver.name, solver.problem_kind
         self.summary, self.deterministic = solver.summary, solver.deterministic
         self.switches = getattr(solver, "switches", {})
+        self.scheduled = bool(getattr(solver, "scheduled", False))
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         meter.raise_bound(self._bound.value, self._bound.method)

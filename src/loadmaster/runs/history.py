@@ -92,6 +92,12 @@ class History:
         return budget_in(begun[0]) if begun else Budget()
 
     @property
+    def counted(self) -> bool:
+        """Whether every session had a limit in evaluations."""
+        begun = self.of("start") + self.of("resume")
+        return all(budget_in(line).evaluations is not None for line in begun)
+
+    @property
     def clocked(self) -> bool:
         """Whether any session had a limit in seconds."""
         begun = self.of("start") + self.of("resume")

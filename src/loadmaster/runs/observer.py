@@ -76,6 +76,8 @@ class RunObserver(Observer):
         """What the solver ends with in place of the best; none once something better is found."""
         self.ahead: Best | None = None
         """What an earlier session had found beyond the checkpoint that this one goes on from."""
+        self.clocked = False
+        """Whether a time limit may keep this session from coming so far again."""
         self.bound: Bound | None = None
         self.refused: list[str] = []
         """What the checker said against plans that the meter took for improvements: bugs."""
@@ -181,9 +183,12 @@ class RunObserver(Observer):
                            solver=self.solver, gap=self._gap(), checked=True, **more)  # fmt: skip
             self._set_best(best)
 
-    def ended(self) -> None:
-        """The run has come to its own end: what it has found is the answer, and nothing else."""
-        self.ahead = None
+    def ended(self, meter: Meter) -> None:
+        """The run has come to its own end: what it has found is the answer, and nothing else, unless
+        time was too short to find again what an earlier session had found."""
+        ahead, self.ahead = self.ahead, None
+        if ahead is not None and self.clocked:
+            self._accept(meter, ahead, [])
         result = self.choice or self.best
         if result is not None:
             self._set_best(result)

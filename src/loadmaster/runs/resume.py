@@ -121,6 +121,7 @@ def begin(
         drop_unnamed(run, log.lines)
         _restore_results(observer, run, problem, history, checkpoint)
         _recall(run, problem, history)
+    observer.clocked = history.clocked or budget.seconds is not None
     evaluations = 0 if checkpoint is None else checkpoint.evaluations
     if history.optimal:  # nothing is left to do
         evaluations = history.evaluations
@@ -141,10 +142,10 @@ def begin(
 
 
 def repeats(solver: Solver, problem: Problem, history: History, budget: Budget) -> bool:
-    """Whether work that is done again gives the same again: nothing is measured, and no clock has
-    a say in what the solver does."""
-    timed = history.clocked or budget.seconds is not None
-    return solver.deterministic and repeatable(problem) and not timed
+    """Whether work that is done again gives the same again: nothing is measured, and evaluations
+    limit it. A time limit beside them may cut it short, but seldom says what is done before."""
+    counted = history.counted and budget.evaluations is not None
+    return solver.deterministic and repeatable(problem) and counted
 
 
 def finished(run: RunFolder, problem: Problem, budget: Budget) -> Solution | None:

@@ -174,7 +174,7 @@ def _result(solution: Solution, meter: Meter, observer: RunObserver,
             warnings: list[str]) -> Solution:  # fmt: skip
     """What was checked, whatever the solver says; where it says something else, that is told."""
     if not observer.stop:
-        observer.ended()
+        observer.ended(meter)
     best = observer.ahead or observer.choice or observer.best
     chosen = best is not None and best is not observer.best
     if (

@@ -33,7 +33,7 @@ class Auto:
     summary = (
         "every constructive method and GO's plans, then chains of annealing: never worse than any"
     )
-    deterministic = False  # a time limit decides how far it gets
+    deterministic = scheduled = True
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem

@@ -27,6 +27,7 @@ class Auto:
         "density, then exact with a proof, or annealing where that is out of reach (white box)"
     )
     deterministic = False  # how far the exact solver gets depends on the clock
+    scheduled = True
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem

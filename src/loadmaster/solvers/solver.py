@@ -263,6 +263,8 @@ class Solver(Protocol):
     """One line for `loadmaster solvers`."""
     deterministic: bool
     """The same seed and evaluations give the same answer (time limits aside)."""
+    # Some have `scheduled = True` too: what they do depends on how much of the budget is over, so
+    # that a run with a larger one is another from its first evaluation on.
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         """Solve `meter.problem` until `meter.exhausted`, from `state` if there is one."""

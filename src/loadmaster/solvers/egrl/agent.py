@@ -24,6 +24,7 @@ class Egrl:
     problem_kind = "mapping"
     summary = "evolution of graph networks and Boltzmann maps beside a gradient learner; sees rewards only"
     deterministic = True
+    scheduled = True
     fixed: ClassVar[dict[str, Any]] = {}
     """Settings that make this solver what it is."""
 
@@ -57,6 +58,7 @@ class EvolutionAlone(Egrl):
 
     name = "ea"
     summary = "EGRL's evolution alone"
+    scheduled = False  # only the learner's noise falls over the budget
     fixed: ClassVar = {"learner": False}
 
 

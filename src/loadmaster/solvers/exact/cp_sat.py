@@ -21,7 +21,7 @@ class CpSat:
     name = "cp-sat"
     problem_kind = "allocation"
     summary = "OR-tools' CP-SAT with a no-overlap-2D model (needs: pip install 'loadmaster[exact]')"
-    deterministic = False
+    deterministic = True
 
     def __init__(self, work: float | None = None) -> None:
         self.work = work

@@ -8,6 +8,9 @@ from loadmaster.clock import engine_seconds
 from loadmaster.host import cores
 from loadmaster.solvers.solver import Meter
 
+WORK = 60.0
+"""Where evaluations are counted and seconds are not: the same seed must give the same answer."""
+
 
 def make_cp_solver(
     cp_model: Any, meter: Meter, seed: int, work: float | None = None, share: float = 1.0
@@ -17,8 +20,10 @@ def make_cp_solver(
     Args:
       work: CP-SAT's own measure of effort, `max_deterministic_time`, about a second of one core.
         It then works alone, and the answer is the same on every computer. None: all cores, until
-        the budget ends.
+        the budget ends; `WORK` where that counts evaluations alone.
     """
+    if work is None and meter.budget.evaluations is not None and meter.budget.seconds is None:
+        work = WORK
     solver = cp_model.CpSolver()
     solver.parameters.random_seed = seed
     solver.parameters.catch_sigint_signal = False  # Ctrl-C is for the run to hear

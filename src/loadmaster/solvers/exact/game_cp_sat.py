@@ -37,7 +37,7 @@ class CpSat:
     name = "cp-sat"
     problem_kind = "malloc-game"
     summary = "OR-tools' CP-SAT over plans of small games, with a bound (needs: pip install 'loadmaster[exact]')"
-    deterministic = False
+    deterministic = True
 
     def __init__(self, most_moves: int = 80, work: float | None = None) -> None:
         self.most_moves, self.work = int(most_moves), work

@@ -34,7 +34,7 @@ class CpSat:
     summary = (
         "OR-tools' CP-SAT on small graphs, with a bound (needs: pip install 'loadmaster[exact]')"
     )
-    deterministic = False
+    deterministic = True
 
     def __init__(
         self, most_groups: int = 150, most_steps: int = 1_000, work: float | None = None

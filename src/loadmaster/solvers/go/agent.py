@@ -30,7 +30,7 @@ class Go:
     name = "go"
     problem_kind = "graph"
     summary = "a graph network decides all at once: as trained, then fine-tuned on this graph (GO)"
-    deterministic = True
+    deterministic = scheduled = True
 
     def __init__(self, init: str = "auto", **settings: Any) -> None:
         self.settings = settings_from(Settings, self.name, settings, {})

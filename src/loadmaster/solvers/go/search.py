@@ -123,7 +123,7 @@ class _Steered:
     does not depend on it."""
 
     problem_kind = "graph"
-    deterministic = True
+    deterministic = scheduled = True
 
     def __init__(self, prior: str = "learned", chains: int | None = None,
                  threads: int | None = None) -> None:  # fmt: skip

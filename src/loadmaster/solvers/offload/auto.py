@@ -19,7 +19,7 @@ class Auto:
 
     name, problem_kind = "auto", "offload"
     summary = "all rules, then annealing, then the steadiest of the best plans"
-    deterministic = False  # a time limit decides how far it gets
+    deterministic = scheduled = True
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         assert isinstance(meter.problem, Offload)

@@ -32,6 +32,7 @@ class Played:
             raise ValueError("evaluations must be above 0")
         self.player, self.evaluations = make_solver("malloc-game", solver, options), evaluations
         self.switches = {"solver": solver, "evaluations": evaluations, **options}
+        self.scheduled = bool(getattr(self.player, "scheduled", False))
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem

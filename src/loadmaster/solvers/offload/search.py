@@ -65,6 +65,7 @@ class Anneal(_Search):
 
     name = "anneal"
     summary = "simulated annealing over what stays when"
+    scheduled = True
     length = 4_000
     """Evaluations over which the temperature falls, if the budget does not say."""
 
@@ -77,12 +78,14 @@ class Anneal(_Search):
     def search(self, meter: Meter, problem: Offload, rng: Rng, state: State | None) -> None:
         if state is None:
             value, current = packable(meter, *min(self.known, key=lambda row: row[0]))
+            misses = 0
         else:
             value, current = int(state["value"]), np.array(state["current"])
+            misses = int(state["misses"])
         change = Change(problem)
         length = self.length if meter.budget.evaluations is None else meter.budget.evaluations
         scale = max(1, problem.bound().value)
-        tries = misses = 0
+        tries = 0
         while not meter.exhausted:
             share = min(1.0, meter.evaluations / max(1, length))
             if meter.budget.seconds:
@@ -101,7 +104,8 @@ class Anneal(_Search):
                 if worse <= 0 or rng.random() < math.exp(-worse / temperature):
                     value, current = found, trial
             if tries % 64 == 0:
-                meter.checkpoint({"rng": generator_state(rng), "value": np.array(value), "current": current})  # fmt: skip
+                meter.checkpoint({"rng": generator_state(rng), "value": np.array(value),
+                                  "current": current, "misses": np.array(misses)})  # fmt: skip
                 meter.progress(temperature=temperature, current=value / 10**12)
 
 

@@ -131,6 +131,7 @@ class AnnealMoves(_Search):
 
     name = "anneal-moves"
     summary = "simulated annealing over moves"
+    scheduled = True
     last_share = 1e-3
     """Of the first temperature, at the end."""
     default_length = 4_000

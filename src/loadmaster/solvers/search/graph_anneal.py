@@ -31,7 +31,7 @@ class Anneal:
 
     name, problem_kind = "anneal", "graph"
     summary = "simulated annealing over groups, runs of groups and keys, evaluated incrementally"
-    deterministic = True
+    deterministic = scheduled = True
 
     def __init__(self, start: str = "base", length: int | None = None) -> None:
         self.start, self.length = check_start(start, ("base", "seeds")), length

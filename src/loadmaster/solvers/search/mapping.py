@@ -117,6 +117,7 @@ class Annealing(_Search):
 
     name = "annealing"
     summary = "simulated annealing on rewards"
+    scheduled = True
     first_temperature, last_temperature = 0.05, 1e-4
     default_length = 4_000
     """Evaluations of a run that has no such limit; after them the temperature stays."""
