@@ -127,11 +127,11 @@ def conforms(
     """Raise AssertionError with the rule that a solver breaks."""
     for seed in seeds:
         for limit in evaluations:
-            outcome = watched(make, problem, Budget(evaluations=limit, seconds=20.0), seed)
+            outcome = watched(make, problem, Budget(evaluations=limit), seed)
             assert outcome.asked <= limit, f"budget: {outcome.asked} evaluations of {limit}"
             _sound(problem, outcome)
             if make().deterministic:
-                again = watched(make, problem, Budget(evaluations=limit, seconds=20.0), seed)
+                again = watched(make, problem, Budget(evaluations=limit), seed)
                 _same(outcome, again, "seed: the same seed gave another answer")
         _resumes(make, problem, max(evaluations), seed)
     timed = watched(make, problem, Budget(seconds=seconds), look=LOOK)
@@ -185,11 +185,11 @@ def _same(a: Outcome, b: Outcome, message: str) -> None:
 def _resumes(make: Callable[[], Solver], problem: Problem, least: int, seed: int) -> None:
     """From any checkpoint it goes on as if it had never stopped."""
     limit = least
-    whole = watched(make, problem, Budget(evaluations=limit, seconds=20.0), seed)
+    whole = watched(make, problem, Budget(evaluations=limit), seed)
     while not whole.watcher.moments and limit < 1000 and not whole.meter.optimal:
         limit *= 4  # it may make checkpoints rarely
-        whole = watched(make, problem, Budget(evaluations=limit, seconds=20.0), seed)
+        whole = watched(make, problem, Budget(evaluations=limit), seed)
     moments = whole.watcher.moments
     for moment in {id(m): m for m in (*moments[:1], *moments[len(moments) // 2 :][:1])}.values():
-        rest = watched(make, problem, Budget(evaluations=limit, seconds=20.0), seed, moment)
+        rest = watched(make, problem, Budget(evaluations=limit), seed, moment)
         _same(whole, rest, "resume: from a checkpoint it came to another answer")
