@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ LOOK_AT_A_CLOCK = {
     "clocks.py": "how to wait for others: the limit ends only what has failed",
     "toy.py": "evaluations that take as long as real ones; nobody counts the time",
     "fuzz/": "a reader that hangs is what it looks for: `make fuzz`, with limits of its own",
-    "problems/test_evaluator.py": "commands that hang are the subject: they sleep longer than any test",
+    "problems/test_evaluator.py": "a timer is replaced by one that waits for what was written",
     "runs/": "processes that are killed and signalled: they wait for what was written",
 }
 """File or folder of the tests -> why it may."""
@@ -70,7 +71,12 @@ def _named(path: Path, root: Path, allowed: dict[str, str]) -> bool:
 def _files(root: Path, allowed: dict[str, str]) -> Iterator[tuple[str, ast.Module]]:
     for path in sorted(root.rglob("*.py")):
         if not _named(path, root, allowed):
-            yield str(path.relative_to(root)), ast.parse(path.read_text(encoding="utf-8"))
+            yield str(path.relative_to(root)), _parsed(path)
+
+
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def _clocks(tree: ast.Module) -> Iterator[str]:
