@@ -27,7 +27,7 @@ class Judge {
     const bool in = link.source == home;
     const i64 bandwidth = std::min(link.bandwidth, in ? slow.read : slow.write);
     const i64 work = std::max<i64>(1, plus(link.latency, ceil_time(c.bytes, bandwidth)));
-    queues_[in ? 0 : 1].push_back({copy, times(work, 2)});
+    queues_[in ? 0 : 1].push_back({copy, halves_of(work)});
     outcome_.copy_start[copy] = now_;
     p_.flow.start_copy(copy, now_);
     return true;
@@ -36,7 +36,7 @@ class Judge {
   void wait(i64 copy, i64 repeat, i64& stall) {
     if (gone_[copy]) return;
     i64 halves = 0;
-    while (!gone_[copy]) halves = plus(halves, advance(kForever));
+    while (!gone_[copy]) halves = plus_halves(halves, advance(kForever));
     const i64 waited = times(repeat, (halves + 1) / 2);
     now_ = plus(now_, waited);
     stall = plus(stall, waited);
@@ -44,7 +44,7 @@ class Judge {
   }
 
   void run(i32 step) {
-    i64 left = times(std::max<i64>(0, p_.duration[step] - p_.slow[step]), 2);
+    i64 left = halves_of(std::max<i64>(0, p_.duration[step] - p_.slow[step]));
     while (left > 0 && !(queues_[0].empty() && queues_[1].empty())) left -= advance(left);
     now_ = plus(now_, p_.run_time[step]);
   }

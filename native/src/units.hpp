@@ -31,6 +31,13 @@ inline i64 plus(i64 a, i64 b) {
 // a * b, saturating.
 inline i64 times(i64 a, i64 b) { return scaled(a, b, 1); }
 
+// Half-picoseconds reach twice as far: a time that sticks to kForever has kForever of them twice.
+inline i64 halves_of(i64 time) { return 2 * time; }
+inline i64 plus_halves(i64 a, i64 b) {
+  const u64 sum = static_cast<u64>(a) + static_cast<u64>(b), most = 2 * static_cast<u64>(kForever);
+  return static_cast<i64>(sum > most ? most : sum);
+}
+
 // size rounded up to a multiple of alignment.
 inline i64 aligned(i64 size, i64 alignment) { return (size + alignment - 1) / alignment * alignment; }
 

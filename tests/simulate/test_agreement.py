@@ -5,7 +5,7 @@ A case is named by its seed: `disagreement(random_case(np.random.default_rng(see
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -22,6 +22,7 @@ from loadmaster.simulate.timeline import Timeline
 
 BLOCKS = 40
 CASES_PER_BLOCK = 75
+FOREVER = 2**62 - 1
 MAX_OPS = (4, 8, 14, 14, 30)
 """Small cases fail in ways that can be read, large ones meet more coincidences."""
 
@@ -62,6 +63,41 @@ def test_native_equals_reference(block: int) -> None:
     for seed in range(block * CASES_PER_BLOCK, (block + 1) * CASES_PER_BLOCK):
         difference = disagreement(case_of(seed))
         assert difference is None, f"seed {seed}: {difference}"
+
+
+def slowed(
+    case: tuple[Program, Machine, Plan], rng: np.random.Generator
+) -> tuple[Program, Machine, Plan]:
+    """The same case on a machine so slow, and with loops so long, that some times can't be told."""
+    program, machine, plan = case
+    rate = 10 ** int(rng.integers(0, 4))
+    latency = int(rng.choice([0, 2**40, 2**61, 2**62 - 1]))
+    slow = replace(
+        machine,
+        memories=tuple(replace(m, read=rate, write=rate) for m in machine.memories),
+        links=tuple(replace(link, bandwidth=rate, latency=latency) for link in machine.links),
+    )
+    trips = np.minimum(program.loop_trips * int(rng.choice([1, 10**6, 10**15])), 10**15)
+    return replace(program, loop_trips=trips), slow, plan
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_times_that_can_not_be_told_stick_to_one_value(block: int) -> None:
+    """Where the total is FOREVER, that is all there is to say; otherwise everything is equal."""
+    late = 0
+    for seed in range(block * 40, (block + 1) * 40):
+        rng = np.random.default_rng([seed, 1])
+        case = slowed(case_of(seed), rng)
+        if float(np.prod(case[0].loop_trips.astype(float))) > 2**62:
+            continue  # no such program is let in
+        native, reference = outcome(simulate, case), outcome(simulate_reference, case)
+        if isinstance(native, Timeline) and native.total_ps == FOREVER:
+            assert isinstance(reference, Timeline) and reference.total_ps == FOREVER, f"seed {seed}"
+            late += 1
+        else:
+            difference = disagreement(case)
+            assert difference is None, f"seed {seed}: {difference}"
+    assert late > 2
 
 
 def test_a_residency_that_is_over_before_it_begins_holds_nothing() -> None:

@@ -35,16 +35,16 @@ std::vector<i32> by_issue(const std::vector<GameCopy>& copies) {
 class IdleQueues {
  public:
   explicit IdleQueues(std::size_t copies) : gone_(copies, 0) {}
-  void push(i32 row, bool in, i64 work) { queues_[in ? 0 : 1].emplace_back(row, times(work, 2)); }
+  void push(i32 row, bool in, i64 work) { queues_[in ? 0 : 1].emplace_back(row, halves_of(work)); }
   bool gone(i32 row) const { return gone_[row] != 0; }
   void drain(i64 idle) {
-    i64 left = times(idle, 2);
+    i64 left = halves_of(idle);
     while (left > 0 && !(queues_[0].empty() && queues_[1].empty())) left -= advance(left);
   }
   // Picoseconds until a copy has left its queue.
   i64 wait(i32 row) {
     i64 halves = 0;
-    while (!gone_[row]) halves = plus(halves, advance(kForever));
+    while (!gone_[row]) halves = plus_halves(halves, advance(kForever));
     return (halves + 1) / 2;
   }
 
