@@ -219,7 +219,10 @@ BAD: dict[str, tuple[Any, str]] = {
     "a list": ("[]", "holds no JSON object"),
     "deep": ("[" * 100_000, "is no JSON"),
     "nan": (json.dumps(with_node(cpuLatency=float("nan"))), "the number NaN, which is not finite"),
-    "infinity": (json.dumps(with_node(size=float("inf"))), "the number Infinity, which is not finite"),
+    "infinity": (
+        json.dumps(with_node(size=float("inf"))),
+        "the number Infinity, which is not finite",
+    ),
     "huge": (with_node(size=1e300), r"node 9 has size = 1e\+300.*2\^62"),
     "negative time": (with_node(cpuLatency=-1), "node 9 has cpuLatency = -1: give a number from 0"),
     "negative size": (with_node(size=-5.0), "node 9 has size = -5.0"),
