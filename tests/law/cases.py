@@ -132,7 +132,8 @@ class GameCase(Case):
     def make(self, rng: Rng) -> MallocGame | None:
         program, machine = instances.game_instance(rng)
         try:
-            return MallocGame(program, machine)
+            pins = instances.memory_pins(rng, program, machine, home_alone=True)
+            return MallocGame(program, machine, pins=pins)
         except LoadmasterError:
             return None
 
@@ -183,7 +184,7 @@ class MappingCase(Case):
     def make(self, rng: Rng) -> MapProblem | None:
         program, machine = instances.map_instance(rng)
         try:
-            return MapProblem(program, machine)
+            return MapProblem(program, machine, pins=instances.memory_pins(rng, program, machine))
         except LoadmasterError:
             return None
 
@@ -215,6 +216,8 @@ class MappingCase(Case):
 
             bound = linear_bound(problem)
             yield Claim(bound.method, bound.value, False)
+            if chance(rng, 0.03):  # it starts two processes
+                yield _claim("exact", self.solved(problem, "exact"))
 
 
 class GraphCase(Case):
@@ -227,12 +230,17 @@ class GraphCase(Case):
 
     def make(self, rng: Rng) -> GraphOptimization | None:
         program, machine = instances.graph_instance(rng)
-        tasks = pick(
-            rng, (("placement", "fusion", "schedule"), ("placement", "schedule"), ("placement",))
-        )
+        decided = ("placement", "fusion", "schedule")
+        tasks = pick(rng, (decided, decided, decided[::2], decided[:1], decided[1:]))
         try:
             problem = GraphOptimization(
-                program, machine, tasks=tasks, groups=pick(rng, ("op", "auto"))
+                program,
+                machine,
+                tasks=tasks,
+                groups=pick(rng, ("op", "auto", "scope", "coplace")),
+                profile=pick(rng, ("loadmaster", "loadmaster", "paper")),
+                readers=pick(rng, ("each", "each", "all")),
+                pins=instances.device_pins(rng, program, machine),
             )
         except LoadmasterError:
             return None
@@ -312,7 +320,8 @@ class AllocationCase(Case):
         try:
             if chance(rng, 0.5):
                 program, machine = instances.arena_instance(rng)
-                return ProgramAllocation(program, machine)
+                pins = instances.memory_pins(rng, program, machine)
+                return ProgramAllocation(program, machine, pins=pins)
             buffers = instances.small_buffers(rng)
             near = buffers.max_live + pick(rng, (0, 1, 3))
             return Allocation(buffers, pick(rng, (None, None, near)))

@@ -12,8 +12,9 @@ from generate_mapping import random_map_machine
 from generate_order import random_straight
 from loadmaster.errors import BadProgram, LoadmasterError
 from loadmaster.machine.machine import Device, Link, Machine, Memory, Rules
-from loadmaster.plan.plan import Plan
+from loadmaster.plan.plan import NO_OFFSET, Plan
 from loadmaster.problems.buffers import Buffers, Gap
+from loadmaster.problems.pins import Pins
 from loadmaster.program.build import Builder
 from loadmaster.program.program import CANNOT_RUN, Program
 from loadmaster.program.validate import validate
@@ -224,3 +225,25 @@ def small_buffers(rng: Rng) -> Buffers:
     return Buffers.of(
         lower, upper, size, alignment=alignment, pinned=pinned, gaps=gaps, apart=apart
     )
+
+
+def memory_pins(rng: Rng, program: Program, machine: Machine, *, home_alone: bool = False) -> Pins:
+    """Mostly none; else a tensor or two, some at an offset."""
+    if not chance(rng, 0.15):
+        return Pins()
+    found = {}
+    for _ in range(whole(rng, 1, 2)):
+        tensor, memory = whole(rng, 0, program.n_tensors - 1), pick(rng, machine.reach[0])
+        offset = machine.memories[memory].alignment * whole(rng, 0, 3)
+        where = (memory, offset if chance(rng, 0.3) else NO_OFFSET)
+        if program.tensor_alias[tensor] == tensor:
+            found[tensor] = (machine.home[0], NO_OFFSET) if home_alone else where
+    return Pins(memory=found)
+
+
+def device_pins(rng: Rng, program: Program, machine: Machine) -> Pins:
+    """Mostly none; else an op that is no view."""
+    if not chance(rng, 0.15):
+        return Pins()
+    op = pick(rng, np.flatnonzero(~program.op_view).tolist())
+    return Pins(device={op: whole(rng, 0, len(machine.devices) - 1)})

@@ -8,7 +8,7 @@ import numpy as np
 
 from loadmaster.plan.check.facts import HOME as AT_HOME
 from loadmaster.plan.check.facts import Facts
-from loadmaster.plan.plan import BEFORE, Plan
+from loadmaster.plan.plan import BEFORE, NO_OFFSET, Plan
 from loadmaster.plan.static import HOME, static_plan
 from loadmaster.problems.allocation import Allocation
 from loadmaster.problems.graph import GraphOptimization
@@ -18,6 +18,22 @@ from loadmaster.problems.malloc_game.problem import MallocGame
 from loadmaster.problems.mapping import Mapping
 from loadmaster.problems.offload.problem import Offload
 from loadmaster.problems.order.problem import PeakOrder
+from loadmaster.program.program import Program
+
+Pinned = MallocGame | Mapping | GraphOptimization
+
+
+def off_a_pin(problem: Pinned, plan: Plan) -> str | None:
+    """What is pinned is where it is pinned, if the plan says where it is."""
+    for row in plan.residency_rows:
+        memory, offset = problem.pins.memory.get(row.tensor, (row.memory, NO_OFFSET))
+        if row.memory != memory or offset not in (NO_OFFSET, row.offset):
+            return f"{row} is not where it is pinned"
+    for op, device in problem.pins.device.items():
+        if (0 if plan.device is None else int(plan.device[op])) != device:
+            return f"op {op} is not where it is pinned"
+    return None
+
 
 DECIDED = ("device", "order", "fusion", "priority", "transfers")
 """What a plan may decide beside residencies and copies."""
@@ -46,7 +62,8 @@ def game(problem: MallocGame, plan: Plan) -> str | None:
     for copy in plan.copy_rows:
         if not {copy.source, copy.target} <= own:
             return f"{copy} leaves the two memories"
-    return nothing_but(plan, "residencies", "copies") or _kept_in_fast(problem, plan)
+    wrong = nothing_but(plan, "residencies", "copies") or off_a_pin(problem, plan)
+    return wrong or _kept_in_fast(problem, plan)
 
 
 def _kept_in_fast(problem: MallocGame, plan: Plan) -> str | None:
@@ -77,18 +94,35 @@ def offload(problem: Offload, plan: Plan) -> str | None:
     wrong = nothing_but(plan, "residencies", "copies")
     if wrong:
         return wrong
-    facts = Facts(problem.program, problem.machine, plan)
+    facts, outermost = Facts(problem.program, problem.machine, plan), _outermost(problem.program)
+    loops: dict[int, list[int]] = {}
     for rank, step in enumerate(facts.steps):
+        loops.setdefault(outermost[step.number], []).append(rank)
+    for rank, step in enumerate(facts.steps):
+        inside = loops[outermost[step.number]] if outermost[step.number] >= 0 else [rank]
         for tensor in [*step.reads, *step.writes]:
-            memory, row = facts.serves(rank, tensor)
-            if facts.size[tensor] and (memory != problem.model.fast or row == AT_HOME):
-                return f"step {rank} works on tensor {tensor} in its home"
+            # What a loop touches is there at its first step and at its last: it is one long step.
+            served = [facts.serves(at, tensor) for at in (rank, inside[0], inside[-1])]
+            if facts.size[tensor] and any(
+                memory != problem.model.fast or row == AT_HOME for memory, row in served
+            ):
+                return f"step {rank} works on tensor {tensor}, which is not in fast memory"
     return None
+
+
+def _outermost(program: Program) -> list[int]:
+    """[n_ops] the outermost loop around each op, or -1."""
+    found = []
+    for loop in program.op_loop.tolist():
+        while loop >= 0 and program.loop_parent[loop] >= 0:
+            loop = int(program.loop_parent[loop])
+        found.append(loop)
+    return found
 
 
 def mapping(problem: Mapping, plan: Plan) -> str | None:
     """The residencies of a static plan, at any offset."""
-    wrong = nothing_but(plan, "residencies")
+    wrong = nothing_but(plan, "residencies") or off_a_pin(problem, plan)
     if wrong:
         return wrong
     memory = np.full(problem.program.n_tensors, HOME)
@@ -149,7 +183,8 @@ def graph(problem: GraphOptimization, plan: Plan) -> str | None:
             return "its devices are not those of the base plan"
     if not problem.touched[clusters >= 0].all():
         return "it fuses ops that are never fused with another"
-    return nothing_but(plan, "device", "order", "fusion", "priority", "queue")
+    wrong = nothing_but(plan, "device", "order", "fusion", "priority", "queue")
+    return wrong or off_a_pin(problem, plan)
 
 
 def _by_smallest(fusion: np.ndarray) -> np.ndarray:

@@ -25,6 +25,7 @@ from loadmaster.plan.check import Violation, check
 from loadmaster.plan.plan import Plan
 from loadmaster.simulate.reference import simulate_reference
 from loadmaster.simulate.simulator import Simulator
+from loadmaster.simulate.timeline import Timeline
 
 SAMPLE = 0.34
 """Of the plans that are refused, and of the slow comparisons."""
@@ -112,16 +113,19 @@ class Court:
                 self.outcome.best, self.best, thorough = value, plan, True
         if thorough:
             checked = check(problem.program, self.machine, plan)
-            self._scope(plan, found, checked, outside)
+            timed = checked
             if timeline is not None:
-                self._timeline(plan, timeline, checked)
+                timed = check(problem.program, self.machine, plan, timeline)
+                self._timeline(plan, timeline, checked, timed)
+            # Only a timeline tells who is in a memory together where several devices work.
+            self._scope(plan, found, checked if self._alone(plan) else timed, outside)
             if not outside:
                 self._judged(plan, found, value)
             if value is not None and timeline is not None:
                 self._reference(plan, timeline)
         return value
 
-    def _reference(self, plan: Plan, timeline: Any) -> None:
+    def _reference(self, plan: Plan, timeline: Timeline) -> None:
         slow = simulate_reference(self.problem.program, self.machine, plan)
         for name in ("total_ps", "memory_peak", "memory_top"):
             if not np.array_equal(getattr(slow, name), getattr(timeline, name)):
@@ -160,19 +164,22 @@ class Court:
             self.finding("scope", f"the problem accepts a plan that is outside: {outside}", plan)
             self.outcome.counts["outside accepted"] += 1
 
-    def _timeline(self, plan: Plan, timeline: Any, checked: list[Violation]) -> None:
-        program, machine = self.problem.program, self.machine
-        alone = len(machine.devices) == 1 and plan.queue == "order"
-        timed = check(program, machine, plan, timeline)
-        if alone and not checked and timed:
+    def _alone(self, plan: Plan) -> bool:
+        """Whether one device runs everything in order."""
+        return len(self.machine.devices) == 1 and plan.queue == "order"
+
+    def _timeline(
+        self, plan: Plan, timeline: Timeline, checked: list[Violation], timed: list[Violation]
+    ) -> None:
+        """`timed`: what is found with the timeline."""
+        if self._alone(plan) and not checked and timed:
+            self.finding("timeline", f"check refuses it with its timeline alone: {timed[0]}", plan)
+        # Without a timeline, a copy counts from its issue to its need: then check may refuse more.
+        if self._alone(plan) and checked and not timed and not plan.copy_rows:
             self.finding(
-                "timeline", f"check accepts the plan, and not with its timeline: {timed[0]}", plan
+                "timeline", f"check refuses it without its timeline alone: {checked[0]}", plan
             )
-        if alone and checked and not timed and not plan.copy_rows:
-            self.finding(
-                "timeline", f"check refuses the plan, and not with its timeline: {checked[0]}", plan
-            )
-        if alone and not checked and not timeline.fits:
+        if self._alone(plan) and not checked and not timeline.fits:
             self.finding(
                 "timeline", f"check accepts a plan that is {timeline.memory_over} over", plan
             )

@@ -63,6 +63,22 @@ def test_no_optimum_of_cp_sat_loses_to_an_output_that_stays() -> None:
         assert solution.bound.value <= 9_024
 
 
+def test_pieces_of_a_copy_that_take_no_turns_beat_no_optimum() -> None:
+    """Over a link without an engine, the two halves of x come at the same time."""
+    pytest.importorskip("ortools")
+    machine = contrast()
+    links = tuple(replace(link, bandwidth=100 * GIGA, engines=()) for link in machine.links)
+    problem = MallocGame(one_op(1024, 8), replace(machine, links=links))
+    halves = [Copy(0, SLOW, FAST, BEFORE, 0, 0, 512), Copy(0, SLOW, FAST, BEFORE, 0, 512, 1024)]
+    rows = [Residency(0, FAST, 0, 0, 0), Residency(1, FAST, 1024, 0, 0)]
+    plan = Plan.of(residencies=rows, copies=[*halves, Copy(1, FAST, SLOW, 0, 1)])
+    assert not check(problem.program, problem.machine, plan)
+    solution = solve(make_solver("malloc-game", "cp-sat"), problem, Budget())
+    if not problem.violations(plan):
+        value = simulate(problem.program, problem.machine, plan).total_ps
+        assert solution.bound.value <= value
+
+
 def test_check_knows_devices_that_work_in_their_first_memory_alone() -> None:
     machine = contrast(reach="first")
     program = one_op(8, 1024)
