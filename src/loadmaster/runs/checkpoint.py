@@ -189,8 +189,8 @@ def _drop_old(folder: Path, numbers: list[int]) -> None:
     values: dict[int, int] = {}
     for number in numbers:
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-            value = json.loads((folder / str(number) / "manifest.json").read_bytes()).get("best")
-            if value is not None:
+            value = read_json((folder / str(number) / "manifest.json").read_bytes()).get("best")
+            if type(value) is int:
                 values[number] = value
     kept = set(numbers[-KEPT:])
     if values:

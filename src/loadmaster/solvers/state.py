@@ -7,6 +7,9 @@ import json
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.errors import LoadmasterError
+from loadmaster.json_text import read_json
+
 
 def generator_state(rng: np.random.Generator) -> npt.NDArray[np.uint8]:
     """The whole state, as bytes."""
@@ -17,5 +20,12 @@ def generator_state(rng: np.random.Generator) -> npt.NDArray[np.uint8]:
 def restore_generator(state: npt.NDArray[np.uint8]) -> np.random.Generator:
     """The generator that `generator_state` saw."""
     rng = np.random.default_rng(0)
-    rng.bit_generator.state = json.loads(state.tobytes())
+    try:
+        rng.bit_generator.state = read_json(state.tobytes())
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise LoadmasterError(
+            f"the checkpoint's random generator can't be restored: {error}",
+            object="rng",
+            remedy="go on from an older checkpoint, or start again",
+        ) from None
     return rng
