@@ -67,4 +67,5 @@ def test_no_file_is_a_monster() -> None:
         str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
         for path in ROOT.rglob("*.py")
     }
-    assert max(long.values()) <= 400, {name: lines for name, lines in long.items() if lines > 400}
+    # A file is one subject, as long as it needs: this only catches what has become two.
+    assert max(long.values()) <= 600, {name: lines for name, lines in long.items() if lines > 600}

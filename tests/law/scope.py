@@ -8,7 +8,7 @@ import numpy as np
 
 from loadmaster.plan.check.facts import HOME as AT_HOME
 from loadmaster.plan.check.facts import Facts
-from loadmaster.plan.plan import BEFORE, NO_OFFSET, Plan
+from loadmaster.plan.plan import BEFORE, NO_OFFSET, WHOLE, Plan
 from loadmaster.plan.static import HOME, static_plan
 from loadmaster.problems.allocation import Allocation
 from loadmaster.problems.graph import GraphOptimization
@@ -62,6 +62,9 @@ def game(problem: MallocGame, plan: Plan) -> str | None:
     for copy in plan.copy_rows:
         if not {copy.source, copy.target} <= own:
             return f"{copy} leaves the two memories"
+        link = problem.machine.links[problem.machine.link_between[copy.source, copy.target]]
+        if copy.low != WHOLE and problem.machine.rules.copies == "free" and not link.engines:
+            return f"{copy} is a part that waits for no other"
     wrong = nothing_but(plan, "residencies", "copies") or off_a_pin(problem, plan)
     return wrong or _kept_in_fast(problem, plan)
 

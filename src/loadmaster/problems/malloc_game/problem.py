@@ -184,6 +184,22 @@ class MallocGame:
             if copy.source not in own or copy.target not in own:
                 found.append(Violation(self.kind, f"copy {row} leaves the memories {own} of the game",
                                        copy.tensor, None, row))  # fmt: skip
+            elif (
+                copy.low != WHOLE
+                and not self.model.idle_copies
+                and self.model.engines[copy.source == self.model.fast] < 0
+            ):
+                # Nothing takes turns there: byte by byte, all of a tensor would be there at once.
+                found.append(
+                    Violation(
+                        self.kind,
+                        f"copy {row} moves a part of its tensor over a link without an engine: copy all "
+                        "of it",
+                        copy.tensor,
+                        None,
+                        row,
+                    )
+                )
         found += self._kept_in_fast(plan)
         found += [Violation("pin", f"{what} {number} is not where it is pinned")
                   for what, number in self.pins.broken(plan)]  # fmt: skip
@@ -197,13 +213,19 @@ class MallocGame:
         is_output = np.zeros(program.n_tensors, dtype=bool)
         is_output[root[program.tensor_kind == TensorKind.OUTPUT]] = True
         writer = root_writers(program)
-        copied: dict[int, list[tuple[int, int]]] = {
-            row.tensor: []
-            for row in plan.residency_rows
-            if row.memory == fast
-            and is_output[row.tensor]
-            and row.first <= writer[row.tensor] <= row.last
-        }
+        copied: dict[int, list[tuple[int, int]]] = {}
+        for row in plan.residency_rows:
+            if row.memory == fast and is_output[row.tensor]:
+                # One that copies fill serves when they are there: what is written before goes home.
+                filled = [
+                    copy.needed_by
+                    for copy in plan.copy_rows
+                    if (copy.tensor, copy.target) == (row.tensor, fast)
+                    and row.first - 1 <= copy.issued_after
+                    and copy.needed_by <= row.last
+                ]
+                if max([row.first, *filled]) <= writer[row.tensor] <= row.last:
+                    copied[row.tensor] = []
         for copy in plan.copy_rows:
             if copy.tensor in copied and (copy.source, copy.target) == (fast, slow):
                 size = int(program.storage_bytes[copy.tensor])
