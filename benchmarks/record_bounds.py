@@ -74,7 +74,7 @@ def _cells(suite: str) -> list[tuple[str, str]]:
 
 def _problem(suite: str, model: str, machine: str) -> Mapping | MallocGame:
     if suite == "mapping":
-        return Mapping(load_model(model), load_machine(machine))
+        return Mapping(load_model(model), load_machine(machine).with_reach("all"))
     return GameCell("", model, machine).load()
 
 

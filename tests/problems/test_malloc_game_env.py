@@ -31,7 +31,7 @@ def problem() -> MallocGame:
     [
         {"model": "resnet50", "machine": "tpu-v4i-8m"},
         {"model": "resnet50", "machine": "tpu-v4i-4m", "profile": "paper"},
-        {"model": "resnet50", "machine": "h200:hbm=8MiB", "reward": "judged"},
+        {"model": "resnet50", "machine": "h200-zero-copy:hbm=8MiB", "reward": "judged"},
     ],
 )
 def test_the_checker_of_gymnasium_is_content(options: dict[str, Any]) -> None:

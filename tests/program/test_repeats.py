@@ -121,7 +121,7 @@ def test_what_can_not_be_repeated_is_refused() -> None:
     build.tie(TieKind.INPLACE, t[1], t[2], place)
     build.op("looped", "add", reads=[x], writes=[t[3]], loop=loop)
     build.op("good", "add", reads=[x], writes=[t[4]])
-    build.op("back", "add", reads=t[:5], writes=[t[5]], backward=True)
+    build.op("back", "add", reads=[t[0], *t[2:5]], writes=[t[5]], backward=True)
     base = build.build()
     assert np.flatnonzero(repeatable(base)).tolist() == [4]
     for op in (0, 1, 2, 3, 5):

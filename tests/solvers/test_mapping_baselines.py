@@ -84,7 +84,7 @@ def test_density_is_greedy_by_exact_fractions() -> None:
 
 
 def test_density_of_ten_thousand_ops() -> None:
-    problem = Mapping(load_model("vit-l16"), load_machine("h200:hbm=2GiB"))
+    problem = Mapping(load_model("vit-l16"), load_machine("h200-zero-copy:hbm=2GiB"))
     assert problem.live.sum() > 9_000
     solution = solve(make_solver("mapping", "density"), problem, Budget())
     assert solution.value is not None

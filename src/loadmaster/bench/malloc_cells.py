@@ -63,7 +63,7 @@ class GameCell:
         """The problem."""
         stem, _, number = self.model.partition("-")
         program = synthetic(int(number)) if stem == "synthetic" else load_cell_model(self.model)
-        return MallocGame(program, load_machine(self.machine), **self.problem)
+        return MallocGame(program, load_machine(self.machine).with_reach("all"), **self.problem)
 
 
 def _cells() -> list[GameCell]:

@@ -43,7 +43,8 @@ class Cell:
     """With ports side by side instead of one after the other."""
 
     def load_machine(self) -> Machine:
-        machine = load_machine(self.machine)
+        # Maps and games let ops work in host memory in place, on a GPU too.
+        machine = load_machine(self.machine).with_reach("all")
         if not self.parallel_ports:
             return machine
         rules = replace(machine.rules, ports="parallel")

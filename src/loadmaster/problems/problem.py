@@ -113,7 +113,7 @@ def refuse_first_alone(machine: Machine, kind: str) -> None:
             f"the kind {kind} let them work in other memories",
             object=machine.name,
             number=len(machine.memories),
-            remedy="give --problem offload, or another machine",
+            remedy="give --problem offload, or a machine such as h200-zero-copy",
         )
 
 

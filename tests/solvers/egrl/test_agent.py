@@ -244,7 +244,7 @@ def test_one_tensor_to_decide() -> None:
 
 
 def test_two_memories() -> None:
-    problem = Mapping(chain(), load_machine("h200"))
+    problem = Mapping(chain(), load_machine("h200-zero-copy"))
     assert len(problem.memories) == 2
     solution = solve(EvolutionAlone(**SMALL), problem, Budget(evaluations=60))
     assert solution.decision is not None and solution.decision.max() <= 1

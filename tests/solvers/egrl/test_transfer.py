@@ -153,7 +153,7 @@ def test_zero_shot_is_one_greedy_map(policy: Path) -> None:
     assert found.min() >= 0 and found.max() < 3
     assert np.array_equal(found, zero_shot(policy, problem, SETTINGS))
     with pytest.raises(BadPolicy, match="memories"):
-        zero_shot(policy, Mapping(chain(), load_machine("h200")), SETTINGS)
+        zero_shot(policy, Mapping(chain(), load_machine("h200-zero-copy")), SETTINGS)
 
 
 @pytest.mark.parametrize("solver", [Egrl, EvolutionAlone])

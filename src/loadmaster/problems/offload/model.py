@@ -173,7 +173,7 @@ def _check_ties(program: Program) -> None:
     for row in np.flatnonzero(program.tie_kind != TieKind.DONATED).tolist():
         name = program.tensor_name[program.tie_target[row]]
         raise BadProgram(f"tensor '{name}' is written over another one, and offload plans know no such ties",
-                         object=name, remedy="capture the model with PyTorch, or give a machine whose ops reach all memories")  # fmt: skip
+                         object=name, remedy="capture the model with PyTorch, or give a machine such as h200-zero-copy and --problem mapping")  # fmt: skip
 
 
 def _check_fast(program: Program, machine: Machine, fast: int, roots: Int32) -> None:
