@@ -105,9 +105,9 @@ def _times(cost: Int64, repeat: Int64) -> Int64:
 
 def _critical_path(problem: GraphOptimization, cost: Int64, step: Int32) -> int:
     """Longest path over steps; steps need not be in program order, so they are sorted first."""
-    number = np.full(problem.program.n_ops, -1, dtype=np.int64)
-    number[problem.node_op] = np.arange(problem.nodes)
-    edges = np.concatenate([problem.edges, number[overwrite_waits(problem.program)]], axis=1)
+    node = np.full(problem.program.n_ops, -1, dtype=np.int64)
+    node[problem.node_op] = np.arange(problem.nodes)
+    edges = np.concatenate([problem.edges, node[overwrite_waits(problem.program)]], axis=1)
     first, second = step[edges[0]], step[edges[1]]
     cross = first != second
     pairs = np.unique(first[cross].astype(np.int64) * max(1, len(cost)) + second[cross])
