@@ -117,7 +117,9 @@ class Case:
 
 
 def _claim(name: str, solution: Solution) -> Claim:
-    return Claim(f"{name}: {solution.bound.method}", solution.bound.value, solution.status == Status.OPTIMAL)  # fmt: skip
+    return Claim(
+        f"{name}: {solution.bound.method}", solution.bound.value, solution.status == Status.OPTIMAL
+    )
 
 
 class GameCase(Case):
@@ -253,9 +255,10 @@ class GraphCase(Case):
         yield problem.vector()
         for _ in range(4):
             yield problem.vector(
-                random_keys(rng, problem.nodes), rng.integers(0, problem.devices, problem.groups),
                 random_keys(rng, problem.nodes),
-            )  # fmt: skip
+                rng.integers(0, problem.devices, problem.groups),
+                random_keys(rng, problem.nodes),
+            )
 
     def judged(self, problem: GraphOptimization, plan: Plan) -> int | None:
         return problem.value_of(plan)
@@ -368,5 +371,14 @@ class AllocationCase(Case):
                 yield Claim("cp-sat: infeasible", 2**62, False)
 
 
-CASES: dict[str, Case] = {case.kind: case for case in (
-    GameCase(), OffloadCase(), MappingCase(), AllocationCase(), GraphCase(), OrderCase())}  # fmt: skip
+CASES: dict[str, Case] = {
+    case.kind: case
+    for case in (
+        GameCase(),
+        OffloadCase(),
+        MappingCase(),
+        AllocationCase(),
+        GraphCase(),
+        OrderCase(),
+    )
+}

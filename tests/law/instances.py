@@ -31,14 +31,11 @@ def small_program(rng: Rng, *, devices: int = 1, loops: bool = True, ties: bool 
             program = _drawn(rng, devices)
             if not ties:
                 program = without_ties(program)
-            program = validate(_spiced(rng, program))
+            small = program.n_ops <= MOST_OPS + 2 and 1 <= program.n_tensors <= MOST_TENSORS
+            if small and not program.op_view.all() and (loops or not program.n_loops):
+                return validate(_spiced(rng, program))
         except BadProgram:
             continue
-        if not 1 <= program.n_ops <= MOST_OPS + 2 or not 1 <= program.n_tensors <= MOST_TENSORS:
-            continue
-        if program.op_view.all() or (program.n_loops and not loops):
-            continue
-        return program
 
 
 def _drawn(rng: Rng, devices: int) -> Program:
@@ -66,8 +63,14 @@ def tiny_program(rng: Rng) -> Program:
 def without_ties(program: Program) -> Program:
     """Every op makes its own results, and everything may be in fast memory."""
     none = np.zeros(0, dtype=np.int32)
-    return replace(program, tie_kind=none.astype(np.int8), tie_source=none, tie_target=none, tie_at=none,
-                   tensor_fast=np.ones(program.n_tensors, dtype=bool))  # fmt: skip
+    return replace(
+        program,
+        tie_kind=none.astype(np.int8),
+        tie_source=none,
+        tie_target=none,
+        tie_at=none,
+        tensor_fast=np.ones(program.n_tensors, dtype=bool),
+    )
 
 
 def _spiced(rng: Rng, program: Program) -> Program:
@@ -128,9 +131,12 @@ def _contrast(rng: Rng) -> Machine:
     engines = pick(rng, ((("in",), ("out",)), ((), ()), (("bus",), ("bus",))))
     device = Device("core", ("fast", "slow"), {"vector": {"*": 10**12}, "matrix": {"*": 10**12}})
     return Machine(
-        "contrast", (device,), (Memory("fast", 4096, 10**12, 10**12), Memory("slow", 2**30, 10**9, 10**9)),
-        (Link("slow", "fast", 10**9, 0, engines[0]), Link("fast", "slow", 10**9, 0, engines[1])), rules,
-    )  # fmt: skip
+        "contrast",
+        (device,),
+        (Memory("fast", 4096, 10**12, 10**12), Memory("slow", 2**30, 10**9, 10**9)),
+        (Link("slow", "fast", 10**9, 0, engines[0]), Link("fast", "slow", 10**9, 0, engines[1])),
+        rules,
+    )
 
 
 def offload_instance(rng: Rng) -> tuple[Program, Machine]:
@@ -140,8 +146,10 @@ def offload_instance(rng: Rng) -> tuple[Program, Machine]:
     fast, slow = machine.memories[0], machine.memories[-1]
     rate, latency = pick(rng, (10**12, 25 * 10**10)), pick(rng, (0, 0, 3))
     engines = pick(rng, ((("in",), ("out",)), (("bus",), ("bus",)), ((), ())))
-    links = (Link(slow.name, fast.name, rate, latency, engines[0]),
-             Link(fast.name, slow.name, rate, latency, engines[1]))  # fmt: skip
+    links = (
+        Link(slow.name, fast.name, rate, latency, engines[0]),
+        Link(fast.name, slow.name, rate, latency, engines[1]),
+    )
     device = replace(machine.devices[0], memories=(fast.name, slow.name))
     rules = replace(machine.rules, copies="free", reach=pick(rng, ("first", "first", "all")))
     machine = replace(machine, devices=(device,), memories=(fast, slow), links=links, rules=rules)
@@ -178,8 +186,12 @@ def graph_instance(rng: Rng) -> tuple[Program, Machine]:
     while machine.rules.copies == "idle" or len(machine.devices) > 3:
         machine = random_machine(rng)
     if chance(rng, 0.7):
-        machine = replace(machine, memories=tuple(
-            replace(memory, capacity=max(memory.capacity, 400)) for memory in machine.memories))  # fmt: skip
+        machine = replace(
+            machine,
+            memories=tuple(
+                replace(memory, capacity=max(memory.capacity, 400)) for memory in machine.memories
+            ),
+        )
     return small_program(rng, devices=len(machine.devices)), machine
 
 
@@ -216,7 +228,9 @@ def small_buffers(rng: Rng) -> Buffers:
     gaps = {}
     for b in range(n):
         if upper[b] - lower[b] >= 3 and chance(rng, 0.3):
-            low, high = sorted(rng.integers(0, size[b] + 1, 2).tolist()) if chance(rng, 0.5) else (0, 0)  # fmt: skip
+            low, high = (
+                sorted(rng.integers(0, size[b] + 1, 2).tolist()) if chance(rng, 0.5) else (0, 0)
+            )
             gaps[b] = [Gap(int(lower[b]) + 1, int(lower[b]) + 2, low, high)]
     pinned = np.full(n, -1)
     if chance(rng, 0.2):

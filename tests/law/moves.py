@@ -43,14 +43,30 @@ class Draft:
         transfers = (
             None if plan.transfers is None else [(int(t), int(d)) for t, d in plan.transfers]
         )
-        return cls(list(plan.residency_rows), list(plan.copy_rows), listed(plan.device),
-                   listed(plan.order), listed(plan.fusion), plan.queue, listed(plan.priority),
-                   plan.tie, transfers)  # fmt: skip
+        return cls(
+            list(plan.residency_rows),
+            list(plan.copy_rows),
+            listed(plan.device),
+            listed(plan.order),
+            listed(plan.fusion),
+            plan.queue,
+            listed(plan.priority),
+            plan.tie,
+            transfers,
+        )
 
     def plan(self) -> Plan:
-        return Plan.of(residencies=self.residencies, copies=self.copies, device=self.device,
-                       order=self.order, fusion=self.fusion, queue=self.queue, tie=self.tie,
-                       priority=self.priority, transfers=self.transfers)  # fmt: skip
+        return Plan.of(
+            residencies=self.residencies,
+            copies=self.copies,
+            device=self.device,
+            order=self.order,
+            fusion=self.fusion,
+            queue=self.queue,
+            tie=self.tie,
+            priority=self.priority,
+            transfers=self.transfers,
+        )
 
 
 @dataclass
@@ -104,7 +120,11 @@ def _offset(ground: Ground, draft: Draft, rng: Rng, tensor: int, memory: int) ->
     edges = [0]
     for row in draft.residencies:
         if row.memory == memory and row.offset >= 0:
-            edges += [row.offset, row.offset + ground.size[row.tensor], row.offset - ground.size[tensor]]  # fmt: skip
+            edges += [
+                row.offset,
+                row.offset + ground.size[row.tensor],
+                row.offset - ground.size[tensor],
+            ]
     if chance(rng, 0.1):
         edges = [about.capacity - ground.size[tensor], whole(rng, 0, 80)]
     offset = max(0, pick(rng, edges))
@@ -196,13 +216,19 @@ def swap_offsets(ground: Ground, draft: Draft, rng: Rng) -> None:
         return
     if chance(rng, 0.5):
         i, j = (whole(rng, 0, len(rows) - 1) for _ in range(2))
-        rows[i], rows[j] = (rows[i]._replace(offset=rows[j].offset), rows[j]._replace(offset=rows[i].offset))  # fmt: skip
+        rows[i], rows[j] = (
+            rows[i]._replace(offset=rows[j].offset),
+            rows[j]._replace(offset=rows[i].offset),
+        )
         return
     placed: list[Residency] = []
     for at in rng.permutation(len(rows)).tolist():
         row, alignment = rows[at], ground.machine.memories[rows[at].memory].alignment
-        beside = [other for other in placed if other.memory == row.memory
-                  and other.first <= row.last and row.first <= other.last]  # fmt: skip
+        beside = [
+            other
+            for other in placed
+            if other.memory == row.memory and other.first <= row.last and row.first <= other.last
+        ]
         offset = 0
         for other in sorted(beside, key=lambda other: other.offset):
             if offset + ground.size[row.tensor] > other.offset:
@@ -218,7 +244,9 @@ def add_copy(ground: Ground, draft: Draft, rng: Rng) -> None:
         return
     source, target = pick(rng, pairs)
     issued = whole(rng, BEFORE, n_ops - 1)
-    draft.copies.append(Copy(pick(rng, ground.roots), source, target, issued, whole(rng, issued + 1, n_ops)))  # fmt: skip
+    draft.copies.append(
+        Copy(pick(rng, ground.roots), source, target, issued, whole(rng, issued + 1, n_ops))
+    )
 
 
 def shift_copy(ground: Ground, draft: Draft, rng: Rng) -> None:
@@ -308,8 +336,16 @@ def list_transfers(ground: Ground, draft: Draft, rng: Rng) -> None:
 
 
 Move = Callable[[Ground, Draft, Rng], None]
-MEMORY: dict[Move, float] = {stay: 5, settle: 1, drop_tensor: 1, drop_row: 1, shift_residency: 4, swap_offsets: 1,
-                             add_copy: 1, shift_copy: 3}  # fmt: skip
+MEMORY: dict[Move, float] = {
+    stay: 5,
+    settle: 1,
+    drop_tensor: 1,
+    drop_row: 1,
+    shift_residency: 4,
+    swap_offsets: 1,
+    add_copy: 1,
+    shift_copy: 3,
+}
 LIVES: dict[Move, float] = {settle: 6, shift_residency: 1, swap_offsets: 2, drop_tensor: 1}
 OFFSETS: dict[Move, float] = {shift_residency: 2, swap_offsets: 5}
 WORK: dict[Move, float] = {reorder: 3, place_ops: 4, fuse: 3, requeue: 1, list_transfers: 1}

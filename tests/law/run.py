@@ -49,8 +49,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{len(findings)} findings; OR-tools {'used' if has_exact() else 'absent: its comparisons were skipped'}"
     )
     if chosen.json is not None:
-        about = {"instances": chosen.instances, "first": chosen.first, "moves": chosen.moves,
-                 "exact": has_exact(), "counts": summary, "findings": findings}  # fmt: skip
+        about = {
+            "instances": chosen.instances,
+            "first": chosen.first,
+            "moves": chosen.moves,
+            "exact": has_exact(),
+            "counts": summary,
+            "findings": findings,
+        }
         chosen.json.write_text(json.dumps(about, indent=1), encoding="utf-8")
     return 1 if findings else 0
 
@@ -106,5 +112,7 @@ def counts_of(outcome: Outcome | None) -> Counter[str]:
     if outcome.optimum is not None:
         counted["with an optimum"] += 1
         counted["optimum reached"] += outcome.best <= outcome.optimum
-        counted["optimum reached without a solver"] += outcome.own is not None and outcome.own <= outcome.optimum  # fmt: skip
+        counted["optimum reached without a solver"] += (
+            outcome.own is not None and outcome.own <= outcome.optimum
+        )
     return counted

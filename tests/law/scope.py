@@ -62,8 +62,10 @@ def game(problem: MallocGame, plan: Plan) -> str | None:
     for copy in plan.copy_rows:
         if not {copy.source, copy.target} <= own:
             return f"{copy} leaves the two memories"
-        link = problem.machine.links[problem.machine.link_between[copy.source, copy.target]]
-        if copy.low != WHOLE and problem.machine.rules.copies == "free" and not link.engines:
+        link = problem.machine.link_between.get((copy.source, copy.target))
+        if link is None or copy.low == WHOLE or problem.machine.rules.copies == "idle":
+            continue
+        if not problem.machine.links[link].engines:
             return f"{copy} is a part that waits for no other"
     wrong = nothing_but(plan, "residencies", "copies") or off_a_pin(problem, plan)
     return wrong or _kept_in_fast(problem, plan)
@@ -77,10 +79,18 @@ def _kept_in_fast(problem: MallocGame, plan: Plan) -> str | None:
         if not facts.is_output[tensor] or writer < 0:
             continue
         if facts.serves(writer, tensor)[0] == problem.model.fast:
-            copies = [copy for copy in plan.copy_rows
-                      if copy.tensor == tensor and copy.target == problem.model.slow]  # fmt: skip
-            there = {byte for copy in copies for byte in range(
-                max(0, copy.low), facts.size[tensor] if copy.high < 0 else copy.high)}  # fmt: skip
+            copies = [
+                copy
+                for copy in plan.copy_rows
+                if copy.tensor == tensor and copy.target == problem.model.slow
+            ]
+            there = {
+                byte
+                for copy in copies
+                for byte in range(
+                    max(0, copy.low), facts.size[tensor] if copy.high < 0 else copy.high
+                )
+            }
             if len(there) < facts.size[tensor]:
                 return f"output {tensor} is not in slow memory at the end"
     return None
@@ -171,7 +181,9 @@ def graph(problem: GraphOptimization, plan: Plan) -> str | None:
     """Devices, clusters by the rules of fusion, and who goes first, as far as they are decided."""
     program, nodes = problem.program, problem.node_op
     clusters = np.full(program.n_ops, -1) if plan.fusion is None else _by_smallest(plan.fusion)
-    if "fusion" not in problem.tasks and not np.array_equal(clusters[nodes], problem.base_clusters[nodes]):  # fmt: skip
+    if "fusion" not in problem.tasks and not np.array_equal(
+        clusters[nodes], problem.base_clusters[nodes]
+    ):
         return "its clusters are not those of the base plan"
     if fusion_violations(program, problem.rules, plan):
         return "its clusters are not allowed"

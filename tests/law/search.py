@@ -20,7 +20,7 @@ import numpy as np
 from generate import Rng, chance
 from law.cases import Case, Claim, has_exact
 from law.moves import changed
-from loadmaster.errors import BadPlan, LoadmasterError
+from loadmaster.errors import BadPlan
 from loadmaster.plan.check import Violation, check
 from loadmaster.plan.plan import Plan
 from loadmaster.simulate.reference import simulate_reference
@@ -129,8 +129,12 @@ class Court:
         slow = simulate_reference(self.problem.program, self.machine, plan)
         for name in ("total_ps", "memory_peak", "memory_top"):
             if not np.array_equal(getattr(slow, name), getattr(timeline, name)):
-                self.finding("reference", f"the reference says {name} {getattr(slow, name)} and the "
-                             f"simulator {getattr(timeline, name)}", plan)  # fmt: skip
+                self.finding(
+                    "reference",
+                    f"the reference says {name} {getattr(slow, name)} and the "
+                    f"simulator {getattr(timeline, name)}",
+                    plan,
+                )
 
     def _judged(self, plan: Plan, found: list[Violation], value: int | None) -> None:
         """Of a plan inside; `value`: what it is worth, if it is legal."""
@@ -154,7 +158,9 @@ class Court:
         if value is not None and not self.case.rows:
             self.decide(self.problem.decision(plan))  # may raise: keys do not express every cluster
 
-    def _scope(self, plan: Plan, found: list[Violation], checked: list[Violation], outside: str | None) -> None:  # fmt: skip
+    def _scope(
+        self, plan: Plan, found: list[Violation], checked: list[Violation], outside: str | None
+    ) -> None:
         """`violations` are those of `check`, or the plan is outside."""
         if found and not checked and not outside:
             self.finding("scope", f"inside, accepted by check, and yet: {found[0]}", plan)
@@ -240,7 +246,7 @@ def search(case: Case, problem: Any, seed: int, rng: Rng, moves: int) -> Outcome
         court.climb(court.best, moves // 8)
     try:
         court.outcome.claims = list(case.claims(problem, rng))
-    except LoadmasterError as error:
+    except Exception as error:
         court.finding("raises", f"a claim: {type(error).__name__}: {error}", Plan())
     if case.asks_exact and not has_exact():
         court.outcome.counts["not compared with OR-tools"] += 1
@@ -258,17 +264,20 @@ def beaten(outcome: Outcome, claims: list[Claim]) -> list[Claim]:
 def run_instance(case: Case, seed: int, moves: int) -> Outcome | None:
     """One instance by its seed; None: nothing was posed."""
     rng = np.random.default_rng([seed, *case.kind.encode()])
-    problem = None
-    for _ in range(50):
-        problem = case.make(rng)
-        if problem is not None:
-            return search(case, problem, seed, rng, moves)
+    try:
+        for _ in range(50):
+            problem = case.make(rng)
+            if problem is not None:
+                return search(case, problem, seed, rng, moves)
+    except Exception as error:
+        error.add_note(f"{case.kind} seed {seed}")
+        raise
     return None
 
 
 def told(finding: Finding) -> str:
     """A finding in words, with the plan as one would write it down."""
-    return f"{finding.kind} seed {finding.seed} [{finding.rule}] {finding.text}\n    {plan_rows(finding.plan)}"  # fmt: skip
+    return f"{finding.kind} seed {finding.seed} [{finding.rule}] {finding.text}\n    {plan_rows(finding.plan)}"
 
 
 def plan_rows(plan: Plan) -> str:

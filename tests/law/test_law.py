@@ -58,8 +58,11 @@ def _raised(claim: Claim) -> Claim:
 
 def test_the_search_improves_plans() -> None:
     """From what it began with, without a solver: half of the games get faster."""
-    better = [outcome for outcome in outcomes("malloc-game") if outcome.own is not None
-              and outcome.first is not None and outcome.own < outcome.first]  # fmt: skip
+    better = [
+        outcome
+        for outcome in outcomes("malloc-game")
+        if outcome.own is not None and outcome.first is not None and outcome.own < outcome.first
+    ]
     assert len(better) >= len(outcomes("malloc-game")) // 3
 
 

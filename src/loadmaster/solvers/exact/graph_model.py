@@ -32,7 +32,7 @@ class GraphModel:
         self.homes = sorted({machine.home[d] for d in self.devices})
         self.transfer_ps = {moving.root: self._transfers(moving) for moving in units.tensors}
         horizon = most if most is not None else self._horizon()
-        self.unit = -(-horizon // _LARGEST)
+        self.unit = max(1, -(-horizon // _LARGEST))  # nothing may take any time
         self.horizon = horizon // self.unit
         self.end = self.model.new_int_var(0, self.horizon, "end")
         self._choose()
