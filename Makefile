@@ -1,5 +1,6 @@
 # make demo: map ResNet-50 onto an NNP-I with a learned agent and show the result.   make test: run every check.
-# Both set everything up by themselves in .venv and do nothing twice.
+# make fuzz MINUTES=5: hostile inputs for every reader.
+# All set everything up by themselves in .venv and do nothing twice.
 PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := $(shell find src native -name '*.py' -o -name '*.[ch]pp' -o -name '*.toml') pyproject.toml CMakeLists.txt
@@ -7,10 +8,11 @@ NATIVE := $(wildcard native/src/*.[ch]pp native/src/*/*.[ch]pp native/tests/*.[c
 # Without MAKEFLAGS: ninja would take make's job slots for its own and complain.
 INSTALL := MAKEFLAGS= $(BIN)/pip install -q --no-build-isolation
 JOBS ?= 2
+MINUTES ?= 5
 # Ends within two minutes on two cores.
 DEMO := plan resnet50 --machine nnp-i --solver egrl --budget 1000
 
-.PHONY: demo test format lint types sanitize pytest bench clean
+.PHONY: demo test format lint types sanitize pytest fuzz bench clean
 
 demo: .venv/.demo
 	$(BIN)/loadmaster $(DEMO)
@@ -60,6 +62,10 @@ sanitize: build/sanitize/.tested
 # Neighbours stay in one process as long as they can: they share what they trace and compile.
 pytest: .venv/.dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+# Hostile inputs for every reader; what reaches the native core also with that under the sanitizers.
+fuzz: .venv/.dev
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) --jobs $(JOBS) --sanitize
 
 bench: .venv/.dev
 	$(BIN)/loadmaster bench simulate
