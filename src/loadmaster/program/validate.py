@@ -278,9 +278,9 @@ def _aliases_and_ties(p: Program) -> None:
 def _ties(p: Program) -> None:
     kind, at = p.tie_kind, p.tie_at
     known = (kind >= 0) & (kind <= max(TieKind))
-    limit = np.array([p.n_ops, p.n_loops, 0])[np.where(known, kind, 0)]
-    there = known & (at >= -1) & (at < limit)
-    there |= known & (at == -1)
+    row = np.where(known, kind, 0)
+    least, limit = np.array([-1, 0, -1])[row], np.array([p.n_ops, p.n_loops, 0])[row]
+    there = known & (at >= least) & (at < limit)
     for end in (p.tie_source, p.tie_target):
         there &= (end >= 0) & (end < p.n_tensors)
     for tie in np.flatnonzero(~there)[:1].tolist():

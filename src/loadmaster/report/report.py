@@ -164,7 +164,7 @@ def _add_program(columns: Columns, program: Program) -> None:
 def _head(new: Subject, old: Subject | None) -> dict[str, Any]:
     """What stands above everything: texts by label, the empty ones left out by the page."""
     about = {} if new.run is None else new.run.about
-    history = new.history
+    history, versions = new.history, about.get("versions")
     return {
         "program": new.program.name, "machine": new.machine.name, "problem": new.kind,
         "description": new.machine.description,
@@ -175,6 +175,6 @@ def _head(new: Subject, old: Subject | None) -> dict[str, Any]:
         "seconds": None if history is None else history.seconds,
         "bound_method": new.bound_method, "before": None if old is None else old.name,
         "command": shlex.join(["loadmaster", *map(str, about["command"])]) if about else None,
-        "version": about.get("versions", {}).get("loadmaster"),
+        "version": versions.get("loadmaster") if isinstance(versions, dict) else None,
         "violations": [str(violation) for violation in new.violations[:20]],
     }  # fmt: skip

@@ -124,8 +124,8 @@ def budget_in(line: Line) -> Budget:
     told = line.get("budget")
     told = told if isinstance(told, dict) else {}
     evaluations, seconds = told.get("evaluations"), told.get("seconds")
-    return Budget(evaluations if type(evaluations) is int else None,
-                  float(seconds) if type(seconds) in (int, float) else None)  # fmt: skip
+    counted = evaluations if type(evaluations) is int else None
+    return Budget(counted, float(seconds) if isinstance(seconds, int | float) else None)
 
 
 def contradictions(history: History) -> list[str]:
@@ -176,8 +176,9 @@ def _misvalued(history: History) -> list[str]:
     """Evaluations up to which every improvement is in the log."""
 
     def expect(line: Line, name: str, now: float | None) -> None:
-        if line[name] != now:
-            found.append(f"line {line['seq'] + 1}: {name} is {line[name]} and should be {now}")
+        told = line.get(name)  # what may be null may be missing
+        if told != now:
+            found.append(f"line {line['seq'] + 1}: {name} is {told} and should be {now}")
 
     for line in history.lines:
         where, event = f"line {line['seq'] + 1}", line["event"]
