@@ -9,8 +9,9 @@ from loadmaster.runs import History, RunFolder
 from loadmaster.runs.history import contradictions
 from loadmaster.runs.replay import replay
 
-BY_CLOCK = ("progress", "checkpoint", "resume")
-"""Events that come when they come; all others come after the same evaluations in every such run."""
+BY_CLOCK = ("progress", "checkpoint", "resume", "improve")
+"""Events that come when they come; all others come after the same evaluations in every such run.
+Which improvements have a line of their own depends on how long checks take: the curve has them all."""
 TIMES = ("seq", "t", "digest", "utc", "keys", "budget", "passed")
 
 
@@ -26,6 +27,13 @@ def difference(run: Path, whole: Path) -> str | None:
     history, expected = (History(RunFolder.open(path).read_log().lines) for path in (run, whole))
     if history.curve != expected.curve:
         return f"improvements {history.curve} and not {expected.curve}"
+    plans, other_plans = ({line["evals"]: line["plan"] for line in each.improvements}
+                          for each in (history, expected))  # fmt: skip
+    for evaluations in plans.keys() & other_plans.keys():
+        if plans[evaluations] != other_plans[evaluations]:
+            return f"another plan after {evaluations} evaluations"
+    if max(plans, default=0) != max(other_plans, default=0):
+        return "another last improvement"
     for line, other in zip(told(run), told(whole), strict=False):
         if line != other:
             return f"{line} and not {other}"

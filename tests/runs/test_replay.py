@@ -170,7 +170,9 @@ def test_counts_must_agree_with_each_other_the_budget_and_the_checkpoints(run: P
 def test_a_checkpoint_of_another_count(run: Path) -> None:
     manifest = next(iter(sorted((run / "checkpoints").iterdir()))) / "manifest.json"
     manifest.write_text(re.sub(r'"evals": \d', '"evals": 9', manifest.read_text()))
-    assert any("its manifest was changed" in str(claim) for claim in replay(RunFolder.open(run)).broken)
+    assert any(
+        "its manifest was changed" in str(claim) for claim in replay(RunFolder.open(run)).broken
+    )
 
 
 def _with_passed(run: Path, passed: list[list[int]]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -20,7 +21,9 @@ from loadmaster.plan import load_plan
 from loadmaster.runs import BadRun, History, RunFolder, run_solver
 from loadmaster.runs.history import contradictions
 from loadmaster.runs.observer import Standing
+from loadmaster.runs.replay import replay
 from loadmaster.solvers.solver import Budget, Meter, Observer, Solution, State, Status, solve
+from unbroken import difference
 
 
 def history(solution: Solution) -> History:
@@ -319,3 +322,78 @@ def test_the_display_hears_of_every_improvement_and_while_a_solver_is_silent(
     assert screen.closed and {s.best for s in screen.seen} == {line["value"] for line in history(solution).improvements}  # fmt: skip
     assert len(screen.seen) > len(history(solution).improvements)
     assert screen.seen[-1].seconds_left is not None
+
+
+class Asked(toy.Toy):
+    """Somebody asks the run to stop while so many are evaluated."""
+
+    after = 0
+
+    def evaluate(self, decision: Any) -> int | None:
+        self.after -= 1
+        if not self.after:
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().evaluate(decision)
+
+
+def asked(after: int, folder: Path | None = None, resume: Path | None = None,
+          budget: Budget | None = None) -> Solution:  # fmt: skip
+    """A session without checkpoints that is interrupted."""
+    problem = Asked()
+    problem.after = after
+    solution = run_solver(toy.Climb(), problem, budget or Budget(400), 3, folder=folder, resume=resume,
+                          checkpoint_seconds=1e9)  # fmt: skip
+    return solution
+
+
+def test_what_was_found_is_not_lost_while_it_is_to_be_found_again(tmp_path: Path) -> None:
+    whole = climbed(tmp_path / "whole")
+    first = asked(150, tmp_path / "broken")
+    run = Path(first.extra["run"])
+    best = (run / "best.json").read_bytes()
+    assert first.extra["interrupted"] and first.value is not None
+    again = asked(8, resume=run)  # from the start, and not as far
+    assert again.extra["interrupted"] and again.evaluations < 100
+    found = history(again).value
+    assert found is not None and found > first.value == again.value
+    assert (run / "best.json").read_bytes() == best and not replay(RunFolder.open(run)).broken
+    rest = run_solver(toy.Climb(), toy.Toy(), Budget(400), 3, resume=run)
+    assert difference(run, Path(whole.extra["run"])) is None and rest.value == whole.value
+
+
+def test_nor_is_it_lost_when_time_is_too_short_to_find_it_again(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    ticks = itertools.count()
+    monkeypatch.setattr(clock, "_source", lambda: next(ticks) / 1000)
+    first = asked(150, tmp_path, budget=Budget(400, 60.0))
+    run = Path(first.extra["run"])
+    again = asked(0, resume=run, budget=Budget(400, first.seconds + 0.02))
+    assert again.extra["stop"] == "time" and again.evaluations < 150
+    assert again.value == first.value == history(again).value
+    assert not replay(RunFolder.open(run)).broken
+
+
+@pytest.mark.parametrize("evaluations", [40, 100])
+def test_a_run_that_has_ended_is_left_alone(tmp_path: Path, evaluations: int) -> None:
+    first = climbed(tmp_path, 100)
+    run = Path(first.extra["run"])
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    again = climbed(tmp_path, evaluations, resume=run)
+    assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert (again.value, again.evaluations, again.extra["stop"]) == (first.value, 100, "budget")
+    assert np.array_equal(again.decision, first.decision)  # type: ignore[arg-type]
+    assert "nothing was left to do" in again.extra["warnings"][0]
+
+
+def test_baselines_that_a_kill_kept_from_the_log_are_noted_later(tmp_path: Path) -> None:
+    problem = toy.Toy()
+    baselines = {"by number": problem.place(np.arange(40)), "back": problem.place(np.arange(40)[::-1])}  # fmt: skip
+    whole = climbed(tmp_path / "whole", baselines=baselines)
+    run = Path(climbed(tmp_path / "broken", baselines=baselines).extra["run"])
+    for kept in (1, 2, 3, 4, 5):
+        lines = (run / "log.jsonl").read_bytes().splitlines(keepends=True)
+        (run / "log.jsonl").write_bytes(b"".join(lines[:kept]))
+        (run / "best.json").unlink()
+        climbed(tmp_path, baselines=baselines, resume=run)
+        assert difference(run, Path(whole.extra["run"])) is None, kept

@@ -194,8 +194,15 @@ def _schedule_warnings(solver: Solver, before: Budget, now: Budget) -> list[str]
     """A budget that has changed is told, should the solver plan by it."""
     if before == now or not getattr(solver, "scheduled", False):
         return []
-    return [f"solver '{solver.name}' plans by its budget, which was {before} and is {now}: from here on this "
-            "is not the run that the new budget would have been from the start"]  # fmt: skip
+    changed = f"which was {_words(before)} and is {_words(now)}"
+    consequence = "this is not the run that the new one would have been from the start"
+    return [f"solver '{solver.name}' plans by its budget, {changed}: {consequence}"]
+
+
+def _words(budget: Budget) -> str:
+    limits = [f"{budget.evaluations:,} evaluations"] if budget.evaluations is not None else []
+    limits += [f"{budget.seconds:g} s"] if budget.seconds is not None else []
+    return " and ".join(limits) or "unlimited"
 
 
 def _lines_before(lines: list[Line], checkpoint: Checkpoint | None) -> int:
@@ -239,9 +246,7 @@ def _ahead(run: RunFolder, problem: Problem, result: Best | None) -> Best | None
     return Best(_told_decision(problem, plan, None), value, plan)
 
 
-def _stored(
-    run: RunFolder, problem: Problem, line: Line, checkpoint: Checkpoint | None
-) -> Best:
+def _stored(run: RunFolder, problem: Problem, line: Line, checkpoint: Checkpoint | None) -> Best:
     """The plan that a line of the log names, if it is what the line claims."""
     plan, claimed = run.load_plan(line["plan"], problem), int(line["value"])
     violations = problem.violations(plan)

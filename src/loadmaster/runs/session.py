@@ -82,9 +82,12 @@ def run_solver(solver: Solver, problem: Problem, budget: Budget, seed: int = 0, 
 
 
 def _noted_baselines(run: RunFolder | None) -> set[str]:
-    """Those that an earlier session has noted, or begun to search after."""
+    """The names of those that an earlier session has noted, or found wanting."""
     lines = [] if run is None or run.log is None else run.log.lines
-    return {line["name"] for line in lines if line["event"] == "baseline"}
+    refused = [line["what"] for line in lines if line["event"] == "error"]
+    return {line["name"] for line in lines if line["event"] == "baseline"} | {
+        what.removeprefix("baseline ") for what in refused
+    }
 
 
 def _note_baseline(observer: RunObserver, meter: Meter, name: str, decision: Decision) -> None:
