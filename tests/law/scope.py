@@ -143,6 +143,10 @@ def mapping(problem: Mapping, plan: Plan) -> str | None:
         memory[row.tensor] = row.memory
         if row.memory not in problem.memories or problem.entries.of_tensor[row.tensor] < 0:
             return f"{row} is not decided"
+    if any(row.offset == NO_OFFSET for row in plan.residency_rows) and not problem.admits(
+        problem.of_tensors(memory)
+    ):
+        return "it leaves offsets open where there are none"
     decided = problem.tensor_memories(problem.of_tensors(memory))
     want = static_plan(problem.program, problem.machine, decided.tolist(), in_loops=True)
     if _places(plan) != _places(want):

@@ -23,7 +23,7 @@ from loadmaster.host import cores
 from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import read_machine
 from loadmaster.plan.check import Violation, check
-from loadmaster.plan.plan import Plan
+from loadmaster.plan.plan import NO_OFFSET, Plan
 from loadmaster.plan.static import HOME, static_plan
 from loadmaster.problems.champion import Leaders
 from loadmaster.problems.entries import Entries, find_entries
@@ -273,6 +273,17 @@ class Mapping:
         if found:
             return found
         decision = self.decision(plan)
+        open_rows = [row for row in plan.residency_rows if row.offset == NO_OFFSET]
+        if open_rows and not self.admits(decision):
+            found.append(
+                Violation(
+                    self.kind,
+                    f"{len(open_rows):,} residencies have no offset, and none are found that fit: give them",
+                    open_rows[0].tensor,
+                    None,
+                    len(open_rows),
+                )
+            )
         memory = self.tensor_memories(decision)
         lives = static_plan(self.program, self.machine, memory.tolist(), in_loops=True)
         expected = {(row.tensor, row.memory, row.first, row.last) for row in lives.residency_rows}

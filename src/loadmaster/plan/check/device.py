@@ -97,7 +97,8 @@ def check_colocation(facts: Facts, report: Report) -> None:
                        "reads it", tensor=tensor, number=device,
                        op=facts.steps[writer].number if writer >= 0 else None)  # fmt: skip
     for kind, source, target, op in facts.ties:
-        if kind != TieKind.INPLACE or op < 0 or facts.is_input[source]:
+        unused = facts.writer[source] < 0 and not facts.readers[source]
+        if kind != TieKind.INPLACE or op < 0 or facts.is_input[source] or unused:
             continue
         one, other = facts.home_device[source], facts.home_device[target]
         if one != other:
