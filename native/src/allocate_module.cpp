@@ -16,6 +16,8 @@
 #include "allocate/large.hpp"
 #include "allocate/valid.hpp"
 #include "arrays.hpp"
+#include "checked.hpp"
+#include "parallel.hpp"
 
 namespace nb = nanobind;
 using namespace loadmaster;
@@ -26,6 +28,7 @@ namespace {
 class PyStop {
  public:
   PyStop(double seconds, i64 nodes) {
+    must(!std::isnan(seconds), "seconds are a number");
     if (seconds >= 0) {
       const auto now = std::chrono::steady_clock::now().time_since_epoch();
       const double limit = std::min(seconds, 1e9) * 1e9;
@@ -94,11 +97,21 @@ class PyBuffers {
     for (const auto* column :
          {&buffers_.lower, &buffers_.upper, &buffers_.alignment, &buffers_.pinned, &buffers_.hint})
       if (column->size() != n) throw std::invalid_argument("columns differ in length");
+    must(gaps.size() % 5 == 0 && apart.size() % 2 == 0, "gaps must be [n, 5] and pairs [n, 2]");
+    check_columns();
     if (gaps.size() > 0) buffers_.gaps.resize(n);
     for (std::size_t i = 0; i < gaps.size(); i += 5) {
       const i64* row = gaps.data() + i;
-      buffers_.gaps.at(row[0]).push_back({row[1], row[2], row[3], row[4]});
+      must(row[0] >= 0 && row[0] < buffers_.count(), "there is no such buffer");
+      auto& own = buffers_.gaps[row[0]];
+      const i64 after = own.empty() ? buffers_.lower[row[0]] : own.back().to;
+      must(after <= row[1] && row[1] < row[2] && row[2] <= buffers_.upper[row[0]] && row[3] >= 0 &&
+               row[3] <= row[4] && row[4] <= buffers_.size[row[0]],
+           "gaps lie inside a buffer's life and size, in order");
+      own.push_back({row[1], row[2], row[3], row[4]});
     }
+    for (std::size_t i = 0; i < apart.size(); ++i)
+      must(apart.data()[i] >= 0 && apart.data()[i] < buffers_.count(), "there is no such buffer");
     for (std::size_t i = 0; i < apart.size(); i += 2)
       buffers_.apart.emplace_back(apart.data()[i], apart.data()[i + 1]);
   }
@@ -132,7 +145,7 @@ class PyBuffers {
     Placement placement;
     {
       nb::gil_scoped_release release;
-      placement = loadmaster::fit(buffers_, capacity, s, stop.stop);
+      placement = loadmaster::fit(buffers_, room(capacity), s, stop.stop);
     }
     return answer(std::move(placement));
   }
@@ -151,12 +164,13 @@ class PyBuffers {
                   const Improved& improved) const {
     LargeOptions options;
     options.seed = seed;
+    must(threads >= 0 && threads <= kMostThreads && effort >= -1, "threads or effort are out of range");
     options.threads = threads;
     options.effort = effort;
     Placement placement;
     {
       nb::gil_scoped_release release;
-      placement = pack_large(buffers_, capacity, options, stop.stop, reporter(improved));
+      placement = pack_large(buffers_, room(capacity), options, stop.stop, reporter(improved));
     }
     return answer(std::move(placement));
   }
@@ -175,18 +189,38 @@ class PyBuffers {
     std::vector<i32> subset;
     {
       nb::gil_scoped_release release;
-      subset = irreducible_infeasible_subset(buffers_, capacity, s, stop.stop);
+      subset = irreducible_infeasible_subset(buffers_, room(capacity), s, stop.stop);
     }
     return owned(std::vector<i64>(subset.begin(), subset.end()));
   }
 
  private:
+  // As problems/buffers.py words it for people: lives, sizes and offsets that add up.
+  void check_columns() const {
+    const Buffers& b = buffers_;
+    const i64 most = kMostAmount / std::max<i64>(1, b.count());
+    must(b.size.size() < (std::size_t{1} << 30), "there are too many buffers");
+    within(b.size, 0, most, "size");
+    within(b.alignment, 1, i64{1} << 40, "alignment");
+    within(b.pinned, -1, kMostAmount / 2, "pinned");
+    within(b.hint, -1, kMostAmount / 2, "hint");
+    within(b.lower, -(i64{1} << 61), i64{1} << 61, "lower");
+    within(b.upper, -(i64{1} << 61), i64{1} << 61, "upper");
+    for (i32 i = 0; i < b.count(); ++i) {
+      must(b.lower[i] < b.upper[i], "a buffer ends before it begins");
+      must(b.pinned[i] <= 0 || b.pinned[i] % b.alignment[i] == 0, "a pin is off its alignment");
+      must(b.hint[i] <= 0 || b.hint[i] % b.alignment[i] == 0, "a hint is off its alignment");
+    }
+  }
+  static i64 room(i64 capacity) { return std::clamp<i64>(capacity, -1, kMostAmount); }
+
   static Switches read(const nb::dict& given) {
     Switches s;
     for (const auto [key, value] : given) {
       const std::string name = nb::cast<std::string>(key);
       if (name == "threads")
-        s.threads = nb::cast<int>(value);
+        must((s.threads = nb::cast<int>(value)) >= 0 && s.threads <= kMostThreads,
+             "threads are out of range");
       else if (name == "seed")
         s.seed = nb::cast<u64>(value);
       else if (name == "orders")

@@ -5,6 +5,8 @@
 #include <nanobind/ndarray.h>
 
 #include <memory>
+#include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -23,10 +25,19 @@ std::vector<T> copied(const Array<T>& array) {
   return {array.data(), array.data() + array.size()};
 }
 
+// What a dictionary has under a name.
+inline nb::object item(const nb::dict& values, const char* name) {
+  if (!values.contains(name)) throw std::invalid_argument(std::string("there is no '") + name + "'");
+  return nb::borrow(values[name]);
+}
+
 // A column of a table that Python hands over as arrays by name.
 template <class T>
 std::vector<T> column(const nb::dict& columns, const char* name) {
-  return copied(nb::cast<Array<T>>(columns[name]));
+  Array<T> array;
+  if (!nb::try_cast(item(columns, name), array))
+    throw nb::type_error((std::string("column '") + name + "' has another type").c_str());
+  return copied(array);
 }
 
 // A vector that Python owns from now on.

@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "arrays.hpp"
+#include "checked.hpp"
 #include "device/own_allocator.hpp"
 
 namespace nb = nanobind;
@@ -41,6 +42,13 @@ std::shared_ptr<Rooms> rooms_of(i64 base, const nb::dict& c) {
       rooms->result_room.size() != rooms->result_bytes.size() ||
       !starts(rooms->free_start, rooms->free_low, rooms->free_high))
     throw std::invalid_argument("columns of rooms have different lengths");
+  for (const auto& [start, entries] : {std::pair{&rooms->result_start, rooms->result_bytes.size()},
+                                       std::pair{&rooms->free_start, rooms->free_low.size()}})
+    are_starts(*start, start->size() - 1, entries, "start");
+  must(base >= 0 && base <= kMostByte, "the base is out of range");
+  for (const auto* column : {&rooms->result_bytes, &rooms->result_room, &rooms->result_offset,
+                             &rooms->free_low, &rooms->free_high})
+    within(*column, 0, kMostByte, "rooms");
   rooms->number.assign(rooms->result_bytes.size(), -1);
   rooms->most.assign(rooms->result_start.size() - 1, 0);
   return rooms;
@@ -74,14 +82,31 @@ void bind_device(nb::module_& m) {
           "__init__", [](OwnAllocator* self, i64 limit) { new (self) OwnAllocator(host_memory(limit)); },
           nb::arg("limit"))
       .def(
-          "alloc", [](OwnAllocator& self, i64 bytes) { return reinterpret_cast<i64>(self.alloc(bytes)); },
+          "alloc",
+          [](OwnAllocator& self, i64 bytes) {
+            must(bytes <= kMostByte, "nothing has so many bytes");
+            return reinterpret_cast<i64>(self.alloc(bytes));
+          },
           nb::arg("bytes"))
       .def(
           "free", [](OwnAllocator& self, i64 address) { self.free(reinterpret_cast<void*>(address)); },
           nb::arg("address"))
-      .def("at", &OwnAllocator::at, nb::arg("rooms"), nb::arg("step"))
+      .def(
+          "at",
+          [](OwnAllocator& self, const std::shared_ptr<Rooms>& rooms, i32 step) {
+            must(rooms != nullptr && step >= -1 && step < rooms->steps(), "there is no such step");
+            return self.at(rooms, step);
+          },
+          nb::arg("rooms"), nb::arg("step"))
       .def("number_of", &OwnAllocator::number_of, nb::arg("address"))
-      .def("within", &OwnAllocator::within, nb::arg("offset"), nb::arg("bytes"))
+      .def(
+          "within",
+          [](OwnAllocator& self, i64 offset, i64 bytes) {
+            must(offset >= 0 && offset <= kMostByte && bytes >= 0 && bytes <= kMostByte,
+                 "there is no such place");
+            return self.within(offset, bytes);
+          },
+          nb::arg("offset"), nb::arg("bytes"))
       .def("release", &OwnAllocator::release)
       .def("reset_most", &OwnAllocator::reset_most)
       .def_prop_ro("held", &OwnAllocator::held)

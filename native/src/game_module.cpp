@@ -3,12 +3,72 @@
 
 #include <cmath>
 
+#include "checked.hpp"
 #include "game/batch.hpp"
 #include "game_tables.hpp"
 
 namespace loadmaster {
 
 using namespace game;
+
+static i64 capped(i64 time) { return std::min(time, kForever); }
+
+// Every index must exist, and what is written over has an end, before the game follows it.
+static void check_game(const GameModel& m) {
+  const std::size_t steps = m.compute.size(), sites = m.site_tensor.size(), tensors = m.size.size(),
+                    loops = m.loop_parent.size();
+  const i64 last_step = m.steps() - 1, last_tensor = m.tensors() - 1;
+  must(std::max({steps, sites, tensors, loops}) < (std::size_t{1} << 30), "the game is too large");
+  within(m.compute, 0, kMostAmount, "compute");
+  column_within(m.base_slow, steps, 0, kMostAmount, "base_slow");
+  column_within(m.launch, steps, 0, kMostAmount, "launch");
+  column_within(m.overlap, steps, 0, 1'000'000, "overlap");
+  column_within(m.repeat, steps, 0, kMostAmount, "repeat");
+  column_within(m.beside, steps, 0, kMostAmount, "beside");
+  column_within(m.loop, steps, -1, static_cast<i64>(loops) - 1, "loop");
+  column_within(m.loop_first, loops, 0, m.steps(), "loop_first");
+  column_within(m.loop_last, loops, -1, last_step, "loop_last");
+  for (std::size_t l = 0; l < loops; ++l)
+    must(m.loop_parent[l] >= -1 && m.loop_parent[l] < static_cast<i64>(l), "a loop comes before its parent");
+  are_starts(m.site_start, steps, sites, "site_start");
+  has_length(m.site_step, sites, "site_step");
+  column_within(m.site_slow, sites, 0, kMostAmount, "site_slow");
+  column_within(m.site_fast, sites, 0, kMostAmount, "site_fast");
+  for (std::size_t s = 0; s < steps; ++s)
+    for (i64 i = m.site_start[s]; i < m.site_start[s + 1]; ++i)
+      must(m.site_step[i] == static_cast<i64>(s), "a site is in another step");
+  i64 most = 0;  // were every step served by both memories, one after the other, and its copies beside
+  for (std::size_t s = 0; s < steps; ++s) {
+    i64 once = plus(plus(capped(m.compute[s]), capped(m.compute[s])), plus(capped(m.launch[s]), 1));
+    once = plus(once, plus(capped(m.base_slow[s]), capped(m.beside[s])));
+    for (i64 i = m.site_start[s]; i < m.site_start[s + 1]; ++i)
+      once = plus(once, plus(capped(m.site_slow[i]), capped(m.site_fast[i])));
+    most = plus(most, times(m.repeat[s], once));
+  }
+  must(most < kForever / 4, "times do not add up");
+  within(m.site_tensor, 0, last_tensor, "site_tensor");
+  has_length(m.site_write, sites, "site_write");
+  within(m.size, 0, kMostAmount, "tensor_size");
+  column_within(m.in, tensors, kNever, kMostAmount, "tensor_in");
+  column_within(m.out, tensors, kNever, kMostAmount, "tensor_out");
+  has_length(m.given, tensors, "tensor_given");
+  has_length(m.output, tensors, "tensor_output");
+  column_within(m.carried, tensors, -1, last_tensor, "tensor_carried");
+  column_within(m.over, tensors, -1, last_tensor, "tensor_over");
+  std::vector<i8> there(m.given);
+  for (std::size_t i = 0; i < sites; ++i) {
+    must(m.site_write[i] != 0 || there[m.site_tensor[i]] != 0, "a tensor is read before it is made");
+    there[m.site_tensor[i]] = 1;
+  }
+  must(std::find(there.begin(), there.end(), 0) == there.end(), "a tensor is never made");
+  std::vector<i8> met(tensors);  // 1: on the way, 2: has an end
+  for (i32 t = 0; t < m.tensors(); ++t) {
+    i32 at = t;
+    for (; at >= 0 && met[at] == 0; at = m.over[at]) met[at] = 1;
+    must(at < 0 || met[at] == 2, "tensors are written over one another in a circle");
+    for (at = t; at >= 0 && met[at] == 1; at = m.over[at]) met[at] = 2;
+  }
+}
 
 GameModel read_game(const nb::dict& c) {
   GameModel m;
@@ -36,22 +96,31 @@ GameModel read_game(const nb::dict& c) {
   m.over = column<i32>(c, "tensor_over");
   m.carried = column<i32>(c, "tensor_carried");
   const auto about = column<i64>(c, "about");
+  has_length(about, 6, "about");
+  must(about[0] >= 0 && about[0] <= kMostAmount && about[1] >= 1 && about[1] <= kMostAmount,
+       "the fast memory's numbers are out of range");
+  for (const int engine : {4, 5}) must(about[engine] >= -1 && about[engine] <= 1, "there is no such engine");
   m.capacity = about[0];
   m.alignment = about[1];
   m.parallel = about[2] != 0;
   m.idle_copies = about[3] != 0;
   m.engine_in = static_cast<i32>(about[4]);
   m.engine_out = static_cast<i32>(about[5]);
+  check_game(m);
   return m;
 }
 
 namespace {
 
 // copies: [c, 5] rows tensor, in (1) or out (0), issued after step, needed by step, work.
-std::vector<GameCopy> read_copies(const Array<i64>& rows) {
+std::vector<GameCopy> read_copies(const GameModel& model, const Array<i64>& rows) {
   std::vector<GameCopy> copies;
+  must(rows.size() % 5 == 0, "copies must be [c, 5]");
   for (std::size_t i = 0; i + 4 < rows.size(); i += 5) {
     const i64* r = rows.data() + i;
+    must(r[0] >= 0 && r[0] < model.tensors() && r[2] >= -1 && r[2] < model.steps() && r[3] >= 0 &&
+             r[3] <= model.steps() && r[4] >= 0 && r[4] <= kForever,
+         "a copy's numbers are out of range");
     copies.push_back(
         {static_cast<i32>(r[0]), r[1] != 0, static_cast<i32>(r[2]), static_cast<i32>(r[3]), r[4]});
   }
@@ -62,7 +131,7 @@ std::vector<GameCopy> read_copies(const Array<i64>& rows) {
 nb::tuple judged(const GameTables& tables, const Array<i8>& is_fast, const Array<i64>& copies) {
   if (is_fast.size() != static_cast<std::size_t>(tables.model().sites()))
     throw std::invalid_argument("one flag per site");
-  const Judged found = judge(tables.model(), copied(is_fast), read_copies(copies));
+  const Judged found = judge(tables.model(), copied(is_fast), read_copies(tables.model(), copies));
   return nb::make_tuple(found.total, found.stall);
 }
 
@@ -82,11 +151,17 @@ Switches read_switches(const nb::dict& c) {
   s.reward = static_cast<Reward>(chosen(c, "reward", {"telescoping", "static", "judged"}));
   s.offsets = static_cast<Offsets>(chosen(c, "offsets", {"considerate", "best-fit"}));
   s.backup = static_cast<Backup>(chosen(c, "backup", {"retroactive", "rewind", "none"}));
-  if (c.contains("stall_term")) s.stall_term = nb::cast<bool>(c["stall_term"]);
-  if (c.contains("min_overlap")) s.min_overlap = std::llround(nb::cast<double>(c["min_overlap"]) * 1e6);
-  if (c.contains("max_idle_s") && !c["max_idle_s"].is_none())
-    s.max_idle =
-        std::min(kForever, static_cast<i64>(std::min(nb::cast<double>(c["max_idle_s"]) * 1e12, 4e18)));
+  if (c.contains("stall_term")) s.stall_term = nb::cast<bool>(item(c, "stall_term"));
+  if (c.contains("min_overlap")) {
+    const double share = nb::cast<double>(item(c, "min_overlap"));
+    must(share >= 0 && share <= 1e6, "min_overlap is a share from 0 up");
+    s.min_overlap = std::llround(share * 1e6);
+  }
+  if (c.contains("max_idle_s") && !item(c, "max_idle_s").is_none()) {
+    const double seconds = nb::cast<double>(item(c, "max_idle_s"));
+    must(seconds >= 0, "max_idle_s is from 0 up");
+    s.max_idle = std::min(kForever, static_cast<i64>(std::min(seconds * 1e12, 4e18)));
+  }
   if (s.min_overlap < 0 || s.max_idle < 0) throw std::invalid_argument("a limit is negative");
   return s;
 }
@@ -102,7 +177,7 @@ class PyGame {
   i64 all_slow() const { return board_.all_slow; }
 
   void reset(i64 games, int threads) {
-    if (games < 1) throw std::invalid_argument("a batch has at least one game");
+    must(games >= 1 && games <= 1 << 20, "a batch has 1 to 2^20 games");
     nb::gil_scoped_release release;
     batch_.reset(games, threads);
   }
@@ -192,7 +267,7 @@ class PyGame {
   // and those that follow it. The batch is left as it is.
   void observe_at(const Array<i8>& actions, const Array<i32>& at, i64 count, const nb::dict& arrays,
                   i64 scale, int threads) {
-    if (actions.ndim() != 2 || at.size() != actions.shape(0) || count < 1)
+    if (actions.ndim() != 2 || at.size() != actions.shape(0) || count < 1 || count > 1 << 20)
       throw std::invalid_argument("actions must be [rows, moves] and at [rows]");
     const i64 rows = static_cast<i64>(actions.shape(0)), length = static_cast<i64>(actions.shape(1));
     check(actions, rows * length);
@@ -281,7 +356,8 @@ class PyGame {
 
   static Views views_of(const nb::dict& arrays, i64 places) {
     const auto filled = [&]<class T>(const char* name, std::size_t each, T*& data) {
-      auto array = nb::cast<nb::ndarray<T, nb::c_contig, nb::device::cpu>>(arrays[name]);
+      // Without conversion: what is written must reach the caller's own array.
+      auto array = nb::cast<nb::ndarray<T, nb::c_contig, nb::device::cpu>>(item(arrays, name), false);
       if (array.size() != each * static_cast<std::size_t>(places))
         throw std::invalid_argument(std::string(name) + " has another shape");
       data = array.data();
@@ -297,6 +373,7 @@ class PyGame {
     return views;
   }
   const Observer& observer_of(i64 scale) {
+    must(scale >= 0 && scale <= kMostAmount, "the scale is from 0 up");
     if (!observer_ || scale != observer_scale_) {
       observer_ = std::make_unique<Observer>(board_, scale);
       observer_scale_ = scale;

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "arrays.hpp"
+#include "checked.hpp"
 #include "graph/batch.hpp"
 #include "graph/climb.hpp"
 #include "graph/cost_model.hpp"
@@ -28,12 +29,15 @@ FusionColumns read_fusion(const Model& model, const nb::dict& c) {
   columns.repeats = column<i8>(c, "repeats");
   columns.component = column<i32>(c, "component");
   columns.device = column<i32>(c, "device");
-  columns.all_readers = nb::cast<bool>(c["all_readers"]);
+  columns.all_readers = nb::cast<bool>(item(c, "all_readers"));
   const std::size_t ops = static_cast<std::size_t>(model.ops);
-  if (columns.fusible.size() != ops || columns.component.size() != ops ||
-      columns.repeats.size() != model.access.tensor.size() ||
-      (!columns.device.empty() && columns.device.size() != ops))
-    throw std::invalid_argument("fusion columns of another program");
+  has_length(columns.fusible, ops, "fusible");
+  has_length(columns.big_reduction, ops, "big_reduction");
+  has_length(columns.cheap, ops, "cheap");
+  column_within(columns.loop_size, static_cast<std::size_t>(model.tensors), -1, kMostAmount, "loop_size");
+  has_length(columns.repeats, model.access.tensor.size(), "repeats");
+  column_within(columns.component, ops, -1, kMostAmount, "component");
+  if (!columns.device.empty()) column_within(columns.device, ops, -1, model.device_count() - 1, "device");
   return columns;
 }
 
@@ -48,6 +52,7 @@ class Fusion {
   nb::ndarray<nb::numpy, i32> fuse(const Array<double>& keys) const {
     if (keys.size() != static_cast<std::size_t>(model_.ops))
       throw std::invalid_argument("keys must be [ops]");
+    are_keys(keys.data(), keys.size());
     std::vector<i32> fusion(model_.ops);
     {
       nb::gil_scoped_release release;
@@ -72,6 +77,7 @@ class Fusion {
   Result durations(const Array<i32>& fusion) const {
     if (fusion.size() != static_cast<std::size_t>(model_.ops))
       throw std::invalid_argument("fusion must be [ops]");
+    within(copied(fusion), -1, model_.ops - 1, "fusion");
     return owned(graph::step_times(model_, fusion.data()),
                  {static_cast<std::size_t>(model_.ops), model_.devices.size()});
   }
@@ -87,9 +93,10 @@ class Fusion {
   const FusionRules rules_;
 };
 
-Decisions read_decisions(const nb::dict& c) {
+Decisions read_decisions(const Model& model, const nb::dict& c) {
   Decisions d;
   const auto parts = column<i64>(c, "parts");
+  has_length(parts, 6, "parts");
   d.width = parts[0], d.fusion = parts[1], d.device = parts[2], d.schedule = parts[3];
   d.base_critical_path = parts[4] != 0;
   d.tie_critical_path = parts[5] != 0;
@@ -98,6 +105,26 @@ Decisions read_decisions(const nb::dict& c) {
   d.base_fusion = column<i32>(c, "base_fusion");
   d.base_device = column<i32>(c, "base_device");
   d.pinned = column<i32>(c, "pinned");
+  const std::size_t ops = static_cast<std::size_t>(model.ops), groups = d.base_device.size();
+  within(d.node_op, 0, model.ops - 1, "node_op");
+  column_within(d.group, ops, -1, static_cast<i64>(groups) - 1, "group");
+  for (i32 op = 0; op < model.ops; ++op) must(d.group[op] >= 0 || model.view[op] != 0, "an op has no group");
+  if (!d.base_fusion.empty()) column_within(d.base_fusion, ops, -1, model.ops - 1, "base_fusion");
+  must(d.fusion >= 0 || d.base_fusion.size() == ops, "fusion is neither decided nor given");
+  within(d.base_device, 0, model.device_count() - 1, "base_device");
+  column_within(d.pinned, groups, -1, model.device_count() - 1, "pinned");
+  // Parts that are decided lie one behind the other, in any order, and fill the vector.
+  std::vector<std::pair<i64, std::size_t>> decided;
+  for (const auto& part : {std::pair{d.fusion, d.node_op.size()}, std::pair{d.device, groups},
+                           std::pair{d.schedule, d.node_op.size()}})
+    if (part.first >= 0) decided.push_back(part);
+  std::sort(decided.begin(), decided.end());
+  i64 end = 0;
+  for (const auto& [begin, count] : decided) {
+    must(begin == end, "the parts do not fill the vector");
+    end += static_cast<i64>(count);
+  }
+  must(d.width == end, "the parts do not fill the vector");
   return d;
 }
 
@@ -105,7 +132,7 @@ class Batch {
  public:
   Batch(const Fusion& fusion, const nb::dict& columns)
       : model_(fusion.model()),
-        decisions_(read_decisions(columns)),
+        decisions_(read_decisions(model_, columns)),
         batch_(model_, fusion.rules(), decisions_) {}
 
   // float64[B, V] -> totals [B], bytes over [B, memories], faults [B, 3].
@@ -141,6 +168,7 @@ class Batch {
     const std::size_t width = static_cast<std::size_t>(decisions_.width);
     if (vectors.ndim() != dimensions || vectors.shape(dimensions - 1) != width)
       throw std::invalid_argument("vectors must be [B, V]");
+    are_keys(vectors.data(), vectors.size());
     if (decisions_.device < 0) return;
     const std::size_t groups = decisions_.base_device.size();
     for (std::size_t at = 0; at < vectors.size(); at += width)
@@ -161,8 +189,10 @@ class GraphClimb {
  public:
   GraphClimb(const Fusion& fusion, const nb::dict& columns, double reference)
       : model_(fusion.model()),
-        decisions_(read_decisions(columns)),
-        climb_(model_, fusion.rules(), decisions_, reference) {}
+        decisions_(read_decisions(model_, columns)),
+        climb_(model_, fusion.rules(), decisions_, reference) {
+    must_be_finite(reference, "the reference");
+  }
   GraphClimb(const GraphClimb&) = delete;
 
   // float64[V] -> total, bytes over [memories], fault, of a full run.
@@ -175,6 +205,8 @@ class GraphClimb {
       nb::gil_scoped_release release;
       judged[0] = climb_.start(vector.data());
     }
+    started_ = true;
+    rows_ = 0;
     return results(judged);
   }
 
@@ -195,17 +227,23 @@ class GraphClimb {
         throw std::invalid_argument("there is no such source");
       check(proposals.index[i], proposals.value[i]);
     }
+    must(started_, "nothing was started");
+    are_keys(slack.data(), slack.size());
     std::vector<graph::Judged> judged;
     std::vector<i8> accepted;
     {
       nb::gil_scoped_release release;
       climb_.run(proposals, judged, accepted);
     }
+    rows_ = static_cast<i64>(slack.size());
     return nb::make_tuple(results(judged), owned(std::move(accepted)));
   }
 
   // What row `row` of the last run proposed; -1: what stands.
-  nb::ndarray<nb::numpy, double> vector(i64 row) const { return owned(climb_.vector(row)); }
+  nb::ndarray<nb::numpy, double> vector(i64 row) const {
+    must(started_ && row >= -1 && row < rows_, "there is no such row");
+    return owned(climb_.vector(row));
+  }
   // Runs so far, and those of them that began at time 0.
   nb::tuple counts() const {
     return nb::make_tuple(climb_.incremental().runs(), climb_.incremental().full_runs());
@@ -218,6 +256,7 @@ class GraphClimb {
   }
   void check(i64 index, double value) const {
     if (index < 0 || index >= decisions_.width) throw std::invalid_argument("there is no such place");
+    must(!std::isnan(value), "a key is not a number");
     if (is_device(index) && !(value >= 0 && value < model_.device_count()))
       throw std::invalid_argument("there is no such device");
   }
@@ -236,6 +275,8 @@ class GraphClimb {
   const Model& model_;
   const Decisions decisions_;
   graph::Climb climb_;
+  bool started_ = false;
+  i64 rows_ = 0;  // of the last run
 };
 
 }  // namespace

@@ -4,12 +4,14 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
+#include <exception>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
 
 #include "arrays.hpp"
+#include "checked.hpp"
 #include "has_model.hpp"
 #include "mapping.hpp"
 #include "model.hpp"
@@ -29,24 +31,51 @@ void read_accesses(const nb::dict& c, Model& model) {
   model.access.tensor = column<i32>(c, "access_tensor");
   model.access.bytes = column<i64>(c, "access_bytes");
   model.access.write = column<i8>(c, "access_write");
+  const std::size_t accesses = model.access.tensor.size();
+  are_starts(model.access.rows.start, static_cast<std::size_t>(model.ops), accesses, "access_start");
+  within(model.access.tensor, 0, model.tensors - 1, "access_tensor");
+  column_within(model.access.bytes, accesses, 0, kMostAmount, "access_bytes");
+  has_length(model.access.write, accesses, "access_write");
 }
 
 void read_machine(const nb::dict& c, Model& model) {
   const auto reach = column<i32>(c, "device_reach");
   const auto reach_start = column<i64>(c, "device_reach_start");
   const auto launch = column<i64>(c, "device_launch");
-  for (std::size_t d = 0; d < launch.size(); ++d)
-    model.devices.push_back(
-        {{reach.begin() + reach_start[d], reach.begin() + reach_start[d + 1]}, launch[d]});
   const auto memory = column<i64>(c, "memories");  // [m, 5]
-  for (std::size_t m = 0; m < memory.size(); m += 5)
-    model.memories.push_back({memory[m], memory[m + 1], memory[m + 2], memory[m + 3], memory[m + 4]});
-  const auto link = column<i64>(c, "links");  // [l, 4]
+  const auto link = column<i64>(c, "links");       // [l, 4]
   const auto engine = column<i32>(c, "link_engines");
   const auto engine_start = column<i64>(c, "link_engine_start");
+  const auto rules = column<i64>(c, "rules");
+  const i64 memories = static_cast<i64>(memory.size()) / 5;
+  must(memory.size() % 5 == 0 && link.size() % 4 == 0 && rules.size() == 4 && memories <= 1 << 15,
+       "tables of a machine have other shapes");
+  must(!launch.empty(), "a machine has at least one device");
+  within(launch, 0, kMostAmount, "device_launch");
+  are_starts(reach_start, launch.size(), reach.size(), "device_reach_start");
+  within(reach, 0, memories - 1, "device_reach");
+  are_starts(engine_start, link.size() / 4, engine.size(), "link_engine_start");
+  must(rules[0] >= 0 && rules[0] <= static_cast<i64>(engine.size()), "there are no so many engines");
+  within(engine, 0, rules[0] - 1, "link_engines");
+  must(rules[2] >= 0 && rules[2] <= 1'000'000, "the overlap is a share in millionths");
+  for (std::size_t d = 0; d < launch.size(); ++d) {
+    must(reach_start[d] < reach_start[d + 1], "a device reaches no memory");
+    model.devices.push_back(
+        {{reach.begin() + reach_start[d], reach.begin() + reach_start[d + 1]}, launch[d]});
+  }
+  for (std::size_t m = 0; m < memory.size(); m += 5) {
+    const i64* row = memory.data() + m;
+    must(row[0] >= 0 && row[0] <= kMostAmount && row[1] >= 1 && row[2] >= 1 && row[3] >= 0 &&
+             row[3] <= kMostAmount && row[4] >= 1 && row[4] <= kMostAmount,
+         "a memory's numbers are out of range");
+    model.memories.push_back({row[0], row[1], row[2], row[3], row[4]});
+  }
   model.link_between.assign(model.memories.size() * model.memories.size(), -1);
   for (std::size_t l = 0; l * 4 < link.size(); ++l) {
     const i64* row = link.data() + l * 4;
+    must(row[0] >= 0 && row[0] < memories && row[1] >= 0 && row[1] < memories && row[2] >= 1 && row[3] >= 0 &&
+             row[3] <= kMostAmount,
+         "a link's numbers are out of range");
     model.links.push_back({static_cast<i32>(row[0]),
                            static_cast<i32>(row[1]),
                            row[2],
@@ -54,11 +83,44 @@ void read_machine(const nb::dict& c, Model& model) {
                            {engine.begin() + engine_start[l], engine.begin() + engine_start[l + 1]}});
     model.link_between[row[0] * model.memory_count() + row[1]] = static_cast<i32>(l);
   }
-  const auto rules = column<i64>(c, "rules");
   model.engines = static_cast<i32>(rules[0]);
   model.parallel_ports = rules[1] != 0;
   model.overlap = rules[2];
   model.idle_copies = rules[3] != 0;
+}
+
+// Every index must exist before the engines follow it.
+void check_program(const Model& m) {
+  const std::size_t ops = m.view.size(), tensors = m.root.size(), times = ops * m.devices.size();
+  const i64 last_op = m.ops - 1, last_tensor = m.tensors - 1;
+  const i64 last_group = static_cast<i64>(m.group_op.size()) - 1;
+  must(ops < (std::size_t{1} << 30) && tensors < (std::size_t{1} << 30), "the program is too large");
+  column_within(m.view_root, ops, -1, last_tensor, "view_root");
+  column_within(m.loop, ops, -1, kMostAmount, "loop");
+  column_within(m.repeat, ops, 0, kMostAmount, "repeat");
+  column_within(m.group, ops, -1, last_group, "group");
+  column_within(m.other_bytes, ops, 0, kMostAmount, "other_bytes");
+  column_within(m.compute, times, 0, kMostAmount, "compute");
+  column_within(m.named, times, 0, 2, "named");
+  within(m.root, 0, last_tensor, "root");
+  column_within(m.size, tensors, 0, kMostAmount, "size");
+  column_within(m.role, tensors, 0, 4, "role");
+  has_length(m.output, tensors, "output");
+  has_length(m.tied, tensors, "tied");
+  column_within(m.writer, tensors, -1, last_op, "writer");
+  column_within(m.place, tensors, 0, last_tensor, "place");
+  column_within(m.place_size, tensors, 0, kMostAmount, "place_size");
+  column_within(m.overwriter, tensors, -1, last_op, "overwriter");
+  column_within(m.tensor_group, tensors, -1, last_group, "tensor_group");
+  within(m.group_op, -1, last_op, "group_op");
+  for (std::size_t t = 0; t < tensors; ++t)
+    must(m.root[m.root[t]] == m.root[t] && m.place[m.place[t]] == m.place[t], "a root has a root of its own");
+  for (std::size_t op = 0; op < ops; ++op)
+    if (m.view[op] != 0) {
+      must(m.view_root[op] >= 0, "a view shows nothing");
+      must(m.access.rows.begin(static_cast<i64>(op)) == m.access.rows.end(static_cast<i64>(op)),
+           "a view reads or writes");
+    }
 }
 
 Model read_model(const nb::dict& c) {
@@ -86,6 +148,7 @@ Model read_model(const nb::dict& c) {
   model.tensors = static_cast<i32>(model.root.size());
   read_accesses(c, model);
   read_machine(c, model);
+  check_program(model);
   model.prepare();
   return model;
 }
@@ -114,10 +177,65 @@ struct PlanArrays {
   }
 };
 
-PlanArrays plan_arrays(const nb::tuple& t) {
-  return {nb::cast<Optional<i32>>(t[0]),    nb::cast<Optional<i32>>(t[1]), nb::cast<Optional<i32>>(t[2]),
-          nb::cast<Optional<double>>(t[3]), nb::cast<int>(t[4]),           nb::cast<bool>(t[5]),
-          nb::cast<Optional<i64>>(t[6]),    nb::cast<Optional<i64>>(t[7]), nb::cast<Optional<i64>>(t[8])};
+// One row of a plan's table: least <= entry <= most, for each of its columns.
+struct Range {
+  i64 least, most;
+};
+
+void check_table(const Optional<i64>& table, std::initializer_list<Range> ranges, const char* name) {
+  if (!table) return;
+  must(table->ndim() == 2 && table->shape(1) == ranges.size(), std::string(name) + " have another shape");
+  const i64* value = table->data();
+  for (std::size_t row = 0; row < table->shape(0); ++row)
+    for (const Range& range : ranges) {
+      must(*value >= range.least && *value <= range.most, std::string(name) + " are out of range");
+      ++value;
+    }
+}
+
+void check_column(const Optional<i32>& column, i64 ops, i64 least, i64 most, const char* name) {
+  if (!column) return;
+  must(static_cast<i64>(column->size()) == ops, std::string(name) + " must have one entry per op");
+  for (i64 i = 0; i < ops; ++i)
+    must(column->data()[i] >= least && column->data()[i] <= most, std::string(name) + " is out of range");
+}
+
+// As simulate/faults.py words it for people: every index exists, and tables go with a fixed order.
+void check_plan(const Model& model, const PlanArrays& plan) {
+  const i64 ops = model.ops, memory = model.memory_count() - 1, tensor = model.tensors - 1;
+  const Range place{-1, kMostByte};
+  check_column(plan.device, ops, 0, model.device_count() - 1, "device");
+  check_column(plan.order, ops, 0, ops - 1, "order");
+  check_column(plan.fusion, ops, -1, ops - 1, "fusion");
+  if (plan.order) {
+    std::vector<i8> seen(static_cast<std::size_t>(ops));
+    for (i64 i = 0; i < ops; ++i) must(seen[plan.order->data()[i]]++ == 0, "the order is no permutation");
+  }
+  must(plan.queue >= 0 && plan.queue <= 3, "there is no such queue");
+  must(plan.queue != 3 || plan.priority, "the queue 'priority' has no priorities");
+  if (plan.priority) {
+    must(static_cast<i64>(plan.priority->size()) == ops, "priority must have one entry per op");
+    for (i64 i = 0; i < ops; ++i) must_be_finite(plan.priority->data()[i], "a priority");
+  }
+  const bool tables = plan.residencies || plan.copies || plan.transfers;
+  must(plan.queue == 0 || !tables, "residencies, copies and transfers need an order");
+  must(!model.idle_copies || (model.devices.size() == 1 && plan.queue == 0 && !plan.transfers),
+       "copies in idle time need one device, an order and no transfers");
+  check_table(plan.residencies, {{0, tensor}, {0, memory}, place, {-1, ops - 1}, {0, ops - 1}},
+              "residencies");
+  check_table(plan.copies, {{0, tensor}, {0, memory}, {0, memory}, {-1, ops - 1}, {0, ops}, place, place},
+              "copies");
+  check_table(plan.transfers, {{0, tensor}, {0, model.device_count() - 1}}, "transfers");
+}
+
+PlanArrays plan_arrays(const Model& model, const nb::tuple& t) {
+  must(t.size() == 9, "a plan has nine parts");
+  PlanArrays arrays = {
+      nb::cast<Optional<i32>>(t[0]),    nb::cast<Optional<i32>>(t[1]), nb::cast<Optional<i32>>(t[2]),
+      nb::cast<Optional<double>>(t[3]), nb::cast<int>(t[4]),           nb::cast<bool>(t[5]),
+      nb::cast<Optional<i64>>(t[6]),    nb::cast<Optional<i64>>(t[7]), nb::cast<Optional<i64>>(t[8])};
+  check_plan(model, arrays);
+  return arrays;
 }
 
 class Simulator : public HasModel {
@@ -126,7 +244,7 @@ class Simulator : public HasModel {
   Simulator(const Simulator&) = delete;  // static_map_ refers to model_
 
   nb::dict run(const nb::tuple& plan) const {
-    const PlanArrays arrays = plan_arrays(plan);
+    const PlanArrays arrays = plan_arrays(model_, plan);
     Outcome o;
     {
       nb::gil_scoped_release release;
@@ -157,7 +275,7 @@ class Simulator : public HasModel {
   // Totals [B], bytes over [B, memories], faults [B, 3].
   nb::tuple run_many(const std::vector<nb::tuple>& plans, int threads) const {
     std::vector<PlanArrays> arrays;
-    for (const nb::tuple& plan : plans) arrays.push_back(plan_arrays(plan));
+    for (const nb::tuple& plan : plans) arrays.push_back(plan_arrays(model_, plan));
     const std::size_t memories = model_.memories.size(), count = plans.size();
     std::vector<i64> total(count), over(count * memories), fault(count * 3);
     {
@@ -181,7 +299,7 @@ class Simulator : public HasModel {
 
   // Totals [B] and peaks [B, memories] of whole-life mappings int8[B, tensors].
   nb::tuple run_static(const Array<i8>& memory, int threads) const {
-    const std::size_t maps = memory.shape(0), memories = model_.memories.size();
+    const std::size_t maps = memory.ndim() == 2 ? memory.shape(0) : 0, memories = model_.memories.size();
     if (memory.ndim() != 2 || memory.shape(1) != static_cast<std::size_t>(model_.tensors))
       throw std::invalid_argument("memory must be [maps, tensors]");
     if (model_.devices.size() != 1) throw std::invalid_argument("a static mapping needs one device");
@@ -210,9 +328,7 @@ class MapBatch {
   MapBatch(const Simulator& simulator, const nb::dict& columns)
       : reach_(simulator.model().devices[0].reach.size()),
         entries_(column<i64>(columns, "bytes").size()),
-        mapper_(simulator.model(), simulator.static_map(), read_entries(columns)) {
-    if (simulator.model().devices.size() != 1) throw std::invalid_argument("a mapping needs one device");
-  }
+        mapper_(simulator.model(), simulator.static_map(), read_entries(simulator.model(), columns)) {}
 
   // int8[B, entries] -> totals [B], moved bytes [B]; writes the rectified maps into `rectified`.
   nb::tuple evaluate(const Array<i8>& maps, nb::ndarray<i8, nb::c_contig, nb::device::cpu> rectified,
@@ -232,7 +348,8 @@ class MapBatch {
   }
 
  private:
-  static MapEntries read_entries(const nb::dict& c) {
+  static MapEntries read_entries(const Model& model, const nb::dict& c) {
+    must(model.devices.size() == 1, "a mapping needs one device");
     MapEntries entries;
     entries.order = column<i32>(c, "order");
     entries.of_tensor = column<i32>(c, "of_tensor");
@@ -243,6 +360,18 @@ class MapBatch {
     entries.last = column<i32>(c, "piece_last");
     entries.always = column<i8>(c, "piece_always");
     entries.size = column<i64>(c, "piece_size");
+    const std::size_t pieces = entries.first.size();
+    within(entries.order, 0, entries.entries - 1, "order");
+    std::vector<i8> seen(entries.bytes.size());
+    for (const i32 entry : entries.order) must(seen[entry]++ == 0, "an entry is in the order twice");
+    column_within(entries.of_tensor, static_cast<std::size_t>(model.tensors), -1, entries.entries - 1,
+                  "of_tensor");
+    within(entries.bytes, 0, kMostAmount, "bytes");
+    are_starts(entries.pieces.start, entries.bytes.size(), pieces, "piece_start");
+    within(entries.first, 0, model.ops - 1, "piece_first");
+    column_within(entries.last, pieces, 0, model.ops - 1, "piece_last");
+    has_length(entries.always, pieces, "piece_always");
+    column_within(entries.size, pieces * model.devices[0].reach.size(), 0, kMostAmount, "piece_size");
     return entries;
   }
 
@@ -252,6 +381,8 @@ class MapBatch {
 
 Result ceil_times(const Array<i64>& amounts, const Array<i64>& rates) {
   if (amounts.size() != rates.size()) throw std::invalid_argument("one rate per amount");
+  for (std::size_t i = 0; i < rates.size(); ++i)
+    must(amounts.data()[i] >= 0 && rates.data()[i] >= 1, "amounts are from 0 up and rates from 1 up");
   std::vector<i64> out(amounts.size());
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = ceil_time(amounts.data()[i], rates.data()[i]);
   return owned(std::move(out));
@@ -272,6 +403,16 @@ void bind_placers(nb::module_& m);  // placers_module.cpp
 
 NB_MODULE(_core, m) {
   m.doc() = "The native core of Loadmaster: arrays in, arrays out.";
+  // What is of another type, or not there, is the caller's mistake like any other.
+  nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const std::bad_cast&) {
+      PyErr_SetString(PyExc_TypeError, "an argument has another type");
+    } catch (const std::out_of_range& error) {
+      PyErr_SetString(PyExc_ValueError, error.what());
+    }
+  });
   nb::class_<HasModel>(m, "HasModel");
   nb::class_<Simulator, HasModel>(m, "Simulator")
       .def(nb::init<const nb::dict&>(), nb::arg("columns"))
@@ -281,7 +422,8 @@ NB_MODULE(_core, m) {
   nb::class_<MapBatch>(m, "MapBatch")
       .def(nb::init<const Simulator&, const nb::dict&>(), nb::arg("simulator"), nb::arg("columns"),
            nb::keep_alive<1, 2>())
-      .def("evaluate", &MapBatch::evaluate, nb::arg("maps"), nb::arg("rectified"), nb::arg("threads"));
+      .def("evaluate", &MapBatch::evaluate, nb::arg("maps"), nb::arg("rectified").noconvert(),
+           nb::arg("threads"));
   m.def("ceil_times", &ceil_times, nb::arg("amounts"), nb::arg("rates"),
         "amount / rate in picoseconds, rounded up, element by element");
   bind_allocate(m);

@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "checked.hpp"
 #include "game/msa.hpp"
 #include "game_tables.hpp"
 #include "parallel.hpp"
@@ -17,21 +18,30 @@ namespace {
 // What it is given must fit the model: the core trusts it.
 MsaOptions read_options(const GameModel& model, const nb::dict& o) {
   MsaOptions options;
-  options.ratios = {nb::cast<double>(o["min_ratio"]), nb::cast<double>(o["preferred_ratio"]),
-                    nb::cast<double>(o["max_ratio"]), nb::cast<double>(o["loop_factor"])};
-  options.capacity_copy = nb::cast<double>(o["capacity_copy"]);
-  options.most_in = nb::cast<i32>(o["most_in"]);
-  options.most_out = nb::cast<i32>(o["most_out"]);
-  options.retries = nb::cast<i32>(o["retries"]);
-  options.repacks = nb::cast<i32>(o["repacks"]);
-  options.inefficient_ratio = nb::cast<double>(o["inefficient_ratio"]);
-  options.cross_program = nb::cast<i32>(o["cross_program"]);
+  options.ratios = {nb::cast<double>(item(o, "min_ratio")), nb::cast<double>(item(o, "preferred_ratio")),
+                    nb::cast<double>(item(o, "max_ratio")), nb::cast<double>(item(o, "loop_factor"))};
+  options.capacity_copy = nb::cast<double>(item(o, "capacity_copy"));
+  options.most_in = nb::cast<i32>(item(o, "most_in"));
+  options.most_out = nb::cast<i32>(item(o, "most_out"));
+  options.retries = nb::cast<i32>(item(o, "retries"));
+  options.repacks = nb::cast<i32>(item(o, "repacks"));
+  options.inefficient_ratio = nb::cast<double>(item(o, "inefficient_ratio"));
+  options.cross_program = nb::cast<i32>(item(o, "cross_program"));
   options.early = column<i32>(o, "early");
-  options.async_factor = nb::cast<double>(o["async_factor"]);
-  options.slices = nb::cast<i32>(o["slices"]);
-  options.slice_need = nb::cast<double>(o["slice_need"]);
+  options.async_factor = nb::cast<double>(item(o, "async_factor"));
+  options.slices = nb::cast<i32>(item(o, "slices"));
+  options.slice_need = nb::cast<double>(item(o, "slice_need"));
   options.slice_work = column<i64>(o, "slice_work");
-  options.strict_order = nb::cast<bool>(o["strict_order"]);
+  options.strict_order = nb::cast<bool>(item(o, "strict_order"));
+  for (const double value :
+       {options.ratios.least, options.ratios.preferred, options.ratios.most, options.ratios.loop_factor,
+        options.capacity_copy, options.inefficient_ratio, options.async_factor, options.slice_need})
+    must(value >= 0 && value <= 1e30, "an option is out of range");
+  must(options.async_factor > 0, "copies have some rate");
+  must(std::min({options.most_in, options.most_out, options.retries, options.repacks, options.cross_program,
+                 options.slices}) >= 0 &&
+           std::max({options.retries, options.repacks, options.slices}) <= 1 << 16,
+       "an option is out of range");
   options.elapsed = column<i64>(o, "elapsed");
   options.supply = column<i64>(o, "supply");
   options.site_bytes = column<i64>(o, "site_bytes");
@@ -42,6 +52,10 @@ MsaOptions read_options(const GameModel& model, const nb::dict& o) {
   has(options.supply, model.steps());
   has(options.site_bytes, model.sites());
   has(options.slice_work, static_cast<i64>(model.tensors()) * std::max(1, options.slices));
+  within(options.elapsed, 0, kForever, "elapsed");
+  within(options.supply, 0, kForever, "supply");
+  within(options.site_bytes, 0, kMostAmount, "site_bytes");
+  within(options.slice_work, kNever, kForever, "slice_work");
   for (const i32 tensor : options.early)
     if (tensor < 0 || tensor >= model.tensors()) throw std::invalid_argument("there is no such tensor");
   return options;
@@ -79,6 +93,7 @@ class MsaBatch {
 
   // [K] judged totals of orders [K, tensors]
   Result run_many(const Array<i32>& orders, int threads) const {
+    must(orders.ndim() == 2, "orders must be [K, tensors]");
     const std::size_t count = orders.shape(0);
     check_orders(orders, count);
     std::vector<i64> total(count);
@@ -120,12 +135,31 @@ class MsaBatch {
 std::vector<i32> copy_starts(const std::vector<i64>& elapsed, const std::vector<i32>& loop,
                              const std::vector<i32>& depth, const std::vector<double>& ratios,
                              double capacity_copy, i32 range, i32 use, double copy) {
+  const i32 steps = static_cast<i32>(elapsed.size());
+  must(loop.size() == elapsed.size() && depth.size() == elapsed.size() && ratios.size() == 4,
+       "columns differ in length");
+  within(elapsed, 0, kForever, "elapsed");
+  within(depth, 0, 1 << 16, "depth");
+  for (const double ratio : ratios) must(ratio >= 0 && ratio <= 1e30, "a ratio is out of range");
+  must(capacity_copy >= 0 && copy >= 0, "times are from 0 up");
+  must(range >= -1 && range <= use && use <= steps, "there are no such steps");
   const IntervalPicker picker(elapsed, loop, depth, {ratios[0], ratios[1], ratios[2], ratios[3]},
                               capacity_copy);
   IntervalPicker::Starts starts(picker, range, use, copy, 0.0);
   std::vector<i32> found;
   for (i32 start = 0; starts.next(start);) found.push_back(start);
   return found;
+}
+
+// A method of CopyResource behind a check of its arguments.
+template <class Method>
+auto checked_copy(Method method) {
+  return [method](CopyResource& self, i32 start, i32 end, i64 need) {
+    const i32 steps = static_cast<i32>(self.left().size());
+    must(start >= -1 && start <= end && end <= steps && need >= 0 && need <= kForever,
+         "there is no room for such a copy");
+    return (self.*method)(start, end, need);
+  };
 }
 
 }  // namespace
@@ -139,10 +173,16 @@ void bind_msa(nb::module_& m) {
       .def_prop_ro("sorted", &MsaBatch::sorted)
       .def_prop_ro("boundedness", &MsaBatch::boundedness);
   nb::class_<CopyResource>(m, "CopyResource")
-      .def(nb::init<std::vector<i64>>(), nb::arg("slots"))
-      .def("fits", &CopyResource::fits, nb::arg("start"), nb::arg("end"), nb::arg("need"))
-      .def("add", &CopyResource::add, nb::arg("start"), nb::arg("end"), nb::arg("need"))
-      .def("remove", &CopyResource::remove, nb::arg("start"), nb::arg("end"), nb::arg("need"))
+      .def(
+          "__init__",
+          [](CopyResource* self, std::vector<i64> slots) {
+            within(slots, 0, kForever, "slots");
+            new (self) CopyResource(std::move(slots));
+          },
+          nb::arg("slots"))
+      .def("fits", checked_copy(&CopyResource::fits), nb::arg("start"), nb::arg("end"), nb::arg("need"))
+      .def("add", checked_copy(&CopyResource::add), nb::arg("start"), nb::arg("end"), nb::arg("need"))
+      .def("remove", checked_copy(&CopyResource::remove), nb::arg("start"), nb::arg("end"), nb::arg("need"))
       .def("left", &CopyResource::left);
   m.def("copy_starts", &copy_starts, nb::arg("elapsed"), nb::arg("loop"), nb::arg("depth"), nb::arg("ratios"),
         nb::arg("capacity_copy"), nb::arg("range"), nb::arg("use"), nb::arg("copy"));

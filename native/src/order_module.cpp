@@ -10,6 +10,7 @@
 #include <string>
 
 #include "arrays.hpp"
+#include "checked.hpp"
 #include "order/beam.hpp"
 #include "order/cut.hpp"
 #include "order/graph.hpp"
@@ -38,6 +39,7 @@ class PyGraph {
     graph->opener = column<i32>(c, "opener");
     graph->kept = column<i8>(c, "kept");
     graph->users = lists(c, "user_start", "user");
+    check(*graph);
     graph->prepare();
     graph_ = std::move(graph);
   }
@@ -48,7 +50,7 @@ class PyGraph {
 
   // [B] the peaks of orders [B, ops]; -1: it breaks a rule.
   Result peaks(const Array<i32>& orders, int threads) const {
-    const i64 n = graph_->ops, count = static_cast<i64>(orders.shape(0));
+    const i64 n = graph_->ops, count = orders.ndim() == 2 ? static_cast<i64>(orders.shape(0)) : 0;
     if (orders.ndim() != 2 || static_cast<i64>(orders.shape(1)) != n)
       throw std::invalid_argument("orders must be [B, " + std::to_string(n) + "]");
     std::vector<i64> result(count);
@@ -67,7 +69,10 @@ class PyGraph {
 
   // [B, ops] orders from keys [B, ops].
   Order by_keys_many(const Array<double>& keys, int threads) const {
-    const i64 n = graph_->ops, count = static_cast<i64>(keys.shape(0));
+    const i64 n = graph_->ops, count = keys.ndim() == 2 ? static_cast<i64>(keys.shape(0)) : 0;
+    must(keys.ndim() == 2 && static_cast<i64>(keys.shape(1)) == n,
+         "keys must be [B, " + std::to_string(n) + "]");
+    are_keys(keys.data(), keys.size());
     std::vector<i32> result(count * n);
     {
       nb::gil_scoped_release release;
@@ -84,6 +89,8 @@ class PyGraph {
   }
 
   Order simple(const std::string& name) const {
+    must(name == "greedy" || name == "depth-first" || name == "reverse-post-order",
+         "there is no order '" + name + "'");
     nb::gil_scoped_release release;
     auto order = name == "greedy"        ? greedy(*graph_)
                  : name == "depth-first" ? depth_first(*graph_)
@@ -93,11 +100,40 @@ class PyGraph {
   }
 
   PyGraph part(const Array<i32>& members, const Array<i8>& done) const {
+    must(static_cast<i64>(done.size()) == graph_->ops, "done must have one entry per op");
+    within(copied(members), 0, graph_->ops - 1, "members");
+    std::vector<i8> seen(done.size());
+    for (const i32 op : copied(members)) must(seen[op]++ == 0, "a member is there twice");
     return PyGraph(std::make_shared<OrderGraph>(
         graph_->part(span(members), {done.data(), static_cast<size_t>(done.size())})));
   }
 
  private:
+  // Every index must exist, the bytes add up, and some order keeps every rule.
+  static void check(const OrderGraph& g) {
+    const std::size_t ops = g.before.start.size() - 1, values = g.size.size();
+    must(!g.before.start.empty() && ops < (std::size_t{1} << 30) && values < (std::size_t{1} << 30),
+         "the graph is too large, or has no rows");
+    are_starts(g.before.start, ops, g.before.entry.size(), "before_start");
+    within(g.before.entry, 0, g.ops - 1, "before");
+    i64 left = kMostAmount / 2;
+    for (const i64 size : g.size)
+      must(size >= 0 && (left -= std::min(size, left + 1)) >= 0, "sizes are out of range");
+    column_within(g.opener, values, -1, g.ops - 1, "opener");
+    has_length(g.kept, values, "kept");
+    are_starts(g.users.start, values, g.users.entry.size(), "user_start");
+    within(g.users.entry, 0, g.ops - 1, "user");
+    const Lists after = g.before.inverse(g.ops);
+    std::vector<i64> waits(ops);
+    std::vector<i32> ready;
+    for (i32 op = 0; op < g.ops; ++op)
+      if ((waits[op] = static_cast<i64>(g.before[op].size())) == 0) ready.push_back(op);
+    for (std::size_t i = 0; i < ready.size(); ++i)
+      for (const i32 next : after[ready[i]])
+        if (--waits[next] == 0) ready.push_back(next);
+    must(ready.size() == ops, "ops wait for each other in a circle");
+  }
+
   static std::span<const i32> span(const Array<i32>& a) { return {a.data(), a.size()}; }
   std::shared_ptr<const OrderGraph> graph_;
 };
@@ -106,6 +142,8 @@ class PyCuts {
  public:
   explicit PyCuts(const PyGraph& graph) : graph_(graph.shared()), network_(*graph_) {}
   nb::tuple below(i32 op, i64 enough, bool largest, double seconds) {
+    check(op);
+    must(!std::isnan(seconds), "seconds are a number");
     CutNetwork::Cut cut{};
     {
       nb::gil_scoped_release release;
@@ -114,11 +152,14 @@ class PyCuts {
     return nb::make_tuple(cut.bytes, cut.complete, owned(std::move(cut.sooner)));
   }
   i64 beside(i32 op, i32 other, bool before, i64 enough, double seconds) {
+    check(op), check(other);
+    must(!std::isnan(seconds), "seconds are a number");
     nb::gil_scoped_release release;
     return network_.beside(op, other, before, enough, seconds);
   }
 
  private:
+  void check(i32 op) const { must(op >= 0 && op < graph_->ops, "there is no such op"); }
   std::shared_ptr<const OrderGraph> graph_;
   CutNetwork network_;
 };

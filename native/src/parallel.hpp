@@ -11,6 +11,9 @@
 
 namespace loadmaster {
 
+// More would not be faster anywhere; a typing error must not start a million.
+inline constexpr i64 kMostThreads = 1024;
+
 // Calls make() once per thread for a worker, then worker(begin, end) for blocks of [0, count).
 template <class Make>
 void in_blocks(i64 count, i64 block, int threads, Make&& make) {
@@ -24,9 +27,9 @@ void in_blocks(i64 count, i64 block, int threads, Make&& make) {
     }
   };
   const i64 blocks = (count + block - 1) / block;
-  const int extra = static_cast<int>(std::min<i64>(threads, blocks)) - 1;
+  const i64 extra = std::min({static_cast<i64>(threads), blocks, kMostThreads}) - 1;
   std::vector<std::jthread> others;
-  for (int i = 0; i < extra; ++i) others.emplace_back(run);
+  for (i64 i = 0; i < extra; ++i) others.emplace_back(run);
   run();
 }
 

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "arrays.hpp"
+#include "checked.hpp"
 #include "graph/placers.hpp"
 #include "has_model.hpp"
 
@@ -19,8 +20,12 @@ PlacingColumns read_columns(const Model& model, const nb::dict& c) {
   PlacingColumns columns{column<i32>(c, "fusion"), column<i32>(c, "group"), column<i32>(c, "component"),
                          column<i64>(c, "bytes")};
   const std::size_t ops = static_cast<std::size_t>(model.ops);
-  if (columns.fusion.size() != ops || columns.group.size() != ops || columns.component.size() != ops)
-    throw std::invalid_argument("columns of another program");
+  column_within(columns.fusion, ops, -1, model.ops - 1, "fusion");
+  column_within(columns.group, ops, -1, static_cast<i64>(columns.bytes.size()) - 1, "group");
+  column_within(columns.component, ops, -1, kMostAmount, "component");
+  within(columns.bytes, 0, kMostAmount, "bytes");
+  for (i32 op = 0; op < model.ops; ++op)
+    must(columns.group[op] >= 0 || model.view[op] != 0, "an op has no group");
   return columns;
 }
 
@@ -33,7 +38,7 @@ class Placers {
 
   // Room [memories] -> device [groups].
   nb::ndarray<nb::numpy, i32> heft(const Array<i64>& room, bool engines, i64 ahead) const {
-    check(room.size(), static_cast<std::size_t>(placing_.model.memory_count()));
+    check_room(room, ahead);
     std::vector<i32> device;
     {
       nb::gil_scoped_release release;
@@ -45,8 +50,9 @@ class Placers {
   // Room [memories], favourites [steps] or [0] -> device [groups].
   nb::ndarray<nb::numpy, i32> earliest_start(const Array<i64>& room, const Array<i32>& favourite,
                                              bool engines, i64 ahead) const {
-    check(room.size(), static_cast<std::size_t>(placing_.model.memory_count()));
+    check_room(room, ahead);
     if (favourite.size() > 0) check(favourite.size(), static_cast<std::size_t>(placing_.graph.count));
+    within(copied(favourite), -1, placing_.graph.count - 1, "favourite");
     std::vector<i32> device;
     {
       nb::gil_scoped_release release;
@@ -59,6 +65,7 @@ class Placers {
   // Devices [groups] or [0] -> [steps] picoseconds to the end.
   Result levels(const Array<i32>& device, bool moves) const {
     if (device.size() > 0) check(device.size(), static_cast<std::size_t>(placing_.groups));
+    within(copied(device), 0, placing_.devices - 1, "device");
     return owned(placing_.levels(device.size() > 0 ? device.data() : nullptr, moves));
   }
 
@@ -94,6 +101,11 @@ class Placers {
   }
 
  private:
+  void check_room(const Array<i64>& room, i64 ahead) const {
+    check(room.size(), static_cast<std::size_t>(placing_.model.memory_count()));
+    within(copied(room), -kForever, kMostAmount, "room");
+    must(ahead >= 0 && ahead <= 1'000'000, "a percentage is out of range");
+  }
   static void check(std::size_t size, std::size_t wanted) {
     if (size != wanted) throw std::invalid_argument("an array of another size");
   }

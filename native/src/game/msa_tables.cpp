@@ -1,7 +1,9 @@
 #include "game/msa_tables.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <stdexcept>
 #include <tuple>
 
 namespace loadmaster::game {
@@ -55,6 +57,8 @@ void MsaTables::find_groups() {
       }
     }
   }
+  if (std::find(group_of.begin(), group_of.end(), -1) != group_of.end())
+    throw std::invalid_argument("a tensor is written over what something else is written over");
   for (MsaGroup& group : groups) {
     for (const i32 b : group.tensors)
       for (const MsaUse& use : uses[b]) group.use_steps.push_back(use.step);
@@ -88,7 +92,7 @@ void MsaTables::weigh() {
         const double more = benefit[use.site];
         sum = sum > 0 && more > 0 ? sum + more : std::max(sum, more);
       }
-    boundedness[b] = sum / std::sqrt(static_cast<double>(model.size[b]));
+    boundedness[b] = sum / std::sqrt(static_cast<double>(std::max<i64>(1, model.size[b])));
   }
 }
 

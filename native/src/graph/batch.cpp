@@ -49,8 +49,7 @@ GraphBatch::GraphBatch(const Model& model, const FusionRules& rules, Decisions d
   if (decisions_.fusion >= 0) return;
   PlanView plan;
   plan.fusion = decisions_.base_fusion.data();
-  Outcome ignored;
-  build_graph(model_, plan, base_graph_, ignored);
+  if (!build_graph(model_, plan, base_graph_, base_outcome_)) return;
   base_lead_ = leads(base_graph_, rules_.columns.component);
 }
 
@@ -65,6 +64,7 @@ GraphBatch::Work::Work(const GraphBatch& batch)
 
 Outcome GraphBatch::run(const double* vector, Work& work) const {
   const Decisions& d = decisions_;
+  if (base_outcome_.fault != Fault::kNone) return base_outcome_;
   const std::size_t nodes = d.node_op.size();
   const StepGraph* graph = &base_graph_;
   Outcome outcome;

@@ -57,6 +57,7 @@ class GraphBatch {
   const Decisions decisions_;
   std::vector<i32> base_lead_;  // [steps] of the base: the op that decides for a step
   StepGraph base_graph_;
+  Outcome base_outcome_;  // a fault where the base can't be built
 };
 
 // The op whose group decides for each step: its first with a hard component, else its first.

@@ -37,7 +37,8 @@ std::vector<i32> finished(const Placing& placing, Placed& placed) {
   // Groups that decide for no step are where their ops are; what is left goes where there is room.
   for (i32 op = 0; op < placing.model.ops; ++op)
     if (const i32 step = placing.graph.of[op]; step >= 0)
-      placed.decide(placing.columns.group[op], placed.device[placing.group[step]], [](i32) {});
+      if (const i32 at = placed.device[placing.group[step]]; at >= 0)  // -1: it waits for ever
+        placed.decide(placing.columns.group[op], at, [](i32) {});
   for (i32 g = 0; g < placing.groups; ++g) placed.decide(g, placed.roomiest(g), [](i32) {});
   return std::move(placed.device);
 }

@@ -92,7 +92,8 @@ class Placed {
   void decide(i32 g, i32 at, Decided&& decided) {
     if (device[g] >= 0) return;
     device[g] = at;
-    room_[p_.model.devices[at].home()] -= p_.columns.bytes[g];
+    i64& left = room_[p_.model.devices[at].home()];
+    left = std::max(left - p_.columns.bytes[g], -kForever);
     decided(g);
   }
 
