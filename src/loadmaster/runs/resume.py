@@ -26,6 +26,8 @@ from loadmaster.runs.observer import Best, RunObserver
 from loadmaster.solvers.solver import Budget, Meter, Solution, Solver, State, Status
 
 RECALLED = 5
+UNFIT = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
+"""What problems and solvers raise on a checkpoint's arrays that are not those they have written."""
 
 
 def describe(
@@ -129,7 +131,14 @@ def begin(
     if checkpoint is not None:
         meter.bound, meter.unpackable = checkpoint.bound, checkpoint.unpackable
         if checkpoint.best is not None:
-            meter.restore(checkpoint.best, checkpoint.best_value)
+            try:
+                meter.restore(checkpoint.best, checkpoint.best_value)
+            except UNFIT as error:
+                raise BadRun(
+                    f"{checkpoint.path} holds no decision of this problem: {error}",
+                    object=checkpoint.path,
+                    remedy="remove that checkpoint",
+                ) from error
         if meter.best_value != checkpoint.best_value:
             raise BadRun(f"{checkpoint.path} claims {checkpoint.best_value}, and its decision is "
                          f"worth {meter.best_value}", object=checkpoint.path,

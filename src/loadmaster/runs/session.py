@@ -14,8 +14,17 @@ from loadmaster.errors import LoadmasterError
 from loadmaster.problems.problem import Decision, Problem
 from loadmaster.runs.folder import RunFolder, utc
 from loadmaster.runs.history import gap_of
+from loadmaster.runs.log import BadRun
 from loadmaster.runs.observer import Display, RunObserver
-from loadmaster.runs.resume import begin, describe, finished, identity, open_to_resume, status_of
+from loadmaster.runs.resume import (
+    UNFIT,
+    begin,
+    describe,
+    finished,
+    identity,
+    open_to_resume,
+    status_of,
+)
 from loadmaster.signals import listening, stoppable
 from loadmaster.solvers.solver import Budget, Meter, Scoring, Solution, Solver, State, Status
 
@@ -110,6 +119,7 @@ def _searched(solver: Solver, meter: Meter, observer: RunObserver, seed: int, st
               display: Display | None) -> Solution:  # fmt: skip
     if observer.optimal:
         return meter.solution()  # an earlier session has proved it
+    begun = meter.evaluations
     try:
         with _ticking(observer, meter, display):
             solution = solver.run(meter, seed, state)
@@ -124,6 +134,14 @@ def _searched(solver: Solver, meter: Meter, observer: RunObserver, seed: int, st
             message = " ".join(f"{type(error).__name__}: {error}".split())
             observer.write(meter, "error", what="solver", plan=None, message=message[:500])
         _stop(meter, observer, "interrupted" if interrupted else "error", Status.UNKNOWN)
+        # Anybody can write a checkpoint; what is in it is first looked at by its solver.
+        if state is not None and meter.evaluations == begun and isinstance(error, UNFIT):
+            raise BadRun(
+                f"solver '{solver.name}' can't go on from the checkpoint at {begun} evaluations: {error}",
+                object=solver.name,
+                number=begun,
+                remedy="remove that checkpoint, or start again",
+            ) from error
         raise
 
 
