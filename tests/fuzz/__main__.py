@@ -72,7 +72,8 @@ def main() -> int:
             given.inputs,
             seconds,
             given.jobs,
-            Limits(given.seconds),
+            # Under the sanitizers everything takes several times as long.
+            Limits(given.seconds * (1 if environment is None else 4)),
             environment,
             given.findings,
             sys.stdout,

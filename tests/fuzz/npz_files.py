@@ -199,6 +199,8 @@ def _recast(rng: Random, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     dtype = np.dtype(rng.choice(_DTYPES))
     if dtype.kind in "US":
         return np.full(array.shape, "x", dtype=dtype)
+    if array.dtype.kind in "US":
+        return np.zeros(array.shape, dtype=dtype)
     with np.errstate(all="ignore"):
         return array.astype(np.int64 if array.dtype.kind == "b" else array.dtype).astype(dtype)
 
