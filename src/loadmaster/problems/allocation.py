@@ -27,7 +27,7 @@ from loadmaster.problems.buffers_program import (
     pinned_buffers,
     program_as_buffers,
 )
-from loadmaster.problems.lives import needed_ops, weights_in
+from loadmaster.problems.lives import needed_ops, resident_bytes, weights_in
 from loadmaster.problems.pins import Pins
 from loadmaster.problems.problem import Bound, Decision, decided_elsewhere, refuse_first_alone
 from loadmaster.program.program import Program
@@ -195,9 +195,17 @@ class ProgramAllocation(Allocation):
         buffers, self._roots = program_as_buffers(program, machine, self._memory, order)
         if self.pins:
             buffers = pinned_buffers(buffers, self._roots, program, machine, self.pins)
-        capacity = machine.memories[self._memory].capacity
-        super().__init__(buffers, capacity if capacity < UNLIMITED else None, program.name)
+        home = machine.memories[self._memory]
+        self.resident = resident_bytes(program, home.alignment, self._weights(program, machine))
+        """Bytes of the weights and state that stay at home: no buffer has their room."""
+        room = max(0, home.capacity - self.resident)
+        super().__init__(buffers, room if home.capacity < UNLIMITED else None, program.name)
         self.__dict__["program"], self.__dict__["machine"] = program, machine
+
+    def _weights(self, program: Program, machine: Machine) -> list[Residency]:
+        """Where weights and state lie, if not at home."""
+        others = [memory for memory in machine.reach[0] if memory != self._memory]
+        return list(weights_in(program, others[0], self.order)) if others else []
 
     def switches(self) -> dict[str, Any]:
         order = {} if self.order is None else {"order": self.order.tolist()}
@@ -210,9 +218,7 @@ class ProgramAllocation(Allocation):
             for b, group in enumerate(self._roots)
             for root in group
         ]
-        others = [memory for memory in self.machine.reach[0] if memory != self._memory]
-        if others:
-            rows += weights_in(self.program, others[0], self.order)
+        rows += self._weights(self.program, self.machine)
         return Plan.of(residencies=rows, order=self.order)
 
     def decision(self, plan: Plan) -> Decision:

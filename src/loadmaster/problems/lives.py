@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -65,3 +65,17 @@ def weights_in(program: Program, memory: int, order: Int32 | None = None) -> Ite
     for tensor in np.flatnonzero(root & there & (end >= begin)).tolist():
         since = BEFORE if given[tensor] else int(first[tensor])
         yield Residency(tensor, memory, NO_OFFSET, since, int(last[tensor]))
+
+
+def resident_bytes(program: Program, alignment: int, elsewhere: Iterable[Residency]) -> int:
+    """Bytes of weights and state, and of what is written over them, that no row of `elsewhere` has:
+    they are at home all the time."""
+    place = places(program)
+    away = {int(place[row.tensor]) for row in elsewhere}
+    given = np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])
+    size: dict[int, int] = dict.fromkeys(set(place[given].tolist()) - away, 0)
+    for root in np.flatnonzero(program.tensor_alias == np.arange(program.n_tensors)).tolist():
+        at = int(place[root])
+        if at in size:
+            size[at] = max(size[at], int(program.storage_bytes[root]))
+    return sum(-(-each // alignment) * alignment for each in size.values())

@@ -93,6 +93,15 @@ class _Clock:
 def _in_arena(program: Program, machine: Machine, clock: _Clock, keep_order: bool, pins: Pins,
               seed: int) -> Fits:  # fmt: skip
     own = ProgramAllocation(program, machine, pins=pins)
+    found = _beside_weights(own, program, machine, clock, keep_order, pins, seed)
+    enough = None if found.enough is None else found.enough + own.resident
+    capacity = min(UNLIMITED, found.capacity + own.resident)
+    return replace(found, capacity=capacity, need=found.need + own.resident, enough=enough)
+
+
+def _beside_weights(own: ProgramAllocation, program: Program, machine: Machine, clock: _Clock, keep_order: bool,
+                    pins: Pins, seed: int) -> Fits:  # fmt: skip
+    """The answer about all but the weights that stay in the arena."""
     found = _placed(own, clock.left(0.3), seed)
     if keep_order or program.n_loops or pins:  # pins are about offsets in this very order
         return _explained(own, found, clock, seed) if found.plan is None else found

@@ -22,7 +22,7 @@ from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import load_machine, read_machine
 from loadmaster.plan.check import Violation, check
 from loadmaster.plan.plan import Plan
-from loadmaster.problems.lives import weights_in
+from loadmaster.problems.lives import resident_bytes, weights_in
 from loadmaster.problems.order.graph import OrderGraph, order_graph
 from loadmaster.problems.problem import (
     Bound,
@@ -66,10 +66,14 @@ class PeakOrder:
         """n"""
         return len(self.graph.node_op)
 
-    @property
+    @cached_property
     def resident(self) -> int:
-        """Bytes of weights and state, which come on top of every value."""
-        return self.graph.resident if self._weights is None else 0
+        """Bytes of weights and state at home, which come on top of every value."""
+        if self._weights is None:
+            return self.graph.resident
+        home = self.machine.memories[self.machine.home[0]]
+        rows = weights_in(self.program, self._weights)
+        return resident_bytes(self.program, home.alignment, rows)
 
     @cached_property
     def program_order(self) -> Int32:
