@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <stdexcept>
 
 #include "graph/batch.hpp"
 
@@ -15,8 +16,8 @@ Placing::Placing(const Model& m, PlacingColumns c)
       near(near_devices(m)) {
   PlanView plan;
   plan.fusion = columns.fusion.data();
-  Outcome ignored;
-  build_graph(model, plan, graph, ignored);
+  Outcome outcome;
+  if (!build_graph(model, plan, graph, outcome)) throw std::invalid_argument("the clusters can't be built");
   const std::vector<i32> lead = leads(graph, columns.component);
   group.resize(graph.count);
   for (i32 s = 0; s < graph.count; ++s) group[s] = columns.group[lead[s]];

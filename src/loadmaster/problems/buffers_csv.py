@@ -278,6 +278,4 @@ def _gaps(cell: str, inclusive: int, where: str, line: int) -> list[Gap]:
 
 
 def _gap_text(gaps: tuple[Gap, ...]) -> str:
-    return " ".join(
-        f"{g.start}-{g.end}" + (f"@{g.low}:{g.high}" if g.high > g.low else "") for g in gaps
-    )
+    return " ".join(f"{g.start}-{g.end}" + (f"@{g.low}:{g.high}" if g.high else "") for g in gaps)
