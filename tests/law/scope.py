@@ -176,6 +176,8 @@ def allocation(problem: Allocation, plan: Plan) -> str | None:
             offset[a] + buffers.size[a], offset[b] + buffers.size[b]
         ):
             return "two buffers share bytes and are to be kept apart"
+    if any(found.rule == "overlap" for found in problem.offset_violations(offset)):
+        return "buffers collide, as large as the largest of the tensors that share each"
     if problem.capacity is not None and (offset + buffers.size > problem.capacity).any():
         return "a buffer ends beyond the capacity"
     return nothing_but(plan, "residencies", "order")

@@ -359,8 +359,10 @@ class Mapping:
         _, peak = self._simulator.run_static(everything)
         memory = self.machine.memories[self.memories[-1]]
         needed = int(peak[0, self.memories[-1]])
-        if needed <= memory.capacity and self._moved(np.full(2 * self.nodes, -1, dtype=np.int8)):
-            needed = 2 * memory.capacity  # more than the peak: what loops carry stays to their end
+        if self.program.n_loops:  # what loops carry stays to their end, where it is mapped
+            lives = self.tensor_memories(self.all_slowest()).tolist()
+            kept = static_plan(self.program, self.machine, lives, in_loops=True)
+            needed = max(needed, int(self._simulator.run(kept).memory_peak[self.memories[-1]]))
         if needed > memory.capacity:
             raise BadMachine(
                 f"memory '{memory.name}' of machine '{self.machine.name}' must hold all of "

@@ -124,7 +124,7 @@ def test_with_nothing_to_decide_it_takes_the_base_plan() -> None:
 
 
 def _one_device() -> Any:
-    machine = load_machine("h200")
+    machine = load_machine("h200-zero-copy")
     assert len(machine.devices) == 1
     return machine
 
