@@ -48,6 +48,8 @@ def needed_ops(program: Program, order: Int32 | None = None) -> tuple[Int64, Int
     if order is None:
         return lifetimes_in_loops(program)
     first, last = lifetimes(program, order)
+    if not program.n_ops:
+        return first, last
     ops = order.astype(np.int64)
     return ops[first], ops[last]
 

@@ -59,7 +59,14 @@ class Offload:
         model = offload_model(program, machine, self.for_kernels)
         if kernels is not None:
             model = replace(model, taken=kernels.room(model.step_op))
-        self.duration = self._durations(model)
+        try:
+            self.duration = self._durations(model)
+        except ValueError as error:  # times or sizes beyond what the core's integers hold
+            raise BadMachine(
+                f"'{program.name}' on '{machine.name}' can't be timed: {error}",
+                object=machine.name,
+                remedy="check its rates, latencies and capacities",
+            ) from None
         """[S] picoseconds of each step with all it uses in fast memory."""
         self.clock = np.concatenate([[0], np.cumsum(self.duration)]).astype(np.int64)
         """[S + 1] the start of each step if nothing waits."""

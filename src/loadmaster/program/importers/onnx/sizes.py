@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from loadmaster.errors import BadProgram, nearest, require
 from loadmaster.program.build import clean_name
 from loadmaster.program.importers.onnx.read import STANDARD
@@ -117,6 +119,7 @@ class Sizes:
         except self.onnx.defs.SchemaError:
             return {}
         _check_axes(node, inputs, who)
+        _check_parts(node, inputs, who)
         present = {n: v for n, v in zip(node.input, inputs, strict=True) if v is not None}
         numbers = {
             n: self.onnx.numpy_helper.from_array(v.data)
@@ -198,6 +201,27 @@ def _check_axes(node: Any, inputs: Sequence[Value | None], who: str) -> None:
             if wrong:
                 raise BadProgram(f"{who} has the {attribute.name} {wrong[0]}, and its operands have {rank} dimensions",
                                  object=who, number=wrong[0], remedy="export the model again")  # fmt: skip
+
+
+def _check_parts(node: Any, inputs: Sequence[Value | None], who: str) -> None:
+    """Refuse a Split into other than its results: shape inference of it reads memory unchecked too."""
+    if node.op_type != "Split":
+        return
+    told = [
+        len(a.ints) if a.name == "split" else a.i
+        for a in node.attribute
+        if a.name in ("split", "num_outputs")
+    ]
+    if len(inputs) > 1 and inputs[1] is not None:
+        told += [int(np.prod(inputs[1].shape, dtype=np.float64))]
+    for parts in told:
+        if parts != len(node.output):
+            raise BadProgram(
+                f"{who} splits into {parts} and has {len(node.output)} results",
+                object=who,
+                number=parts,
+                remedy="export the model again",
+            )
 
 
 def _says_something(type_proto: Any) -> bool:
