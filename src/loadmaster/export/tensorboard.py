@@ -18,7 +18,7 @@ def scalars(line: Line) -> Iterator[tuple[str, float]]:
     match line["event"]:
         case "improve":
             yield "run/best", float(line["value"])
-            if line["gap"] is not None:
+            if line.get("gap") is not None:
                 yield "run/gap", float(line["gap"])
         case "bound":
             yield "run/bound", float(line["value"])

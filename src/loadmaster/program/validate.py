@@ -170,7 +170,7 @@ def _sizes(p: Program) -> None:
         ("flops of all ops", p.op_flops),
     ):
         total = float(values.sum(dtype=np.float64))
-        if total > UNLIMITED:
+        if total >= UNLIMITED:  # at least: what is a little more is rounded to it
             raise _refuse(f"the {what} add up to {total:.4g}, above the limit 2^62",
                           p.name, total, "check the shapes")  # fmt: skip
     if (p.tensor_shape < 0).any():
@@ -202,7 +202,7 @@ def _accesses(p: Program) -> None:
             op = p.op_name[ops[bad[0]]]
             raise _refuse(f"op '{op}' {verb} {sizes[bad[0]]} bytes of '{p.tensor_name[tensors[bad[0]]]}'",
                           op, int(sizes[bad[0]]), "give at least 0")  # fmt: skip
-        if float(sizes.sum(dtype=np.float64)) > UNLIMITED:
+        if float(sizes.sum(dtype=np.float64)) >= UNLIMITED:
             raise _refuse(f"the bytes of all {verb} exceed 2^62", p.name, None, "check the shapes")
 
 
@@ -338,7 +338,7 @@ def _loops(p: Program) -> None:
     for ops, sizes in ((p.read_op, p.read_bytes), (p.write_op, p.write_bytes)):
         moved += np.bincount(ops, weights=sizes, minlength=p.n_ops)
     total = float((moved * p.op_repeat).sum())
-    if total > UNLIMITED:
+    if total >= UNLIMITED:
         raise _refuse(
             f"the ops move {total:.4g} bytes in all their repeats, above the limit 2^62",
             p.name,

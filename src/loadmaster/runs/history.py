@@ -151,7 +151,7 @@ def _miscounted(lines: list[Line]) -> Iterator[str]:
         where, evals = f"line {line['seq'] + 1}", line["evals"]
         if line["event"] in ("start", "resume"):
             told = line["from_evals"]
-            if evals != told or told not in (made.get(line["from_checkpoint"]), reached):
+            if evals != told or told not in (made.get(line.get("from_checkpoint")), reached):
                 yield f"{where}: it goes on from {told} evaluations, which is no checkpoint's count"
             budget = budget_in(line).evaluations
             most = None if budget is None else max(budget, told)

@@ -130,7 +130,8 @@ def _found_trips(planner: Planner, loop: _Loop, limit: Value | None, condition: 
     remedy = f"give --trip {loop.label}=N"
     number = None
     if limit is not None and limit.data is not None and limit.data.size == 1:
-        number = int(limit.data.reshape(()))
+        # Another type than int64 breaks a rule of ONNX: its number is not known.
+        number = int(limit.data.reshape(())) if limit.data.dtype.kind in "iu" else None
     if (number is not None and number <= 0) or _is_false(condition):
         return 0
     if _is_false(goes_on):
