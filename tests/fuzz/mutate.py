@@ -167,7 +167,12 @@ def _change(rng: Random, holder: Any, key: Any) -> None:
         holder[key] = rng.choice(FLOATS) if rng.random() < 0.7 else -value
     elif isinstance(value, str):
         holder[key] = text(rng, value)
-    elif isinstance(value, list) and value and rng.random() < 0.1:
+    elif (
+        isinstance(value, list)
+        and value
+        and not isinstance(value[0], list | dict)
+        and rng.random() < 0.1
+    ):
         holder[key] = (value * (2000 // len(value) + 1))[:2000]
     else:
         holder[key] = rng.choice((whole(rng, beyond=True), rng.choice(FLOATS), rng.choice(TEXTS)))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import struct
 import zipfile
 from collections.abc import Mapping
@@ -199,7 +200,7 @@ def _recast(rng: Random, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     dtype = np.dtype(rng.choice(_DTYPES))
     if dtype.kind in "US":
         return np.full(array.shape, "x", dtype=dtype)
-    if array.dtype.kind in "US":
+    if array.dtype.kind not in "iubf":
         return np.zeros(array.shape, dtype=dtype)
     with np.errstate(all="ignore"):
         return array.astype(np.int64 if array.dtype.kind == "b" else array.dtype).astype(dtype)
@@ -275,12 +276,7 @@ def _change_entries(rng: Random, entries: dict[str, bytes], name: str) -> None:
 def _changed_records(rng: Random, data: bytes) -> bytes:
     """The zip's own records: sizes, methods, flags, offsets, checksums."""
     found = bytearray(data)
-    marks = [
-        i
-        for sign in (b"PK\x01\x02", b"PK\x03\x04", b"PK\x05\x06")
-        for i in range(len(data))
-        if data.startswith(sign, i)
-    ]
+    marks = [match.start() for match in re.finditer(rb"PK(\x01\x02|\x03\x04|\x05\x06)", data)]
     if not marks:
         return mutate.octets(rng, data)
     at = rng.choice(marks) + rng.choice((4, 6, 8, 10, 14, 16, 18, 20, 22, 24, 26, 28, 42))

@@ -278,8 +278,8 @@ class Worker:
         process, found, done = self._process, [], False
         assert process is not None and process.stdin is not None and process.stdout is not None
         PROGRESS.pack_into(self._progress, 0, order["first"] - 1, 0, 0, 0, 0.0, 0.0)
-        watch = threading.Thread(target=self._watch, args=(process,), daemon=True)
-        self._asked = True
+        over = threading.Event()
+        watch = threading.Thread(target=self._watch, args=(process, over))
         watch.start()
         try:
             process.stdin.write(json.dumps(order) + "\n")
@@ -292,15 +292,15 @@ class Worker:
                 found.append(answer["finding"])
         except (BrokenPipeError, ValueError):
             pass
-        self._asked = False
         if not done:
             process.wait()
+        over.set()
+        watch.join()
         return found
 
-    def _watch(self, process: subprocess.Popen[str]) -> None:
+    def _watch(self, process: subprocess.Popen[str], over: threading.Event) -> None:
         last, since = self.progress()[0], time.monotonic()
-        while self._asked and process.poll() is None:
-            time.sleep(0.2)
+        while not over.wait(0.2) and process.poll() is None:
             number = self.progress()[0]
             if number != last:
                 last, since = number, time.monotonic()
