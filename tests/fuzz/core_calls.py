@@ -367,7 +367,8 @@ def _changed_value(rng: Random, value: Any) -> Any:
             return {name: column for name, column in value.items() if name != key}
         return {**value, key: _changed_value(rng, value[key])}
     if isinstance(value, np.ndarray):
-        return _changed_array(rng, value)
+        with np.errstate(all="ignore"):
+            return _changed_array(rng, value)
     if isinstance(value, tuple | list):
         items = list(value)
         if not items or rng.random() < 0.15:
@@ -390,9 +391,8 @@ def _changed_array(rng: Random, array: Any) -> Any:
     if kind <= 6 and array.size:
         found = array.copy()
         flat = found.reshape(-1)
-        with np.errstate(all="ignore"):
-            for _ in range(rng.choice((1, 1, 2, 5))):
-                flat[rng.randrange(flat.size)] = _element(rng, array)
+        for _ in range(rng.choice((1, 1, 2, 5))):
+            flat[rng.randrange(flat.size)] = _element(rng, array)
         return found
     if kind == 7:
         return rng.choice(
@@ -401,10 +401,9 @@ def _changed_array(rng: Random, array: Any) -> Any:
     if kind == 8:
         return np.ascontiguousarray(array[::-1]) if array.ndim else array
     if kind == 9:
-        with np.errstate(all="ignore"):
-            return array.astype(
-                rng.choice((np.int8, np.int32, np.int64, np.float64, np.uint8, np.bool_))
-            )
+        return array.astype(
+            rng.choice((np.int8, np.int32, np.int64, np.float64, np.uint8, np.bool_))
+        )
     if kind == 10:
         return (
             array.reshape(rng.choice(((-1,), (1, -1), (-1, 1))))

@@ -169,6 +169,14 @@ CASES: dict[str, Case] = {
     "npz: read_start wraps round": _program(_wrapping("read_start")),
     "npz: a group of 2^31 - 2": _program(_huge_group),
     "npz: 20,000 loops inside one another": _program(_many_loops),
+    "npz: bytes a little above 2^62": _program(_column("tensor_bytes", [2**62 + 2] + [0] * 6)),
+    "npz: a carried tie without a loop": _program(
+        _column("tie_kind", [1], np.int8),
+        *(
+            _column(f"tie_{name}", [at], np.int32)
+            for name, at in (("source", 4), ("target", 5), ("at", -1))
+        ),
+    ),
     "npz: encrypted": _program(last=_encrypted),
     "npz: deep JSON": _program(_entry("header.npy", _DEEP)),
     "policy: 4 GiB unpacked": _policy(last=_bomb),

@@ -6,6 +6,7 @@ make fuzz MINUTES=5     # all of it
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,11 @@ from typer.testing import CliRunner
 from fuzz.corpus import CASES, prepared
 from fuzz.readers import READERS
 from fuzz.runner import Campaign
+from fuzz.use import small_program
 from fuzz.worker import Limits
 from loadmaster.cli.main import app
+from loadmaster.machine import preset_text
+from loadmaster.program import save
 
 INPUTS = 60
 """Of each reader. All of them together take some ten seconds of one core."""
@@ -53,3 +57,20 @@ def test_what_once_did_harm(name: str, tmp_path: Path, monkeypatch: pytest.Monke
     lines = result.stderr.splitlines()
     assert result.exit_code == 2, (result.stdout, result.stderr)
     assert len(lines) == 1 and lines[0].startswith("error: ") and result.stdout == ""
+
+
+def test_names_reach_no_terminal_raw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    hostile = "\x1b[2Jclear\x1b]0;title\x07"
+    save(replace(small_program(), name=hostile), tmp_path / "small.npz")
+    machine = preset_text("nnp-i").replace('"nnp-i"', r'"\u001b[2Jclear\u0007"', 1)
+    (tmp_path / "machine.toml").write_text(machine, encoding="utf-8")
+    for command in (
+        ["inspect", "small.npz", "--machine", "machine.toml"],
+        ["machines", "machine.toml"],
+        ["plan", "small.npz", "--machine", "machine.toml", "--solver", "density", "--budget", "2"],
+    ):
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0, result.stderr
+        assert "clear" in result.stdout
+        assert "\x1b" not in result.output and "\x07" not in result.output
