@@ -214,6 +214,7 @@ CASES |= {
     "toml: a derived memory whose name is a list": _machine(
         'base = "nnp-i"\nname = "x"\n[[memory]]\nname = ["x"]\n'
     ),
+    "toml: a name that clears the screen": _machine(_toml().replace('"m"', r'"\u001b[2J"', 1)),
     "toml: units = 3": _machine(_toml(device='matrix = "1Gflop/s"\nunits = 3')),
     "toml: matrix = {}": _machine(_toml(device="matrix = {}")),
     "toml: a base that is no text": _machine("base = 7\n"),

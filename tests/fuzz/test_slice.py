@@ -18,7 +18,6 @@ from fuzz.runner import Campaign
 from fuzz.use import small_program
 from fuzz.worker import Limits
 from loadmaster.cli.main import app
-from loadmaster.machine import preset_text
 from loadmaster.program import save
 
 INPUTS = 60
@@ -63,12 +62,9 @@ def test_names_reach_no_terminal_raw(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     hostile = "\x1b[2Jclear\x1b]0;title\x07"
     save(replace(small_program(), name=hostile), tmp_path / "small.npz")
-    machine = preset_text("nnp-i").replace('"nnp-i"', r'"\u001b[2Jclear\u0007"', 1)
-    (tmp_path / "machine.toml").write_text(machine, encoding="utf-8")
     for command in (
-        ["inspect", "small.npz", "--machine", "machine.toml"],
-        ["machines", "machine.toml"],
-        ["plan", "small.npz", "--machine", "machine.toml", "--solver", "density", "--budget", "2"],
+        ["inspect", "small.npz", "--machine", "nnp-i"],
+        ["plan", "small.npz", "--machine", "nnp-i", "--solver", "density", "--budget", "2"],
     ):
         result = CliRunner().invoke(app, command)
         assert result.exit_code == 0, result.stderr
