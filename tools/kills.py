@@ -64,8 +64,9 @@ def started(number: int, folder: Path, steps: int = 0) -> subprocess.CompletedPr
     folder.mkdir(exist_ok=True)
     command = [sys.executable, __file__, "--session", str(number), str(folder), str(steps)]
     flags = "--xla_cpu_use_fusion_emitters=false --xla_cpu_multi_thread_eigen=false"
-    return subprocess.run(command, capture_output=True, text=True,
-                          env=os.environ | {"XLA_FLAGS": flags, "OMP_NUM_THREADS": "1"})  # fmt: skip
+    # Flags of the caller's own win: not every version of XLA knows these.
+    settings = {"XLA_FLAGS": flags, "OMP_NUM_THREADS": "1"} | os.environ
+    return subprocess.run(command, capture_output=True, text=True, env=settings)
 
 
 def run_in(folder: Path) -> Path:

@@ -109,7 +109,7 @@ def changed(rng: Random, data: bytes) -> bytes:
         return mutate.octets(rng, data)
     try:
         entries = _entries(data)
-    except (ValueError, OSError, KeyError, zipfile.BadZipFile):
+    except (ValueError, OSError, KeyError, RuntimeError, zipfile.BadZipFile):
         return mutate.octets(rng, data)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         name = rng.choice(list(entries))

@@ -35,6 +35,10 @@ MOST_NAME = 2**16
 """Characters."""
 
 
+MOST_AMOUNT = 2**60
+"""Of bytes and of flops in all: rounded up to an alignment and added, they still fit the core's integers."""
+
+
 def validate(program: Program) -> Program:
     """Return the program, or raise `BadProgram` that names the object, the number, the remedy."""
     _columns(program)
@@ -170,8 +174,8 @@ def _sizes(p: Program) -> None:
         ("flops of all ops", p.op_flops),
     ):
         total = float(values.sum(dtype=np.float64))
-        if total >= UNLIMITED:  # at least: what is a little more is rounded to it
-            raise _refuse(f"the {what} add up to {total:.4g}, above the limit 2^62",
+        if total >= MOST_AMOUNT:  # at least: what is a little more is rounded to it
+            raise _refuse(f"the {what} add up to {total:.4g}, above the limit 2^60",
                           p.name, total, "check the shapes")  # fmt: skip
     if (p.tensor_shape < 0).any():
         row = int(np.argmin(p.tensor_shape))
@@ -202,8 +206,8 @@ def _accesses(p: Program) -> None:
             op = p.op_name[ops[bad[0]]]
             raise _refuse(f"op '{op}' {verb} {sizes[bad[0]]} bytes of '{p.tensor_name[tensors[bad[0]]]}'",
                           op, int(sizes[bad[0]]), "give at least 0")  # fmt: skip
-        if float(sizes.sum(dtype=np.float64)) >= UNLIMITED:
-            raise _refuse(f"the bytes of all {verb} exceed 2^62", p.name, None, "check the shapes")
+        if float(sizes.sum(dtype=np.float64)) >= MOST_AMOUNT:
+            raise _refuse(f"the bytes of all {verb} exceed 2^60", p.name, None, "check the shapes")
 
 
 def _dataflow(p: Program) -> None:

@@ -178,6 +178,10 @@ def _packed(span: Int64) -> Int64:
     return address
 
 
+LATEST = 2**61
+"""Nothing that is drawn begins later."""
+
+
 def _placed(begin: Int64, end: Int64, size: Int64, pinned: Int64, order: Int32) -> Int64:
     """[k] offsets by first fit in this order around the pinned; empty if those collide."""
     none = np.full(len(begin), -1, dtype=np.int64)
@@ -185,7 +189,8 @@ def _placed(begin: Int64, end: Int64, size: Int64, pinned: Int64, order: Int32) 
     def column(values: Int64) -> Int64:
         return np.ascontiguousarray(values, dtype=np.int64)
 
-    native = _core.Buffers(column(begin), column(np.maximum(end, begin + 1)), column(size),
+    begin = np.minimum(begin, LATEST)  # times that can't be told apart any more
+    native = _core.Buffers(column(begin), column(np.clip(end, begin + 1, LATEST + 1)), column(size),
                            np.ones_like(none), column(pinned), none,
                            np.empty((0, 5), dtype=np.int64), np.empty((0, 2), dtype=np.int32))  # fmt: skip
     return np.asarray(native.place(order), dtype=np.int64)

@@ -90,9 +90,11 @@ def tensor_elements(program: Program) -> Int64:
     shaped = np.flatnonzero(np.diff(program.tensor_shape_start))
     exact: Int64 = by_bytes.copy()
     if len(shaped):
-        exact[shaped] = np.multiply.reduceat(
-            program.tensor_shape, program.tensor_shape_start[shaped]
+        # As floats: a hostile shape of many dimensions would wrap round.
+        counts = np.multiply.reduceat(
+            program.tensor_shape.astype(np.float64), program.tensor_shape_start[shaped]
         )
+        exact[shaped] = np.minimum(counts, float(2**60)).astype(np.int64)
     return exact
 
 

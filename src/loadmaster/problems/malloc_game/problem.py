@@ -146,6 +146,8 @@ class MallocGame:
         return Scores(total, (self.all_slow_ps - total) / self.scale_ps)
 
     def evaluate(self, decision: Decision) -> int | None:
+        if np.asarray(decision).dtype.kind not in "iu":
+            return None
         if _is_moves(decision):
             return int(self.play(np.asarray(decision)[None]).total[0])
         try:
