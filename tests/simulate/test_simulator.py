@@ -222,9 +222,9 @@ def test_overflow_is_reported_and_not_accepted() -> None:
 
 def test_sizes_at_the_limit_do_not_wrap() -> None:
     build = Builder("limit")
-    w = build.tensor("w", bytes=2**61, kind="weight")
-    y = build.tensor("y", bytes=2**60, kind="output")
-    build.op("op", "matmul", reads=[w], writes=[y], matrix=2**61)
+    w = build.tensor("w", bytes=2**59, kind="weight")
+    y = build.tensor("y", bytes=2**58, kind="output")
+    build.op("op", "matmul", reads=[w], writes=[y], matrix=2**59)
     program = build.build()
     for name in ("toy2", "xla-sim", "imxrt1170"):
         timeline = simulate(program, load_machine(name))
