@@ -83,6 +83,16 @@ def test_a_machine_that_works_in_its_first_memory_poses_offload() -> None:
 
 def test_a_program_with_ties_has_no_plan_where_ops_work_in_one_memory(run: Any) -> None:
     """Offload plans know no tensors written over each other, and no other problem keeps to the rule."""
-    asked = ("plan", TIED, "-m", "h200:hbm=64MiB", "--budget", "3", "--no-run", "--no-recompute")
+    asked = (
+        "--quiet",
+        "plan",
+        TIED,
+        "-m",
+        "h200:hbm=64MiB",
+        "--budget",
+        "3",
+        "--no-run",
+        "--no-recompute",
+    )
     assert "written over another one" in run(*asked).error_line
     assert "work in 'hbm' alone" in run(*asked[:-1], "--problem", "mapping").error_line

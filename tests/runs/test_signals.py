@@ -229,6 +229,8 @@ def test_other_threads_than_the_main_one_set_no_handlers() -> None:
     assert seen == [before]
 
 
+# JAX, where another test of this process has loaded it, warns of any fork; this child only looks and ends.
+@pytest.mark.filterwarnings("ignore:os.fork")
 def test_a_forked_child_hears_for_itself_alone() -> None:
     before = handlers()
     with signals.listening():
