@@ -6,6 +6,8 @@ Smaller values are better. Solvers see problems; they never score themselves.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -115,6 +117,19 @@ def refuse_first_alone(machine: Machine, kind: str) -> None:
             number=len(machine.memories),
             remedy="give --problem offload, or a machine such as h200-zero-copy",
         )
+
+
+@contextmanager
+def within_core(program: Program, machine: Machine) -> Iterator[None]:
+    """Times or sizes beyond what the core's integers hold are the machine's or the program's to mend."""
+    try:
+        yield
+    except ValueError as error:
+        raise BadMachine(
+            f"'{program.name}' on '{machine.name}' can't be timed: {error}",
+            object=machine.name,
+            remedy="check its rates, latencies and capacities",
+        ) from None
 
 
 @dataclass(frozen=True)

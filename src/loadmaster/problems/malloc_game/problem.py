@@ -35,6 +35,7 @@ from loadmaster.problems.problem import (
     Scores,
     decided_elsewhere,
     refuse_first_alone,
+    within_core,
 )
 from loadmaster.problems.recorded import recorded_bound
 from loadmaster.program.hazards import root_writers
@@ -76,14 +77,8 @@ class MallocGame:
         self.program, self.machine, self.fast, self.pins = program, machine, fast, pins or Pins()
         self.model: GameModel = game_model(_without(program, machine, self.pins), machine, fast)
         self._switches = switches_of(profile, switches)
-        try:
+        with within_core(program, machine):
             self.tables = _core.GameTables(self.model.columns())
-        except ValueError as error:  # times or sizes beyond what the core's integers hold
-            raise BadMachine(
-                f"'{program.name}' on '{machine.name}' is no game that can be timed: {error}",
-                object=machine.name,
-                remedy="check its rates, latencies and capacities",
-            ) from None
         self._core = _core.Game(self.tables, self._switches.values())
         known = recorded_bound(program, machine, self.kind) if fast is None else None
         self._bound = known or quick_bound(program, machine, self.model)

@@ -28,7 +28,7 @@ from loadmaster.problems.offload.offsets import offsets_of
 from loadmaster.problems.offload.schedule import Scheduled, plan_of, schedule, schedule_placed
 from loadmaster.problems.offload.stays import occupied, repaired, settled, stays_of
 from loadmaster.problems.pins import BadPin, Pins
-from loadmaster.problems.problem import Bound, Decision, decided_elsewhere
+from loadmaster.problems.problem import Bound, Decision, decided_elsewhere, within_core
 from loadmaster.program.program import Program, TensorKind
 from loadmaster.program.storage import load
 from loadmaster.simulate.simulator import simulator
@@ -59,14 +59,8 @@ class Offload:
         model = offload_model(program, machine, self.for_kernels)
         if kernels is not None:
             model = replace(model, taken=kernels.room(model.step_op))
-        try:
+        with within_core(program, machine):
             self.duration = self._durations(model)
-        except ValueError as error:  # times or sizes beyond what the core's integers hold
-            raise BadMachine(
-                f"'{program.name}' on '{machine.name}' can't be timed: {error}",
-                object=machine.name,
-                remedy="check its rates, latencies and capacities",
-            ) from None
         """[S] picoseconds of each step with all it uses in fast memory."""
         self.clock = np.concatenate([[0], np.cumsum(self.duration)]).astype(np.int64)
         """[S + 1] the start of each step if nothing waits."""
