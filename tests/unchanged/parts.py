@@ -1,0 +1,177 @@
+"""All that the recording knows of the package: whoever moves or renames something mends it here, once."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from typer.testing import CliRunner
+
+import offload_stack
+import solver_cases
+from generate import random_machine, random_program
+from generate_game import random_game
+from generate_graph import random_graph
+from generate_mapping import layers, random_mapping, three_memories
+from generate_order import random_straight
+from generate_tflite import branchy
+from generate_training import random_training
+from loadmaster import clock
+from loadmaster.cli.main import app
+from loadmaster.errors import LoadmasterError
+from loadmaster.host import host
+from loadmaster.machine import load_machine
+from loadmaster.machine.presets import preset_names
+from loadmaster.plan.check import check
+from loadmaster.plan.json import load_plan, plan_to_json
+from loadmaster.problems.allocation import Allocation
+from loadmaster.problems.buffers import Buffers
+from loadmaster.problems.graph import GraphOptimization
+from loadmaster.problems.malloc_game.problem import MallocGame
+from loadmaster.problems.mapping import Mapping
+from loadmaster.problems.offload.problem import Offload
+from loadmaster.problems.order.problem import PeakOrder
+from loadmaster.program.models import load_model
+from loadmaster.program.zoo import MODELS, is_cached
+from loadmaster.program.zoo.synthetic import synthetic
+from loadmaster.simulate import simulate
+from loadmaster.solvers.registry import kinds, make_solver, solver_names
+from loadmaster.solvers.solver import Budget, solve
+
+__all__ = [
+    "MODELS",
+    "Allocation",
+    "Buffers",
+    "GraphOptimization",
+    "LoadmasterError",
+    "MallocGame",
+    "Mapping",
+    "Offload",
+    "PeakOrder",
+    "branchy",
+    "check",
+    "clock",
+    "cpu",
+    "egrl_outputs",
+    "go_outputs",
+    "is_cached",
+    "kinds",
+    "layers",
+    "load_machine",
+    "load_model",
+    "load_plan",
+    "muzero_outputs",
+    "offload_stack",
+    "plan_document",
+    "policy_parameters",
+    "preset_names",
+    "pretrained",
+    "random_game",
+    "random_graph",
+    "random_machine",
+    "random_mapping",
+    "random_program",
+    "random_straight",
+    "random_training",
+    "run_command",
+    "run_solver",
+    "simulate",
+    "solver_cases",
+    "solver_names",
+    "synthetic",
+    "three_memories",
+]
+
+
+def cpu() -> str:
+    """The processor: results of compiled networks may differ in the last bit on another one."""
+    return str(host()["cpu"])
+
+
+def run_solver(
+    problem: Any, kind: str, name: str, options: dict[str, Any], evaluations: int, seed: int
+) -> Any:
+    """A solution: `decision`, `value`, `bound.value`, `status`, `evaluations`."""
+    return solve(make_solver(kind, name, options), problem, Budget(evaluations), seed)
+
+
+def plan_document(problem: Any, decision: Any) -> dict[str, Any]:
+    """The plan of a decision, as its file has it."""
+    document: dict[str, Any] = json.loads(
+        plan_to_json(problem.plan(decision), problem.program, problem.machine)
+    )
+    return document
+
+
+def run_command(*words: object) -> tuple[int, str]:
+    """(exit code, what is printed) of a command line."""
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout
+
+
+def pretrained() -> dict[str, list[str]]:
+    """Agent -> the policies that the package ships."""
+    from loadmaster.solvers.policies import pretrained_names
+
+    return {agent: pretrained_names(agent) for agent in ("egrl", "go", "muzero")}
+
+
+def policy_parameters(agent: str, name: str) -> dict[str, np.ndarray]:
+    """The arrays of a shipped policy."""
+    from loadmaster.solvers.policies import read_policy
+
+    return read_policy(f"pretrained:{name}", agent)[0]
+
+
+def go_outputs(name: str, problem: GraphOptimization) -> dict[str, np.ndarray]:
+    """Probabilities of every decision, by NumPy."""
+    from loadmaster.solvers.go.infer import prior_of
+
+    prior = prior_of(problem, f"pretrained:{name}")
+    return {"device": prior.device, "fusion": prior.fusion, "schedule": prior.schedule}
+
+
+def egrl_outputs(name: str, problem: Mapping) -> dict[str, np.ndarray]:
+    """Logits of every tensor's memory. There is no NumPy way yet."""
+    import jax
+
+    from loadmaster.solvers.egrl.graph import make_graph
+    from loadmaster.solvers.egrl.network import Actor
+    from loadmaster.solvers.egrl.settings import Settings
+    from loadmaster.solvers.egrl.transfer import load_policy
+
+    like = Actor(len(problem.memories), Settings(), jax.random.key(0))
+    actor = load_policy(f"pretrained:{name}", like)
+    return {"logits": np.asarray(_applied()(actor, make_graph(problem)))}
+
+
+@functools.cache
+def _applied() -> Any:
+    """Compiled once for all policies."""
+    import jax
+
+    return jax.jit(lambda network, inputs: network(inputs))
+
+
+def muzero_outputs(name: str, problem: MallocGame) -> dict[str, np.ndarray]:
+    """Logits and value of a game's first position. There is no NumPy way yet."""
+    import jax
+
+    from loadmaster.solvers.muzero.network import make_network
+    from loadmaster.solvers.muzero.policy import load_policy
+    from loadmaster.solvers.muzero.search import look
+    from loadmaster.solvers.muzero.settings import Settings
+
+    network = load_policy(f"pretrained:{name}", make_network(jax.random.key(0), Settings()))
+    seen = dict(problem.games(1).observe())
+    masks = seen.pop("mask")
+    root = jax.jit(look)(network, jax.device_put(seen), np.array([problem.moves], np.int32), masks)
+    return {"logits": np.asarray(root.logits), "value": np.asarray(root.value)}
+
+
+HERE = Path(__file__).parent
