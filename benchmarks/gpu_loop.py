@@ -57,18 +57,15 @@ def prepare(arguments: argparse.Namespace, folder: Folder) -> None:
             continue
         with told(f"prepare {name} {arguments.percent} %"):
             archive = Archive(posed(folder, name, arguments))
-            found = Refined(
-                simulated=10**9, seconds=arguments.seconds, kept=arguments.kept
-            ).prepared(archive, arguments.seed)
+            found = Refined(simulated=10**9, seconds=arguments.seconds, kept=arguments.kept).prepared(
+                archive, arguments.seed
+            )
             recorded = folder.plan_file(name, arguments.percent, "auto")
             if recorded.exists():  # of gpu_runs.py: the champion, if it is the better one
                 program, known = load_planned(recorded, archive.program, archive.machine)
-                if (
-                    program.repeats is None
-                ):  # searches here are of the program in which all runs once
+                if program.repeats is None:  # searches here are of the program in which all runs once
                     found = sorted(
-                        [archive.decision(known), *found],
-                        key=lambda each: archive.evaluate(each) or 2**62,
+                        [archive.decision(known), *found], key=lambda each: archive.evaluate(each) or 2**62
                     )
             np.savez(path, *found)
             values = [archive.evaluate(each) or 0 for each in found]
@@ -89,7 +86,9 @@ def compile_agents(arguments: argparse.Namespace, folder: Folder) -> None:
 def posed(folder: Folder, name: str, arguments: argparse.Namespace) -> Offload:
     """The problem of `gpu_runs.py plan`."""
     capacity = budget(all_need(folder.measured()[name]), arguments.percent)
-    return Offload(folder.program(name), roomy(folder.machine(), capacity), kernels=kernels_of(folder.costs(name)))  # fmt: skip
+    return Offload(
+        folder.program(name), roomy(folder.machine(), capacity), kernels=kernels_of(folder.costs(name))
+    )
 
 
 def measure(arguments: argparse.Namespace, folder: Folder) -> None:
@@ -117,12 +116,34 @@ def measure(arguments: argparse.Namespace, folder: Folder) -> None:
         with alone(folder, URGENCY), told(f"loop {case}"):
             bench = Bench(workload, folder.machine())
             evaluator = ExecutorEvaluator(
-                workload.captured, about.machine, device, bench.weights, bench.host_inputs,
-                workspace=folder.costs(name)["workspace_bytes"], kernels=about.kernels, graph=arguments.cuda_graph)  # fmt: skip
-            loop = Loop(case, about.program, about.machine, evaluator, candidates, options_of(about), arguments.evaluations,
-                        arguments.seconds, arguments.repeats, arguments.times, arguments.together)  # fmt: skip
-            loop_rows(loop, searches, lambda: arguments.most_seconds - (time.monotonic() - began),
-                      partial(keep, folder))  # fmt: skip
+                workload.captured,
+                about.machine,
+                device,
+                bench.weights,
+                bench.host_inputs,
+                workspace=folder.costs(name)["workspace_bytes"],
+                kernels=about.kernels,
+                graph=arguments.cuda_graph,
+            )
+            loop = Loop(
+                case,
+                about.program,
+                about.machine,
+                evaluator,
+                candidates,
+                options_of(about),
+                arguments.evaluations,
+                arguments.seconds,
+                arguments.repeats,
+                arguments.times,
+                arguments.together,
+            )
+            loop_rows(
+                loop,
+                searches,
+                lambda: arguments.most_seconds - (time.monotonic() - began),
+                partial(keep, folder),
+            )
             evaluator.close()
             del bench, evaluator, loop
             free_host(device)
@@ -136,10 +157,13 @@ def keep(folder: Folder, row: Row) -> None:
         return
     low, high = extra["speedup_interval"]
     first, best = ((extra[key] or 0) / 1e9 for key in ("first_ps", "best_ps"))
-    print(f"    {row.solver}: first {first:.2f}, best {best:.2f}, re-measured {row.value / 1e9:.2f} ms against "
-          f"{(row.baseline or 0) / 1e9:.2f} ms, {extra['speedup']:.4f} × ({low:.4f} to {high:.4f}), "
-          f"{row.evaluations} evaluations in {extra['search_seconds']:.0f} s, {extra['measurements']} measurements, "
-          f"{extra['failures']} failures, {row.seconds:.0f} s", flush=True)  # fmt: skip
+    print(
+        f"    {row.solver}: first {first:.2f}, best {best:.2f}, re-measured {row.value / 1e9:.2f} ms against "
+        f"{(row.baseline or 0) / 1e9:.2f} ms, {extra['speedup']:.4f} × ({low:.4f} to {high:.4f}), "
+        f"{row.evaluations} evaluations in {extra['search_seconds']:.0f} s, {extra['measurements']} measurements, "
+        f"{extra['failures']} failures, {row.seconds:.0f} s",
+        flush=True,
+    )
 
 
 def main() -> int:
@@ -154,9 +178,7 @@ def main() -> int:
     add("--size", default="full", help="full or tiny")
     add("--device", default="cuda", help="cuda or cpu")
     add("--evaluations", type=int, default=30, help="of each search, at most")
-    add(
-        "--seconds", type=float, default=60.0, help="of each search, simulated or measured, at most"
-    )
+    add("--seconds", type=float, default=60.0, help="of each search, simulated or measured, at most")
     add("--most-seconds", type=float, default=1e9, help="begin no search after that")
     add("--repeats", type=int, default=2, help="measured passes of a plan")
     add("--times", type=int, default=20, help="measured passes of a winner")
@@ -172,9 +194,7 @@ def main() -> int:
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(
-            0, cores[:THREADS] if arguments.stage == "measure" else cores[-THREADS:]
-        )
+        os.sched_setaffinity(0, cores[:THREADS] if arguments.stage == "measure" else cores[-THREADS:])
     stages = {"prepare": prepare, "compile": compile_agents, "measure": measure}
     stages[arguments.stage](arguments, Folder(arguments.folder))
     return 0

@@ -10,10 +10,13 @@ from loadmaster.export.figures.style import COLOURS, GREY, new_figure, save, sty
 
 HERE = Path(__file__).parent
 BARS = {
-    "Loadmaster": ("auto",), "XLA's rule (msa)": ("msa",), "checkpoint": ("checkpoint",),
-    "prefetch": ("prefetch", "prefetch-hooks"), "layer by layer": ("layerwise", "layerwise-hooks"),
+    "Loadmaster": ("auto",),
+    "XLA's rule (msa)": ("msa",),
+    "checkpoint": ("checkpoint",),
+    "prefetch": ("prefetch", "prefetch-hooks"),
+    "layer by layer": ("layerwise", "layerwise-hooks"),
     "save_on_cpu": ("save_on_cpu",),
-}  # fmt: skip
+}
 """Name -> solvers and peers, the fastest of which is drawn."""
 COLOUR = dict(zip(BARS, (*COLOURS[:5], GREY), strict=True))
 ORDER = ("llama", "moe", "vit", "bert", "unet", "resnet50", "gpt_train", "resnet50_train")
@@ -32,11 +35,16 @@ def main() -> None:
             for name, at, height in _bars(cell):
                 axes.bar(place + at, min(height, TOP), 0.16, color=COLOUR[name])
                 if height > TOP:
-                    axes.annotate(f"{height:.1f} ", (place + at, TOP), ha="center", va="top", fontsize=7, rotation=90)  # fmt: skip
+                    axes.annotate(
+                        f"{height:.1f} ", (place + at, TOP), ha="center", va="top", fontsize=7, rotation=90
+                    )
         axes.axhline(1, color="#555555", linewidth=0.9)
         axes.set_xticks(range(len(models)), [cell.model.replace("_", "\n") for cell in models])
-        axes.set(ylim=(0, TOP), ylabel="time / everything resident",
-                 title="Half of the memory that the model needs, measured on one H200")  # fmt: skip
+        axes.set(
+            ylim=(0, TOP),
+            ylabel="time / everything resident",
+            title="Half of the memory that the model needs, measured on one H200",
+        )
         axes.grid(axis="y")
         handles = [axes.bar(0, 0, color=colour, label=name) for name, colour in COLOUR.items()]
         figure.legend(handles=handles, loc="outside lower center", frameon=False, ncols=len(BARS))
@@ -47,7 +55,7 @@ def _bars(cell: Cell) -> list[tuple[str, float, float]]:
     """(name, place beside the model's, time over everything resident)."""
     found = [(name, cell.faster(*solvers)) for name, solvers in BARS.items()]
     there = [(name, row["value"] / (cell.resident or 1)) for name, row in found if row is not None]
-    return [(name, 0.16 * (i - (len(there) - 1) / 2), height) for i, (name, height) in enumerate(there)]  # fmt: skip
+    return [(name, 0.16 * (i - (len(there) - 1) / 2), height) for i, (name, height) in enumerate(there)]
 
 
 if __name__ == "__main__":

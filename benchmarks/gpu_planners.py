@@ -19,12 +19,14 @@ from loadmaster.bench.gpu_plans import COPIES, PEER_SOLVERS, VARIANTS, kernels_o
 PERCENT = 50
 SIMULATED = "+simulated"
 """Ends a solver's name: the row is no measurement."""
-PLANNERS = ("auto", COPIES, "anneal", "evolution", "muzero", "game", "egrl", "static", *PEER_SOLVERS)  # fmt: skip
+PLANNERS = ("auto", COPIES, "anneal", "evolution", "muzero", "game", "egrl", "static", *PEER_SOLVERS)
 ROWS = "planners.jsonl"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--folder", type=Path, default=Path("gpu"))
     parser.add_argument("--models", nargs="+", help="default: all but variants")
     parser.add_argument("--solvers", nargs="+", default=list(PLANNERS))
@@ -38,15 +40,49 @@ def main() -> None:
             case, name = f"{model}@{PERCENT}", solver + SIMULATED
             if (case, name) in done:
                 continue
-            found = plan_model(folder.program(model), machine, PERCENT, solver, kernels_of(folder.costs(model)),
-                               need=all_need(measured[model]), seconds=asked.seconds, seed=asked.seed)  # fmt: skip
+            found = plan_model(
+                folder.program(model),
+                machine,
+                PERCENT,
+                solver,
+                kernels_of(folder.costs(model)),
+                need=all_need(measured[model]),
+                seconds=asked.seconds,
+                seed=asked.seed,
+            )
             value, bound = float(found.simulated_ps), float(found.bound_ps)
-            extra = {"kind": "simulated", "percent": PERCENT, "again": len(found.repeats), "bytes_in": found.bytes_in,
-                     "bytes_out": found.bytes_out, "reason": found.note, "budget_seconds": asked.seconds}  # fmt: skip
-            folder.keep(Row(case, value, "ps", found.status, machine.name, name, asked.seed, found.evaluations,
-                            found.seconds, None, bound, value / bound - 1 if bound and value > 0 else None, extra), ROWS)  # fmt: skip
-            print(f"{case} {solver}: {found.status} {value / 1e9:.2f} ms, bound {bound / 1e9:.2f}, "
-                  f"{found.evaluations} evaluations, {found.seconds:.1f} s {found.note}", flush=True)  # fmt: skip
+            extra = {
+                "kind": "simulated",
+                "percent": PERCENT,
+                "again": len(found.repeats),
+                "bytes_in": found.bytes_in,
+                "bytes_out": found.bytes_out,
+                "reason": found.note,
+                "budget_seconds": asked.seconds,
+            }
+            folder.keep(
+                Row(
+                    case,
+                    value,
+                    "ps",
+                    found.status,
+                    machine.name,
+                    name,
+                    asked.seed,
+                    found.evaluations,
+                    found.seconds,
+                    None,
+                    bound,
+                    value / bound - 1 if bound and value > 0 else None,
+                    extra,
+                ),
+                ROWS,
+            )
+            print(
+                f"{case} {solver}: {found.status} {value / 1e9:.2f} ms, bound {bound / 1e9:.2f}, "
+                f"{found.evaluations} evaluations, {found.seconds:.1f} s {found.note}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

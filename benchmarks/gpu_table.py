@@ -69,27 +69,72 @@ def main_table(found: list[Cell], percent: int) -> str:
         extra = ours["extra"]
         resident = "–" if cell.resident is None else f"{cell.resident / 1e9:.1f}"
         same = "yes" if extra["equal"] else f"within {extra['largest_difference']:.1g}"
-        lines.append([f"`{cell.model}`", ratio(cell), f"{extra['capacity'] / 2**30:.2f}", f"{extra['peak'] / 2**30:.2f}", resident,
-                      f"{extra['simulated'] / 1e9:.1f}", f"**{ms(ours)}**", f"{extra['difference']:+.1%}", peer(cell),
-                      share(cell.saved), f"{cell.limit / 1e9:.1f}", share(ours["value"] / cell.limit - 1 if cell.limit else None),
-                      same])  # fmt: skip
-    head = ["model", "copies / ops", "budget, GiB", "peak, GiB", "all resident", "simulated", "measured",
-            "simulated − measured", "best peer", "saved", "limit", "above it", "same results"]  # fmt: skip
+        lines.append(
+            [
+                f"`{cell.model}`",
+                ratio(cell),
+                f"{extra['capacity'] / 2**30:.2f}",
+                f"{extra['peak'] / 2**30:.2f}",
+                resident,
+                f"{extra['simulated'] / 1e9:.1f}",
+                f"**{ms(ours)}**",
+                f"{extra['difference']:+.1%}",
+                peer(cell),
+                share(cell.saved),
+                f"{cell.limit / 1e9:.1f}",
+                share(ours["value"] / cell.limit - 1 if cell.limit else None),
+                same,
+            ]
+        )
+    head = [
+        "model",
+        "copies / ops",
+        "budget, GiB",
+        "peak, GiB",
+        "all resident",
+        "simulated",
+        "measured",
+        "simulated − measured",
+        "best peer",
+        "saved",
+        "limit",
+        "above it",
+        "same results",
+    ]
     return table(head, lines)
 
 
 def training_table(found: list[Cell]) -> str:
     """What computing again is worth."""
-    lines = [[f"`{cell.model}`", f"{cell.percent} %", ms(cell.ours), str((cell.ours or {"extra": {}})["extra"].get("again", "–")),
-              ms(cell.faster(COPIES)), ms(cell.rows.get("checkpoint")), ms(cell.rows.get("save_on_cpu"))]
-             for cell in found if cell.percent < 100 and cell.faster(COPIES) is not None]  # fmt: skip
-    head = ["model", "budget", "`auto`", "ops run again", f"`{COPIES}`", "`checkpoint`", "`save_on_cpu`"]  # fmt: skip
+    lines = [
+        [
+            f"`{cell.model}`",
+            f"{cell.percent} %",
+            ms(cell.ours),
+            str((cell.ours or {"extra": {}})["extra"].get("again", "–")),
+            ms(cell.faster(COPIES)),
+            ms(cell.rows.get("checkpoint")),
+            ms(cell.rows.get("save_on_cpu")),
+        ]
+        for cell in found
+        if cell.percent < 100 and cell.faster(COPIES) is not None
+    ]
+    head = ["model", "budget", "`auto`", "ops run again", f"`{COPIES}`", "`checkpoint`", "`save_on_cpu`"]
     return table(head, lines) if lines else ""
 
 
 def variants_table(found: list[Cell]) -> str:
-    lines = [[f"`{cell.model}`", ratio(cell), ms(cell.ours), peer(cell), share(cell.saved), f"{cell.limit / 1e9:.1f}"]
-             for cell in found]  # fmt: skip
+    lines = [
+        [
+            f"`{cell.model}`",
+            ratio(cell),
+            ms(cell.ours),
+            peer(cell),
+            share(cell.saved),
+            f"{cell.limit / 1e9:.1f}",
+        ]
+        for cell in found
+    ]
     return table(["model", "copies / ops", "measured", "best peer", "saved", "limit"], lines)
 
 
@@ -100,35 +145,65 @@ def loop_table(rows: list[dict[str, Any]]) -> str:
         extra = row["extra"]
         if extra.get("kind") == "loop" and row["status"] == "ok" and "search_seconds" in extra:
             low, high = extra["speedup_interval"]
-            first, best = ("–" if extra[key] is None else f"{extra[key] / 1e9:.1f}" for key in ("first_ps", "best_ps"))  # fmt: skip
-            lines.append([f"`{row['case']}`", f"`{row['solver'].removesuffix('+hardware')}`", str(row["evaluations"]),
-                          f"{extra['search_seconds']:.0f}", first, best, ms(row), f"{row['baseline'] / 1e9:.1f}",
-                          f"{extra['speedup']:.3f} ({low:.3f} to {high:.3f})"])  # fmt: skip
-    head = ["case", "search", "evaluations", "seconds", "first", "best", "re-measured", "simulator's plan",
-            "speed-up (95 %)"]  # fmt: skip
+            first, best = (
+                "–" if extra[key] is None else f"{extra[key] / 1e9:.1f}" for key in ("first_ps", "best_ps")
+            )
+            lines.append(
+                [
+                    f"`{row['case']}`",
+                    f"`{row['solver'].removesuffix('+hardware')}`",
+                    str(row["evaluations"]),
+                    f"{extra['search_seconds']:.0f}",
+                    first,
+                    best,
+                    ms(row),
+                    f"{row['baseline'] / 1e9:.1f}",
+                    f"{extra['speedup']:.3f} ({low:.3f} to {high:.3f})",
+                ]
+            )
+    head = [
+        "case",
+        "search",
+        "evaluations",
+        "seconds",
+        "first",
+        "best",
+        "re-measured",
+        "simulator's plan",
+        "speed-up (95 %)",
+    ]
     return table(head, lines) if lines else ""
 
 
 def planners_table(rows: list[dict[str, Any]]) -> str:
     """What each way to plan was simulated to take, the rules behind the searches."""
-    found = [row for row in rows if row["extra"].get("kind") == "simulated" and row["status"] != "skipped"]  # fmt: skip
-    names = sorted(dict.fromkeys(row["solver"] for row in found), key=lambda name: (name.removesuffix(SIMULATED) in PEER_SOLVERS))  # fmt: skip
+    found = [row for row in rows if row["extra"].get("kind") == "simulated" and row["status"] != "skipped"]
+    names = sorted(
+        dict.fromkeys(row["solver"] for row in found),
+        key=lambda name: name.removesuffix(SIMULATED) in PEER_SOLVERS,
+    )
     lines = []
     for case in dict.fromkeys(row["case"] for row in found):
         mine = {row["solver"]: row for row in found if row["case"] == case}
         bound = max(row["bound"] for row in mine.values())
-        times = [ms(mine[name]) if name in mine and mine[name]["value"] > 0 else "–" for name in names]  # fmt: skip
+        times = [ms(mine[name]) if name in mine and mine[name]["value"] > 0 else "–" for name in names]
         lines.append([f"`{case}`", f"{bound / 1e9:.1f}", *times])
     budget = {row["solver"]: row["extra"]["budget_seconds"] for row in found if row["seconds"] > 5}
-    head = [f"`{name.removesuffix(SIMULATED)}`" + (f", {budget[name]:.0f} s" if name in budget else "") for name in names]  # fmt: skip
+    head = [
+        f"`{name.removesuffix(SIMULATED)}`" + (f", {budget[name]:.0f} s" if name in budget else "")
+        for name in names
+    ]
     return table(["case", "bound", *head], lines) if lines else ""
 
 
 def every_row(found: list[Cell], percent: int) -> str:
     """Whatever ran: plans first, then hooks."""
     here = [cell for cell in found if cell.percent == percent]
-    names = list(dict.fromkeys(name for cell in here for name, row in cell.rows.items()
-                               if row["extra"].get("kind") != "loop"))  # fmt: skip
+    names = list(
+        dict.fromkeys(
+            name for cell in here for name, row in cell.rows.items() if row["extra"].get("kind") != "loop"
+        )
+    )
     names.sort(key=lambda name: name.removesuffix(GRAPH) not in PEER_SOLVERS)
     lines = [[f"`{cell.model}`", *(ms(cell.rows.get(name)) for name in names)] for cell in here]
     return table(["model", *(f"`{name}`" for name in names)], lines)
@@ -145,11 +220,24 @@ def reason(row: dict[str, Any]) -> str:
 def page(document: dict[str, Any]) -> str:
     rows = document["rows"]
     found, others = cells(rows), variant_cells(rows)
-    lines = [INTRODUCTION, "", table(["asked", "measured", ""], [[t.asked, t.result, t.word] for t in targets(rows)]), ""]  # fmt: skip
+    lines = [
+        INTRODUCTION,
+        "",
+        table(["asked", "measured", ""], [[t.asked, t.result, t.word] for t in targets(rows)]),
+        "",
+    ]
     for percent in sorted(PERCENTS, reverse=True):
         if any(cell.percent == percent for cell in found):
-            lines += [f"### A budget of {percent} %", "", main_table(found, percent), "",
-                      "Everything that ran:", "", every_row(found, percent), ""]  # fmt: skip
+            lines += [
+                f"### A budget of {percent} %",
+                "",
+                main_table(found, percent),
+                "",
+                "Everything that ran:",
+                "",
+                every_row(found, percent),
+                "",
+            ]
     if others:
         saved = gains(others)
         mean = "–" if not saved else f"{statistics.fmean(saved):.1%} over {len(saved)}."
@@ -160,13 +248,24 @@ def page(document: dict[str, Any]) -> str:
         lines += ["### Hardware in the loop", "", looped, ""]
     if planners := planners_table(rows):
         lines += ["### Planners", "", PLANNED, "", planners, ""]
-    left_out = [row for row in rows
-                if row["status"] not in (*RAN, "skipped") and row["extra"].get("kind") != "simulated"]  # fmt: skip
+    left_out = [
+        row
+        for row in rows
+        if row["status"] not in (*RAN, "skipped") and row["extra"].get("kind") != "simulated"
+    ]
     if left_out:
-        lines += ["### What did not run", "",
-                  table(["case", "by", "what happened"],
-                        [[f"`{row['case']}`", f"`{row['solver']}`", f"{row['status']}: {reason(row)}"[:160]]
-                         for row in left_out]), ""]  # fmt: skip
+        lines += [
+            "### What did not run",
+            "",
+            table(
+                ["case", "by", "what happened"],
+                [
+                    [f"`{row['case']}`", f"`{row['solver']}`", f"{row['status']}: {reason(row)}"[:160]]
+                    for row in left_out
+                ],
+            ),
+            "",
+        ]
     return "\n".join(lines).rstrip()
 
 

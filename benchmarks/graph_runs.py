@@ -41,12 +41,12 @@ def jobs_of(patterns: Sequence[str], solvers: Sequence[str], seeds: Sequence[int
         if not any(fnmatch.fnmatchcase(case, pattern) for pattern in patterns):
             continue
         if case in CELLS:
-            own, chancy = CELLS[case].solvers, [name for name in CELLS[case].solvers if name not in ONCE]  # fmt: skip
+            own, chancy = CELLS[case].solvers, [name for name in CELLS[case].solvers if name not in ONCE]
         else:
             own, chancy = ORDERS.get(case, ("*",)), list(SEARCHES if case in ORDERS else ())
         for solver in own:
             if not solvers or solver in solvers or solver == "*":
-                found += [(case, solver, seed) for seed in (seeds if solver in chancy else seeds[:1])]  # fmt: skip
+                found += [(case, solver, seed) for seed in (seeds if solver in chancy else seeds[:1])]
     return found
 
 
@@ -80,17 +80,19 @@ def main() -> int:
     others = [job for job in left if job not in speeds]
     # What is timed has the computer to itself.
     run_all(speeds, 1, [], arguments.data, arguments.out)
-    run_all(others, arguments.jobs, cores if arguments.jobs > 1 else [], arguments.data, arguments.out)  # fmt: skip
+    run_all(others, arguments.jobs, cores if arguments.jobs > 1 else [], arguments.data, arguments.out)
     return 0
 
 
-def run_all(jobs: Sequence[Job], at_once: int, cores: Sequence[int], data: Path | None, out: Path) -> None:  # fmt: skip
+def run_all(jobs: Sequence[Job], at_once: int, cores: Sequence[int], data: Path | None, out: Path) -> None:
     """Side by side, each on a core of its own if any are given; a line for each that ends."""
     started = time.monotonic()
     # Spawned, one task a process: a problem's memory never piles up, and a core is chosen anew.
     with ProcessPoolExecutor(at_once, get_context("spawn"), max_tasks_per_child=1) as pool:
-        tasks = {pool.submit(run, job, data, cores[number % len(cores)] if cores else None): job
-                 for number, job in enumerate(jobs)}  # fmt: skip
+        tasks = {
+            pool.submit(run, job, data, cores[number % len(cores)] if cores else None): job
+            for number, job in enumerate(jobs)
+        }
         for number, task in enumerate(as_completed(tasks), 1):
             try:
                 line = json.dumps(task.result())
@@ -99,7 +101,7 @@ def run_all(jobs: Sequence[Job], at_once: int, cores: Sequence[int], data: Path 
                 continue
             with out.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
-            print(f"{number} of {len(jobs)}: {tasks[task]}, {time.monotonic() - started:.0f} s", flush=True)  # fmt: skip
+            print(f"{number} of {len(jobs)}: {tasks[task]}, {time.monotonic() - started:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -62,19 +62,45 @@ def bar(found: Found, cases: Sequence[str]) -> str:
         first, bound = group.rows[0], bound_of(found, case)
         over = first["extra"]["base_over"]
         base = f"{first['baseline'] / 1e9:.4g}" + (" (does not fit)" if over else "")
-        lines.append([f"`{case.partition('/')[2]}`", f"{first['extra']['ops']:,}", f"`{first['machine']}`", base,
-                      f"`{name}`", f"{group.median / 1e9:.4g}", f"{1 - group.median / first['baseline']:.1%}",
-                      f"{bound / 1e9:.4g}", f"{group.median / bound - 1:.1%}", f"{group.seconds:.1f} s",
-                      f"{group.extra('link_bytes') / 2**20:,.0f}", f"{group.extra('fullest'):.0%}"])  # fmt: skip
-    head = ["graph", "ops", "machine", "base", "best classical", "time", "saved", "bound", "gap", "took",
-            "MiB over links", "fullest device"]  # fmt: skip
+        lines.append(
+            [
+                f"`{case.partition('/')[2]}`",
+                f"{first['extra']['ops']:,}",
+                f"`{first['machine']}`",
+                base,
+                f"`{name}`",
+                f"{group.median / 1e9:.4g}",
+                f"{1 - group.median / first['baseline']:.1%}",
+                f"{bound / 1e9:.4g}",
+                f"{group.median / bound - 1:.1%}",
+                f"{group.seconds:.1f} s",
+                f"{group.extra('link_bytes') / 2**20:,.0f}",
+                f"{group.extra('fullest'):.0%}",
+            ]
+        )
+    head = [
+        "graph",
+        "ops",
+        "machine",
+        "base",
+        "best classical",
+        "time",
+        "saved",
+        "bound",
+        "gap",
+        "took",
+        "MiB over links",
+        "fullest device",
+    ]
     return table(head, lines)
 
 
-def times(found: Found, tried: set[tuple[str, str]], cases: Sequence[str], columns: Sequence[str]) -> str:  # fmt: skip
+def times(found: Found, tried: set[tuple[str, str]], cases: Sequence[str], columns: Sequence[str]) -> str:
     known = [name for name in columns if any((case, name) in tried for case in cases)]
-    lines = [[f"`{case.partition('/')[2]}`", *(milliseconds(found, tried, case, name) for name in known)]
-             for case in cases]  # fmt: skip
+    lines = [
+        [f"`{case.partition('/')[2]}`", *(milliseconds(found, tried, case, name) for name in known)]
+        for case in cases
+    ]
     return table(["graph", *(f"`{name}`" for name in known)], lines)
 
 
@@ -89,9 +115,17 @@ def overall(found: Found, cases: Sequence[str]) -> str:
         gaps = [value for case in known if (value := gap(found, case, name)) is not None]
         wins = sum((best_classical(found, case) or ("",))[0] == name for case in known)
         seconds = statistics.median(found[case, name].seconds for case in known)
-        lines.append([f"`{name}`", f"{len(known)} of {len(cases)}", "–" if share is None else f"{share:.1%}",
-                      f"{statistics.fmean(gaps):.1%}", str(wins) if name in CLASSICAL else "–", f"{seconds:.2f} s"])  # fmt: skip
-    return table(["solver", "plans that fit", "saved over base", "mean gap", "best in", "median took"], lines)  # fmt: skip
+        lines.append(
+            [
+                f"`{name}`",
+                f"{len(known)} of {len(cases)}",
+                "–" if share is None else f"{share:.1%}",
+                f"{statistics.fmean(gaps):.1%}",
+                str(wins) if name in CLASSICAL else "–",
+                f"{seconds:.2f} s",
+            ]
+        )
+    return table(["solver", "plans that fit", "saved over base", "mean gap", "best in", "median took"], lines)
 
 
 def orders(found: Found) -> str:
@@ -103,28 +137,60 @@ def orders(found: Found) -> str:
         bound, group = bound_of(found, case), known[best]
         ours = known.get("auto", group)
         proof = "optimal" if group.median <= bound else f"{group.median / bound - 1:.2%}"
-        lines.append([f"`{case.partition('/')[2]}`", f"{group.extra('ops'):,}", f"{group.rows[0]['baseline'] / 2**20:,.2f}",
-                      f"{ours.median / 2**20:,.2f}", f"{group.median / 2**20:,.2f} (`{best}`)",
-                      f"{1 - group.median / group.rows[0]['baseline']:.1%}", proof])  # fmt: skip
-    return table(["graph", "ops", "its own order, MiB", "`auto`, MiB", "best", "saved", "gap"], lines)  # fmt: skip
+        lines.append(
+            [
+                f"`{case.partition('/')[2]}`",
+                f"{group.extra('ops'):,}",
+                f"{group.rows[0]['baseline'] / 2**20:,.2f}",
+                f"{ours.median / 2**20:,.2f}",
+                f"{group.median / 2**20:,.2f} (`{best}`)",
+                f"{1 - group.median / group.rows[0]['baseline']:.1%}",
+                proof,
+            ]
+        )
+    return table(["graph", "ops", "its own order, MiB", "`auto`, MiB", "best", "saved", "gap"], lines)
 
 
 def page(document: dict[str, Any]) -> str:
     rows = document["rows"]
     found = played(rows)
     tried = {(row["case"], row["solver"]) for row in rows if row["solver"]}
-    lines = [INTRODUCTION, "", "### What was asked", "",
-             table(["asked", "measured", ""], [[t.asked, t.result, t.word] for t in targets(found, rows)]), ""]  # fmt: skip
-    for kind, title in (("joint", "Fusion, placement and order together"),
-                        ("placement", "Placement alone, nothing fused, first come first served")):  # fmt: skip
+    lines = [
+        INTRODUCTION,
+        "",
+        "### What was asked",
+        "",
+        table(["asked", "measured", ""], [[t.asked, t.result, t.word] for t in targets(found, rows)]),
+        "",
+    ]
+    for kind, title in (
+        ("joint", "Fusion, placement and order together"),
+        ("placement", "Placement alone, nothing fused, first come first served"),
+    ):
         cases = workload_cases(found, kind)
         if cases:
-            lines += [f"### {title}", "", bar(found, cases), "", "Solvers that make a plan or a few:", "",
-                      times(found, tried, cases, [name for name in COLUMNS if name not in TRIED]), "",
-                      "Searches:", "", times(found, tried, cases, TRIED), "", "Over all graphs:", "",
-                      overall(found, cases), ""]  # fmt: skip
-    for kind, title in (("synthetic", "Random graphs that are short of memory (held-out families)"),
-                        ("external", "Graphs in the format of dnn-partitioning")):  # fmt: skip
+            lines += [
+                f"### {title}",
+                "",
+                bar(found, cases),
+                "",
+                "Solvers that make a plan or a few:",
+                "",
+                times(found, tried, cases, [name for name in COLUMNS if name not in TRIED]),
+                "",
+                "Searches:",
+                "",
+                times(found, tried, cases, TRIED),
+                "",
+                "Over all graphs:",
+                "",
+                overall(found, cases),
+                "",
+            ]
+    for kind, title in (
+        ("synthetic", "Random graphs that are short of memory (held-out families)"),
+        ("external", "Graphs in the format of dnn-partitioning"),
+    ):
         cases = other_cases(found, kind)
         if cases:
             lines += [f"### {title}", "", bar(found, cases), "", overall(found, cases), ""]

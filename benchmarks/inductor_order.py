@@ -78,7 +78,7 @@ class Branches(nn.Module):
         self.cells = nn.ModuleList(
             nn.ModuleList([Wide(width, part) for part in (16, 96, 48, 192)] + [nn.Conv2d(352, width, 1)])
             for _ in range(cells)
-        )  # fmt: skip
+        )
         self.head = nn.Linear(width, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -96,10 +96,20 @@ class Attention(nn.Module):
         super().__init__()
         self.heads = heads
         self.blocks = nn.ModuleList(
-            nn.ModuleList([nn.LayerNorm(width), nn.Linear(width, width), nn.Linear(width, width), nn.Linear(width, width),
-                           nn.Linear(width, width), nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)])
+            nn.ModuleList(
+                [
+                    nn.LayerNorm(width),
+                    nn.Linear(width, width),
+                    nn.Linear(width, width),
+                    nn.Linear(width, width),
+                    nn.Linear(width, width),
+                    nn.LayerNorm(width),
+                    nn.Linear(width, 4 * width),
+                    nn.Linear(4 * width, width),
+                ]
+            )
             for _ in range(blocks)
-        )  # fmt: skip
+        )
         self.head = nn.Linear(width, 1_000)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -158,7 +168,9 @@ def captured(model: str, *, training: bool) -> Captured:
     make, shape = MODELS[model]
     found: list[Captured] = []
 
-    def instead(nodes: list[Any], name_to_buf: dict[str, Any], fused: dict[str, Any], inputs: Any, outputs: Any) -> None:  # fmt: skip
+    def instead(
+        nodes: list[Any], name_to_buf: dict[str, Any], fused: dict[str, Any], inputs: Any, outputs: Any
+    ) -> None:
         _, given = rules.prepare_planning_info(nodes, name_to_buf, fused, inputs, outputs)
         orders = {
             "inductor-baseline": nodes,
@@ -167,11 +179,19 @@ def captured(model: str, *, training: bool) -> Captured:
             "inductor-dfs": rules.topological_sort_dfs(nodes),
         }
         place = {node: number for number, node in enumerate(nodes)}
-        found.append(Captured(
-            as_program(f"{model}-{'training' if training else 'inference'}", nodes, given, outputs),
-            {name: np.array([place[node] for node in order], dtype=np.int32) for name, order in orders.items()},
-            {name: int(rules.estimate_peak_memory(order, given, outputs)[0]) for name, order in orders.items()},
-        ))  # fmt: skip
+        found.append(
+            Captured(
+                as_program(f"{model}-{'training' if training else 'inference'}", nodes, given, outputs),
+                {
+                    name: np.array([place[node] for node in order], dtype=np.int32)
+                    for name, order in orders.items()
+                },
+                {
+                    name: int(rules.estimate_peak_memory(order, given, outputs)[0])
+                    for name, order in orders.items()
+                },
+            )
+        )
         raise _Enough
 
     with FakeTensorMode():
@@ -217,7 +237,7 @@ def as_program(name: str, nodes: Sequence[Any], given: dict[str, Any], outputs: 
     kernel stands for the order that it asks for. Inputs that it does not free are left out."""
     build = Builder(name)
     place = {node: number for number, node in enumerate(nodes)}
-    maker = {buffer.get_name(): number for number, node in enumerate(nodes) for buffer in node.get_outputs()}  # fmt: skip
+    maker = {buffer.get_name(): number for number, node in enumerate(nodes) for buffer in node.get_outputs()}
     reads: list[set[int]] = [set() for _ in nodes]
     writes: list[list[int]] = [[] for _ in nodes]
     for number, node in enumerate(nodes):
@@ -244,7 +264,9 @@ def as_program(name: str, nodes: Sequence[Any], given: dict[str, Any], outputs: 
         for later in buffer.mpi_buffer.succ_nodes:
             reads[place[later]].add(tensor)
     for number, node in enumerate(nodes):
-        build.op(f"{number} {node.get_name()[:40]}", "kernel", reads=sorted(reads[number]), writes=writes[number])  # fmt: skip
+        build.op(
+            f"{number} {node.get_name()[:40]}", "kernel", reads=sorted(reads[number]), writes=writes[number]
+        )
     return build.build()
 
 
@@ -256,14 +278,25 @@ def compare(model: str, *, training: bool, seconds: float) -> list[dict[str, Any
     for name, order in graph.orders.items():
         peak = problem.evaluate(order)
         if peak != graph.estimates[name]:
-            raise SystemExit(f"error: {graph.program.name}, {name}: we count {peak}, Inductor {graph.estimates[name]}")  # fmt: skip
-        rows.append({"case": graph.program.name, "solver": name, "value": peak, "kernels": problem.nodes})  # fmt: skip
+            raise SystemExit(
+                f"error: {graph.program.name}, {name}: we count {peak}, Inductor {graph.estimates[name]}"
+            )
+        rows.append({"case": graph.program.name, "solver": name, "value": peak, "kernels": problem.nodes})
     # Inductor keeps the best of the four.
     rows.append(rows[0] | {"solver": "inductor", "value": min(row["value"] for row in rows)})
     started = time.perf_counter()
     solution = solve(make_solver("order", "auto"), problem, Budget(seconds=seconds))
-    return [*rows, rows[0] | {"solver": "auto", "value": int(solution.value or -1), "bound": int(solution.bound.value),
-                              "status": str(solution.status), "seconds": round(time.perf_counter() - started, 3)}]  # fmt: skip
+    return [
+        *rows,
+        rows[0]
+        | {
+            "solver": "auto",
+            "value": int(solution.value or -1),
+            "bound": int(solution.bound.value),
+            "status": str(solution.status),
+            "seconds": round(time.perf_counter() - started, 3),
+        },
+    ]
 
 
 def main() -> None:
@@ -274,11 +307,21 @@ def main() -> None:
     for model in MODELS:
         for training in (False, True):
             rows += compare(model, training=training, seconds=arguments.seconds)
-            print(*(f"{row['solver']} {row['value']:,}" for row in rows if row["case"] == rows[-1]["case"]), sep=", ", flush=True)  # fmt: skip
-    head = {"command": f"python benchmarks/inductor_order.py --seconds {arguments.seconds:g}", "unit": "bytes",
-            "versions": versions() | {"torch": torch.__version__}, "host": host()}  # fmt: skip
+            print(
+                *(f"{row['solver']} {row['value']:,}" for row in rows if row["case"] == rows[-1]["case"]),
+                sep=", ",
+                flush=True,
+            )
+    head = {
+        "command": f"python benchmarks/inductor_order.py --seconds {arguments.seconds:g}",
+        "unit": "bytes",
+        "versions": versions() | {"torch": torch.__version__},
+        "host": host(),
+    }
     lines = ",\n  ".join(json.dumps(row) for row in rows)
-    RESULTS.write_text(json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n  {lines}\n ]\n}}\n', encoding="utf-8")  # fmt: skip
+    RESULTS.write_text(
+        json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n  {lines}\n ]\n}}\n', encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

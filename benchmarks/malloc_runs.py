@@ -35,7 +35,7 @@ def run(job: Job, solvers: tuple[str, ...], core: int | None) -> dict[str, Any]:
         os.sched_setaffinity(0, {core})
     case, seed = job
     rows = [row.as_dict() for row in CASES[case](Options(solvers=solvers), seed)]
-    return {"job": [case, "*", seed], "made": {"versions": versions(), "host": host()}, "rows": rows}  # fmt: skip
+    return {"job": [case, "*", seed], "made": {"versions": versions(), "host": host()}, "rows": rows}
 
 
 def main() -> int:
@@ -47,7 +47,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("rows.jsonl"))
     arguments = parser.parse_args()
     known = [*GAMES, *(case for case in CASES if case.startswith("speed/"))]
-    cases = [case for case in known if any(fnmatch.fnmatchcase(case, each) for each in arguments.cells)]  # fmt: skip
+    cases = [case for case in known if any(fnmatch.fnmatchcase(case, each) for each in arguments.cells)]
     if not cases:
         sys.exit(f"error: no cell is named so: use {', '.join(known)}")
     done = {(case, seed) for case, _, seed in done_in(arguments.out)}
@@ -57,13 +57,17 @@ def main() -> int:
     started = time.monotonic()
     # Spawned, one task a process: a game's memory never piles up, and a core is chosen anew.
     with ProcessPoolExecutor(arguments.jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
-        tasks = {pool.submit(run, job, tuple(arguments.solvers), cores[number % len(cores)] if cores else None): job
-                 for number, job in enumerate(left)}  # fmt: skip
+        tasks = {
+            pool.submit(
+                run, job, tuple(arguments.solvers), cores[number % len(cores)] if cores else None
+            ): job
+            for number, job in enumerate(left)
+        }
         for number, task in enumerate(as_completed(tasks), 1):
             line = json.dumps(task.result())
             with arguments.out.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
-            print(f"{number} of {len(left)}: {tasks[task]}, {time.monotonic() - started:.0f} s", flush=True)  # fmt: skip
+            print(f"{number} of {len(left)}: {tasks[task]}, {time.monotonic() - started:.0f} s", flush=True)
     return 0
 
 

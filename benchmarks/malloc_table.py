@@ -53,14 +53,19 @@ def games(found: Found, cases: Sequence[str], columns: Sequence[str]) -> str:
     for case in cases:
         any_group = next(group for (name, _), group in found.items() if name == case)
         bound = bound_of(found, case)
-        known = {
-            solver: found[case, solver].median for solver in COLUMNS if (case, solver) in found
-        }
+        known = {solver: found[case, solver].median for solver in COLUMNS if (case, solver) in found}
         best = min(known, key=lambda solver: known[solver])
         seeds = max(len(found[case, solver].rows) for solver in columns if (case, solver) in found)
-        rows.append([f"`{case.split('/tpu')[0]}`", str(any_group.extra("moves")), str(seeds),
-                     *(milliseconds(found, case, solver) for solver in columns),
-                     f"{bound / 1e9:.4g}", f"{known[best] / bound - 1:.2%} (`{best}`)"])  # fmt: skip
+        rows.append(
+            [
+                f"`{case.split('/tpu')[0]}`",
+                str(any_group.extra("moves")),
+                str(seeds),
+                *(milliseconds(found, case, solver) for solver in columns),
+                f"{bound / 1e9:.4g}",
+                f"{known[best] / bound - 1:.2%} (`{best}`)",
+            ]
+        )
     return table(["program", "N", "seeds", *columns, "bound", "gap of best"], rows)
 
 
@@ -71,11 +76,22 @@ def ratios(found: Found, cases: Sequence[str]) -> str:
         for over in ("all-slow", "msa", "production"):
             ratio = speedup(found, solver, over, cases)
             cells.append("–" if ratio is None or solver == over else f"{ratio:.4f} ×")
-        cells.append("–" if solver == "production" else "{} / {} / {}".format(*wins(found, solver, "production", cases)))  # fmt: skip
+        cells.append(
+            "–"
+            if solver == "production"
+            else "{} / {} / {}".format(*wins(found, solver, "production", cases))
+        )
         seconds = [found[case, solver].seconds for case in cases if (case, solver) in found]
         cells.append(f"{statistics.median(seconds):.2f} s" if seconds else "–")
         rows.append(cells)
-    head = ["solver", "over all-slow", "over msa", "over production", "wins / ties / losses against production", "median seconds"]  # fmt: skip
+    head = [
+        "solver",
+        "over all-slow",
+        "over msa",
+        "over production",
+        "wins / ties / losses against production",
+        "median seconds",
+    ]
     return table(head, rows)
 
 
@@ -83,36 +99,76 @@ def synthetic(found: Found) -> str:
     cases = sorted({case for case, _ in found if case.startswith("synthetic-")})
     rows = []
     for solver in (*COLUMNS, "cp-sat"):
-        gaps = [found[case, solver].median / bound_of(found, case) - 1 for case in cases if (case, solver) in found]  # fmt: skip
+        gaps = [
+            found[case, solver].median / bound_of(found, case) - 1
+            for case in cases
+            if (case, solver) in found
+        ]
         if gaps:
             optimal = sum(gap <= 0 for gap in gaps)
-            rows.append([f"`{solver}`", f"{statistics.fmean(gaps):.2%}", f"{max(gaps):.2%}", f"{optimal} of {len(gaps)}"])  # fmt: skip
+            rows.append(
+                [
+                    f"`{solver}`",
+                    f"{statistics.fmean(gaps):.2%}",
+                    f"{max(gaps):.2%}",
+                    f"{optimal} of {len(gaps)}",
+                ]
+            )
     return table(["solver", "mean gap to the bound", "largest", "proven optimal"], rows)
 
 
 def page(document: dict[str, Any]) -> str:
     rows = document["rows"]
     found = played(rows)
-    lines = [("All times are **simulated**, in milliseconds, under docs/simulation.md on a modelled machine. "
-             "`production` is the placement that the production compiler chose, timed by our model, for which it was not tuned. "
-             "Searches have equal evaluations; the median of their seeds, with best and worst where they differ. "
-             "In brackets, what a placement takes as the compiler issued it, where our checker allows less (donated buffers in place, slices that arrive one by one); comparisons use the smaller. "
-             "Columns `…-from-msa` began with MSA's moves. Machines with reduced capacity are synthetic."), ""]  # fmt: skip
-    checks = [target for machine in MACHINES for target in targets(found, rows if machine == MACHINES[0] else [], machine)]  # fmt: skip
-    lines += ["### What was asked", "", table(["asked", "measured", ""], [[t.asked, t.result, t.word] for t in checks]), ""]  # fmt: skip
+    lines = [
+        (
+            "All times are **simulated**, in milliseconds, under docs/simulation.md on a modelled machine. "
+            "`production` is the placement that the production compiler chose, timed by our model, for which it was not tuned. "
+            "Searches have equal evaluations; the median of their seeds, with best and worst where they differ. "
+            "In brackets, what a placement takes as the compiler issued it, where our checker allows less (donated buffers in place, slices that arrive one by one); comparisons use the smaller. "
+            "Columns `…-from-msa` began with MSA's moves. Machines with reduced capacity are synthetic."
+        ),
+        "",
+    ]
+    checks = [
+        target
+        for machine in MACHINES
+        for target in targets(found, rows if machine == MACHINES[0] else [], machine)
+    ]
+    lines += [
+        "### What was asked",
+        "",
+        table(["asked", "measured", ""], [[t.asked, t.result, t.word] for t in checks]),
+        "",
+    ]
     for machine in MACHINES:
         cases = suite_cases(found, machine)
         if cases:
-            lines += [f"### Programs on `{machine}`", "", "Solvers that make one plan:", "", games(found, cases, ONE_PLAN), "",
-                      f"Searches, {BUDGET:,} evaluations each:", "", games(found, cases, (*SEARCHES, *WARM)), "",
-                      "Geometric means over the programs that both have:", "", ratios(found, cases), ""]  # fmt: skip
-    curve = [case for name in CURVE for size in ("", "-64m", "-32m", "-16m", "-8m", "-4m")
-             if any(case == f"{name}/tpu-v4i{size}" for case, _ in found) and (case := f"{name}/tpu-v4i{size}")]  # fmt: skip
+            lines += [
+                f"### Programs on `{machine}`",
+                "",
+                "Solvers that make one plan:",
+                "",
+                games(found, cases, ONE_PLAN),
+                "",
+                f"Searches, {BUDGET:,} evaluations each:",
+                "",
+                games(found, cases, (*SEARCHES, *WARM)),
+                "",
+                "Geometric means over the programs that both have:",
+                "",
+                ratios(found, cases),
+                "",
+            ]
+    curve = [
+        case
+        for name in CURVE
+        for size in ("", "-64m", "-32m", "-16m", "-8m", "-4m")
+        if any(case == f"{name}/tpu-v4i{size}" for case, _ in found) and (case := f"{name}/tpu-v4i{size}")
+    ]
     if curve:
         lines += ["### As the fast memory shrinks", "", _by_machine(found, curve), ""]
-    others = [
-        case for case in dict.fromkeys(case for case, _ in found) if case.startswith("other/")
-    ]
+    others = [case for case in dict.fromkeys(case for case, _ in found) if case.startswith("other/")]
     if others:
         lines += ["### Other machines", "", _by_machine(found, others), ""]
     if any(case.startswith("synthetic-") for case, _ in found):
@@ -125,11 +181,21 @@ def _by_machine(found: Found, cases: Sequence[str]) -> str:
     for case in cases:
         search = best_search(found, case)
         bound = bound_of(found, case)
-        shown = [milliseconds(found, case, solver) for solver in ("all-slow", "greedy-order", "msa", "production")]  # fmt: skip
-        rows.append([f"`{case.removeprefix('other/')}`", *shown,
-                     "–" if search is None else f"{search[1].median / 1e9:.4g} ({search[0]})", f"{bound / 1e9:.4g}",
-                     "–" if search is None else f"{search[1].median / bound - 1:.2%}"])  # fmt: skip
-    return table(["game", "all-slow", "greedy-order", "msa", "production", "best search", "bound", "gap"], rows)  # fmt: skip
+        shown = [
+            milliseconds(found, case, solver) for solver in ("all-slow", "greedy-order", "msa", "production")
+        ]
+        rows.append(
+            [
+                f"`{case.removeprefix('other/')}`",
+                *shown,
+                "–" if search is None else f"{search[1].median / 1e9:.4g} ({search[0]})",
+                f"{bound / 1e9:.4g}",
+                "–" if search is None else f"{search[1].median / bound - 1:.2%}",
+            ]
+        )
+    return table(
+        ["game", "all-slow", "greedy-order", "msa", "production", "best search", "bound", "gap"], rows
+    )
 
 
 def main() -> int:

@@ -19,10 +19,15 @@ def main(case: str = "resnet101/nnp-i") -> None:
     curves = {
         solver: [[tuple(point) for point in row["extra"]["curve"]] for row in here if row["solver"] == solver]
         for solver in BLACK
-    }  # fmt: skip
+    }
     compiler, bound = int(here[0]["baseline"]), int(max(row["bound"] for row in here))
-    figure = draw_learning_curves({solver: runs for solver, runs in curves.items() if runs}, compiler, bound,
-                                  BUDGET, f"{case}: what rewards alone teach")  # fmt: skip
+    figure = draw_learning_curves(
+        {solver: runs for solver, runs in curves.items() if runs},
+        compiler,
+        bound,
+        BUDGET,
+        f"{case}: what rewards alone teach",
+    )
     save(figure, HERE.parent / "docs" / "mapping.svg")
 
 

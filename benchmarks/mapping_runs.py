@@ -34,14 +34,18 @@ Job = tuple[str, str, int]
 def jobs_of(cells: Sequence[str], solvers: Sequence[str], seeds: Sequence[int]) -> list[Job]:
     """All jobs of cells ('*' for any characters), the longest cases first."""
     found: list[Job] = []
-    known = {**{case: cell.solvers for case, cell in CELLS.items()}, **dict.fromkeys(TRANSFERS, ("egrl",))}  # fmt: skip
+    known = {**{case: cell.solvers for case, cell in CELLS.items()}, **dict.fromkeys(TRANSFERS, ("egrl",))}
     for pattern in cells:
         if not fnmatch.filter(known, pattern):
             sys.exit(f"error: there is no cell '{pattern}': use {', '.join(known)}")
     for case, own in known.items():
         if any(fnmatch.fnmatchcase(case, pattern) for pattern in cells):
-            found += [(case, solver, seed) for solver in own if not solvers or solver in solvers
-                      for seed in (seeds[:1] if solver in WHITE else seeds)]  # fmt: skip
+            found += [
+                (case, solver, seed)
+                for solver in own
+                if not solvers or solver in solvers
+                for seed in (seeds[:1] if solver in WHITE else seeds)
+            ]
     return sorted(found, key=lambda job: "bert" not in job[0])
 
 
@@ -67,8 +71,11 @@ def run_job(job: Job, budget: int | None, exact_seconds: float | None) -> dict[s
         rows = list(run_transfer(case, seed, **({} if budget is None else {"budget": budget})))
     else:
         rows = [run_cell(CELLS[case], solver, seed, budget=budget, seconds=exact_seconds)]
-    return {"job": list(job), "made": {"versions": versions(), "host": host()},
-            "rows": [row.as_dict() for row in rows]}  # fmt: skip
+    return {
+        "job": list(job),
+        "made": {"versions": versions(), "host": host()},
+        "rows": [row.as_dict() for row in rows],
+    }
 
 
 class Workers:
@@ -96,9 +103,12 @@ class Workers:
 
     def _work(self, cores: list[int]) -> None:
         # One job must not spread over the cores of the others: they would slow each other down.
-        environment = {**os.environ, "OMP_NUM_THREADS": str(max(1, len(cores))),
-                       "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-                       "JAX_PLATFORMS": self.arguments.platform}  # fmt: skip
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": str(max(1, len(cores))),
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+            "JAX_PLATFORMS": self.arguments.platform,
+        }
         if len(cores) <= 1:
             environment["XLA_FLAGS"] = (
                 os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false"
@@ -108,12 +118,19 @@ class Workers:
                 job = self.queue.get_nowait()
             except Empty:
                 return
-            command = [sys.executable, __file__, "--job", json.dumps(job), "--cores", ",".join(map(str, cores))]  # fmt: skip
+            command = [
+                sys.executable,
+                __file__,
+                "--job",
+                json.dumps(job),
+                "--cores",
+                ",".join(map(str, cores)),
+            ]
             for name in ("budget", "exact_seconds"):
                 if getattr(self.arguments, name) is not None:
                     command += [f"--{name.replace('_', '-')}", str(getattr(self.arguments, name))]
             started = time.monotonic()
-            done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)  # fmt: skip
+            done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
             self._finished(job, done, time.monotonic() - started)
 
     def _finished(self, job: Job, done: subprocess.CompletedProcess[str], took: float) -> None:
@@ -154,7 +171,7 @@ def main() -> int:
         print(json.dumps(run_job((case, solver, seed), arguments.budget, arguments.exact_seconds)))
         return 0
     done = done_in(arguments.out)
-    left = [job for job in jobs_of(arguments.cells, arguments.solvers, arguments.seeds) if job not in done]  # fmt: skip
+    left = [job for job in jobs_of(arguments.cells, arguments.solvers, arguments.seeds) if job not in done]
     print(f"{len(left)} jobs to run, {len(done)} in {arguments.out}", flush=True)
     if arguments.list:
         print("\n".join(f"{case} {solver} {seed}" for case, solver, seed in left))

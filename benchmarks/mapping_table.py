@@ -61,8 +61,9 @@ def gaps(found: Found, cases: Sequence[str]) -> str:
     solvers = [s for s in BLACK if any((case, s) in found for case in cases)]
     rows = [
         [f"`{case}`", *(_gap(found.get((case, solver))) for solver in solvers)]
-        for case in cases if any((case, solver) in found for solver in solvers)
-    ]  # fmt: skip
+        for case in cases
+        if any((case, solver) in found for solver in solvers)
+    ]
     return table(["cell", *(f"`{solver}`" for solver in solvers)], rows)
 
 
@@ -74,8 +75,12 @@ def _gap(summary: Summary | None) -> str:
     few = "" if count >= SEEDS else f" ({count} seed{'s' if count > 1 else ''})"
     # What a cell's name does not tell: rows of its own solver with other options.
     given = CELLS[summary.case].solver if summary.case in CELLS else {}
-    changed = {f" ({name}={value})" for row in summary.rows for name, value in row["extra"].get("options", {}).items()
-               if name not in given}  # fmt: skip
+    changed = {
+        f" ({name}={value})"
+        for row in summary.rows
+        for name, value in row["extra"].get("options", {}).items()
+        if name not in given
+    }
     options = "".join(sorted(changed))
     return with_spread(summary.gap, summary.gap_deviation) + mark + few + options
 
@@ -87,12 +92,21 @@ def white(found: Found, cases: Sequence[str]) -> str:
         own = [summary for (name, _), summary in found.items() if name == case]
         if not own:
             continue
-        times = [_microseconds(found.get((case, name)))
-                 for name in ("all-slowest", "role-split", "compiler", "density", "exact")]  # fmt: skip
+        times = [
+            _microseconds(found.get((case, name)))
+            for name in ("all-slowest", "role-split", "compiler", "density", "exact")
+        ]
         bound, compiler = own[0].bound, own[0].baseline
         proven = min(s.mean for s in own) <= bound
-        rows.append([f"`{case}`", *times, f"{bound / 1e6:.3f}{'' if proven else ' (open)'}", f"{compiler / bound:.3f}"])  # fmt: skip
-    return table(["cell", "all-slowest", "role-split", "compiler", "density", "exact", "bound", "room"], rows)  # fmt: skip
+        rows.append(
+            [
+                f"`{case}`",
+                *times,
+                f"{bound / 1e6:.3f}{'' if proven else ' (open)'}",
+                f"{compiler / bound:.3f}",
+            ]
+        )
+    return table(["cell", "all-slowest", "role-split", "compiler", "density", "exact", "bound", "room"], rows)
 
 
 def _microseconds(summary: Summary | None) -> str:
@@ -107,18 +121,27 @@ def verdicts(found: Found, cases: Sequence[str], solver: str = "egrl") -> str:
         if other == solver or not versus.verdicts:
             continue
         losses = [case for case, word in versus.verdicts.items() if word == LOSES]
-        rows.append([f"`{other}`", *(str(versus.count(word)) for word in (BEATS, NEITHER, LOSES)),
-                     ", ".join(f"`{case}`" for case in losses) or "–"])  # fmt: skip
-    return table([f"`{solver}` against", "better in", "no difference shown in", "worse in", "worse where"], rows)  # fmt: skip
+        rows.append(
+            [
+                f"`{other}`",
+                *(str(versus.count(word)) for word in (BEATS, NEITHER, LOSES)),
+                ", ".join(f"`{case}`" for case in losses) or "–",
+            ]
+        )
+    return table(
+        [f"`{solver}` against", "better in", "no difference shown in", "worse in", "worse where"], rows
+    )
 
 
 def to_gain(found: Found, cases: Sequence[str]) -> str:
     """Evaluations until 95 % of a solver's own final gain."""
     rows = []
     for case in cases:
-        pair = [found[case, s].median("to_95pct_of_gain") if (case, s) in found else None for s in ("egrl", "ea")]  # fmt: skip
+        pair = [
+            found[case, s].median("to_95pct_of_gain") if (case, s) in found else None for s in ("egrl", "ea")
+        ]
         if pair[0] is not None and pair[1] is not None:
-            rows.append([f"`{case}`", f"{pair[0]:,.0f}", f"{pair[1]:,.0f}", f"{pair[0] / pair[1]:.2f}"])  # fmt: skip
+            rows.append([f"`{case}`", f"{pair[0]:,.0f}", f"{pair[1]:,.0f}", f"{pair[0] / pair[1]:.2f}"])
     return table(["cell", "`egrl`", "`ea`", "ratio"], rows)
 
 
@@ -129,7 +152,7 @@ def clock(found: Found, cases: Sequence[str]) -> str:
         own = [found.get((case, solver)) for solver in BLACK]
         if any(own):
             rows.append([f"`{case}`", *map(_took, own), _split(found.get((case, "egrl")))])
-    return table(["cell", *(f"`{s}`" for s in BLACK), "of `egrl`: evaluate, forward, gradient, evolve"], rows)  # fmt: skip
+    return table(["cell", *(f"`{s}`" for s in BLACK), "of `egrl`: evaluate, forward, gradient, evolve"], rows)
 
 
 def _took(summary: Summary | None) -> str:
@@ -151,8 +174,14 @@ def _split(summary: Summary | None) -> str:
 
 def champions(found: Found, cases: Sequence[str]) -> str:
     """Who found EGRL's best map."""
-    rows = [[f"`{case}`", ", ".join(f"{kind} {n}" for kind, n in found[case, "egrl"].counted("champion_kind").items())]
-            for case in cases if (case, "egrl") in found]  # fmt: skip
+    rows = [
+        [
+            f"`{case}`",
+            ", ".join(f"{kind} {n}" for kind, n in found[case, "egrl"].counted("champion_kind").items()),
+        ]
+        for case in cases
+        if (case, "egrl") in found
+    ]
     return table(["cell", "champion's kind over seeds"], rows)
 
 
@@ -166,13 +195,23 @@ def ablations(found: Found) -> str:
             continue
         other = CELLS[case].parallel_ports or base is None or summary is base
         word = "–" if other or base is None else SHORT[verdict(summary.times, base.times)]
-        rows.append([case.removeprefix("ablation/"), _gap(summary), f"{summary.speedup:.4f}", f"{summary.seconds:.0f}", word])  # fmt: skip
+        rows.append(
+            [
+                case.removeprefix("ablation/"),
+                _gap(summary),
+                f"{summary.speedup:.4f}",
+                f"{summary.seconds:.0f}",
+                word,
+            ]
+        )
     return table(["switch", "gap", "over compiler", "seconds", "against default"], rows)
 
 
 def transfer(found: Found) -> str:
     """Trained x tested: speed-up over the compiler after rectification, and how many maps fitted."""
-    names = list(dict.fromkeys((case.split("/")[1], solver) for case, solver in found if case.startswith("transfer/")))  # fmt: skip
+    names = list(
+        dict.fromkeys((case.split("/")[1], solver) for case, solver in found if case.startswith("transfer/"))
+    )
     rows = []
     for trained, solver in names:
         cells = [found.get((f"transfer/{trained}/{model}", solver)) for model in WORKLOADS]
@@ -180,7 +219,7 @@ def transfer(found: Found) -> str:
     for name in ("all-slowest", "compiler") if rows else ():
         cells = [found.get((f"{model}/nnp-i", name)) for model in WORKLOADS]
         if any(cells):
-            rows.append(["–", f"{name} (white box)", *(f"{s.speedup:.3f}" if s else "–" for s in cells)])  # fmt: skip
+            rows.append(["–", f"{name} (white box)", *(f"{s.speedup:.3f}" if s else "–" for s in cells)])
     return table(["trained on", "policy", *(f"tested on {model}" for model in WORKLOADS)], rows)
 
 
@@ -197,14 +236,19 @@ def warm(found: Found) -> str:
     """Few evaluations from a trained policy, beside starts from nothing."""
     rows = []
     for model in WORKLOADS:
-        cells = [found.get((case, "egrl")) for case in (f"warm/{model}/200", f"cold/{model}/200", f"cold/{model}/2000")]  # fmt: skip
+        cells = [
+            found.get((case, "egrl"))
+            for case in (f"warm/{model}/200", f"cold/{model}/200", f"cold/{model}/2000")
+        ]
         if all(cells):
             start, _, cold = cells
             assert start is not None and cold is not None
             word = SHORT[verdict(start.times, cold.times)]
             policy = CELLS[f"warm/{model}/200"].solver["init"]
             rows.append([f"`{model}/nnp-i`", f"`{policy}`", *map(_gap, cells), word])
-    return table(["cell", "policy", "warm, 200", "cold, 200", "cold, 2,000", "warm 200 against cold 2,000"], rows)  # fmt: skip
+    return table(
+        ["cell", "policy", "warm, 200", "cold, 200", "cold, 2,000", "warm 200 against cold 2,000"], rows
+    )
 
 
 def page(document: dict[str, Any]) -> str:
@@ -213,25 +257,57 @@ def page(document: dict[str, Any]) -> str:
     seeds = max((len(s.seeds) for s in found.values()), default=0)
     asked = [[target.asked, target.result, target.word] for target in targets(found)]
     lines = [
-        *section("Targets", "As they were set before anything was measured.",
-                 table(["asked of `egrl`", "result", ""], asked) if found else ""),
-        *section("Black box: gap to the bound", f"Mean ± standard deviation over {seeds} seeds at equal evaluations. "
-                 "These solvers see only how long the maps take that they try.", gaps(found, SPEC)),
-        *section("White box, beside them", "Simulated microseconds. These solvers read the program and the machine, so they are not "
-                 "ranked with the others. Room is compiler / bound: no method can gain more.", white(found, SPEC)),
-        *section("Verdicts", "Two solvers differ only if the 95 % bootstrap interval of the difference of mean times excludes 0.",
-                 verdicts(found, SPEC)),
-        *section("Where there is room: black box", "Larger batches, 16-bit numbers, other machines.", gaps(found, ROOM)),
+        *section(
+            "Targets",
+            "As they were set before anything was measured.",
+            table(["asked of `egrl`", "result", ""], asked) if found else "",
+        ),
+        *section(
+            "Black box: gap to the bound",
+            f"Mean ± standard deviation over {seeds} seeds at equal evaluations. "
+            "These solvers see only how long the maps take that they try.",
+            gaps(found, SPEC),
+        ),
+        *section(
+            "White box, beside them",
+            "Simulated microseconds. These solvers read the program and the machine, so they are not "
+            "ranked with the others. Room is compiler / bound: no method can gain more.",
+            white(found, SPEC),
+        ),
+        *section(
+            "Verdicts",
+            "Two solvers differ only if the 95 % bootstrap interval of the difference of mean times excludes 0.",
+            verdicts(found, SPEC),
+        ),
+        *section(
+            "Where there is room: black box",
+            "Larger batches, 16-bit numbers, other machines.",
+            gaps(found, ROOM),
+        ),
         *section("Where there is room: white box", "Simulated microseconds.", white(found, ROOM)),
         *section("Where there is room: verdicts", "As above.", verdicts(found, ROOM)),
-        *section("Evaluations until 95 % of the gain", "Median over seeds. The gain is the final speed-up beyond all in the slowest memory, "
-                 "each solver's own.", to_gain(found, [*SPEC, *ROOM])),
-        *section("Seconds", "Mean of a run on one or two cores; (gpu): many runs at once beside one GPU, compiling among it.", clock(found, [*SPEC, *ROOM])),
-        *section("Who found it", "The kind of member that proposed the best map.", champions(found, [*SPEC, *ROOM])),
+        *section(
+            "Evaluations until 95 % of the gain",
+            "Median over seeds. The gain is the final speed-up beyond all in the slowest memory, "
+            "each solver's own.",
+            to_gain(found, [*SPEC, *ROOM]),
+        ),
+        *section(
+            "Seconds",
+            "Mean of a run on one or two cores; (gpu): many runs at once beside one GPU, compiling among it.",
+            clock(found, [*SPEC, *ROOM]),
+        ),
+        *section(
+            "Who found it", "The kind of member that proposed the best map.", champions(found, [*SPEC, *ROOM])
+        ),
         *section("Ablations", "ResNet-101 on nnp-i, one switch at a time.", ablations(found)),
-        *section("Zero-shot transfer", "Speed-up over the compiler of one greedy map, rectified; mean ± deviation over seeds.", transfer(found)),
+        *section(
+            "Zero-shot transfer",
+            "Speed-up over the compiler of one greedy map, rectified; mean ± deviation over seeds.",
+            transfer(found),
+        ),
         *section("Warm start", "Gap after few evaluations.", warm(found)),
-    ]  # fmt: skip
+    ]
     return "\n".join(lines).rstrip()
 
 

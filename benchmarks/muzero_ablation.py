@@ -30,9 +30,16 @@ from mapping_runs import done_in
 
 CASES = ("alexnet-train/tpu-v4i-16m", "resnet50-inf/tpu-v4i-16m", "synthetic-33")
 SMALL: dict[str, Any] = {
-    "width": 64, "channels": 16, "grid_blocks": 1, "dynamics_blocks": 2, "prediction_blocks": 1,
-    "games": 48, "batch": 48, "updates": 16, "value_scale": 0.1,
-}  # fmt: skip
+    "width": 64,
+    "channels": 16,
+    "grid_blocks": 1,
+    "dynamics_blocks": 2,
+    "prediction_blocks": 1,
+    "games": 48,
+    "batch": 48,
+    "updates": 16,
+    "value_scale": 0.1,
+}
 """Of every variant: a policy that begins with nothing needs search to tell it more than 0.01 does."""
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "default": ({}, {}),
@@ -77,7 +84,7 @@ def _run(job: tuple[str, str, int], case: str, name: str, budget: int, out: Path
     settings, switches = VARIANTS.get(name, ({}, {}))
     plain = loaded(case)[0]
     problem = MallocGame(plain.program, plain.machine, **switches) if switches else plain
-    solver = make_solver("malloc-game", name) if name in RIVALS else MuZero("scratch", **(SMALL | settings))  # fmt: skip
+    solver = make_solver("malloc-game", name) if name in RIVALS else MuZero("scratch", **(SMALL | settings))
     observer, started = Improvements(), time.perf_counter()
     solution = solve(solver, problem, Budget(budget), job[2], observer)
     took = time.perf_counter() - started
@@ -86,14 +93,8 @@ def _run(job: tuple[str, str, int], case: str, name: str, budget: int, out: Path
     solution.decision = plain.decision(problem.plan(solution.decision))
     row = row_of(replace(GAMES[case], budget=budget), job[1], job[2], solution, took, observer)
     row = replace(row, case=job[0])
-    print(
-        f"{job[0]:38} {job[1]:26} seed {job[2]} {row.value / 1e9:9.5f} ms {took:5.0f} s", flush=True
-    )
-    line = {
-        "job": list(job),
-        "made": {"versions": versions(), "host": host()},
-        "rows": [row.as_dict()],
-    }
+    print(f"{job[0]:38} {job[1]:26} seed {job[2]} {row.value / 1e9:9.5f} ms {took:5.0f} s", flush=True)
+    line = {"job": list(job), "made": {"versions": versions(), "host": host()}, "rows": [row.as_dict()]}
     with out.open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
 

@@ -45,7 +45,9 @@ def main() -> int:
     parser.add_argument("--zero-shot", action="store_true", help="learn nothing")
     parser.add_argument("--init", default="auto", help="the trained network")
     parser.add_argument("--set", nargs="*", default=[], dest="options", metavar="NAME=VALUE")
-    parser.add_argument("--game", nargs="*", default=[], metavar="NAME=VALUE", help="rules, such as backup=none")  # fmt: skip
+    parser.add_argument(
+        "--game", nargs="*", default=[], metavar="NAME=VALUE", help="rules, such as backup=none"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("rows.jsonl"))
     asked = parser.parse_args()
@@ -53,7 +55,7 @@ def main() -> int:
     def named(case: str, names: list[str]) -> bool:
         return any(fnmatch.fnmatchcase(case, name) for name in names)
 
-    cells = [cell for case, cell in GAMES.items() if named(case, asked.cells) and not named(case, asked.but)]  # fmt: skip
+    cells = [cell for case, cell in GAMES.items() if named(case, asked.cells) and not named(case, asked.but)]
     if not cells:
         sys.exit("error: no cell is named so")
     options = parse_settings(asked.options)
@@ -66,41 +68,36 @@ def main() -> int:
         problems = [MallocGame(problem.program, problem.machine, **rules) for problem in problems]
     observers = [Improvements() for _ in cells]
     budget = Budget(asked.budget, asked.seconds)
-    meters = [Meter(problem, budget, observer) for problem, observer in zip(problems, observers, strict=True)]  # fmt: skip
+    meters = [Meter(problem, budget, observer) for problem, observer in zip(problems, observers, strict=True)]
     started = time.perf_counter()
-    session = Session(meters, asked.seed, solver.settings, start_of(solver.init, solver.settings), None)  # fmt: skip
+    session = Session(meters, asked.seed, solver.settings, start_of(solver.init, solver.settings), None)
     session.run()
     took = time.perf_counter() - started
     rows: list[Row] = []
     for cell, meter, observer in zip(cells, meters, observers, strict=True):
         cell = replace(cell, budget=asked.budget)
         found = meter.solution()
-        if (
-            rules and found.decision is not None
-        ):  # the row's own game has other rules: give it the plan
+        if rules and found.decision is not None:  # the row's own game has other rules: give it the plan
             found.decision = meter.problem.decision(meter.problem.plan(found.decision))
         row = row_of(cell, asked.label, asked.seed, found, took / len(cells), observer)
         row.extra.update(
-            together=len(cells),
-            options=options,
-            init=asked.init,
-            zero_shot=asked.zero_shot,
-            rules=rules,
+            together=len(cells), options=options, init=asked.init, zero_shot=asked.zero_shot, rules=rules
         )
         rows.append(row)
         if asked.label == "muzero":
             rows.append(_better(row))
     for row in rows:
-        print(f"{row.case:34} {row.solver:14} {row.value / 1e9:9.4f} ms  baseline / it {row.baseline / row.value:.4f}"  # type: ignore[operator]
-              f"  {row.evaluations} games", flush=True)  # fmt: skip
+        print(
+            f"{row.case:34} {row.solver:14} {row.value / 1e9:9.4f} ms  baseline / it {row.baseline / row.value:.4f}"  # type: ignore[operator]
+            f"  {row.evaluations} games",
+            flush=True,
+        )
     made = {"versions": versions(), "host": host()}
     with asked.out.open("a", encoding="utf-8") as file:
         for row in rows:
             line = {"job": [row.case, row.solver, row.seed], "made": made, "rows": [row.as_dict()]}
             file.write(json.dumps(line) + "\n")
-    print(
-        f"{took:.0f} s: { ({part: round(seconds) for part, seconds in session.seconds.items()}) }"
-    )
+    print(f"{took:.0f} s: { ({part: round(seconds) for part, seconds in session.seconds.items()}) }")
     return 0
 
 
@@ -108,7 +105,9 @@ def _better(row: Row) -> Row:
     """The row of `muzero-prod`: the baseline costs one evaluation more."""
     assert row.baseline is not None and row.bound is not None
     value = min(row.value, row.baseline)
-    return replace(row, solver="muzero-prod", value=value, gap=value / row.bound - 1, evaluations=row.evaluations + 1)  # fmt: skip
+    return replace(
+        row, solver="muzero-prod", value=value, gap=value / row.bound - 1, evaluations=row.evaluations + 1
+    )
 
 
 if __name__ == "__main__":

@@ -12,13 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from loadmaster.bench.malloc_learned import (
-    FIRST,
-    SEARCHED,
-    learned_targets,
-    lines,
-    mean_speedup,
-)
+from loadmaster.bench.malloc_learned import FIRST, SEARCHED, learned_targets, lines, mean_speedup
 from loadmaster.bench.malloc_summary import Found, played
 from mapping_table import table
 from pages import rewrite
@@ -35,20 +29,55 @@ def ms(value: float) -> str:
 
 
 def programs(found: Found, machine: str) -> str:
-    head = ["program", "games", "production", "msa", "greedy", "evolution, equal games", "search over moves, equal games",
-            f"`muzero`, first {FIRST} games", "`muzero`", "`muzero-prod`", "over production", "bound", "gap"]  # fmt: skip
+    head = [
+        "program",
+        "games",
+        "production",
+        "msa",
+        "greedy",
+        "evolution, equal games",
+        "search over moves, equal games",
+        f"`muzero`, first {FIRST} games",
+        "`muzero`",
+        "`muzero-prod`",
+        "over production",
+        "bound",
+        "gap",
+    ]
     rows = []
     for line in lines(found, machine):
         name = line.case.split("/")[0]
-        rows.append([f"**`{name}`**" if line.held_out else f"`{name}`", str(line.games), ms(line.production),
-                     ms(line.msa), ms(line.greedy), f"{ms(line.evolution[1])} (`{line.evolution[0]}`)",
-                     f"{ms(line.rival[1])} (`{line.rival[0]}`)", ms(line.zero_shot), ms(line.agent), ms(line.prod),
-                     f"{line.production / line.prod:.4f} ×", ms(line.bound), f"{line.agent / line.bound - 1:.2%}"])  # fmt: skip
+        rows.append(
+            [
+                f"**`{name}`**" if line.held_out else f"`{name}`",
+                str(line.games),
+                ms(line.production),
+                ms(line.msa),
+                ms(line.greedy),
+                f"{ms(line.evolution[1])} (`{line.evolution[0]}`)",
+                f"{ms(line.rival[1])} (`{line.rival[0]}`)",
+                ms(line.zero_shot),
+                ms(line.agent),
+                ms(line.prod),
+                f"{line.production / line.prod:.4f} ×",
+                ms(line.bound),
+                f"{line.agent / line.bound - 1:.2%}",
+            ]
+        )
     every = lines(found, machine)
     if every:
-        means = [mean_speedup((line.production, value(line)) for line in every) for value in (
-            lambda x: x.msa, lambda x: x.greedy, lambda x: x.evolution[1], lambda x: x.rival[1],
-            lambda x: x.zero_shot, lambda x: x.agent, lambda x: x.prod)]  # fmt: skip
+        means = [
+            mean_speedup((line.production, value(line)) for line in every)
+            for value in (
+                lambda x: x.msa,
+                lambda x: x.greedy,
+                lambda x: x.evolution[1],
+                lambda x: x.rival[1],
+                lambda x: x.zero_shot,
+                lambda x: x.agent,
+                lambda x: x.prod,
+            )
+        ]
         cells = [f"{mean:.4f} ×" for mean in means]
         rows.append(["geometric mean over production", "", "1", *cells, "", "", ""])
     return table(head, rows)
@@ -60,18 +89,22 @@ def ablations(found: Found) -> str:
     rows = []
     for solver in solvers:
         groups = [found.get((case, solver)) for case in cases]
-        gaps = [statistics.fmean(value / group.bound - 1 for value in group.values) for group in groups if group]  # fmt: skip
-        cells = ["–" if group is None else f"{statistics.fmean(v / group.bound - 1 for v in group.values):.2%}" for group in groups]  # fmt: skip
+        gaps = [
+            statistics.fmean(value / group.bound - 1 for value in group.values) for group in groups if group
+        ]
+        cells = [
+            "–" if group is None else f"{statistics.fmean(v / group.bound - 1 for v in group.values):.2%}"
+            for group in groups
+        ]
         seeds = max(len(group.rows) for group in groups if group)
         rows.append(
-            (
-                statistics.fmean(gaps),
-                [f"`{solver}`", str(seeds), *cells, f"{statistics.fmean(gaps):.2%}"],
-            )
+            (statistics.fmean(gaps), [f"`{solver}`", str(seeds), *cells, f"{statistics.fmean(gaps):.2%}"])
         )
     rows.sort(key=lambda pair: pair[0])
-    return table(["variant", "seeds", *(case.removeprefix("ablation/") for case in cases), "mean gap"],
-                 [row for _, row in rows])  # fmt: skip
+    return table(
+        ["variant", "seeds", *(case.removeprefix("ablation/") for case in cases), "mean gap"],
+        [row for _, row in rows],
+    )
 
 
 def simulations(found: Found) -> str:
@@ -80,12 +113,7 @@ def simulations(found: Found) -> str:
         if solver == SEARCHED and (case, "policy-only") in found:
             bare, searched = found[case, "policy-only"], found[case, SEARCHED]
             rows.append(
-                [
-                    f"`{case}`",
-                    ms(bare.median),
-                    ms(searched.median),
-                    f"{bare.median / searched.median:.4f} ×",
-                ]
+                [f"`{case}`", ms(bare.median), ms(searched.median), f"{bare.median / searched.median:.4f} ×"]
             )
     return table(["program", "bare policy", "32 simulations", "policy / search"], rows)
 
@@ -94,21 +122,56 @@ def page(document: dict[str, Any]) -> str:
     rows = document["rows"]
     found = played(rows)
     asked = [target for machine in MACHINES for target in learned_targets(found, rows, machine)]
-    speed = [[row["extra"]["target"], row["extra"].get("platform", "–"), f"{row['value']:,.0f} moves/s",
-              ", ".join(f"{name.removeprefix('ms_')} {row['extra'][name]:.1f}" for name in row["extra"] if name.startswith("ms_")),
-              row["status"]] for row in rows if row["case"] == "speed/self-play"]  # fmt: skip
-    text = [("All times are **simulated**, in milliseconds. Held-out programs are bold: no training or early stopping saw them. "
-             "But `inception-v3` with 16 MiB was looked at while the agent was worked on: windows at many places, and crossing them, came "
-             "after a trial there (3.395 ms before, 3.371 after), so its row is no held-out evidence for those two. "
-             "`evolution` is the better of `es-moves` and `msa-order` after as many evaluations as the agent had games."), "",
-            "### What was asked", "", table(["asked", "measured", ""], [[t.asked, t.result, t.word] for t in asked]), "",
-            "### Self-play", "", table(["asked", "on", "measured", "milliseconds of a move of the whole batch", ""], speed), ""]  # fmt: skip
+    speed = [
+        [
+            row["extra"]["target"],
+            row["extra"].get("platform", "–"),
+            f"{row['value']:,.0f} moves/s",
+            ", ".join(
+                f"{name.removeprefix('ms_')} {row['extra'][name]:.1f}"
+                for name in row["extra"]
+                if name.startswith("ms_")
+            ),
+            row["status"],
+        ]
+        for row in rows
+        if row["case"] == "speed/self-play"
+    ]
+    text = [
+        (
+            "All times are **simulated**, in milliseconds. Held-out programs are bold: no training or early stopping saw them. "
+            "But `inception-v3` with 16 MiB was looked at while the agent was worked on: windows at many places, and crossing them, came "
+            "after a trial there (3.395 ms before, 3.371 after), so its row is no held-out evidence for those two. "
+            "`evolution` is the better of `es-moves` and `msa-order` after as many evaluations as the agent had games."
+        ),
+        "",
+        "### What was asked",
+        "",
+        table(["asked", "measured", ""], [[t.asked, t.result, t.word] for t in asked]),
+        "",
+        "### Self-play",
+        "",
+        table(["asked", "on", "measured", "milliseconds of a move of the whole batch", ""], speed),
+        "",
+    ]
     for machine in MACHINES:
         text += [f"### Programs on `{machine}`", "", programs(found, machine), ""]
-    text += ["### What search adds to the shipped policy", "",
-             "Best of 8 whole games each, nothing learned, `value_scale` 0.1, one H200:", "", simulations(found), "",
-             "### Ablations", "", ("Small networks from scratch on two cores, equal games, gap to the bound, mean over "
-                                   "seeds (`python benchmarks/muzero_ablation.py`):"), "", ablations(found)]  # fmt: skip
+    text += [
+        "### What search adds to the shipped policy",
+        "",
+        "Best of 8 whole games each, nothing learned, `value_scale` 0.1, one H200:",
+        "",
+        simulations(found),
+        "",
+        "### Ablations",
+        "",
+        (
+            "Small networks from scratch on two cores, equal games, gap to the bound, mean over "
+            "seeds (`python benchmarks/muzero_ablation.py`):"
+        ),
+        "",
+        ablations(found),
+    ]
     return "\n".join(text).rstrip()
 
 

@@ -36,12 +36,26 @@ def runtime(rows: Rows) -> str:
         if row["solver"] != RUNTIME:
             continue
         counted, best = row["extra"]["counted"], auto.get(row["case"])
-        lines.append([f"`{row['case'].partition('/')[2]}`", f"{row['baseline']:,.0f}", f"{row['value']:,.0f}",
-                      "–" if best is None else f"{best['value']:,.0f}",
-                      *(f"{counted[name]:,}" for name in ("file", "default", "ours")),
-                      f"{counted['ours'] / row['extra']['modelled'] - 1:+.2%}"])  # fmt: skip
-    head = ["model", "file's order", "runtime's default", "`auto`", "counted: file's order", "counted: default",
-            "counted: ours", "counted over modelled"]  # fmt: skip
+        lines.append(
+            [
+                f"`{row['case'].partition('/')[2]}`",
+                f"{row['baseline']:,.0f}",
+                f"{row['value']:,.0f}",
+                "–" if best is None else f"{best['value']:,.0f}",
+                *(f"{counted[name]:,}" for name in ("file", "default", "ours")),
+                f"{counted['ours'] / row['extra']['modelled'] - 1:+.2%}",
+            ]
+        )
+    head = [
+        "model",
+        "file's order",
+        "runtime's default",
+        "`auto`",
+        "counted: file's order",
+        "counted: default",
+        "counted: ours",
+        "counted over modelled",
+    ]
     return table(head, lines)
 
 
@@ -50,28 +64,61 @@ def inductor(rows: Rows) -> str:
     peaks: dict[str, dict[str, dict[str, Any]]] = {}
     for row in rows:
         peaks.setdefault(row["case"], {})[row["solver"]] = row
-    rules = ("inductor-baseline", "inductor-lpmf", "inductor-bfs", "inductor-dfs", "inductor", "auto")  # fmt: skip
+    rules = ("inductor-baseline", "inductor-lpmf", "inductor-bfs", "inductor-dfs", "inductor", "auto")
     lines = []
     for case, found in peaks.items():
         ours = found["auto"]
-        lines.append([f"`{case}`", str(ours["kernels"]), *(f"{found[rule]['value']:,}" for rule in rules),
-                      f"{1 - ours['value'] / found['inductor']['value']:.2%}", ours["status"]])  # fmt: skip
-    head = ["graph", "kernels", "as it came", "lpmf", "bfs", "dfs", "what Inductor keeps", "`auto`", "saved", "proof"]  # fmt: skip
+        lines.append(
+            [
+                f"`{case}`",
+                str(ours["kernels"]),
+                *(f"{found[rule]['value']:,}" for rule in rules),
+                f"{1 - ours['value'] / found['inductor']['value']:.2%}",
+                ours["status"],
+            ]
+        )
+    head = [
+        "graph",
+        "kernels",
+        "as it came",
+        "lpmf",
+        "bfs",
+        "dfs",
+        "what Inductor keeps",
+        "`auto`",
+        "saved",
+        "proof",
+    ]
     return table(head, lines)
 
 
 def page() -> str:
     parts = []
     if body := runtime(rows_of("graph")):
-        parts += ["### ONNX Runtime's default order", "",
-                  ("Bytes. The first three columns are by our evaluator; *counted* is by the runtime itself, with relu in "
-                   "place, weights stored in the file and left out. As they come, these nine files fill in their weights "
-                   "while they run, and the runtime counts those as results."), "", body, ""]  # fmt: skip
+        parts += [
+            "### ONNX Runtime's default order",
+            "",
+            (
+                "Bytes. The first three columns are by our evaluator; *counted* is by the runtime itself, with relu in "
+                "place, weights stored in the file and left out. As they come, these nine files fill in their weights "
+                "while they run, and the runtime counts those as results."
+            ),
+            "",
+            body,
+            "",
+        ]
     if body := inductor(rows_of("inductor_order")):
-        parts += ["### PyTorch Inductor's orders", "",
-                  ("Bytes of the fused kernels' results by our evaluator, which agrees with Inductor's own estimate to the "
-                   "byte in every order; inputs and weights are left out. Training is loss and gradients in one graph."),
-                  "", body, ""]  # fmt: skip
+        parts += [
+            "### PyTorch Inductor's orders",
+            "",
+            (
+                "Bytes of the fused kernels' results by our evaluator, which agrees with Inductor's own estimate to the "
+                "byte in every order; inputs and weights are left out. Training is loss and gradients in one graph."
+            ),
+            "",
+            body,
+            "",
+        ]
     return "\n".join(parts).rstrip()
 
 

@@ -105,9 +105,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             half, whole = (seconds(make(count, Path(folder))) for count in (ops // 2, ops))
         row = {"way": name, "ops": ops, "seconds": round(whole, 3), "ratio": round(whole / half, 2)}
-        text = (
-            f"{name:5} {ops:>7,} ops {whole:6.2f} s, {row['ratio']:.2f} times that of half as many"
-        )
+        text = f"{name:5} {ops:>7,} ops {whole:6.2f} s, {row['ratio']:.2f} times that of half as many"
         print(json.dumps(row) if as_json else text)
 
 

@@ -25,9 +25,7 @@ BEGIN, END = "<!-- results: made by benchmarks/readme_table.py -->", "<!-- end o
 
 
 def recorded(suite: str) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(
-        (HERE / "results" / f"{suite}.json").read_text(encoding="utf-8")
-    )
+    document: dict[str, Any] = json.loads((HERE / "results" / f"{suite}.json").read_text(encoding="utf-8"))
     return document
 
 
@@ -69,8 +67,10 @@ def mapping_lines() -> list[str]:
         return []
     document = recorded("mapping")
     found = summaries(document["rows"])
-    kinds = (("nine reference cells", [case for case in CELLS if case.split("/")[0] in WORKLOADS]),
-             ("cells with room", [case for case in CELLS if case.startswith("room/")]))  # fmt: skip
+    kinds = (
+        ("nine reference cells", [case for case in CELLS if case.split("/")[0] in WORKLOADS]),
+        ("cells with room", [case for case in CELLS if case.startswith("room/")]),
+    )
     lines = []
     for what, known in kinds:
         cases = [case for case in known if (case, "egrl") in found]
@@ -83,10 +83,16 @@ def mapping_lines() -> list[str]:
         ours = gaps.pop("egrl")
         if not ours:
             continue
-        others = [f"{name} {sum(each) / len(each):.1%}" for name, each in gaps.items()
-                  if len(each) == len(ours) and name in BLACK]  # fmt: skip
-        white = [f"{name} {sum(each) / len(each):.1%}" for name, each in gaps.items()
-                 if len(each) == len(ours) and name not in BLACK]  # fmt: skip
+        others = [
+            f"{name} {sum(each) / len(each):.1%}"
+            for name, each in gaps.items()
+            if len(each) == len(ours) and name in BLACK
+        ]
+        white = [
+            f"{name} {sum(each) / len(each):.1%}"
+            for name, each in gaps.items()
+            if len(each) == len(ours) and name not in BLACK
+        ]
         lines.append(
             f"| mapping by rewards alone (EGRL), {what}, {BUDGET:,} evaluations | mean gap {sum(ours) / len(ours):.2%}, "
             f"largest {max(ours):.2%} | black box: {', '.join(others)}; white box: {', '.join(white)} |"
@@ -105,9 +111,7 @@ def malloc_lines() -> list[str]:
         best = {case: search for case in cases if (search := best_search(found, case)) is not None}
         if not best:
             continue
-        ratios = [
-            found[case, "production"].reference / group.median for case, (_, group) in best.items()
-        ]
+        ratios = [found[case, "production"].reference / group.median for case, (_, group) in best.items()]
         gaps = [group.median / bound_of(found, case) - 1 for case, (_, group) in best.items()]
         msa = [found[case, "production"].reference / found[case, "msa"].median for case in best]
         lines.append(
@@ -135,8 +139,11 @@ def graph_lines() -> list[str]:
     found = played(recorded("graph")["rows"])
     lines = []
     for kind, what in (("joint", "fusion, placement and order"), ("placement", "placement alone")):
-        best = {case: bar for case in workload_cases(found, kind)
-                if (bar := best_classical(found, case)) is not None}  # fmt: skip
+        best = {
+            case: bar
+            for case in workload_cases(found, kind)
+            if (bar := best_classical(found, case)) is not None
+        }
         if not best:
             continue
         ratios = [group.median / group.rows[0]["baseline"] for _, group in best.values()]
@@ -161,11 +168,17 @@ def gpu_lines() -> list[str]:
     found = recorded("gpu")["rows"]
     half = [cell for cell in cells(found) if cell.percent == 50 and cell.ours is not None]
     near = targets(found)[1]
-    saved = [cell.ours["value"] / cell.best_peer["value"] for cell in half if cell.ours and cell.best_peer]  # fmt: skip
-    slower = [cell.ours["value"] / cell.resident for cell in half if cell.ours and cell.resident and not cell.copies_bind]  # fmt: skip
-    line = (f"| half of the HBM that a model needs, {len(half)} models on one H200, **measured** | {1 - _mean(saved):.1%} less time "
-            f"than the best peer (worst {1 - max(saved):+.1%}); where copies don't bind, {_mean(slower):.3f} × the time with "
-            f"everything resident | simulated and measured differ by {near.result} on average |")  # fmt: skip
+    saved = [cell.ours["value"] / cell.best_peer["value"] for cell in half if cell.ours and cell.best_peer]
+    slower = [
+        cell.ours["value"] / cell.resident
+        for cell in half
+        if cell.ours and cell.resident and not cell.copies_bind
+    ]
+    line = (
+        f"| half of the HBM that a model needs, {len(half)} models on one H200, **measured** | {1 - _mean(saved):.1%} less time "
+        f"than the best peer (worst {1 - max(saved):+.1%}); where copies don't bind, {_mean(slower):.3f} × the time with "
+        f"everything resident | simulated and measured differ by {near.result} on average |"
+    )
     return [line]
 
 
@@ -180,25 +193,30 @@ def allocation_lines(document: dict[str, Any]) -> list[str]:
     if fit:
         solved = sum(row["status"] in ("optimal", "feasible") for row in fit)
         total, longest = sum(row["seconds"] for row in fit), max(row["seconds"] for row in fit)
-        lines.append(f"| MiniMalloc's {len(fit)} hard instances at 1 MiB | {solved} of {len(fit)} in {total:.2f} s, longest {longest:.3f} s "
-                     f"| {_peers(document, 'fit/')} |")  # fmt: skip
+        lines.append(
+            f"| MiniMalloc's {len(fit)} hard instances at 1 MiB | {solved} of {len(fit)} in {total:.2f} s, longest {longest:.3f} s "
+            f"| {_peers(document, 'fit/')} |"
+        )
     if least:
         optimal = sum(row["status"] == "optimal" for row in least)
         gap = sum(row["gap"] for row in least) / len(least)
         lines.append(
             f"| the same, least capacity, 10 s each | {optimal} proven optimal, mean gap {gap:.2%} | {_gaps(document, 'least/')} |"
         )
-    for case, what in (("large/somas_pangu", "training graph, 18,692 buffers"), ("large/iopddl_Y", "62,185 buffers"),
-                       ("large/generated-1000000", "a million generated buffers")):  # fmt: skip
+    for case, what in (
+        ("large/somas_pangu", "training graph, 18,692 buffers"),
+        ("large/iopddl_Y", "62,185 buffers"),
+        ("large/generated-1000000", "a million generated buffers"),
+    ):
         for row in rows(document, case, "ours"):
             others = _gaps(document, row["case"])
-            lines.append(
-                f"| {what} | gap {row['gap']:.2%} in {row['seconds']:.2f} s | {others or '–'} |"
-            )
+            lines.append(f"| {what} | gap {row['gap']:.2%} in {row['seconds']:.2f} s | {others or '–'} |")
     for row in rows(document, "perfect/"):
         count = row["extra"]["problems"]
-        lines.append(f"| {count} generated perfect packings ({row['case'].split('/')[1]}), 1 s each | {row['value']:.1%} solved, "
-                     f"median {row['extra']['median_ms']:.1f} ms | – |")  # fmt: skip
+        lines.append(
+            f"| {count} generated perfect packings ({row['case'].split('/')[1]}), 1 s each | {row['value']:.1%} solved, "
+            f"median {row['extra']['median_ms']:.1f} ms | – |"
+        )
     return lines
 
 
@@ -213,8 +231,14 @@ def _peers(document: dict[str, Any], case: str) -> str:
 
 
 def _gaps(document: dict[str, Any], case: str) -> str:
-    names = {"first-fit": "first fit", "xla-best-fit": "XLA best fit", "tvm-hill-climb": "TVM hill climb",
-             "vela-hill-climb": "Vela hill climb", "omnimalloc": "OmniMalloc", "cp-sat": "CP-SAT"}  # fmt: skip
+    names = {
+        "first-fit": "first fit",
+        "xla-best-fit": "XLA best fit",
+        "tvm-hill-climb": "TVM hill climb",
+        "vela-hill-climb": "Vela hill climb",
+        "omnimalloc": "OmniMalloc",
+        "cp-sat": "CP-SAT",
+    }
     texts = []
     for solver, name in names.items():
         found = [row["gap"] for row in rows(document, case, solver) if row["gap"] is not None]

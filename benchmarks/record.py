@@ -40,12 +40,15 @@ def main(suite: str, *options: str) -> None:
     ]  # a folder of data is nobody's business
     run = [sys.executable, "-m", "loadmaster.cli.main", "bench", suite, *options, "--json"]
     answer = json.loads(subprocess.run(run, check=True, capture_output=True, text=True).stdout)
-    write(suite, {
-        "suite": suite,
-        "command": " ".join(["loadmaster", "bench", suite, *shown, "--json"]),
-        "commit": commit(),
-        **{key: answer[key] for key in ("versions", "host", "rows")},
-    })  # fmt: skip
+    write(
+        suite,
+        {
+            "suite": suite,
+            "command": " ".join(["loadmaster", "bench", suite, *shown, "--json"]),
+            "commit": commit(),
+            **{key: answer[key] for key in ("versions", "host", "rows")},
+        },
+    )
 
 
 def merge(suite: str, files: list[Path], *, fresh: bool = False) -> dict[str, Any]:
@@ -71,10 +74,12 @@ def merge(suite: str, files: list[Path], *, fresh: bool = False) -> dict[str, An
         "suite": suite,
         "command": STAGES.get(suite, f"python benchmarks/{suite}_runs.py --out rows.jsonl")
         + f", then python benchmarks/record.py {suite} --rows rows.jsonl",
-        "commit": commit(), "versions": made[-1]["versions"] if made else {},
-        "host": made[-1]["host"] if made else {}, "made": made,
+        "commit": commit(),
+        "versions": made[-1]["versions"] if made else {},
+        "host": made[-1]["host"] if made else {},
+        "made": made,
         "rows": [with_gpu(with_best_bound(row), made) for row in merged(document.get("rows", []), new)],
-    }  # fmt: skip
+    }
 
 
 def with_gpu(row: dict[str, Any], made: list[dict[str, Any]]) -> dict[str, Any]:
@@ -92,8 +97,15 @@ def with_best_bound(row: dict[str, Any]) -> dict[str, Any]:
     extra, curve = row["extra"], row["extra"].get("curve")
     changed = {"bound_by": bound.method}
     if curve:
-        changed |= {"to_5pct": reached(curve, 1.05 * bound.value), "to_1pct": reached(curve, 1.01 * bound.value)}  # fmt: skip
-    return row | {"bound": float(bound.value), "gap": row["value"] / bound.value - 1, "extra": extra | changed}  # fmt: skip
+        changed |= {
+            "to_5pct": reached(curve, 1.05 * bound.value),
+            "to_1pct": reached(curve, 1.01 * bound.value),
+        }
+    return row | {
+        "bound": float(bound.value),
+        "gap": row["value"] / bound.value - 1,
+        "extra": extra | changed,
+    }
 
 
 @lru_cache

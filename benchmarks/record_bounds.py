@@ -30,17 +30,18 @@ from loadmaster.solvers.registry import make_solver
 from loadmaster.solvers.solver import Budget, Meter
 
 FILE = Path(__file__).parents[1] / "src" / "loadmaster" / "problems" / "recorded_bounds.json"
-CELLS = [(model, machine) for machine in ("nnp-i", "nnp-i-half", "nnp-i-12")
-         for model in ("resnet50", "resnet101", "bert")]  # fmt: skip
+CELLS = [
+    (model, machine)
+    for machine in ("nnp-i", "nnp-i-half", "nnp-i-12")
+    for model in ("resnet50", "resnet101", "bert")
+]
 PLANS = ("all-slow", "greedy-order", "msa", "production")
 """Solvers of the MallocGame that make one plan: no bound is above it."""
 Row = dict[str, Any]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("cells", nargs="*", metavar="MODEL MACHINE")
     parser.add_argument("--suite", choices=("mapping", "malloc"), default="mapping")
     parser.add_argument("--seconds", type=float, default=300.0, help="for each cell")
@@ -58,12 +59,19 @@ def main() -> None:
             print(f"{model} on {machine}: proven already, {known['bound']:,} ps")
             continue
         command = ["python", "benchmarks/record_bounds.py", *suite, *command_line([model, machine])]
-        proof = prove(problem, given.seconds) if isinstance(problem, Mapping) else prove_game(problem, given.seconds)  # fmt: skip
+        proof = (
+            prove(problem, given.seconds)
+            if isinstance(problem, Mapping)
+            else prove_game(problem, given.seconds)
+        )
         row = {**proof, "command": " ".join([*command, f"--seconds {given.seconds:g}"])}
         row = row if known is None else better(known, row)
         _write({**_table(), key: row})
-        print(f"{model} on {machine}: bound {row['bound']:,} ps, best {row['best']:,} ps, "
-              f"{'proven' if row['proven'] else 'open'}, {row['seconds']:.1f} s", flush=True)  # fmt: skip
+        print(
+            f"{model} on {machine}: bound {row['bound']:,} ps, best {row['best']:,} ps, "
+            f"{'proven' if row['proven'] else 'open'}, {row['seconds']:.1f} s",
+            flush=True,
+        )
 
 
 def _cells(suite: str) -> list[tuple[str, str]]:
@@ -84,9 +92,7 @@ def prove(problem: Mapping, seconds: float) -> Row:
     meter.bound = Bound(0, "none")
     solution = Exact().run(meter, 0, None)
     if solution.value is None:
-        raise SystemExit(
-            f"no map of {problem.program.name} on {problem.machine.name} could be packed"
-        )
+        raise SystemExit(f"no map of {problem.program.name} on {problem.machine.name} could be packed")
     return _row(problem, solution.bound, solution.value, solution.seconds)
 
 
@@ -126,8 +132,10 @@ def better(old: Row, new: Row) -> Row:
     row["best"] = min(old["best"], new["best"])
     row["proven"] = row["best"] <= row["bound"]
     if row["bound"] > row["best"]:
-        raise SystemExit(f"bound {row['bound']} of {row['program']} on {row['machine']} is above the time "
-                         f"{row['best']} of a plan: one of the two is wrong")  # fmt: skip
+        raise SystemExit(
+            f"bound {row['bound']} of {row['program']} on {row['machine']} is above the time "
+            f"{row['best']} of a plan: one of the two is wrong"
+        )
     return row
 
 
@@ -136,9 +144,7 @@ def _table() -> dict[str, Row]:
 
 
 def _write(table: dict[str, Row]) -> None:
-    ordered = dict(
-        sorted(table.items(), key=lambda item: (item[1]["machine"], item[1]["program"], item[0]))
-    )
+    ordered = dict(sorted(table.items(), key=lambda item: (item[1]["machine"], item[1]["program"], item[0])))
     with replacing(FILE) as temporary:
         temporary.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
 

@@ -33,17 +33,31 @@ def record(folder: str) -> None:
     run = [sys.executable, "-m", "loadmaster.cli.main", *SUITE, "--data", folder, "--json"]
     answer = json.loads(subprocess.run(run, check=True, capture_output=True, text=True).stdout)
     answer["versions"]["tflite-micro"] = version("tflite-micro")
-    write("tflm", {"suite": "export", "command": " ".join(["loadmaster", *SUITE, "--data", "FOLDER", "--json"]),
-                   "commit": commit(), **{key: answer[key] for key in ("versions", "host", "rows")}})  # fmt: skip
+    write(
+        "tflm",
+        {
+            "suite": "export",
+            "command": " ".join(["loadmaster", *SUITE, "--data", "FOLDER", "--json"]),
+            "commit": commit(),
+            **{key: answer[key] for key in ("versions", "host", "rows")},
+        },
+    )
 
 
 def arenas(rows: Rows) -> str:
     lines = [
-        [f"`{row['case'].partition('/')[2]}`", f"{row['extra']['ops']}", f"{row['baseline']:,.0f}", f"{row['value']:,.0f}",
-         f"{row['value'] / row['baseline'] - 1:+.1%}", f"{row['bound']:,.0f}", row["status"]]
+        [
+            f"`{row['case'].partition('/')[2]}`",
+            f"{row['extra']['ops']}",
+            f"{row['baseline']:,.0f}",
+            f"{row['value']:,.0f}",
+            f"{row['value'] / row['baseline'] - 1:+.1%}",
+            f"{row['bound']:,.0f}",
+            row["status"],
+        ]
         for row in rows
         if row["case"].startswith("tflm/") and row["status"] != "skipped"
-    ]  # fmt: skip
+    ]
     return table(["model", "ops", "runtime's own", "ours", "change", "bound", "verdict"], lines)
 
 
@@ -55,32 +69,54 @@ def placements(rows: Rows, machine: str) -> str:
     lines = []
     for model, by in times.items():
         ours = by["auto"]
-        cells = [f"{by[name]['value'] / 1e9:.3f}" if name in by else "–"
-                 for name in ("one-arena", "greedy-by-size", "compiler", "auto")]  # fmt: skip
-        change = (
-            f"{ours['value'] / by['one-arena']['value'] - 1:+.1%}" if "one-arena" in by else "–"
-        )
+        cells = [
+            f"{by[name]['value'] / 1e9:.3f}" if name in by else "–"
+            for name in ("one-arena", "greedy-by-size", "compiler", "auto")
+        ]
+        change = f"{ours['value'] / by['one-arena']['value'] - 1:+.1%}" if "one-arena" in by else "–"
         greedy = (
-            f"{ours['value'] / by['greedy-by-size']['value'] - 1:+.1%}"
-            if "greedy-by-size" in by
-            else "–"
+            f"{ours['value'] / by['greedy-by-size']['value'] - 1:+.1%}" if "greedy-by-size" in by else "–"
         )
         lines.append([f"`{model}`", *cells, change, greedy, f"{ours['gap']:.2%}", ours["status"]])
-    return table(["model", "one arena", "greedy by size", "first fit", "ours", "against one arena",
-                  "against greedy", "gap", "proof"], lines)  # fmt: skip
+    return table(
+        [
+            "model",
+            "one arena",
+            "greedy by size",
+            "first fit",
+            "ours",
+            "against one arena",
+            "against greedy",
+            "gap",
+            "proof",
+        ],
+        lines,
+    )
 
 
 def made() -> str:
     rows: Rows = json.loads((HERE / "results" / "tflm.json").read_text(encoding="utf-8"))["rows"]
-    return "\n".join([
-        "### Arenas of TFLite Micro", "",
-        ARENAS, "",
-        arenas(rows), "",
-        "### Placement on `imxrt1170`", "", "Simulated milliseconds.", "", placements(rows, "imxrt1170"), "",
-        "### Placement on `imxrt1170-blocking`", "",
-        "The same chip under the assumption that the core waits for its loads.", "",
-        placements(rows, "imxrt1170-blocking"),
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "### Arenas of TFLite Micro",
+            "",
+            ARENAS,
+            "",
+            arenas(rows),
+            "",
+            "### Placement on `imxrt1170`",
+            "",
+            "Simulated milliseconds.",
+            "",
+            placements(rows, "imxrt1170"),
+            "",
+            "### Placement on `imxrt1170-blocking`",
+            "",
+            "The same chip under the assumption that the core waits for its loads.",
+            "",
+            placements(rows, "imxrt1170-blocking"),
+        ]
+    )
 
 
 if __name__ == "__main__":

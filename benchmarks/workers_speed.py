@@ -33,16 +33,28 @@ WAIT = "sleep 0.1\nwc -c\n"
 
 def measured(command: str, workers: str, maps: int) -> dict[str, Any]:
     """One search; workers are started before the clock is."""
-    problem = MeasuredMapping(load_model("bert:layers=1"), load_machine("nnp-i"), CommandEvaluator(command),
-                              repeats=1, warmups=0, baseline_every=10**6)  # fmt: skip
+    problem = MeasuredMapping(
+        load_model("bert:layers=1"),
+        load_machine("nnp-i"),
+        CommandEvaluator(command),
+        repeats=1,
+        warmups=0,
+        baseline_every=10**6,
+    )
     with sharing(problem, workers) as work:
         assert problem.compiler_ps > 0  # the baseline
         started = time.perf_counter()
         solution = run_solver(make_solver("mapping", "random"), problem, Budget(maps), seed=1)
         seconds = time.perf_counter() - started
         count = problem.measurements - work.pool.size
-        return {"workers": workers, "value": solution.value, "measurements": count, "seconds": seconds,
-                "per_second": count / seconds, "by_worker": work.pool.answered}  # fmt: skip
+        return {
+            "workers": workers,
+            "value": solution.value,
+            "measurements": count,
+            "seconds": seconds,
+            "per_second": count / seconds,
+            "by_worker": work.pool.answered,
+        }
 
 
 def main() -> None:
@@ -55,11 +67,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "wait.sh"
         script.write_text(WAIT, encoding="utf-8")
-        rows = [measured(f"sh {script}", workers, asked.maps)
-                for _ in range(asked.rounds) for workers in asked.workers]  # fmt: skip
+        rows = [
+            measured(f"sh {script}", workers, asked.maps)
+            for _ in range(asked.rounds)
+            for workers in asked.workers
+        ]
     assert len({row["value"] for row in rows}) == 1, "workers changed a result"
-    rates = {workers: statistics.median(row["per_second"] for row in rows if row["workers"] == workers)
-             for workers in asked.workers}  # fmt: skip
+    rates = {
+        workers: statistics.median(row["per_second"] for row in rows if row["workers"] == workers)
+        for workers in asked.workers
+    }
     for workers, rate in rates.items():
         one = rates.get(f"{workers.partition(':')[0]}:1", rate)
         print(f"{workers:8} {rate:5.2f} measurements a second, {rate / one:.2f} x")

@@ -37,9 +37,7 @@ def main(out: str = "keyword.pte") -> None:
         ("banked", banked.plan, banked.bytes),
         ("ours", written.plan, sum(written.arenas)),
     ):
-        print(
-            f"{name:7} {simulate(program, machine, each).total_ps / 1e9:8.3f} ms {size:10,} bytes"
-        )
+        print(f"{name:7} {simulate(program, machine, each).total_ps / 1e9:8.3f} ms {size:10,} bytes")
     print(f"wrote {out}; outputs differ from greedy by {differs['differs_from_greedy']}")
 
 

@@ -16,11 +16,11 @@ def main() -> None:
     problem = lm.pose(program, machine, "peak-memory")
     solution = lm.solve(problem, seconds=10)
     before = lm.needs(program).peak.bytes
-    print(f"peak before {before:,} bytes, after {solution.value:,}; at least {solution.bound.value:,} whatever the order")  # fmt: skip
-    plan = problem.plan(solution.decision)
-    done = lm.export_plan(
-        "ort", model, program, machine, plan, "ordered.onnx", verify=False, overwrite=True
+    print(
+        f"peak before {before:,} bytes, after {solution.value:,}; at least {solution.bound.value:,} whatever the order"
     )
+    plan = problem.plan(solution.decision)
+    done = lm.export_plan("ort", model, program, machine, plan, "ordered.onnx", verify=False, overwrite=True)
     print(f"{done.verdict}: {', '.join(str(file) for file in done.files) or 'nothing to win'}")
 
 

@@ -22,15 +22,11 @@ def main(model: str, name: str = "imxrt1170") -> None:
     for baseline in ("one-arena", "greedy-by-size", "compiler"):
         known = lm.solve(problem, baseline)
         assert known.value and ours.value
-        print(
-            f"{baseline:15} {known.value / 1e9:9.3f} ms, ours is {1 - ours.value / known.value:.1%} faster"
-        )
+        print(f"{baseline:15} {known.value / 1e9:9.3f} ms, ours is {1 - ours.value / known.value:.1%} faster")
     assert ours.value is not None and ours.decision is not None
     print(f"{'ours':15} {ours.value / 1e9:9.3f} ms, gap to the bound {ours.gap:.2%}")
     plan = problem.plan(ours.decision)
-    lm.export_plan(
-        "header", model, program, machine, plan, f"{Path(model).stem}.plan.h", overwrite=True
-    )
+    lm.export_plan("header", model, program, machine, plan, f"{Path(model).stem}.plan.h", overwrite=True)
 
     # The arena of TFLite Micro is one memory: there the order is what can be won.
     arena = lm.load_machine("arena:unlimited")

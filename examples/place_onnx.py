@@ -35,8 +35,7 @@ def checked(program: Program, machine: Machine, plan: Plan) -> Timeline:
     timeline = simulate(program, machine, plan)
     violations = check(program, machine, plan, timeline)
     if violations:
-        raise Refused(f"the plan is not sound: {violations[0]}", object="plan",
-                      number=len(violations))  # fmt: skip
+        raise Refused(f"the plan is not sound: {violations[0]}", object="plan", number=len(violations))
     return timeline
 
 

@@ -23,11 +23,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 
 
 # How long an example takes depends on what else the computer has to do.
-settings.register_profile(
-    "no clock",
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("no clock")
 
 

@@ -67,15 +67,22 @@ class FakeCuda:
     def install(self, patch: Any) -> None:
         properties = SimpleNamespace(total_memory=2**30)
         for name, value in {
-            "is_available": lambda: True, "current_device": lambda: 0, "Event": Event,
-            "Stream": lambda device: Stream(self), "current_stream": lambda device: self.current,
-            "stream": self.stream, "synchronize": self.synchronize, "empty_cache": lambda: None,
-            "memory_allocated": lambda device: 1000, "memory_reserved": lambda device: 2000,
-            "max_memory_allocated": lambda device: 5000, "max_memory_reserved": lambda device: 7000,
+            "is_available": lambda: True,
+            "current_device": lambda: 0,
+            "Event": Event,
+            "Stream": lambda device: Stream(self),
+            "current_stream": lambda device: self.current,
+            "stream": self.stream,
+            "synchronize": self.synchronize,
+            "empty_cache": lambda: None,
+            "memory_allocated": lambda device: 1000,
+            "memory_reserved": lambda device: 2000,
+            "max_memory_allocated": lambda device: 5000,
+            "max_memory_reserved": lambda device: 7000,
             "reset_peak_memory_stats": lambda device: None,
             "set_per_process_memory_fraction": lambda share, device: self.fractions.append(share),
             "get_device_properties": lambda device: properties,
-        }.items():  # fmt: skip
+        }.items():
             patch.setattr(torch.cuda, name, value)
         real = CudaBackend.__init__
 
@@ -127,8 +134,9 @@ class Witness(TorchDispatchMode):
         low, stream = tensor.data_ptr(), self.cuda.current
         if tensor.numel():
             high = low + (spread + 1) * tensor.element_size()
-            self.accesses.append(Access(stream.number, stream.seen[stream.number], dict(stream.seen),
-                                        low, high, write, what))  # fmt: skip
+            self.accesses.append(
+                Access(stream.number, stream.seen[stream.number], dict(stream.seen), low, high, write, what)
+            )
 
     def races(self) -> list[tuple[Access, Access]]:
         found = []

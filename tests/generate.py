@@ -48,9 +48,7 @@ def whole(rng: Rng, least: int, most: int) -> int:
     return int(rng.integers(least, most + 1))
 
 
-def random_case(
-    rng: Rng, *, max_ops: int = 14, valid_only: bool = False
-) -> tuple[Program, Machine, Plan]:
+def random_case(rng: Rng, *, max_ops: int = 14, valid_only: bool = False) -> tuple[Program, Machine, Plan]:
     """A program, a machine and a plan for them."""
     machine = random_machine(rng)
     devices = len(machine.devices) if chance(rng, 0.25) else None
@@ -292,9 +290,7 @@ def _rate(rng: Rng, rates: tuple[int, ...]) -> int:
     return pick(rng, rates) if rates else int(10 ** rng.uniform(9, 13))
 
 
-def _device(
-    rng: Rng, name: str, reach: tuple[str, ...], rates: tuple[int, ...], plain: bool
-) -> Device:
+def _device(rng: Rng, name: str, reach: tuple[str, ...], rates: tuple[int, ...], plain: bool) -> Device:
     def by_type() -> dict[str, int]:
         types = pick(rng, (("*",), ("*", "f32"), ("f32", "i8"), ("bf16",)))
         return {dtype: _rate(rng, rates) for dtype in types}

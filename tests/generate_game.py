@@ -75,8 +75,7 @@ class _Maker:
     def _tensor(self, name: str, kind: TensorKind, alias: int = -1) -> int:
         size = 0 if chance(self.rng, 0.02) else whole(self.rng, 1, self.largest)
         fast = not chance(self.rng, self.slow_only)
-        new = self.build.tensor(name, bytes=size, kind=kind, fast=fast,
-                                alias=alias if alias >= 0 else None)  # fmt: skip
+        new = self.build.tensor(name, bytes=size, kind=kind, fast=fast, alias=alias if alias >= 0 else None)
         self.size.append(size)
         self.kind.append(kind)
         self.root.append(self.root[alias] if alias >= 0 else new)
@@ -102,29 +101,38 @@ class _Maker:
         if not tensors or chance(self.rng, 0.05):
             return []
         near = tensors[-4:]
-        return [pick(self.rng, near if chance(self.rng, self.recent) else tensors)
-                for _ in range(whole(self.rng, 1, 3))]  # fmt: skip
+        return [
+            pick(self.rng, near if chance(self.rng, self.recent) else tensors)
+            for _ in range(whole(self.rng, 1, 3))
+        ]
 
     def _access(self, tensor: int) -> tuple[int, int]:
         size = self.size[tensor]
         part = size > 0 and chance(self.rng, 0.15)
         return tensor, whole(self.rng, 0, size + 2) if part else size
 
-    def _op(self, number: int | str, reads: list[int], kind: TensorKind | None = None) -> tuple[int, list[int]]:  # fmt: skip
+    def _op(
+        self, number: int | str, reads: list[int], kind: TensorKind | None = None
+    ) -> tuple[int, list[int]]:
         rng = self.rng
         for loop in self.loops:
             loop.read |= loop.carried >= 0 and loop.carried in {self.root[t] for t in reads}
         results = 0 if chance(rng, 0.05) and kind is None else 2 if chance(rng, 0.15) else 1
-        writes = [self._tensor(f"t{number}.{i}", self._result_kind() if kind is None or i else kind)
-                  for i in range(results)]  # fmt: skip
+        writes = [
+            self._tensor(f"t{number}.{i}", self._result_kind() if kind is None or i else kind)
+            for i in range(results)
+        ]
         scratch = [t for t in writes if chance(rng, 0.02)]
         op = self.build.op(
-            f"op{number}", pick(rng, ("matmul", "add", "exp")),
-            reads=[self._access(t) for t in reads + scratch], writes=[self._access(t) for t in writes],
+            f"op{number}",
+            pick(rng, ("matmul", "add", "exp")),
+            reads=[self._access(t) for t in reads + scratch],
+            writes=[self._access(t) for t in writes],
             matrix=whole(rng, 0, self.flops) if chance(rng, 0.6) else 0,
             vector=whole(rng, 0, self.flops) if chance(rng, 0.4) else 0,
-            other_bytes=whole(rng, 0, 20) if chance(rng, 0.1) else 0, loop=self._loop(),
-        )  # fmt: skip
+            other_bytes=whole(rng, 0, 20) if chance(rng, 0.1) else 0,
+            loop=self._loop(),
+        )
         if kind is None and writes and not scratch and chance(rng, self.in_place):
             self._overwrite(op, reads, writes[0])
         return op, writes
@@ -132,8 +140,13 @@ class _Maker:
     def _overwrite(self, op: int, reads: list[int], target: int) -> None:
         carried = {loop.carried for loop in self.loops}
         # An op that overwrites what it does not read is odd, and not wrong.
-        sources = [t for t in (self._open()[:-1] if chance(self.rng, 0.05) else reads) if self.loop_of[self.root[t]] == self._loop()
-                   and not self._is_output(self.root[t]) and self.root[t] not in carried]  # fmt: skip
+        sources = [
+            t
+            for t in (self._open()[:-1] if chance(self.rng, 0.05) else reads)
+            if self.loop_of[self.root[t]] == self._loop()
+            and not self._is_output(self.root[t])
+            and self.root[t] not in carried
+        ]
         if sources:
             source = self.root[pick(self.rng, sources)]
             self.build.tie(TieKind.INPLACE, source, target, op)
@@ -146,8 +159,7 @@ class _Maker:
         kept = given or root in [loop.carried for loop in self.loops]
         kind = TensorKind.ACTIVATION if kept else self._result_kind()
         result = self._tensor(f"view{number}", kind, alias=source)
-        self.build.op(f"op{number}", "reshape", reads=[source], writes=[result], view=True,
-                      loop=self._loop())  # fmt: skip
+        self.build.op(f"op{number}", "reshape", reads=[source], writes=[result], view=True, loop=self._loop())
 
     # --- loops -----------------------------------------------------------------------------------
 
@@ -156,8 +168,14 @@ class _Maker:
             self._leave(f"{number}.{len(self.loops)}")
         while len(self.loops) < 2 and chance(self.rng, self.looping):
             around = [loop.carried for loop in self.loops if loop.carried >= 0]
-            carries = [t for t in self._open() if self.root[t] == t and not self._is_output(t)
-                       and self.loop_of[t] == self._loop() and t not in around]  # fmt: skip
+            carries = [
+                t
+                for t in self._open()
+                if self.root[t] == t
+                and not self._is_output(t)
+                and self.loop_of[t] == self._loop()
+                and t not in around
+            ]
             if around and around[-1] not in self.closed and chance(self.rng, 0.4):
                 carries = around[-1:]  # one value through both loops
             loop = _Loop(self.build.loop(whole(self.rng, 1, 4), self._loop()), len(self.root))
@@ -212,16 +230,21 @@ def random_game_machine(rng: Rng) -> Machine:
     memories = [
         memory("fast", pick(rng, (16, 40, 64, 120)) + whole(rng, 0, 9), rates, pick(rng, (1, 1, 4, 8))),
         memory("slow", 2**40, pick(rng, (slower, slower, rates)), 1),
-    ]  # fmt: skip
+    ]
     if chance(rng, 0.15):
         memories.insert(1, memory("mid", whole(rng, 10, 60), rates, 4))
     engines = pick(rng, (("in", "out"), ("bus", "bus"), ("", ""), ("in", "")))
     links = [
-        Link(source, target, _rate(rng, pick(rng, (slower, rates))),
-             whole(rng, 1, 5) if chance(rng, 0.2) else 0, (engine,) if engine else ())
+        Link(
+            source,
+            target,
+            _rate(rng, pick(rng, (slower, rates))),
+            whole(rng, 1, 5) if chance(rng, 0.2) else 0,
+            (engine,) if engine else (),
+        )
         for source, target, engine in (("slow", "fast", engines[0]), ("fast", "slow", engines[1]))
         if not chance(rng, 0.05)
-    ]  # fmt: skip
+    ]
     rules = Rules(
         ports=pick(rng, ("serial", "serial", "parallel")),
         overlap=pick(rng, (0, 0, 0, 333_333, 1_000_000)),

@@ -45,9 +45,7 @@ class _Maker:
             kind = pick(rng, (TensorKind.WEIGHT, TensorKind.INPUT, TensorKind.STATE))
             group = whole(rng, 0, 2) if chance(rng, self.groups) else -1
             size = pick(rng, (4, 64))
-            given = build.tensor(
-                f"given{number}", shape=(size,), dtype="f32", kind=kind, group=group
-            )
+            given = build.tensor(f"given{number}", shape=(size,), dtype="f32", kind=kind, group=group)
             self.readable.append((given, size))
         begin, end = sorted(whole(rng, 0, self.n_ops) for _ in range(2))
         for number in range(self.n_ops):
@@ -65,8 +63,7 @@ class _Maker:
         source, size = pick(rng, recent)
         if chance(rng, 0.1):
             view = self._result(f"v{number}", size, source)
-            self.build.op(f"op{number}", "reshape", reads=[source], writes=[view], view=True,
-                          loop=loop)  # fmt: skip
+            self.build.op(f"op{number}", "reshape", reads=[source], writes=[view], view=True, loop=loop)
             return
         reads = [source]
         kind, results = "add", [size]
@@ -85,9 +82,17 @@ class _Maker:
         group = whole(rng, 0, 2) if chance(rng, self.groups) else -1
         scope = f"s{whole(rng, 0, self.scopes)}" if self.scopes else ""
         flops = max(results) if kind not in ("broadcast", "split") else 0
-        op = self.build.op(f"op{number}", kind, reads=reads, writes=writes, vector=flops,
-                           matrix=flops * 8 if kind == "matmul" else 0, group=group, scope=scope,
-                           loop=loop)  # fmt: skip
+        op = self.build.op(
+            f"op{number}",
+            kind,
+            reads=reads,
+            writes=writes,
+            vector=flops,
+            matrix=flops * 8 if kind == "matmul" else 0,
+            group=group,
+            scope=scope,
+            loop=loop,
+        )
         if kind in FLOWING and chance(rng, 0.08):
             self.ties.append((TieKind.INPLACE, source, writes[0], op))
 

@@ -68,9 +68,7 @@ def layers(count: int = 12) -> Program:
         weight = build.tensor(f"w{i}", bytes=40 + 37 * (i % 5), kind="weight")
         results.append(build.tensor(f"t{i}", bytes=64 + 24 * (i % 4), kind=kind))
         reads = sorted({results[i], results[max(0, i - 3)]})
-        build.op(
-            f"op{i}", "matmul", reads=[*reads, weight], writes=[results[-1]], matrix=900 + 31 * i
-        )
+        build.op(f"op{i}", "matmul", reads=[*reads, weight], writes=[results[-1]], matrix=900 + 31 * i)
     return build.build()
 
 
@@ -81,6 +79,7 @@ def three_memories(ports: str = "serial", overlap: int = 0) -> Machine:
         Memory("middle", 700, 25 * 10**10, 2 * 10**11, alignment=16),
         Memory("large", 10**6, 3 * 10**10, 3 * 10**10, latency=50, alignment=16),
     )
-    device = Device("dev", ("small", "middle", "large"),
-                    {"matrix": {"*": 10**12}, "vector": {"*": 10**12}}, 100)  # fmt: skip
+    device = Device(
+        "dev", ("small", "middle", "large"), {"matrix": {"*": 10**12}, "vector": {"*": 10**12}}, 100
+    )
     return Machine("three", (device,), memories, (), Rules(ports=ports, overlap=overlap))

@@ -16,7 +16,7 @@ def random_straight(rng: np.random.Generator, ops: int) -> Program:
     sizes: dict[int, int] = {}
 
     def tensor(kind: TensorKind, size: int, alias: int | None = None) -> int:
-        number = b.tensor(f"t{b.n_tensors}", shape=(size,), dtype="i8", bytes=size, kind=kind, alias=alias)  # fmt: skip
+        number = b.tensor(f"t{b.n_tensors}", shape=(size,), dtype="i8", bytes=size, kind=kind, alias=alias)
         sizes[number] = size
         return number
 

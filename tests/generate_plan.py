@@ -271,17 +271,14 @@ class _PlanMaker:
         return plan
 
 
-def _topological(
-    rng: Rng, ops: list[int], sources: list[set[int]], fusion: list[int]
-) -> list[int] | None:
+def _topological(rng: Rng, ops: list[int], sources: list[set[int]], fusion: list[int]) -> list[int] | None:
     """A random order in which no step begins before those it reads from are complete."""
     step = {op: (op, -1) if fusion[op] < 0 else (-1, fusion[op]) for op in ops}
     members: dict[tuple[int, int], set[int]] = {}
     for op in ops:
         members.setdefault(step[op], set()).add(op)
     needs = {
-        name: {source for op in inside for source in sources[op]} - inside
-        for name, inside in members.items()
+        name: {source for op in inside for source in sources[op]} - inside for name, inside in members.items()
     }
     for name, outside in needs.items():
         needs[name] = {op for source in outside for op in members[step[source]]}
@@ -291,9 +288,7 @@ def _topological(
         can = [
             op
             for op in ops
-            if op not in placed
-            and needs[step[op]] <= placed
-            and sources[op] & members[step[op]] <= placed
+            if op not in placed and needs[step[op]] <= placed and sources[op] & members[step[op]] <= placed
         ]
         if not can:
             return None

@@ -13,8 +13,19 @@ from loadmaster.program.importers.tflite.names import OPERATORS
 
 REFERENCE = "reference"
 I8, I32, F32, RESOURCE = 9, 2, 0, 13
-_OPTIONS = {"CONV_2D": 1, "DEPTHWISE_CONV_2D": 2, "AVERAGE_POOL_2D": 5, "FULLY_CONNECTED": 8, "SOFTMAX": 9,
-            "CONCATENATION": 10, "ADD": 11, "RESHAPE": 17, "IF": 92, "WHILE": 93, "VAR_HANDLE": 111}  # fmt: skip
+_OPTIONS = {
+    "CONV_2D": 1,
+    "DEPTHWISE_CONV_2D": 2,
+    "AVERAGE_POOL_2D": 5,
+    "FULLY_CONNECTED": 8,
+    "SOFTMAX": 9,
+    "CONCATENATION": 10,
+    "ADD": 11,
+    "RESHAPE": 17,
+    "IF": 92,
+    "WHILE": 93,
+    "VAR_HANDLE": 111,
+}
 
 
 @dataclass
@@ -26,13 +37,19 @@ class GraphMaker:
     inputs: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
 
-    def tensor(self, name: str, shape: list[int], kind: int = I8, data: bytes | None = None,
-               variable: bool = False) -> int:  # fmt: skip
+    def tensor(
+        self, name: str, shape: list[int], kind: int = I8, data: bytes | None = None, variable: bool = False
+    ) -> int:
         self.tensors.append((name, shape, kind, data, variable))
         return len(self.tensors) - 1
 
-    def op(self, name: str, inputs: list[int], outputs: list[int],
-           options: dict[int, tuple[str, int]] | None = None) -> None:  # fmt: skip
+    def op(
+        self,
+        name: str,
+        inputs: list[int],
+        outputs: list[int],
+        options: dict[int, tuple[str, int]] | None = None,
+    ) -> None:
         self.operators.append((name, inputs, outputs, options))
 
 
@@ -55,23 +72,46 @@ def tflite(*graphs: GraphMaker, custom: str = "") -> bytes:
             scale = head.put(struct.pack("<If", 1, step))
             zero = head.put(struct.pack("<Iq", 1, 0), 8, 4)
             quantized = head.table({2: (REFERENCE, scale), 3: (REFERENCE, zero)})
-            rows.append(head.table({
-                0: (REFERENCE, head.numbers(shape)), 1: ("b", kind), 2: ("I", number), 3: (REFERENCE, head.text(name)),
-                4: (REFERENCE, quantized), 5: ("B", int(variable)),
-            }))  # fmt: skip
+            rows.append(
+                head.table(
+                    {
+                        0: (REFERENCE, head.numbers(shape)),
+                        1: ("b", kind),
+                        2: ("I", number),
+                        3: (REFERENCE, head.text(name)),
+                        4: (REFERENCE, quantized),
+                        5: ("B", int(variable)),
+                    }
+                )
+            )
         ops = []
         for name, inputs, outputs, options in graph.operators:
-            fields = {0: ("I", names.index(name)), 1: (REFERENCE, head.numbers(inputs)),
-                      2: (REFERENCE, head.numbers(outputs))}  # fmt: skip
+            fields = {
+                0: ("I", names.index(name)),
+                1: (REFERENCE, head.numbers(inputs)),
+                2: (REFERENCE, head.numbers(outputs)),
+            }
             if options is not None:
                 fields |= {3: ("B", _OPTIONS[name]), 4: (REFERENCE, head.table(options))}
             ops.append(head.table(fields))
-        tables.append(head.table({
-            0: (REFERENCE, head.vector(rows)), 1: (REFERENCE, head.numbers(graph.inputs)),
-            2: (REFERENCE, head.numbers(graph.outputs)), 3: (REFERENCE, head.vector(ops)),
-        }))  # fmt: skip
-    model = head.table({0: ("I", 3), 1: (REFERENCE, head.vector(codes)), 2: (REFERENCE, head.vector(tables)),
-                        4: (REFERENCE, head.vector(buffers))})  # fmt: skip
+        tables.append(
+            head.table(
+                {
+                    0: (REFERENCE, head.vector(rows)),
+                    1: (REFERENCE, head.numbers(graph.inputs)),
+                    2: (REFERENCE, head.numbers(graph.outputs)),
+                    3: (REFERENCE, head.vector(ops)),
+                }
+            )
+        )
+    model = head.table(
+        {
+            0: ("I", 3),
+            1: (REFERENCE, head.vector(codes)),
+            2: (REFERENCE, head.vector(tables)),
+            4: (REFERENCE, head.vector(buffers)),
+        }
+    )
     return head.finish(model, b"")
 
 

@@ -12,7 +12,9 @@ Rng = np.random.Generator
 def random_training(rng: Rng, forward: int = 10, backward: int = 8) -> Program:
     """Views, ops with several results, outputs and random ops now and then; sizes are whole 256 bytes."""
     build = Builder("training")
-    known = [build.tensor(f"given{i}", bytes=size(rng), kind=kind) for i, kind in enumerate(("input", "weight"))]  # fmt: skip
+    known = [
+        build.tensor(f"given{i}", bytes=size(rng), kind=kind) for i, kind in enumerate(("input", "weight"))
+    ]
     for op in range(int(rng.integers(1, forward + 1))):
         known += add_op(rng, build, f"f{op}", known, backward=False)
     made = list(known)
@@ -35,8 +37,10 @@ def add_op(rng: Rng, build: Builder, name: str, known: list[int], *, backward: b
     near = known[-5:] if rng.random() < 0.7 else known
     reads = [int(t) for t in rng.choice(near, size=int(rng.integers(1, 4)))]
     kind = "output" if rng.random() < 0.1 else "activation"
-    writes = [build.tensor(f"{name}.{i}", bytes=size(rng), kind=kind if i == 0 else "activation")
-              for i in range(1 + int(rng.random() < 0.25))]  # fmt: skip
+    writes = [
+        build.tensor(f"{name}.{i}", bytes=size(rng), kind=kind if i == 0 else "activation")
+        for i in range(1 + int(rng.random() < 0.25))
+    ]
     what = "random" if rng.random() < 0.1 else "add"
     build.op(name, what, reads=reads, writes=writes, backward=backward)
     return writes

@@ -28,8 +28,13 @@ def stack(layers: int = 24, layer_ms: float = 182 / 24, act_bytes: int = 80_000_
             weight = build.tensor(f"w{layer}.{number}", bytes=size, kind="weight")
             kind = "output" if layer == layers - 1 and number == len(PARTS) - 1 else "activation"
             result = build.tensor(f"y{layer}.{number}", bytes=act_bytes, kind=kind)
-            build.op(f"op{layer}.{number}", "matmul", reads=[value, weight], writes=[result],
-                     scope=f"layers/{layer}")  # fmt: skip
+            build.op(
+                f"op{layer}.{number}",
+                "matmul",
+                reads=[value, weight],
+                writes=[result],
+                scope=f"layers/{layer}",
+            )
             costs.append([layer_ms * 1e-3 * share / sum(PARTS)])
             value = result
     return build.build(costs=np.array(costs))
@@ -43,8 +48,10 @@ def small_gpu(rng: np.random.Generator, capacity: int) -> Machine:
     """Copies take about as long as ops."""
     machine = load_machine("h200")
     memory = replace(machine.memories[0], alignment=int(rng.choice([1, 4])), capacity=capacity)
-    links = tuple(replace(link, bandwidth=int(rng.choice([10**11, 10**12])), latency=int(rng.integers(0, 5)))
-                  for link in machine.links)  # fmt: skip
+    links = tuple(
+        replace(link, bandwidth=int(rng.choice([10**11, 10**12])), latency=int(rng.integers(0, 5)))
+        for link in machine.links
+    )
     return replace(machine, memories=(memory, machine.memories[1]), links=links)
 
 
@@ -64,8 +71,14 @@ def random_offload(seed: int, ops: tuple[int, int] = (4, 24)) -> Offload | None:
 def without_ties(program: Program) -> Program:
     """Every op makes its own results, as in captured programs."""
     none = np.zeros(0, dtype=np.int32)
-    return replace(program, tie_kind=none.astype(np.int8), tie_source=none, tie_target=none, tie_at=none,
-                   tensor_fast=np.ones(program.n_tensors, dtype=bool))  # fmt: skip
+    return replace(
+        program,
+        tie_kind=none.astype(np.int8),
+        tie_source=none,
+        tie_target=none,
+        tie_at=none,
+        tensor_fast=np.ones(program.n_tensors, dtype=bool),
+    )
 
 
 def problems(count: int, first: int = 0) -> list[Offload]:

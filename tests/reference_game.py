@@ -106,8 +106,9 @@ class SlowGame(Rules):
             needed = (int(self.model.loop_first[around[0]]) if around else step) - 1
             if needed < 1 or self.loop[needed] >= 0:
                 return nothing
-            tries = [self.offer(tensor, True, -1, s, needed)
-                     for s in range(needed - 2, -2, -1) if self.loop[s] < 0]  # fmt: skip
+            tries = [
+                self.offer(tensor, True, -1, s, needed) for s in range(needed - 2, -2, -1) if self.loop[s] < 0
+            ]
             copies = [copy for copy in tries if copy][:1]
             if not copies:
                 return nothing
@@ -118,8 +119,11 @@ class SlowGame(Rules):
             written = self.step_of[self.sites_of[outputs[0]][0]]
             around = self.loops_around(written)
             issued = int(self.model.loop_last[around[0]]) if around else written
-            tries = [self.offer(outputs[0], False, -1, issued, e)
-                     for e in range(issued + 2, self.n + 1) if self.loop[e] < 0]  # fmt: skip
+            tries = [
+                self.offer(outputs[0], False, -1, issued, e)
+                for e in range(issued + 2, self.n + 1)
+                if self.loop[e] < 0
+            ]
             backs = [copy for copy in tries if copy][:1]
             if not backs:
                 return nothing
@@ -127,7 +131,7 @@ class SlowGame(Rules):
         offset = self.fit(tensor, first, last)
         if offset is None:
             return nothing
-        return nothing | {COPY if copies else NO_COPY: Stay(tensor, first, last, offset, copies=copies)}  # fmt: skip
+        return nothing | {COPY if copies else NO_COPY: Stay(tensor, first, last, offset, copies=copies)}
 
     def mask(self) -> list[int]:
         found = self.options() if self.cursor < self.moves else {}
@@ -231,11 +235,20 @@ class SlowGame(Rules):
         m, (stays, copies, _) = self.model, self.placement()
         op, root = [*m.step_op.tolist(), -1], m.tensors.root
         return Plan.of(
-            residencies=[(int(root[b]), m.fast, offset, op[first - 1] + 1, op[last])
-                         for b, offset, first, last in stays],
-            copies=[(int(root[b]), *((m.slow, m.fast) if into else (m.fast, m.slow)), op[issued],
-                     op[needed] if needed < self.n else n_ops) for b, into, issued, needed, _ in copies],
-        )  # fmt: skip
+            residencies=[
+                (int(root[b]), m.fast, offset, op[first - 1] + 1, op[last])
+                for b, offset, first, last in stays
+            ],
+            copies=[
+                (
+                    int(root[b]),
+                    *((m.slow, m.fast) if into else (m.fast, m.slow)),
+                    op[issued],
+                    op[needed] if needed < self.n else n_ops,
+                )
+                for b, into, issued, needed, _ in copies
+            ],
+        )
 
     def play(self, preferences: Any) -> list[int]:
         """Plays each preference if it is legal, else NoCopy, Copy, Drop; returns the rewards."""

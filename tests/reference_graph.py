@@ -18,21 +18,29 @@ class SlowFusion:
         program = self.program
         root, views = program.tensor_alias.tolist(), program.op_view.tolist()
         self.ops = [op for op in range(program.n_ops) if not views[op]]
-        self.reads = {op: [(root[int(t)], row) for row, t in enumerate(program.reads(op).tolist(),
-                           int(program.read_start[op]))] for op in self.ops}  # fmt: skip
+        self.reads = {
+            op: [
+                (root[int(t)], row)
+                for row, t in enumerate(program.reads(op).tolist(), int(program.read_start[op]))
+            ]
+            for op in self.ops
+        }
         self.writes = {op: [root[int(t)] for t in program.writes(op)] for op in self.ops}
         given = {t for t in range(program.n_tensors) if program.tensor_kind[t] in GIVEN}
         self.writer = {t: op for op in self.ops for t in self.writes[op] if t not in given}
-        self.kept = {root[t] for t in range(program.n_tensors)
-                     if program.tensor_kind[t] == TensorKind.OUTPUT}  # fmt: skip
-        self.kept |= {root[int(t)] for kind, t in zip(program.tie_kind, program.tie_target, strict=True)
-                      if kind != TieKind.DONATED}  # fmt: skip
+        self.kept = {root[t] for t in range(program.n_tensors) if program.tensor_kind[t] == TensorKind.OUTPUT}
+        self.kept |= {
+            root[int(t)]
+            for kind, t in zip(program.tie_kind, program.tie_target, strict=True)
+            if kind != TieKind.DONATED
+        }
         self.waits = [tuple(pair) for pair in overwrite_waits(program).T.tolist()]
         self.given_device = None
         if "placement" not in problem.tasks:
             by_group = problem.split(problem.vector())[1]
-            self.given_device = dict(zip(problem.node_op.tolist(),
-                                         by_group[problem.node_group].tolist(), strict=True))  # fmt: skip
+            self.given_device = dict(
+                zip(problem.node_op.tolist(), by_group[problem.node_group].tolist(), strict=True)
+            )
 
     def fuse(self, keys: np.ndarray) -> np.ndarray:
         key = dict(zip(self.problem.node_op.tolist(), keys.tolist(), strict=True))
@@ -84,11 +92,16 @@ class SlowFusion:
                 maker = self.writer.get(tensor, -1)
                 if maker not in merged:
                     outside.add(tensor)
-                elif maker != op and (rules.big_reduction[maker]
-                                      or (rules.repeats[row] and not rules.cheap[maker])):  # fmt: skip
+                elif maker != op and (
+                    rules.big_reduction[maker] or (rules.repeats[row] and not rules.cheap[maker])
+                ):
                     return False
-        leaving = {t for op in merged for t in self.writes[op]
-                   if t in self.kept or not merged.issuperset(self._readers(t))}  # fmt: skip
+        leaving = {
+            t
+            for op in merged
+            for t in self.writes[op]
+            if t in self.kept or not merged.issuperset(self._readers(t))
+        }
         sizes = {int(rules.loop_size[t]) for t in leaving}
         return len(outside) + len(leaving) <= 96 and len(sizes) <= 1
 
@@ -129,5 +142,10 @@ def decoded(problem: GraphOptimization, vector: np.ndarray) -> Plan:
         tie = problem.tie
     else:
         tie = str(problem.base.schedule)
-    return Plan(device=device, queue="priority", priority=priority, tie=tie,
-                fusion=fusion if np.any(fusion >= 0) else None)  # fmt: skip
+    return Plan(
+        device=device,
+        queue="priority",
+        priority=priority,
+        tie=tie,
+        fusion=fusion if np.any(fusion >= 0) else None,
+    )

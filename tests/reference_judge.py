@@ -24,7 +24,7 @@ class Copy:
     """By step, of a ledger that serves as late as possible."""
 
 
-def judge(model: GameModel, elapsed: list[int], idle: list[int], copies: list[Copy]) -> tuple[int, int]:  # fmt: skip
+def judge(model: GameModel, elapsed: list[int], idle: list[int], copies: list[Copy]) -> tuple[int, int]:
     """(total, stall) in picoseconds."""
     repeat, loop = model.repeat.tolist(), [*model.loop.tolist(), -1]
     if model.idle_copies:
@@ -48,7 +48,7 @@ def judge(model: GameModel, elapsed: list[int], idle: list[int], copies: list[Co
     return max(now, ends[-1]), stall
 
 
-def _idle(repeat: list[int], elapsed: list[int], idle: list[int], copies: list[Copy]) -> tuple[int, int]:  # fmt: skip
+def _idle(repeat: list[int], elapsed: list[int], idle: list[int], copies: list[Copy]) -> tuple[int, int]:
     queues: tuple[list[Copy], list[Copy]] = ([], [])
     left: dict[int, int] = {}
     """Half-picoseconds of work at full speed, of the copies in the queues."""

@@ -86,22 +86,21 @@ class SlowMapping:
         self.entry_of |= dict.fromkeys(roots, entry)
 
     def _touched(self, root: int, reads_only: bool = False) -> list[int]:
-        return [op for op, rows in self.accesses.items()
-                if any(t == root and not (w and reads_only) for t, _, w in rows)]  # fmt: skip
+        return [
+            op
+            for op, rows in self.accesses.items()
+            if any(t == root and not (w and reads_only) for t, _, w in rows)
+        ]
 
     def _life(self, root: int) -> list[int]:
         p = self.program
         if self.kind[root] in PERSISTENT:
             return list(self.ops)
         touched = self._touched(root)
-        if any(
-            self.root[t] == root and self.kind[t] == TensorKind.OUTPUT for t in range(p.n_tensors)
-        ):
+        if any(self.root[t] == root and self.kind[t] == TensorKind.OUTPUT for t in range(p.n_tensors)):
             touched.append(self.ops[-1])
         if touched:
-            for kind, *ends, loop in zip(
-                p.tie_kind, p.tie_source, p.tie_target, p.tie_at, strict=True
-            ):
+            for kind, *ends, loop in zip(p.tie_kind, p.tie_source, p.tie_target, p.tie_at, strict=True):
                 if kind == TieKind.CARRIED and root in [self.root[t] for t in ends]:
                     touched += [op for op in self.ops if self._inside(op, loop)]
         start = int(p.producer[root])
@@ -123,12 +122,16 @@ class SlowMapping:
     def valid(self, decision: list[int]) -> bool:
         """No op at which the decided tensors of a memory exceed it; the slowest holds everything."""
         for memory in range(self.slowest):
-            held = [piece for entry, pieces in self.pieces.items() for piece in pieces
-                    if decision[entry] == memory]  # fmt: skip
+            held = [
+                piece
+                for entry, pieces in self.pieces.items()
+                for piece in pieces
+                if decision[entry] == memory
+            ]
             for op in self.ops:
-                if sum(
-                    self.aligned(piece, memory) for piece in held if op in piece.alive
-                ) > self.capacity(memory):
+                if sum(self.aligned(piece, memory) for piece in held if op in piece.alive) > self.capacity(
+                    memory
+                ):
                     return False
         return True
 
@@ -164,9 +167,7 @@ class SlowMapping:
         """The ops run one after another, each as long as docs/simulation.md, section 3, says."""
         total = 0
         for op, rows in self.accesses.items():
-            accesses = [
-                Access(t, size, self.memory_of(decision, t), True, write) for t, size, write in rows
-            ]
+            accesses = [Access(t, size, self.memory_of(decision, t), True, write) for t, size, write in rows]
             once = step_duration(self.program, self.machine, [op], 0, accesses)
             total += once * int(self.program.op_repeat[op])
         return total
@@ -188,8 +189,6 @@ def textbook_time(slow: SlowMapping, decision: list[int]) -> int:
             memory += -(-size * 10**12 // rate)
         macs, vector, other = (int(work) for work in slow.program.op_flops[op])
         assert other == 0
-        compute = -(-macs * 10**12 // rates["matrix"]["*"]) + -(
-            -vector * 10**12 // rates["vector"]["*"]
-        )
+        compute = -(-macs * 10**12 // rates["matrix"]["*"]) + -(-vector * 10**12 // rates["vector"]["*"])
         total += device.launch + max(compute, memory)
     return total

@@ -73,9 +73,7 @@ def repaired(model: OffloadModel, keep: list[bool], capacity: int) -> list[bool]
                         continue
                     later = [use for use in own if use > step]
                     again = clock[later[0]] if later else clock[-1] + clock[own[0]]
-                elif (
-                    is_held(model, kept, item) or not model.gap_from[gap] < step < model.gap_to[gap]
-                ):
+                elif is_held(model, kept, item) or not model.gap_from[gap] < step < model.gap_to[gap]:
                     continue
                 else:
                     end = int(model.gap_to[gap])
@@ -104,10 +102,7 @@ def scheduled(model: OffloadModel, stays: Stays, capacity: int, lead: int) -> li
     clock, steps = model.clock.tolist(), model.steps
     item = stays.item.tolist()
     first, last = stays.first.tolist(), stays.last.tolist()
-    timed = [
-        Timed(a, b, earliest=e)
-        for a, b, e in zip(first, last, stays.earliest.tolist(), strict=True)
-    ]
+    timed = [Timed(a, b, earliest=e) for a, b, e in zip(first, last, stays.earliest.tolist(), strict=True)]
     size = [int(model.size[i]) for i in item]
     total = [0] * steps
     for row in range(len(item)):
@@ -150,7 +145,9 @@ def scheduled(model: OffloadModel, stays: Stays, capacity: int, lead: int) -> li
     return timed
 
 
-def latest_issues(model: OffloadModel, item: list[int], first: list[int], fetched: list[int], lead: int) -> dict[int, int]:  # fmt: skip
+def latest_issues(
+    model: OffloadModel, item: list[int], first: list[int], fetched: list[int], lead: int
+) -> dict[int, int]:
     """When each copy in, one after the other, must be issued so that none is late."""
     clock = model.clock.tolist()
     due, latest = clock[-1], {}

@@ -15,7 +15,9 @@ MOST = 4
 class Board:
     """`taken[step, byte]`: how many lie there, which is never more than one."""
 
-    def __init__(self, model: OffloadModel, stays: Stays, capacity: int, offset: list[int], scratch: list[list[int]]) -> None:  # fmt: skip
+    def __init__(
+        self, model: OffloadModel, stays: Stays, capacity: int, offset: list[int], scratch: list[list[int]]
+    ) -> None:
         self.taken = np.zeros((model.steps, capacity), dtype=np.int8)
         self.first, self.last = stays.first.tolist(), stays.last.tolist()
         self.low, self.size = list(offset), model.size[stays.item].tolist()
@@ -55,7 +57,7 @@ class Board:
         found = [(low, high) for low, high in runs(free) if high - low >= self.size[row]]
         return sorted(sorted(found, key=lambda gap: (gap[0] - gap[1], -gap[0]))[:MOST])
 
-    def furthest(self, row: int, wanted: int, by: int, gaps: list[tuple[int, int]]) -> tuple[int, int]:  # fmt: skip
+    def furthest(self, row: int, wanted: int, by: int, gaps: list[tuple[int, int]]) -> tuple[int, int]:
         """The last step that can be reached within some gaps, and the lowest address of the smallest one left."""
         step = self.last[row] if by > 0 else self.first[row]
         open_ = np.zeros(self.taken.shape[1], dtype=bool)
@@ -76,8 +78,9 @@ def runs(free: np.ndarray) -> list[tuple[int, int]]:
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
-def scheduled_placed(model: OffloadModel, stays: Stays, capacity: int, lead: int, scratch: list[list[int]],
-                     offset: list[int]) -> tuple[list[list[int]], list[int], int]:  # fmt: skip
+def scheduled_placed(
+    model: OffloadModel, stays: Stays, capacity: int, lead: int, scratch: list[list[int]], offset: list[int]
+) -> tuple[list[list[int]], list[int], int]:
     """Rows (first, last, issued, out needed), offsets, and how many stays were moved."""
     board = Board(model, stays, capacity, offset, scratch)
     clock, steps, item = model.clock.tolist(), model.steps, stays.item.tolist()
@@ -101,7 +104,7 @@ def scheduled_placed(model: OffloadModel, stays: Stays, capacity: int, lead: int
     for row in range(count - 1):
         if again[row]:
             earliest[row + 1] = max(earliest[row + 1], board.last[row] + 1)
-    fetched = sorted((row for row in range(count) if stays.begins[row] == FETCHED), key=first.__getitem__)  # fmt: skip
+    fetched = sorted((row for row in range(count) if stays.begins[row] == FETCHED), key=first.__getitem__)
     latest = latest_issues(model, item, first, fetched, lead)
     turn = -1
     for row in fetched:

@@ -34,10 +34,19 @@ class Stay:
 class Rules:
     """The state of one game, and all that is asked of it."""
 
-    def __init__(self, model: GameModel, *, supply: str = "idle", ledger: str = "fifo",
-                 reward: str = "telescoping", backup: str = "retroactive",
-                 offsets: str = "considerate", stall_term: bool = True, min_overlap: float = 1.0,
-                 max_idle_s: float | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        model: GameModel,
+        *,
+        supply: str = "idle",
+        ledger: str = "fifo",
+        reward: str = "telescoping",
+        backup: str = "retroactive",
+        offsets: str = "considerate",
+        stall_term: bool = True,
+        min_overlap: float = 1.0,
+        max_idle_s: float | None = None,
+    ) -> None:
         self.model, self.n, self.moves = model, model.steps, model.sites
         self.supply, self.ledger, self.reward, self.backup = supply, ledger, reward, backup
         self.offsets, self.stall_term, self.min_overlap = offsets, stall_term, min_overlap
@@ -165,10 +174,9 @@ class Rules:
 
     def is_free(self, offset: int, size: int, first: int, last: int, *but: Stay | None) -> bool:
         return not any(
-            stay.first <= last and first <= stay.last and stay not in but
-            and self.meets(stay, offset, size)
+            stay.first <= last and first <= stay.last and stay not in but and self.meets(stay, offset, size)
             for stay in self.stays
-        )  # fmt: skip
+        )
 
     def best_fit(self, size: int, first: int, last: int, spared: list[Stay]) -> int | None:
         """The start of the smallest gap, then of the lowest; what is spared is in the way too."""

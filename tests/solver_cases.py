@@ -30,27 +30,60 @@ from offload_stack import LAYER_BYTES, gpu, stack
 LEARNING: dict[str, Any] = {"width": 8, "heads": 2, "depth": 0, "batch": 4, "burn_in": 8}
 EVOLVING = LEARNING | {"population": 6, "boltzmann": 0.34}
 PLAYING: dict[str, Any] = {
-    "init": "scratch", "width": 16, "channels": 2, "grid_blocks": 0, "dynamics_blocks": 1,
-    "prediction_blocks": 1, "bins": 11, "games": 8, "eval_games": 4, "eval_every": 2, "replay_games": 100,
-}  # fmt: skip
+    "init": "scratch",
+    "width": 16,
+    "channels": 2,
+    "grid_blocks": 0,
+    "dynamics_blocks": 1,
+    "prediction_blocks": 1,
+    "bins": 11,
+    "games": 8,
+    "eval_games": 4,
+    "eval_every": 2,
+    "replay_games": 100,
+}
 TEACHING = {"simulations": 4, "eval_simulations": 4, "batch": 8, "updates": 2, "unroll": 2}
 GO: dict[str, Any] = {
-    "init": "scratch", "width": 16, "heads": 2, "inner": 16, "layers": 1, "rounds": 1, "segment": 16,
-    "samples": 6, "greedy_samples": 4, "epochs": 2, "minibatch": 1, "warm_steps": 4, "updates": 4,
-}  # fmt: skip
+    "init": "scratch",
+    "width": 16,
+    "heads": 2,
+    "inner": 16,
+    "layers": 1,
+    "rounds": 1,
+    "segment": 16,
+    "samples": 6,
+    "greedy_samples": 4,
+    "epochs": 2,
+    "minibatch": 1,
+    "warm_steps": 4,
+    "updates": 4,
+}
 OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
-    ("mapping", "egrl"): EVOLVING, ("mapping", "ea"): EVOLVING, ("mapping", "pg"): LEARNING,
-    ("malloc-game", "muzero"): PLAYING | TEACHING, ("malloc-game", "muzero-prod"): PLAYING | TEACHING,
+    ("mapping", "egrl"): EVOLVING,
+    ("mapping", "ea"): EVOLVING,
+    ("mapping", "pg"): LEARNING,
+    ("malloc-game", "muzero"): PLAYING | TEACHING,
+    ("malloc-game", "muzero-prod"): PLAYING | TEACHING,
     ("malloc-game", "policy-only"): PLAYING,
     ("offload", "muzero"): PLAYING | TEACHING | {"games": 4, "eval_games": 2},
     ("offload", "egrl"): {"solver": "ageing-evolution", "evaluations": 100},
-    ("graph", "hdp"): {"hidden": 16, "grouper": 8, "groups": 8}, ("graph", "go"): GO,
-    ("order", "anneal"): {"length": 400}, ("order", "random-best"): {"orders": 400},
-}  # fmt: skip
+    ("graph", "hdp"): {"hidden": 16, "grouper": 8, "groups": 8},
+    ("graph", "go"): GO,
+    ("order", "anneal"): {"length": 400},
+    ("order", "random-best"): {"orders": 400},
+}
 """Networks that are too small to be good, and quick."""
-LEARNED = {("mapping", "egrl"), ("mapping", "ea"), ("mapping", "pg"), ("malloc-game", "muzero"),
-           ("malloc-game", "muzero-prod"), ("malloc-game", "policy-only"), ("offload", "muzero"),
-           ("graph", "hdp"), ("graph", "go")}  # fmt: skip
+LEARNED = {
+    ("mapping", "egrl"),
+    ("mapping", "ea"),
+    ("mapping", "pg"),
+    ("malloc-game", "muzero"),
+    ("malloc-game", "muzero-prod"),
+    ("malloc-game", "policy-only"),
+    ("offload", "muzero"),
+    ("graph", "hdp"),
+    ("graph", "go"),
+}
 """They are compiled, which takes seconds."""
 FEW, SOME, MANY = 45, 150, 260
 MEASURED = {("offload", "refined")}
@@ -116,9 +149,13 @@ class Case:
 
     def problem(self) -> Problem:
         makers: dict[str, Callable[[], Problem]] = {
-            "allocation": lambda: allocation(self.name), "mapping": mapping, "malloc-game": lambda: game(self.name),
-            "offload": offload, "graph": graph, "order": order,
-        }  # fmt: skip
+            "allocation": lambda: allocation(self.name),
+            "mapping": mapping,
+            "malloc-game": lambda: game(self.name),
+            "offload": offload,
+            "graph": graph,
+            "order": order,
+        }
         return makers[self.kind]()
 
     def __str__(self) -> str:
@@ -126,7 +163,13 @@ class Case:
 
 
 CASES = [
-    Case(kind, name, FEW if (kind, name) in LEARNED else SOME if kind == "offload" else MANY,
-         OPTIONS.get((kind, name), {}))
-    for kind in kinds() for name in solver_names(kind) if (kind, name) not in MEASURED
-]  # fmt: skip
+    Case(
+        kind,
+        name,
+        FEW if (kind, name) in LEARNED else SOME if kind == "offload" else MANY,
+        OPTIONS.get((kind, name), {}),
+    )
+    for kind in kinds()
+    for name in solver_names(kind)
+    if (kind, name) not in MEASURED
+]

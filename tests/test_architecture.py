@@ -10,8 +10,29 @@ from pathlib import Path
 import loadmaster
 
 ROOT = Path(loadmaster.__file__).parent
-ORDER = ["errors", "units", "clock", "signals", "json_text", "files", "npz", "host", "program", "machine", "plan", "simulate", "problems", "solvers", "runs",
-         "execute", "export", "report", "bench", "cli", "__main__"]  # fmt: skip
+ORDER = [
+    "errors",
+    "units",
+    "clock",
+    "signals",
+    "json_text",
+    "files",
+    "npz",
+    "host",
+    "program",
+    "machine",
+    "plan",
+    "simulate",
+    "problems",
+    "solvers",
+    "runs",
+    "execute",
+    "export",
+    "report",
+    "bench",
+    "cli",
+    "__main__",
+]
 
 
 def _imports(path: Path) -> set[str]:
@@ -32,9 +53,7 @@ def test_imports_point_one_way() -> None:
         if part == "__init__":
             continue
         assert part in ORDER, f"'{part}' has no place in the order"
-        later = [
-            name for name in _imports(path) - {"_core"} if ORDER.index(name) > ORDER.index(part)
-        ]
+        later = [name for name in _imports(path) - {"_core"} if ORDER.index(name) > ORDER.index(part)]
         wrong += [f"{path.relative_to(ROOT)} imports {name}" for name in later]
     assert not wrong, wrong
 

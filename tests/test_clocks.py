@@ -99,7 +99,7 @@ def _keywords(tree: ast.Module) -> Iterator[tuple[int, str, ast.expr]]:
 
 
 def test_no_test_looks_at_a_clock() -> None:
-    found = [f"{name}, {what}" for name, tree in _files(TESTS, LOOK_AT_A_CLOCK) for what in _clocks(tree)]  # fmt: skip
+    found = [f"{name}, {what}" for name, tree in _files(TESTS, LOOK_AT_A_CLOCK) for what in _clocks(tree)]
     assert not found, found
 
 

@@ -28,9 +28,13 @@ def test_the_demo_plans_resnet50_with_the_agent(tmp_path: Path) -> None:
     words[words.index("--budget") + 1] = "22"  # one generation of small networks
     words += ["--set", "width=16", "--set", "heads=2", "--set", "depth=1"]
     done = subprocess.run(
-        [sys.executable, "-m", "loadmaster.cli.main", *words], capture_output=True, text=True,
-        check=False, cwd=tmp_path, env={**os.environ, "JAX_PLATFORMS": "cpu"},
-    )  # fmt: skip
+        [sys.executable, "-m", "loadmaster.cli.main", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     named = {line.split("  ")[0].strip(): line for line in lines if line}
@@ -44,7 +48,7 @@ def test_the_demo_plans_resnet50_with_the_agent(tmp_path: Path) -> None:
 def test_the_onnx_example_tells_its_story() -> None:
     pytest.importorskip("onnx")
     example = ROOT / "examples" / "place_onnx.py"
-    done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, check=False)  # fmt: skip
+    done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, check=False)
     assert done.returncode == 0 and done.stderr == ""
     lines = done.stdout.splitlines()
     assert lines[-1] == "checked: ok"

@@ -75,9 +75,7 @@ def test_temporary_files_are_new_and_as_the_umask_says(tmp_path: Path) -> None:
         os.umask(before)
 
 
-def test_a_name_that_is_taken_is_not_written_through(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_is_taken_is_not_written_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadmaster.files.secrets.token_hex", lambda _: "guessed")
     (tmp_path / "victim").write_text("mine")
     (tmp_path / ".loadmaster-guessed.tmp").symlink_to(tmp_path / "victim")
@@ -104,10 +102,7 @@ def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
     for name, kind in kinds.items():
         with pytest.raises(LoadmasterError, match=f"is {kind}: give the name of a regular file"):
             check_replaceable(tmp_path / name)
-        with (
-            pytest.raises(LoadmasterError, match=f"is {kind}"),
-            replacing(tmp_path / name) as temporary,
-        ):
+        with pytest.raises(LoadmasterError, match=f"is {kind}"), replacing(tmp_path / name) as temporary:
             temporary.write_text("never")
     with pytest.raises(LoadmasterError, match="is a device"):
         check_replaceable(Path("/dev/null"))
@@ -179,7 +174,5 @@ def _writes(call: ast.Call) -> bool:
     modes = [each.value for each in call.args if isinstance(each, ast.Constant)]
     for_writing = any(isinstance(mode, str) and set(mode) & set("wax+") for mode in modes)
     if name == "open":
-        return of != "temporary" and (
-            (of == "os" and "O_CREAT" in ast.unparse(call)) or for_writing
-        )
+        return of != "temporary" and ((of == "os" and "O_CREAT" in ast.unparse(call)) or for_writing)
     return False

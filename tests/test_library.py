@@ -29,8 +29,12 @@ def test_types_and_values_come_from_the_same_modules() -> None:
     """What a type checker sees is what is imported at run time."""
     tree = ast.parse(Path(str(lm.__file__)).read_text(encoding="utf-8"))
     block = next(node for node in tree.body if isinstance(node, ast.If))
-    typed = {alias.asname or alias.name: (f"{line.module}", alias.name)
-             for line in block.body if isinstance(line, ast.ImportFrom) for alias in line.names}  # fmt: skip
+    typed = {
+        alias.asname or alias.name: (f"{line.module}", alias.name)
+        for line in block.body
+        if isinstance(line, ast.ImportFrom)
+        for alias in line.names
+    }
     assert set(typed) == set(lm.__all__) == set(lm._HOME)
     for name, (module, there) in typed.items():
         assert getattr(importlib.import_module(module), there) is getattr(lm, name), name
@@ -64,7 +68,7 @@ def test_the_api_page_is_up_to_date() -> None:
 
 def test_a_problem_for_every_kind_of_machine() -> None:
     program = lm.load_model("resnet50")
-    kinds = {"nnp-i": "mapping", "tpu-v4i": "malloc-game", "p100x4": "graph", "arena:64MiB": "allocation"}  # fmt: skip
+    kinds = {"nnp-i": "mapping", "tpu-v4i": "malloc-game", "p100x4": "graph", "arena:64MiB": "allocation"}
     for name, kind in kinds.items():
         assert lm.pose(program, lm.load_machine(name)).kind == kind
     assert lm.pose(program, lm.load_machine("nnp-i"), "peak-memory").kind == "order"

@@ -25,7 +25,5 @@ def test_the_example_runs(tmp_path: Path) -> None:
     ]
     assert "gap to the bound 0.00%" in lines[3]
     assert "loadmaster_tensors" in (tmp_path / "net.plan.h").read_text()
-    broken = subprocess.run(
-        [*command[:2], "no.tflite"], cwd=tmp_path, capture_output=True, text=True
-    )
+    broken = subprocess.run([*command[:2], "no.tflite"], cwd=tmp_path, capture_output=True, text=True)
     assert broken.returncode == 1 and "error: there is no file" in broken.stderr

@@ -42,7 +42,7 @@ def zipped(content: bytes, name: str = "x.npy", method: int = zipfile.ZIP_DEFLAT
     return file.getvalue()
 
 
-def npy(shape: str = "(3,)", descr: str = "'<i8'", data: bytes = bytes(24), order: str = "False") -> bytes:  # fmt: skip
+def npy(shape: str = "(3,)", descr: str = "'<i8'", data: bytes = bytes(24), order: str = "False") -> bytes:
     header = f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}".encode()
     header = header.ljust(117) + b"\n"
     return b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header + data
@@ -85,9 +85,7 @@ def test_directories_of_large_files(monkeypatch: pytest.MonkeyPatch) -> None:
     data = packed(x=np.arange(100), y=np.arange(5))
     assert b"PK\6\6" in data
     assert read_npz(data, BadProgram)["x"].tolist() == list(range(100))
-    assert "18,446,744,073,709,551,615 entries" in refused(
-        changed(data, b"PK\6\6", 24, b"\xff" * 16)
-    )
+    assert "18,446,744,073,709,551,615 entries" in refused(changed(data, b"PK\6\6", 24, b"\xff" * 16))
     assert "damaged" in refused(changed(data, b"PK\6\6", 40, b"\xff" * 8))
 
 
@@ -100,7 +98,10 @@ HOSTILE = {
     "a comment": (WHOLE[:-2] + b"\1\0!", "cut off"),
     "more behind it": (WHOLE + b"!", "cut off"),
     "more entries than listed": (changed(WHOLE, END, 8, b"\2\0\2\0"), "damaged"),
-    "too many entries": (changed(WHOLE, END, 8, b"\xff\xff\xff\xff"), "65,535 entries, above the limit 16,384"),
+    "too many entries": (
+        changed(WHOLE, END, 8, b"\xff\xff\xff\xff"),
+        "65,535 entries, above the limit 16,384",
+    ),
     "one part of several": (changed(WHOLE, END, 4, b"\1\0"), "one part of several"),
     "list elsewhere": (changed(WHOLE, END, 16, b"\0\0\0\0"), "damaged"),
     "encrypted": (changed(WHOLE, ENTRY, 8, b"\1\0"), "'x' is encrypted"),
@@ -109,7 +110,10 @@ HOSTILE = {
     "wrong sum": (changed(WHOLE, ENTRY, 16, b"abcd"), "its size or CRC is wrong"),
     "larger than listed": (changed(WHOLE, ENTRY, 24, struct.pack("<L", 1000)), "size or CRC"),
     "smaller than listed": (changed(WHOLE, ENTRY, 24, struct.pack("<L", 5000)), "size or CRC"),
-    "more than deflate can": (changed(WHOLE, ENTRY, 24, struct.pack("<L", 2**31)), "claims 2,147,483,648 bytes"),
+    "more than deflate can": (
+        changed(WHOLE, ENTRY, 24, struct.pack("<L", 2**31)),
+        "claims 2,147,483,648 bytes",
+    ),
     "packed beyond the file": (changed(WHOLE, ENTRY, 20, struct.pack("<L", 2**20)), "claims|packed|outside"),
     "lies outside": (changed(WHOLE, ENTRY, 42, struct.pack("<L", 2**30)), "lies outside the file"),
     "another name by itself": (changed(WHOLE, LOCAL, 30, b"y"), "differently"),
@@ -131,13 +135,19 @@ HOSTILE = {
     "the other byte order": (packed(x=np.arange(3, dtype=">i8")), "holds '>i8'"),
     "a negative shape": (zipped(npy(shape="(-3,)")), "header that NumPy does not write"),
     "a huge shape": (zipped(npy(shape="(4611686018427387905, 4)")), "not those of its shape"),
-    "a shape that wraps to the size": (zipped(npy(shape="(6917529027641081859, 8)")), "not those of its shape"),
+    "a shape that wraps to the size": (
+        zipped(npy(shape="(6917529027641081859, 8)")),
+        "not those of its shape",
+    ),
     "empty and huge": (zipped(npy(shape="(0, 4611686018427387905)", data=b"")), "empty, and has the shape"),
-    "too many dimensions": (zipped(npy(shape=f"({'1, ' * 40})", data=bytes(8))), "not those of its shape|header"),
+    "too many dimensions": (
+        zipped(npy(shape=f"({'1, ' * 40})", data=bytes(8))),
+        "not those of its shape|header",
+    ),
     "less data": (zipped(npy(data=bytes(23))), "has 23 bytes, and not those"),
     "more data": (zipped(npy(data=bytes(25))), "has 25 bytes, and not those"),
     "neither true nor false": (zipped(npy(descr="'|b1'", data=b"\0\1\2")), "truth values other than 0 and 1"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", HOSTILE)
@@ -166,10 +176,7 @@ def test_four_megabytes_of_four_gibibytes_are_refused_for_little() -> None:
     raw = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     data = b"".join(raw.compress(bytes(2**20)) for _ in range(64)) + raw.flush()
     cases = [
-        (
-            archive_of(data, 2**26, copies=64),
-            "it unpacks to 4,294,967,296 bytes, above the limit 133",
-        ),
+        (archive_of(data, 2**26, copies=64), "it unpacks to 4,294,967,296 bytes, above the limit 133"),
         (archive_of(data, 2**32 - 2), "claims 4,294,967,294 bytes"),
         (archive_of(data, 1000), "size or CRC is wrong"),
     ]
@@ -190,8 +197,12 @@ def archive_of(data: bytes, size: int, copies: int = 1) -> bytes:
         name, at = f"x{number:04}.npy".encode(), len(file)
         file += struct.pack("<4s5H3L2H", LOCAL, 20, 0, 8, 0, 0, 0, 0, 0, len(name), 0) + name
         file += data
-        listed += struct.pack("<4s6H3L5H2L", ENTRY, 20, 20, 0, 8, 0, 0, 0, len(data),
-                              size, len(name), 0, 0, 0, 0, 0, at) + name  # fmt: skip
+        listed += (
+            struct.pack(
+                "<4s6H3L5H2L", ENTRY, 20, 20, 0, 8, 0, 0, 0, len(data), size, len(name), 0, 0, 0, 0, 0, at
+            )
+            + name
+        )
     end = struct.pack("<4s4H2LH", END, 0, 0, copies, copies, len(listed), len(file), 0)
     return bytes(file + listed + end)
 

@@ -36,9 +36,7 @@ def toy_program(count: int = 40, seed: int = 1) -> Program:
         kind = "output" if i == count - 1 else "activation"
         tensors.append(build.tensor(f"t{i}", bytes=int(rng.integers(8, 200)), kind=kind))
         late = tensors[int(rng.integers(max(0, i - 12), i + 1))]
-        build.op(
-            f"op{i}", "add", reads=sorted({tensors[i], late}), writes=[tensors[i + 1]], vector=4
-        )
+        build.op(f"op{i}", "add", reads=sorted({tensors[i], late}), writes=[tensors[i + 1]], vector=4)
     return build.build()
 
 
@@ -200,8 +198,14 @@ class Liar(Plain):
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         solution = super().run(meter, seed, state)
         assert solution.value is not None
-        return Solution(Status.OPTIMAL, solution.decision, solution.value - 100, solution.bound,
-                        solution.evaluations, solution.seconds)  # fmt: skip
+        return Solution(
+            Status.OPTIMAL,
+            solution.decision,
+            solution.value - 100,
+            solution.bound,
+            solution.evaluations,
+            solution.seconds,
+        )
 
 
 class Overlapper(Plain):

@@ -18,8 +18,11 @@ TIMES = ("seq", "t", "digest", "utc", "keys", "budget", "passed")
 def told(run: Path) -> list[dict[str, Any]]:
     """The log without what a clock decides."""
     lines = RunFolder.open(run).read_log().lines
-    return [{name: value for name, value in line.items() if name not in TIMES}
-            for line in lines if line["event"] not in BY_CLOCK]  # fmt: skip
+    return [
+        {name: value for name, value in line.items() if name not in TIMES}
+        for line in lines
+        if line["event"] not in BY_CLOCK
+    ]
 
 
 def difference(run: Path, whole: Path) -> str | None:
@@ -27,8 +30,9 @@ def difference(run: Path, whole: Path) -> str | None:
     history, expected = (History(RunFolder.open(path).read_log().lines) for path in (run, whole))
     if history.curve != expected.curve:
         return f"improvements {history.curve} and not {expected.curve}"
-    plans, other_plans = ({line["evals"]: line["plan"] for line in each.improvements}
-                          for each in (history, expected))  # fmt: skip
+    plans, other_plans = (
+        {line["evals"]: line["plan"] for line in each.improvements} for each in (history, expected)
+    )
     for evaluations in plans.keys() & other_plans.keys():
         if plans[evaluations] != other_plans[evaluations]:
             return f"another plan after {evaluations} evaluations"

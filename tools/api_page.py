@@ -17,12 +17,22 @@ PAGE = Path(__file__).parent.parent / "docs" / "api.md"
 PARTS = {
     "Models and machines": ("load_model", "load_machine", "Program", "Builder", "Machine", "needs"),
     "Problems": ("pose", "Problem", "Allocation", "read_buffers", "Pins", "parse_pins"),
-    "Solving": ("solve", "Solution", "Solver", "Meter", "Observer", "make_solver", "solver_names",
-                "fits", "Fits", "allocate"),
+    "Solving": (
+        "solve",
+        "Solution",
+        "Solver",
+        "Meter",
+        "Observer",
+        "make_solver",
+        "solver_names",
+        "fits",
+        "Fits",
+        "allocate",
+    ),
     "Plans": ("Plan", "check", "timeline", "Timeline", "save_plan", "load_plan", "load_planned"),
     "Out": ("export_plan", "write_report"),
     "Errors": ("LoadmasterError", "BadProgram", "BadMachine", "BadPlan"),
-}  # fmt: skip
+}
 HEAD = """# The library: `import loadmaster as lm`
 
 Made by `tools/api_page.py` from the docstrings. Each name is imported when it is first used; NumPy is all that it needs,
@@ -49,7 +59,7 @@ def _entry(name: str, found: Any) -> list[str]:
         lines.append(f"```python\n{_signature(name, found)}\n```\n")
     lines.append(f"{inspect.cleandoc(found.__doc__ or '')}\n")
     if dataclasses.is_dataclass(found):
-        lines.append(f"Fields: {', '.join(f'`{field.name}`' for field in dataclasses.fields(found))}.\n")  # fmt: skip
+        lines.append(f"Fields: {', '.join(f'`{field.name}`' for field in dataclasses.fields(found))}.\n")
     methods = _methods(found) if inspect.isclass(found) else []
     if methods:
         lines += ["| method | what it does |", "| --- | --- |", *methods, ""]
@@ -75,7 +85,7 @@ def _signature(name: str, found: Any) -> str:
 def _methods(found: type) -> list[str]:
     rows = []
     for name, member in vars(found).items():
-        if name.startswith("_") or not (callable(member) or isinstance(member, classmethod | property)):  # fmt: skip
+        if name.startswith("_") or not (callable(member) or isinstance(member, classmethod | property)):
             continue
         plain = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
         text = inspect.cleandoc(getattr(plain, "__doc__", None) or "")

@@ -30,12 +30,7 @@ from loadmaster.program import Program, save
 from loadmaster.program.importers.hlo import import_hlo
 from loadmaster.program.storage import load
 from loadmaster.program.zoo.tpu import shipped
-from loadmaster.program.zoo.tpu.compile import (
-    ALL_SLOW,
-    Compiled,
-    compile_for_tpu,
-    with_capacity,
-)
+from loadmaster.program.zoo.tpu.compile import ALL_SLOW, Compiled, compile_for_tpu, with_capacity
 from loadmaster.program.zoo.tpu.suite import SUITE
 from loadmaster.simulate import simulate
 
@@ -60,9 +55,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("source", nargs="*", help="programs of the suite, or module:function")
-    parser.add_argument(
-        "--machine", action="append", help=f"presets; by default {', '.join(MACHINES)}"
-    )
+    parser.add_argument("--machine", action="append", help=f"presets; by default {', '.join(MACHINES)}")
     parser.add_argument("--again", action="store_true", help="also what is there already")
     parser.add_argument("--out", type=Path, default=Path(str(shipped.DATA)), help="folder")
     parser.add_argument("--python", default=sys.executable, help="has JAX and libtpu")
@@ -85,8 +78,9 @@ def extract(source: str, options: argparse.Namespace) -> str:
     else:
         program = load(path)
     if program.hash != record["hash"]:
-        raise BadProgram(f"'{path.name}' is not the program of the manifest", object=name,
-                         remedy="extract it --again")  # fmt: skip
+        raise BadProgram(
+            f"'{path.name}' is not the program of the manifest", object=name, remedy="extract it --again"
+        )
     said = [f"{program.n_ops} ops"]
     plans: dict[str, str] = {}
     for machine in machines:
@@ -94,8 +88,9 @@ def extract(source: str, options: argparse.Namespace) -> str:
             plan, record["plans"][machine.name] = _placement(source, program, machine, options)
             plans[machine.name] = plan_text(plan, program, machine)
         about = record["plans"][machine.name]
-        said.append(f"{machine.name} {about['simulated_ps'] / 1e9:.3f} of "
-                    f"{about['all_slow_ps'] / 1e9:.3f} ms")  # fmt: skip
+        said.append(
+            f"{machine.name} {about['simulated_ps'] / 1e9:.3f} of {about['all_slow_ps'] / 1e9:.3f} ms"
+        )
     if plans:  # all together, so that nobody finds a half of it
         save(program, path)
         for machine_name, text in plans.items():
@@ -140,13 +135,19 @@ def _placement(
     flags = with_capacity(machine.memories[0].capacity)
     compiled = _compile(source, flags, options)
     if import_hlo(compiled.before).hash != program.hash:
-        raise BadProgram(f"'{source}' is another program with other flags", object=source,
-                         remedy="extract it --again, with one version of the compiler")  # fmt: skip
+        raise BadProgram(
+            f"'{source}' is another program with other flags",
+            object=source,
+            remedy="extract it --again, with one version of the compiler",
+        )
     found = replay(program, machine, compiled.after, compiled.assignment)
     if found.violations:
-        raise BadProgram(f"the placement of '{source}' on {machine.name} is refused: "
-                         f"{found.violations[0]}", object=source, number=len(found.violations),
-                         remedy="leave this machine out")  # fmt: skip
+        raise BadProgram(
+            f"the placement of '{source}' on {machine.name} is refused: {found.violations[0]}",
+            object=source,
+            number=len(found.violations),
+            remedy="leave this machine out",
+        )
     about = {
         "flags": flags,
         "machine_hash": machine.hash,

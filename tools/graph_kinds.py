@@ -38,14 +38,7 @@ def main() -> None:
             low, high = np.quantile(np.array(rows[kind]), [0.05, 0.95], axis=0).round().astype(int)
             unit = int(high[1:].argmax())
             flops = (low[1 + unit], high[1 + unit])
-            print(
-                kind,
-                f"{share:.2f}",
-                FLOP_CLASSES[unit] if flops[1] else "-",
-                low[0],
-                high[0],
-                *flops,
-            )
+            print(kind, f"{share:.2f}", FLOP_CLASSES[unit] if flops[1] else "-", low[0], high[0], *flops)
     print("weights", *np.quantile(weights, [0.05, 0.95]).round().astype(int))
 
 

@@ -51,9 +51,14 @@ def session(number: int, folder: Path, steps: int) -> None:
     present = [path for path in folder.iterdir() if (path / "run.json").exists()]
     try:
         found = run_solver(
-            case.solver(), case.problem(), Budget(case.evaluations), 3, folder=folder,
-            resume=present[0] if present else None, checkpoint_seconds=0.0,
-        )  # fmt: skip
+            case.solver(),
+            case.problem(),
+            Budget(case.evaluations),
+            3,
+            folder=folder,
+            resume=present[0] if present else None,
+            checkpoint_seconds=0.0,
+        )
     except MissingPackage as missing:
         sys.exit(f"missing: {missing.message}")
     print(json.dumps({"evaluations": found.evaluations, "value": found.value, "steps": done}))
@@ -78,17 +83,23 @@ def killed_and_compared(number: int, kills: int, seed: int) -> dict[str, Any]:
     from solver_cases import CASES
 
     case, chance = CASES[number], random.Random(f"{seed} {number}")
-    row: dict[str, Any] = {"kind": case.kind, "solver": case.name, "kills": 0, "died": [],
-                           "deterministic": case.solver().deterministic}  # fmt: skip
+    row: dict[str, Any] = {
+        "kind": case.kind,
+        "solver": case.name,
+        "kills": 0,
+        "died": [],
+        "deterministic": case.solver().deterministic,
+    }
     with tempfile.TemporaryDirectory() as place:
         whole = started(number, Path(place) / "whole")
         if whole.returncode:
             missing = whole.stderr.strip().splitlines()[-1:]
-            row["skipped" if "missing: " in whole.stderr else "fault"] = (missing or ["it failed"])[
-                0
-            ]
+            row["skipped" if "missing: " in whole.stderr else "fault"] = (missing or ["it failed"])[0]
             return row
-        row |= {name: json.loads(whole.stdout.splitlines()[-1])[name] for name in ("evaluations", "value", "steps")}  # fmt: skip
+        row |= {
+            name: json.loads(whole.stdout.splitlines()[-1])[name]
+            for name in ("evaluations", "value", "steps")
+        }
         broken = Path(place) / "broken"
         while row["kills"] < kills:
             # Where a run is short, most of its places are hit; a new one is begun when it has ended.
@@ -144,12 +155,14 @@ def main() -> None:
     for row in rows:
         good = "equal" if row["deterministic"] else "good by replay (not deterministic)"
         result = row.get("fault") or row.get("skipped") or good
-        print(f"{row['kind']:<12} {row['solver']:<16} {row.get('evaluations', '–'):>11} {row['kills']:>5}  {result}")  # fmt: skip
+        print(
+            f"{row['kind']:<12} {row['solver']:<16} {row.get('evaluations', '–'):>11} {row['kills']:>5}  {result}"
+        )
     faults = [row for row in rows if row.get("fault")]
     total = sum(row["kills"] for row in rows)
     print(f"{total} kills, {len(rows)} solvers, {len(faults)} differ")
     if asked.json is not None:
-        asked.json.write_text(json.dumps({"seed": asked.seed, "kills": total, "rows": rows}, indent=1) + "\n")  # fmt: skip
+        asked.json.write_text(json.dumps({"seed": asked.seed, "kills": total, "rows": rows}, indent=1) + "\n")
     sys.exit(1 if faults else 0)
 
 

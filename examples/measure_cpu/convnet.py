@@ -33,9 +33,9 @@ def convnet() -> Program:
     x, before = conv("stem", [image], weights("stem", 3, 32, 7), 32, 56), 32
     for number, (channels, size) in enumerate(STAGES):
         name = f"stage{number}"
-        down = conv(f"{name}.down", [x], weights(f"{name}.down", before, channels, 1), channels, size)  # fmt: skip
-        wide = conv(f"{name}.conv", [down], weights(f"{name}.conv", channels, channels, 3), channels, size)  # fmt: skip
-        x = conv(f"{name}.out", [wide, down], weights(f"{name}.out", channels, channels, 1), channels, size)  # fmt: skip
+        down = conv(f"{name}.down", [x], weights(f"{name}.down", before, channels, 1), channels, size)
+        wide = conv(f"{name}.conv", [down], weights(f"{name}.conv", channels, channels, 3), channels, size)
+        x = conv(f"{name}.out", [wide, down], weights(f"{name}.out", channels, channels, 1), channels, size)
         before = channels
     shared = weights("refine", before, before, 3)
     for number in range(REFINEMENTS):

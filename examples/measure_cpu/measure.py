@@ -52,7 +52,7 @@ def _described(path: str) -> dict:
         sys.exit("programs with loops are not measured here")
     root = program.tensor_alias.tolist()
     read, size = {}, program.storage_bytes.tolist()
-    for tensor, count in zip(program.read_tensor.tolist(), program.read_bytes.tolist(), strict=True):  # fmt: skip
+    for tensor, count in zip(program.read_tensor.tolist(), program.read_bytes.tolist(), strict=True):
         read[root[tensor]] = max(read.get(root[tensor], 0), min(count, size[root[tensor]]))
     made = (TensorKind.ACTIVATION, TensorKind.OUTPUT)
     tensors = [[size[t], int(program.tensor_kind[t] not in made)] for t in range(len(root))]
@@ -61,10 +61,12 @@ def _described(path: str) -> dict:
         if program.op_view[op]:
             continue
         sides = []
-        for start, tensor, count in ((program.read_start, program.read_tensor, program.read_bytes),
-                                     (program.write_start, program.write_tensor, program.write_bytes)):  # fmt: skip
+        for start, tensor, count in (
+            (program.read_start, program.read_tensor, program.read_bytes),
+            (program.write_start, program.write_tensor, program.write_bytes),
+        ):
             rows = range(int(start[op]), int(start[op + 1]))
-            sides.append([[root[tensor[i]], min(int(count[i]), size[root[tensor[i]]])] for i in rows])  # fmt: skip
+            sides.append([[root[tensor[i]], min(int(count[i]), size[root[tensor[i]]])] for i in rows])
         # All that is ever read has been written.
         ops.append([sides[0], [[t, max(n, read.get(t, 0))] for t, n in sides[1]]])
     return {"tensors": tensors, "ops": ops}

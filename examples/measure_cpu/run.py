@@ -34,7 +34,7 @@ HERE = Path(__file__).parent
 def measured_problem() -> MeasuredMapping:
     """The network on this processor. One run of the command is a median of nine passes already, so
     fewer repeats than usual will do."""
-    evaluator = CommandEvaluator(shlex.join([sys.executable, str(HERE / "measure.py")]), timeout_s=30)  # fmt: skip
+    evaluator = CommandEvaluator(shlex.join([sys.executable, str(HERE / "measure.py")]), timeout_s=30)
     machine = load_machine(str(HERE / "cpu-cache.toml"))
     return MeasuredMapping(convnet(), machine, evaluator, repeats=3, warmups=1)
 
@@ -49,8 +49,15 @@ def table(problem: MeasuredMapping, found: Champion) -> Table:
         ("best found", found.winner, found.simulated_ps),
     ):
         median, low, high = row.time_ps.middle, row.time_ps.low, row.time_ps.high
-        rows.append((name, show_time(round(median)), f"{show_time(round(low))} to {show_time(round(high))}",
-                     f"{found.baseline.time_ps.middle / median:.2f} ×", show_time(simulated)))  # fmt: skip
+        rows.append(
+            (
+                name,
+                show_time(round(median)),
+                f"{show_time(round(low))} to {show_time(round(high))}",
+                f"{found.baseline.time_ps.middle / median:.2f} ×",
+                show_time(simulated),
+            )
+        )
     return Table(("map", "measured", "95 % interval", "speed-up", "simulated"), rows)
 
 

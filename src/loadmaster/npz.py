@@ -64,11 +64,7 @@ _DTYPES = {np.dtype(of).str: np.dtype(of) for of in _TYPES}
 
 
 def read_npz(
-    source: str | Path | bytes,
-    refuse: Refuse,
-    *,
-    most_file: int = MOST_FILE,
-    most_bytes: int = MOST_BYTES,
+    source: str | Path | bytes, refuse: Refuse, *, most_file: int = MOST_FILE, most_bytes: int = MOST_BYTES
 ) -> dict[str, Array]:
     """The arrays of a file, or of its bytes, by name; each is the reader's own and may be changed.
 
@@ -166,8 +162,25 @@ def _entry(data: memoryview, at: int, end: int) -> tuple[_Entry, int]:
     """One entry of the list, and where the next begins."""
     if at + _ENTRY.size > end:
         raise _Bad("its list of entries is damaged")
-    (signature, _, _, flags, method, _, _, crc, packed, size, name_length, extra_length,
-     comment_length, _, _, _, where) = _ENTRY.unpack_from(data, at)  # fmt: skip
+    (
+        signature,
+        _,
+        _,
+        flags,
+        method,
+        _,
+        _,
+        crc,
+        packed,
+        size,
+        name_length,
+        extra_length,
+        comment_length,
+        _,
+        _,
+        _,
+        where,
+    ) = _ENTRY.unpack_from(data, at)
     start = at + _ENTRY.size
     after = start + name_length + extra_length + comment_length
     if signature != b"PK\1\2" or after > end or not 0 < name_length <= _MOST_NAME:
@@ -235,9 +248,7 @@ def _unpacked(entry: _Entry, packed: memoryview) -> bytearray:
         inflate = zlib.decompressobj(-zlib.MAX_WBITS)
         try:
             for first in range(0, len(packed), _CHUNK):
-                content += inflate.decompress(
-                    packed[first : first + _CHUNK], entry.size - len(content) + 1
-                )
+                content += inflate.decompress(packed[first : first + _CHUNK], entry.size - len(content) + 1)
                 if inflate.unconsumed_tail or inflate.eof:
                     break
         except zlib.error as error:
@@ -270,9 +281,7 @@ def _array(entry: _Entry, content: bytearray) -> Array:
         raise _Bad(f"entry '{name}' has {numbers:,} bytes, and not those of its shape {shape}")
     if not numbers and math.prod(max(size, 1) for size in shape) > MOST_BYTES:
         raise _Bad(f"entry '{name}' is empty, and has the shape {shape}")
-    flat: Array = (
-        np.frombuffer(content, dtype, offset=start + length) if numbers else np.empty(0, dtype)
-    )
+    flat: Array = np.frombuffer(content, dtype, offset=start + length) if numbers else np.empty(0, dtype)
     if not flat.flags.aligned:  # compiled code reads it, too
         flat = flat.copy()
     if dtype == np.bool_ and (flat.view(np.uint8) > 1).any():

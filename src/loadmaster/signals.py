@@ -20,9 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-)
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 GRACE_SECONDS = 3.0
 """So long the main thread has to end a run after the first signal."""
 LAST_SECONDS = 0.5
@@ -286,7 +284,7 @@ def _parents() -> dict[int, int]:
     if found:
         return found
     with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-        lines = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, timeout=_BRIEFLY)  # fmt: skip
+        lines = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, timeout=_BRIEFLY)
         return dict(tuple(map(int, line.split())) for line in lines.stdout.splitlines())  # type: ignore[misc]
     return {}
 

@@ -55,9 +55,7 @@ def parse_bytes(value: object, what: str = "size") -> int:
         return UNLIMITED
     number, unit = _parse(value, what)
     if unit not in _SIZE:
-        raise ValueError(
-            f"{what} has the unknown unit '{unit}': use B, KiB, MiB, GiB, KB, MB or GB"
-        )
+        raise ValueError(f"{what} has the unknown unit '{unit}': use B, KiB, MiB, GiB, KB, MB or GB")
     return _scaled(number, _SIZE[unit], what)
 
 

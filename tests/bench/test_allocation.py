@@ -15,9 +15,7 @@ from loadmaster.errors import LoadmasterError
 
 def test_without_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOADMASTER_DATA", raising=False)
-    rows = list(
-        run_suite("allocation", Options(quick=True, cases=("fit", "least", "mobile", "pypto")))
-    )
+    rows = list(run_suite("allocation", Options(quick=True, cases=("fit", "least", "mobile", "pypto"))))
     assert {row.status for row in rows} == {"skipped"}
     assert "google/minimalloc" in rows[0].extra["published"]
 
@@ -38,11 +36,7 @@ def test_files_are_found(tmp_path: Path) -> None:
         ("least/A", "optimal", 1_048_576.0),
     ]
     with pytest.raises(LoadmasterError, match="has no folder 'minimalloc'"):
-        list(
-            run_suite(
-                "allocation", Options(cases=("fit",), data=tmp_path / "allocation" / "minimalloc")
-            )
-        )
+        list(run_suite("allocation", Options(cases=("fit",), data=tmp_path / "allocation" / "minimalloc")))
 
 
 def test_pools_of_kernels(tmp_path: Path) -> None:

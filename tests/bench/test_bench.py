@@ -21,8 +21,21 @@ from loadmaster.plan.check import check
 from loadmaster.program import Program, TieKind
 from loadmaster.program.zoo import load_workload
 
-KEYS = ["case", "machine", "solver", "seed", "evaluations", "seconds", "value", "unit", "baseline",
-        "bound", "gap", "status", "extra"]  # fmt: skip
+KEYS = [
+    "case",
+    "machine",
+    "solver",
+    "seed",
+    "evaluations",
+    "seconds",
+    "value",
+    "unit",
+    "baseline",
+    "bound",
+    "gap",
+    "status",
+    "extra",
+]
 
 
 def test_quick_static_mapping_and_help_give_rows() -> None:
@@ -36,9 +49,7 @@ def test_quick_static_mapping_and_help_give_rows() -> None:
 
 
 def test_the_command_prints_one_object() -> None:
-    result = CliRunner().invoke(
-        app, ["bench", "simulate", "--case", "help", "--json", "--seeds", "2"]
-    )
+    result = CliRunner().invoke(app, ["bench", "simulate", "--case", "help", "--json", "--seeds", "2"])
     document: dict[str, Any] = json.loads(result.stdout)
     assert [row["seed"] for row in document["rows"]] == [0, 1]
     assert all(list(row) == KEYS for row in document["rows"])
@@ -58,7 +69,7 @@ def test_unknown_suites_and_cases_suggest_the_nearest() -> None:
 
 def test_every_suite_can_be_imported_and_rows_have_defaults() -> None:
     assert set(SUITES) >= {"simulate"}
-    assert Row("c", 1.0, "s", "met").as_dict()["bound"] is None and Row("c", 1.0, "s", "met").goal == "–"  # fmt: skip
+    assert Row("c", 1.0, "s", "met").as_dict()["bound"] is None and Row("c", 1.0, "s", "met").goal == "–"
     assert versions()["numpy"] and host()["cpu"]
 
 
@@ -87,6 +98,8 @@ def test_a_traced_model_placed_by_layer_and_at_random_keeps_its_groups() -> None
     for place in (layers_in_turn, anywhere):
         device = place(program, len(machine.devices), 0)
         assert set(device.tolist()) == set(range(8))
-        plan = Plan.of(device=device, queue="priority", priority=np.random.default_rng(0).random(program.n_ops))  # fmt: skip
+        plan = Plan.of(
+            device=device, queue="priority", priority=np.random.default_rng(0).random(program.n_ops)
+        )
         rules = {violation.rule for violation in check(program, machine, plan)}
         assert not rules & {"colocation", "device", "shape"}

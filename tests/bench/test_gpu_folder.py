@@ -11,9 +11,7 @@ from loadmaster.bench.gpu_folder import Folder, alone, told
 
 
 def waiting(folder: Folder, count: int) -> None:
-    wait_until(
-        lambda: len(list((folder.path / "waiting").iterdir())) >= count, "a place in the queue"
-    )
+    wait_until(lambda: len(list((folder.path / "waiting").iterdir())) >= count, "a place in the queue")
 
 
 def test_the_most_urgent_of_those_that_wait_comes_next(tmp_path: Path) -> None:

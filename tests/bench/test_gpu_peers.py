@@ -8,13 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from loadmaster.bench.gpu_peers import (  # noqa: E402
-    INFERENCE,
-    LEADING_SHARES,
-    TRAINING,
-    Setting,
-    measure_peer,
-)
+from loadmaster.bench.gpu_peers import INFERENCE, LEADING_SHARES, TRAINING, Setting, measure_peer  # noqa: E402
 from loadmaster.bench.gpu_streamed import Streamed, blocks, bytes_of, leading, owned, place  # noqa: E402
 
 
@@ -39,7 +33,9 @@ class Model(torch.nn.Module):  # type: ignore[misc]
         for layer in self.layers:
             x = x + layer(x)
         logits = self.head(x)
-        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten()) if self.loss else logits  # fmt: skip
+        return (
+            torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten()) if self.loss else logits
+        )
 
 
 def setting(training: bool, **more: Any) -> tuple[Any, Setting]:
@@ -61,7 +57,7 @@ def test_blocks_are_layers_and_what_stands_alone() -> None:
     assert found[0] is module.embed and found[-1] is module.head
     assert found[1:-1] == list(module.layers)
     experts = torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(2))
-    outer = torch.nn.Sequential(torch.nn.ModuleDict({"gate": torch.nn.Linear(2, 2), "experts": experts}))  # fmt: skip
+    outer = torch.nn.Sequential(torch.nn.ModuleDict({"gate": torch.nn.Linear(2, 2), "experts": experts}))
     assert blocks(outer)[1:] == list(experts)  # a block with a list inside is taken apart
 
 
@@ -97,8 +93,13 @@ def test_a_budget_below_the_activations_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("name", "most", "share"),
-    [("layerwise-hooks", 3, 1.0), ("layerwise-hooks", 2, 0.8), ("prefetch-hooks", 1, 0.7), ("prefetch-hooks", 0, None)],
-)  # fmt: skip
+    [
+        ("layerwise-hooks", 3, 1.0),
+        ("layerwise-hooks", 2, 0.8),
+        ("prefetch-hooks", 1, 0.7),
+        ("prefetch-hooks", 0, None),
+    ],
+)
 def test_short_of_memory_fewer_blocks_stay(
     name: str, most: int, share: float | None, monkeypatch: Any
 ) -> None:
@@ -136,7 +137,7 @@ def test_training_peers_give_the_same_gradients(name: str) -> None:
     loss.backward()
     assert torch.equal(found.result[0], loss.detach())
     wanted = {name: p.grad for name, p in module.named_parameters()}
-    got = {key.replace("_checkpoint_wrapped_module.", ""): value for key, value in found.result[1].items()}  # fmt: skip
+    got = {key.replace("_checkpoint_wrapped_module.", ""): value for key, value in found.result[1].items()}
     assert set(got) == set(wanted)
     for key, value in wanted.items():
         assert torch.allclose(got[key], value, atol=1e-6), key

@@ -42,7 +42,7 @@ def folded(depth: int = 6, seconds: float = 1e-3, backward: bool = False) -> Pro
             reads.append(made[2 * depth - 1 - number])
         kind = "output" if number == 2 * depth - 1 else "activation"
         value = build.tensor(f"t{number}", bytes=(9 + 7 * number % 5) * MIB + 512, kind=kind)
-        build.op(f"op{number}", "matmul", reads=reads, writes=[value], backward=backward and number >= depth)  # fmt: skip
+        build.op(f"op{number}", "matmul", reads=reads, writes=[value], backward=backward and number >= depth)
         made.append(value)
     return build.build(costs=np.full((2 * depth, 1), seconds))
 
@@ -88,7 +88,9 @@ def test_plans_leave_room_for_kernels(machine: Machine) -> None:
 def test_the_bound_is_that_of_the_budget(machine: Machine) -> None:
     program = folded(seconds=1e-6)  # copies bind
     own = kernels(program)
-    found = [plan_model(program, machine, 60, name, own) for name in ("prefetch", "layerwise", "spread", "msa")]  # fmt: skip
+    found = [
+        plan_model(program, machine, 60, name, own) for name in ("prefetch", "layerwise", "spread", "msa")
+    ]
     whole = Offload(program, roomy(machine, found[0].capacity), reserve=own.kept)
     assert {each.bound_ps for each in found if each.plan is not None} == {whole.bound().value}
     assert whole.bound().value > whole.limit_ps
@@ -100,10 +102,10 @@ def test_the_bound_is_that_of_the_budget(machine: Machine) -> None:
 def test_ops_run_again_where_that_is_faster_than_copies(machine: Machine, tmp_path: Path) -> None:
     program = folded(seconds=1e-6, backward=True)
     own = kernels(program)
-    again, copies = (plan_model(program, machine, 60, name, own, evaluations=60) for name in ("auto", COPIES))  # fmt: skip
+    again, copies = (plan_model(program, machine, 60, name, own, evaluations=60) for name in ("auto", COPIES))
     assert again.repeats and not copies.repeats and again.simulated_ps < copies.simulated_ps
     assert again.bound_ps == again.limit_ps == copies.limit_ps < copies.bound_ps
-    assert again.plan is not None and again.program is not None and again.program.n_ops > program.n_ops  # fmt: skip
+    assert again.plan is not None and again.program is not None and again.program.n_ops > program.n_ops
     small = roomy(machine, again.capacity)
     save_plan(again.plan, again.program, small, tmp_path / "plan.json")
     found, plan = load_planned(tmp_path / "plan.json", program, small)
@@ -130,12 +132,20 @@ def test_what_can_not_be_is_refused_with_its_reason(machine: Machine) -> None:
 
 
 def test_variants_have_few_plans() -> None:
-    assert wanted("llama", (50, 30), ("auto", "msa")) == [(50, "auto"), (50, "msa"), (30, "auto"), (30, "msa"), RESIDENT]  # fmt: skip
+    assert wanted("llama", (50, 30), ("auto", "msa")) == [
+        (50, "auto"),
+        (50, "msa"),
+        (30, "auto"),
+        (30, "msa"),
+        RESIDENT,
+    ]
     assert wanted(VARIANTS[0], (50, 30), SOLVERS) == [(50, "auto"), (50, "prefetch"), (50, "msa")]
 
 
 def test_half_of_the_memory_and_ours_come_first() -> None:
-    plans = [Planned("m", percent, solver, 0, "ok") for percent in (30, 100, 50) for solver in ("msa", "auto")]  # fmt: skip
+    plans = [
+        Planned("m", percent, solver, 0, "ok") for percent in (30, 100, 50) for solver in ("msa", "auto")
+    ]
     found = [(each.percent, each.solver) for each in ordered(plans, ("auto",))]
     assert found[:3] == [(50, "auto"), (50, "msa"), (30, "auto")]
 

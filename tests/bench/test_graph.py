@@ -11,15 +11,7 @@ import pytest
 
 from loadmaster.bench import Options, graph_apart, run_suite
 from loadmaster.bench.graph import CASES, QUICK
-from loadmaster.bench.graph_cells import (
-    APART,
-    CELLS,
-    CLASSICAL,
-    LARGE_BUDGET,
-    OPTIONS,
-    QUICK_SET,
-    WORKLOADS,
-)
+from loadmaster.bench.graph_cells import APART, CELLS, CLASSICAL, LARGE_BUDGET, OPTIONS, QUICK_SET, WORKLOADS
 from loadmaster.bench.graph_external import external_cells, generated_content
 from loadmaster.bench.graph_run import run_graph
 from loadmaster.bench.graph_summary import best_classical, saved, saved_over_base, targets
@@ -33,8 +25,17 @@ from loadmaster.solvers.solver import Budget, Meter, Solution, solve
 
 
 def _row(case: str, solver: str, value: float, seed: int = 0, **extra: Any) -> dict[str, Any]:
-    return {"case": case, "solver": solver, "seed": seed, "value": value, "seconds": 1.0, "bound": 50.0,
-            "baseline": 200.0, "status": "feasible", "extra": {"ops": 7, **extra}}  # fmt: skip
+    return {
+        "case": case,
+        "solver": solver,
+        "seed": seed,
+        "value": value,
+        "seconds": 1.0,
+        "bound": 50.0,
+        "baseline": 200.0,
+        "status": "feasible",
+        "extra": {"ops": 7, **extra},
+    }
 
 
 def test_every_workload_is_in_the_suite_in_both_ways() -> None:
@@ -90,11 +91,7 @@ def test_quick_rows_have_baseline_bound_and_gap() -> None:
     solvers = ("expert", "heft", "classical", "random-best", "anneal", "peak-cut")
     rows = list(run_suite("graph", Options(quick=True, cases=cases, solvers=solvers)))
     by_case = {row.case for row in rows}
-    assert {
-        "synthetic/watts_strogatz-0",
-        "external/generated-0",
-        "order/light_shufflenet",
-    } <= by_case
+    assert {"synthetic/watts_strogatz-0", "external/generated-0", "order/light_shufflenet"} <= by_case
     reasons = {row.solver: row.extra["reason"] for row in rows if row.status == "skipped"}
     assert "msr-fiddle/dnn-partitioning" in reasons[None] and "no plan" in reasons["expert"]
     for row in rows:
@@ -112,7 +109,9 @@ def test_budgets_follow_size_and_a_curve_is_kept() -> None:
     cell = CELLS["synthetic/barabasi_albert-0"]
     row = run_graph(cell, "random-best", 0, budget=30)
     assert row.evaluations == 30 == row.extra["budget"]
-    assert [point[1] for point in row.extra["curve"]] == sorted((p[1] for p in row.extra["curve"]), reverse=True)  # fmt: skip
+    assert [point[1] for point in row.extra["curve"]] == sorted(
+        (p[1] for p in row.extra["curve"]), reverse=True
+    )
     assert row.value < 0 or row.value == row.extra["curve"][-1][1]
     assert run_graph(cell, "no-such", 0).status == "skipped"
     assert LARGE_BUDGET < 2_000
@@ -130,7 +129,10 @@ def test_published_graphs_are_found_where_they_lie(tmp_path: Path) -> None:
     split = {"fpgas": [{"nodes": nodes} for nodes in thirds], "cpus": []}
     (folder / "human-experts/tiny_training_expert.json").write_text(json.dumps(split))
     cells = external_cells(folder)
-    assert [cell.case for cell, _ in cells] == ["external/latency/layers/tiny_training", "external/throughput/ops/tiny"]  # fmt: skip
+    assert [cell.case for cell, _ in cells] == [
+        "external/latency/layers/tiny_training",
+        "external/throughput/ops/tiny",
+    ]
     assert [split is not None for _, split in cells] == [True, False]
     options = Options(quick=True, cases=("external",), data=tmp_path, solvers=("heft",))
     rows = list(run_suite("graph", options))
@@ -141,10 +143,16 @@ def test_published_graphs_are_found_where_they_lie(tmp_path: Path) -> None:
 
 def test_the_summary_compares_medians_and_says_what_was_asked() -> None:
     rows = [_row("joint/llama", "classical", 110.0), _row("joint/llama", "hdp", 60.0)]
-    rows += [_row("joint/llama", "anneal", value, seed) for seed, value in enumerate((80.0, 90.0, 120.0))]  # fmt: skip
-    rows += [_row("order/wavenet-2x9", "auto", 50.0), _row("order/wavenet-2x9", "depth-first", 49.0)]  # fmt: skip
-    speed = {"case": "speed/small/random", "solver": None, "value": 6_000.0, "unit": "evaluations/s",
-             "status": "met", "extra": {"vectors": "random"}}  # fmt: skip
+    rows += [_row("joint/llama", "anneal", value, seed) for seed, value in enumerate((80.0, 90.0, 120.0))]
+    rows += [_row("order/wavenet-2x9", "auto", 50.0), _row("order/wavenet-2x9", "depth-first", 49.0)]
+    speed = {
+        "case": "speed/small/random",
+        "solver": None,
+        "value": 6_000.0,
+        "unit": "evaluations/s",
+        "status": "met",
+        "extra": {"vectors": "random"},
+    }
     found = played([*rows, speed])
     name, group = best_classical(found, "joint/llama") or ("", None)
     assert name == "anneal" and group is not None and group.median == 90  # not the learned one

@@ -36,7 +36,10 @@ def script(name: str) -> ModuleType:
 
 
 def test_cells_name_solvers_and_switches_that_exist() -> None:
-    assert sum(cell.case.count("/") == 1 and not cell.case.startswith("ablation/") for cell in CELLS.values()) == 9  # fmt: skip
+    assert (
+        sum(cell.case.count("/") == 1 and not cell.case.startswith("ablation/") for cell in CELLS.values())
+        == 9
+    )
     settings = set(Settings.__dataclass_fields__) | {"init"}
     for cell in CELLS.values():
         assert set(cell.solvers) <= set(solver_names("mapping")) and cell.budget > 0
@@ -56,7 +59,7 @@ def test_a_row_is_what_the_solver_found() -> None:
     extra = row.extra
     assert extra["best_speedup"] == pytest.approx(problem.compiler_ps / row.value)
     assert extra["curve"][-1][1] == row.value and extra["white_box"] is False
-    assert [value for _, value in extra["curve"]] == sorted((v for _, v in extra["curve"]), reverse=True)  # fmt: skip
+    assert [value for _, value in extra["curve"]] == sorted((v for _, v in extra["curve"]), reverse=True)
     assert extra["first_valid_at"] == extra["curve"][0][0] == 1
     assert extra["hardware_runs"] == round(150 * (1 - extra["invalid_fraction"]))
     assert 1 < extra["unique_maps"] <= 150
@@ -105,8 +108,13 @@ def test_the_quick_suite_has_few_rows_and_speed_has_a_target() -> None:
     options = Options(quick=True, solvers=("greedy-dp", "compiler"), seeds=2)
     rows = list(run_suite("mapping", options))
     names = [(row.case, row.solver, row.seed) for row in rows]
-    assert names == [("speed", None, 0), ("speed", None, 1), ("resnet50/nnp-i", "greedy-dp", 0),
-                     ("resnet50/nnp-i", "compiler", 0), ("resnet50/nnp-i", "greedy-dp", 1)]  # fmt: skip
+    assert names == [
+        ("speed", None, 0),
+        ("speed", None, 1),
+        ("resnet50/nnp-i", "greedy-dp", 0),
+        ("resnet50/nnp-i", "compiler", 0),
+        ("resnet50/nnp-i", "greedy-dp", 1),
+    ]
     assert [row.extra["budget"] for row in rows[2:]] == [220, None, 220]
     assert rows[0].unit == "maps/s" and rows[0].extra["target"] == ">= 50,000 maps/s"
 
@@ -115,7 +123,7 @@ def test_quick_rows_name_the_options_that_make_them_quick() -> None:
     from loadmaster.cli.bench import command
 
     pytest.importorskip("jax")
-    answer = command("mapping", quick=True, case=["resnet50/nnp-i"], seeds=1, solver=["ea", "random"])  # fmt: skip
+    answer = command("mapping", quick=True, case=["resnet50/nnp-i"], seeds=1, solver=["ea", "random"])
     ea, random = answer.rows
     assert ea["extra"]["options"] == QUICK_NETWORK and "options" not in random["extra"]
     assert ea["extra"]["budget"] == random["extra"]["budget"] == QUICK_BUDGET >= ea["evaluations"]
@@ -137,7 +145,11 @@ def test_snapshots_come_at_shares_of_the_budget() -> None:
             return meter.solution()
 
     solve(Counting(), problem, Budget(40), 0, observer)
-    assert {share: int(state["at"]) for share, state in observer.states.items()} == {0.25: 10, 0.5: 20, 1.0: 40}  # fmt: skip
+    assert {share: int(state["at"]) for share, state in observer.states.items()} == {
+        0.25: 10,
+        0.5: 20,
+        1.0: 40,
+    }
 
 
 def test_the_random_map_is_the_first_of_random_search() -> None:
@@ -150,8 +162,25 @@ def test_the_random_map_is_the_first_of_random_search() -> None:
 
 def test_jobs_run_in_processes_and_are_not_run_twice(tmp_path: Path) -> None:
     out = tmp_path / "rows.jsonl"
-    command = [sys.executable, str(BENCHMARKS / "mapping_runs.py"), "--cells", "resnet50/nnp-i", "--solvers", "random",
-               "greedy-dp", "compiler", "--seeds", "0", "1", "--jobs", "2", "--budget", "30", "--out", str(out)]  # fmt: skip
+    command = [
+        sys.executable,
+        str(BENCHMARKS / "mapping_runs.py"),
+        "--cells",
+        "resnet50/nnp-i",
+        "--solvers",
+        "random",
+        "greedy-dp",
+        "compiler",
+        "--seeds",
+        "0",
+        "1",
+        "--jobs",
+        "2",
+        "--budget",
+        "30",
+        "--out",
+        str(out),
+    ]
     first = subprocess.run(command, capture_output=True, text=True, check=True)
     assert first.stdout.startswith("5 jobs to run")
     lines = [json.loads(line) for line in out.read_text().splitlines()]
@@ -165,16 +194,23 @@ def test_jobs_run_in_processes_and_are_not_run_twice(tmp_path: Path) -> None:
     assert len(runs.done_in(out)) == 5
 
 
-def test_parts_are_merged_by_case_solver_and_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+def test_parts_are_merged_by_case_solver_and_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = script("record")
     monkeypatch.setattr(record, "HERE", tmp_path)
     monkeypatch.setattr(record, "commit", lambda: "abc")
     (tmp_path / "results").mkdir()
 
     def part(name: str, cpu: str, values: dict[int, float]) -> Path:
-        lines = [json.dumps({"job": ["c", "egrl", seed], "made": {"versions": {}, "host": {"cpu": cpu}},
-                             "rows": [{"case": "c", "solver": "egrl", "seed": seed, "value": value, "extra": {}}]})
-                 for seed, value in values.items()]  # fmt: skip
+        lines = [
+            json.dumps(
+                {
+                    "job": ["c", "egrl", seed],
+                    "made": {"versions": {}, "host": {"cpu": cpu}},
+                    "rows": [{"case": "c", "solver": "egrl", "seed": seed, "value": value, "extra": {}}],
+                }
+            )
+            for seed, value in values.items()
+        ]
         path = tmp_path / name
         path.write_text("\n".join(lines) + '\n{"torn')
         return path
@@ -182,7 +218,7 @@ def test_parts_are_merged_by_case_solver_and_seed(tmp_path: Path, monkeypatch: p
     record.main("mapping", "--rows", str(part("a", "one", {0: 5.0, 1: 6.0})))
     record.main("mapping", "--rows", str(part("b", "two", {1: 7.0, 2: 8.0})))
     document = json.loads((tmp_path / "results" / "mapping.json").read_text())
-    assert [(row["seed"], row["value"]) for row in document["rows"]] == [(0, 5.0), (1, 7.0), (2, 8.0)]  # fmt: skip
+    assert [(row["seed"], row["value"]) for row in document["rows"]] == [(0, 5.0), (1, 7.0), (2, 8.0)]
     made = [document["made"][row["extra"]["made"]]["host"]["cpu"] for row in document["rows"]]
     assert made == ["one", "two", "two"] and document["commit"] == "abc"
     record.main("mapping", "--rows", "--fresh", str(tmp_path / "b"))

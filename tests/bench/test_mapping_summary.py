@@ -28,14 +28,24 @@ BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 
 def row(case: str, solver: str, seed: int, value: float, **extra: Any) -> dict[str, Any]:
     return {
-        "case": case, "machine": "m", "solver": solver, "seed": seed, "evaluations": 100, "seconds": 2.0,
-        "value": value, "unit": "ps", "baseline": 1200.0, "bound": 900.0, "gap": None, "status": "feasible",
+        "case": case,
+        "machine": "m",
+        "solver": solver,
+        "seed": seed,
+        "evaluations": 100,
+        "seconds": 2.0,
+        "value": value,
+        "unit": "ps",
+        "baseline": 1200.0,
+        "bound": 900.0,
+        "gap": None,
+        "status": "feasible",
         "extra": {"all_slowest": 8000, "white_box": solver == "density", **extra},
-    }  # fmt: skip
+    }
 
 
 def test_means_and_deviations() -> None:
-    found = summaries([row("a", "egrl", seed, value) for seed, value in enumerate((1000, 1100, 1200))])  # fmt: skip
+    found = summaries([row("a", "egrl", seed, value) for seed, value in enumerate((1000, 1100, 1200))])
     summary = found["a", "egrl"]
     assert summary.mean == 1100 and summary.deviation == 100 and summary.seeds == (0, 1, 2)
     assert summary.gap == pytest.approx(1100 / 900 - 1)
@@ -47,7 +57,7 @@ def test_means_and_deviations() -> None:
 def test_the_best_bound_of_a_case_is_everybodys() -> None:
     rows = [row("a", "egrl", 0, 1000), {**row("a", "exact", 0, 990), "bound": 990.0}]
     found = summaries(rows)
-    assert found["a", "egrl"].bound == 990 and found["a", "egrl"].gap == pytest.approx(1000 / 990 - 1)  # fmt: skip
+    assert found["a", "egrl"].bound == 990 and found["a", "egrl"].gap == pytest.approx(1000 / 990 - 1)
 
 
 def test_a_seed_that_found_nothing_counts_as_all_slowest() -> None:
@@ -66,7 +76,7 @@ def test_seconds_of_a_gpu_do_not_count_as_those_of_a_cpu() -> None:
 
 
 def test_skipped_rows_and_other_units_are_left_out() -> None:
-    rows = [{**row("a", "exact", 0, 0), "status": "skipped"}, {**row("speed", "x", 0, 9), "unit": "maps/s"}]  # fmt: skip
+    rows = [{**row("a", "exact", 0, 0), "status": "skipped"}, {**row("speed", "x", 0, 9), "unit": "maps/s"}]
     assert summaries(rows) == {}
 
 
@@ -92,27 +102,38 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
 
 
 def test_comparisons_count_cases_where_both_are() -> None:
-    rows = [row(case, solver, seed, value + seed)
-            for case, values in (("a", (10, 90)), ("b", (90, 10)), ("c", (50, 50)))
-            for solver, value in zip(("egrl", "ea"), values, strict=True) for seed in range(5)]  # fmt: skip
+    rows = [
+        row(case, solver, seed, value + seed)
+        for case, values in (("a", (10, 90)), ("b", (90, 10)), ("c", (50, 50)))
+        for solver, value in zip(("egrl", "ea"), values, strict=True)
+        for seed in range(5)
+    ]
     versus = compare(summaries([*rows, row("d", "egrl", 0, 5)]), "egrl", "ea", "abcd")
     assert versus.verdicts == {"a": BEATS, "b": LOSES, "c": NEITHER}
     assert versus.count(BEATS) == 1
 
 
 def test_medians_counts_and_curves() -> None:
-    rows = [row("a", "egrl", seed, 1000, to_1pct=at, champion_kind=kind, curve=[[1, 3000], [at or 9, 1000]])
-            for seed, (at, kind) in enumerate(((30, "gnn"), (10, "gnn"), (20, "learner")))]  # fmt: skip
+    rows = [
+        row("a", "egrl", seed, 1000, to_1pct=at, champion_kind=kind, curve=[[1, 3000], [at or 9, 1000]])
+        for seed, (at, kind) in enumerate(((30, "gnn"), (10, "gnn"), (20, "learner")))
+    ]
     summary = summaries(rows)["a", "egrl"]
-    assert summary.median("to_1pct") == 20 and summary.counted("champion_kind") == {"gnn": 2, "learner": 1}  # fmt: skip
-    assert evaluations_to(summary, 1000) == [30, 10, 20] and evaluations_to(summary, 999) == [None] * 3  # fmt: skip
+    assert summary.median("to_1pct") == 20 and summary.counted("champion_kind") == {"gnn": 2, "learner": 1}
+    assert evaluations_to(summary, 1000) == [30, 10, 20] and evaluations_to(summary, 999) == [None] * 3
     never = summaries([*rows, row("a", "egrl", 3, 1000, to_1pct=None)])["a", "egrl"]
     assert never.median("to_1pct") is None
 
 
 def test_new_rows_take_the_place_of_old_ones() -> None:
-    kept = merged([row("a", "egrl", 0, 1), row("a", "egrl", 1, 2)], [row("a", "egrl", 1, 3), row("a", "ea", 0, 4)])  # fmt: skip
-    assert [(r["solver"], r["seed"], r["value"]) for r in kept] == [("ea", 0, 4), ("egrl", 0, 1), ("egrl", 1, 3)]  # fmt: skip
+    kept = merged(
+        [row("a", "egrl", 0, 1), row("a", "egrl", 1, 2)], [row("a", "egrl", 1, 3), row("a", "ea", 0, 4)]
+    )
+    assert [(r["solver"], r["seed"], r["value"]) for r in kept] == [
+        ("ea", 0, 4),
+        ("egrl", 0, 1),
+        ("egrl", 1, 3),
+    ]
 
 
 def test_targets_are_met_missed_or_not_measured() -> None:
@@ -120,20 +141,29 @@ def test_targets_are_met_missed_or_not_measured() -> None:
     assert targets({})[0].word == "not measured"
 
     def rows(ours: float, rivals: float) -> list[dict[str, Any]]:
-        return [row(case, solver, seed, value + seed / 10, to_95pct_of_gain=40 if solver == "egrl" else 100)
-                for case in SPEC for solver, value in (("egrl", ours), *((rival, rivals) for rival in RIVALS))
-                for seed in range(5)]  # fmt: skip
+        return [
+            row(case, solver, seed, value + seed / 10, to_95pct_of_gain=40 if solver == "egrl" else 100)
+            for case in SPEC
+            for solver, value in (("egrl", ours), *((rival, rivals) for rival in RIVALS))
+            for seed in range(5)
+        ]
 
     good, bad = targets(summaries(rows(901, 950))), targets(summaries(rows(990, 950)))
     assert [target.met for target in good[:5]] == [True] * 5
     assert [target.met for target in bad[:5]] == [False, False, False, True, True]
     assert "worse than `ea` in `resnet50/nnp-i`" in bad[1].result and bad[0].word == "**missed**"
 
-    moved = [row(f"transfer/{trained}/{model}", name, seed, value + seed, valid=True, epsilon=0.0)
-             for trained, name, value in (("bert", "gnn 50%", 1100), ("none", "random", 3000))
-             for model in ("resnet50", "resnet101") for seed in range(5)]  # fmt: skip
-    moved += [row(f"{case}/bert/{budget}", "egrl", seed, value + seed)
-              for case, budget, value in (("warm", 200, 1000), ("cold", 2000, 940)) for seed in range(5)]  # fmt: skip
+    moved = [
+        row(f"transfer/{trained}/{model}", name, seed, value + seed, valid=True, epsilon=0.0)
+        for trained, name, value in (("bert", "gnn 50%", 1100), ("none", "random", 3000))
+        for model in ("resnet50", "resnet101")
+        for seed in range(5)
+    ]
+    moved += [
+        row(f"{case}/bert/{budget}", "egrl", seed, value + seed)
+        for case, budget, value in (("warm", 200, 1000), ("cold", 2000, 940))
+        for seed in range(5)
+    ]
     assert [target.met for target in targets(summaries(moved))[5:]] == [True, True, False]
 
 
@@ -142,10 +172,15 @@ def test_tables_are_made_from_rows_and_say_who_lost() -> None:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    rows = [row("resnet50/nnp-i", solver, seed, value + seed, champion_kind="gnn", to_95pct_of_gain=at)
-            for solver, value, at in (("egrl", 1000, 50), ("ea", 950, 200), ("random", 2000, 10))
-            for seed in range(5)]  # fmt: skip
-    rows += [row("resnet50/nnp-i", "density", 0, 1100), row("transfer/bert/resnet50", "gnn 100%", 0, 1300, valid=False, epsilon=0.25)]  # fmt: skip
+    rows = [
+        row("resnet50/nnp-i", solver, seed, value + seed, champion_kind="gnn", to_95pct_of_gain=at)
+        for solver, value, at in (("egrl", 1000, 50), ("ea", 950, 200), ("random", 2000, 10))
+        for seed in range(5)
+    ]
+    rows += [
+        row("resnet50/nnp-i", "density", 0, 1100),
+        row("transfer/bert/resnet50", "gnn 100%", 0, 1300, valid=False, epsilon=0.25),
+    ]
     text = module.page({"rows": rows})
     assert "| `ea` | 0 | 0 | 1 | `resnet50/nnp-i` |" in text
     assert "| `random` | 1 | 0 | 0 | – |" in text

@@ -20,9 +20,19 @@ for package in ("jax", "equinox", "optax", "mctx"):
     pytest.importorskip(package)
 
 TINY: dict[str, Any] = {
-    "width": 16, "channels": 2, "grid_blocks": 0, "dynamics_blocks": 1, "prediction_blocks": 1,
-    "bins": 11, "games": 4, "simulations": 2, "eval_simulations": 2, "batch": 8, "unroll": 1, "window": 4,
-}  # fmt: skip
+    "width": 16,
+    "channels": 2,
+    "grid_blocks": 0,
+    "dynamics_blocks": 1,
+    "prediction_blocks": 1,
+    "bins": 11,
+    "games": 4,
+    "simulations": 2,
+    "eval_simulations": 2,
+    "batch": 8,
+    "unroll": 1,
+    "window": 4,
+}
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "muzero_runs.py"
 CELLS = ("synthetic-09", "synthetic-36")
 
@@ -34,7 +44,18 @@ def rows(monkeypatch: pytest.MonkeyPatch, out: Path, *more: str) -> list[dict[st
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     options = [f"{name}={value}" for name, value in TINY.items()]
-    words = ["muzero_runs", "--cells", *CELLS, "--init", "scratch", "--out", str(out), *more, "--set", *options]  # fmt: skip
+    words = [
+        "muzero_runs",
+        "--cells",
+        *CELLS,
+        "--init",
+        "scratch",
+        "--out",
+        str(out),
+        *more,
+        "--set",
+        *options,
+    ]
     monkeypatch.setattr(sys, "argv", words)
     assert script.main() == 0
     lines = [json.loads(line) for line in out.read_text().splitlines()]
@@ -42,9 +63,7 @@ def rows(monkeypatch: pytest.MonkeyPatch, out: Path, *more: str) -> list[dict[st
     return [row for line in lines for row in line["rows"]]
 
 
-def test_rows_of_cells_that_are_played_together(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_rows_of_cells_that_are_played_together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = rows(monkeypatch, tmp_path / "a.jsonl", "--budget", "7")
     assert [(row["case"], row["solver"]) for row in found] == [
         (case, solver) for case in CELLS for solver in ("muzero", "muzero-prod")
@@ -67,7 +86,17 @@ def test_zero_shot_rows_learn_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
     settings, policy = Settings(**TINY), tmp_path / "policy.npz"
     save_small(policy, policy_arrays(make_network(jax.random.key(0), settings)), {}, settings)
-    asked = ("--budget", "4", "--zero-shot", "--label", "bare", "--init", str(policy), "--game", "backup=none")  # fmt: skip
+    asked = (
+        "--budget",
+        "4",
+        "--zero-shot",
+        "--label",
+        "bare",
+        "--init",
+        str(policy),
+        "--game",
+        "backup=none",
+    )
     found = rows(monkeypatch, tmp_path / "a.jsonl", *asked)
     assert [row["solver"] for row in found] == ["bare", "bare"]
     assert all(row["extra"]["zero_shot"] and row["evaluations"] == 4 for row in found)

@@ -20,9 +20,14 @@ from loadmaster.program.zoo import load_workload
 
 SCHEMA = json.loads((Path(loadmaster.cli.__file__).parent / "schema.json").read_text())
 TYPES: dict[str, type | tuple[type, ...]] = {
-    "string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list,
-    "object": dict, "null": type(None),
-}  # fmt: skip
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "array": list,
+    "object": dict,
+    "null": type(None),
+}
 
 
 @dataclass(frozen=True)

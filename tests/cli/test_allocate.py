@@ -32,15 +32,7 @@ def csv(tmp_path: Path) -> Path:
 
 def test_the_least_capacity(csv: Path, tmp_path: Path) -> None:
     code, answer, _ = run(
-        csv,
-        "--minimize",
-        "--out",
-        "placed.csv",
-        "--plan",
-        "plan.json",
-        "--plot",
-        "p.svg",
-        folder=tmp_path,
+        csv, "--minimize", "--out", "placed.csv", "--plan", "plan.json", "--plot", "p.svg", folder=tmp_path
     )
     ours = answer["rows"][1]
     assert code == 0 and (ours["bytes"], ours["status"], ours["gap"]) == (100, "optimal", 0.0)
@@ -55,11 +47,7 @@ def test_fitting_and_not_fitting(csv: Path, tmp_path: Path) -> None:
     code, answer, _ = run(csv, "--capacity", "99", folder=tmp_path)
     row = answer["rows"][0]
     assert code == 1 and row["status"] == "infeasible"
-    assert (
-        sorted(row["blamed"]) == ["a", "b", "c"]
-        and row["excess_bytes"] == 1
-        and row["instant"] == 2
-    )
+    assert sorted(row["blamed"]) == ["a", "b", "c"] and row["excess_bytes"] == 1 and row["instant"] == 2
     assert "1 too many" in answer["error"]["message"]
 
 
@@ -103,13 +91,16 @@ WRONG = {
     "time": (["buffers.csv", "--time-limit", "soon"], "write 10s, 500ms or none"),
     "solver": (["buffers.csv", "--solver", "exakt"], "did you mean 'exact'"),
     "switch": (["buffers.csv", "--off", "magic"], "there is no switch 'magic'"),
-    "switch of another": (["buffers.csv", "--solver", "large", "--off", "hatless"], "--off needs solver 'exact'"),
+    "switch of another": (
+        ["buffers.csv", "--solver", "large", "--off", "hatless"],
+        "--off needs solver 'exact'",
+    ),
     "two ways": (["buffers.csv", "--banks", "2", "--memory", "a=5"], "can't be combined"),
     "banks alone": (["buffers.csv", "--banks", "2"], "--banks needs a capacity"),
     "memory": (["buffers.csv", "--memory", "fast"], "write fast=256KiB"),
     "previous": (["buffers.csv", "--capacity", "120", "--previous", "buffers.csv"], "has no offset"),
     "its own input": (["buffers.csv", "--out", "buffers.csv", "--overwrite"], "is what is read"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", WRONG)
@@ -124,8 +115,4 @@ def test_a_real_model(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     model = Path(onnx.__file__).parent / "backend/test/data/light/light_densenet121.onnx"
     code, answer, _ = run(model, "--minimize", folder=tmp_path)
-    assert (
-        code == 0
-        and answer["rows"][1]["bytes"] == 8_429_568
-        and answer["rows"][1]["status"] == "optimal"
-    )
+    assert code == 0 and answer["rows"][1]["bytes"] == 8_429_568 and answer["rows"][1]["status"] == "optimal"

@@ -12,7 +12,7 @@ import pytest
 from loadmaster.program import save
 from loadmaster.program.zoo import load_workload
 
-MACHINE = 'name = "m"\n[[memory]]\nname = "sram"\nbandwidth = "1GB/s"\n%s\n[[device]]\nname = "d"\nmatrix = 1\nvector = 1\n'  # fmt: skip
+MACHINE = 'name = "m"\n[[memory]]\nname = "sram"\nbandwidth = "1GB/s"\n%s\n[[device]]\nname = "d"\nmatrix = 1\nvector = 1\n'
 
 
 def refused(run: Any, run_json: Any, *args: object) -> str:
@@ -45,10 +45,7 @@ def test_a_model_with_a_cycle(run: Any, run_json: Any, tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     make = onnx.helper
     ends = [make.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [4]) for n in ("i", "x")]
-    nodes = [
-        make.make_node("Add", ["i", "y"], ["x"], "a"),
-        make.make_node("Relu", ["x"], ["y"], "b"),
-    ]
+    nodes = [make.make_node("Add", ["i", "y"], ["x"], "a"), make.make_node("Relu", ["x"], ["y"], "b")]
     path = tmp_path / "circle.onnx"
     onnx.save(make.make_model(make.make_graph(nodes, "g", ends[:1], ends[1:])), path)
     refused(run, run_json, "inspect", path)
@@ -70,7 +67,7 @@ def test_a_model_with_a_cycle(run: Any, run_json: Any, tmp_path: Path) -> None:
         ("", "has no name"),
     ],
 )
-def test_machines_that_make_no_sense(run: Any, run_json: Any, tmp_path: Path, text: str, words: str) -> None:  # fmt: skip
+def test_machines_that_make_no_sense(run: Any, run_json: Any, tmp_path: Path, text: str, words: str) -> None:
     path, out = tmp_path / "bad.toml", tmp_path / "out.toml"
     path.write_text(text)
     assert words in refused(run, run_json, "simulate", "resnet50", "--machine", path)
@@ -108,7 +105,7 @@ def _spoil(**changes: Any) -> Any:
         (lambda document: document.update(residencies=[1]), "list of objects"),
     ],
 )
-def test_plans_that_make_no_sense(run: Any, run_json: Any, plan_file: Path, spoil: Any, words: str) -> None:  # fmt: skip
+def test_plans_that_make_no_sense(run: Any, run_json: Any, plan_file: Path, spoil: Any, words: str) -> None:
     document = json.loads(plan_file.read_text())
     spoil(document)
     plan_file.write_text(json.dumps(document))
@@ -150,7 +147,7 @@ def test_plan_files_that_are_no_json(run: Any, run_json: Any, tmp_path: Path) ->
         (("bench", "simulate", "--case", "hlp"), "did you mean 'help'?"),
     ],
 )
-def test_names_and_options_that_make_no_sense(run: Any, run_json: Any, args: Any, words: str) -> None:  # fmt: skip
+def test_names_and_options_that_make_no_sense(run: Any, run_json: Any, args: Any, words: str) -> None:
     assert words in refused(run, run_json, *args)
 
 

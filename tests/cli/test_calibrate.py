@@ -34,13 +34,28 @@ def test_a_machine_and_a_model_are_written(tmp_path: Path, monkeypatch: pytest.M
     pytest.importorskip("torch")
     (tmp_path / "calibrated_net.py").write_text(NET, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, ["calibrate", "calibrated_net:build", "--device", "cpu", "--base", "h200", "--out",
-                                      "mine.toml", "--costs", "net.json", "--program", "net.npz", "--passes", "2", "--json"])  # fmt: skip
+    result = CliRunner().invoke(
+        app,
+        [
+            "calibrate",
+            "calibrated_net:build",
+            "--device",
+            "cpu",
+            "--base",
+            "h200",
+            "--out",
+            "mine.toml",
+            "--costs",
+            "net.json",
+            "--program",
+            "net.npz",
+            "--passes",
+            "2",
+            "--json",
+        ],
+    )
     document = json.loads(result.stdout)
-    assert result.exit_code == 0 and [row["what"] for row in document["rows"]] == [
-        "machine",
-        "model",
-    ]
+    assert result.exit_code == 0 and [row["what"] for row in document["rows"]] == ["machine", "model"]
     machine = load_machine(str(tmp_path / "mine.toml"))
     assert machine.name == "mine" and machine.devices[0].name == "gpu" and len(machine.links) == 2
     costs = read_costs("net.json")

@@ -28,7 +28,7 @@ def test_models(run: Any, run_json: Any) -> None:
     assert all(name in shown for name in MODELS)
     (row,) = run_json("models", "resnet50")["rows"]
     assert (row["ops"], row["tensors"], row["machine"]) == (57, 112, "nnp-i")
-    assert row["hash"] == load_workload("resnet50").hash and row["hash"] in run("models", "resnet50").out  # fmt: skip
+    assert row["hash"] == load_workload("resnet50").hash and row["hash"] in run("models", "resnet50").out
 
 
 def test_machines(run: Any, run_json: Any) -> None:
@@ -62,9 +62,7 @@ def test_a_machine_with_a_base_beside_it_is_written_whole(run: Any, tmp_path: Pa
         'name = "b"\n[[memory]]\nname = "m"\ncapacity = "unlimited"\nread = "2GB/s"\n'
         'write = "1GB/s"\n[[device]]\nname = "d"\nmatrix = { f32 = "1Gflop/s", "*" = 5 }\nvector = 1\n'
     )
-    (folder / "top.toml").write_text(
-        'base = "base.toml"\nname = "top"\ndescription = "a \\"b\\" \\u007f"\n'
-    )
+    (folder / "top.toml").write_text('base = "base.toml"\nname = "top"\ndescription = "a \\"b\\" \\u007f"\n')
     out = tmp_path / "whole.toml"
     assert run("machines", folder / "top.toml", "--out", out).exit == 0
     assert read_machine(out).hash == read_machine(folder / "top.toml").hash
@@ -103,9 +101,7 @@ def test_import_a_function(run: Any, run_json: Any, tmp_path: Path, monkeypatch:
 
 
 def test_inspect(run: Any, run_json: Any, light: Path) -> None:
-    document = run_json(
-        "inspect", light / "light_resnet50.onnx", "--machine", "nnp-i", "--top", "3"
-    )
+    document = run_json("inspect", light / "light_resnet50.onnx", "--machine", "nnp-i", "--top", "3")
     (peak,) = _rows(document, "peak")
     assert (peak["bytes"], peak["op"]) == (9_633_792, 13)
     assert [tensor["bytes"] for tensor in peak["tensors"]] == [3_211_264] * 3
@@ -115,7 +111,7 @@ def test_inspect(run: Any, run_json: Any, light: Path) -> None:
     assert totals["bytes"]["weight"] == 102_440_608
     bounds = {row["name"]: row["seconds"] for row in _rows(document, "bound")}
     assert max(bounds["compute"], bounds["traffic"]) <= bounds["together"]
-    assert [row["limited_by"] for row in _rows(document, "balance")] == ["compute", "bandwidth", "bandwidth"]  # fmt: skip
+    assert [row["limited_by"] for row in _rows(document, "balance")] == ["compute", "bandwidth", "bandwidth"]
     shown = run("inspect", "resnet50", "--top", "2").out
     assert "peak of live bytes in program order: 1,806,336 at op 5 'stage1.block1.conv3'" in shown
     assert "on nnp-i" in shown
@@ -146,9 +142,7 @@ def test_simulate_and_check_a_plan(run: Any, run_json: Any, plan_file: Path) -> 
 
 def test_a_model_that_does_not_fit(run: Any, run_json: Any, tmp_path: Path) -> None:
     small = tmp_path / "small.toml"
-    small.write_text(
-        'base = "nnp-i"\nname = "small"\n[[memory]]\nname = "dram"\ncapacity = "20MiB"\n'
-    )
+    small.write_text('base = "nnp-i"\nname = "small"\n[[memory]]\nname = "dram"\ncapacity = "20MiB"\n')
     over = 27_419_520 - 20 * 2**20
     words = f"does not fit: 'dram' needs 27,419,520, has 20,971,520, too many by {over:,}"
     result = run("simulate", "resnet50", "--machine", small)

@@ -27,7 +27,7 @@ MADE: list[bytes] = []
 @pytest.fixture
 def plan(run_json: Any, model: Path) -> str:
     if not MADE:
-        run_json("plan", model, "-m", "imxrt1170:tcm=1KiB,ocram=2KiB", "--out", "plan.json", "--no-run")  # fmt: skip
+        run_json("plan", model, "-m", "imxrt1170:tcm=1KiB,ocram=2KiB", "--out", "plan.json", "--no-run")
         MADE.append(Path("plan.json").read_bytes())
     Path("plan.json").write_bytes(MADE[0])
     return "plan.json"
@@ -36,9 +36,7 @@ def plan(run_json: Any, model: Path) -> str:
 MACHINE = ("-m", "imxrt1170:tcm=1KiB,ocram=2KiB")
 
 
-def test_a_plan_of_a_tflite_model_goes_everywhere(
-    run_json: Any, run: Any, model: Path, plan: str
-) -> None:
+def test_a_plan_of_a_tflite_model_goes_everywhere(run_json: Any, run: Any, model: Path, plan: str) -> None:
     before = hashlib.sha256(model.read_bytes()).hexdigest()
     wanted = {
         "header": "model.loadmaster.h",
@@ -52,9 +50,7 @@ def test_a_plan_of_a_tflite_model_goes_everywhere(
         more += ("--out", name) if target in ("csv", "model-explorer") else ()
         answer = run_json("export", target, model, plan, *MACHINE, *more)
         row = answer["rows"][0]
-        assert (
-            row["target"] == target and row["files"] and all(Path(f).exists() for f in row["files"])
-        )
+        assert row["target"] == target and row["files"] and all(Path(f).exists() for f in row["files"])
         note = json.loads(Path(row["files"][-1]).read_text())
         assert note["target"] == target and note["verdict"] == row["verdict"]
         assert str(model.parent) not in json.dumps(note)
@@ -67,9 +63,7 @@ def test_a_plan_of_a_tflite_model_goes_everywhere(
 
 
 def test_what_makes_no_sense_is_refused(run: Any, model: Path, plan: str) -> None:
-    assert (
-        "no target 'tflmm' (did you mean 'tflm'?)" in run("export", "tflmm", model, plan).error_line
-    )
+    assert "no target 'tflmm' (did you mean 'tflm'?)" in run("export", "tflmm", model, plan).error_line
     assert "one argument too many" in run("export", "tflm", model, plan, "x").error_line
     assert "another machine" in run("export", "trace", model, plan).error_line
     assert "--mem-id" in run("export", "csv", model, plan, *MACHINE, "--mem-id", "sram").error_line
@@ -83,7 +77,7 @@ def test_what_is_read_is_never_written_over(
     (elsewhere / "link").symlink_to(model)
     # The note of 'plan' would be 'plan.json'.
     for out, says in ((model, "model"), ("link", "model"), (plan, "plan"), ("plan", "plan")):
-        answer = run("export", target, model, plan, *MACHINE, "--no-verify", "--overwrite", "--out", out)  # fmt: skip
+        answer = run("export", target, model, plan, *MACHINE, "--no-verify", "--overwrite", "--out", out)
         if TARGETS[target].ending:
             assert answer.exit == 2 and f"the {says} itself" in answer.error_line
         assert (model.read_bytes(), Path(plan).read_bytes()) == before
@@ -91,8 +85,11 @@ def test_what_is_read_is_never_written_over(
 
 def test_other_commands_never_write_over_their_model_either(run: Any, model: Path) -> None:
     before = model.read_bytes()
-    for words in (("plan", model, *MACHINE, "--no-run"), ("allocate", model, "--minimize"),
-                  ("report", model, *MACHINE)):  # fmt: skip
+    for words in (
+        ("plan", model, *MACHINE, "--no-run"),
+        ("allocate", model, "--minimize"),
+        ("report", model, *MACHINE),
+    ):
         answer = run(*words, "--overwrite", "--out", model)
         assert answer.exit == 2 and "is what is read" in answer.error_line
     assert model.read_bytes() == before

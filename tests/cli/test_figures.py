@@ -31,8 +31,12 @@ def test_figures_of_each_cell(run: Any, run_json: Any, folder: Path, tmp_path: P
     out = tmp_path / "made" / "here"
     rows = run_json("figures", folder, "--out", out, "--format", "both")["rows"]
     kinds = ("contiguity", "curves", "embedding", "strips", "transitions-random")
-    expected = {f"resnet50-{machine}-{kind}.{ending}" for machine in ("nnp-i", "nnp-i-half")
-                for kind in kinds for ending in ("svg", "png")}  # fmt: skip
+    expected = {
+        f"resnet50-{machine}-{kind}.{ending}"
+        for machine in ("nnp-i", "nnp-i-half")
+        for kind in kinds
+        for ending in ("svg", "png")
+    }
     assert {path.name for path in out.iterdir()} == expected == {Path(r["file"]).name for r in rows}
     assert all(Path(row["file"]).stat().st_size == row["bytes"] > 0 for row in rows)
     assert "is there already" in run("figures", folder, "--out", out).error_line

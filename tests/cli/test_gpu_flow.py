@@ -56,13 +56,13 @@ def of(answer: dict[str, Any], what: str) -> dict[str, Any]:
 
 
 def test_one_model_through_all_commands(net: str, run: Any, run_json: Any) -> None:
-    run_json("calibrate", net, "--device", "cpu", "--passes", "2", "--costs", "c.json", "--program", "n.npz")  # fmt: skip
+    run_json("calibrate", net, "--device", "cpu", "--passes", "2", "--costs", "c.json", "--program", "n.npz")
     costs = ("--costs", "c.json")
     planned = run_json("plan", net, *HALF, *costs, *QUICK, "--out", "p.json", "--report")
     assert Path(planned["report"]).is_file()
     machine = ("--machine", f"h200:hbm={planned['fast_capacity_bytes']}")
     of_file = run_json("plan", "n.npz", *HALF, *costs, "--budget", "60", "--no-run")
-    assert of_file["ops_picoseconds"] == planned["ops_picoseconds"] and of_file["gaps"] == planned["gaps"]  # fmt: skip
+    assert of_file["ops_picoseconds"] == planned["ops_picoseconds"] and of_file["gaps"] == planned["gaps"]
     assert run("check", net, "p.json", *machine, *costs, "--device", "cpu").out == "ok\n"
     assert run("check", "n.npz", "p.json", *machine, *costs).out == "ok\n"
     ran = run("run", net, "p.json", *HALF, *costs, "--device", "cpu", "--repeats", "1", "--json")
@@ -70,7 +70,19 @@ def test_one_model_through_all_commands(net: str, run: Any, run_json: Any) -> No
     memory = of(json.loads(ran.out), "memory")
     assert memory["plan_bytes"] <= memory["capacity_bytes"] == planned["fast_capacity_bytes"]
     Path("m.json").write_text(ran.out)
-    words = ("report", net, "p.json", *machine, *costs, "--device", "cpu", "--measured", "m.json", "--out", "r.html")  # fmt: skip
+    words = (
+        "report",
+        net,
+        "p.json",
+        *machine,
+        *costs,
+        "--device",
+        "cpu",
+        "--measured",
+        "m.json",
+        "--out",
+        "r.html",
+    )
     assert run(*words).exit == 0
     assert run_json("report", planned["run"], "--measured", "m.json")["exit"] == 0
     again = run_json("plan", net, "--resume", planned["run"], *QUICK[:1], "90", *QUICK[2:])
@@ -101,8 +113,10 @@ def test_a_training_step_with_sliced_weights(net: str, run: Any, run_json: Any) 
         (("run", "flow_net:build", "none.json", "--device", "cpu"), "can't be read", 2),
         (("run", "flow_net:build", "p.json", "--device", "cpu", "--budget", "some"), "--budget", 2),
     ],
-)  # fmt: skip
-def test_what_does_not_fit_together_is_told(net: str, run: Any, words: tuple[str, ...], said: str, code: int) -> None:  # fmt: skip
+)
+def test_what_does_not_fit_together_is_told(
+    net: str, run: Any, words: tuple[str, ...], said: str, code: int
+) -> None:
     found = run(*words)
     assert found.exit == code and said in found.error_line
 
@@ -138,9 +152,9 @@ def test_plans_for_a_gpu_leave_room_for_libraries(net: str, run: Any, monkeypatc
     assert run("check", net, "p.json", *words[1:]).out == "ok\n"
     tiny = run("plan", *words[:-1], "hbm=50%", "--no-run")
     assert tiny.exit == 2 and "of which kernels have 52.00 MiB" in tiny.error_line
-    on_cpu = json.loads(run("plan", *words, "--device", "cpu", "--no-run", "--budget", "20", "--json").out)  # fmt: skip
+    on_cpu = json.loads(run("plan", *words, "--device", "cpu", "--no-run", "--budget", "20", "--json").out)
     problem = load_problem(next(Path("runs").iterdir()))
-    assert isinstance(problem, Offload) and problem.for_kernels == kept and problem.kernels is not None  # fmt: skip
+    assert isinstance(problem, Offload) and problem.for_kernels == kept and problem.kernels is not None
     assert not problem.kernels.workspace.any()
     assert problem.machine.memories[0].capacity == on_cpu["fast_capacity_bytes"] + kept
 
@@ -148,11 +162,7 @@ def test_plans_for_a_gpu_leave_room_for_libraries(net: str, run: Any, monkeypatc
 def test_room_is_the_same_for_planning_and_running() -> None:
     costs = MeasuredCosts("p", "gpu", (1, 1), 2**26 + 2**25, 2**25, (2**26, 0))
     room = kernel_room(2, costs, "cuda")
-    assert (room.reserve, room.needed, room.kept) == (
-        0,
-        2**26 + 2**25,
-        2**25,
-    )  # ops have theirs in the plan
+    assert (room.reserve, room.needed, room.kept) == (0, 2**26 + 2**25, 2**25)  # ops have theirs in the plan
     assert room.kernels is not None and room.kernels.workspace.tolist() == [2**26, 0]
     one = kernel_room(2, replace(costs, kept_bytes=0, op_workspace=()), "cuda")
     assert one.kernels is None and one.reserve == one.needed == one.kept == 2**26 + 2**25

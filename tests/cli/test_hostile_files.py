@@ -104,9 +104,7 @@ def test_plans(run: Any, elsewhere: Path, priority: str) -> None:
     text = json.dumps(document | {"queue": "priority", "priority": [0] * program.n_ops})
     Path("plan.json").write_text(text.replace("[0, ", f"[{priority}, "))
     for command in ("check", "simulate", "export trace"):
-        assert "plan 'plan.json'" in refused(
-            run, *command.split(), "resnet50", "plan.json", "-m", "nnp-i"
-        )
+        assert "plan 'plan.json'" in refused(run, *command.split(), "resnet50", "plan.json", "-m", "nnp-i")
     assert here() == ["plan.json"]
 
 

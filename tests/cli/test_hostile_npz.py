@@ -32,11 +32,7 @@ def wrapping(start: Any) -> Any:
 CASES = {
     "writes that wrap round": ("write_start", wrapping, "'write_start' does not cut"),
     "reads that wrap round": ("read_start", wrapping, "'read_start' does not cut"),
-    "a group of 8 GiB": (
-        "op_group",
-        lambda c: np.full_like(c, 2**31 - 2),
-        "is in group 2147483646",
-    ),
+    "a group of 8 GiB": ("op_group", lambda c: np.full_like(c, 2**31 - 2), "is in group 2147483646"),
     "20,000 loops": (
         "loop_parent",
         lambda c: np.arange(-1, 19_999, dtype=np.int32),
@@ -85,5 +81,7 @@ def test_an_entry_that_is_no_array(run: Any, tmp_path: Path) -> None:
 )
 def test_policies(run: Any, elsewhere: Path, about: Any, words: str) -> None:
     np.savez_compressed(elsewhere / "bad.npz", about=about)
-    result = run("plan", "gnmt-2", "-m", "p100x2", "--solver", "go", "--init", elsewhere / "bad.npz", "--budget", 5)  # fmt: skip
+    result = run(
+        "plan", "gnmt-2", "-m", "p100x2", "--solver", "go", "--init", elsewhere / "bad.npz", "--budget", 5
+    )
     assert result.exit == 2 and words in result.err.splitlines()[-1]

@@ -54,7 +54,7 @@ WITH_RUN: dict[str, list[str]] = {
     "figures": ["RUN --out figures", "runs --out more"],
     "allocate": ["RUN", "RUN --resume RUN"],
     "bench": ["RUN"],
-}  # fmt: skip
+}
 """Command -> arguments that hand it the folder in every way it could take one."""
 
 
@@ -79,7 +79,7 @@ def folder(run: Any, elsewhere: Path, listener: socket.socket) -> Path:
     shutil.copy(elsewhere / "net.py", folder)
     about = json.loads((folder / "run.json").read_text())
     host, port = listener.getsockname()
-    about["command"] = ["python", "net:build", "--workers", f"ray://{host}:{port}", "--evaluator", EVALUATOR]  # fmt: skip
+    about["command"] = ["python", "net:build", "--workers", f"ray://{host}:{port}", "--evaluator", EVALUATOR]
     (folder / "run.json").write_text(json.dumps(about))
     shutil.copy(folder / "best.json", elsewhere / "plan.json")
     return folder
@@ -97,7 +97,9 @@ def test_the_table_has_every_command() -> None:
     assert set(WITH_RUN) == set(COMMANDS)
 
 
-def test_no_command_runs_what_a_folder_names(run: Any, folder: Path, elsewhere: Path, listener: socket.socket) -> None:  # fmt: skip
+def test_no_command_runs_what_a_folder_names(
+    run: Any, folder: Path, elsewhere: Path, listener: socket.socket
+) -> None:
     exits = {}
     for name, lines in WITH_RUN.items():
         for line in lines:
@@ -119,8 +121,13 @@ def test_no_function_of_the_library_does(folder: Path, elsewhere: Path) -> None:
     assert not replay(RunFolder.open(folder)).broken and read_side(folder).value == 25 * 10**10
     plan = problem.plan(problem.compiler)
     save_plan(plan, problem.program, problem.machine, elsewhere / "compiler.json")
-    tried = [lambda: problem.compiler_ps, lambda: problem.evaluate(problem.compiler), lambda: problem.gauge.once(plan),
-             lambda: problem.sample(None, 0), lambda: problem.score(problem.compiler[None])]  # fmt: skip
+    tried = [
+        lambda: problem.compiler_ps,
+        lambda: problem.evaluate(problem.compiler),
+        lambda: problem.gauge.once(plan),
+        lambda: problem.sample(None, 0),
+        lambda: problem.score(problem.compiler[None]),
+    ]
     for attempt in tried:
         with pytest.raises(Exception, match="what a run names is not run"):
             attempt()
@@ -142,14 +149,10 @@ def test_resuming_wants_the_command_again(run: Any, folder: Path, elsewhere: Pat
     assert RunFolder.open(folder).read_log().lines[-1]["evals"] == 6
 
 
-def test_a_command_with_escapes_is_shown_without_them(
-    run: Any, folder: Path, elsewhere: Path
-) -> None:
+def test_a_command_with_escapes_is_shown_without_them(run: Any, folder: Path, elsewhere: Path) -> None:
     for file in ("problem.json", "run.json"):
         text = (folder / file).read_text()
-        (folder / file).write_text(
-            text.replace(EVALUATOR, "sh \\u001b]0;owned\\u0007\\nmeasure.sh")
-        )
+        (folder / file).write_text(text.replace(EVALUATOR, "sh \\u001b]0;owned\\u0007\\nmeasure.sh"))
     result = run("plan", "model.npz", "--resume", folder)
     assert result.exit == 2 and "\x1b" not in result.err and "\\x1b]0;owned" in result.error_line
 

@@ -21,9 +21,7 @@ HEAVY = {"numpy", "jax", "onnx", "torch", "ortools", "rich", "loadmaster._core"}
 
 def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
     shown, loaded = _modules_after("--help")
-    assert all(
-        f"  {name} " in shown and summary in shown for name, (_, summary) in COMMANDS.items()
-    )
+    assert all(f"  {name} " in shown and summary in shown for name, (_, summary) in COMMANDS.items())
     assert not HEAVY & loaded
     assert not any(name.startswith("loadmaster.cli.inspect") for name in loaded)
 
@@ -112,14 +110,14 @@ def _replace(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
         (LoadmasterError("two\nlines \x1b[31m"), 2, "two lines \\x1b[31m"),
     ],
 )
-def test_exit_codes(run: Any, run_json: Any, monkeypatch: Any, error: Any, code: int, words: str) -> None:  # fmt: skip
+def test_exit_codes(run: Any, run_json: Any, monkeypatch: Any, error: Any, code: int, words: str) -> None:
     _replace(monkeypatch, error)
     result = run("models")
     assert result.exit == code and result.error_line == f"error: {words}"
     assert run_json("models")["exit"] == code
 
 
-def test_a_bug_is_one_line_and_a_file(run: Any, run_json: Any, monkeypatch: Any, tmp_path: Path) -> None:  # fmt: skip
+def test_a_bug_is_one_line_and_a_file(run: Any, run_json: Any, monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     _replace(monkeypatch, ZeroDivisionError("of\nours"))
     result = run("models")
@@ -173,9 +171,12 @@ def test_json_flag_after_two_dashes_is_an_argument(run: Any) -> None:
 
 def _real(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "loadmaster", *args], capture_output=True, text=True, check=False,
+        [sys.executable, "-m", "loadmaster", *args],
+        capture_output=True,
+        text=True,
+        check=False,
         env={**os.environ, **environment},
-    )  # fmt: skip
+    )
 
 
 def test_a_narrow_encoding_and_no_colour_are_honoured() -> None:
@@ -189,9 +190,8 @@ def test_nobody_reads(tmp_path: Path) -> None:
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
-        [sys.executable, "-c", code, "machines", "nnp-i"], stdout=write, stderr=subprocess.PIPE,
-        check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", code, "machines", "nnp-i"], stdout=write, stderr=subprocess.PIPE, check=False
+    )
     os.close(write)
     assert done.returncode == 141 and done.stderr == b""
 

@@ -50,12 +50,9 @@ def test_a_plan_is_made_checked_and_kept(run_json: Any, elsewhere: Path) -> None
     assert simulate(program, machine, plan).total_ps == ours["picoseconds"]
     assert answer["plan"] == f"{answer['run']}/best.json" and answer["run"].startswith("runs/")
     assert rows["sram"]["peak_bytes"] <= rows["sram"]["capacity_bytes"] == 2 * 2**20
-    logged = [
-        json.loads(line)
-        for line in (elsewhere / answer["run"] / "log.jsonl").read_text().splitlines()
-    ]
+    logged = [json.loads(line) for line in (elsewhere / answer["run"] / "log.jsonl").read_text().splitlines()]
     baselines = {line["name"]: line["value"] for line in logged if line["event"] == "baseline"}
-    assert baselines == {name: rows[name]["picoseconds"] for name in ("all-slowest", "compiler", "density")}  # fmt: skip
+    assert baselines == {name: rows[name]["picoseconds"] for name in ("all-slowest", "compiler", "density")}
 
 
 @pytest.mark.usefixtures("no_ortools")
@@ -63,9 +60,7 @@ def test_the_table_tells_kinds_gaps_and_where_to_look(run: Any) -> None:
     shown = run("plan", SMALL, "-m", "nnp-i-half", "--solver", "random", "--budget", "50")
     lines = shown.out.splitlines()
     assert lines[0] == f"{SMALL} on nnp-i-half"
-    assert (
-        "gap to bound" in lines[1] and "over compiler" in lines[1] and "simulated time" in lines[1]
-    )
+    assert "gap to bound" in lines[1] and "over compiler" in lines[1] and "simulated time" in lines[1]
     assert any(line.startswith("random") and "black box" in line for line in lines)
     assert any(line.startswith("density") and "white box" in line for line in lines)
     assert "35 nodes, 53 tensors to place" in shown.err.splitlines()[0]
@@ -77,7 +72,18 @@ def test_the_table_tells_kinds_gaps_and_where_to_look(run: Any) -> None:
 
 @pytest.mark.usefixtures("no_ortools")
 def test_out_no_run_and_capacity(run_json: Any, run: Any, elsewhere: Path) -> None:
-    words = ("plan", SMALL, "-m", "nnp-i", "--capacity", "sram=1MiB", "--solver", "greedy-dp", "--budget", "60")  # fmt: skip
+    words = (
+        "plan",
+        SMALL,
+        "-m",
+        "nnp-i",
+        "--capacity",
+        "sram=1MiB",
+        "--solver",
+        "greedy-dp",
+        "--budget",
+        "60",
+    )
     answer = run_json(*words, "--no-run", "--out", "mine.json")
     assert answer["machine"] == "nnp-i:sram=1MiB" and answer["run"] is None
     assert answer["plan"] == "mine.json" and [p.name for p in elsewhere.iterdir()] == ["mine.json"]
@@ -103,7 +109,7 @@ def test_what_can_t_be_resumed(run: Any, run_json: Any) -> None:
     made = run_json("plan", SMALL, "--solver", "random", "--budget", "20")["run"]
     assert "is not about" in run("plan", "resnet50", "--resume", made).error_line
     assert "leave them out" in run("plan", SMALL, "--resume", made, "-m", "nnp-i").error_line
-    assert "its seed is 0" in run("plan", SMALL, "--resume", made, "--seed", "4").err.splitlines()[-1]  # fmt: skip
+    assert "its seed is 0" in run("plan", SMALL, "--resume", made, "--seed", "4").err.splitlines()[-1]
     assert "there is no run" in run("plan", SMALL, "--resume", "nowhere").error_line
 
 
@@ -140,7 +146,7 @@ def test_a_machine_with_one_memory_is_refused(run: Any, elsewhere: Path) -> None
 
 @pytest.mark.usefixtures("no_ortools")
 def test_no_map_that_fits_is_no_answer(run_json: Any) -> None:
-    answer = run_json("plan", "resnet50", "-m", "nnp-i", "--solver", "ageing-evolution", "--budget", "2")  # fmt: skip
+    answer = run_json("plan", "resnet50", "-m", "nnp-i", "--solver", "ageing-evolution", "--budget", "2")
     assert answer["exit"] == 4 and "no plan that fits" in answer["error"]["message"]
     assert rows_of(answer)["ageing-evolution"]["picoseconds"] is None
 
@@ -170,20 +176,22 @@ def test_the_optimum_stands_beside_a_black_box_solver(run_json: Any) -> None:
     assert quick["bound"]["picoseconds"] <= rows["optimum"]["picoseconds"]
 
 
-def test_a_recorded_optimum_is_shown_at_once(
-    run_json: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recorded_optimum_is_shown_at_once(run_json: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     key = bound_key(load_model(SMALL), load_machine("nnp-i-half"))
     row = {"bound": 1_000, "best": 1_000, "method": "HiGHS"}
     monkeypatch.setattr(recorded, "_table", lambda: {key: row})
-    rows = rows_of(run_json("plan", SMALL, "-m", "nnp-i-half", "--solver", "random", "--budget", "30", "--no-run"))  # fmt: skip
+    rows = rows_of(
+        run_json("plan", SMALL, "-m", "nnp-i-half", "--solver", "random", "--budget", "30", "--no-run")
+    )
     assert rows["optimum"]["picoseconds"] == 1_000 and "on record" in rows["optimum"]["status"]
     assert rows["random"]["gap"] == pytest.approx(rows["random"]["picoseconds"] / 1_000 - 1)
 
 
 @pytest.mark.usefixtures("no_ortools")
 def test_noise_is_measured_again_and_reported_without(run_json: Any) -> None:
-    answer = run_json("plan", SMALL, "-m", "nnp-i-half", "--solver", "random", "--budget", "40", "--noise", "0.3")  # fmt: skip
+    answer = run_json(
+        "plan", SMALL, "-m", "nnp-i-half", "--solver", "random", "--budget", "40", "--noise", "0.3"
+    )
     ours = rows_of(answer)["random"]
     assert ours["champion"]["simulated_ps"] == ours["picoseconds"] != ours["champion"]["first_ps"]
     program, machine = load_model(SMALL), load_machine("nnp-i-half")
@@ -194,12 +202,26 @@ def test_noise_is_measured_again_and_reported_without(run_json: Any) -> None:
 
 def test_a_command_measures(run_json: Any, run: Any, elsewhere: Path) -> None:
     script = elsewhere / "measure.py"
-    script.write_text("import json, sys\nplan = json.load(sys.stdin)\n"
-                      "fast = sum(row['memory'] == 'sram' for row in plan['residencies'])\n"
-                      "print(1.0 / (1 + fast))\n")  # fmt: skip
+    script.write_text(
+        "import json, sys\nplan = json.load(sys.stdin)\n"
+        "fast = sum(row['memory'] == 'sram' for row in plan['residencies'])\n"
+        "print(1.0 / (1 + fast))\n"
+    )
     command = f"{sys.executable} measure.py"
-    answer = run_json("plan", "bert:layers=1", "-m", "nnp-i", "--solver", "annealing", "--budget", "6",
-                      "--evaluator", command, "--repeats", "1")  # fmt: skip
+    answer = run_json(
+        "plan",
+        "bert:layers=1",
+        "-m",
+        "nnp-i",
+        "--solver",
+        "annealing",
+        "--budget",
+        "6",
+        "--evaluator",
+        command,
+        "--repeats",
+        "1",
+    )
     ours = rows_of(answer)["annealing"]
     assert ours["gap"] is None and "bound" not in rows_of(answer)
     assert ours["picoseconds"] == round(ours["champion"]["median_ps"])
@@ -212,14 +234,34 @@ def test_a_command_measures(run_json: Any, run: Any, elsewhere: Path) -> None:
 def test_hardware_is_let_go_of_at_the_end(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[str] = []
     monkeypatch.setattr(MeasuredMapping, "close", lambda self: closed.append(self.gauge.name))
-    words = ("plan", "bert:layers=1", "-m", "nnp-i", "--solver", "annealing", "--budget", "2", "--repeats", "1")  # fmt: skip
+    words = (
+        "plan",
+        "bert:layers=1",
+        "-m",
+        "nnp-i",
+        "--solver",
+        "annealing",
+        "--budget",
+        "2",
+        "--repeats",
+        "1",
+    )
     assert run(*words, "--evaluator", "echo 1.5").exit == 0 and closed == ["echo 1.5"]
     assert run(*words, "--evaluator", "false").exit != 0 and closed == ["echo 1.5", "false"]
 
 
 def test_settings_are_numbers_booleans_or_text() -> None:
     texts = ["a=3", "b=0.5", "c=true", "d=False", "e=sharp", "f=1e-3", "g=x=y", "h="]
-    assert parse_settings(texts) == {"a": 3, "b": 0.5, "c": True, "d": False, "e": "sharp", "f": 1e-3, "g": "x=y", "h": ""}  # fmt: skip
+    assert parse_settings(texts) == {
+        "a": 3,
+        "b": 0.5,
+        "c": True,
+        "d": False,
+        "e": "sharp",
+        "f": 1e-3,
+        "g": "x=y",
+        "h": "",
+    }
     for wrong in ("a", "=3", "a b=3"):
         with pytest.raises(Usage, match="NAME=VALUE"):
             parse_settings([wrong])
@@ -245,10 +287,30 @@ def test_a_policy_is_trained_in_turn_tried_and_started_from(run_json: Any, run: 
     for package in ("jax", "equinox", "optax"):
         pytest.importorskip(package)
     tiny = ("--set", "population=4", "--set", "width=8", "--set", "heads=2", "--set", "depth=0")
-    trained = run_json("train", "egrl", SMALL, SMALL, "-m", "nnp-i", "--budget", "12", "--out", "p.npz", *tiny)  # fmt: skip
+    trained = run_json(
+        "train", "egrl", SMALL, SMALL, "-m", "nnp-i", "--budget", "12", "--out", "p.npz", *tiny
+    )
     assert [row["evaluations"] for row in trained["rows"]] == [12, 12]
     assert "there already" in run("train", "egrl", SMALL, "--out", "p.npz").error_line
-    plan = rows_of(run_json("plan", SMALL, "-m", "nnp-i", "--solver", "egrl", "--init", "p.npz", "--budget", "12",
-                            "--exact-seconds", "0", *tiny))  # fmt: skip
+    plan = rows_of(
+        run_json(
+            "plan",
+            SMALL,
+            "-m",
+            "nnp-i",
+            "--solver",
+            "egrl",
+            "--init",
+            "p.npz",
+            "--budget",
+            "12",
+            "--exact-seconds",
+            "0",
+            *tiny,
+        )
+    )
     assert plan["egrl"]["evaluations"] == 12 and not plan["egrl"]["white_box"]
-    assert "is no policy" in run("transfer", "measure.py" if Path("measure.py").exists() else __file__, SMALL).err  # fmt: skip
+    assert (
+        "is no policy"
+        in run("transfer", "measure.py" if Path("measure.py").exists() else __file__, SMALL).err
+    )

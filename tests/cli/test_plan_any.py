@@ -87,20 +87,10 @@ def test_buffers_are_planned_inspected_and_checked(run: Any, run_json: Any, buff
 
 
 def test_pins_are_kept_and_bad_ones_named(run: Any, run_json: Any) -> None:
-    words = (
-        "plan",
-        SHUFFLE,
-        "-m",
-        "nnp-i",
-        "--no-run",
-        "--solver",
-        "density",
-        "--exact-seconds",
-        "0",
-    )
+    words = ("plan", SHUFFLE, "-m", "nnp-i", "--no-run", "--solver", "density", "--exact-seconds", "0")
     free = run_json(*words)
     pinned = run_json(*words, "--pin", "r4=dram", "--pin", "r6=sram@4096", "--out", "p.json")
-    seconds = [next(row["seconds"] for row in a["rows"] if row["name"] == "density") for a in (free, pinned)]  # fmt: skip
+    seconds = [next(row["seconds"] for row in a["rows"] if row["name"] == "density") for a in (free, pinned)]
     assert seconds[0] < seconds[1]
     program, machine = load_model(SHUFFLE), load_machine("nnp-i")
     plan = load_plan(Path("p.json"), program, machine)
@@ -120,8 +110,11 @@ def test_an_op_is_pinned_to_a_device(run_json: Any) -> None:
     program, machine = load_model("rnnlm-2"), load_machine("p100x2")
     ops = [op for op in range(program.n_ops) if not program.op_view[op]]
     first, last = ops[0], ops[-1]
-    pins = [word for op, device in ((first, 1), (last, 0))
-            for word in ("--pin-op", f"{program.op_name[op]}={machine.devices[device].name}")]  # fmt: skip
+    pins = [
+        word
+        for op, device in ((first, 1), (last, 0))
+        for word in ("--pin-op", f"{program.op_name[op]}={machine.devices[device].name}")
+    ]
     answer = run_json(*words, *pins, "--out", "p.json")
     assert answer["exit"] == 0
     plan = load_plan(Path("p.json"), program, machine)
@@ -129,34 +122,24 @@ def test_an_op_is_pinned_to_a_device(run_json: Any) -> None:
 
 
 def test_the_fewest_bytes_through_the_slowest_memory(run: Any, run_json: Any) -> None:
-    words = ("plan", RESNET, "-m", "nnp-i:llc=2MiB", "--objective", "bytes-moved", "--no-run")  # fmt: skip
+    words = ("plan", RESNET, "-m", "nnp-i:llc=2MiB", "--objective", "bytes-moved", "--no-run")
     answer = run_json(*words, "--out", "p.json")
     rows = {row["name"]: row for row in answer["rows"]}
     assert rows["bound"]["bytes"] <= rows["auto"]["bytes"] <= rows["compiler"]["bytes"]
     assert rows["auto"]["bytes"] < rows["all-slowest"]["bytes"]
-    assert (
-        rows["all-slowest"]["bytes"] > 2 * 102_440_608
-    )  # every weight and activation goes through
+    assert rows["all-slowest"]["bytes"] > 2 * 102_440_608  # every weight and activation goes through
     assert run("simulate", RESNET, "p.json", "-m", "nnp-i:llc=2MiB").exit == 0
     assert "is about the mapping" in run(*words, "--problem", "graph", "--quiet").error_line
 
 
 def test_wrong_words_get_one_clear_line(run: Any) -> None:
     assert "no objective 'speed'" in run("plan", SHUFFLE, "--objective", "speed").error_line
-    assert (
-        "no problem 'maping'"
-        in run("plan", SHUFFLE, "-m", "nnp-i", "--problem", "maping").error_line
-    )
-    assert (
-        "--report shows a run"
-        in run("plan", SHUFFLE, "-m", "nnp-i", "--report", "--no-run").error_line
-    )
+    assert "no problem 'maping'" in run("plan", SHUFFLE, "-m", "nnp-i", "--problem", "maping").error_line
+    assert "--report shows a run" in run("plan", SHUFFLE, "-m", "nnp-i", "--report", "--no-run").error_line
     assert "no machine for" in run("plan", SHUFFLE).error_line
 
 
 def test_a_report_is_written_into_the_run(run_json: Any) -> None:
     answer = run_json("plan", "resnet50", "-m", "nnp-i", "--solver", "density", "--report")
     page = Path(answer["report"])
-    assert page == Path(answer["run"]) / "report.html" and "<html" in page.read_text(
-        encoding="utf-8"
-    )
+    assert page == Path(answer["run"]) / "report.html" and "<html" in page.read_text(encoding="utf-8")

@@ -48,8 +48,24 @@ def test_a_command_measures_offload_plans(run_json: Any, elsewhere: Path, monkey
     monkeypatch.setattr(MeasuredOffload, "close", lambda self: closed.append(self.gauge.name))
     save(stack(layers=6), elsewhere / "stack.npz")
     (elsewhere / "measure.py").write_text(MEASURE)
-    answer = run_json("plan", "stack.npz", "-m", "h200", "--capacity", HALF, "--budget", "12", "--repeats", "1",
-                      "--evaluator", f"{sys.executable} measure.py", "--set", "simulated=40", "--set", "kept=3")  # fmt: skip
+    answer = run_json(
+        "plan",
+        "stack.npz",
+        "-m",
+        "h200",
+        "--capacity",
+        HALF,
+        "--budget",
+        "12",
+        "--repeats",
+        "1",
+        "--evaluator",
+        f"{sys.executable} measure.py",
+        "--set",
+        "simulated=40",
+        "--set",
+        "kept=3",
+    )
     ours = result(answer)
     assert ours["name"] == "refined" and ours["evaluations"] == 12 and ours["gap"] is None
     assert ours["picoseconds"] == round(ours["champion"]["median_ps"]) and len(closed) == 1
@@ -62,8 +78,20 @@ def test_a_command_measures_offload_plans(run_json: Any, elsewhere: Path, monkey
 @needs_torch
 def test_the_executor_measures_here(run_json: Any, elsewhere: Path, monkeypatch: Any) -> None:
     (elsewhere / "netmod.py").write_text(NET)
-    words = ("plan", "netmod:build", "-m", "h200", "--capacity", "hbm=60%", "--evaluator", "executor:cpu",
-             "--budget", "8", "--repeats", "1")  # fmt: skip
+    words = (
+        "plan",
+        "netmod:build",
+        "-m",
+        "h200",
+        "--capacity",
+        "hbm=60%",
+        "--evaluator",
+        "executor:cpu",
+        "--budget",
+        "8",
+        "--repeats",
+        "1",
+    )
     answer = run_json(*words, "--set", "simulated=30", "--set", "kept=3")
     ours = result(answer)
     assert ours["name"] == "refined" and ours["picoseconds"] > 0 and ours["champion"]["times"] == 20
@@ -82,7 +110,7 @@ def test_the_executor_measures_here(run_json: Any, elsewhere: Path, monkeypatch:
         (("netmod:build", "--evaluator", "executor:tpu"), "there is no device 'tpu'"),
     ],
 )
-def test_what_the_executor_refuses(run: Any, elsewhere: Path, words: tuple[str, ...], said: str) -> None:  # fmt: skip
+def test_what_the_executor_refuses(run: Any, elsewhere: Path, words: tuple[str, ...], said: str) -> None:
     (elsewhere / "netmod.py").write_text(NET)
     device = () if "--evaluator" in words else ("--evaluator", "executor:cpu")
     found = run("plan", *words, "-m", "h200", *device)

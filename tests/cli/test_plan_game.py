@@ -36,28 +36,40 @@ def test_a_game_is_planned_checked_and_kept(run_json: Any, solver: str) -> None:
     assert simulate(program, machine, plan).total_ps == ours["picoseconds"]
     assert answer["copies"] == len(plan.copy_rows) and answer["moves"] > 20
     if solver == "auto":
-        assert ours["picoseconds"] <= min(rows["production"]["picoseconds"], rows["msa"]["picoseconds"])  # fmt: skip
+        assert ours["picoseconds"] <= min(rows["production"]["picoseconds"], rows["msa"]["picoseconds"])
 
 
 def test_the_problem_follows_from_solver_and_machine(run_json: Any, run: Any) -> None:
     by_machine = run_json("plan", MODEL, "-m", CHIP, "--budget", "70", "--no-run")
     by_solver = run_json("plan", "bert:layers=1", "-m", "nnp-i-dma", "--solver", "msa", "--no-run")
-    named = run_json("plan", MODEL, "-m", CHIP, "--problem", "mapping", "--solver", "random",
-                     "--budget", "20", "--no-run", "--exact-seconds", "0")  # fmt: skip
+    named = run_json(
+        "plan",
+        MODEL,
+        "-m",
+        CHIP,
+        "--problem",
+        "mapping",
+        "--solver",
+        "random",
+        "--budget",
+        "20",
+        "--no-run",
+        "--exact-seconds",
+        "0",
+    )
     assert "moves" in by_machine and "moves" in by_solver and "nodes" in named
     assert "no problem 'maping'" in run("plan", MODEL, "--problem", "maping").error_line
     refused = run("plan", MODEL, "-m", CHIP, "--solver", "msa", "--noise", "0.1")
     assert refused.exit == 2 and "--noise" in refused.error_line
     assert "no solver 'msaa'" in run("plan", MODEL, "-m", CHIP, "--solver", "msaa").error_line
-    assert "refuses" in run("plan", MODEL, "-m", CHIP, "--solver", "es", "--set", "start=luck").error_line  # fmt: skip
+    assert "refuses" in run("plan", MODEL, "-m", CHIP, "--solver", "es", "--set", "start=luck").error_line
     no_production = run("plan", MODEL, "-m", "tpu-v4i:cmem=3MiB", "--solver", "production")
     assert no_production.exit == 2 and "no production placement" in no_production.error_line
 
 
 def test_other_machines_play_the_same_game(run_json: Any) -> None:
-    for model, machine in (("bert:layers=1", "nnp-i-dma"),
-                           ("bert:layers=1", "imxrt1170:hyperram=64MiB")):  # fmt: skip
-        answer = run_json("plan", model, "-m", machine, "--problem", "malloc-game", "--budget", "130")  # fmt: skip
+    for model, machine in (("bert:layers=1", "nnp-i-dma"), ("bert:layers=1", "imxrt1170:hyperram=64MiB")):
+        answer = run_json("plan", model, "-m", machine, "--problem", "malloc-game", "--budget", "130")
         rows = rows_of(answer)
         assert rows["auto"]["picoseconds"] < rows["all-slow"]["picoseconds"]
         assert rows["auto"]["picoseconds"] >= rows["bound"]["picoseconds"]
@@ -73,16 +85,20 @@ def test_a_resumed_game_equals_an_unbroken_one_and_can_be_drawn(run_json: Any, r
     assert run("replay", first["run"]).exit == 0
     assert run("figures", first["run"], "--out", "pictures").exit == 0
     drawn = sorted(path.name for path in Path("pictures").iterdir())
-    assert drawn == ["alexnet-train-tpu-v4i-16m-es-moves-curve.svg", "alexnet-train-tpu-v4i-16m-es-moves-memory.svg"]  # fmt: skip
+    assert drawn == [
+        "alexnet-train-tpu-v4i-16m-es-moves-curve.svg",
+        "alexnet-train-tpu-v4i-16m-es-moves-memory.svg",
+    ]
 
 
 def test_options_are_named_kept_and_taken_up_again(run_json: Any, run: Any) -> None:
     assert "2023" in run("solvers", "msa").out and "max_ratio" in run("solvers", "msa").out
-    named = run_json(
-        "plan", MODEL, "-m", CHIP, "--solver", "msa", "--set", "style=2023", "--no-run"
-    )
+    named = run_json("plan", MODEL, "-m", CHIP, "--solver", "msa", "--set", "style=2023", "--no-run")
     assert rows_of(named)["msa"]["picoseconds"] > 0
-    assert "no style '2099'" in run("plan", MODEL, "-m", CHIP, "--solver", "msa", "--set", "style=2099").error_line  # fmt: skip
+    assert (
+        "no style '2099'"
+        in run("plan", MODEL, "-m", CHIP, "--solver", "msa", "--set", "style=2099").error_line
+    )
     words = ("plan", "alexnet-train", "-m", CHIP, "--solver", "es", "--set", "population=20")
     first = run_json(*words, "--budget", "60")
     resumed = run_json("plan", "alexnet-train", "--resume", first["run"], "--budget", "200")

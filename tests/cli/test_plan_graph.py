@@ -23,8 +23,18 @@ def rows_of(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("solver", ["anneal", "brkga", "random-best", "heft", "classical", "auto"])
 def test_a_graph_is_planned_checked_and_kept(run_json: Any, solver: str) -> None:
-    answer = run_json("plan", MODEL, "-m", MACHINE, "--tasks", "placement,fusion,schedule",
-                      "--solver", solver, "--budget", "80")  # fmt: skip
+    answer = run_json(
+        "plan",
+        MODEL,
+        "-m",
+        MACHINE,
+        "--tasks",
+        "placement,fusion,schedule",
+        "--solver",
+        solver,
+        "--budget",
+        "80",
+    )
     rows = rows_of(answer)
     ours, base = rows[solver], rows["base"]
     assert {"base", "critical-path", solver, "bound", "gpu0", "gpu1"} <= set(rows)
@@ -44,18 +54,7 @@ def test_a_graph_is_planned_checked_and_kept(run_json: Any, solver: str) -> None
 
 
 def test_only_what_is_decided_differs_from_the_base(run_json: Any) -> None:
-    words = (
-        "plan",
-        MODEL,
-        "-m",
-        MACHINE,
-        "--solver",
-        "auto",
-        "--budget",
-        "40",
-        "--no-run",
-        "--out",
-    )
+    words = ("plan", MODEL, "-m", MACHINE, "--solver", "auto", "--budget", "40", "--no-run", "--out")
     run_json(*words, "s.json", "--tasks", "schedule", "--base", "fusion=none,placement=single")
     run_json(*words, "p.json", "--tasks", "placement", "--base", "fusion=none", "--groups", "op")
     program, machine = load_model(MODEL), load_machine(MACHINE)
@@ -67,9 +66,9 @@ def test_only_what_is_decided_differs_from_the_base(run_json: Any) -> None:
 def test_several_devices_mean_this_problem(run_json: Any, run: Any) -> None:
     by_machine = run_json("plan", MODEL, "-m", MACHINE, "--budget", "2", "--no-run")
     assert by_machine["tasks"] == ["placement", "fusion", "schedule"]
-    one = run_json("plan", MODEL, "-m", "nnp-i", "--tasks", "fusion,schedule", "--budget", "2", "--no-run")  # fmt: skip
+    one = run_json("plan", MODEL, "-m", "nnp-i", "--tasks", "fusion,schedule", "--budget", "2", "--no-run")
     assert one["tasks"] == ["fusion", "schedule"] and one["link_bytes"] == 0
-    plain = run_json("plan", MODEL, "-m", "nnp-i", "--budget", "20", "--no-run", "--exact-seconds", "0")  # fmt: skip
+    plain = run_json("plan", MODEL, "-m", "nnp-i", "--budget", "20", "--no-run", "--exact-seconds", "0")
     assert "tasks" not in plain
 
 
@@ -82,14 +81,16 @@ def test_wrong_input_gets_one_clear_line(run: Any) -> None:
     assert "no task 'fushion'" in line("-m", MACHINE, "--tasks", "placement,fushion")
     assert "has one device" in line("-m", "nnp-i", "--tasks", "placement")
     assert "has one device" in line("-m", "nnp-i", "--problem", "graph")
-    assert "weights and moments take" in line("-m", MACHINE, "--capacity", "hbm0=1KiB", "--capacity", "hbm1=1KiB")  # fmt: skip
+    assert "weights and moments take" in line(
+        "-m", MACHINE, "--capacity", "hbm0=1KiB", "--capacity", "hbm1=1KiB"
+    )
     assert "no kind of groups 'sope'" in line("-m", MACHINE, "--groups", "sope")
     assert "is not PART=NAME" in line("-m", MACHINE, "--base", "single")
     assert "no base placement 'best'" in line("-m", MACHINE, "--base", "placement=best")
-    assert "--tasks is for the graph problem" in line("-m", "nnp-i", "--problem", "mapping", "--tasks", "fusion")  # fmt: skip
     assert "--tasks is for the graph problem" in line(
-        "--objective", "peak-memory", "--tasks", "fusion"
+        "-m", "nnp-i", "--problem", "mapping", "--tasks", "fusion"
     )
+    assert "--tasks is for the graph problem" in line("--objective", "peak-memory", "--tasks", "fusion")
     assert "--noise" in line("-m", MACHINE, "--noise", "0.1")
     assert "no solver 'aneal' for graph" in line("-m", MACHINE, "--solver", "aneal")
 
@@ -108,4 +109,4 @@ def test_a_resumed_run_equals_an_unbroken_one_and_can_be_replayed(run_json: Any,
     listed = run_json("runs")["rows"]
     assert {row["problem"] for row in listed} == {"graph"} and len(listed) == 4
     assert "is about graph" in run("figures", first["run"]).error_line
-    assert "--resume takes" in run("plan", MODEL, "--resume", first["run"], "--tasks", "fusion").error_line  # fmt: skip
+    assert "--resume takes" in run("plan", MODEL, "--resume", first["run"], "--tasks", "fusion").error_line

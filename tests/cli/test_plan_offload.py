@@ -27,7 +27,9 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_a_share_of_what_a_model_needs(model: Path, run_json: Any) -> None:
-    answer = run_json("plan", str(model), "-m", "h200", "--capacity", "hbm=60%", "--budget", "120", "--out", "p.json")  # fmt: skip
+    answer = run_json(
+        "plan", str(model), "-m", "h200", "--capacity", "hbm=60%", "--budget", "120", "--out", "p.json"
+    )
     rows = {row["name"]: row for row in answer["rows"]}
     assert {"layerwise", "prefetch", "msa", "auto"} <= rows.keys()
     others = [row["picoseconds"] for row in rows.values() if row["what"] == "baseline"]
@@ -41,22 +43,10 @@ def test_a_share_of_what_a_model_needs(model: Path, run_json: Any) -> None:
     assert ours["picoseconds"] <= rows["auto"]["picoseconds"]
 
 
-def test_measured_times_and_workspace_come_from_a_file(
-    model: Path, run_json: Any, run: Any
-) -> None:
+def test_measured_times_and_workspace_come_from_a_file(model: Path, run_json: Any, run: Any) -> None:
     program, path = load(model), "costs.json"
     write_costs(MeasuredCosts(costless_hash(program), "gpu", (10**9,) * program.n_ops, 2**20), path)
-    asked = (
-        "plan",
-        str(model),
-        "-m",
-        "h200",
-        "--costs",
-        path,
-        "--no-run",
-        "--solver",
-        "all-resident",
-    )
+    asked = ("plan", str(model), "-m", "h200", "--costs", path, "--no-run", "--solver", "all-resident")
     answer = run_json(*asked)
     assert answer["ops_picoseconds"] == 10**9 * program.n_ops
     exact = run_json(*asked, "--capacity", f"hbm={answer['needed_bytes'] + 2**20}")
@@ -83,16 +73,6 @@ def test_a_machine_that_works_in_its_first_memory_poses_offload() -> None:
 
 def test_a_program_with_ties_has_no_plan_where_ops_work_in_one_memory(run: Any) -> None:
     """Offload plans know no tensors written over each other, and no other problem keeps to the rule."""
-    asked = (
-        "--quiet",
-        "plan",
-        TIED,
-        "-m",
-        "h200:hbm=64MiB",
-        "--budget",
-        "3",
-        "--no-run",
-        "--no-recompute",
-    )
+    asked = ("--quiet", "plan", TIED, "-m", "h200:hbm=64MiB", "--budget", "3", "--no-run", "--no-recompute")
     assert "written over another one" in run(*asked).error_line
     assert "work in 'hbm' alone" in run(*asked[:-1], "--problem", "mapping").error_line

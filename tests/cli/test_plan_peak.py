@@ -21,8 +21,18 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 
 @pytest.mark.parametrize("solver", ["auto", "peak-dp", "peak-beam", "anneal", "program-order"])
 def test_an_order_is_planned_checked_and_kept(run_json: Any, run: Any, solver: str) -> None:
-    answer = run_json("plan", MODEL, "--objective", "peak-memory", "--solver", solver, "--budget", "50",
-                      "--out", "plan.json")  # fmt: skip
+    answer = run_json(
+        "plan",
+        MODEL,
+        "--objective",
+        "peak-memory",
+        "--solver",
+        solver,
+        "--budget",
+        "50",
+        "--out",
+        "plan.json",
+    )
     rows = {row["name"]: row for row in answer["rows"]}
     ours, bound = rows[solver], rows["bound"]["peak_bytes"]
     assert ours["what"] == "order" and answer["after_bytes"] == ours["peak_bytes"] >= bound
@@ -38,7 +48,7 @@ def test_an_order_is_planned_checked_and_kept(run_json: Any, run: Any, solver: s
 
 
 def test_a_run_can_be_resumed(run_json: Any) -> None:
-    first = run_json("plan", MODEL, "--objective", "peak-memory", "--solver", "anneal", "--budget", "20")  # fmt: skip
+    first = run_json("plan", MODEL, "--objective", "peak-memory", "--solver", "anneal", "--budget", "20")
     more = run_json("plan", MODEL, "--resume", first["run"], "--budget", "60")
     assert more["after_bytes"] <= first["after_bytes"]
 
@@ -47,8 +57,11 @@ def test_what_makes_no_sense_is_refused(run: Any) -> None:
     assert "no objective 'speed'" in run("plan", MODEL, "--objective", "speed").error_line
     refused = run("plan", MODEL, "--objective", "peak-memory", "--problem", "mapping")
     assert refused.exit == 2 and "--problem" in refused.error_line
-    assert "no solver 'msa'" in run("plan", MODEL, "--objective", "peak-memory", "--solver", "msa", "--quiet").error_line  # fmt: skip
-    small = run("plan", MODEL, "--objective", "peak-memory", "-m", "arena:1MiB", "--budget", "9", "--quiet")  # fmt: skip
+    assert (
+        "no solver 'msa'"
+        in run("plan", MODEL, "--objective", "peak-memory", "--solver", "msa", "--quiet").error_line
+    )
+    small = run("plan", MODEL, "--objective", "peak-memory", "-m", "arena:1MiB", "--budget", "9", "--quiet")
     assert small.exit == 1 and "too many, whatever the order" in small.out
 
 

@@ -30,23 +30,16 @@ def _loud() -> Iterator[None]:
     be_quiet(False)
 
 
-def standing(
-    best: int | None = 93_400_000_000, improvements: int = 1, unit: str = "ps"
-) -> Standing:
+def standing(best: int | None = 93_400_000_000, improvements: int = 1, unit: str = "ps") -> Standing:
     return Standing(unit, best, 90_200_000_000, 8120, 10.0, 812.0, 17.0, improvements)
 
 
 def test_the_line() -> None:
-    assert (
-        standing_text(standing()) == "best 93.40 ms  bound 90.20  gap 3.5 %  812 evals/s  17 s left"
-    )
+    assert standing_text(standing()) == "best 93.40 ms  bound 90.20  gap 3.5 %  812 evals/s  17 s left"
     early = Standing("bytes", None, 4096, 0, 0.0, None, None, 0)
     assert standing_text(early) == "best –  bound 4.00 KiB"
     mixed = Standing("bytes", 2**20, 2**20 - 1, 3, 3.0, 1.5, 7200.0, 1)
-    assert (
-        standing_text(mixed)
-        == "best 1.00 MiB  bound 1024.00 KiB  gap 9.5e-05 %  1.5 evals/s  2.0 h left"
-    )
+    assert standing_text(mixed) == "best 1.00 MiB  bound 1024.00 KiB  gap 9.5e-05 %  1.5 evals/s  2.0 h left"
     assert (gap_text(0.0), gap_text(None), gap_text(0.0012)) == ("0 %", "–", "0.12 %")
 
 
@@ -87,10 +80,7 @@ def test_the_last_improvement_is_always_told() -> None:
     line.show(standing(94_000_000_000, 2))
     line.close()
     line.close()
-    assert [text[:13] for text in stream.getvalue().splitlines()] == [
-        "best 95.00 ms",
-        "best 94.00 ms",
-    ]
+    assert [text[:13] for text in stream.getvalue().splitlines()] == ["best 95.00 ms", "best 94.00 ms"]
 
 
 def test_quiet_and_dumb(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,9 +98,7 @@ def test_quiet_and_dumb(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\r" not in stream.getvalue()
 
 
-def test_other_lines_make_room(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_lines_make_room(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
     line = LiveLine(stream)

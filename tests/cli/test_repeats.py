@@ -16,12 +16,7 @@ from loadmaster.machine import load_machine
 from loadmaster.plan import load_planned, save_plan
 from loadmaster.program import Program, load, save
 from loadmaster.program.build import Builder
-from loadmaster.program.measured_costs import (
-    MeasuredCosts,
-    apply_costs,
-    costless_hash,
-    write_costs,
-)
+from loadmaster.program.measured_costs import MeasuredCosts, apply_costs, costless_hash, write_costs
 from loadmaster.program.repeats import repeat
 from offload_stack import stack
 
@@ -47,17 +42,9 @@ def training_step(layers: int = 5) -> Program:
     for i, (read, weight, made) in reversed(list(enumerate(kept))):
         inner, outer = (build.tensor(f"{name}{i}", bytes=SIZE) for name in ("dh", "dx"))
         own = build.tensor(f"dw{i}", bytes=2**20, kind="output")
-        build.op(
-            f"gelu{i}.back", "gelu_backward", reads=[back, made], writes=[inner], backward=True
-        )
-        build.op(
-            f"matmul{i}.back",
-            "matmul",
-            reads=[inner, read, weight],
-            writes=[own, outer],
-            backward=True,
-        )
-        back = outer  # fmt: skip
+        build.op(f"gelu{i}.back", "gelu_backward", reads=[back, made], writes=[inner], backward=True)
+        build.op(f"matmul{i}.back", "matmul", reads=[inner, read, weight], writes=[own, outer], backward=True)
+        back = outer
     return build.build()
 
 
@@ -80,9 +67,7 @@ def test_commands_make_the_program_of_a_plan(model: str, run: Any, run_json: Any
     save_plan(OffloadPlans(again, 3).make(0.5), again, machine, "p.json")
     assert json.loads(Path("p.json").read_text())["repeats"]["ops"] == [1, 3, 5]
     program, plan = load_planned("p.json", base, machine)
-    assert (
-        program.hash == again.hash and load_planned("p.json", again, machine)[1].hash == plan.hash
-    )
+    assert program.hash == again.hash and load_planned("p.json", again, machine)[1].hash == plan.hash
     sized = (*MACHINE, "--capacity", "hbm=2GiB")
     assert run("check", model, "p.json", *sized).out == "ok\n"
     found = run_json("simulate", model, "p.json", *sized)
@@ -118,7 +103,7 @@ def test_measured_times_count_where_an_op_runs_again(model: str, run: Any) -> No
         ({"base": "0" * 64}, "another program"),
     ],
 )
-def test_what_a_plan_says_of_repeats_is_checked(model: str, run: Any, change: Any, said: str) -> None:  # fmt: skip
+def test_what_a_plan_says_of_repeats_is_checked(model: str, run: Any, change: Any, said: str) -> None:
     machine, again = load_machine("h200"), repeat(load(model), [1, 3]).program
     save_plan(OffloadPlans(again, 0).make(0.5), again, machine, "p.json")
     document = json.loads(Path("p.json").read_text())
@@ -140,7 +125,9 @@ def result(answer: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_a_training_step_is_planned_with_repeats(model: str, run: Any, run_json: Any, monkeypatch: Any) -> None:  # fmt: skip
+def test_a_training_step_is_planned_with_repeats(
+    model: str, run: Any, run_json: Any, monkeypatch: Any
+) -> None:
     half = (*MACHINE, "--costs", "c.json", "--capacity", "hbm=50%")
     words = ("plan", model, *half, "--budget", "60", "--out", "p.json", "--overwrite")
     copied = run_json(*words, "--no-recompute", "--no-run")
@@ -155,9 +142,7 @@ def test_a_training_step_is_planned_with_repeats(model: str, run: Any, run_json:
     assert run("replay", planned["run"]).exit == 0
     again = run("plan", model, "--resume", planned["run"], "--budget", "80")
     assert again.exit == 0 and f"{planned['repeats']} ops run again" in again.out
-    assert (
-        f"simulate {model} --costs c.json" in again.out
-    )  # the run has the times, other commands not
+    assert f"simulate {model} --costs c.json" in again.out  # the run has the times, other commands not
 
 
 def test_where_nothing_can_run_again(run: Any) -> None:
@@ -196,10 +181,22 @@ def test_what_was_planned_is_run(elsewhere: Path, run: Any, run_json: Any) -> No
     half = (*MACHINE, "--capacity", "hbm=50%")
     planned = run_json("plan", *step, *half, "--budget", "40", "--no-run", "--out", "p.json")
     assert planned["repeats"] > 0
-    ran = json.loads(
-        run("run", *step[:1], "p.json", *step[1:], *half, "--repeats", "1", "--json").out
-    )
+    ran = json.loads(run("run", *step[:1], "p.json", *step[1:], *half, "--repeats", "1", "--json").out)
     assert ran["exit"] == 0 and ran["rows"][0]["identical"]
-    measured = run_json("plan", *step, *half, "--evaluator", "executor:cpu", "--budget", "3", "--repeats", "1",
-                        "--no-run", "--set", "simulated=20", "--set", "kept=2")  # fmt: skip
+    measured = run_json(
+        "plan",
+        *step,
+        *half,
+        "--evaluator",
+        "executor:cpu",
+        "--budget",
+        "3",
+        "--repeats",
+        "1",
+        "--no-run",
+        "--set",
+        "simulated=20",
+        "--set",
+        "kept=2",
+    )
     assert measured["repeats"] > 0 and result(measured)["picoseconds"] > 0

@@ -18,18 +18,29 @@ from loadmaster.solvers.solver import Budget
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run."""
     problem = Mapping(layers(), three_memories())
-    solution = run_solver(make_solver("mapping", "random"), problem, Budget(200), 0,
-                          folder=tmp_path_factory.mktemp("runs"))  # fmt: skip
+    solution = run_solver(
+        make_solver("mapping", "random"), problem, Budget(200), 0, folder=tmp_path_factory.mktemp("runs")
+    )
     return Path(solution.extra["run"])
 
 
 def test_a_run_gets_its_own_report_as_often_as_wanted(folder: Path, run_json: Any) -> None:
     for _ in range(2):
         rows = run_json("report", folder)["rows"]
-        assert rows[0] == {"what": "report", "file": str(folder / "report.html"),
-                           "bytes": (folder / "report.html").stat().st_size}  # fmt: skip
-        assert {row["what"] for row in rows} == {"report", "plan", "transition", "change", "tensor",
-                                                 "memory", "device"}  # fmt: skip
+        assert rows[0] == {
+            "what": "report",
+            "file": str(folder / "report.html"),
+            "bytes": (folder / "report.html").stat().st_size,
+        }
+        assert {row["what"] for row in rows} == {
+            "report",
+            "plan",
+            "transition",
+            "change",
+            "tensor",
+            "memory",
+            "device",
+        }
 
 
 def test_a_model_and_its_plan(plan_file: Path, tmp_path: Path, run: Any, run_json: Any) -> None:

@@ -37,11 +37,7 @@ def paths(folder: Path, tmp_path: Path) -> list[Path]:
 def test_runs(run: Any, run_json: Any, folder: Path) -> None:
     rows = run_json("runs", folder, "--sort", "gap")["rows"]
     assert len(rows) == 3 and [r["gap"] for r in rows] == sorted(r["gap"] for r in rows)
-    assert (
-        rows[0]["solver"] == "climb"
-        and rows[0]["state"] == "budget"
-        and rows[0]["evaluations"] == 200
-    )
+    assert rows[0]["solver"] == "climb" and rows[0]["state"] == "budget" and rows[0]["evaluations"] == 200
     shown = run("runs", folder)
     assert shown.exit == 0 and shown.out.count("\n") == 4 and "evaluations" in shown.out
     assert len(run_json("runs", next(folder.iterdir()))["rows"]) == 1
@@ -77,7 +73,9 @@ def test_replay(run: Any, run_json: Any, paths: list[Path]) -> None:
 
 def test_replay_says_claimed_and_now(run: Any, paths: list[Path]) -> None:
     log = paths[1] / "log.jsonl"
-    log.write_text(log.read_text().replace('"event": "improve", "value": 1', '"event": "improve", "value": 2', 1))  # fmt: skip
+    log.write_text(
+        log.read_text().replace('"event": "improve", "value": 1', '"event": "improve", "value": 2', 1)
+    )
     result = run("replay", paths[1])
     assert result.exit == 1 and "claimed 2" in result.out and ", now 1" in result.out
 
@@ -95,9 +93,7 @@ def test_compare(run: Any, run_json: Any, paths: list[Path], tmp_path: Path) -> 
     assert "the plans are equal" in run("compare", paths[0], paths[0] / "best.json").out
 
 
-def test_compare_at_equal_keys_only(
-    run: Any, run_json: Any, paths: list[Path], tmp_path: Path
-) -> None:
+def test_compare_at_equal_keys_only(run: Any, run_json: Any, paths: list[Path], tmp_path: Path) -> None:
     refused = run("compare", paths[0], paths[2])
     assert refused.exit == 2 and "they differ in problem (slack)" in refused.error_line
     forced = run_json("compare", paths[0], paths[2], "--force")
@@ -111,9 +107,7 @@ def test_compare_at_equal_keys_only(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"loadmaster_plan": 1, "copies": [3]}', "\0"])
-def test_compare_with_something_else(
-    run: Any, paths: list[Path], tmp_path: Path, text: str
-) -> None:
+def test_compare_with_something_else(run: Any, paths: list[Path], tmp_path: Path, text: str) -> None:
     (tmp_path / "x.json").write_text(text)
     assert "neither a run nor a plan" in run("compare", paths[0], tmp_path / "x.json").error_line
     assert run("compare", paths[0], tmp_path / "gone").exit == 2

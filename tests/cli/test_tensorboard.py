@@ -25,8 +25,9 @@ def shown(folder: Path) -> dict[str, list[Point]]:
 
     board = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     board.Reload()
-    return {tag: [(event.step, event.value) for event in board.Scalars(tag)]
-            for tag in board.Tags()["scalars"]}  # fmt: skip
+    return {
+        tag: [(event.step, event.value) for event in board.Scalars(tag)] for tag in board.Tags()["scalars"]
+    }
 
 
 def wanted(path: Path) -> dict[str, list[Point]]:
@@ -51,8 +52,16 @@ def training(tmp_path: Path) -> Path:
     log = Log(tmp_path / "policy.log.jsonl", create=True)
     for step in range(5):
         metrics = {"policy_loss": 3.0 / (1 + step), "steps": 16 * step, "odd": None, "odder": True}
-        log.append("progress", 2.5 * step, 64 * step, best=None, bound=None, gap=0.5 - 0.1 * step,
-                   evals_per_s=25.6, metrics=metrics)  # fmt: skip
+        log.append(
+            "progress",
+            2.5 * step,
+            64 * step,
+            best=None,
+            bound=None,
+            gap=0.5 - 0.1 * step,
+            evals_per_s=25.6,
+            metrics=metrics,
+        )
     log.close()
     return tmp_path / "policy.log.jsonl"
 

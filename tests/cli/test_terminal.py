@@ -222,8 +222,6 @@ def _prints(function: str) -> bool:
     return name in ("write", "writelines") and stream.endswith(("stdout", "stderr", "stream"))
 
 
-@pytest.mark.parametrize(
-    "function", ["print", "typer.echo", "sys.stderr.write", "self._stream.write"]
-)
+@pytest.mark.parametrize("function", ["print", "typer.echo", "sys.stderr.write", "self._stream.write"])
 def test_what_counts_as_printing(function: str) -> None:
     assert _prints(function) and not _prints("file.write")

@@ -54,14 +54,38 @@ def test_other_agents_need_models(run: Any) -> None:
 
 def test_a_policy_of_one_graph_is_kept_and_planned_with(run_json: Any) -> None:
     learning = ("--set", "samples=4", "--set", "warm_start=none", "--set", "epochs=1")
-    trained = run_json("train", "go", f"{MODEL}@p100x2", "--mode", "one", "--budget", "12",
-                       "--out", "p.npz", *TINY, *learning)  # fmt: skip
+    trained = run_json(
+        "train",
+        "go",
+        f"{MODEL}@p100x2",
+        "--mode",
+        "one",
+        "--budget",
+        "12",
+        "--out",
+        "p.npz",
+        *TINY,
+        *learning,
+    )
     assert [(row["evaluations"], row["updates"]) for row in trained["rows"]] == [(12, 2)]
     arrays, about = read_policy("p.npz", "go")
     assert about["agent"] == "go" and about["shape"]["width"] == 8 and about["mode"] == "one"
     assert arrays["enter.weight"].shape[1] == 8
-    answer = run_json("plan", MODEL, "-m", "p100x2", "--solver", "go", "--init", "p.npz",
-                      "--set", "mode=zero-shot", "--budget", "9", *TINY)  # fmt: skip
+    answer = run_json(
+        "plan",
+        MODEL,
+        "-m",
+        "p100x2",
+        "--solver",
+        "go",
+        "--init",
+        "p.npz",
+        "--set",
+        "mode=zero-shot",
+        "--budget",
+        "9",
+        *TINY,
+    )
     row = next(row for row in answer["rows"] if row["name"] == "go")
     assert row["picoseconds"] > 0
 
@@ -83,8 +107,13 @@ def test_rewards_keep_the_policy_that_judges_best(monkeypatch: pytest.MonkeyPatc
     clock, worth = [0.0], {0: 0.1, 1: 0.05, 2: 0.3, 3: 0.2, 4: -1.0}
     monkeypatch.setattr(train_go.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(train_go._Batch, "_judges", lambda self: [])
-    monkeypatch.setattr(train_go._Batch, "_saved", lambda self, course, classes: worth[course.learner])  # fmt: skip
+    monkeypatch.setattr(train_go._Batch, "_saved", lambda self, course, classes: worth[course.learner])
     course: Any = Course()
-    train_go._Batch._reinforce(object.__new__(train_go._Batch), course, [], 4 * train_go.ROUND_SECONDS)  # fmt: skip
+    train_go._Batch._reinforce(object.__new__(train_go._Batch), course, [], 4 * train_go.ROUND_SECONDS)
     assert course.learner == 2 and len(course.rates) == 4
-    assert course.rates[0][0] == train_go.PPO_RATES[0] > course.rates[-1][1] == pytest.approx(train_go.PPO_RATES[1])  # fmt: skip
+    assert (
+        course.rates[0][0]
+        == train_go.PPO_RATES[0]
+        > course.rates[-1][1]
+        == pytest.approx(train_go.PPO_RATES[1])
+    )

@@ -15,9 +15,20 @@ for package in ("jax", "equinox", "optax", "mctx"):
     pytest.importorskip(package)
 
 SETTINGS = {
-    "width": 16, "channels": 2, "grid_blocks": 0, "dynamics_blocks": 1, "prediction_blocks": 1, "bins": 11,
-    "games": 4, "eval_games": 2, "simulations": 2, "eval_simulations": 2, "batch": 8, "updates": 2, "unroll": 1,
-}  # fmt: skip
+    "width": 16,
+    "channels": 2,
+    "grid_blocks": 0,
+    "dynamics_blocks": 1,
+    "prediction_blocks": 1,
+    "bins": 11,
+    "games": 4,
+    "eval_games": 2,
+    "simulations": 2,
+    "eval_simulations": 2,
+    "batch": 8,
+    "updates": 2,
+    "unroll": 1,
+}
 TINY = tuple(word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}"))
 MODELS = ("alexnet-inf", "synthetic-09@tpu-v4i:cmem=1MiB")
 CHIP = ("-m", "tpu-v4i-16m")
@@ -39,7 +50,19 @@ def test_a_network_is_trained_on_several_models_and_gone_on_with(run_json: Any, 
     first = run_json("train", "muzero", *MODELS, *CHIP, "--budget", "4", "--out", "p.npz", *TINY)
     assert [row["evaluations"] for row in first["rows"]] == [4, 4] and first["gradient_steps"] == 2
     assert [row["model"] for row in first["rows"]] == list(MODELS)
-    again = ("train", "muzero", *MODELS, *CHIP, "--budget", "8", "--resume", "p.state.npz", "--out", "q.npz", *TINY)  # fmt: skip
+    again = (
+        "train",
+        "muzero",
+        *MODELS,
+        *CHIP,
+        "--budget",
+        "8",
+        "--resume",
+        "p.state.npz",
+        "--out",
+        "q.npz",
+        *TINY,
+    )
     second = run_json(*again)
     assert [row["evaluations"] for row in second["rows"]] == [8, 8]
     for before, after in zip(first["rows"], second["rows"], strict=True):
@@ -48,7 +71,15 @@ def test_a_network_is_trained_on_several_models_and_gone_on_with(run_json: Any, 
     assert first["log"] == "p.log.jsonl" and all(logs)
     for lines in logs:
         told = lines[-1]["metrics"]
-        assert {"generation", "steps", "moves_per_s", "steps_per_s", "mean_reward", "policy_loss", "share_saved"} <= set(told)  # fmt: skip
+        assert {
+            "generation",
+            "steps",
+            "moves_per_s",
+            "steps_per_s",
+            "mean_reward",
+            "policy_loss",
+            "share_saved",
+        } <= set(told)
         assert lines[-1]["event"] == "progress" and lines[-1]["gap"] is not None
     assert logs[0][-1]["evals"] == 8 and logs[1][-1]["evals"] == 16
     with np.load("p.npz") as old, np.load("q.npz") as new:
@@ -57,12 +88,14 @@ def test_a_network_is_trained_on_several_models_and_gone_on_with(run_json: Any, 
     refused = run(*(word for word in again if word != MODELS[1]), "--overwrite")
     assert "give the same models" in refused.err
     assert "there already" in run("train", "muzero", *MODELS, "--budget", "4", "--out", "p.npz").err
-    plan = run_json("plan", MODELS[0], *CHIP, "--solver", "muzero-prod", "--init", "q.npz", "--budget", "3", *TINY)  # fmt: skip
+    plan = run_json(
+        "plan", MODELS[0], *CHIP, "--solver", "muzero-prod", "--init", "q.npz", "--budget", "3", *TINY
+    )
     rows = {row["name"]: row["picoseconds"] for row in plan["rows"]}
     assert rows["muzero-prod"] <= rows["production"]
 
 
 def test_training_without_an_end_is_refused(run: Any) -> None:
     assert "training has no end" in run("train", "muzero", MODELS[0], *CHIP, "--out", "p.npz").err
-    wrong = run("train", "muzero", MODELS[0], *CHIP, "--budget", "4", "--resume", __file__, "--out", "p.npz")  # fmt: skip
+    wrong = run("train", "muzero", MODELS[0], *CHIP, "--budget", "4", "--resume", __file__, "--out", "p.npz")
     assert "can't be resumed" in wrong.err

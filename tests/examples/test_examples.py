@@ -12,8 +12,14 @@ FOLDER = Path(__file__).parent.parent.parent / "examples"
 
 
 def output(name: str, folder: Path) -> list[str]:
-    done = subprocess.run([sys.executable, FOLDER / f"{name}.py"], capture_output=True, text=True,
-                          check=False, cwd=folder, timeout=120)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, FOLDER / f"{name}.py"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -47,7 +53,7 @@ def test_a_solver_of_one_s_own(tmp_path: Path) -> None:
 def test_the_least_peak_as_a_model(tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     lines = output("least_peak", tmp_path)
-    assert lines[0] == ("peak before 3,110,912 bytes, after 2,885,120; at least 2,885,120 whatever the order")  # fmt: skip
+    assert lines[0] == ("peak before 3,110,912 bytes, after 2,885,120; at least 2,885,120 whatever the order")
     assert (tmp_path / "ordered.onnx").is_file() and (tmp_path / "ordered.py").is_file()
 
 

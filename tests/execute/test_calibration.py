@@ -19,9 +19,19 @@ from loadmaster.execute.speeds import Effort, Speeds, measure_speeds
 from loadmaster.machine import load_machine
 
 LINK = LinkSpeed(54.3e9, 8e-6, 49e9, (2**16, 2**30), (9e-6, 0.02))
-SPEEDS = Speeds('Some "GPU" 3000', "cuda", 150 * 2**30, 140 * 2**30, 2**37, LINK,
-                replace(LINK, bandwidth=52e9), 4.3e12, {"f32": 5e13, "f16": 7e14, "bf16": 7.8e14},
-                2.1e-6, {"matrix": 1.01, "memory": 1.04})  # fmt: skip
+SPEEDS = Speeds(
+    'Some "GPU" 3000',
+    "cuda",
+    150 * 2**30,
+    140 * 2**30,
+    2**37,
+    LINK,
+    replace(LINK, bandwidth=52e9),
+    4.3e12,
+    {"f32": 5e13, "f16": 7e14, "bf16": 7.8e14},
+    2.1e-6,
+    {"matrix": 1.01, "memory": 1.04},
+)
 
 
 @pytest.mark.parametrize("latency", [0.0, 5e-6, 40e-6])
@@ -29,9 +39,7 @@ SPEEDS = Speeds('Some "GPU" 3000', "cuda", 150 * 2**30, 140 * 2**30, 2**37, LINK
 def test_the_line_is_found_again(latency: float, bandwidth: float) -> None:
     sizes = [2**power for power in range(16, 31, 2)]
     noise = np.random.default_rng(3).normal(1, 0.002, len(sizes))
-    found = fit(
-        sizes, [(latency + n / bandwidth) * each for n, each in zip(sizes, noise, strict=True)]
-    )
+    found = fit(sizes, [(latency + n / bandwidth) * each for n, each in zip(sizes, noise, strict=True)])
     assert found[0] == pytest.approx(latency, abs=1e-6, rel=0.1)
     assert found[1] == pytest.approx(bandwidth, rel=0.03)
 
@@ -104,9 +112,7 @@ class Tiny:
         torch = pytest.importorskip("torch")
         from loadmaster.program.importers.torch.captured import capture
 
-        self.module = torch.nn.Sequential(
-            torch.nn.Linear(8, 32), torch.nn.GELU(), torch.nn.Linear(32, 4)
-        )
+        self.module = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.GELU(), torch.nn.Linear(32, 4))
         self.input = torch.randn(5, 8)
         self.weights = {name: p.detach() for name, p in self.module.named_parameters()}
         self.captured: Any = capture(self.module, (self.input,), name="tiny")
@@ -123,7 +129,7 @@ def test_ops_are_timed_in_place() -> None:
     with torch.no_grad():
         (found,) = player(tiny.captured, lambda op, after: seen.append((op, after))).run(*values)
         assert torch.equal(found, tiny.module(tiny.input))
-    assert seen == [(op, after) for op in range(tiny.captured.program.n_ops) for after in (False, True)]  # fmt: skip
+    assert seen == [(op, after) for op in range(tiny.captured.program.n_ops) for after in (False, True)]
     times = measure_ops(tiny.captured, tiny.weights, [tiny.input], tiny.device, passes=3)
     views = tiny.captured.program.op_view
     assert (times.picoseconds[views] == 0).all() and (times.picoseconds[~views] > 0).all()
@@ -146,8 +152,10 @@ def test_slices_of_weights_are_taken_by_rows() -> None:
     from loadmaster.program.program import TensorKind
 
     weight = np.arange(10)
-    given = [SimpleNamespace(node="w", kind=TensorKind.WEIGHT, source="w", tensor=0, rows=(2, 5)),
-             SimpleNamespace(node="x", kind=TensorKind.INPUT, source="", tensor=1, rows=None)]  # fmt: skip
+    given = [
+        SimpleNamespace(node="w", kind=TensorKind.WEIGHT, source="w", tensor=0, rows=(2, 5)),
+        SimpleNamespace(node="x", kind=TensorKind.INPUT, source="", tensor=1, rows=None),
+    ]
     nodes = [SimpleNamespace(op="placeholder", name=name) for name in ("w", "flag", "x")]
     captured = SimpleNamespace(given=given, constants={}, graph=SimpleNamespace(nodes=nodes))
     found = arguments(captured, {"w": weight}, ["input"])

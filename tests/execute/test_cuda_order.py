@@ -86,9 +86,7 @@ def test_a_shortage_tells_what_to_do(three: Any, cuda: FakeCuda) -> None:
         ("allocator", "leaves holes between tensors"),
         ("arena", "leave kernels more room"),
     ):
-        with Executor(
-            captured, plan, machine_with(2**16), "cuda", weights, placement=placement
-        ) as executor:
+        with Executor(captured, plan, machine_with(2**16), "cuda", weights, placement=placement) as executor:
             executor._walk.run = full  # type: ignore[method-assign]
             with pytest.raises(Refused, match=r"ran out of its 64\.00 KiB") as caught:
                 executor.run(torch.zeros(64, 64))
@@ -100,9 +98,7 @@ def test_room_given_away_under_a_copy_is_a_race(three: Any, cuda: FakeCuda) -> N
     weights, (plan, _) = dict(module.named_parameters()), handover(captured)
     for careless in (False, True):
         with (
-            Executor(
-                captured, plan, machine_with(2**16), "cuda", weights, placement="arena"
-            ) as executor,
+            Executor(captured, plan, machine_with(2**16), "cuda", weights, placement="arena") as executor,
             Witness(cuda) as witness,
         ):
             if careless:

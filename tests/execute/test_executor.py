@@ -127,7 +127,9 @@ def test_random_graphs_with_random_plans() -> None:
         plans = OffloadPlans(captured.program, seed)
         for keep in (0.0, 0.3, 0.7):
             plan = plans.make(keep)
-            executor = Executor(captured, plan, machine_with(ROOM), "cpu", weights_of(module), delay=late(seed))  # fmt: skip
+            executor = Executor(
+                captured, plan, machine_with(ROOM), "cpu", weights_of(module), delay=late(seed)
+            )
             with executor:
                 assert same(executor.run(x).outputs, ordinary(module, x)), (seed, keep)
 
@@ -141,13 +143,15 @@ def test_offsets_are_real(mixed: Any) -> None:
         stays, offsets = executor.script.stays, placed(executor.script.stays, ROOM)
     spot = {(s.tensor, s.first): offset for s, offset in zip(stays, offsets, strict=True)}
     rank = OffloadPlans(captured.program, 0).rank
-    rows = [r._replace(offset=spot[r.tensor, -1 if r.first < 0 else rank[r.first]]) for r in plan.residency_rows]  # fmt: skip
+    rows = [
+        r._replace(offset=spot[r.tensor, -1 if r.first < 0 else rank[r.first]]) for r in plan.residency_rows
+    ]
     good = Plan.of(residencies=rows, copies=plan.copy_rows)
     assert check(captured.program, machine, good) == []
     with Executor(captured, good, machine, "cpu", weights) as executor:
         assert same(executor.run(*args).outputs, ordinary(module, *args))
         peak = executor.script.peak
-    far = Plan.of(residencies=[r._replace(offset=r.offset + 1024) for r in rows], copies=plan.copy_rows)  # fmt: skip
+    far = Plan.of(residencies=[r._replace(offset=r.offset + 1024) for r in rows], copies=plan.copy_rows)
     with pytest.raises(BadMachine, match="offsets reach"):
         Executor(captured, far, machine, "cpu", weights, capacity=peak)
     bad = Plan.of(residencies=[r._replace(offset=0) for r in rows], copies=plan.copy_rows)
@@ -172,7 +176,7 @@ def test_copies_are_really_made_beside_the_ops(mixed: Any) -> None:
     end = captured.program.n_ops
     late = [c._replace(needed_by=end) if c.target == HBM else c for c in plan.copy_rows]
     with pytest.raises(Refused):
-        Executor(captured, Plan.of(residencies=plan.residency_rows, copies=late), machine, "cpu", weights)  # fmt: skip
+        Executor(captured, Plan.of(residencies=plan.residency_rows, copies=late), machine, "cpu", weights)
 
 
 def test_a_budget_that_does_not_suffice_is_refused(mixed: Any) -> None:
@@ -219,7 +223,9 @@ def test_room_is_not_reused_while_a_copy_reads_it() -> None:
     module = nn.Sequential(nn.Linear(64, 64, bias=False), nn.Tanh(), nn.Linear(64, 64, bias=False))
     captured, x = captured_model(module, torch.zeros(64, 64)), torch.randn(64, 64)
     plan, hidden = handover(captured)
-    with Executor(captured, plan, machine_with(2**16), "cpu", weights_of(module), delay=lambda: 0.01) as executor:  # fmt: skip
+    with Executor(
+        captured, plan, machine_with(2**16), "cpu", weights_of(module), delay=lambda: 0.01
+    ) as executor:
         (fetch,) = executor.script.steps[1].fetches
         assert fetch.after == (1,)
         assert same(executor.run(x).outputs, ordinary(module, x))
@@ -228,8 +234,12 @@ def test_room_is_not_reused_while_a_copy_reads_it() -> None:
 
 
 def test_stays_without_offsets_are_placed_apart() -> None:
-    stays = [Stay(0, -1, 9, 256, NO_OFFSET), Stay(1, 0, 2, 512, NO_OFFSET),
-             Stay(2, 3, 4, 256, NO_OFFSET), Stay(3, 2, 3, 256, 256)]  # fmt: skip
+    stays = [
+        Stay(0, -1, 9, 256, NO_OFFSET),
+        Stay(1, 0, 2, 512, NO_OFFSET),
+        Stay(2, 3, 4, 256, NO_OFFSET),
+        Stay(3, 2, 3, 256, 256),
+    ]
     assert placed(stays, 2048) == [0, 512, 512, 256]
     with pytest.raises(Refused, match="in one piece"):
         placed(stays, 512)
@@ -244,7 +254,9 @@ def test_timings_and_repeats(mixed: Any) -> None:
         assert len(measured.runs) == 3 and measured.seconds > 0
         assert measured.peak_bytes == executor.script.peak
         spans = measured.last.op_seconds
-        assert sorted(spans) == [op for op in range(captured.program.n_ops) if not captured.program.op_view[op]]  # fmt: skip
+        assert sorted(spans) == [
+            op for op in range(captured.program.n_ops) if not captured.program.op_view[op]
+        ]
         ends = [spans[op][1] for op in sorted(spans)]
         assert ends == sorted(ends) and ends[-1] <= measured.last.seconds
 
@@ -263,8 +275,9 @@ class Step(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(),
-                                 nn.Linear(144, 10))  # fmt: skip
+        self.net = nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)
+        )
 
     def forward(self, x: Any, y: Any) -> Any:
         return nn.functional.cross_entropy(self.net(x), y)
@@ -281,9 +294,7 @@ def test_gradients_are_those_of_autograd(keep: float) -> None:
     loss.backward()
     for seed in range(3):
         plan = OffloadPlans(captured.program, seed).make(keep)
-        with Executor(
-            captured, plan, machine_with(ROOM), "cpu", weights, delay=late(seed)
-        ) as executor:
+        with Executor(captured, plan, machine_with(ROOM), "cpu", weights, delay=late(seed)) as executor:
             results = executor.run(*args)
             assert torch.allclose(results.outputs[0], loss)
             assert set(results.gradients) == dict(module.named_parameters()).keys()

@@ -48,7 +48,7 @@ class Case:
         self.evaluator = self.made()
 
     def made(self, **options: Any) -> ExecutorEvaluator:
-        return ExecutorEvaluator(self.captured, self.machine, "cpu", self.weights, self.inputs, **options)  # fmt: skip
+        return ExecutorEvaluator(self.captured, self.machine, "cpu", self.weights, self.inputs, **options)
 
 
 def legal(mapping: MeasuredMapping) -> Any:
@@ -68,9 +68,7 @@ def test_offload_decisions_are_measured_by_running_them(case: Case) -> None:
     value = problem.evaluate(problem.baseline)
     assert value is not None and value > 0 and problem.measurements == 4
     assert 0 < case.evaluator.peak_bytes <= 48 * 1024
-    assert (
-        problem.gauge.name == "executor:cpu" and problem.switches()["evaluator"] == "executor:cpu"
-    )
+    assert problem.gauge.name == "executor:cpu" and problem.switches()["evaluator"] == "executor:cpu"
 
 
 def test_a_map_becomes_a_plan_that_streams_the_rest(case: Case, monkeypatch: Any) -> None:
@@ -112,7 +110,7 @@ def test_host_memory_is_taken_once_for_all_plans(case: Case) -> None:
     problem = MeasuredOffload(case.program, case.machine, case.evaluator, repeats=1, warmups=0)
     rows = case.evaluator._weights.rows
     weights = {tensor: row.data_ptr() for tensor, row in rows.items()}
-    decisions = [with_room(problem, problem.vector(np.full(problem.gaps, keep))) for keep in (False, True)]  # fmt: skip
+    decisions = [with_room(problem, problem.vector(np.full(problem.gaps, keep))) for keep in (False, True)]
     for decision in (*decisions, *decisions):
         assert decision is not None
         case.evaluator(problem.plan(decision))
@@ -156,9 +154,14 @@ def test_searches_run_on_the_real_thing(case: Case, monkeypatch: Any) -> None:
     problem = MeasuredOffload(case.program, case.machine, case.evaluator, repeats=1, warmups=0)
     found = refine(problem, Budget(12), solver=Refined(simulated=40, kept=4), times=4, together=2)
     assert found.failures == 0 and found.evaluations == 12
-    mapping = MeasuredMapping(case.program, case.machine, case.evaluator, repeats=1, warmups=0, invalid="repair")  # fmt: skip
-    for name, options in (("annealing", {}), ("ageing-evolution", {"population": 4, "sample": 2}),
-                          ("egrl", {"population": 4, "width": 16, "depth": 1, "heads": 2})):  # fmt: skip
+    mapping = MeasuredMapping(
+        case.program, case.machine, case.evaluator, repeats=1, warmups=0, invalid="repair"
+    )
+    for name, options in (
+        ("annealing", {}),
+        ("ageing-evolution", {"population": 4, "sample": 2}),
+        ("egrl", {"population": 4, "width": 16, "depth": 1, "heads": 2}),
+    ):
         solver: Any = make_solver("mapping", name, options)
         solver.start = legal(mapping)
         seen.clear()
@@ -170,7 +173,7 @@ def test_searches_run_on_the_real_thing(case: Case, monkeypatch: Any) -> None:
 def test_rows_of_the_benchmark(case: Case) -> None:
     archive = Archive(Offload(case.program, case.machine))
     candidates = Refined(simulated=30, kept=3).prepared(archive, 0)
-    loop = Loop("net@50", case.program, case.machine, case.evaluator, candidates, {}, 6, 30.0, 1, 4, 2)  # fmt: skip
+    loop = Loop("net@50", case.program, case.machine, case.evaluator, candidates, {}, 6, 30.0, 1, 4, 2)
     rows: list[Any] = []
     searches = ["refined", "anneal", "annealing", "ageing-evolution"]
     loop_rows(loop, searches, lambda: 60.0, rows.append)

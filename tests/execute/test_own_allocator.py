@@ -26,7 +26,9 @@ def script_of(rng: np.random.Generator, steps: int) -> tuple[Script, list[int], 
         meets = (s for s in stays if s.first <= last and first <= s.last)
         if all(s.offset + s.bytes <= low or low + room <= s.offset for s in meets):
             stays.append(Stay(len(stays), first, last, room, low))
-    begun = [[n for n, s in enumerate(stays) if s.first == step and rng.random() < 0.7] for step in range(steps)]  # fmt: skip
+    begun = [
+        [n for n, s in enumerate(stays) if s.first == step and rng.random() < 0.7] for step in range(steps)
+    ]
     call = Call(0, print, (), {}, ())
     made = tuple(Step((), (), call, tuple(begun[step]), (), (), ()) for step in range(steps))
     script = Script((), made, (), tuple(stays), (), 0, (), 0)
@@ -107,11 +109,22 @@ def test_nothing_ever_lies_where_another_does() -> None:
 
 def one_step(results: list[tuple[int, int]], free: list[tuple[int, int]]) -> _core.Rooms:
     """Rooms of a single step: (bytes, offset) of results, and free ranges."""
-    made, open_ = np.array(results, dtype=np.int64).reshape(-1, 2), np.array(free, dtype=np.int64).reshape(-1, 2)  # fmt: skip
-    return _core.rooms(0, {
-        "result_start": np.array([0, len(made)]), "result_bytes": made[:, 0].copy(), "result_room": made[:, 0].copy(),
-        "result_offset": made[:, 1].copy(), "free_start": np.array([0, len(open_)]),
-        "free_low": open_[:, 0].copy(), "free_high": open_[:, 1].copy()})  # fmt: skip
+    made, open_ = (
+        np.array(results, dtype=np.int64).reshape(-1, 2),
+        np.array(free, dtype=np.int64).reshape(-1, 2),
+    )
+    return _core.rooms(
+        0,
+        {
+            "result_start": np.array([0, len(made)]),
+            "result_bytes": made[:, 0].copy(),
+            "result_room": made[:, 0].copy(),
+            "result_offset": made[:, 1].copy(),
+            "free_start": np.array([0, len(open_)]),
+            "free_low": open_[:, 0].copy(),
+            "free_high": open_[:, 1].copy(),
+        },
+    )
 
 
 def test_what_is_learned_decides_between_allocations_of_one_size() -> None:
@@ -130,9 +143,7 @@ def test_what_is_freed_before_the_result_may_lie_in_its_place() -> None:
     assert own.alloc(2048) == 0
     own.free(0)
     assert own.alloc(4096) == 0
-    with pytest.raises(
-        RuntimeError, match=r"no room for 513 bytes .* in step 0, where 512 are free"
-    ):
+    with pytest.raises(RuntimeError, match=r"no room for 513 bytes .* in step 0, where 512 are free"):
         own.alloc(513)
 
 
@@ -156,9 +167,21 @@ def test_between_plans_it_is_a_cache() -> None:
 
 def test_tables_of_other_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="different lengths"):
-        _core.rooms(0, {name: np.zeros(2, dtype=np.int64) for name in (
-            "result_start", "result_bytes", "result_room", "result_offset", "free_start", "free_low",
-            "free_high")})  # fmt: skip
+        _core.rooms(
+            0,
+            {
+                name: np.zeros(2, dtype=np.int64)
+                for name in (
+                    "result_start",
+                    "result_bytes",
+                    "result_room",
+                    "result_offset",
+                    "free_start",
+                    "free_low",
+                    "free_high",
+                )
+            },
+        )
 
 
 def test_a_run_that_is_over_leaves_nothing_behind() -> None:

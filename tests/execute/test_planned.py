@@ -31,7 +31,9 @@ class Kernels:
         steps = tuple(Step((), (), call, made, (), (), ()) for made in ((0, 1), (2,)))
         self.own = _core.OwnAllocator(2**20)
         script = Script((), steps, (), stays, (), 0, (), 0)
-        self.planned = Planned(script, [BYTES] * 3, 2**16, torch.device("cpu"), 0, None, "op{}".format, self.own)  # fmt: skip
+        self.planned = Planned(
+            script, [BYTES] * 3, 2**16, torch.device("cpu"), 0, None, "op{}".format, self.own
+        )
 
     def make(self, value: int, size: int = BYTES) -> Any:
         low = self.own.alloc(size) - self.planned._base

@@ -41,12 +41,8 @@ def numbers(captured: Captured, plan: Plan, weights: Any, inputs: Any) -> dict[s
     """Loss, gradients and new values of buffers."""
     with Executor(captured, plan, ROOM, "cpu", weights) as executor:
         found = executor.run(*inputs)
-        named = {
-            **{f"out {i}": v for i, v in enumerate(found.outputs)},
-            **found.gradients,
-            **found.updates,
-        }
-        return {name: value.clone() for name, value in named.items() if value is not None}  # fmt: skip
+        named = {**{f"out {i}": v for i, v in enumerate(found.outputs)}, **found.gradients, **found.updates}
+        return {name: value.clone() for name, value in named.items() if value is not None}
 
 
 @pytest.mark.parametrize("name", ["gpt_train", "resnet50_train"])

@@ -72,7 +72,7 @@ def call(*args: object) -> tuple[int, dict[str, Any]]:
 
 def test_a_plan_is_run_and_measured(spec: str) -> None:
     plan = plan_for(f"{spec}:build")
-    code, document = call(f"{spec}:build", plan, "--capacity", "hbm=1MiB", "--timings", "--out", "o.npz")  # fmt: skip
+    code, document = call(f"{spec}:build", plan, "--capacity", "hbm=1MiB", "--timings", "--out", "o.npz")
     assert code == 0, document["error"]
     total, memory, *ops = document["rows"]
     assert total["identical"] and total["compared"] == 1 and total["seconds"] > 0
@@ -89,7 +89,9 @@ def test_inputs_come_from_a_file(spec: str) -> None:
     plan = plan_for(f"{spec}:build")
     x = np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32)
     np.savez("in.npz", x)
-    code, document = call(f"{spec}:build", plan, "-m", "h200:hbm=1MiB", "--inputs", "in.npz", "--out", "o.npz")  # fmt: skip
+    code, document = call(
+        f"{spec}:build", plan, "-m", "h200:hbm=1MiB", "--inputs", "in.npz", "--out", "o.npz"
+    )
     assert code == 0 and document["rows"][0]["identical"] is None
     module, _ = sys.modules[spec].build()
     with np.load("o.npz") as file:
@@ -103,7 +105,9 @@ def test_a_training_step_and_random_weights(spec: str) -> None:
     assert document["rows"][0]["largest_difference"] < 1e-5
     for function, train in (("build", []), ("step", ["--train"])):
         plan = plan_for(f"{spec}:{function}", weights="random", training=bool(train))
-        code, document = call(f"{spec}:{function}", plan, "-m", "h200:hbm=1MiB", "--weights", "random", *train)  # fmt: skip
+        code, document = call(
+            f"{spec}:{function}", plan, "-m", "h200:hbm=1MiB", "--weights", "random", *train
+        )
         assert code == 0 and document["rows"][0]["identical"]
 
 
@@ -125,9 +129,25 @@ def test_what_is_refused(spec: str) -> None:
 
 
 def test_what_is_held_is_called_by_its_name_and_a_slow_host_too() -> None:
-    total = {"identical": None, "seconds": 1.0, "predicted_seconds": 1.0, "difference": 0.0, "model": "m", "device": "cuda"}  # fmt: skip
-    for placement, said in (("planned", "the arena and what libraries keep"), ("allocator", "held by the allocator")):  # fmt: skip
-        memory = {"name": "hbm", "peak_bytes": 1, "capacity_bytes": 2, "reserved_bytes": 2, "placement": placement}  # fmt: skip
+    total = {
+        "identical": None,
+        "seconds": 1.0,
+        "predicted_seconds": 1.0,
+        "difference": 0.0,
+        "model": "m",
+        "device": "cuda",
+    }
+    for placement, said in (
+        ("planned", "the arena and what libraries keep"),
+        ("allocator", "held by the allocator"),
+    ):
+        memory = {
+            "name": "hbm",
+            "peak_bytes": 1,
+            "capacity_bytes": 2,
+            "reserved_bytes": 2,
+            "placement": placement,
+        }
         (table,) = blocks_of([total, memory], None)
         assert isinstance(table, Table) and said in [cell for cell, _ in table.rows]
     late = [{**total, "difference": -0.2}, memory]

@@ -22,18 +22,8 @@ pytest.importorskip("executorch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 from loadmaster.export.executorch import export, verify, write_plan  # noqa: E402
-from loadmaster.export.executorch_plans import (  # noqa: E402
-    Placed,
-    arena_numbers,
-    banked_placement,
-    greedy_placement,
-)
-from loadmaster.export.executorch_read import (  # noqa: E402
-    difference,
-    eager,
-    run,
-    sample_inputs,
-)
+from loadmaster.export.executorch_plans import Placed, arena_numbers, banked_placement, greedy_placement  # noqa: E402
+from loadmaster.export.executorch_read import difference, eager, run, sample_inputs  # noqa: E402
 from loadmaster.export.executorch_search import improved  # noqa: E402
 from loadmaster.program.importers.executorch import lower as lowering  # noqa: E402
 from loadmaster.program.importers.executorch.lower import Lowered, lower  # noqa: E402
@@ -106,7 +96,7 @@ def plan(own: Placed, lowered: Lowered, machine: Machine) -> Plan:
 def random_order(program: Program, seed: int) -> list[int]:
     """Some order in which every op comes after those whose results it reads."""
     random = np.random.default_rng(seed)
-    waits = [{int(program.producer[t]) for t in program.reads(op)} - {-1} for op in range(program.n_ops)]  # fmt: skip
+    waits = [{int(program.producer[t]) for t in program.reads(op)} - {-1} for op in range(program.n_ops)]
     order: list[int] = []
     while len(order) < program.n_ops:
         ready = [op for op in range(program.n_ops) if op not in order and waits[op] <= set(order)]
@@ -137,7 +127,7 @@ def test_the_program_is_what_executorch_runs(own: Placed) -> None:
     assert "aten_permute_copy_default" in program.op_name
 
 
-def test_its_own_placements_are_sound_plans(own: Placed, lowered: Lowered, machine: Machine) -> None:  # fmt: skip
+def test_its_own_placements_are_sound_plans(own: Placed, lowered: Lowered, machine: Machine) -> None:
     program = own.recorded.program
     banked = banked_placement(lowered, machine, arena_numbers(machine, {}))
     assert banked.recorded.program.hash == program.hash
@@ -146,7 +136,9 @@ def test_its_own_placements_are_sound_plans(own: Placed, lowered: Lowered, machi
     assert {row.memory for row in banked.plan.residency_rows} == {0, 1}
 
 
-def test_a_plan_is_written_read_back_and_run(own: Placed, lowered: Lowered, machine: Machine, plan: Plan) -> None:  # fmt: skip
+def test_a_plan_is_written_read_back_and_run(
+    own: Placed, lowered: Lowered, machine: Machine, plan: Plan
+) -> None:
     written = write_plan(lowered, machine, plan, arena_numbers(machine, {}))
     assert written.plan.hash == plan.hash
     assert sum(written.arenas) <= own.bytes
@@ -160,7 +152,7 @@ def test_the_order_is_followed(own: Placed, lowered: Lowered, machine: Machine, 
     program = own.recorded.program
     order = random_order(program, seed)
     written = write_plan(lowered, machine, Plan.of(order=order), arena_numbers(machine, {}))
-    real = [op for op in written.order if not program.op_view[op] and program.op_name[op] != "inputs"]  # fmt: skip
+    real = [op for op in written.order if not program.op_view[op] and program.op_name[op] != "inputs"]
     assert real == [op for op in order if op in real]
     assert real != sorted(real)
     by_op = dict(zip(sorted(real), kernels(own.recorded.own), strict=True))
@@ -184,11 +176,11 @@ def test_wrong_offsets_give_wrong_numbers_which_is_why_plans_are_checked(
         verify(lowered, written, own)
 
 
-def asked(program: Program, machine: Machine, plan: Plan, out: Path, *, force: bool = False) -> Asked:  # fmt: skip
+def asked(program: Program, machine: Machine, plan: Plan, out: Path, *, force: bool = False) -> Asked:
     return Asked(SPEC, program, machine, plan, out, force=force)
 
 
-def test_the_target_writes_a_program(own: Placed, machine: Machine, plan: Plan, tmp_path: Path) -> None:  # fmt: skip
+def test_the_target_writes_a_program(own: Placed, machine: Machine, plan: Plan, tmp_path: Path) -> None:
     source = Path(sys.modules["executorch_net_of_test"].__file__ or "")
     before = hashlib.sha256(source.read_bytes()).hexdigest()
     done = export(asked(own.recorded.program, machine, plan, tmp_path / "net.pte", force=True))
@@ -201,7 +193,7 @@ def test_the_target_writes_a_program(own: Placed, machine: Machine, plan: Plan, 
     assert hashlib.sha256(source.read_bytes()).hexdigest() == before
 
 
-def test_nothing_is_written_that_is_no_better(own: Placed, machine: Machine, tmp_path: Path) -> None:  # fmt: skip
+def test_nothing_is_written_that_is_no_better(own: Placed, machine: Machine, tmp_path: Path) -> None:
     out = tmp_path / "net.pte"
     with pytest.raises(Refused, match=r"own placement \('banked'\) is better"):
         export(asked(own.recorded.program, machine, own.plan, out))
@@ -210,7 +202,7 @@ def test_nothing_is_written_that_is_no_better(own: Placed, machine: Machine, tmp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_broken_plans_are_never_written(own: Placed, machine: Machine, plan: Plan, tmp_path: Path) -> None:  # fmt: skip
+def test_broken_plans_are_never_written(own: Placed, machine: Machine, plan: Plan, tmp_path: Path) -> None:
     """Overlaps, offsets off the grid, lives too short, beyond the end of a memory."""
     program, random = own.recorded.program, np.random.default_rng(0)
     refused = 0
@@ -256,8 +248,21 @@ def test_the_command_line(folder: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.chdir(tmp_path)
     machine = ["--machine", "ethos-u65", "--json"]
-    done = CliRunner().invoke(app, ["plan", SPEC, "--format", "executorch", *machine, "--no-run", "--out",
-                                    "plan.json", "--budget", "200"])  # fmt: skip
+    done = CliRunner().invoke(
+        app,
+        [
+            "plan",
+            SPEC,
+            "--format",
+            "executorch",
+            *machine,
+            "--no-run",
+            "--out",
+            "plan.json",
+            "--budget",
+            "200",
+        ],
+    )
     assert done.exit_code == 0, done.output
     numbers = ["--mem-id", "sram=1", "--mem-id", "dram=2", "--out", "net.pte", "--force"]
     done = CliRunner().invoke(app, ["export", "executorch", SPEC, "plan.json", *machine, *numbers])
@@ -266,6 +271,4 @@ def test_the_command_line(folder: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert row["verdict"] == "verified"
     assert row["bytes_arena_1"] > 0
     assert {path.name for path in tmp_path.iterdir()} == {"plan.json", "net.pte", "net.pte.json"}
-    assert (
-        json.loads((tmp_path / "net.pte.json").read_text())["figures"]["differs_from_greedy"] == 0
-    )
+    assert json.loads((tmp_path / "net.pte.json").read_text())["figures"]["differs_from_greedy"] == 0

@@ -38,10 +38,11 @@ def lowered_program(seed: int, ops: int = 14) -> Program:
         sizes = random.integers(1, 400, size=1 + number % 2)
         last = number == ops - 1
         made = [
-            build.tensor(f"t{number}.{i}", shape=(int(size),), dtype="f32",
-                         kind="output" if last else "activation")
+            build.tensor(
+                f"t{number}.{i}", shape=(int(size),), dtype="f32", kind="output" if last else "activation"
+            )
             for i, size in enumerate(sizes)
-        ]  # fmt: skip
+        ]
         build.op(f"op{number}", "add", reads=[*reads, weight], writes=made, vector=int(sizes.sum()))
         known += made
     return build.build()

@@ -121,9 +121,7 @@ def test_contiguity_of_edges_and_weights(small: Mapping) -> None:
 def test_runs_become_cells_and_groups(folder: Path) -> None:
     (cell,) = read_cells([folder])
     groups = cell.groups()
-    assert {name: len(runs) for name, runs in groups.items()} == {
-        "annealing": 1, "density": 1, "random": 2,
-    }  # fmt: skip
+    assert {name: len(runs) for name, runs in groups.items()} == {"annealing": 1, "density": 1, "random": 2}
     assert cell.bound_ps >= cell.problem.bound().value
     for run in cell.runs:
         assert {value for value, _ in run.maps} <= {value for _, value in run.improvements}
@@ -159,8 +157,15 @@ def test_every_picture_is_made_and_repeats(folder: Path, tmp_path: Path) -> None
             assert one == save(again, tmp_path / f"again.{ending}").read_bytes(), name
         width, height = struct.unpack(">II", (tmp_path / f"{name}.png").read_bytes()[16:24])
         assert 800 <= width <= 1300 and 200 <= height <= 1300
-    assert set(names) == {"curves", "embedding", "contiguity", "strips", "transitions-annealing",
-                          "transitions-density", "transitions-random"}  # fmt: skip
+    assert set(names) == {
+        "curves",
+        "embedding",
+        "contiguity",
+        "strips",
+        "transitions-annealing",
+        "transitions-density",
+        "transitions-random",
+    }
     with pytest.raises(LoadmasterError, match="no ending of a picture"):
         save(figure, tmp_path / "x.pdf")
 

@@ -33,9 +33,12 @@ def branches(path: Path, rng: np.random.Generator, count: int = 6) -> Path:
         wide = int(rng.integers(64, 512))
         up = rng.standard_normal((8, wide)).astype(np.float32)
         down = rng.standard_normal((wide, 8)).astype(np.float32)
-        inits += [onnx.numpy_helper.from_array(up, f"up{i}"), onnx.numpy_helper.from_array(down, f"down{i}")]  # fmt: skip
+        inits += [onnx.numpy_helper.from_array(up, f"up{i}"), onnx.numpy_helper.from_array(down, f"down{i}")]
         nodes.append(helper.make_node("MatMul", ["x", f"up{i}"], [f"wide{i}"], name=f"widen{i}"))
-    nodes += [helper.make_node("MatMul", [f"wide{i}", f"down{i}"], [f"thin{i}"], name=f"narrow{i}") for i in range(count)]  # fmt: skip
+    nodes += [
+        helper.make_node("MatMul", [f"wide{i}", f"down{i}"], [f"thin{i}"], name=f"narrow{i}")
+        for i in range(count)
+    ]
     nodes.append(helper.make_node("Sum", [f"thin{i}" for i in range(count)], ["y"], name="sum"))
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [32, 8]) for name in "xy")
     graph = helper.make_graph(nodes, "branches", [x], [y], inits)
@@ -44,7 +47,7 @@ def branches(path: Path, rng: np.random.Generator, count: int = 6) -> Path:
     return path
 
 
-def planned(model: Path, **options: tuple[str, ...]) -> tuple[PeakOrder, np.ndarray]:  # fmt: skip
+def planned(model: Path, **options: tuple[str, ...]) -> tuple[PeakOrder, np.ndarray]:
     problem = PeakOrder(import_onnx(model, **options))
     solution = solve(make_solver("order", "auto"), problem, Budget())
     assert solution.decision is not None and solution.value == solution.bound.value
@@ -58,7 +61,9 @@ def test_the_runtime_follows_any_order_and_counts_the_same_bytes(tmp_path: Path,
     problem, best = planned(model)
     inputs = 32 * 8 * 4  # the caller's own memory, which the runtime does not count
     peaks = {}
-    for number, order in enumerate([best, problem.program_order, *problem.from_keys(rng.random((2, problem.nodes)))]):  # fmt: skip
+    for number, order in enumerate(
+        [best, problem.program_order, *problem.from_keys(rng.random((2, problem.nodes)))]
+    ):
         out = tmp_path / f"{number}.onnx"
         export_onnx_order(model, problem.program, problem.machine, problem.plan(order), out)
         ran = run_model(out)
@@ -76,7 +81,7 @@ def test_the_runtime_follows_any_order_and_counts_the_same_bytes(tmp_path: Path,
 
 
 @pytest.mark.parametrize("name", ["shufflenet", "densenet121", "squeezenet"])
-def test_real_graphs_need_no_more_than_under_the_runtimes_own_order(tmp_path: Path, name: str) -> None:  # fmt: skip
+def test_real_graphs_need_no_more_than_under_the_runtimes_own_order(tmp_path: Path, name: str) -> None:
     model, out = LIGHT / f"light_{name}.onnx", tmp_path / "ordered.onnx"
     problem, best = planned(model, inplace=("relu",))
     moved = export_onnx_order(model, problem.program, problem.machine, problem.plan(best), out)

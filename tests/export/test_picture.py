@@ -18,9 +18,7 @@ NAME = '</title><script>alert(1)</script>&"'
 
 
 def example() -> tuple[Buffers, np.ndarray]:
-    buffers = Buffers.of(
-        [0, 0, 5], [10, 5, 10], [50, 30, 50], ids=[NAME, "b", "c"], gaps={0: [Gap(4, 6)]}
-    )
+    buffers = Buffers.of([0, 0, 5], [10, 5, 10], [50, 30, 50], ids=[NAME, "b", "c"], gaps={0: [Gap(4, 6)]})
     return buffers, np.array([0, 50, 50])
 
 
@@ -46,9 +44,7 @@ def test_png(tmp_path: Path) -> None:
     while at < len(data):
         (length,) = struct.unpack(">I", data[at : at + 4])
         kind, body = data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
-        assert struct.unpack(">I", data[at + 8 + length : at + 12 + length])[0] == zlib.crc32(
-            kind + body
-        )
+        assert struct.unpack(">I", data[at + 8 + length : at + 12 + length])[0] == zlib.crc32(kind + body)
         pixels += body if kind == b"IDAT" else b""
         at += 12 + length
     image = np.frombuffer(zlib.decompress(pixels), dtype=np.uint8).reshape(height, width * 3 + 1)

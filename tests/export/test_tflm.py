@@ -51,19 +51,13 @@ def overlaps(data: bytes, offsets: list[int]) -> bool:
             if n >= 0 and not graph.tensors[n].constant:
                 life[n] = (life.get(n, (at, at))[0], at)
     life |= {n: (life[n][0], end) for n in graph.outputs}
-    views = {
-        frozenset((op.inputs[0], op.outputs[0])) for op in graph.operators if op.name == "RESHAPE"
-    }
-    rows = [
-        (n, *life[n], offsets[n], offsets[n] + graph.tensors[n].bytes)
-        for n in life
-        if offsets[n] >= 0
-    ]
+    views = {frozenset((op.inputs[0], op.outputs[0])) for op in graph.operators if op.name == "RESHAPE"}
+    rows = [(n, *life[n], offsets[n], offsets[n] + graph.tensors[n].bytes) for n in life if offsets[n] >= 0]
     return any(
         a[1] <= b[2] and b[1] <= a[2] and a[3] < b[4] and b[3] < a[4] and frozenset((a[0], b[0])) not in views
         for i, a in enumerate(rows)
         for b in rows[:i]
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -75,9 +69,7 @@ def test_what_is_written_holds_the_plan(seed: int, tmp_path: Path) -> None:
     written = (tmp_path / "out.tflite").read_bytes()
     model, old = read_tflite(written), read_tflite(data)
     offsets = read_offsets(model)
-    assert len(offsets) == len(old.graphs[0].tensors) and all(
-        o % 16 == 0 for o in offsets if o >= 0
-    )
+    assert len(offsets) == len(old.graphs[0].tensors) and all(o % 16 == 0 for o in offsets if o >= 0)
     assert not overlaps(written, offsets)
     placed = {n for n, o in enumerate(offsets) if o >= 0}
     assert placed == {n for n, t in enumerate(old.graphs[0].tensors) if not t.constant}
@@ -96,9 +88,7 @@ def test_what_is_written_holds_the_plan(seed: int, tmp_path: Path) -> None:
 
 def test_an_older_plan_is_replaced(tmp_path: Path) -> None:
     data = branchy(3)
-    once = with_plan(
-        read_tflite(data), None, {METADATA: struct.pack("<4i", 1, 1, 1, 7), "other": b"kept"}
-    )
+    once = with_plan(read_tflite(data), None, {METADATA: struct.pack("<4i", 1, 1, 1, 7), "other": b"kept"})
     export(asked(tmp_path, once, verify=False))
     metadata = read_tflite((tmp_path / "out.tflite").read_bytes()).metadata
     assert metadata["other"] == b"kept" and len(metadata) == 2
@@ -184,11 +174,7 @@ def test_another_program_and_a_small_arena_are_refused(tmp_path: Path) -> None:
     scratch.write_text("operator,bytes\n0,100000\n")
     small = load_machine("arena:20KiB")
     with pytest.raises(Refused, match="with the kernels' scratch"):
-        export(
-            Asked(
-                request.model, request.program, small, Plan(), request.out, False, scratch=scratch
-            )
-        )
+        export(Asked(request.model, request.program, small, Plan(), request.out, False, scratch=scratch))
 
 
 def test_scratch_files(tmp_path: Path) -> None:
@@ -240,8 +226,12 @@ class TestRuntime:
             w = graph.tensor(f"w{i}", [4, 1, 1, 4], I8, bytes(range(16)))
             b = graph.tensor(f"b{i}", [4], 2, bytes(16))
             out = graph.tensor(f"y{i}", [1, 4, 4, 4])
-            graph.op("CONV_2D", [last, w, b], [out],
-                     {0: ("b", 0), 1: ("i", 1), 2: ("i", 1), 3: ("b", 0), 4: ("i", 1), 5: ("i", 1)})  # fmt: skip
+            graph.op(
+                "CONV_2D",
+                [last, w, b],
+                [out],
+                {0: ("b", 0), 1: ("i", 1), 2: ("i", 1), 3: ("b", 0), 4: ("i", 1), 5: ("i", 1)},
+            )
             last = out
         graph.outputs = [last]
         done = export(asked(tmp_path, tflite(graph)))
@@ -268,9 +258,7 @@ class TestRuntime:
         model = read_tflite(data)
         tensors = model.graphs[0].tensors
         zeros = [-1 if t.constant else 0 for t in tensors]
-        bad = with_plan(
-            model, None, {METADATA: struct.pack(f"<{3 + len(zeros)}i", 1, 1, len(zeros), *zeros)}
-        )
+        bad = with_plan(model, None, {METADATA: struct.pack(f"<{3 + len(zeros)}i", 1, 1, len(zeros), *zeros)})
         runs = [{seed: Micro(d, 10**6).run(seed, 1, 1) for seed in range(3)} for d in (data, bad)]
         assert not identical(*runs)
 
@@ -281,10 +269,7 @@ class TestRuntime:
         graph.inputs, graph.outputs = [x], [y]
         with pytest.raises(LoadmasterError, match="TFLite Micro can't run the model"):
             export(asked(tmp_path, tflite(graph, custom="Mine")))
-        assert (
-            export(asked(tmp_path, tflite(graph, custom="Mine"), verify=False)).verdict
-            == "unverified"
-        )
+        assert export(asked(tmp_path, tflite(graph, custom="Mine"), verify=False)).verdict == "unverified"
 
     def test_a_damaged_model_does_not_reach_it(self, tmp_path: Path) -> None:
         with pytest.raises(BadProgram):
@@ -321,12 +306,5 @@ class TestRuntime:
         data = tflite(graph)
         done = export(asked(tmp_path, data, least_peak(data), force=True))
         assert done.verdict == "verified"
-        names = [
-            op.name
-            for op in read_tflite((tmp_path / "out.tflite").read_bytes()).graphs[0].operators
-        ]
-        assert (
-            names.index("VAR_HANDLE")
-            < names.index("READ_VARIABLE")
-            < names.index("ASSIGN_VARIABLE")
-        )
+        names = [op.name for op in read_tflite((tmp_path / "out.tflite").read_bytes()).graphs[0].operators]
+        assert names.index("VAR_HANDLE") < names.index("READ_VARIABLE") < names.index("ASSIGN_VARIABLE")

@@ -99,9 +99,7 @@ def test_a_trace_with_copies_and_stalls(tmp_path: Path) -> None:
     solution = solve(make_solver("malloc-game", "msa"), problem, Budget())
     assert solution.decision is not None
     plan = problem.plan(solution.decision)
-    copies, _, _ = check_trace(
-        Asked("m", problem.program, problem.machine, plan, tmp_path / "t.json.gz")
-    )
+    copies, _, _ = check_trace(Asked("m", problem.program, problem.machine, plan, tmp_path / "t.json.gz"))
     assert copies > 5
 
 
@@ -127,14 +125,10 @@ def check_tables(asked: Asked) -> int:
     done = csv_files.export(asked)
     program, plan = asked.program, asked.plan
     timeline = simulate(program, asked.machine, plan)
-    ops, tensors, copies = (
-        table(asked.out / f"{name}.csv") for name in ("ops", "tensors", "copies")
-    )
+    ops, tensors, copies = (table(asked.out / f"{name}.csv") for name in ("ops", "tensors", "copies"))
     assert [int(row["end_ps"]) for row in ops] == timeline.op_end.tolist()
     assert [int(row["end_ps"]) for row in copies] == timeline.copy_end.tolist()
-    assert sum(row["offset"] != "" for row in tensors) == sum(
-        r.offset >= 0 for r in plan.residency_rows
-    )
+    assert sum(row["offset"] != "" for row in tensors) == sum(r.offset >= 0 for r in plan.residency_rows)
     for path in done.files[3:]:
         buffers, capacity = read_buffers(path)
         problem = Allocation(buffers, capacity)
@@ -174,18 +168,12 @@ def test_node_data_of_a_plan(tmp_path: Path) -> None:
         if name in made:
             assert data["memory"]["results"][name]["value"] == rank[row.memory]
     total = sum(int(timeline.op_end[op] - timeline.op_start[op]) for op in program.write_op)
-    assert sum(r["value"] for r in data["time_us"]["results"].values()) == pytest.approx(
-        total / 1e6
-    )
+    assert sum(r["value"] for r in data["time_us"]["results"].values()) == pytest.approx(total / 1e6)
     builder = pytest.importorskip("model_explorer.node_data_builder")
     for document in data.values():
-        results = {
-            key: builder.NodeDataResult(**value) for key, value in document.pop("results").items()
-        }
+        results = {key: builder.NodeDataResult(**value) for key, value in document.pop("results").items()}
         gradient = [builder.GradientItem(**item) for item in document.pop("gradient", [])]
-        assert builder.GraphNodeData(
-            results=results, gradient=gradient, **document
-        ).to_json_string()
+        assert builder.GraphNodeData(results=results, gradient=gradient, **document).to_json_string()
 
 
 def tflite_case(tmp_path: Path, seed: int, machine: str = "imxrt1170:tcm=1KiB,ocram=2KiB") -> Asked:
@@ -211,9 +199,7 @@ def test_a_header_has_a_place_for_every_tensor(seed: int, tmp_path: Path) -> Non
         views = a[3] == b[3] and a[4] == b[4] and a[1] == b[1] == 2  # one shows the other
         assert apart or views or not together, (a, b)
     for memory in asked.machine.memories:
-        top = max(
-            (row[3] + row[4] for row in rows if asked.machine.memories[row[2]] is memory), default=0
-        )
+        top = max((row[3] + row[4] for row in rows if asked.machine.memories[row[2]] is memory), default=0)
         stated = int(done.figures[f"{memory.name}_bytes"])  # type: ignore[arg-type]
         assert top <= stated < top + 16 and stated <= memory.capacity
 
@@ -248,13 +234,7 @@ def test_a_header_needs_offsets_and_room(tmp_path: Path) -> None:
     bare[0, 2] = -1
     with pytest.raises(Refused, match="no offset"):
         c_header.export(
-            Asked(
-                asked.model,
-                asked.program,
-                asked.machine,
-                asked.plan.changed(residencies=bare),
-                asked.out,
-            )
+            Asked(asked.model, asked.program, asked.machine, asked.plan.changed(residencies=bare), asked.out)
         )
     with pytest.raises(NotExported, match="devices"):
         c_header.export(Asked("m", asked.program, load_machine("p100x2"), Plan(), asked.out))
@@ -281,19 +261,13 @@ def test_onnx_metadata_changes_nothing_else(tmp_path: Path) -> None:
 
     source = Path(onnx.__file__).parent / "backend/test/data/light/light_squeezenet.onnx"
     program, machine = import_onnx(source), load_machine("nnp-i")
-    asked = Asked(
-        str(source), program, machine, first_fit(program, machine), tmp_path / "marked.onnx"
-    )
+    asked = Asked(str(source), program, machine, first_fit(program, machine), tmp_path / "marked.onnx")
     done = onnx_metadata.export(asked)
     old, new = onnx.load(source), onnx.load(asked.out)
     assert onnx_metadata.stripped(new) == old and done.figures["nodes"] > 60  # type: ignore[operator]
     marked = [{p.key: p.value for p in node.metadata_props} for node in new.graph.node]
     conv = next(m for node, m in zip(new.graph.node, marked, strict=True) if node.op_type == "Conv")
-    assert conv["loadmaster.order"] == "0" and conv["loadmaster.out0.memory"] in (
-        "sram",
-        "llc",
-        "dram",
-    )
+    assert conv["loadmaster.order"] == "0" and conv["loadmaster.out0.memory"] in ("sram", "llc", "dram")
     assert float(conv["loadmaster.end_us"]) > float(conv["loadmaster.start_us"]) >= 0
     again = Asked(str(asked.out), program, machine, asked.plan, tmp_path / "twice.onnx")
     onnx_metadata.export(again)
@@ -306,8 +280,4 @@ def test_onnx_metadata_changes_nothing_else(tmp_path: Path) -> None:
 
 def test_file_names_are_tame() -> None:
     assert file_name("../../etc/passwd") == "_.._etc_passwd"
-    assert (
-        file_name("a b\x00c") == "a_b_c"
-        and file_name("") == "plan"
-        and len(file_name("x" * 999)) == 80
-    )
+    assert file_name("a b\x00c") == "a_b_c" and file_name("") == "plan" and len(file_name("x" * 999)) == 80

@@ -19,31 +19,21 @@ def main() -> int:
     """Parse, try, tell."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0, help="for everything together [5]")
-    parser.add_argument(
-        "--inputs", type=int, metavar="N", help="so many for each reader, instead of minutes"
-    )
+    parser.add_argument("--inputs", type=int, metavar="N", help="so many for each reader, instead of minutes")
     parser.add_argument(
         "--reader", action="append", choices=list(READERS), help="only this one (may be repeated)"
     )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="the same seed gives the same inputs [0]"
-    )
+    parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same inputs [0]")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time [1]")
-    parser.add_argument(
-        "--seconds", type=float, default=5.0, help="of processor time for one input [5]"
-    )
+    parser.add_argument("--seconds", type=float, default=5.0, help="of processor time for one input [5]")
     parser.add_argument(
         "--sanitize",
         action="store_true",
         help="also with the native core under sanitizers, where it is reached",
     )
     parser.add_argument("--only-sanitized", action="store_true", help="nothing but that")
-    parser.add_argument(
-        "--findings", type=Path, default=ROOT / "build" / "fuzz" / "findings", metavar="DIR"
-    )
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write what was found as one JSON object"
-    )
+    parser.add_argument("--findings", type=Path, default=ROOT / "build" / "fuzz" / "findings", metavar="DIR")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found as one JSON object")
     parser.add_argument(
         "--replay", type=Path, metavar="FILE", help="try one kept input, and show what happens"
     )
@@ -51,9 +41,7 @@ def main() -> int:
     if given.replay is not None:
         return _replay(given.replay, Limits(given.seconds))
     wanted = given.reader or list(READERS)
-    skipped = {
-        name: f"needs {READERS[name].missing()}" for name in wanted if READERS[name].missing()
-    }
+    skipped = {name: f"needs {READERS[name].missing()}" for name in wanted if READERS[name].missing()}
     names = [name for name in wanted if name not in skipped]
     reached = [name for name in names if READERS[name].core]
     phases: list[tuple[list[str], dict[str, str] | None]] = []

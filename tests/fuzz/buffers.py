@@ -44,19 +44,7 @@ def changed(rng: Random, data: bytes) -> bytes:
         text += "e,0,1," + rng.choice(("1", '"', "x")) * rng.choice((100, 140_000)) + "\n"
     if kind < 0.24:
         text += "".join(f"r{i},{i % 50},{i % 50 + 9},{i % 7}\n" for i in range(300))
-    words = (
-        "offset",
-        "gaps",
-        "alignment",
-        "end",
-        "-1",
-        "0-9223372036854775807",
-        "3-1",
-        "@",
-        '"',
-        ",",
-        "1e3",
-    )
+    words = ("offset", "gaps", "alignment", "end", "-1", "0-9223372036854775807", "3-1", "@", '"', ",", "1e3")
     return mutate.encoded(rng, name + "\n" + mutate.lines(rng, text, tokens=words))
 
 
@@ -75,8 +63,6 @@ def read(data: bytes, place: Path) -> None:
     problem.bound()
     number = int(buffers.hash[:8], 16)
     problem.evaluate(np.full(len(buffers), number % 64, dtype=np.int64))
-    solution = solve(
-        make_solver("allocation", _SOLVERS[number % len(_SOLVERS)]), problem, Budget(20, 1.0)
-    )
+    solution = solve(make_solver("allocation", _SOLVERS[number % len(_SOLVERS)]), problem, Budget(20, 1.0))
     if solution.decision is not None:
         problem.violations(problem.plan(solution.decision))

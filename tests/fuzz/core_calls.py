@@ -45,9 +45,7 @@ class Call(NamedTuple):
 
 
 Tape = list[Call]
-_NAMES = [
-    name for name in dir(_core) if not name.startswith("_") and callable(getattr(_core, name))
-]
+_NAMES = [name for name in dir(_core) if not name.startswith("_") and callable(getattr(_core, name))]
 _LEFT_OUT = {"device_allocator", "HasModel"}
 """The first needs a GPU, the second can't be made."""
 
@@ -138,9 +136,7 @@ def _tapes() -> list[Tape]:
     tapes = []
     for number in range(4):
         with _taken_down() as recorder, contextlib.suppress(LoadmasterError):
-            program, machine, plan = random_case(
-                np.random.default_rng(number), max_ops=6, valid_only=True
-            )
+            program, machine, plan = random_case(np.random.default_rng(number), max_ops=6, valid_only=True)
             native = Simulator(program, machine)
             native.run(plan)
             native.run_many([plan, plan], 1)
@@ -157,14 +153,7 @@ def _tapes() -> list[Tape]:
                 if solution.decision is not None:
                     problem.plan(solution.decision)
             tapes.append(recorder.tape)
-    for calls in (
-        _game_calls,
-        _order_calls,
-        _graph_calls,
-        _buffer_calls,
-        _device_calls,
-        _small_calls,
-    ):
+    for calls in (_game_calls, _order_calls, _graph_calls, _buffer_calls, _device_calls, _small_calls):
         with _taken_down() as recorder:
             calls(programs[0])
         tapes.append(recorder.tape)
@@ -241,12 +230,7 @@ def _order_calls(program: Program) -> None:
 def _graph_calls(program: Program) -> None:
     problem: Any = pose(program, load_machine("toy2"), kind="graph")
     ops = np.arange(program.n_ops, dtype=np.int32)
-    columns = {
-        "fusion": ops,
-        "group": ops,
-        "component": ops - ops - 1,
-        "bytes": np.full(len(ops), 8),
-    }
+    columns = {"fusion": ops, "group": ops, "component": ops - ops - 1, "bytes": np.full(len(ops), 8)}
     placers = _core.Placers(problem.simulator.native, columns)
     placers.levels(np.zeros(len(ops), dtype=np.int32), True)
     placers.table()
@@ -280,9 +264,7 @@ def _device_calls(program: Program) -> None:
         "free_low": [128, 128],
         "free_high": [256, 200],
     }
-    rooms = _core.rooms(
-        4096, {name: np.array(each, dtype=np.int64) for name, each in columns.items()}
-    )
+    rooms = _core.rooms(4096, {name: np.array(each, dtype=np.int64) for name, each in columns.items()})
     rooms.learn(0, 0)
     allocator = _core.OwnAllocator(1 << 20)
     allocator.alloc(100)
@@ -302,9 +284,7 @@ def _small_calls(program: Program) -> None:
     resource.add(0, 3, 4)
     resource.left()
     resource.remove(0, 3, 4)
-    _core.copy_starts(
-        [5, 3, 8, 2], [-1, 0, 0, -1], [0, 1, 1, 0], [0.5, 1.0, 2.0, 1.0], 1.0, 0, 3, 4.0
-    )
+    _core.copy_starts([5, 3, 8, 2], [-1, 0, 0, -1], [0, 1, 1, 0], [0.5, 1.0, 2.0, 1.0], 1.0, 0, 3, 4.0)
     _core.ceil_times(np.arange(4), np.arange(1, 5))
 
 
@@ -395,24 +375,14 @@ def _changed_array(rng: Random, array: Any) -> Any:
             flat[rng.randrange(flat.size)] = _element(rng, array)
         return found
     if kind == 7:
-        return rng.choice(
-            (array[:-1], array[:0], np.concatenate([array, array])) if array.ndim else (array,)
-        )
+        return rng.choice((array[:-1], array[:0], np.concatenate([array, array])) if array.ndim else (array,))
     if kind == 8:
         return np.ascontiguousarray(array[::-1]) if array.ndim else array
     if kind == 9:
-        return array.astype(
-            rng.choice((np.int8, np.int32, np.int64, np.float64, np.uint8, np.bool_))
-        )
+        return array.astype(rng.choice((np.int8, np.int32, np.int64, np.float64, np.uint8, np.bool_)))
     if kind == 10:
-        return (
-            array.reshape(rng.choice(((-1,), (1, -1), (-1, 1))))
-            if array.size
-            else array.reshape(0, 3)
-        )
-    return rng.choice(
-        (array.reshape(-1)[::2], np.full(array.shape, _element(rng, array), dtype=array.dtype))
-    )
+        return array.reshape(rng.choice(((-1,), (1, -1), (-1, 1)))) if array.size else array.reshape(0, 3)
+    return rng.choice((array.reshape(-1)[::2], np.full(array.shape, _element(rng, array), dtype=array.dtype)))
 
 
 def _element(rng: Random, array: Any) -> Any:
@@ -421,12 +391,7 @@ def _element(rng: Random, array: Any) -> Any:
     if array.dtype.kind == "b":
         return rng.random() < 0.5
     limits = np.iinfo(array.dtype)
-    near = (
-        int(array.reshape(-1)[rng.randrange(array.size)]) + rng.choice((-1, 0, 1))
-        if array.size
-        else 0
-    )
+    near = int(array.reshape(-1)[rng.randrange(array.size)]) + rng.choice((-1, 0, 1)) if array.size else 0
     return max(
-        int(limits.min),
-        min(int(limits.max), rng.choice((near, mutate.whole(rng), mutate.whole(rng)))),
+        int(limits.min), min(int(limits.max), rng.choice((near, mutate.whole(rng), mutate.whole(rng))))
     )

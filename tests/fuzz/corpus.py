@@ -77,26 +77,13 @@ def _program(*changes: Callable[[Entries], None], last: Callable[[bytes], bytes]
 
 def _policy(*changes: Callable[[Entries], None], last: Callable[[bytes], bytes] = bytes) -> Case:
     def write(folder: Path) -> None:
-        save_policy(
-            folder / "good.npz", {"a": np.zeros(3, np.float32)}, {"schema": 1, "model": "m"}
-        )
+        save_policy(folder / "good.npz", {"a": np.zeros(3, np.float32)}, {"schema": 1, "model": "m"})
         entries = _entries(folder / "good.npz")
         for change in changes:
             change(entries)
         (folder / "bad.npz").write_bytes(last(_zip(entries)))
 
-    plan = (
-        "plan",
-        "small.npz",
-        "--machine",
-        "toy2",
-        "--problem",
-        "graph",
-        "--solver",
-        "go",
-        "--budget",
-        "2",
-    )
+    plan = ("plan", "small.npz", "--machine", "toy2", "--problem", "graph", "--solver", "go", "--budget", "2")
     return Case((*plan, "--init", "bad.npz"), write)
 
 
@@ -132,9 +119,7 @@ def _huge_group(entries: Entries) -> None:
 
 def _bomb(data: bytes) -> bytes:
     """With an entry more, of 4 MB that unpack to nearly 4 GiB: one packed block of zeros, again and again."""
-    header = _npy_with_header(
-        f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({255 * 2**24},), }}"
-    )
+    header = _npy_with_header(f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({255 * 2**24},), }}")
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     first = packer.compress(header) + packer.flush(zlib.Z_FULL_FLUSH)
     block = packer.compress(bytes(2**24)) + packer.flush(zlib.Z_FULL_FLUSH)
@@ -172,10 +157,7 @@ CASES: dict[str, Case] = {
     "npz: bytes a little above 2^62": _program(_column("tensor_bytes", [2**62 + 2] + [0] * 6)),
     "npz: a carried tie without a loop": _program(
         _column("tie_kind", [1], np.int8),
-        *(
-            _column(f"tie_{name}", [at], np.int32)
-            for name, at in (("source", 4), ("target", 5), ("at", -1))
-        ),
+        *(_column(f"tie_{name}", [at], np.int32) for name, at in (("source", 4), ("target", 5), ("at", -1))),
     ),
     "npz: encrypted": _program(last=_encrypted),
     "npz: deep JSON": _program(_entry("header.npy", _DEEP)),
@@ -198,9 +180,7 @@ def _machine(text: str) -> Case:
     return Case(("machines", "bad.toml"), write)
 
 
-def _toml(
-    memory: str = "capacity = 1024", device: str = 'matrix = "1Gflop/s"', more: str = ""
-) -> str:
+def _toml(memory: str = "capacity = 1024", device: str = 'matrix = "1Gflop/s"', more: str = "") -> str:
     return (
         f'name = "m"\n[[memory]]\nname = "sram"\nbandwidth = "1GB/s"\n{memory}\n'
         f'[[device]]\nname = "d"\nvector = "1Gflop/s"\n{device}\n{more}'
@@ -220,10 +200,7 @@ CASES |= {
     "toml: a base that is no text": _machine("base = 7\n"),
     "toml: a base of 5,000 characters": _machine('base = "' + "x" * 5000 + '"\n'),
     "toml: 4,096 memories, all linked": _machine(
-        _toml(
-            "capacity = 1024\ncount = 4096",
-            more='[[link]]\nbetween = "sram"\nbandwidth = "1GB/s"\n',
-        )
+        _toml("capacity = 1024\ncount = 4096", more='[[link]]\nbetween = "sram"\nbandwidth = "1GB/s"\n')
     ),
 }
 

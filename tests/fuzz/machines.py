@@ -81,9 +81,7 @@ _WORDS = (
 
 
 def seeds(place: Path) -> list[bytes]:
-    small = [
-        name for name in preset_names() if name in ("nnp-i", "toy2", "xla-unit", "tpu-v4i", "h200")
-    ]
+    small = [name for name in preset_names() if name in ("nnp-i", "toy2", "xla-unit", "tpu-v4i", "h200")]
     return [text.encode() for text in (_MCU, _DERIVED, *map(preset_text, small))]
 
 

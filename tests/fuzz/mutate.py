@@ -167,12 +167,7 @@ def _change(rng: Random, holder: Any, key: Any) -> None:
         holder[key] = rng.choice(FLOATS) if rng.random() < 0.7 else -value
     elif isinstance(value, str):
         holder[key] = text(rng, value)
-    elif (
-        isinstance(value, list)
-        and value
-        and not isinstance(value[0], list | dict)
-        and rng.random() < 0.1
-    ):
+    elif isinstance(value, list) and value and not isinstance(value[0], list | dict) and rng.random() < 0.1:
         holder[key] = (value * (2000 // len(value) + 1))[:2000]
     else:
         holder[key] = rng.choice((whole(rng, beyond=True), rng.choice(FLOATS), rng.choice(TEXTS)))
@@ -212,9 +207,7 @@ def _replace_token(rng: Random, source: str, tokens: Sequence[str]) -> str:
     known = [match.group() for match in _TOKEN.finditer(source[:20_000])]
     if not known:
         return source + "x"
-    return _replaced(
-        rng, source, _TOKEN, lambda: rng.choice([*tokens, rng.choice(known), rng.choice(known)])
-    )
+    return _replaced(rng, source, _TOKEN, lambda: rng.choice([*tokens, rng.choice(known), rng.choice(known)]))
 
 
 def _replaced(rng: Random, source: str, pattern: re.Pattern[str], new: Callable[[], str]) -> str:
@@ -250,14 +243,8 @@ def _change_characters(rng: Random, source: str, tokens: Sequence[str]) -> str:
     if kind == 1:
         return source[:at] + rng.choice(TEXTS) + source[at:]
     if kind == 2:
-        return (
-            source[:at]
-            + rng.choice("()[]{}<>=,;:\"'%#/*\\") * rng.choice((1, 1, 2, 300))
-            + source[at:]
-        )
-    return (
-        source[:at] + source[at : at + rng.choice((1, 8, 64))] * rng.choice((2, 20)) + source[at:]
-    )
+        return source[:at] + rng.choice("()[]{}<>=,;:\"'%#/*\\") * rng.choice((1, 1, 2, 300)) + source[at:]
+    return source[:at] + source[at : at + rng.choice((1, 8, 64))] * rng.choice((2, 20)) + source[at:]
 
 
 _TEXT_CHANGES: tuple[Callable[[Random, str, Sequence[str]], str], ...] = (

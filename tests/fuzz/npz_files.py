@@ -28,31 +28,14 @@ from . import mutate
 from .use import small_program, use_program
 
 Columns = dict[str, Any]
-_DTYPES = (
-    "<i8",
-    "<i4",
-    "<i1",
-    "<u8",
-    "<f8",
-    "<f4",
-    "|b1",
-    "<U4",
-    "|S4",
-    "<M8[s]",
-    "<c16",
-    ">i8",
-    "<f2",
-)
+_DTYPES = ("<i8", "<i4", "<i1", "<u8", "<f8", "<f4", "|b1", "<U4", "|S4", "<M8[s]", "<c16", ">i8", "<f2")
 
 
 @cache
 def programs(place: Path) -> list[bytes]:
     """Small programs with everything in them: loops, ties, groups, views, cost tables."""
     rng = np.random.default_rng(7)
-    found = [
-        small_program(),
-        *(random_program(rng, 8, 2 if i % 3 == 0 else None) for i in range(9)),
-    ]
+    found = [small_program(), *(random_program(rng, 8, 2 if i % 3 == 0 else None) for i in range(9))]
     found += [random_game_program(rng, (4, 8)) for _ in range(4)]
     data = []
     for program in found:
@@ -162,16 +145,12 @@ def _changed_column(rng: Random, content: bytes, others: Mapping[str, bytes]) ->
         array = array.copy()
         flat = array.reshape(-1)
         low, high = (
-            (np.iinfo(array.dtype).min, np.iinfo(array.dtype).max)
-            if array.dtype.kind in "iu"
-            else (0, 1)
+            (np.iinfo(array.dtype).min, np.iinfo(array.dtype).max) if array.dtype.kind in "iu" else (0, 1)
         )
         at = rng.randrange(flat.size - 1)
         flat[at], flat[at + 1] = high - rng.randrange(2), low + rng.choice((0, 1, 3, 4))
     elif kind == 5:
-        array = rng.choice(
-            (array[:-1], array[1:], array[:0], np.concatenate([array, array]), array[::-1])
-        )
+        array = rng.choice((array[:-1], array[1:], array[:0], np.concatenate([array, array]), array[::-1]))
     elif kind == 6:
         array = rng.choice(
             (array.reshape(-1), array.reshape(1, *array.shape), array.reshape(*array.shape, 1))

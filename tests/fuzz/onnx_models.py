@@ -24,9 +24,7 @@ def _models() -> list[Any]:
     def whole(nodes: Any, inputs: Any, outputs: Any, weights: Any = (), functions: Any = ()) -> Any:
         graph = helper.make_graph(nodes, "g", inputs, outputs, list(weights))
         opsets = [helper.make_opsetid("", 21), helper.make_opsetid("custom", 1)]
-        return helper.make_model(
-            graph, opset_imports=opsets, ir_version=10, functions=list(functions)
-        )
+        return helper.make_model(graph, opset_imports=opsets, ir_version=10, functions=list(functions))
 
     node = helper.make_node
     weight = numpy_helper.from_array(np.ones((4, 3, 3, 3), np.float32), "w")
@@ -71,11 +69,7 @@ def _models() -> list[Any]:
     then = helper.make_graph([node("Add", ["x", "x"], ["t"])], "then", [], [info("t", [4])])
     other = helper.make_graph([node("Mul", ["x", "k"], ["e"])], "else", [], [info("e", [4])])
     body = helper.make_graph(
-        [
-            node("Add", ["h", "x"], ["h2"]),
-            node("Identity", ["c"], ["c2"]),
-            node("Exp", ["h2"], ["scan"]),
-        ],
+        [node("Add", ["h", "x"], ["h2"]), node("Identity", ["c"], ["c2"]), node("Exp", ["h2"], ["scan"])],
         "body",
         [info("i", [], TensorProto.INT64), info("c", [], TensorProto.BOOL), info("h", [4])],
         [info("c2", [], TensorProto.BOOL), info("h2", [4]), info("scan", [4])],
@@ -94,12 +88,7 @@ def _models() -> list[Any]:
         ],
     )
     twice = helper.make_function(
-        "custom",
-        "Twice",
-        ["p"],
-        ["q"],
-        [node("Add", ["p", "p"], ["q"])],
-        [helper.make_opsetid("", 21)],
+        "custom", "Twice", ["p"], ["q"], [node("Add", ["p", "p"], ["q"])], [helper.make_opsetid("", 21)]
     )
     calls = whole(
         [
@@ -204,11 +193,7 @@ def _change_field(rng: Random, message: Any) -> None:
 def _repeated(field: Any) -> bool:
     found = getattr(field, "is_repeated", None)
     return bool(
-        found()
-        if callable(found)
-        else found
-        if found is not None
-        else field.label == field.LABEL_REPEATED
+        found() if callable(found) else found if found is not None else field.label == field.LABEL_REPEATED
     )
 
 

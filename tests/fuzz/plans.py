@@ -42,9 +42,7 @@ def changed(rng: Random, data: bytes) -> bytes:
         )
     document = json.loads(text)
     columns = [
-        key
-        for key in ("device", "order", "fusion", "priority")
-        if isinstance(document.get(key), list)
+        key for key in ("device", "order", "fusion", "priority") if isinstance(document.get(key), list)
     ]
     if columns and kind < 0.4:  # what decides most is changed most
         key = rng.choice(columns)
@@ -56,9 +54,7 @@ def changed(rng: Random, data: bytes) -> bytes:
     else:
         document = mutate.tree(rng, document)
     if rng.random() < 0.8 and isinstance(document, dict):  # else the hashes would refuse nearly all
-        document.update(
-            {key: json.loads(text)[key] for key in ("loadmaster_plan", "program", "machine")}
-        )
+        document.update({key: json.loads(text)[key] for key in ("loadmaster_plan", "program", "machine")})
     return head + json.dumps(document).encode()
 
 

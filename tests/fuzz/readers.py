@@ -29,9 +29,7 @@ class Reader:
     """Names of other exceptions than `LoadmasterError` that are proper answers."""
 
     def function(self, name: str) -> Callable[..., object]:
-        found: Callable[..., object] = getattr(
-            importlib.import_module(f".{self.module}", __package__), name
-        )
+        found: Callable[..., object] = getattr(importlib.import_module(f".{self.module}", __package__), name)
         return found
 
     def missing(self) -> str | None:
@@ -50,9 +48,7 @@ READERS = {
     "plan": Reader("plans", core=True),
     "csv": Reader("buffers", core=True),
     "run": Reader("run_folders"),
-    "checkpoint": Reader(
-        "run_folders", seeds="checkpoints", changed="changed_checkpoint", read="resume"
-    ),
+    "checkpoint": Reader("run_folders", seeds="checkpoints", changed="changed_checkpoint", read="resume"),
     "dnn-partitioning": Reader("json_files", seeds="graph_seeds", read="graph_file"),
     "costs": Reader("json_files", seeds="cost_seeds", read="cost_file"),
     "core": Reader("core_calls", core=True, answers=("ValueError", "TypeError", "RuntimeError")),

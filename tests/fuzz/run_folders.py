@@ -66,9 +66,7 @@ def _program() -> Program:
         size = int(rng.integers(2, 30))
         kind = "output" if i == 6 else "activation"
         tensors.append(build.tensor(f"t{i}", shape=(size,), dtype="f32", kind=kind))
-        reads = sorted({tensors[i], tensors[int(rng.integers(0, i + 1))]}) + (
-            [weight] if i % 3 == 0 else []
-        )
+        reads = sorted({tensors[i], tensors[int(rng.integers(0, i + 1))]}) + ([weight] if i % 3 == 0 else [])
         build.op(f"op{i}", "add", reads=reads, writes=[tensors[i + 1]], vector=size)
     return build.build()
 
@@ -90,13 +88,9 @@ def _seed(number: int, place: Path) -> bytes:
     solver = make_solver(problem.kind, name)
     parent = place / str(number)
     parent.mkdir()
-    solution = run_solver(
-        solver, problem, budget, 0, folder=parent, command=["plan"], checkpoint_seconds=0.0
-    )
+    solution = run_solver(solver, problem, budget, 0, folder=parent, command=["plan"], checkpoint_seconds=0.0)
     folder = Path(solution.extra["run"])
-    files = {
-        str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()
-    }
+    files = {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
     return _zipped(_timeless(files))
 
 
@@ -334,11 +328,5 @@ def resume(data: bytes, place: Path) -> None:
     problem = load_problem(folder)
     solver = make_solver(problem.kind, run.about["solver"]["name"])
     run_solver(
-        solver,
-        problem,
-        Budget(_EVALUATIONS + 8),
-        0,
-        resume=folder,
-        command=["plan"],
-        checkpoint_seconds=1e9,
+        solver, problem, Budget(_EVALUATIONS + 8), 0, resume=folder, command=["plan"], checkpoint_seconds=1e9
     )

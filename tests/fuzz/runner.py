@@ -182,8 +182,7 @@ class Campaign:
         with self._lock:
             order.row.inputs += 1
         self._note(
-            order.row,
-            {"number": number, "kind": kind, "where": where, "detail": detail, "trace": trace},
+            order.row, {"number": number, "kind": kind, "where": where, "detail": detail, "trace": trace}
         )
         return number + 1
 
@@ -211,14 +210,7 @@ class Campaign:
             "    made = Made(sys.argv[1], pathlib.Path(place))\n"
             "    sys.stdout.buffer.write(made.input(int(sys.argv[2]), int(sys.argv[3])))\n"
         )
-        command = [
-            sys.executable,
-            "-c",
-            code,
-            finding.reader,
-            str(finding.seed),
-            str(finding.number),
-        ]
+        command = [sys.executable, "-c", code, finding.reader, str(finding.seed), str(finding.number)]
         data = subprocess.run(command, cwd=ROOT, capture_output=True, check=False).stdout
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{finding.reader}-{hashlib.sha256(data).hexdigest()[:12]}.bin"

@@ -46,9 +46,7 @@ def environment(core: Path) -> dict[str, str]:
     """In which a process loads that core: the sanitizers' library must be there before all others."""
     # libstdc++ beside it: else the sanitizer does not find the functions that throw exceptions.
     compiler = os.environ.get("CXX", "c++")
-    libraries = [
-        _said([compiler, f"-print-file-name={name}"]) for name in ("libasan.so", "libstdc++.so.6")
-    ]
+    libraries = [_said([compiler, f"-print-file-name={name}"]) for name in ("libasan.so", "libstdc++.so.6")]
     return {
         CORE: str(core),
         "LD_PRELOAD": ":".join(libraries),

@@ -29,11 +29,7 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Campaign]:
     """All readers in one process. Its limit is far above what any input takes: it is there to end what hangs."""
     names = [name for name, reader in READERS.items() if reader.missing() is None]
     found = Campaign(
-        names,
-        seed=20,
-        most=INPUTS,
-        limits=Limits(seconds=60.0),
-        folder=tmp_path_factory.mktemp("findings"),
+        names, seed=20, most=INPUTS, limits=Limits(seconds=60.0), folder=tmp_path_factory.mktemp("findings")
     )
     found.run()
     yield found

@@ -33,11 +33,7 @@ def _control() -> bytes:
 
 def _loop() -> bytes:
     main, condition, body = GraphMaker(), GraphMaker(), GraphMaker()
-    i, limit, less = (
-        condition.tensor("i", [], I32),
-        condition.tensor("n", [], I32, struct.pack("<i", 5)),
-        0,
-    )
+    i, limit, less = (condition.tensor("i", [], I32), condition.tensor("n", [], I32, struct.pack("<i", 5)), 0)
     less = condition.tensor("less", [], 6)
     condition.op("LESS", [i, limit], [less])
     condition.inputs, condition.outputs = [i], [less]

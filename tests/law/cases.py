@@ -121,9 +121,7 @@ class Case:
 
 
 def _claim(name: str, solution: Solution) -> Claim:
-    return Claim(
-        f"{name}: {solution.bound.method}", solution.bound.value, solution.status == Status.OPTIMAL
-    )
+    return Claim(f"{name}: {solution.bound.method}", solution.bound.value, solution.status == Status.OPTIMAL)
 
 
 class GameCase(Case):
@@ -377,12 +375,5 @@ class AllocationCase(Case):
 
 CASES: dict[str, Case] = {
     case.kind: case
-    for case in (
-        GameCase(),
-        OffloadCase(),
-        MappingCase(),
-        AllocationCase(),
-        GraphCase(),
-        OrderCase(),
-    )
+    for case in (GameCase(), OffloadCase(), MappingCase(), AllocationCase(), GraphCase(), OrderCase())
 }

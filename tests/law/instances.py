@@ -174,9 +174,7 @@ def map_instance(rng: Rng) -> tuple[Program, Machine]:
         links = tuple(Link(a, b, 10**12, 0, ("bus",)) for a in names for b in names if a != b)
         machine = replace(machine, links=links)
     if program.costs is None and machine.rules.copies == "free" and chance(rng, 0.1):
-        machine = replace(
-            machine, devices=(*machine.devices, replace(machine.devices[0], name="other"))
-        )
+        machine = replace(machine, devices=(*machine.devices, replace(machine.devices[0], name="other")))
     return program, machine
 
 
@@ -228,17 +226,13 @@ def small_buffers(rng: Rng) -> Buffers:
     gaps = {}
     for b in range(n):
         if upper[b] - lower[b] >= 3 and chance(rng, 0.3):
-            low, high = (
-                sorted(rng.integers(0, size[b] + 1, 2).tolist()) if chance(rng, 0.5) else (0, 0)
-            )
+            low, high = sorted(rng.integers(0, size[b] + 1, 2).tolist()) if chance(rng, 0.5) else (0, 0)
             gaps[b] = [Gap(int(lower[b]) + 1, int(lower[b]) + 2, low, high)]
     pinned = np.full(n, -1)
     if chance(rng, 0.2):
         pinned[0] = int(alignment[0]) * whole(rng, 0, 4)
     apart = [(0, 1)] if n > 1 and chance(rng, 0.2) else []
-    return Buffers.of(
-        lower, upper, size, alignment=alignment, pinned=pinned, gaps=gaps, apart=apart
-    )
+    return Buffers.of(lower, upper, size, alignment=alignment, pinned=pinned, gaps=gaps, apart=apart)
 
 
 def memory_pins(rng: Rng, program: Program, machine: Machine, *, home_alone: bool = False) -> Pins:

@@ -40,9 +40,7 @@ class Draft:
         def listed(column: np.ndarray | None) -> list | None:
             return None if column is None else column.tolist()
 
-        transfers = (
-            None if plan.transfers is None else [(int(t), int(d)) for t, d in plan.transfers]
-        )
+        transfers = None if plan.transfers is None else [(int(t), int(d)) for t, d in plan.transfers]
         return cls(
             list(plan.residency_rows),
             list(plan.copy_rows),
@@ -120,11 +118,7 @@ def _offset(ground: Ground, draft: Draft, rng: Rng, tensor: int, memory: int) ->
     edges = [0]
     for row in draft.residencies:
         if row.memory == memory and row.offset >= 0:
-            edges += [
-                row.offset,
-                row.offset + ground.size[row.tensor],
-                row.offset - ground.size[tensor],
-            ]
+            edges += [row.offset, row.offset + ground.size[row.tensor], row.offset - ground.size[tensor]]
     if chance(rng, 0.1):
         edges = [about.capacity - ground.size[tensor], whole(rng, 0, 80)]
     offset = max(0, pick(rng, edges))
@@ -216,10 +210,7 @@ def swap_offsets(ground: Ground, draft: Draft, rng: Rng) -> None:
         return
     if chance(rng, 0.5):
         i, j = (whole(rng, 0, len(rows) - 1) for _ in range(2))
-        rows[i], rows[j] = (
-            rows[i]._replace(offset=rows[j].offset),
-            rows[j]._replace(offset=rows[i].offset),
-        )
+        rows[i], rows[j] = (rows[i]._replace(offset=rows[j].offset), rows[j]._replace(offset=rows[i].offset))
         return
     placed: list[Residency] = []
     for at in rng.permutation(len(rows)).tolist():
@@ -244,9 +235,7 @@ def add_copy(ground: Ground, draft: Draft, rng: Rng) -> None:
         return
     source, target = pick(rng, pairs)
     issued = whole(rng, BEFORE, n_ops - 1)
-    draft.copies.append(
-        Copy(pick(rng, ground.roots), source, target, issued, whole(rng, issued + 1, n_ops))
-    )
+    draft.copies.append(Copy(pick(rng, ground.roots), source, target, issued, whole(rng, issued + 1, n_ops)))
 
 
 def shift_copy(ground: Ground, draft: Draft, rng: Rng) -> None:

@@ -80,16 +80,12 @@ def _kept_in_fast(problem: MallocGame, plan: Plan) -> str | None:
             continue
         if facts.serves(writer, tensor)[0] == problem.model.fast:
             copies = [
-                copy
-                for copy in plan.copy_rows
-                if copy.tensor == tensor and copy.target == problem.model.slow
+                copy for copy in plan.copy_rows if copy.tensor == tensor and copy.target == problem.model.slow
             ]
             there = {
                 byte
                 for copy in copies
-                for byte in range(
-                    max(0, copy.low), facts.size[tensor] if copy.high < 0 else copy.high
-                )
+                for byte in range(max(0, copy.low), facts.size[tensor] if copy.high < 0 else copy.high)
             }
             if len(there) < facts.size[tensor]:
                 return f"output {tensor} is not in slow memory at the end"
@@ -172,9 +168,7 @@ def allocation(problem: Allocation, plan: Plan) -> str | None:
     if (offset < 0).any() or (offset % buffers.alignment).any() or off_pin.any():
         return "a buffer has no offset, or is off its alignment or its pin"
     for a, b in buffers.apart:
-        if max(offset[a], offset[b]) < min(
-            offset[a] + buffers.size[a], offset[b] + buffers.size[b]
-        ):
+        if max(offset[a], offset[b]) < min(offset[a] + buffers.size[a], offset[b] + buffers.size[b]):
             return "two buffers share bytes and are to be kept apart"
     if any(found.rule == "overlap" for found in problem.offset_violations(offset)):
         return "buffers collide, as large as the largest of the tensors that share each"
@@ -187,9 +181,7 @@ def graph(problem: GraphOptimization, plan: Plan) -> str | None:
     """Devices, clusters by the rules of fusion, and who goes first, as far as they are decided."""
     program, nodes = problem.program, problem.node_op
     clusters = np.full(program.n_ops, -1) if plan.fusion is None else _by_smallest(plan.fusion)
-    if "fusion" not in problem.tasks and not np.array_equal(
-        clusters[nodes], problem.base_clusters[nodes]
-    ):
+    if "fusion" not in problem.tasks and not np.array_equal(clusters[nodes], problem.base_clusters[nodes]):
         return "its clusters are not those of the base plan"
     if fusion_violations(program, problem.rules, plan):
         return "its clusters are not allowed"
@@ -220,9 +212,7 @@ def order(problem: PeakOrder, plan: Plan) -> str | None:
     """The order; weights lie where the problem says."""
     rows = []
     if problem._weights is not None:
-        chosen = (
-            np.arange(problem.program.n_ops, dtype=np.int32) if plan.order is None else plan.order
-        )
+        chosen = np.arange(problem.program.n_ops, dtype=np.int32) if plan.order is None else plan.order
         rows = list(weights_in(problem.program, problem._weights, chosen))
     if sorted(rows) != sorted(plan.residency_rows):
         return "it has residencies of its own"

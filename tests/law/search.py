@@ -150,9 +150,7 @@ class Court:
         if own is not None and found:
             self.finding("judge", f"the problem says {own:,}, and it violates: {found[0]}", plan)
         if own is None and not found:
-            self.finding(
-                "judge", "the problem says that it is not legal, and nothing is violated", plan
-            )
+            self.finding("judge", "the problem says that it is not legal, and nothing is violated", plan)
         if own is not None and value is not None and own != value:
             self.finding("value", f"the problem says {own:,} and the simulator {value:,}", plan)
         if value is not None and not self.case.rows:
@@ -182,17 +180,11 @@ class Court:
             self.finding("timeline", f"check refuses it with its timeline alone: {timed[0]}", plan)
         # Without a timeline, a copy counts from its issue to its need: then check may refuse more.
         if self._alone(plan) and checked and not timed and not plan.copy_rows:
-            self.finding(
-                "timeline", f"check refuses it without its timeline alone: {checked[0]}", plan
-            )
+            self.finding("timeline", f"check refuses it without its timeline alone: {checked[0]}", plan)
         if self._alone(plan) and not checked and not timeline.fits:
-            self.finding(
-                "timeline", f"check accepts a plan that is {timeline.memory_over} over", plan
-            )
+            self.finding("timeline", f"check accepts a plan that is {timeline.memory_over} over", plan)
         if not timed and not timeline.fits:
-            self.finding(
-                "timeline", f"check accepts a timeline that is {timeline.memory_over} over", plan
-            )
+            self.finding("timeline", f"check accepts a timeline that is {timeline.memory_over} over", plan)
 
     def decide(self, decision: Any) -> Plan | None:
         """The plan of a decision, if the problem calls it legal: then it is, and worth what it says."""
@@ -203,9 +195,7 @@ class Court:
         plan: Plan = problem.plan(decision)
         found = problem.violations(plan)
         if found:
-            self.finding(
-                "decision", f"a decision is worth {value:,} and its plan violates: {found[0]}", plan
-            )
+            self.finding("decision", f"a decision is worth {value:,} and its plan violates: {found[0]}", plan)
             return None
         real = self.case.value(problem, plan, self.simulator.run(plan))
         if real != value:
@@ -277,16 +267,14 @@ def run_instance(case: Case, seed: int, moves: int) -> Outcome | None:
 
 def told(finding: Finding) -> str:
     """A finding in words, with the plan as one would write it down."""
-    return f"{finding.kind} seed {finding.seed} [{finding.rule}] {finding.text}\n    {plan_rows(finding.plan)}"
+    return (
+        f"{finding.kind} seed {finding.seed} [{finding.rule}] {finding.text}\n    {plan_rows(finding.plan)}"
+    )
 
 
 def plan_rows(plan: Plan) -> str:
     """The call that makes it."""
-    parts = (
-        [f"residencies={[tuple(row) for row in plan.residency_rows]}"]
-        if plan.residency_rows
-        else []
-    )
+    parts = [f"residencies={[tuple(row) for row in plan.residency_rows]}"] if plan.residency_rows else []
     parts += [f"copies={[tuple(row) for row in plan.copy_rows]}"] if plan.copy_rows else []
     for name in ("device", "order", "fusion", "priority", "transfers"):
         column = getattr(plan, name)

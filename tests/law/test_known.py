@@ -105,10 +105,7 @@ def test_a_read_of_an_empty_tensor_does_not_raise_the_bound_of_offload() -> None
         return
     problem = Offload(program, contrast(reach="first"))
     rows = [Residency(1, FAST, 0, 0, 0)]
-    for plan in (
-        Plan.of(residencies=rows),
-        Plan.of(residencies=[Residency(0, FAST, 16, 0, 0), *rows]),
-    ):
+    for plan in (Plan.of(residencies=rows), Plan.of(residencies=[Residency(0, FAST, 16, 0, 0), *rows])):
         if not problem.violations(plan):
             assert problem.bound().value <= simulate(program, problem.machine, plan).total_ps
 

@@ -41,9 +41,7 @@ def test_the_search_gets_to_where_claims_are_tested(kind: str) -> None:
     """Claims that are 5 % too high would be found out, and proven optima are often reached."""
     found = [outcome for outcome in outcomes(kind) if outcome.best is not None]
     assert len(found) >= len(outcomes(kind)) * 3 // 4
-    caught = sum(
-        bool(beaten(outcome, [_raised(claim) for claim in outcome.claims])) for outcome in found
-    )
+    caught = sum(bool(beaten(outcome, [_raised(claim) for claim in outcome.claims])) for outcome in found)
     assert caught >= len(found) // 2
     known = [outcome for outcome in found if outcome.optimum is not None]
     reached = sum(outcome.best == outcome.optimum for outcome in known)
@@ -119,9 +117,7 @@ class _Bold(Mapping):
 def test_a_problem_with_a_law_of_its_own_is_found_out(
     case: Case, problem: Any, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "law.cases.MallocGame" if problem is not _Bold else "law.cases.MapProblem", problem
-    )
+    monkeypatch.setattr("law.cases.MallocGame" if problem is not _Bold else "law.cases.MapProblem", problem)
     monkeypatch.setattr("law.cases.has_exact", lambda: False)
     rules = set()
     for seed in range(10):
@@ -132,9 +128,7 @@ def test_a_problem_with_a_law_of_its_own_is_found_out(
 
 def test_the_script(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "law.json"
-    assert (
-        main(["--problem", "order", "--instances", "3", "--moves", "20", "--json", str(out)]) == 0
-    )
+    assert main(["--problem", "order", "--instances", "3", "--moves", "20", "--json", str(out)]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("0 findings")
     about = json.loads(out.read_text(encoding="utf-8"))
     assert about["counts"]["order"]["instances"] == 3 and about["findings"] == []

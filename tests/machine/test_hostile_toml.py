@@ -90,10 +90,7 @@ WRONG = {
     "list as name": (SMALL.replace('"core"', '["core"]'), "a device has no name"),
     "number as units": (SMALL + "units = 3\n", "has units 3: put each of"),
     "text as units": (SMALL + 'units = "matrix"\n', "has units 'matrix'"),
-    "text in units": (
-        SMALL + 'units = [["matrix", "vector", "transcendental"], "x"]\n',
-        "has units",
-    ),
+    "text in units": (SMALL + 'units = [["matrix", "vector", "transcendental"], "x"]\n', "has units"),
     "number in a unit": (SMALL + 'units = [["matrix", 3], ["vector"]]\n', "has units"),
     "empty unit": (SMALL + 'units = [["matrix", "vector", "transcendental"], []]\n', "has units"),
     "no rates": (SMALL.replace('"2Gflop/s"', "{}"), "has no matrix rate in {}"),
@@ -121,10 +118,7 @@ WRONG = {
     "long name": (SMALL.replace("mcu", "m" * 201), "at most 200 characters"),
     "long key": (SMALL + "k" * 100_000 + " = 1\n", "unknown key 'kkk"),
     "escape in an engine": (SMALL + LINK + 'engines = ["\\u001b"]\n', "in its engines"),
-    "engine grows": (
-        SMALL + LINK + f'engines = ["{"{source}" * 25}{"x" * 101}"]\n',
-        "in its engines",
-    ),
+    "engine grows": (SMALL + LINK + f'engines = ["{"{source}" * 25}{"x" * 101}"]\n', "in its engines"),
     # Bases.
     "number as base": ("base = 3\n" + SMALL, "it has base 3"),
     "list as base": ('base = ["nnp-i"]\n' + SMALL, "it has base"),
@@ -144,31 +138,18 @@ WRONG = {
     "too long": ("#" * (4 * 2**20 + 1), "above the limit 4,194,304"),
     "4,096 memories": (MANY.format(memories=4096, devices=1), "count 4096: give .* 1 to 256"),
     "1,000 devices": (MANY.format(memories=128, devices=1000), "count 1000: give .* 1 to 256"),
-    "links of 200 memories": (
-        MANY.format(memories=200, devices=1),
-        "39,800 links: give at most 16,384",
-    ),
+    "links of 200 memories": (MANY.format(memories=200, devices=1), "39,800 links: give at most 16,384"),
     "memories of two entries": (
         MANY.format(memories=200, devices=1)
         + """
 [[memory]]\nname = "more"\ncount = 57\ncapacity = 1\nbandwidth = 1\n""",
         "257 memories: give at most 256",
     ),
-    "many memories of a device": (
-        SMALL + "memories = [" + '"sram", ' * 300 + "]\n",
-        "300 memories",
-    ),
-    "many engines": (
-        SMALL + LINK + "engines = [" + '"e", ' * 9 + "]\n",
-        "9 engines: give at most 8",
-    ),
+    "many memories of a device": (SMALL + "memories = [" + '"sram", ' * 300 + "]\n", "300 memories"),
+    "many engines": (SMALL + LINK + "engines = [" + '"e", ' * 9 + "]\n", "9 engines: give at most 8"),
 }
 
-BASES = {
-    "small": SMALL,
-    "numbers": 'name = "x"\nmemory = 3\n',
-    "circle": 'base = "circle"\n',
-}
+BASES = {"small": SMALL, "numbers": 'name = "x"\nmemory = 3\n', "circle": 'base = "circle"\n'}
 
 
 @pytest.mark.parametrize("case", WRONG)

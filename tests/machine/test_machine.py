@@ -91,10 +91,7 @@ def test_variants() -> None:
     assert load_machine("p100x4-free").engines == ()
     assert load_machine("p100x4-bus").engines == ("bus",)
     assert len(load_machine("p100x4-duplex").engines) == 4
-    assert (
-        len({base.hash, *(load_machine(f"p100x4-{v}").hash for v in ("free", "bus", "duplex"))})
-        == 4
-    )
+    assert len({base.hash, *(load_machine(f"p100x4-{v}").hash for v in ("free", "bus", "duplex"))}) == 4
 
 
 def test_other_capacities() -> None:
@@ -113,8 +110,10 @@ def test_arena() -> None:
 
 
 WRONG = {
-    "missing capacity": (SMALL.replace('capacity = "512KiB"\n', ""),
-                         "machine 'mcu.toml': memory 'sram' has no capacity: add capacity = \"512KiB\""),
+    "missing capacity": (
+        SMALL.replace('capacity = "512KiB"\n', ""),
+        "machine 'mcu.toml': memory 'sram' has no capacity: add capacity = \"512KiB\"",
+    ),
     "beyond 2^63": (SMALL.replace('"512KiB"', "99999999999999999999"), "above the limit 2\\^62"),
     "negative": (SMALL.replace('"512KiB"', "-1"), "must be finite and not negative"),
     "nan": (SMALL.replace('"512KiB"', "nan"), "must be finite and not negative"),
@@ -131,13 +130,25 @@ WRONG = {
     "bad rule": (SMALL + '[rules]\nports = "sideways"\n', "rule 'ports' has the value 'sideways'"),
     "bad overlap": (SMALL + "[rules]\noverlap = 2\n", "rule 'overlap'"),
     "bad count": (SMALL + "count = 1000000000\n", "count 1000000000"),
-    "link to nowhere": (SMALL + '[[link]]\nsource = "sram"\ntarget = "dram"\nbandwidth = 1\n', "has no memory 'dram'"),
-    "link to itself": (SMALL + '[[link]]\nsource = "sram"\ntarget = "sram"\nbandwidth = 1\n', "leads nowhere"),
-    "list of memories": (SMALL.replace("[[memory]]", "[memory]", 1).split("[[memory]]")[0], "'memory' has no list"),
+    "link to nowhere": (
+        SMALL + '[[link]]\nsource = "sram"\ntarget = "dram"\nbandwidth = 1\n',
+        "has no memory 'dram'",
+    ),
+    "link to itself": (
+        SMALL + '[[link]]\nsource = "sram"\ntarget = "sram"\nbandwidth = 1\n',
+        "leads nowhere",
+    ),
+    "list of memories": (
+        SMALL.replace("[[memory]]", "[memory]", 1).split("[[memory]]")[0],
+        "'memory' has no list",
+    ),
     "base of itself": ('base = "loop"\nname = "x"\n', "bases without end"),
-    "idle with two devices": (SMALL + "count = 2\n[rules]\ncopies = \"idle\"\n", "needs one device and there are 2"),
+    "idle with two devices": (
+        SMALL + 'count = 2\n[rules]\ncopies = "idle"\n',
+        "needs one device and there are 2",
+    ),
     "units": (SMALL + 'units = [["matrix"]]\n', "put each of"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", WRONG)
@@ -171,9 +182,7 @@ def test_files(tmp_path: Path) -> None:
 
 def test_units_read_and_show() -> None:
     assert (
-        parse_bytes("1.25MiB") == 1_310_720
-        and parse_bytes("1_000") == 1000
-        and parse_bytes(" 2 kb ") == 2000
+        parse_bytes("1.25MiB") == 1_310_720 and parse_bytes("1_000") == 1000 and parse_bytes(" 2 kb ") == 2000
     )
     assert parse_time("0.2us") == parse_time(2e-7) == 200_000 and parse_time("5 µs") == 5_000_000
     assert parse_rate("9.3Tflop/s") == 9_300_000_000_000 and parse_rate("51GiB/s") == 51 * 2**30

@@ -27,14 +27,9 @@ SRAM, DRAM = 0, 1
 
 
 def one_device(copies: str = "free", sram: int = 256, dram: int = 10_000) -> Machine:
-    memories = (
-        Memory("sram", sram, 10**12, 10**12, alignment=16),
-        Memory("dram", dram, 10**12, 10**12),
-    )
+    memories = (Memory("sram", sram, 10**12, 10**12, alignment=16), Memory("dram", dram, 10**12, 10**12))
     links = (Link("dram", "sram", 10**12, 0, ("in",)), Link("sram", "dram", 10**12, 0, ("out",)))
-    return Machine(
-        "one", (Device("core", ("sram", "dram"), RATES),), memories, links, Rules(copies=copies)
-    )
+    return Machine("one", (Device("core", ("sram", "dram"), RATES),), memories, links, Rules(copies=copies))
 
 
 def two_devices(capacity: int = 10_000) -> Machine:
@@ -123,11 +118,7 @@ def test_valid_plans_of_two_devices() -> None:
 
 
 def test_an_arena_with_a_given_tensor_in_its_home() -> None:
-    rows = [
-        Residency(X, DRAM, 0, 0, 0),
-        Residency(W, DRAM, 64, BEFORE, 3),
-        Residency(A, DRAM, 112, 0, 3),
-    ]
+    rows = [Residency(X, DRAM, 0, 0, 0), Residency(W, DRAM, 64, BEFORE, 3), Residency(A, DRAM, 112, 0, 3)]
     assert check(chain(), one_device(), static(rows)) == []
     late = only(check(chain(), one_device(), static([Residency(W, DRAM, 0, 1, 3)])), "data")
     assert where(late) == (W, 2, 48)
@@ -165,11 +156,7 @@ def test_an_arena_with_a_given_tensor_in_its_home() -> None:
     ],
 )
 def test_shape(changes: dict[str, Any], op: int | None, number: int | None) -> None:
-    assert where(only(check(chain(), one_device(), Plan().changed(**changes)), "shape")) == (
-        None,
-        op,
-        number,
-    )
+    assert where(only(check(chain(), one_device(), Plan().changed(**changes)), "shape")) == (None, op, number)
 
 
 def test_idle_copies_need_the_order_and_no_transfers() -> None:
@@ -230,9 +217,7 @@ def test_a_fused_step_runs_at_its_smallest_position() -> None:
     assert [v.rule for v in fused] == ["order", "order"]
     assert where(late) == (2, 2, 1) and where(circle) == (None, 0, 2)
     for queue in ("ready", "fifo"):
-        circle = only(
-            check(diamond(), one_device(), Plan.of(fusion=[0, -1, 0], queue=queue)), "order"
-        )
+        circle = only(check(diamond(), one_device(), Plan.of(fusion=[0, -1, 0], queue=queue)), "order")
         assert where(circle) == (None, 0, 2) and "waits for itself" in circle.message
 
 
@@ -329,12 +314,13 @@ def test_colocation_of_an_in_place_op() -> None:
 def test_members_of_a_fused_step() -> None:
     plan = Plan.of(fusion=[0, 0, -1, -1])
     assert check(chain(), two_devices(), plan) == []
-    violation = only(
-        check(chain(), two_devices(), plan.changed(device=np.array([0, 1, 1, 1]))), "fusion"
-    )
+    violation = only(check(chain(), two_devices(), plan.changed(device=np.array([0, 1, 1, 1]))), "fusion")
     assert where(violation) == (None, 1, 1)
-    looped = chain(op_loop=np.array([-1, 0, -1, -1], np.int32), loop_parent=np.array([-1], np.int32),
-                   loop_trips=np.array([3]))  # fmt: skip
+    looped = chain(
+        op_loop=np.array([-1, 0, -1, -1], np.int32),
+        loop_parent=np.array([-1], np.int32),
+        loop_trips=np.array([3]),
+    )
     assert where(only(check(looped, two_devices(), plan), "fusion")) == (None, 1, 0)
     grouped = chain(op_group=np.array([0, 5, -1, -1], np.int32))
     assert where(only(check(grouped, two_devices(), plan), "fusion")) == (None, 1, 5)
@@ -375,23 +361,21 @@ def test_a_view_has_no_residency() -> None:
 def test_a_memory_that_nobody_reaches() -> None:
     machine = one_device()
     machine = replace(machine, memories=(*machine.memories, Memory("far", 100, 1, 1)))
-    assert where(
-        only(check(chain(), machine, static([Residency(A, 2, 0, 0, 3)])), "residency")
-    ) == (A, 0, 2)
+    assert where(only(check(chain(), machine, static([Residency(A, 2, 0, 0, 3)])), "residency")) == (A, 0, 2)
 
 
 def test_a_tensor_that_must_not_be_fast() -> None:
     program = chain(tensor_fast=np.array([True, True, False, True, True, True]))
     assert check(program, one_device(), static([Residency(A, DRAM, 0, 0, 3)])) == []
-    assert where(
-        only(check(program, one_device(), static([Residency(A, SRAM, 0, 0, 3)])), "residency")
-    ) == (A, 0, SRAM)
+    assert where(only(check(program, one_device(), static([Residency(A, SRAM, 0, 0, 3)])), "residency")) == (
+        A,
+        0,
+        SRAM,
+    )
 
 
 def test_a_capacity_that_an_offset_exceeds() -> None:
-    violation = only(
-        check(chain(), one_device(), static([Residency(A, SRAM, 208, 0, 3)])), "residency"
-    )
+    violation = only(check(chain(), one_device(), static([Residency(A, SRAM, 208, 0, 3)])), "residency")
     assert violation.message == (
         "memory 'sram' needs 272 bytes for tensor 'a' at offset 208 from op 0 'op0' on and has 256: "
         "use a lower offset or another memory"
@@ -403,16 +387,10 @@ def test_shifted_offsets_overlap() -> None:
     assert where(violation) == (B, 1, 2)
     assert "tensor 'a' (64 bytes at 48, residency 1)" in violation.message
     # b's last op is c's first: their windows share op2.
-    violation = only(
-        check(chain(), one_device(), static(changed(STATIC, 3, offset=112))), "overlap"
-    )
+    violation = only(check(chain(), one_device(), static(changed(STATIC, 3, offset=112))), "overlap")
     assert where(violation) == (C, 2, 3)
     # x and b never meet: one address is enough.
-    apart = [
-        Residency(A, SRAM, 0, 0, 3),
-        Residency(B, SRAM, 64, 1, 2),
-        Residency(Y, SRAM, 64, 3, 3),
-    ]
+    apart = [Residency(A, SRAM, 0, 0, 3), Residency(B, SRAM, 64, 1, 2), Residency(Y, SRAM, 64, 3, 3)]
     assert check(chain(), one_device(), static(apart)) == []
 
 
@@ -435,9 +413,11 @@ def test_every_overlap_is_found() -> None:
             (max(i, j))
             for i, one in enumerate(rows)
             for j, two in enumerate(rows[:i])
-            if one.first <= two.last and two.first <= one.last
-            and one.offset < two.offset + size[two.tensor] and two.offset < one.offset + size[one.tensor]
-        }  # fmt: skip
+            if one.first <= two.last
+            and two.first <= one.last
+            and one.offset < two.offset + size[two.tensor]
+            and two.offset < one.offset + size[one.tensor]
+        }
         found = check(program, machine, static(rows))
         assert {v.number for v in found if v.rule == "overlap"} == expected
         assert {v.rule for v in found} <= {"overlap"}
@@ -499,9 +479,7 @@ def test_idle_copies_have_one_end_at_home() -> None:
 
 
 def test_a_copy_of_a_view() -> None:
-    violation = only(
-        check(with_view(), one_device(), Plan.of(copies=[Copy(2, DRAM, SRAM, 0, 2)])), "copy"
-    )
+    violation = only(check(with_view(), one_device(), Plan.of(copies=[Copy(2, DRAM, SRAM, 0, 2)])), "copy")
     assert where(violation) == (2, None, 0)
 
 
@@ -525,9 +503,7 @@ def test_a_dropped_write_back() -> None:
 
 def test_a_shortened_residency() -> None:
     # a ends after op1: op3 reads it from dram, where nobody wrote it.
-    assert where(
-        only(check(chain(), one_device(), static(changed(STATIC, 1, last=2))), "data")
-    ) == (A, 3, 64)
+    assert where(only(check(chain(), one_device(), static(changed(STATIC, 1, last=2))), "data")) == (A, 3, 64)
     # w comes in later than its copy: no room.
     found = check(chain(), one_device(), game(changed(GAME, 2, first=2)))
     assert {(v.rule, *where(v)) for v in found} == {("copy", W, 2, 1), ("copy", W, 2, 2)}
@@ -562,9 +538,11 @@ def test_an_output_is_somewhere_at_the_end() -> None:
     build.op("op1", "add", reads=[x])
     program = build.build()
     assert check(program, one_device(), static([Residency(y, SRAM, 0, 0, 1)])) == []
-    assert where(
-        only(check(program, one_device(), static([Residency(y, SRAM, 0, 0, 0)])), "data")
-    ) == (y, 1, 16)
+    assert where(only(check(program, one_device(), static([Residency(y, SRAM, 0, 0, 0)])), "data")) == (
+        y,
+        1,
+        16,
+    )
     rows, copies = [Residency(y, SRAM, 0, 0, 0)], [Copy(y, SRAM, DRAM, 0, 1)]
     assert check(program, one_device(), game(rows, copies)) == []
 
@@ -587,15 +565,10 @@ def test_a_transfer_takes_what_is_at_home() -> None:
 def test_a_transfer_of_what_a_residency_holds_as_well() -> None:
     machine = two_devices()
     machine = replace(
-        machine,
-        devices=(machine.devices[0], replace(machine.devices[1], memories=("hbm0", "hbm1"))),
+        machine, devices=(machine.devices[0], replace(machine.devices[1], memories=("hbm0", "hbm1")))
     )
     # a is sent to hbm1 for op1; from there it is copied to a residency that serves op3.
-    plan = Plan.of(
-        device=[0, 1, 1, 1],
-        residencies=[Residency(A, 0, 0, 2, 3)],
-        copies=[Copy(A, 1, 0, 1, 3)],
-    )
+    plan = Plan.of(device=[0, 1, 1, 1], residencies=[Residency(A, 0, 0, 2, 3)], copies=[Copy(A, 1, 0, 1, 3)])
     assert check(chain(), machine, plan) == []
     early = plan.changed(copies=np.array([[A, 1, 0, 0, 3, -1, -1]]))
     violation = check(chain(), machine, early)
@@ -612,10 +585,7 @@ def test_a_fused_step_is_not_kept_to_its_last_member() -> None:
     build.op("op2", "add", reads=[x], writes=[c])
     program, fusion = build.build(), [0, -1, 0]
     assert (
-        check(
-            program, one_device(), Plan.of(fusion=fusion, residencies=[Residency(a, SRAM, 0, 0, 1)])
-        )
-        == []
+        check(program, one_device(), Plan.of(fusion=fusion, residencies=[Residency(a, SRAM, 0, 0, 1)])) == []
     )
     plan = Plan.of(fusion=fusion, residencies=[Residency(a, SRAM, 0, 0, 2)])
     assert where(only(check(program, one_device(), plan), "data")) == (a, 1, 16)
@@ -635,8 +605,10 @@ def test_an_in_place_op_in_one_spot() -> None:
     slow = only(check(in_place(), machine, static(IN_PLACE[:1])), "tie")
     assert where(slow) == (2, 1, NO_OFFSET) and "memory 'dram'" in slow.message
     # Without the tie, the same offsets overlap at op1.
-    untied = replace(in_place(), **{f"tie_{c}": getattr(in_place(), f"tie_{c}")[:0]
-                                    for c in ("kind", "source", "target", "at")})  # fmt: skip
+    untied = replace(
+        in_place(),
+        **{f"tie_{c}": getattr(in_place(), f"tie_{c}")[:0] for c in ("kind", "source", "target", "at")},
+    )
     assert where(only(check(untied, machine, static(IN_PLACE)), "overlap")) == (2, 1, 1)
 
 
@@ -657,19 +629,14 @@ def test_a_copy_of_what_an_in_place_op_overwrites() -> None:
     on_time = game(rows, [Copy(1, SRAM, DRAM, 0, 1)])
     assert check(in_place(), one_device(), on_time) == []
     violation = check(
-        in_place(),
-        one_device(),
-        game([changed(rows, 0, last=2)[0], rows[1]], [Copy(1, SRAM, DRAM, 0, 3)]),
+        in_place(), one_device(), game([changed(rows, 0, last=2)[0], rows[1]], [Copy(1, SRAM, DRAM, 0, 3)])
     )
     assert where(only(violation, "tie")) == (1, 1, 0)
 
 
 def test_a_weight_that_the_first_op_updates_in_place() -> None:
     build = Builder("update")
-    w, new = (
-        build.tensor("w", bytes=16, kind="weight"),
-        build.tensor("new", bytes=16, kind="output"),
-    )
+    w, new = (build.tensor("w", bytes=16, kind="weight"), build.tensor("new", bytes=16, kind="output"))
     build.tie(TieKind.INPLACE, w, new, build.op("op0", "update", reads=[w], writes=[new]))
     build.op("op1", "add", reads=[new])
     program = build.build()
@@ -707,9 +674,11 @@ def test_a_value_that_a_loop_carries() -> None:
     rows = [Residency(s, SRAM, 0, 0, 3), Residency(t, SRAM, 0, 3, 4)]
     assert check(carried(), one_device(), Plan()) == []
     assert check(carried(), one_device(), static(rows)) == []
-    assert where(
-        only(check(carried(), one_device(), static(changed(rows, 1, offset=64))), "tie")
-    ) == (t, 3, 64)
+    assert where(only(check(carried(), one_device(), static(changed(rows, 1, offset=64))), "tie")) == (
+        t,
+        3,
+        64,
+    )
     assert where(only(check(carried(), one_device(), static(rows[:1])), "tie")) == (t, 3, NO_OFFSET)
     short = only(check(carried(), one_device(), static(changed(rows, 0, last=1))), "tie")
     assert where(short) == (s, 2, 2) and "whole loop" in short.message
@@ -763,9 +732,7 @@ def test_capacity_of_several_devices() -> None:
     machine = two_devices(capacity=239)
     plan = Plan.of(device=devices)
     assert check(chain(), machine, plan) == []
-    violation = only(
-        check(chain(), machine, plan, simulate_reference(chain(), machine, plan)), "capacity"
-    )
+    violation = only(check(chain(), machine, plan, simulate_reference(chain(), machine, plan)), "capacity")
     assert where(violation) == (A, 2, 1)
     assert check(chain(), machine.with_capacity("hbm0", 240), plan) == []
 
@@ -840,9 +807,7 @@ def test_a_timeline_of_one_device() -> None:
         return found
 
     start = broken("op_start", 2, -1)
-    assert (A, 2) in {(v.tensor, v.op) for v in start} or (B, 2) in {
-        (v.tensor, v.op) for v in start
-    }
+    assert (A, 2) in {(v.tensor, v.op) for v in start} or (B, 2) in {(v.tensor, v.op) for v in start}
     assert broken("op_end", 3, 1)[0].number == timeline.op_end[3] + 1  # not the total
     assert broken("op_end", 1, 1)  # runs into op2
     assert broken("copy_start", 3, -1)  # before it is issued
@@ -851,9 +816,7 @@ def test_a_timeline_of_one_device() -> None:
     assert broken("memory_top", SRAM, 1)
     assert broken("memory_over", DRAM, 1)
     assert broken("memory_first_over", DRAM, 1)
-    total = only(
-        check(chain(), machine, plan, replace(timeline, total_ps=timeline.total_ps + 1)), "timeline"
-    )
+    total = only(check(chain(), machine, plan, replace(timeline, total_ps=timeline.total_ps + 1)), "timeline")
     assert total.number == timeline.total_ps
     short = replace(timeline, op_start=timeline.op_start[:-1])
     assert only(check(chain(), machine, plan, short), "timeline").number == 4
@@ -956,29 +919,19 @@ def test_a_copy_that_only_another_device_waits_for() -> None:
     for i in range(3):
         build.op(f"op{i}", "add", reads=[x], vector=10)
     program = build.build()
-    plan = Plan.of(
-        device=[0, 0, 1], residencies=[Residency(x, 0, 0, 1, 2)], copies=[Copy(x, 1, 0, 0, 1)]
-    )
+    plan = Plan.of(device=[0, 0, 1], residencies=[Residency(x, 0, 0, 1, 2)], copies=[Copy(x, 1, 0, 0, 1)])
     timeline = simulate_reference(program, shared_machine(), plan)
     assert check(program, shared_machine(), plan) == []  # by position all is well
     violation = only(check(program, shared_machine(), plan, timeline), "timeline")
     assert where(violation) == (x, 2, int(timeline.copy_end[0]))
     alone = plan.changed(device=np.zeros(3, np.int32))
-    assert (
-        check(
-            program, shared_machine(), alone, simulate_reference(program, shared_machine(), alone)
-        )
-        == []
-    )
+    assert check(program, shared_machine(), alone, simulate_reference(program, shared_machine(), alone)) == []
 
 
 def test_devices_with_one_home_need_no_transfer() -> None:
     plan = Plan.of(device=[0, 1, 0, 1])
     assert check(chain(), shared_machine(), plan) == []
-    assert (
-        check(chain(), shared_machine(), plan, simulate_reference(chain(), shared_machine(), plan))
-        == []
-    )
+    assert check(chain(), shared_machine(), plan, simulate_reference(chain(), shared_machine(), plan)) == []
 
 
 # --- all of it -------------------------------------------------------------------------------
@@ -1050,9 +1003,7 @@ def test_hostile_plans_never_raise() -> None:
         few = rng.integers(0, 4, (4, len(machine.memories)))
         rows = rng.integers(-1, 4, (int(rng.integers(0, 4)), 4))
         unused = np.zeros(0, np.int64)
-        timeline = Timeline(
-            int(rng.integers(0, 50)), *times, unused, *wide, rows, unused, unused, *few
-        )  # fmt: skip
+        timeline = Timeline(int(rng.integers(0, 50)), *times, unused, *wide, rows, unused, unused, *few)
         for violation in check(program, machine, plan) + check(program, machine, plan, timeline):
             assert violation.rule in RULES and violation.message
 
@@ -1063,19 +1014,19 @@ def test_an_empty_program() -> None:
 
 def test_the_checker_shares_no_code() -> None:
     """It imports the data, and its own files: no simulator, no solver, no native core."""
-    allowed = ("loadmaster.program", "loadmaster.machine", "loadmaster.plan.plan", "loadmaster.plan.check",
-               "loadmaster.errors", "loadmaster.units")  # fmt: skip
+    allowed = (
+        "loadmaster.program",
+        "loadmaster.machine",
+        "loadmaster.plan.plan",
+        "loadmaster.plan.check",
+        "loadmaster.errors",
+        "loadmaster.units",
+    )
     folder = Path(loadmaster.plan.__file__).parent / "check"
     files = sorted(folder.glob("*.py"))
     assert len(files) > 10
     for file in files:
         for node in ast.walk(ast.parse(file.read_text())):
-            assert not isinstance(node, ast.Import) or all(
-                "loadmaster" not in n.name for n in node.names
-            )
-            if (
-                isinstance(node, ast.ImportFrom)
-                and node.module
-                and node.module.startswith("loadmaster")
-            ):
+            assert not isinstance(node, ast.Import) or all("loadmaster" not in n.name for n in node.names)
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("loadmaster"):
                 assert node.module.startswith(allowed), (file.name, node.module)

@@ -95,10 +95,26 @@ WRONG = {
     "list as name": (residency(tensor=None, name=["x"]), "unknown tensor None"),
     "list as tensor": (residency(tensor=[1]), r"unknown tensor \[1\]"),
     "list as memory": (residency(memory=["cmem"]), r"unknown memory \['cmem'\]"),
-    "offset above the simulator's": (residency(offset=2**61), f"offset {2**61}: give a whole number from -1 to {2**61 - 1}"),
+    "offset above the simulator's": (
+        residency(offset=2**61),
+        f"offset {2**61}: give a whole number from -1 to {2**61 - 1}",
+    ),
     "offset below none": (residency(offset=-2), "offset -2"),
-    "end above the simulator's": (document(copies=[{"tensor": 1, "from": "hbm", "to": "cmem", "issued_after": -1,
-                                   "needed_by": 0, "bytes": [0, 2**61]}]), f"copy 0 has high {2**61}"),
+    "end above the simulator's": (
+        document(
+            copies=[
+                {
+                    "tensor": 1,
+                    "from": "hbm",
+                    "to": "cmem",
+                    "issued_after": -1,
+                    "needed_by": 0,
+                    "bytes": [0, 2**61],
+                }
+            ]
+        ),
+        f"copy 0 has high {2**61}",
+    ),
     "fraction as offset": (residency(offset=0.0), "offset 0.0"),
     "object as order": (document(order={}), "'order' must have 1 entries"),
     "fraction in order": (document(order=[0.0]), "'order' of op 'op' is 0.0"),
@@ -109,12 +125,21 @@ WRONG = {
     "huge repeat": (document(repeats={"ops": [10**60]}, program={}), "can't be repeated"),
     "unknown queue": (document(queue="lifo"), "queue is 'lifo'"),
     "copies no list": (document(copies={"a": 1}), "'copies' must be a list"),
-    "copy bytes": (document(copies=[{"tensor": 1, "from": "hbm", "to": "cmem", "issued_after": -1, "needed_by": 0,
-                                     "bytes": [1]}]), "copy 0 has bytes \\[1\\]"),
+    "copy bytes": (
+        document(
+            copies=[
+                {"tensor": 1, "from": "hbm", "to": "cmem", "issued_after": -1, "needed_by": 0, "bytes": [1]}
+            ]
+        ),
+        "copy 0 has bytes \\[1\\]",
+    ),
     "transfers": (document(transfers=[[0]]), "transfer 0 is \\[0\\]"),
-    "another program": (document(program={"name": "other", "hash": "00"}), "belongs to another program \\('other'\\)"),
+    "another program": (
+        document(program={"name": "other", "hash": "00"}),
+        "belongs to another program \\('other'\\)",
+    ),
     "another machine": (document(machine={"name": "gpu", "hash": "00"}), "belongs to another machine"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", WRONG)
@@ -136,17 +161,13 @@ def test_the_largest_offset_is_one_for_all() -> None:
         return Plan.of(residencies=[Residency(1, 0, offset, 0, 0)])
 
     def copied(end: int) -> Plan:
-        return Plan.of(
-            residencies=[Residency(1, 0, 0, 0, 0)], copies=[Copy(1, 1, 0, BEFORE, 0, 0, end)]
-        )
+        return Plan.of(residencies=[Residency(1, 0, 0, 0, 0)], copies=[Copy(1, 1, 0, BEFORE, 0, 0, end)])
 
     for plan in (at(MOST_BYTE), copied(MOST_BYTE)):
         simulate(program, machine, plan)
         reference(program, machine, plan)
         assert "shape" not in {violation.rule for violation in check(program, machine, plan)}
-        assert (
-            plan_from_json(plan_to_json(plan, program, machine), program, machine).hash == plan.hash
-        )
+        assert plan_from_json(plan_to_json(plan, program, machine), program, machine).hash == plan.hash
     for plan in (at(MOST_BYTE + 1), copied(MOST_BYTE + 1)):
         for judge in (simulate, reference):
             with pytest.raises(BadPlan):

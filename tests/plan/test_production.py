@@ -160,8 +160,7 @@ def test_what_is_fetched_where_its_way_out_ends_comes_an_op_later() -> None:
     back = f"  %copy-start.5 = ({FAST}, f32[1024]{{0:T(1024)}}, u32[]{{:S(2)}}) copy-start(%copy-done.1)\n"
     text = AFTER.replace(out, out + back).replace(
         "  %e = f32[1024]{0:T(1024)} add(%copy-done.1, ",
-        f"  %copy-done.5 = {FAST} copy-done(%copy-start.5)\n"
-        "  %e = f32[1024]{0:T(1024)} add(%copy-done.5, ",
+        f"  %copy-done.5 = {FAST} copy-done(%copy-start.5)\n  %e = f32[1024]{{0:T(1024)}} add(%copy-done.5, ",
     )
     offset = " value: <10 copy-start.5{0} @3> (size=4096,offset=45056): f32[1024]{0:T(1024)S(3)}\n"
     found = replay(program, machine, text, ASSIGNMENT + offset)
@@ -239,9 +238,7 @@ def test_without_room_the_times_give_way() -> None:
 
 
 def test_other_ops_are_counted() -> None:
-    more = AFTER.replace(
-        "  %slice-start.2 =", "  %n = f32[1024]{0:T(1024)} negate(%b)\n  %slice-start.2 ="
-    )
+    more = AFTER.replace("  %slice-start.2 =", "  %n = f32[1024]{0:T(1024)} negate(%b)\n  %slice-start.2 =")
     found = replay(import_hlo(BEFORE), load_machine("tpu-v4i"), more, ASSIGNMENT)
     assert found.partial["ops added"] == 1 and not found.violations
     less = BEFORE.replace("  %d = f32", "  %more = f32[1024]{0:T(1024)} negate(%a)\n  %d = f32")
@@ -338,9 +335,11 @@ def test_nothing_is_known_of_others() -> None:
 
 
 def test_programs_are_there_without_jax() -> None:
-    code = ("import sys; sys.modules['jax'] = None\n"
-            "from loadmaster.program.models import load_model\n"
-            "print(load_model('bert-base').n_ops)")  # fmt: skip
+    code = (
+        "import sys; sys.modules['jax'] = None\n"
+        "from loadmaster.program.models import load_model\n"
+        "print(load_model('bert-base').n_ops)"
+    )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert int(done.stdout) == manifest()["programs"]["bert-base"]["ops"]
 
@@ -353,5 +352,4 @@ def test_they_come_in_one_size() -> None:
 def test_data_is_small() -> None:
     files = [file for file in DATA.iterdir() if file.name != "__init__.py"]
     assert sum(len(file.read_bytes()) for file in files) < 5e6
-    assert all(json.loads(f.read_text())["machine"]["hash"] is None
-               for f in files if f.name.count(".") == 2)  # fmt: skip
+    assert all(json.loads(f.read_text())["machine"]["hash"] is None for f in files if f.name.count(".") == 2)

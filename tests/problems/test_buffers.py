@@ -32,9 +32,16 @@ def test_the_end_column_is_inclusive() -> None:
 
 def test_everything_survives_a_file(tmp_path: Path) -> None:
     buffers = Buffers.of(
-        [0, 2, 1], [9, 5, 4], [16, 8, 24], ids=["a", "b,c", 'd"'], alignment=[1, 8, 4], hint=[-1, 8, -1],
-        pinned=[0, -1, -1], worth=[1.5, 2, 3], gaps={0: [Gap(2, 4), Gap(5, 7, 4, 12)]},
-    )  # fmt: skip
+        [0, 2, 1],
+        [9, 5, 4],
+        [16, 8, 24],
+        ids=["a", "b,c", 'd"'],
+        alignment=[1, 8, 4],
+        hint=[-1, 8, -1],
+        pinned=[0, -1, -1],
+        worth=[1.5, 2, 3],
+        gaps={0: [Gap(2, 4), Gap(5, 7, 4, 12)]},
+    )
     again = parse_buffers(format_buffers(buffers))
     assert again.hash == buffers.hash and again.ids == buffers.ids
     write_buffers(buffers, np.array([0, 16, 32]), tmp_path / "x.4096.csv")
@@ -44,10 +51,7 @@ def test_everything_survives_a_file(tmp_path: Path) -> None:
 
 
 def test_friendly_to_other_programs_files() -> None:
-    assert (
-        len(parse_buffers("\ufeffid,lower,upper,size\r\na,0,3,4\r\n\r\n".removeprefix("\ufeff")))
-        == 1
-    )
+    assert len(parse_buffers("\ufeffid,lower,upper,size\r\na,0,3,4\r\n\r\n".removeprefix("\ufeff"))) == 1
 
 
 WRONG = {
@@ -103,11 +107,7 @@ def test_live_bytes_the_slow_way() -> None:
     for seed in range(50):
         buffers = random_buffers(np.random.default_rng(seed))
         slow = max(
-            sum(
-                high - low
-                for _, lower, upper, low, high in rows_of(buffers)
-                if lower <= time < upper
-            )
+            sum(high - low for _, lower, upper, low, high in rows_of(buffers) if lower <= time < upper)
             for time in range(21)
         )
         assert buffers.max_live == slow
@@ -121,14 +121,10 @@ def random_buffers(rng: np.random.Generator, count: int | None = None) -> Buffer
     gaps = {}
     for b in range(n):
         if upper[b] - lower[b] >= 3 and rng.random() < 0.3:
-            low, high = (
-                sorted(rng.integers(0, size[b] + 1, 2).tolist()) if rng.random() < 0.5 else (0, 0)
-            )
+            low, high = sorted(rng.integers(0, size[b] + 1, 2).tolist()) if rng.random() < 0.5 else (0, 0)
             gaps[b] = [Gap(int(lower[b]) + 1, int(lower[b]) + 2, low, high)]
     pairs = [(0, 1)] if n > 1 and rng.random() < 0.3 else []
-    return Buffers.of(
-        lower, upper, size, alignment=rng.choice([1, 1, 2, 4], n), gaps=gaps, apart=pairs
-    )
+    return Buffers.of(lower, upper, size, alignment=rng.choice([1, 1, 2, 4], n), gaps=gaps, apart=pairs)
 
 
 def rows_of(buffers: Buffers) -> list[tuple[int, int, int, int, int]]:
@@ -147,9 +143,7 @@ def slow_is_sound(buffers: Buffers, offsets: list[int]) -> bool:
         mine = set(range(offsets[a], offsets[a] + int(buffers.size[a])))
         if mine & set(range(offsets[b], offsets[b] + int(buffers.size[b]))):
             return False
-    return all(
-        offsets[b] >= 0 and offsets[b] % int(buffers.alignment[b]) == 0 for b in range(len(buffers))
-    )
+    return all(offsets[b] >= 0 and offsets[b] % int(buffers.alignment[b]) == 0 for b in range(len(buffers)))
 
 
 def test_the_checker_of_offsets_agrees_with_a_slow_one() -> None:
@@ -158,8 +152,15 @@ def test_the_checker_of_offsets_agrees_with_a_slow_one() -> None:
         rng = np.random.default_rng(seed)
         buffers = random_buffers(rng)
         offsets = (rng.integers(0, 6, len(buffers)) * buffers.alignment).tolist()
-        found = check_offsets(buffers.ids, rows_of(buffers), buffers.size.tolist(), offsets, apart=buffers.apart,
-                              alignment=buffers.alignment.tolist(), pinned=buffers.pinned.tolist())  # fmt: skip
+        found = check_offsets(
+            buffers.ids,
+            rows_of(buffers),
+            buffers.size.tolist(),
+            offsets,
+            apart=buffers.apart,
+            alignment=buffers.alignment.tolist(),
+            pinned=buffers.pinned.tolist(),
+        )
         assert (not found) == slow_is_sound(buffers, offsets), (seed, found)
         sound += not found
     assert 30 < sound < 570
@@ -169,8 +170,15 @@ def test_the_checker_of_offsets_names_what_is_wrong() -> None:
     buffers = Buffers.of([0, 0], [2, 2], [4, 4], alignment=4, pinned=[-1, 8])
 
     def rules(offsets: list[int], capacity: int | None = None) -> list[str]:
-        found = check_offsets(buffers.ids, rows_of(buffers), [4, 4], offsets, alignment=[4, 4], pinned=[-1, 8],
-                              capacity=capacity)  # fmt: skip
+        found = check_offsets(
+            buffers.ids,
+            rows_of(buffers),
+            [4, 4],
+            offsets,
+            alignment=[4, 4],
+            pinned=[-1, 8],
+            capacity=capacity,
+        )
         return [violation.message for violation in found]
 
     assert rules([0, 8]) == []

@@ -8,13 +8,7 @@ import numpy as np
 
 from generate_mapping import random_mapping, random_maps
 from loadmaster.machine import load_machine
-from loadmaster.problems.by_bytes import (
-    PER_BYTE,
-    bound_bytes,
-    bytes_machine,
-    moved_bytes,
-    noise_ps,
-)
+from loadmaster.problems.by_bytes import PER_BYTE, bound_bytes, bytes_machine, moved_bytes, noise_ps
 from loadmaster.problems.mapping import Mapping
 from loadmaster.program.models import load_model
 from loadmaster.solvers.heuristic.mapping_bound import weights_bound

@@ -19,12 +19,7 @@ from clocks import wait_until
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import load_machine
 from loadmaster.plan import Plan, plan_from_json
-from loadmaster.problems.evaluator import (
-    CommandEvaluator,
-    EvaluationError,
-    evaluator_name,
-    seconds_of,
-)
+from loadmaster.problems.evaluator import CommandEvaluator, EvaluationError, evaluator_name, seconds_of
 from loadmaster.problems.evaluator_report import evaluator_report
 from loadmaster.problems.gauge import Gauge
 from loadmaster.problems.mapping import Mapping
@@ -138,7 +133,7 @@ def test_a_hanging_command_is_stopped_with_its_children(
 
 def test_what_a_command_leaves_running_neither_holds_us_up_nor_stays(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    assert command(tmp_path, f"sleep 300 & echo $! > {shlex.quote(str(pids))}; echo 0.5")(PLAN) == 0.5  # fmt: skip
+    assert command(tmp_path, f"sleep 300 & echo $! > {shlex.quote(str(pids))}; echo 0.5")(PLAN) == 0.5
     wait_until(lambda: gone(int(pids.read_text())), "the end of its child")
 
 
@@ -267,9 +262,7 @@ def test_the_report_on_a_sound_evaluator(tmp_path: Path) -> None:
         "plan = json.load(sys.stdin)\n"
         "print(1e-3 * (1 + sum(row['memory'] == 'dram' for row in plan['residencies'])))\n"
     )
-    report = evaluator_report(
-        CommandEvaluator(shlex.join([sys.executable, str(source)])), PROBLEM, repeats=3
-    )
+    report = evaluator_report(CommandEvaluator(shlex.join([sys.executable, str(source)])), PROBLEM, repeats=3)
     assert report.ok and not report.findings and report.spread == 0
     assert report.all_slowest_s is not None and report.valid_s is not None
     assert report.all_slowest_s > report.valid_s

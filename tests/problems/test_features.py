@@ -49,15 +49,30 @@ def test_a_convolution(problems: dict[str, Mapping]) -> None:
     )
     assert row == pytest.approx(
         {
-            "op_id": OPS.index("conv"), "weight_size": log2(1 + weight) / 32,
-            "ifm_x": log2(57) / 16, "ifm_y": log2(57) / 16, "ifm_z": log2(129) / 16,
-            "ofm_x": log2(29) / 16, "ofm_y": log2(29) / 16, "ofm_z": log2(129) / 16,
-            "ifm_size": log2(1 + 56 * 56 * 128) / 32, "ofm_size": log2(1 + 28 * 28 * 128) / 32,
-            "n_ops_left": (nodes - 1 - 13) / nodes, "n_w_left": log2(1 + later) / 32,
-            "groups": 1 / 16, "kernel_x": 3 / 8, "kernel_y": 3 / 8, "stride": 2 / 4, "pad": 1 / 4,
-            "dilation": 1 / 4, "batch": 1 / 8, "placed_activation": 2, "placed_weight": 2,
-        }, rel=1e-6,
-    )  # fmt: skip
+            "op_id": OPS.index("conv"),
+            "weight_size": log2(1 + weight) / 32,
+            "ifm_x": log2(57) / 16,
+            "ifm_y": log2(57) / 16,
+            "ifm_z": log2(129) / 16,
+            "ofm_x": log2(29) / 16,
+            "ofm_y": log2(29) / 16,
+            "ofm_z": log2(129) / 16,
+            "ifm_size": log2(1 + 56 * 56 * 128) / 32,
+            "ofm_size": log2(1 + 28 * 28 * 128) / 32,
+            "n_ops_left": (nodes - 1 - 13) / nodes,
+            "n_w_left": log2(1 + later) / 32,
+            "groups": 1 / 16,
+            "kernel_x": 3 / 8,
+            "kernel_y": 3 / 8,
+            "stride": 2 / 4,
+            "pad": 1 / 4,
+            "dilation": 1 / 4,
+            "batch": 1 / 8,
+            "placed_activation": 2,
+            "placed_weight": 2,
+        },
+        rel=1e-6,
+    )
 
 
 def test_the_parts_of_bert(problems: dict[str, Mapping]) -> None:
@@ -70,17 +85,25 @@ def test_the_parts_of_bert(problems: dict[str, Mapping]) -> None:
     scores, context = named(bert, "layer3.scores"), named(bert, "layer3.context")
     assert scores["op_id"] == context["op_id"] == OPS.index("bmm")
     assert [scores[f"ifm_{x}"] * 16 for x in "xyz"] == pytest.approx([log2(129), 1, log2(769)])
-    assert [context[f"ifm_{x}"] * 16 for x in "xyz"] == pytest.approx(
-        [log2(129), log2(129), log2(13)]
-    )
+    assert [context[f"ifm_{x}"] * 16 for x in "xyz"] == pytest.approx([log2(129), log2(129), log2(13)])
     assert named(bert, "layer3.q.matmul")["op_id"] == OPS.index("matmul")
     assert named(bert, "classifier")["n_ops_left"] == named(bert, "classifier")["n_w_left"] == 0
     assert named(bert, "layer0.ln1.moments")["op_id"] == OPS.index("layernorm")
     counts = np.bincount(node_features(bert)[:, 0].astype(int), minlength=len(OPS))
     assert dict(zip(OPS, counts.tolist(), strict=True)) == {
-        "conv": 0, "matmul": 74, "bmm": 24, "pool": 0, "softmax": 24, "gather": 1, "layernorm": 49,
-        "add": 108, "mul": 36, "layout": 48, "gelu": 12, "other": 0,
-    }  # fmt: skip
+        "conv": 0,
+        "matmul": 74,
+        "bmm": 24,
+        "pool": 0,
+        "softmax": 24,
+        "gather": 1,
+        "layernorm": 49,
+        "add": 108,
+        "mul": 36,
+        "layout": 48,
+        "gelu": 12,
+        "other": 0,
+    }
 
 
 def test_the_memories_of_a_machine(problems: dict[str, Mapping]) -> None:
@@ -112,20 +135,18 @@ def test_an_onnx_convolution_has_its_channels_first(tmp_path: Path) -> None:
         helper.make_node("MaxPool", ["a"], ["b"], kernel_shape=[2, 3]),
     ]
     graph = helper.make_graph(
-        nodes, "small",
+        nodes,
+        "small",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 6, 20, 30])],
         [helper.make_tensor_value_info("b", TensorProto.FLOAT, None)],
         [helper.make_tensor("w", TensorProto.FLOAT, [8, 3, 3, 5], bytes(4 * 8 * 3 * 15), raw=True)],
-    )  # fmt: skip
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]),
-              tmp_path / "small.onnx")  # fmt: skip
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "small.onnx")
     problem = Mapping(load_model(str(tmp_path / "small.onnx")), load_machine("nnp-i"))
     conv, pool = node_features(problem)
     sizes = [2 ** (16 * v) - 1 for v in conv[2:8]]
     assert sizes == pytest.approx([30, 20, 6, 15, 10, 8], rel=1e-4)
-    assert conv[12:19] * [16, 8, 8, 4, 4, 4, 8] == pytest.approx(
-        [log2(3), 5, 3, 2, 2, 1, log2(5)], rel=1e-5
-    )
+    assert conv[12:19] * [16, 8, 8, 4, 4, 4, 8] == pytest.approx([log2(3), 5, 3, 2, 2, 1, log2(5)], rel=1e-5)
     assert pool[12:18] * [16, 8, 8, 4, 4, 4] == pytest.approx([0, 3, 2, 1, 0, 1])
 
 

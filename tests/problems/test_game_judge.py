@@ -113,10 +113,5 @@ def test_fifo_ledger_gives_the_known_answers() -> None:
     twos = [2] * 10
     steps = [(6 - i, 10 - i, 2) for i in range(6)]
     assert accepted(twos, [*steps, (0, 4, 3), (0, 4, 3), (0, 4, 1)]) == [True] * 8 + [False]
-    assert accepted(twos, [(5, 10, 2), (4, 7, 2), (4, 8, 4), (3, 6, 4)]) == [
-        True,
-        True,
-        True,
-        False,
-    ]
+    assert accepted(twos, [(5, 10, 2), (4, 7, 2), (4, 8, 4), (3, 6, 4)]) == [True, True, True, False]
     assert accepted([2] * 5, [(1, 3, 2), (0, 4, 4)]) == [True, False]

@@ -20,28 +20,19 @@ WRONG = {
     "long quoted id": (HEAD + '"' + "b\n" * 100_000, "field larger than field limit"),
     "long line": (HEAD + "a," * 600_000, "line 2: it has 1,200,000 characters"),
     "many columns": ("id,lower,upper,size" + "," * 2**20 + "\n", "line 1: it has 1,048,596 char"),
-    "some columns": (
-        "id,lower,upper,size" + "," * 1_000 + "\n",
-        "line 1: the column '' is not known",
-    ),
+    "some columns": ("id,lower,upper,size" + "," * 1_000 + "\n", "line 1: the column '' is not known"),
     "null": (HEAD + "a\0,0,1,1\n", "line 2: it has a null character"),
     "open quote": (HEAD + '"a,0,1,1\n', "unexpected end of data"),
     "text behind a quote": (HEAD + '"a"b,0,1,1\n', "line 2: ',' expected after"),
     "carriage return": (HEAD + "a,0\r,1,1\n", "line 2: new-line character seen"),
-    "4,301 digits": (
-        HEAD + f"a,0,1,{'9' * 4_301}\n",
-        r"line 2: 9+ in column 'size' is beyond 2\^62",
-    ),
+    "4,301 digits": (HEAD + f"a,0,1,{'9' * 4_301}\n", r"line 2: 9+ in column 'size' is beyond 2\^62"),
     "beyond 2^62": (HEAD + f"a,0,1,{2**62 + 1}\n", r"in column 'size' is beyond 2\^62"),
     "below -2^62": (HEAD + f"a,-{2**62 + 1},1,1\n", r"in column 'lower' is beyond 2\^62"),
     "digits of another script": (HEAD + "a,0,1,٣\n", "'٣' in column 'size' is no whole number"),
     "fraction": (HEAD + "a,0,1,1.0\n", "'1.0' in column 'size' is no whole number"),
     "endless gap": (GAPS + f"a,0,9,1,1-{'9' * 5_000}\n", "line 2: '1-999.* is no gap"),
     "gap beyond the life": (GAPS + f"a,0,9,1,1-{10**18}\n", "line 2: buffer 'a' has the gap"),
-    "nan worth": (
-        "id,lower,upper,size,worth\na,0,1,1,nan\n",
-        "line 2: buffer 'a' has the worth nan",
-    ),
+    "nan worth": ("id,lower,upper,size,worth\na,0,1,1,nan\n", "line 2: buffer 'a' has the worth nan"),
     "endless worth": ("id,lower,upper,size,worth\na,0,1,1,1e400\n", "has the worth inf"),
     "blank line within": (HEAD + "a,0,1,1\n\nb,0,1,1\n", "line 3: 0 fields"),
     "nothing": ("", "line 1: the file is empty"),
@@ -100,11 +91,7 @@ def test_files_that_are_no_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.csv")
     with (tmp_path / "large.csv").open("wb") as file:
         file.truncate(2**40)
-    for name, words in (
-        ("pipe.csv", "a pipe"),
-        ("large.csv", "larger than 256"),
-        (".", "Is a dir"),
-    ):
+    for name, words in (("pipe.csv", "a pipe"), ("large.csv", "larger than 256"), (".", "Is a dir")):
         with pytest.raises(BadBuffers, match=words):
             read_buffers(tmp_path / name)
         with pytest.raises(BadBuffers, match=words):

@@ -24,9 +24,16 @@ from loadmaster.simulate import simulate
 COPY, NO_COPY, DROP = 0, 1, 2
 CASES = 40
 EVERY_SWITCH: list[dict[str, Any]] = [
-    {}, {"profile": "paper"}, {"supply": "elapsed"}, {"ledger": "latest"}, {"backup": "rewind"}, {"backup": "none"},
-    {"offsets": "best-fit"}, {"min_overlap": 0.25}, {"max_idle_s": 40e-12},
-]  # fmt: skip
+    {},
+    {"profile": "paper"},
+    {"supply": "elapsed"},
+    {"ledger": "latest"},
+    {"backup": "rewind"},
+    {"backup": "none"},
+    {"offsets": "best-fit"},
+    {"min_overlap": 0.25},
+    {"max_idle_s": 40e-12},
+]
 
 
 @cache
@@ -79,8 +86,9 @@ def check_placement(model: GameModel, stays: Any, copies: Any, fast: Any) -> Non
     slow_since = np.where(model.tensors.given > 0, -1, model.steps)
     for site in range(model.sites):
         b, step = int(model.site_tensor[site]), int(model.site_step[site])
-        serving = [first for t, _, first, last in rows
-                   if t == b and brought.get((b, first), first) <= step <= last]  # fmt: skip
+        serving = [
+            first for t, _, first, last in rows if t == b and brought.get((b, first), first) <= step <= last
+        ]
         assert len(serving) == int(fast[site]), "a fast site has one residency, a slow one none"
         if model.site_write[site]:
             slow_since[b] = back.get(b, model.steps + 1) - 1 if fast[site] else step
@@ -102,9 +110,7 @@ def test_every_play_is_a_sound_plan_of_the_judged_time(switches: dict[str, Any])
             assert problem.violations(plan) == [] and problem.admits(actions), f"seed {seed}"
             timeline = simulate(problem.program, problem.machine, plan)
             assert check(problem.program, problem.machine, plan, timeline) == [], f"seed {seed}"
-            assert timeline.total_ps == played.total[row] == problem.evaluate(actions), (
-                f"seed {seed}"
-            )
+            assert timeline.total_ps == played.total[row] == problem.evaluate(actions), f"seed {seed}"
             assert played.total[row] >= problem.bound().value, f"seed {seed}"
         if problem.switches()["backup"] != "rewind":
             core.replay(played.actions)
@@ -311,11 +317,6 @@ def test_a_plan_is_a_decision_too() -> None:
 
 def test_unknown_switches_are_refused() -> None:
     program, machine = random_game(np.random.default_rng(0))
-    for wrong in (
-        {"suply": "idle"},
-        {"supply": "lots"},
-        {"profile": "their"},
-        {"min_overlap": -1.0},
-    ):
+    for wrong in ({"suply": "idle"}, {"supply": "lots"}, {"profile": "their"}, {"min_overlap": -1.0}):
         with pytest.raises(LoadmasterError):
             MallocGame(program, machine, **wrong)  # type: ignore[arg-type]

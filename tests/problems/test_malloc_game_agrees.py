@@ -15,7 +15,13 @@ from loadmaster.simulate import simulate
 from native_game import NativeGame
 from reference_game import SlowGame
 
-PAPER = {"supply": "elapsed", "ledger": "latest", "reward": "static", "backup": "rewind", "offsets": "best-fit"}  # fmt: skip
+PAPER = {
+    "supply": "elapsed",
+    "ledger": "latest",
+    "reward": "static",
+    "backup": "rewind",
+    "offsets": "best-fit",
+}
 OFFSETS = ("considerate", "best-fit")
 """One of them at random where a test does not name it."""
 SWITCHES: dict[str, dict[str, Any]] = {

@@ -99,8 +99,9 @@ def test_the_picture_shows_what_is_held(problem: MallocGame) -> None:
         stays, _, _ = games.native.placement(game)
         held = np.zeros((model.steps, model.capacity // model.alignment), dtype=bool)
         for tensor, offset, first, last in stays.tolist():
-            cells = slice(offset // model.alignment,
-                          (offset + int(model.tensors.size[tensor])) // model.alignment)  # fmt: skip
+            cells = slice(
+                offset // model.alignment, (offset + int(model.tensors.size[tensor])) // model.alignment
+            )
             held[first : last + 1, cells] = True
         for column in range(48, 96):
             at = step - 95 + column

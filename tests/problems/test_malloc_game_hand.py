@@ -143,10 +143,7 @@ def test_output_over_a_fast_read_that_can_not_be_written_back(play: Any) -> None
     assert game.judged() == (8 + 16 + 37, 0) and game.placement()[:2] == ([], [])
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "issued"),
-    [(20, 8, 0), (8, 7, -1), (1, 7, -1), (1, 6, None)],
-)  # fmt: skip
+@pytest.mark.parametrize(("first", "second", "issued"), [(20, 8, 0), (8, 7, -1), (1, 7, -1), (1, 6, None)])
 def test_copy_must_fit_the_ledger(play: Any, first: int, second: int, issued: int | None) -> None:
     """8 bytes of w are needed by step 2: from step 1 alone, from both, or not at all."""
     build = Builder("fits")
@@ -258,9 +255,7 @@ def test_a_dropped_read_ends_the_residency(play: Any) -> None:
     ("offsets", "capacity", "offset"),
     [("best-fit", 24, 8), ("best-fit", 23, 20), ("considerate", 24, 20), ("considerate", 22, 8)],
 )
-def test_offset_is_that_of_the_smallest_gap(
-    play: Any, offsets: str, capacity: int, offset: int
-) -> None:
+def test_offset_is_that_of_the_smallest_gap(play: Any, offsets: str, capacity: int, offset: int) -> None:
     """Step 0 makes p at 0, q at 8, r at 12; p and r are still being written back in step 1.
 
     So 4 bytes are free at 8, and 2 to 4 at 20: c (3 bytes) goes to the smaller gap, else the lower;
@@ -280,9 +275,7 @@ def test_offset_is_that_of_the_smallest_gap(
     ("soon", "late", "offset"),
     [(COPY, COPY, 8), (NO_COPY, NO_COPY, 8), (NO_COPY, COPY, 8), (COPY, NO_COPY, 0)],
 )
-def test_the_most_patient_one_gives_up_its_place(
-    play: Any, soon: int, late: int, offset: int
-) -> None:
+def test_the_most_patient_one_gives_up_its_place(play: Any, soon: int, late: int, offset: int) -> None:
     """Two tensors fill fast memory, at 0 the one that is read sooner. Then a third one needs room:
     it gets that of the one that is read later, but for one that slow memory has as well.
     """

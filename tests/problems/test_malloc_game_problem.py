@@ -57,10 +57,12 @@ def test_memoriesside_by_side_end_together_at_best() -> None:
         fixed = int(rng.integers(0, 40))
         free = rng.integers(0, 30, (int(rng.integers(0, 7)), 2)).tolist()
         best = min(
-            max(fixed + sum(pair[0] for pair, fast in zip(free, chosen, strict=True) if not fast),
-                sum(pair[1] for pair, fast in zip(free, chosen, strict=True) if fast))
+            max(
+                fixed + sum(pair[0] for pair, fast in zip(free, chosen, strict=True) if not fast),
+                sum(pair[1] for pair, fast in zip(free, chosen, strict=True) if fast),
+            )
             for chosen in product([False, True], repeat=len(free))
-        )  # fmt: skip
+        )
         found = side_by_side(fixed, free)
         assert found <= best
         tight += found >= 0.8 * best
@@ -83,7 +85,7 @@ def test_no_list_of_moves_beats_the_bound() -> None:
 
 
 def test_a_run_can_be_read_again(tmp_path: Path) -> None:
-    problem = MallocGame(load_model("resnet50"), load_machine("tpu-v4i-8m"), profile="paper", min_overlap=0.5)  # fmt: skip
+    problem = MallocGame(load_model("resnet50"), load_machine("tpu-v4i-8m"), profile="paper", min_overlap=0.5)
     solver = make_solver("malloc-game", "random-best")
     solution = run_solver(solver, problem, Budget(40), 3, folder=tmp_path)
     again = load_problem(Path(solution.extra["run"]))

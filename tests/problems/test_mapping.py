@@ -162,20 +162,14 @@ def test_repair_runs_the_rectified_map() -> None:
     assert problem.evaluate(maps[broken]) == times[broken]
     assert small().evaluate(maps[broken]) is None
     plan = problem.plan(maps[broken])
-    assert not problem.violations(plan) and np.array_equal(
-        problem.decision(plan), rectified[broken]
-    )
+    assert not problem.violations(plan) and np.array_equal(problem.decision(plan), rectified[broken])
 
 
 def test_noise_is_that_of_an_evaluation_and_not_of_a_batch() -> None:
     problem = small(noise=0.1, noise_seed=3)
     maps = np.repeat(problem.all_slowest()[None], 50, axis=0)
     whole = problem.score(maps, 7)
-    parts = [
-        problem.score(maps[:20], 7),
-        problem.score(maps[20:21], 27),
-        problem.score(maps[21:], 28),
-    ]
+    parts = [problem.score(maps[:20], 7), problem.score(maps[20:21], 27), problem.score(maps[21:], 28)]
     assert np.array_equal(whole.value, np.concatenate([part.value for part in parts]))
     assert np.array_equal(whole.reward, np.concatenate([part.reward for part in parts]))
     true = problem.evaluate(maps[0])
@@ -272,9 +266,7 @@ def test_programs_without_ops_or_decisions() -> None:
 
 def test_a_run_folder_gives_the_problem_back(tmp_path: Path) -> None:
     problem = small(invalid="repair", power=1.5)
-    solution = run_solver(
-        make_solver("mapping", "annealing"), problem, Budget(60), 3, folder=tmp_path
-    )
+    solution = run_solver(make_solver("mapping", "annealing"), problem, Budget(60), 3, folder=tmp_path)
     again = load_problem(Path(solution.extra["run"]))
     assert isinstance(again, Mapping) and keys(again) == keys(problem)
     maps = some_maps(problem)
@@ -292,7 +284,5 @@ def test_an_imported_model_is_mapped() -> None:
     for decision in (problem.all_slowest(), compiler):
         plan = problem.plan(decision)
         assert problem.violations(plan) == []
-        assert simulate(problem.program, problem.machine, plan).total_ps == problem.evaluate(
-            decision
-        )
+        assert simulate(problem.program, problem.machine, plan).total_ps == problem.evaluate(decision)
     assert problem.compiler_ps < problem.evaluate(problem.all_slowest()) / 1.2  # type: ignore[operator]

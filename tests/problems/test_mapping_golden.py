@@ -49,9 +49,7 @@ def test_white_box_solvers(cell: tuple[str, str]) -> None:
         assert timeline.total_ps == time
         assert check(problem.program, problem.machine, plan, timeline) == []
         assert np.array_equal(problem.decision(plan), solution.decision)  # type: ignore[arg-type]
-    assert (
-        problem.compiler_ps == wanted["compiler"] and min(wanted.values()) >= problem.bound().value
-    )
+    assert problem.compiler_ps == wanted["compiler"] and min(wanted.values()) >= problem.bound().value
 
 
 @pytest.mark.parametrize("model", ALL_FASTEST)

@@ -92,9 +92,7 @@ def test_values_are_medians_and_rewards_use_the_baseline() -> None:
     hardware = Hardware()
     problem = MeasuredMapping(PROGRAM, MACHINE, hardware)
     scores = problem.score(np.stack([problem.all_slowest(), problem.compiler]))
-    slow, fast = (
-        hardware.seconds(problem.plan(m)) for m in (problem.all_slowest(), problem.compiler)
-    )
+    slow, fast = (hardware.seconds(problem.plan(m)) for m in (problem.all_slowest(), problem.compiler))
     assert scores.value.tolist() == [round(slow * 1e12), round(fast * 1e12)]
     assert scores.reward[0] == pytest.approx((fast / slow) ** 2) and scores.reward[1] == 1
     assert scores.failed is not None and not scores.failed.any()
@@ -134,7 +132,7 @@ def test_only_legal_checked_plans_reach_the_hardware(invalid: str) -> None:
     baselines = len(problem.baselines)
     assert len(seen) == runs.sum() + baselines
     assert all(not problem.violations(plan) for plan in seen)
-    wanted = {problem.plan(row).hash for row in rectified[runs]} | {problem.plan(problem.compiler).hash}  # fmt: skip
+    wanted = {problem.plan(row).hash for row in rectified[runs]} | {problem.plan(problem.compiler).hash}
     assert {plan.hash for plan in seen} == wanted
 
 
@@ -235,16 +233,24 @@ def lines_of(solution: Solution) -> list[dict[str, Any]]:
 def test_a_run_logs_what_was_measured_and_can_go_on(tmp_path: Path) -> None:
     hardware = Hardware(noise=0.05, fails=lambda call: call in (30, 60))
     problem = MeasuredMapping(PROGRAM, MACHINE, hardware)
-    half = run_solver(RandomMaps(), problem, Budget(40), 3, folder=tmp_path, checkpoint_seconds=0.0,
-                      baselines={"compiler": problem.compiler})  # fmt: skip
+    half = run_solver(
+        RandomMaps(),
+        problem,
+        Budget(40),
+        3,
+        folder=tmp_path,
+        checkpoint_seconds=0.0,
+        baselines={"compiler": problem.compiler},
+    )
     assert half.status is Status.FEASIBLE and half.gap is None and half.evaluations == 40
     lines = lines_of(half)
     measured = [line for line in lines if line["event"] == "measure"]
     assert sum(len(line["seconds"]) for line in measured) <= problem.measurements
     assert [line["message"] for line in measured if line["message"] and "fire" in line["message"]]
     other = MeasuredMapping(PROGRAM, MACHINE, Hardware(noise=0.05))
-    whole = run_solver(RandomMaps(), other, Budget(90), 3, resume=Path(half.extra["run"]),
-                       checkpoint_seconds=0.0)  # fmt: skip
+    whole = run_solver(
+        RandomMaps(), other, Budget(90), 3, resume=Path(half.extra["run"]), checkpoint_seconds=0.0
+    )
     assert whole.evaluations == 90 and whole.value is not None and half.value is not None
     assert whole.value <= half.value and not whole.extra.get("refused")
     # What the first session found last stays a candidate of the second.
@@ -266,7 +272,7 @@ def test_a_crowd_of_failures_ends_the_run_with_its_reason(tmp_path: Path) -> Non
     (run,) = tmp_path.iterdir()
     lines = RunFolder.open(run).read_log().lines
     assert lines[-1]["event"] == "stop" and lines[-1]["reason"] == "error"
-    assert sum("fire" in (line.get("message") or "") for line in lines if line["event"] == "measure") == 20  # fmt: skip
+    assert sum("fire" in (line.get("message") or "") for line in lines if line["event"] == "measure") == 20
 
 
 def test_nothing_in_a_folder_is_run_when_it_is_read(tmp_path: Path, monkeypatch: Any) -> None:
@@ -310,13 +316,21 @@ def test_a_callable_or_an_absolute_path_is_not_made_again(tmp_path: Path, absolu
         loaded.evaluate(loaded.all_slowest())
 
 
-@pytest.mark.parametrize("measured", [
-    {"name": 3, "command": None}, {"name": "x" * 5000, "command": None}, {"name": "x"},
-    {"name": "x", "command": "x"}, {"name": "x", "command": {"text": "x", "timeout_s": "1"}},
-    {"name": "x", "command": {"text": ["x"], "timeout_s": 1}},
-    {"name": "x", "command": {"text": "x", "timeout_s": 1e300}},
-    {"name": "x", "command": {"text": "x", "timeout_s": -1}}, None, [],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "measured",
+    [
+        {"name": 3, "command": None},
+        {"name": "x" * 5000, "command": None},
+        {"name": "x"},
+        {"name": "x", "command": "x"},
+        {"name": "x", "command": {"text": "x", "timeout_s": "1"}},
+        {"name": "x", "command": {"text": ["x"], "timeout_s": 1}},
+        {"name": "x", "command": {"text": "x", "timeout_s": 1e300}},
+        {"name": "x", "command": {"text": "x", "timeout_s": -1}},
+        None,
+        [],
+    ],
+)
 def test_an_evaluator_that_a_folder_does_not_name_properly(tmp_path: Path, measured: Any) -> None:
     problem = MeasuredMapping(PROGRAM, MACHINE, Hardware(), repeats=1, warmups=0)
     solution = run_solver(RandomMaps(), problem, Budget(2), folder=tmp_path)
@@ -353,7 +367,9 @@ def test_the_champion_is_the_best_when_measured_again() -> None:
     assert len(winner.samples_ps) == 20 and not winner.failures
     assert winner.time_ps.low <= winner.time_ps.middle <= winner.time_ps.high
     assert found.speedup.low <= found.speedup.middle <= found.speedup.high
-    assert [row.time_ps.middle for row in found.candidates] == sorted(row.time_ps.middle for row in found.candidates)  # fmt: skip
+    assert [row.time_ps.middle for row in found.candidates] == sorted(
+        row.time_ps.middle for row in found.candidates
+    )
     # The first value was the luckiest of hundreds; the truth lies within the interval.
     hardware.noise = 0.0
     truth = hardware.seconds(problem.plan(winner.decision)) * 1e12
@@ -380,7 +396,9 @@ def test_the_rounds_are_interleaved_and_failures_are_survived() -> None:
     assert sum(row.failures for row in (*found.candidates, found.baseline)) == 9
     for turn in range(21):  # every round has all three, in some order
         names = hardware.calls[3 * turn : 3 * turn + 3]
-        assert sorted(names) == sorted([problem.plan(problem.compiler).hash] * 2 + [problem.plan(problem.all_slowest()).hash])  # fmt: skip
+        assert sorted(names) == sorted(
+            [problem.plan(problem.compiler).hash] * 2 + [problem.plan(problem.all_slowest()).hash]
+        )
     hardware.fails = lambda call: True
     with pytest.raises(EvaluationError, match="on fire"):
         remeasure(problem, [problem.all_slowest()])
@@ -392,11 +410,15 @@ def test_noise_of_the_simulator_follows_the_same_rules(tmp_path: Path) -> None:
     problem = Mapping(PROGRAM, MACHINE, noise=0.1, noise_seed=4)
     assert not repeatable(problem) and repeatable(Mapping(PROGRAM, MACHINE))
     assert problem.bound().value == 0
-    whole = run_solver(
-        RandomMaps(), problem, Budget(80), 1, folder=tmp_path, checkpoint_seconds=0.0
+    whole = run_solver(RandomMaps(), problem, Budget(80), 1, folder=tmp_path, checkpoint_seconds=0.0)
+    part = run_solver(
+        RandomMaps(),
+        Mapping(PROGRAM, MACHINE, noise=0.1, noise_seed=4),
+        Budget(41),
+        1,
+        folder=tmp_path,
+        checkpoint_seconds=0.0,
     )
-    part = run_solver(RandomMaps(), Mapping(PROGRAM, MACHINE, noise=0.1, noise_seed=4), Budget(41), 1,
-                      folder=tmp_path, checkpoint_seconds=0.0)  # fmt: skip
     other = Mapping(PROGRAM, MACHINE, noise=0.1, noise_seed=4)
     rest = run_solver(RandomMaps(), other, Budget(80), 1, resume=Path(part.extra["run"]))
     assert rest.value == whole.value and np.array_equal(rest.decision, whole.decision)  # type: ignore[arg-type]
@@ -409,7 +431,7 @@ def test_noise_of_the_simulator_follows_the_same_rules(tmp_path: Path) -> None:
 
 
 def test_what_others_had_measured_is_no_candidate_of_a_search() -> None:
-    for problem in (MeasuredMapping(PROGRAM, MACHINE, Hardware()), Mapping(PROGRAM, MACHINE, noise=0.1)):  # fmt: skip
+    for problem in (MeasuredMapping(PROGRAM, MACHINE, Hardware()), Mapping(PROGRAM, MACHINE, noise=0.1)):
         problem.evaluate(problem.compiler)  # as baselines are
         problem.score(problem.compiler[None])
         assert not problem.leaders.decisions()

@@ -95,9 +95,7 @@ def test_a_cut_is_the_least_over_all_orders(seed: int) -> None:
             assert complete and found == least[node]
             rest = [n for n in range(of.nodes) if n != node and n not in sooner]
             order = np.array([*sorted(sooner), node, *rest], dtype=np.int32)
-            assert (
-                of.native.profile(order)[len(sooner)] == found
-            )  # the state is one that attains it
+            assert of.native.profile(order)[len(sooner)] == found  # the state is one that attains it
 
 
 @pytest.mark.parametrize("seed", range(40))

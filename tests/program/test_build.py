@@ -38,12 +38,7 @@ def test_columns() -> None:
     ]
     assert program.shape(1) == (8, 2)
     start, readers = program.readers
-    assert [readers[a:b].tolist() for a, b in itertools.pairwise(start)] == [
-        [0],
-        [0],
-        [1],
-        [],
-    ]
+    assert [readers[a:b].tolist() for a, b in itertools.pairwise(start)] == [[0], [0], [1], []]
 
 
 def test_it_is_immutable() -> None:
@@ -109,10 +104,7 @@ NONSENSE = {
     "infinite flops": (lambda b: b.op("bad", "add", vector=math.inf), "op 'bad' has inf flops"),
     "negative flops": (lambda b: b.op("bad", "add", vector=-1), "op 'bad' has -1 flops"),
     "negative bytes": (lambda b: b.tensor("bad", bytes=-5), "tensor 'bad' has -5 bytes"),
-    "beyond 2^63": (
-        lambda b: b.tensor("bad", shape=(2**40, 2**40)),
-        f"tensor 'bad' has {2**80} bytes",
-    ),
+    "beyond 2^63": (lambda b: b.tensor("bad", shape=(2**40, 2**40)), f"tensor 'bad' has {2**80} bytes"),
     "unknown tensor": (lambda b: b.op("bad", "add", reads=[99]), "'bad' refers to tensor 99"),
     "duplicate op": (lambda b: b.op("product", "add"), "two ops are named 'product'"),
     "duplicate tensor": (lambda b: b.tensor("x"), "two tensors are named 'x'"),
@@ -135,22 +127,34 @@ def test_nonsense_is_refused_at_once(case: str) -> None:
 
 
 LATER = {
-    "read before any write": (lambda b: b.op("bad", "copy", reads=[b.tensor("ghost")]), "'ghost' is read before any write"),
+    "read before any write": (
+        lambda b: b.op("bad", "copy", reads=[b.tensor("ghost")]),
+        "'ghost' is read before any write",
+    ),
     "two writers": (lambda b: b.op("bad", "copy", writes=[2]), "tensor 'y' is written by 2 ops"),
     "written weight": (lambda b: b.op("bad", "copy", writes=[1]), "writes 'w', which is weight"),
     "overflowing sum": (
-        lambda b: [b.tensor(f"t{i}", bytes=2**61, kind="weight") for i in range(3)], "add up to"),
+        lambda b: [b.tensor(f"t{i}", bytes=2**61, kind="weight") for i in range(3)],
+        "add up to",
+    ),
     "view without op": (lambda b: b.tensor("v", alias=0, kind="input"), "is a view that no op makes"),
-    "filled view": (lambda b: b.op("bad", "add", writes=[b.tensor("v", alias=0)]), "is a view that an op fills"),
+    "filled view": (
+        lambda b: b.op("bad", "add", writes=[b.tensor("v", alias=0)]),
+        "is a view that an op fills",
+    ),
     "view with storage": (
-        lambda b: b.op("bad", "reshape", reads=[0], writes=[b.tensor("v")], view=True), "storage of its own"),
-    "view of two": (lambda b: b.op("bad", "reshape", reads=[0, 1], writes=[b.tensor("v", alias=0)], view=True),
-                    "must read exactly one"),
+        lambda b: b.op("bad", "reshape", reads=[0], writes=[b.tensor("v")], view=True),
+        "storage of its own",
+    ),
+    "view of two": (
+        lambda b: b.op("bad", "reshape", reads=[0, 1], writes=[b.tensor("v", alias=0)], view=True),
+        "must read exactly one",
+    ),
     "zero trips": (lambda b: b.op("bad", "add", loop=b.loop(0)), "loop 0 has 0 trips"),
     "unknown loop": (lambda b: b.op("bad", "add", loop=3), "a loop that does not exist"),
     "tie out of range": (lambda b: b.tie(TieKind.INPLACE, 0, 77, 0), "tie 0 is out of range"),
     "tie at the wrong op": (lambda b: b.tie(TieKind.INPLACE, 0, 3, 0), "'z' is not written by op 0"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", LATER)
@@ -203,7 +207,5 @@ def test_random_programs_obey_their_order() -> None:
         for op in range(program.n_ops):
             assert all(program.producer[t] <= op for t in program.reads(op))
         assert (program.tensor_alias[program.tensor_alias] == program.tensor_alias).all()
-        given = np.isin(
-            program.tensor_kind, [TensorKind.WEIGHT, TensorKind.INPUT, TensorKind.STATE]
-        )
+        given = np.isin(program.tensor_kind, [TensorKind.WEIGHT, TensorKind.INPUT, TensorKind.STATE])
         assert ((program.producer < 0) == given).all()

@@ -80,9 +80,7 @@ def test_two_given_tensors_have_two_places() -> None:
     op = build.op("over", "add", reads=[a, b], writes=[y])
     build.tie(TieKind.INPLACE, a, y, op)
     build.tie(TieKind.INPLACE, b, y, op)
-    with pytest.raises(
-        BadProgram, match="the program is given 'a' and 'b', which ties put into one"
-    ):
+    with pytest.raises(BadProgram, match="the program is given 'a' and 'b', which ties put into one"):
         build.build()
 
 
@@ -151,9 +149,7 @@ def test_waits_are_those_of_a_plain_walk(seed: int) -> None:
     """Ops in program order: what lies in each place, and who has used it since it was written."""
     program = random_program(np.random.default_rng(seed), max_ops=20)
     root, place = program.tensor_alias.tolist(), {t: t for t in range(program.n_tensors)}
-    for kind, source, target in zip(
-        program.tie_kind, program.tie_source, program.tie_target, strict=True
-    ):
+    for kind, source, target in zip(program.tie_kind, program.tie_source, program.tie_target, strict=True):
         if kind != TieKind.DONATED:
             one, other = place[root[source]], place[root[target]]
             place = {t: one if p == other else p for t, p in place.items()}

@@ -21,8 +21,10 @@ from loadmaster.program.program import COMPUTED, Program
 
 def two_ops() -> Program:
     build = Builder("two")
-    first, middle, last = (build.tensor(name, bytes=8, kind=kind)
-                           for name, kind in (("a", "input"), ("b", "activation"), ("c", "output")))  # fmt: skip
+    first, middle, last = (
+        build.tensor(name, bytes=8, kind=kind)
+        for name, kind in (("a", "input"), ("b", "activation"), ("c", "output"))
+    )
     build.op("one", "add", reads=[first], writes=[middle])
     build.op("two", "add", reads=[middle], writes=[last])
     return build.build()
@@ -41,11 +43,17 @@ def test_what_is_written_is_read_and_applied(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"loadmaster_costs": 2}, "no cost table"), ({"picoseconds": [1, "x"]}, "no list"),
-     ({"picoseconds": None}, "no list"), ({"workspace_bytes": -1}, "workspace_bytes -1"),
-     ({"kept_bytes": 0.5}, "kept_bytes 0.5"), ({"op_workspace": [1]}, "op_workspace"),
-     ({"op_workspace": [1, -1]}, "op_workspace"), ({"op_workspace": 7}, "op_workspace")],
-)  # fmt: skip
+    [
+        ({"loadmaster_costs": 2}, "no cost table"),
+        ({"picoseconds": [1, "x"]}, "no list"),
+        ({"picoseconds": None}, "no list"),
+        ({"workspace_bytes": -1}, "workspace_bytes -1"),
+        ({"kept_bytes": 0.5}, "kept_bytes 0.5"),
+        ({"op_workspace": [1]}, "op_workspace"),
+        ({"op_workspace": [1, -1]}, "op_workspace"),
+        ({"op_workspace": 7}, "op_workspace"),
+    ],
+)
 def test_a_file_that_makes_no_sense_is_refused(tmp_path: Path, change: dict, message: str) -> None:
     path = tmp_path / "costs.json"
     write_costs(MeasuredCosts("x", "gpu", (1, 2)), path)
@@ -62,8 +70,10 @@ def test_a_file_that_makes_no_sense_is_refused(tmp_path: Path, change: dict, mes
 def test_times_of_something_else_are_refused() -> None:
     program = two_ops()
     own = costless_hash(program)
-    for costs, message in ((MeasuredCosts("y", "gpu", (1, 2)), "another program"),
-                           (MeasuredCosts(own, "gpu", (1,)), "1 times"),
-                           (MeasuredCosts(own, "tpu", (1, 2)), "'tpu'")):  # fmt: skip
+    for costs, message in (
+        (MeasuredCosts("y", "gpu", (1, 2)), "another program"),
+        (MeasuredCosts(own, "gpu", (1,)), "1 times"),
+        (MeasuredCosts(own, "tpu", (1, 2)), "'tpu'"),
+    ):
         with pytest.raises(BadProgram, match=message):
             apply_costs(program, costs, "gpu")

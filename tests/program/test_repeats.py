@@ -43,10 +43,7 @@ def test_repeats_change_no_value(seed: int, share: float) -> None:
     for op in reversed(range(program.n_ops)):
         assert program.op_name[op] == base.op_name[origin[op]] + AGAIN * bool(found.again[op])
         for side in ("reads", "writes"):
-            rows, old = (
-                getattr(program, side)(op).tolist(),
-                getattr(base, side)(origin[op]).tolist(),
-            )
+            rows, old = (getattr(program, side)(op).tolist(), getattr(base, side)(origin[op]).tolist())
             assert len(rows) == len(old)
             for tensor, same in zip(rows, old, strict=True):
                 assert after[tensor] == before[same]
@@ -58,9 +55,7 @@ def test_repeats_change_no_value(seed: int, share: float) -> None:
         else:
             needed = bool(late[op])
     # What is made again is no longer read in the backward pass as it was made first.
-    first = np.isin(
-        program.producer, np.flatnonzero(np.isin(found.origin, found.ops) & ~found.again)
-    )
+    first = np.isin(program.producer, np.flatnonzero(np.isin(found.origin, found.ops) & ~found.again))
     assert not late[program.read_op[first[program.read_tensor]]].any()
     assert (program.tensor_kind[base.n_tensors :] == TensorKind.ACTIVATION).all()
 

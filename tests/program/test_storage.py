@@ -88,11 +88,7 @@ SPOILS = {
     "kinds out of range": ("tensor_kind", lambda c: c * 0 + 9, "unknown kind"),
     "flops negative": ("op_flops", lambda c: c - 10**9, "flops"),
     "one dimension too many": ("tensor_bytes", lambda c: c[:, None], "dimensions"),
-    "group too large": (
-        "op_group",
-        lambda c: np.full_like(c, 2**31 - 2),
-        "is in group 2147483646: number",
-    ),
+    "group too large": ("op_group", lambda c: np.full_like(c, 2**31 - 2), "is in group 2147483646: number"),
     "group below none": ("tensor_group", lambda c: c * 0 - 2, "is in group -2: number groups"),
     "bytes that wrap round": ("op_other_bytes", lambda c: c * 0 + 2**62, "in all their repeats"),
 }
@@ -266,9 +262,7 @@ def test_ties_out_of_range(case: str) -> None:
     op = build.op("a", "add", reads=[x], writes=[y])
     build.tie(TieKind.INPLACE, x, y, op)
     program, (changes, message) = build.build(), TIES[case]
-    columns = {
-        name: np.array([value], getattr(program, name).dtype) for name, value in changes.items()
-    }
+    columns = {name: np.array([value], getattr(program, name).dtype) for name, value in changes.items()}
     with pytest.raises(BadProgram, match=message):
         validate(replace(program, **columns))
 

@@ -40,7 +40,9 @@ def test_both_runs_compute_what_one_does(seed: int) -> None:
     held = values(both, once(both.op_name), once(both.tensor_name))
     alone = values(base, base.op_name, base.tensor_name)
     assert held[:tensors] == alone
-    again = {name.removesuffix(NEXT): tensor for tensor, name in enumerate(both.tensor_name) if tensor >= tensors}  # fmt: skip
+    again = {
+        name.removesuffix(NEXT): tensor for tensor, name in enumerate(both.tensor_name) if tensor >= tensors
+    }
     for tensor, name in enumerate(base.tensor_name):
         kept = base.tensor_kind[tensor] in KEPT and base.producer[tensor] < 0
         assert (name in again) is not kept  # one for both runs, or one each
@@ -52,7 +54,7 @@ def test_both_runs_compute_what_one_does(seed: int) -> None:
     roots = both.tensor_alias[both.tensor_alias]
     assert np.array_equal(roots, both.tensor_alias)  # a place has one name in each run
     if base.costs is not None:
-        assert np.array_equal(both.costs[:ops], base.costs) and np.array_equal(both.costs[ops:], base.costs)  # fmt: skip
+        assert np.array_equal(both.costs[:ops], base.costs) and np.array_equal(both.costs[ops:], base.costs)
 
 
 def test_loops_come_twice() -> None:

@@ -18,12 +18,7 @@ from loadmaster.program import Program, TensorKind
 from loadmaster.program.kinds import MATRIX
 from loadmaster.program.validate import validate
 from loadmaster.program.zoo import MODELS
-from loadmaster.program.zoo.graphs import (
-    FAMILIES,
-    TEST_FAMILIES,
-    TRAINING_FAMILIES,
-    synthetic_graph,
-)
+from loadmaster.program.zoo.graphs import FAMILIES, TEST_FAMILIES, TRAINING_FAMILIES, synthetic_graph
 from loadmaster.program.zoo.graphs.build import LEAST_OPS, MOST_OPS
 from loadmaster.program.zoo.graphs.families import Shape
 from loadmaster.program.zoo.graphs.kinds import KINDS
@@ -41,9 +36,7 @@ def edges(program: Program) -> set[tuple[int, int]]:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_graphs_are_valid_and_of_the_promised_size(family: str) -> None:
     for seed in range(10):
-        program = validate(
-            synthetic_graph(family, seed)
-        )  # checks that every read follows its write
+        program = validate(synthetic_graph(family, seed))  # checks that every read follows its write
         assert LEAST_OPS <= program.n_ops <= MOST_OPS
         assert all(a < b for a, b in edges(program))
         assert program.name == f"{family}-{seed}"
@@ -104,9 +97,10 @@ def test_every_weight_is_of_a_matrix_op_and_updated_in_place() -> None:
 
 def test_an_unrolled_layer_shares_its_weight() -> None:
     program = next(
-        p for p in (synthetic_graph("wavefront", s) for s in range(0, 40, 2))
+        p
+        for p in (synthetic_graph("wavefront", s) for s in range(0, 40, 2))
         if (p.tensor_kind == TensorKind.WEIGHT).any()
-    )  # fmt: skip
+    )
     weight = int(np.flatnonzero(program.tensor_kind == TensorKind.WEIGHT)[0])
     start, _ = program.readers
     assert start[weight + 1] - start[weight] > 5

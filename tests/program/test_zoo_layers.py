@@ -44,9 +44,15 @@ def test_golden_values(name: str) -> None:
     edges = int((program.producer[program.read_tensor] >= 0).sum())
     flops = program.op_flops.sum(axis=0)
     assert (
-        program.n_ops, edges, int(weights.sum()), int(program.tensor_bytes[weights].sum()),
-        int(program.tensor_bytes[made].sum()), int(flops[0]) // 2, int(flops[1]), live_activations(program),
-    ) == GOLDEN[name]  # fmt: skip
+        program.n_ops,
+        edges,
+        int(weights.sum()),
+        int(program.tensor_bytes[weights].sum()),
+        int(program.tensor_bytes[made].sum()),
+        int(flops[0]) // 2,
+        int(flops[1]),
+        live_activations(program),
+    ) == GOLDEN[name]
 
 
 def test_batch_and_type_scale() -> None:
@@ -60,12 +66,7 @@ def test_batch_and_type_scale() -> None:
 def test_attributes_serve_the_features() -> None:
     program = load_model("resnet50")
     stem = program.attributes(0)
-    assert (stem["kernel"], stem["stride"], stem["ifm"], stem["ofm"]) == (
-        7,
-        2,
-        [224, 224, 3],
-        [112, 112, 64],
-    )
+    assert (stem["kernel"], stem["stride"], stem["ifm"], stem["ofm"]) == (7, 2, [224, 224, 3], [112, 112, 64])
 
 
 def test_every_model_has_a_machine_and_a_summary() -> None:

@@ -74,14 +74,13 @@ def test_a_step_of_sgd_lowers_the_loss() -> None:
     def model(weights: Any, data: Any) -> Any:
         return data["x"] @ weights("w", (8, 4))
 
-    program = TpuProgram("tiny", "", {"x": ("float32", (16, 8)), "labels": ("int32", (16,))}, "", "float32", "sgd")  # fmt: skip
+    program = TpuProgram(
+        "tiny", "", {"x": ("float32", (16, 8)), "labels": ("int32", (16,))}, "", "float32", "sgd"
+    )
     step, _, _ = steps.made(program, model)
     key = np.random.default_rng(0)
     weights: Any = {"w": key.normal(size=(8, 4)).astype("float32")}
-    data = {
-        "x": key.normal(size=(16, 8)).astype("float32"),
-        "labels": key.integers(0, 4, 16).astype("int32"),
-    }
+    data = {"x": key.normal(size=(16, 8)).astype("float32"), "labels": key.integers(0, 4, 16).astype("int32")}
     losses, run = [], jax.jit(step)
     for _ in range(5):
         loss, weights = run(weights, data)
@@ -124,9 +123,7 @@ def test_a_mixture_is_its_two_best_experts() -> None:
     x = np.random.default_rng(3).normal(size=(texts, tokens, width)).astype("float32")
     weights = Random()
     found = _run(lambda w, x: _mixture(w, "m", x, count), weights, x)
-    router, inside, back = (
-        weights.made[f"m.{name}"] for name in ("router.w", "experts.w0", "experts.w1")
-    )
+    router, inside, back = (weights.made[f"m.{name}"] for name in ("router.w", "experts.w0", "experts.w1"))
     powers = np.exp(x @ router)
     chances = powers / powers.sum(-1, keepdims=True)
     room, expected = 2 * tokens // count, np.zeros_like(x)

@@ -92,8 +92,11 @@ def test_every_weight_is_updated_in_place_with_its_moments(name: str) -> None:
     ("name", "layers", "cells"),
     [
         ("rnnlm-2", "embed lstm0 lstm1 softmax", "lstm0/t0 lstm1/t39 softmax/t17"),
-        ("gnmt-8:steps=5", "embed enc0 enc1 enc7 dec0 dec7 attention softmax",
-         "embed/source enc0/ahead/t0 enc0/back/t4 enc7/t4 dec3/t2 attention/t1 softmax/t4"),
+        (
+            "gnmt-8:steps=5",
+            "embed enc0 enc1 enc7 dec0 dec7 attention softmax",
+            "embed/source enc0/ahead/t0 enc0/back/t4 enc7/t4 dec3/t2 attention/t1 softmax/t4",
+        ),
         ("txl-2", "embed layer0 layer1 softmax", "layer1/s3 softmax/s0"),
         ("inception-b32", "stem mixed0 mixed10 aux head", "mixed4/b2"),
         ("amoebanet", "stem cell0 cell21 head", "cell3/in0 cell21/n4"),
@@ -104,7 +107,7 @@ def test_every_weight_is_updated_in_place_with_its_moments(name: str) -> None:
         ("moe", "embed layer0 layer11 head", "layer3/attention layer3/router layer11/e15"),
         ("mamba", "embed layer0 layer23 head", "layer5/chunk7"),
     ],
-)  # fmt: skip
+)
 def test_scopes(name: str, layers: str, cells: str) -> None:
     program = program_of(name)
     scopes = scopes_of(program)
@@ -126,13 +129,9 @@ def test_a_small_model_learns() -> None:
     from loadmaster.program.zoo.rnnlm import rnnlm
     from loadmaster.program.zoo.training import train_step
 
-    function, (shapes, *_, batch_shapes), _ = train_step(
-        rnnlm(2, hidden=16, steps=3, batch=4, vocabulary=9)
-    )
+    function, (shapes, *_, batch_shapes), _ = train_step(rnnlm(2, hidden=16, steps=3, batch=4, vocabulary=9))
     draw = np.random.default_rng(0)
-    params = {
-        name: draw.normal(size=s.shape, scale=0.2).astype(s.dtype) for name, s in shapes.items()
-    }
+    params = {name: draw.normal(size=s.shape, scale=0.2).astype(s.dtype) for name, s in shapes.items()}
     m = {name: np.zeros(s.shape, "float32") for name, s in shapes.items()}
     v = dict(m)
     batch = {name: draw.integers(0, 9, s.shape).astype(s.dtype) for name, s in batch_shapes.items()}
@@ -161,20 +160,12 @@ def test_cross_entropy_is_the_negative_logarithm_of_the_chance() -> None:
 def test_attention_with_shared_key_heads_is_that_of_each_head() -> None:
     from loadmaster.program.zoo.layers import attention, causal_mask
 
-    queries, keys, values = (
-        random(2, 4, 3, 2, 5),
-        random(2, 4, 3, 5, seed=1),
-        random(2, 4, 3, 5, seed=2),
-    )
+    queries, keys, values = (random(2, 4, 3, 2, 5), random(2, 4, 3, 5, seed=1), random(2, 4, 3, 5, seed=2))
     mask = np.asarray(causal_mask(4, 4))
-    got = np.asarray(attention(queries, keys, values, 0.5, mask[None, None, :, None])).reshape(
-        2, 4, 3, 2, 5
-    )
+    got = np.asarray(attention(queries, keys, values, 0.5, mask[None, None, :, None])).reshape(2, 4, 3, 2, 5)
     scores = np.einsum("btkgd,bskd->bkgts", queries, keys) * 0.5 + mask
     chances = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
-    np.testing.assert_allclose(
-        got, np.einsum("bkgts,bskd->btkgd", chances, values), rtol=2e-5, atol=1e-6
-    )
+    np.testing.assert_allclose(got, np.einsum("bkgts,bskd->btkgd", chances, values), rtol=2e-5, atol=1e-6)
 
 
 def test_relative_shift_moves_each_row_to_its_own_distance() -> None:

@@ -24,14 +24,18 @@ from loadmaster.solvers.registry import make_solver
 from loadmaster.solvers.solver import Budget
 
 CHROMIUM = Path("/usr/bin/chromium")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]  # fmt: skip
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 
 def kept_run(folder: Path, problem: Problem, solver: str, budget: int, seed: int = 0) -> Path:
     """The folder of a run that was just made."""
-    solution = run_solver(make_solver(problem.kind, solver), problem, Budget(budget), seed,
-                          folder=folder)  # fmt: skip
+    solution = run_solver(make_solver(problem.kind, solver), problem, Budget(budget), seed, folder=folder)
     return Path(solution.extra["run"])
 
 
@@ -39,9 +43,7 @@ def problems() -> dict[str, tuple[Problem, str, int]]:
     """Kind -> a problem, a solver and its budget."""
     rng = np.random.default_rng(5)
     lower = rng.integers(0, 40, size=30)
-    buffers = Buffers.of(
-        lower, lower + rng.integers(1, 12, size=30), rng.integers(1, 2000, size=30)
-    )
+    buffers = Buffers.of(lower, lower + rng.integers(1, 12, size=30), rng.integers(1, 2000, size=30))
     program, machine = random_graph(np.random.default_rng(3))
     return {
         "mapping": (Mapping(layers(), three_memories()), "random", 300),

@@ -52,9 +52,7 @@ def opened(browser: Any) -> Iterator[Open]:
 
 def settle(page: Any) -> None:
     """Let the page draw."""
-    page.evaluate(
-        "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
-    )
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +67,11 @@ def test_hover_and_click_name_the_tensor_under_the_pointer(
     page = opened(mapping.path)
     seen = 0
     for row in range(0, page.evaluate("loadmasterReport.explorer.view.box.tensor.length"), 2):
-        page.evaluate("(i) => { const e = loadmasterReport.explorer; e.memories.find((m) =>"
-                      "m.memory.number === e.view.box.memory[i]).element.scrollIntoView({block: 'center'}); }", row)  # fmt: skip
+        page.evaluate(
+            "(i) => { const e = loadmasterReport.explorer; e.memories.find((m) =>"
+            "m.memory.number === e.view.box.memory[i]).element.scrollIntoView({block: 'center'}); }",
+            row,
+        )
         settle(page)
         x, y, tensor, address, decided = page.evaluate(ROW, row)
         page.mouse.move(x, y)
@@ -91,8 +92,10 @@ def test_hover_and_click_name_the_tensor_under_the_pointer(
 def test_figures_on_the_page_are_those_of_the_facts(mapping: ReportFacts, opened: Open) -> None:
     page = opened(mapping.path)
     after, before = mapping.rows[:2]
-    cards = {name: page.locator(f'.card[data-name="{name}"] strong').inner_text()
-             for name in ("value", "before", "bound", "gap", "verdict")}  # fmt: skip
+    cards = {
+        name: page.locator(f'.card[data-name="{name}"] strong').inner_text()
+        for name in ("value", "before", "bound", "gap", "verdict")
+    }
     assert cards["value"] == show_time(after["value"])
     assert cards["before"] == show_time(before["value"])
     assert cards["bound"] == show_time(after["bound"])
@@ -192,9 +195,7 @@ def test_hostile_names_are_text_and_nothing_else(tmp_path: Path, opened: Open) -
         build.op(f"op{i}", "matmul", reads=[last], writes=[new], matrix=900)
         last = new
     program = renamed(build.build())
-    facts = write_plan_report(
-        program, three_memories(), [(HOSTILE[1], Plan())], tmp_path / "r.html"
-    )
+    facts = write_plan_report(program, three_memories(), [(HOSTILE[1], Plan())], tmp_path / "r.html")
     page = opened(facts.path)
     for row in range(page.evaluate("loadmasterReport.explorer.view.box.tensor.length")):
         x, y, *_ = page.evaluate(ROW, row)
@@ -225,16 +226,19 @@ def big(ops: int) -> Program:
     last = [build.tensor(f"input{i}", bytes=4096, kind="input") for i in range(50)]
     for i, chain in zip(range(ops), itertools.cycle(range(50)), strict=False):
         new = build.tensor(f"layer{i // 50}/unit{chain}/result", bytes=512 * (1 + i % 97))
-        build.op(f"layer{i // 50}/unit{chain}/op", "matmul" if i % 3 else "add",
-                 reads=[last[chain], last[(chain + 7) % 50]], writes=[new], matrix=10**6 + i)  # fmt: skip
+        build.op(
+            f"layer{i // 50}/unit{chain}/op",
+            "matmul" if i % 3 else "add",
+            reads=[last[chain], last[(chain + 7) % 50]],
+            writes=[new],
+            matrix=10**6 + i,
+        )
         last[chain] = new
     return build.build()
 
 
 def test_eighty_thousand_ops_open_at_once_and_stay_smooth(tmp_path: Path, opened: Open) -> None:
-    facts = write_plan_report(
-        big(80_000), load_machine("p100x2"), [("plan", Plan())], tmp_path / "r.html"
-    )
+    facts = write_plan_report(big(80_000), load_machine("p100x2"), [("plan", Plan())], tmp_path / "r.html")
     assert facts.bytes < 8_000_000
     page = opened(facts.path, 1920)
     assert page.evaluate("loadmasterReport.ready") < 3_000

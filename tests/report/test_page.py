@@ -36,7 +36,7 @@ def test_every_kind_of_problem_has_a_report(runs: dict[str, Path], tmp_path: Pat
         assert content(facts.path)["rows"] == json.loads(json.dumps(facts.rows))
 
 
-def test_the_policy_allows_this_script_and_this_style_alone(runs: dict[str, Path], tmp_path: Path) -> None:  # fmt: skip
+def test_the_policy_allows_this_script_and_this_style_alone(runs: dict[str, Path], tmp_path: Path) -> None:
     text = write_report(runs["mapping"], tmp_path / "r.html").path.read_text(encoding="utf-8")
     policy = re.findall(r'Content-Security-Policy" content="([^"]*)"', text)[0]
     assert policy.startswith("default-src 'none'; ") and "unsafe" not in policy
@@ -51,9 +51,7 @@ def test_the_policy_allows_this_script_and_this_style_alone(runs: dict[str, Path
 
 def test_hostile_names_end_no_tag(tmp_path: Path) -> None:
     program = renamed(layers())
-    facts = write_plan_report(
-        program, three_memories(), [(HOSTILE[0], Plan())], tmp_path / "r.html"
-    )
+    facts = write_plan_report(program, three_memories(), [(HOSTILE[0], Plan())], tmp_path / "r.html")
     text = facts.path.read_text(encoding="utf-8")
     assert text.count("</script>") == 3 and text.count("<script") == 3
     assert "<img" not in text and "\u202e" not in text

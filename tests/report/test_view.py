@@ -67,13 +67,7 @@ def test_decided_boxes_lie_where_the_plan_puts_them(cases: list[View]) -> None:
     for view in cases:
         boxes, rows = view.boxes, view.subject.plan.residency_rows
         for i in np.flatnonzero(boxes.decided).tolist():
-            own = (
-                boxes.tensor[i],
-                boxes.memory[i],
-                boxes.address[i],
-                boxes.first[i],
-                boxes.last[i],
-            )
+            own = (boxes.tensor[i], boxes.memory[i], boxes.address[i], boxes.first[i], boxes.last[i])
             assert Residency(*map(int, own)) in rows
             seen += 1
     assert seen > 200
@@ -131,9 +125,8 @@ def test_order_moves_is_the_least_number() -> None:
     for order in permutations(range(5)):
         plan = Plan.of(order=order)
         kept = max(
-            size for size in range(6)
-            if any(list(ops) == sorted(ops) for ops in combinations(order, size))
-        )  # fmt: skip
+            size for size in range(6) if any(list(ops) == sorted(ops) for ops in combinations(order, size))
+        )
         assert order_moves(Plan(), plan, 5) == order_moves(plan, Plan(), 5) == 5 - kept
 
 
@@ -144,12 +137,13 @@ def test_changes_are_counted_and_the_largest_named() -> None:
     old = Plan.of(residencies=[Residency(t, 2, NO_OFFSET, BEFORE, last) for t in weights])
     moved = weights[:3]
     rows = [Residency(t, 1 if t in moved else 2, NO_OFFSET, BEFORE, last) for t in weights]
-    subjects = [Subject(name, program, machine, plan)
-                for name, plan in (("old", old), ("new", Plan.of(residencies=rows)))]  # fmt: skip
+    subjects = [
+        Subject(name, program, machine, plan)
+        for name, plan in (("old", old), ("new", Plan.of(residencies=rows)))
+    ]
     found = changes(*subjects)
     sizes = {program.tensor_name[t]: int(program.storage_bytes[t]) for t in moved}
-    assert found[0] == {"what": "change", "name": "tensors moved", "count": 3,
-                        "bytes": sum(sizes.values())}  # fmt: skip
+    assert found[0] == {"what": "change", "name": "tensors moved", "count": 3, "bytes": sum(sizes.values())}
     named = [row for row in found if row["what"] == "tensor"]
     assert [row["name"] for row in named] == sorted(sizes, key=lambda name: -sizes[name])
     assert all((row["from"], row["to"]) == ("large", "middle") for row in named)
@@ -171,13 +165,13 @@ def test_copies_are_named() -> None:
 
     program, machine = build.build(), load_machine("tpu-v4i")
     fast = machine.memory("cmem")
-    plan = Plan.of(
-        residencies=[Residency(w, fast, 0, 0, 1)], copies=[Copy(w, 1 - fast, fast, -1, 1)]
-    )
+    plan = Plan.of(residencies=[Residency(w, fast, 0, 0, 1)], copies=[Copy(w, 1 - fast, fast, -1, 1)])
     old, new = (Subject(name, program, machine, p) for name, p in (("a", Plan()), ("b", plan)))
     found = changes(old, new)
     assert [(r["name"], r["count"]) for r in found if r["what"] == "change"] == [
-        ("tensors moved", 1), ("copies added", 1)]  # fmt: skip
+        ("tensors moved", 1),
+        ("copies added", 1),
+    ]
     copy = next(row for row in found if row["what"] == "copy")
     assert (copy["name"], copy["change"], copy["to"], copy["bytes"]) == ("w", "added", "cmem", 128)
 
@@ -189,10 +183,7 @@ def test_transitions_count_every_used_tensor_once(cases: list[View]) -> None:
         if found is None:
             assert len(np.unique(view.memories[used])) < 2
             continue
-        assert (
-            found.count.sum() == used.sum()
-            and found.bytes.sum() == program.storage_bytes[used].sum()
-        )
+        assert found.count.sum() == used.sum() and found.bytes.sum() == program.storage_bytes[used].sum()
         assert (found.count == np.diag(np.diag(found.count))).all()
 
 

@@ -56,9 +56,14 @@ def live(folder: Path, evaluations: int) -> None:
     """One session: new, or going on with the run that is there."""
     present = [path for path in folder.iterdir() if (path / "run.json").exists()]
     run_solver(
-        toy.Climb(), toy.Toy(), Budget(evaluations=evaluations), 7, folder=folder,
-        resume=present[0] if present else None, checkpoint_seconds=0.0,
-    )  # fmt: skip
+        toy.Climb(),
+        toy.Toy(),
+        Budget(evaluations=evaluations),
+        7,
+        folder=folder,
+        resume=present[0] if present else None,
+        checkpoint_seconds=0.0,
+    )
 
 
 def child(folder: Path, evaluations: int, steps: int, tell: int) -> None:

@@ -39,12 +39,16 @@ def test_each_kind_of_change() -> None:
         device=[0] * 40,
     )
     after = Plan.of(
-        residencies=[Residency(1, 1, 0, 0, 5), Residency(2, 0, 32, 1, 5), Residency(3, 0, 0, 6, 8),
-                     Residency(4, 0, 0, 3, 4)],
+        residencies=[
+            Residency(1, 1, 0, 0, 5),
+            Residency(2, 0, 32, 1, 5),
+            Residency(3, 0, 0, 6, 8),
+            Residency(4, 0, 0, 3, 4),
+        ],
         copies=[Copy(2, 1, 0, 1, 4), Copy(2, 1, 0, 1, 4), Copy(3, 1, 0, 1, 4, 0, 8)],
         order=[1, 0, *range(2, 40)],
         queue="fifo",
-    )  # fmt: skip
+    )
     found = difference(document(before), document(after))
     assert [(c.kind, c.name, c.before, c.after) for c in found.tensors] == [
         ("moved", "t0", "arena", "flash"),
@@ -53,7 +57,7 @@ def test_each_kind_of_change() -> None:
         ("moved", "t3", "home", "arena"),
     ]
     assert [copy["tensor"] for copy in found.copies_gone] == [1]
-    assert [(copy["tensor"], copy["bytes"]) for copy in found.copies_added] == [(2, "None"), (3, "[0, 8]")]  # fmt: skip
+    assert [(copy["tensor"], copy["bytes"]) for copy in found.copies_added] == [(2, "None"), (3, "[0, 8]")]
     assert found.ops == {"device": 40, "order": 2} and found.others == ["queue"]
 
 
@@ -81,9 +85,7 @@ def test_two_runs(runs: list[Path]) -> None:
     assert different_keys(a, read_side(runs[2])) == ["problem (slack)"]
 
 
-def test_a_plan_alone_is_scored_by_the_other_sides_problem(
-    runs: list[Path], tmp_path: Path
-) -> None:
+def test_a_plan_alone_is_scored_by_the_other_sides_problem(runs: list[Path], tmp_path: Path) -> None:
     problem = toy.Toy()
     plan = problem.plan(problem.place(np.arange(len(problem.roots))))
     save_plan(plan, problem.program, problem.machine, tmp_path / "mine.json")

@@ -21,8 +21,14 @@ EVALUATIONS = 1000
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_fifty_deaths(tmp_path: Path) -> None:
-    command = [sys.executable, str(Path(__file__).with_name("crash.py")), str(tmp_path / "broken"),
-               str(KILLS), "4", str(EVALUATIONS)]  # fmt: skip
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("crash.py")),
+        str(tmp_path / "broken"),
+        str(KILLS),
+        "4",
+        str(EVALUATIONS),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr

@@ -32,8 +32,11 @@ class Draws:
         assert isinstance(problem, GraphOptimization)
         rng = np.random.default_rng(seed)
         while not meter.exhausted and meter.evaluations != self.less:
-            meter.evaluate(problem.vector(rng.random(problem.nodes), rng.integers(0, 2, problem.groups),
-                                          rng.random(problem.nodes)))  # fmt: skip
+            meter.evaluate(
+                problem.vector(
+                    rng.random(problem.nodes), rng.integers(0, 2, problem.groups), rng.random(problem.nodes)
+                )
+            )
         return meter.solution()
 
 

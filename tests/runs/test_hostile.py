@@ -21,8 +21,7 @@ from loadmaster.solvers.solver import Budget, Solution
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     parent = tmp_path_factory.mktemp("runs")
-    solution = run_solver(toy.Climb(), toy.Toy(), Budget(205), 3, folder=parent,
-                          checkpoint_seconds=0.0)  # fmt: skip
+    solution = run_solver(toy.Climb(), toy.Toy(), Budget(205), 3, folder=parent, checkpoint_seconds=0.0)
     return Path(solution.extra["run"])
 
 
@@ -32,8 +31,7 @@ def run(original: Path, tmp_path: Path) -> Path:
 
 
 def resumed(run: Path, evaluations: int = 400) -> Solution:
-    return run_solver(toy.Climb(), toy.Toy(), Budget(evaluations), 3, resume=run,
-                      checkpoint_seconds=0.0)  # fmt: skip
+    return run_solver(toy.Climb(), toy.Toy(), Budget(evaluations), 3, resume=run, checkpoint_seconds=0.0)
 
 
 def whole() -> Solution:

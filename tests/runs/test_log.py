@@ -32,9 +32,16 @@ def path(tmp_path: Path) -> Path:
 def test_lines_are_numbered_and_come_back(path: Path) -> None:
     text = read_log(path)
     assert [line["seq"] for line in text.lines] == [0, 1, 2, 3, 4] and not text.torn
-    assert text.lines[3] == {"seq": 3, "t": 0.375, "evals": 3, "event": "bound", "value": 3,
-                             "method": "ü", "proven_optimal": False,
-                             "digest": digest_of(text.lines[3], text.lines[2]["digest"])}  # fmt: skip
+    assert text.lines[3] == {
+        "seq": 3,
+        "t": 0.375,
+        "evals": 3,
+        "event": "bound",
+        "value": 3,
+        "method": "ü",
+        "proven_optimal": False,
+        "digest": digest_of(text.lines[3], text.lines[2]["digest"]),
+    }
     assert text.ends[-1] == path.stat().st_size
 
 
@@ -79,9 +86,7 @@ def test_a_last_line_of_garbage_is_torn_too(path: Path) -> None:
         (b'{"seq": 2, "t": NaN, "evals": 0, "event": "stop"}', "'t' is 'nan'"),
     ],
 )
-def test_a_broken_line_elsewhere_is_an_error_with_its_number(
-    path: Path, line: bytes, words: str
-) -> None:
+def test_a_broken_line_elsewhere_is_an_error_with_its_number(path: Path, line: bytes, words: str) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:2], line + b"\n", *lines[3:]]))
     with pytest.raises(BadRun, match="line 3") as caught:
@@ -136,8 +141,16 @@ def test_a_forked_child_does_not_hold_the_lock(path: Path) -> None:
 
 def test_numbers_that_json_lacks_become_null(path: Path) -> None:
     log = Log(path)
-    log.append("progress", 3, 3, best=None, bound=None, gap=None, evals_per_s=float("inf"),
-               metrics={"loss": float("nan"), "rate": 0.5})  # fmt: skip
+    log.append(
+        "progress",
+        3,
+        3,
+        best=None,
+        bound=None,
+        gap=None,
+        evals_per_s=float("inf"),
+        metrics={"loss": float("nan"), "rate": 0.5},
+    )
     log.close()
     last = json.loads(path.read_text().splitlines()[-1])
     assert last["evals_per_s"] is None and last["metrics"] == {"loss": None, "rate": 0.5}

@@ -23,9 +23,14 @@ from loadmaster.solvers.solver import Budget
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     problem = toy.Toy()
     solution = run_solver(
-        toy.Climb(), problem, Budget(120), 3, folder=tmp_path_factory.mktemp("runs"), checkpoint_seconds=0.0,
+        toy.Climb(),
+        problem,
+        Budget(120),
+        3,
+        folder=tmp_path_factory.mktemp("runs"),
+        checkpoint_seconds=0.0,
         baselines={"by number": problem.place(np.arange(len(problem.roots)))},
-    )  # fmt: skip
+    )
     return Path(solution.extra["run"])
 
 
@@ -53,9 +58,7 @@ def test_a_digit_of_any_figure_in_the_log(run: Path) -> None:
     log = run / "log.jsonl"
     text = log.read_text()
     pattern = rf'"(?:{"|".join(FIELDS)})": -?[0-9.]+(?:e-?[0-9]+)?'
-    digits = [
-        i for match in re.finditer(pattern, text) for i in range(*match.span()) if text[i].isdigit()
-    ]
+    digits = [i for match in re.finditer(pattern, text) for i in range(*match.span()) if text[i].isdigit()]
     assert len(digits) > 40
     for i in digits[:: len(digits) // 40]:
         log.write_text(text[:i] + _changed(text[i]) + text[i + 1 :])
@@ -68,7 +71,7 @@ def test_a_digit_of_any_figure_in_the_log(run: Path) -> None:
 
 
 def _same_numbers(a: str, b: str) -> bool:
-    return [json.loads(line) for line in a.splitlines()] == [json.loads(line) for line in b.splitlines()]  # fmt: skip
+    return [json.loads(line) for line in a.splitlines()] == [json.loads(line) for line in b.splitlines()]
 
 
 @pytest.mark.parametrize("name", ["plans", "best.json"])
@@ -170,9 +173,7 @@ def test_counts_must_agree_with_each_other_the_budget_and_the_checkpoints(run: P
 def test_a_checkpoint_of_another_count(run: Path) -> None:
     manifest = next(iter(sorted((run / "checkpoints").iterdir()))) / "manifest.json"
     manifest.write_text(re.sub(r'"evals": \d', '"evals": 9', manifest.read_text()))
-    assert any(
-        "its manifest was changed" in str(claim) for claim in replay(RunFolder.open(run)).broken
-    )
+    assert any("its manifest was changed" in str(claim) for claim in replay(RunFolder.open(run)).broken)
 
 
 def _with_passed(run: Path, passed: list[list[int]]) -> list[str]:

@@ -62,20 +62,32 @@ def test_a_check_of_a_baseline_says_how_long_checks_take(tmp_path: Path, monkeyp
     # By the guess alone, the first improvement would be told at the end, however long that takes.
     monkeypatch.setattr("loadmaster.runs.observer._CHECK_SECONDS_PER_TENSOR", 100.0)
     told = {
-        bool(baselines): [line["evals"] for line in history(climbed(tmp_path, baselines=baselines)).improvements]
+        bool(baselines): [
+            line["evals"] for line in history(climbed(tmp_path, baselines=baselines)).improvements
+        ]
         for baselines in ({}, {"by number": toy.Toy().place(np.arange(40))})
-    }  # fmt: skip
+    }
     assert len(told[False]) < len(told[True]) and told[True][0] < told[False][0]
 
 
 def test_nothing_tells_whose_computer_it_was(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(sys, "argv", [
-        "/opt/bin/loadmaster", "allocate", "/home/somebody/a.csv", "--out=/home/somebody/b.csv",
-        "~/c.csv", r"C:\Users\somebody\d.csv", "--capacity", "1MiB",
-    ])  # fmt: skip
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        [
+            "/opt/bin/loadmaster",
+            "allocate",
+            "/home/somebody/a.csv",
+            "--out=/home/somebody/b.csv",
+            "~/c.csv",
+            r"C:\Users\somebody\d.csv",
+            "--capacity",
+            "1MiB",
+        ],
+    )
     run = Path(climbed(tmp_path).extra["run"])
     about = json.loads((run / "run.json").read_text())
-    assert about["command"] == ["allocate", "a.csv", "--out=b.csv", "c.csv", "d.csv", "--capacity", "1MiB"]  # fmt: skip
+    assert about["command"] == ["allocate", "a.csv", "--out=b.csv", "c.csv", "d.csv", "--capacity", "1MiB"]
     assert about["host"]["cores"] >= 1 and len(about["versions"]["core"]) == 16
     for path in run.rglob("*"):
         if path.is_file():
@@ -143,9 +155,7 @@ def test_resuming_something_else_is_refused(tmp_path: Path) -> None:
     before = (run / "log.jsonl").read_bytes()
 
     def resumed(solver: Any = None, problem: Any = None, seed: int = 3, **more: Any) -> None:
-        run_solver(
-            solver or toy.Climb(), problem or toy.Toy(), Budget(40), seed, resume=run, **more
-        )
+        run_solver(solver or toy.Climb(), problem or toy.Toy(), Budget(40), seed, resume=run, **more)
 
     another = toy.Toy()
     another.machine = load_machine("arena:128KiB")
@@ -178,9 +188,7 @@ def test_a_plan_that_the_checker_refuses_is_not_reported(tmp_path: Path) -> None
 
 def test_a_claim_that_nobody_checked_is_told(tmp_path: Path) -> None:
     solution = run_solver(toy.Liar(), toy.Toy(), Budget(50), folder=tmp_path)
-    assert solution.status == Status.FEASIBLE and solution.value == toy.Toy().evaluate(
-        solution.decision
-    )  # type: ignore[arg-type]
+    assert solution.status == Status.FEASIBLE and solution.value == toy.Toy().evaluate(solution.decision)  # type: ignore[arg-type]
     assert "the solver claims" in solution.extra["refused"][0]
     assert history(solution).of("error")[0]["what"] == "claim"
 
@@ -198,9 +206,7 @@ def test_a_solver_that_raises_leaves_a_whole_run(tmp_path: Path) -> None:
         run_solver(Broken(), toy.Toy(), Budget(30), folder=tmp_path)
     run = RunFolder.open(next(tmp_path.iterdir()))
     lines = History(run.read_log().lines)
-    assert (
-        lines.state == "error" and lines.of("error")[0]["message"] == "RuntimeError: out of ideas"
-    )
+    assert lines.state == "error" and lines.of("error")[0]["message"] == "RuntimeError: out of ideas"
     assert lines.value is not None and (run.path / "best.json").exists()
 
 
@@ -212,9 +218,7 @@ class Prover(toy.Plain):
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem: Any = meter.problem
         while not meter.exhausted:
-            meter.evaluate(
-                problem.place(np.random.default_rng(seed + meter.evaluations).permutation(40))
-            )
+            meter.evaluate(problem.place(np.random.default_rng(seed + meter.evaluations).permutation(40)))
             if meter.evaluations == 30 and meter.best_value is not None:
                 meter.raise_bound(meter.best_value, "I said so")
         return meter.solution()
@@ -262,9 +266,7 @@ class Keeper(Observer):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_improvements_that_were_not_checked_are_told_with_the_next(
-    tmp_path: Path, seed: int
-) -> None:
+def test_improvements_that_were_not_checked_are_told_with_the_next(tmp_path: Path, seed: int) -> None:
     keeper = Keeper()
     solve(toy.Climb(), toy.Toy(), Budget(300), seed, keeper)
     lines = history(run_solver(toy.Climb(), Slow(), Budget(300), seed, folder=tmp_path))
@@ -312,14 +314,12 @@ class Screen:
 
 
 @pytest.mark.usefixtures("running_clock")
-def test_the_display_hears_of_every_improvement_and_while_a_solver_is_silent(
-    tmp_path: Path,
-) -> None:
+def test_the_display_hears_of_every_improvement_and_while_a_solver_is_silent(tmp_path: Path) -> None:
     screen = Screen()
-    solution = run_solver(
-        toy.Plain(), toy.Toy(pause=0.01), Budget(80), folder=tmp_path, display=screen
-    )
-    assert screen.closed and {s.best for s in screen.seen} == {line["value"] for line in history(solution).improvements}  # fmt: skip
+    solution = run_solver(toy.Plain(), toy.Toy(pause=0.01), Budget(80), folder=tmp_path, display=screen)
+    assert screen.closed and {s.best for s in screen.seen} == {
+        line["value"] for line in history(solution).improvements
+    }
     assert len(screen.seen) > len(history(solution).improvements)
     assert screen.seen[-1].seconds_left is not None
 
@@ -336,13 +336,15 @@ class Asked(toy.Toy):
         return super().evaluate(decision)
 
 
-def asked(after: int, folder: Path | None = None, resume: Path | None = None,
-          budget: Budget | None = None) -> Solution:  # fmt: skip
+def asked(
+    after: int, folder: Path | None = None, resume: Path | None = None, budget: Budget | None = None
+) -> Solution:
     """A session without checkpoints that is interrupted."""
     problem = Asked()
     problem.after = after
-    solution = run_solver(toy.Climb(), problem, budget or Budget(400), 3, folder=folder, resume=resume,
-                          checkpoint_seconds=1e9)  # fmt: skip
+    solution = run_solver(
+        toy.Climb(), problem, budget or Budget(400), 3, folder=folder, resume=resume, checkpoint_seconds=1e9
+    )
     return solution
 
 
@@ -361,9 +363,7 @@ def test_what_was_found_is_not_lost_while_it_is_to_be_found_again(tmp_path: Path
     assert difference(run, Path(whole.extra["run"])) is None and rest.value == whole.value
 
 
-def test_nor_is_it_lost_when_time_is_too_short_to_find_it_again(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_nor_is_it_lost_when_time_is_too_short_to_find_it_again(tmp_path: Path, monkeypatch: Any) -> None:
     ticks = itertools.count()
     monkeypatch.setattr(clock, "_source", lambda: next(ticks) / 1000)
     first = asked(150, tmp_path, budget=Budget(400, 60.0))
@@ -388,7 +388,7 @@ def test_a_run_that_has_ended_is_left_alone(tmp_path: Path, evaluations: int) ->
 
 def test_baselines_that_a_kill_kept_from_the_log_are_noted_later(tmp_path: Path) -> None:
     problem = toy.Toy()
-    baselines = {"by number": problem.place(np.arange(40)), "back": problem.place(np.arange(40)[::-1])}  # fmt: skip
+    baselines = {"by number": problem.place(np.arange(40)), "back": problem.place(np.arange(40)[::-1])}
     whole = climbed(tmp_path / "whole", baselines=baselines)
     run = Path(climbed(tmp_path / "broken", baselines=baselines).extra["run"])
     for kept in (1, 2, 3, 4, 5):

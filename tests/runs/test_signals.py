@@ -103,9 +103,10 @@ with signals.watching(watcher):
 
 def started(folder: Path, solver: str, main: str) -> tuple[subprocess.Popen[str], int]:
     """A run that has found something, which is not checked yet, and goes on; and what that is worth."""
-    code = SCRIPT.format(tests=str(Path(toy.__file__).parent), folder=str(folder), solver=solver, main=main)  # fmt: skip
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True)  # fmt: skip
+    code = SCRIPT.format(tests=str(Path(toy.__file__).parent), folder=str(folder), solver=solver, main=main)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     found = re.fullmatch(r"searching (\d+)\n", process.stdout.readline())
     assert found, process.communicate()
@@ -122,7 +123,9 @@ def check_whole(folder: Path, best: int | None = None) -> RunFolder:
     assert len(history.of("stop")) == 1 and history.state == "interrupted"
     assert not contradictions(history) and history.result is not None
     assert best is None or history.result_value == best
-    assert json.loads((path / "best.json").read_text()) == json.loads((path / "plans" / f"{history.result['plan']}.json").read_text())  # fmt: skip
+    assert json.loads((path / "best.json").read_text()) == json.loads(
+        (path / "plans" / f"{history.result['plan']}.json").read_text()
+    )
     assert not replay_broken(run)
     return run
 
@@ -154,7 +157,7 @@ def test_the_second_insists(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", ALL)
-def test_a_main_thread_that_compiles_is_not_waited_for(tmp_path: Path, number: signal.Signals) -> None:  # fmt: skip
+def test_a_main_thread_that_compiles_is_not_waited_for(tmp_path: Path, number: signal.Signals) -> None:
     process, value = started(tmp_path, "Compiles", WATCHED.format(grace=0.05))
     process.send_signal(number)
     out, err = process.communicate()
@@ -187,7 +190,7 @@ def test_a_signal_before_the_run_ends_it_at_once(tmp_path: Path) -> None:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         found = run_solver(toy.Climb(), toy.Toy(), Budget(10**9), folder=tmp_path)
-    assert found.extra["interrupted"] and signal.getsignal(signal.SIGINT) == signal.default_int_handler  # fmt: skip
+    assert found.extra["interrupted"] and signal.getsignal(signal.SIGINT) == signal.default_int_handler
     (path,) = tmp_path.iterdir()
     assert History(RunFolder.open(path).read_log().lines).state == "interrupted"
 
@@ -241,10 +244,25 @@ def test_a_forked_child_hears_for_itself_alone() -> None:
 
 
 def test_the_command_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "loadmaster", "plan", "resnet50", "--machine", "nnp-i", "--solver",
-               "annealing", "--budget", "1000000000", "--exact-seconds", "0", "--json"]  # fmt: skip
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True)  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "loadmaster",
+        "plan",
+        "resnet50",
+        "--machine",
+        "nnp-i",
+        "--solver",
+        "annealing",
+        "--budget",
+        "1000000000",
+        "--exact-seconds",
+        "0",
+        "--json",
+    ]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert process.stderr is not None
     while not process.stderr.readline().startswith("best "):
         assert process.poll() is None

@@ -75,7 +75,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> list[ProcessWorker]:
 
 def assert_same(ours: Scores, theirs: Scores) -> None:
     assert np.array_equal(ours.value, theirs.value) and np.array_equal(ours.reward, theirs.reward)
-    assert ours.value.dtype == theirs.value.dtype and (ours.failed is None) == (theirs.failed is None)  # fmt: skip
+    assert ours.value.dtype == theirs.value.dtype and (ours.failed is None) == (theirs.failed is None)
 
 
 @pytest.mark.usefixtures("here")
@@ -126,9 +126,11 @@ def test_a_run_is_the_same_and_survives_a_kill(processes: list[ProcessWorker]) -
 
 def command(folder: Path, text: str) -> CommandEvaluator:
     script = folder / "measure.py"
-    script.write_text("import json, os, signal, sys, time\nplan = json.load(sys.stdin)\n"
-                      f"slow = sum(row['memory'] == {MACHINE.memories[-1].name!r} for row in plan['residencies'])\n"
-                      "fast = len(plan['residencies']) - slow\n" + text)  # fmt: skip
+    script.write_text(
+        "import json, os, signal, sys, time\nplan = json.load(sys.stdin)\n"
+        f"slow = sum(row['memory'] == {MACHINE.memories[-1].name!r} for row in plan['residencies'])\n"
+        "fast = len(plan['residencies']) - slow\n" + text
+    )
     return CommandEvaluator(shlex.join([sys.executable, "-S", str(script)]), timeout_s=20.0)
 
 
@@ -183,10 +185,7 @@ def test_what_can_not_be_shared() -> None:
     ):
         pass
     allocation: Any = Allocation(Buffers.of([0], [2], [8]))
-    with (
-        pytest.raises(LoadmasterError, match="not evaluated in batches"),
-        sharing(allocation, "local:1"),
-    ):
+    with pytest.raises(LoadmasterError, match="not evaluated in batches"), sharing(allocation, "local:1"):
         pass
 
 
@@ -207,7 +206,7 @@ def test_a_worker_tells_what_it_could_not_do() -> None:
 
 
 def plan(*words: str) -> Any:
-    return CliRunner().invoke(app, ["plan", "bert:layers=1", "-m", "nnp-i", "--no-run", "--json", *words])  # fmt: skip
+    return CliRunner().invoke(app, ["plan", "bert:layers=1", "-m", "nnp-i", "--no-run", "--json", *words])
 
 
 @pytest.mark.usefixtures("here")

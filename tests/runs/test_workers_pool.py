@@ -182,17 +182,38 @@ def test_messages_are_as_they_were() -> None:
         ("ray://10.0.0.7:10001", Address("ray", None, "ray://10.0.0.7:10001")),
         ("ray://[::1]:10001?workers=8&resource=board", Address("ray", 8, "ray://[::1]:10001", "board")),
     ],
-)  # fmt: skip
+)
 def test_addresses(text: str, address: Address) -> None:
     assert parse_workers(text) == address
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "2", "local", "local:", "local:0", "local:-1", "local:2.5", "local:99999", "local:2?workers=3", "ray", "ray:",
-     "ray://", "ray://auto", "ray://host", "ray:host", "ray:h:1?worker=2", "ray:h:1?workers=0",
-     "ray:h:1?workers=x", "ray:h:1?resource=", "http://h:1", "ray://h:1/path", "local:٣"],
-)  # fmt: skip
+    [
+        "",
+        "2",
+        "local",
+        "local:",
+        "local:0",
+        "local:-1",
+        "local:2.5",
+        "local:99999",
+        "local:2?workers=3",
+        "ray",
+        "ray:",
+        "ray://",
+        "ray://auto",
+        "ray://host",
+        "ray:host",
+        "ray:h:1?worker=2",
+        "ray:h:1?workers=0",
+        "ray:h:1?workers=x",
+        "ray:h:1?resource=",
+        "http://h:1",
+        "ray://h:1/path",
+        "local:٣",
+    ],
+)
 def test_wrong_addresses(text: str) -> None:
     with pytest.raises(LoadmasterError, match="local:N") as caught:
         parse_workers(text)

@@ -49,8 +49,11 @@ def solved(score: Any = None) -> Solution:
 
 
 def same(ours: Solution, theirs: Solution) -> bool:
-    return (ours.value == theirs.value and ours.evaluations == theirs.evaluations
-            and np.array_equal(np.asarray(ours.decision), np.asarray(theirs.decision)))  # fmt: skip
+    return (
+        ours.value == theirs.value
+        and ours.evaluations == theirs.evaluations
+        and np.array_equal(np.asarray(ours.decision), np.asarray(theirs.decision))
+    )
 
 
 def same_scores(ours: Scores, theirs: Scores) -> bool:
@@ -82,8 +85,10 @@ def test_a_node_is_killed_during_a_run(cluster: Any, tmp_path: Path) -> None:
 def _measuring(cluster: Any, nodes: list[Any], folder: Path) -> None:
     """The same with measurements, on the nodes that are left, and one killed while it measures."""
     script = folder / "measure.py"
-    script.write_text("import json, sys, time\nrows = json.load(sys.stdin)['residencies']\ntime.sleep(0.2)\n"
-                      "print(1e-3 * (1 + sum(row['memory'] == 'large' for row in rows)))\n")  # fmt: skip
+    script.write_text(
+        "import json, sys, time\nrows = json.load(sys.stdin)['residencies']\ntime.sleep(0.2)\n"
+        "print(1e-3 * (1 + sum(row['memory'] == 'large' for row in rows)))\n"
+    )
     evaluator = CommandEvaluator(shlex.join([sys.executable, "-S", str(script)]))
     alone = MeasuredMapping(PROGRAM, MACHINE, evaluator, repeats=1, warmups=0)
     rng = np.random.default_rng(2)
@@ -144,8 +149,11 @@ def _listening(pids: set[int]) -> set[str]:
                 continue
             if found:
                 sockets.add(found[1])
-    lines = [line.split() for name in ("tcp", "tcp6")
-             for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]  # fmt: skip
+    lines = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+    ]
     return {line[1].partition(":")[0] for line in lines if line[3] == "0A" and line[9] in sockets}
 
 

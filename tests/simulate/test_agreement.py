@@ -65,9 +65,7 @@ def test_native_equals_reference(block: int) -> None:
         assert difference is None, f"seed {seed}: {difference}"
 
 
-def slowed(
-    case: tuple[Program, Machine, Plan], rng: np.random.Generator
-) -> tuple[Program, Machine, Plan]:
+def slowed(case: tuple[Program, Machine, Plan], rng: np.random.Generator) -> tuple[Program, Machine, Plan]:
     """The same case on a machine so slow, and with loops so long, that some times can't be told."""
     program, machine, plan = case
     rate = 10 ** int(rng.integers(0, 4))
@@ -116,8 +114,7 @@ def test_a_residency_that_is_over_before_it_begins_holds_nothing() -> None:
         memories=tuple(Memory(name, 100, 10**12, 10**12) for name in ("fast", "home")),
     )
     plan = Plan.of(
-        device=[0, 0, 0, 1],
-        residencies=[Residency(x, 0, NO_OFFSET, 2, 3), Residency(z, 0, NO_OFFSET, 1, 1)],
+        device=[0, 0, 0, 1], residencies=[Residency(x, 0, NO_OFFSET, 2, 3), Residency(z, 0, NO_OFFSET, 1, 1)]
     )
     case = (build.build(), machine, plan)
     assert disagreement(case) is None, disagreement(case)
@@ -146,15 +143,7 @@ def test_held_back_transfers_are_booked_once() -> None:
 
 def test_the_cases_are_worth_comparing() -> None:
     """Every feature occurs often: a generator that only makes errors would prove nothing."""
-    seen = {
-        "timed": 0,
-        "refused": 0,
-        "transfers": 0,
-        "copies": 0,
-        "stalls": 0,
-        "over": 0,
-        "idle": 0,
-    }
+    seen = {"timed": 0, "refused": 0, "transfers": 0, "copies": 0, "stalls": 0, "over": 0, "idle": 0}
     for seed in range(400):
         program, machine, plan = case_of(seed)
         result = outcome(simulate_reference, (program, machine, plan))

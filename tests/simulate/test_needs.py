@@ -84,7 +84,7 @@ def test_the_bound_is_reached_where_all_fits_the_fastest_memory() -> None:
     build = Builder("chain")
     before = build.tensor("w", shape=(1000,), dtype="i8", kind="weight")
     for i in range(5):
-        after = build.tensor(f"y{i}", shape=(1000,), dtype="i8", kind="output" if i == 4 else "activation")  # fmt: skip
+        after = build.tensor(f"y{i}", shape=(1000,), dtype="i8", kind="output" if i == 4 else "activation")
         build.op(f"op{i}", "relu", reads=[before], writes=[after], vector=1000)
         before = after
     program, machine = build.build(), load_machine("nnp-i")

@@ -305,9 +305,7 @@ def test_one_member_left_in_a_group_has_its_rows_as_they_are() -> None:
 
 
 def test_members_of_a_step_share_device_and_loop() -> None:
-    error = refused(
-        chain([1, 1, 1]), toy(2), "fuse ops of one device", fusion=[0, 0], device=[0, 1]
-    )
+    error = refused(chain([1, 1, 1]), toy(2), "fuse ops of one device", fusion=[0, 0], device=[0, 1])
     assert (error.object, error.number) == ("op1", 1)
     build = Builder("loop")
     loop = build.loop(2)
@@ -732,9 +730,14 @@ def test_an_order_that_can_not_run_is_an_error() -> None:
     work(circle, "c", 1, [b])
     refused(circle, toy(), "waits for ever", fusion=[0, -1, 0], queue="fifo")
     refused(
-        circle, toy(), "waits for ever", fusion=[0, -1, 0], queue="priority",
-        priority=[0, 0, 0], tie="critical_path",
-    )  # fmt: skip
+        circle,
+        toy(),
+        "waits for ever",
+        fusion=[0, -1, 0],
+        queue="priority",
+        priority=[0, 0, 0],
+        tie="critical_path",
+    )
 
 
 @pytest.mark.parametrize(
@@ -763,7 +766,7 @@ def test_an_order_that_can_not_run_is_an_error() -> None:
         ("fusion group of op 1", {"fusion": [0, 2]}),
         ("low byte of copy 0", {"copies": [(0, 1, 0, 0, 1, 3, 2)]}),
     ],
-)  # fmt: skip
+)
 def test_numbers_out_of_range_are_refused(words: str, plan: dict[str, Any]) -> None:
     refused(chain([4, 4, 4]), toy(), words, **plan)
 
@@ -792,11 +795,7 @@ def test_xla_copies_awaited_and_one_beside_an_all_fast_op() -> None:
     d = build.tensor("d", bytes=512, kind="weight")
     build.op("op", "x", reads=[a, b], writes=[c])
     fast = [Residency(tensor, FAST, NO_OFFSET, 0, 0) for tensor in (a, b, c)]
-    rows = [
-        Copy(a, HOME, FAST, BEFORE, 0),
-        Copy(b, HOME, FAST, BEFORE, 0),
-        Copy(d, HOME, FAST, BEFORE, 1),
-    ]
+    rows = [Copy(a, HOME, FAST, BEFORE, 0), Copy(b, HOME, FAST, BEFORE, 0), Copy(d, HOME, FAST, BEFORE, 1)]
     timeline = xla(build, residencies=fast, copies=rows)
     assert timeline.copy_end.tolist() == [256 * S, 512 * S, 1024 * S]
     assert times(timeline) == [(512 * S, 896 * S)]  # 3 · 256 B at 2 B/s = 384 s
@@ -809,10 +808,7 @@ def sharing(flops: int, reads: int, fast_reads: int = 0) -> Builder:
     build = Builder("sharing")
     build.tensor("R", bytes=512, kind="weight")
     build.tensor("W", bytes=128, kind="weight")
-    x, y = (
-        build.tensor("x", bytes=reads, kind="input"),
-        build.tensor("y", bytes=fast_reads, kind="input"),
-    )
+    x, y = (build.tensor("x", bytes=reads, kind="input"), build.tensor("y", bytes=fast_reads, kind="input"))
     build.op("op", "x", reads=[x, y], matrix=flops)
     return build
 
@@ -918,10 +914,7 @@ def test_the_work_of_a_copy_uses_the_slower_of_link_and_home() -> None:
     end = {"issued_after": 0, "needed_by": 1}
     assert run(build, machine, copies=[Copy(w, HOME, FAST, **end)]).total_ps == 9  # 1 + 2 + 6
     assert run(build, machine, copies=[Copy(w, FAST, HOME, **end)]).total_ps == 15  # 1 + 2 + 12
-    assert (
-        run(build, toy(rules=IDLE), copies=[Copy(w, FAST, HOME, low=0, high=0, **end)]).total_ps
-        == 2
-    )
+    assert run(build, toy(rules=IDLE), copies=[Copy(w, FAST, HOME, low=0, high=0, **end)]).total_ps == 2
 
 
 def test_idle_has_one_device_one_queue_and_copies_of_the_home() -> None:
@@ -1097,9 +1090,7 @@ def test_memory_under_idle_follows_the_boundary() -> None:
     build.op("b", "x", reads=[x, y])
     # Pushed when a has ended, awaited by b: x is in fast while it moves? Only if a residency says so.
     rows = [Residency(x, FAST, NO_OFFSET, 1, 1)]
-    timeline = run(
-        build, toy(rules=IDLE), residencies=rows, copies=[Copy(x, HOME, FAST, BEFORE, 1)]
-    )
+    timeline = run(build, toy(rules=IDLE), residencies=rows, copies=[Copy(x, HOME, FAST, BEFORE, 1)])
     # a: 50 ps, never idle. b waits 10 for the copy, then 3 (10 B in fast) + 40.
     assert times(timeline) == [(0, 50), (60, 103)]
     assert peaks(timeline) == [10, 50]
@@ -1172,11 +1163,7 @@ def test_go_clusters_transfers_and_weights() -> None:
     # second: 1 us + max(1, 2.01) us + 0.05 · 1 us = 3.06 us
     # owner: 1 us + 1 ps + ceil(0.05 · 0)
     assert timeline.transfers.tolist() == [[w, 0, 0, 11 * us], [y, 1, 5_100_000, 115_100_000]]
-    assert times(timeline) == [
-        (0, 5_100_000),
-        (115_100_000, 118_160_000),
-        (11 * us, 12 * us + 1),
-    ]
+    assert times(timeline) == [(0, 5_100_000), (115_100_000, 118_160_000), (11 * us, 12 * us + 1)]
     # gpu0: x and y, 2 MB, and w's copy until 'owner' ends (12 us), y until it is sent
     assert peaks(timeline) == [2_010_000, 2_010_000]
 
@@ -1188,9 +1175,7 @@ def test_go_fifo_replays_to_the_picosecond() -> None:
     device = [1, 0, 2, 1, 1, 1, 1]
     first = run(program, machine, device=device, queue="fifo")
     order = np.lexsort((np.arange(program.n_ops), first.op_start))
-    again = run(
-        program, machine, device=device, order=order, transfers=first.transfers[:, :2].tolist()
-    )
+    again = run(program, machine, device=device, order=order, transfers=first.transfers[:, :2].tolist())
     assert times(again) == times(first)
     assert sorted(again.transfers.tolist()) == sorted(first.transfers.tolist())
     assert again.memory_peak.tolist() == first.memory_peak.tolist()

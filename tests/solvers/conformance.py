@@ -17,15 +17,7 @@ import numpy as np
 from clocks import Ticking
 from loadmaster.clock import running
 from loadmaster.problems.problem import BatchProblem, Bound, Decision, Problem, Scores
-from loadmaster.solvers.solver import (
-    Budget,
-    Meter,
-    Observer,
-    Solution,
-    Solver,
-    State,
-    Status,
-)
+from loadmaster.solvers.solver import Budget, Meter, Observer, Solution, Solver, State, Status
 
 LOOK, DECISION = 0.01, 0.001
 """Seconds that pass, on the clock of these tests, with a look at it and with a decision."""
@@ -83,9 +75,14 @@ class Outcome:
 
 @running()
 def watched(
-    make: Callable[[], Solver], problem: Problem, budget: Budget, seed: int = 0,
-    moment: Moment | None = None, stop_after: int | None = None, look: float = 0.0,
-) -> Outcome:  # fmt: skip
+    make: Callable[[], Solver],
+    problem: Problem,
+    budget: Budget,
+    seed: int = 0,
+    moment: Moment | None = None,
+    stop_after: int | None = None,
+    look: float = 0.0,
+) -> Outcome:
     """One run of a fresh solver on a copy of the problem that counts. Time passes with looks at the
     clock and with decisions if a `look` takes any; engines with a clock of their own keep to it."""
     spy, watcher, clock = copy.copy(problem), Watcher(), Ticking(look)
@@ -107,8 +104,7 @@ def watched(
         note(len(decisions))
         return cast(BatchProblem, problem).score(decisions, first)
 
-    meter = Meter(spy, budget, watcher, clock=clock,
-                  evaluations=0 if moment is None else moment.evaluations)  # fmt: skip
+    meter = Meter(spy, budget, watcher, clock=clock, evaluations=0 if moment is None else moment.evaluations)
     if moment is not None:
         meter.bound = moment.bound
         if moment.best is not None:
@@ -121,9 +117,13 @@ def watched(
 
 
 def conforms(
-    make: Callable[[], Solver], problem: Problem, *, evaluations: tuple[int, ...] = (1, 2, 7, 60),
-    seconds: float = 0.3, seeds: tuple[int, ...] = (0, 1),
-) -> None:  # fmt: skip
+    make: Callable[[], Solver],
+    problem: Problem,
+    *,
+    evaluations: tuple[int, ...] = (1, 2, 7, 60),
+    seconds: float = 0.3,
+    seeds: tuple[int, ...] = (0, 1),
+) -> None:
     """Raise AssertionError with the rule that a solver breaks."""
     for seed in seeds:
         for limit in evaluations:

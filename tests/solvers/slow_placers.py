@@ -20,9 +20,7 @@ class NobodyHasRoom(Exception):
 class Slow:
     """`room` [memories]; `engines`, `ahead`: as in the native placers."""
 
-    def __init__(
-        self, problem: GraphOptimization, room: list[int], engines: bool, ahead: int
-    ) -> None:
+    def __init__(self, problem: GraphOptimization, room: list[int], engines: bool, ahead: int) -> None:
         program, machine = problem.program, problem.machine
         self.problem, self.room, self.engines, self.ahead = problem, list(room), engines, ahead
         self.devices = range(problem.devices)
@@ -31,8 +29,10 @@ class Slow:
         self.steps = range(len(nodes))
         number = {op: step for step, op in enumerate(nodes)}
         self.repeat = [int(program.op_repeat[op]) for op in nodes]
-        self.time = [[-1 if t < 0 else min(FOREVER, t * self.repeat[s]) for t in row]
-                     for s, row in enumerate(problem.durations.tolist())]  # fmt: skip
+        self.time = [
+            [-1 if t < 0 else min(FOREVER, t * self.repeat[s]) for t in row]
+            for s, row in enumerate(problem.durations.tolist())
+        ]
         self.group = problem.node_group.tolist()
         self.size = program.storage_bytes.tolist()
         writer, home, readers = root_writers(program), root_homes(program), root_readers(program)
@@ -77,12 +77,7 @@ class Slow:
         return FOREVER if link is None else self.once(tensor, link) * factor
 
     def mean_move(self, tensor: int) -> int:
-        links = [
-            self.link(a, b)
-            for a in self.devices
-            for b in self.devices
-            if self.near[a] != self.near[b]
-        ]
+        links = [self.link(a, b) for a in self.devices for b in self.devices if self.near[a] != self.near[b]]
         costs = [self.once(tensor, link) for link in links if link is not None]
         factor = self.repeat[self.writer[tensor]] if tensor in self.writer else 1
         return sum(costs) // len(costs) * factor if costs else 0
@@ -92,8 +87,12 @@ class Slow:
         for s in reversed(self.steps):
             able = [t for t in self.time[s] if t >= 0]
             level[s] = sum(able) // max(1, len(able))
-            behind = [level[r] + (self.mean_move(t) if moves and self.group[r] != self.group[s] else 0)
-                      for t, w in self.writer.items() if w == s for r in self.readers[t]]  # fmt: skip
+            behind = [
+                level[r] + (self.mean_move(t) if moves and self.group[r] != self.group[s] else 0)
+                for t, w in self.writer.items()
+                if w == s
+                for r in self.readers[t]
+            ]
             level[s] += max(behind, default=0)
         return level
 
@@ -150,11 +149,7 @@ class Slow:
                 self.room[self.problem.machine.home[at]] -= self.bytes[g]
         for t in self.reads[step]:
             source = self.source(t)
-            if (
-                source < 0
-                or self.near[source] == self.near[at]
-                or (t, self.near[at]) in self.arrived
-            ):
+            if source < 0 or self.near[source] == self.near[at] or (t, self.near[at]) in self.arrived:
                 continue
             self.arrived[t, self.near[at]] = self.arrival(t, at)
             link = self.link(source, at)
@@ -179,9 +174,7 @@ class Slow:
         waiting = list(self.steps)
         while waiting:
             # Among equal ranks the native order is by layers, not by number: see `comparable`.
-            step = min(
-                (s for s in waiting if done.issuperset(self.before[s])), key=lambda s: (-rank[s], s)
-            )
+            step = min((s for s in waiting if done.issuperset(self.before[s])), key=lambda s: (-rank[s], s))
             waiting.remove(step)
             done.add(step)
             new = self.device[self.group[step]] < 0
@@ -191,9 +184,7 @@ class Slow:
                 for begin, end in sorted(busy[d]):
                     if end > start and begin - start < length:
                         start = end
-                cost = min(FOREVER, start + length) + (
-                    self.later_moves(self.group[step], d) if new else 0
-                )
+                cost = min(FOREVER, start + length) + (self.later_moves(self.group[step], d) if new else 0)
                 if best is None or cost < best[0]:
                     best = (cost, d, start)
             assert best is not None
@@ -207,8 +198,9 @@ class Slow:
         waiting, done = set(self.steps), set[int]()
         while waiting:
             ready = [s for s in waiting if done.issuperset(self.before[s] + self.users[s])]
-            start, _, d, step = min((max(free[d], self.ready(s, d)), -level[s], d, s)
-                                    for s in ready for d in self.allowed(s))  # fmt: skip
+            start, _, d, step = min(
+                (max(free[d], self.ready(s, d)), -level[s], d, s) for s in ready for d in self.allowed(s)
+            )
             group = self.group[step]
             if self.device[group] < 0:
                 cost = start + self.later_moves(group, d)
@@ -225,6 +217,9 @@ class Slow:
     def comparable(self) -> bool:
         """Whether ranks tell all steps apart, and every time is finite."""
         rank = self.levels(True)
-        linked = all(self.near[a] == self.near[b] or self.link(a, b) is not None
-                     for a in self.devices for b in self.devices)  # fmt: skip
+        linked = all(
+            self.near[a] == self.near[b] or self.link(a, b) is not None
+            for a in self.devices
+            for b in self.devices
+        )
         return len(set(rank)) == len(rank) and linked and np.all(self.problem.durations >= 0)

@@ -50,8 +50,15 @@ def small(rng: np.random.Generator) -> Buffers:
     alignment = rng.choice([1, 1, 2], n)
     if rng.random() < 0.3:
         pinned[1] = 2 * rng.integers(0, 3)
-    return Buffers.of(lower, upper, size, alignment=alignment, pinned=pinned, gaps=gaps,
-                      apart=[(0, 1)] if rng.random() < 0.3 else [])  # fmt: skip
+    return Buffers.of(
+        lower,
+        upper,
+        size,
+        alignment=alignment,
+        pinned=pinned,
+        gaps=gaps,
+        apart=[(0, 1)] if rng.random() < 0.3 else [],
+    )
 
 
 def brute_force(buffers: Buffers, most: int) -> int | None:
@@ -89,9 +96,7 @@ def test_every_switch_can_be_off_and_threads_do_not_matter() -> None:
     placements = {}
     for off in (None, *_core.TECHNIQUES):
         switches = {} if off is None else {off: False}
-        solution = solve(
-            Exact(switches, threads=2, nodes=20_000), Allocation(buffers, height), Budget()
-        )
+        solution = solve(Exact(switches, threads=2, nodes=20_000), Allocation(buffers, height), Budget())
         if solution.decision is not None:
             sound(Allocation(buffers, height), solution.decision)
             placements[off] = solution.decision
@@ -121,8 +126,7 @@ def test_perfect_packings_are_solved(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["first-fit", "xla-best-fit", "tvm-hill-climb", "vela-hill-climb", "large", "random", "anneal"],
+    "name", ["first-fit", "xla-best-fit", "tvm-hill-climb", "vela-hill-climb", "large", "random", "anneal"]
 )
 def test_every_solver_is_sound_and_none_beats_the_exact_one(name: str) -> None:
     for seed in range(6):
@@ -130,14 +134,10 @@ def test_every_solver_is_sound_and_none_beats_the_exact_one(name: str) -> None:
         problem = Allocation(buffers)
         best = allocate(buffers)
         solution = solve(make_solver("allocation", name), problem, Budget(evaluations=60), seed)
-        assert (
-            solution.decision is not None and solution.value is not None and best.value is not None
-        )
+        assert solution.decision is not None and solution.value is not None and best.value is not None
         sound(problem, solution.decision)
         assert solution.value >= best.bound.value and solution.value >= best.value
-        assert best.value <= (solve(SizeFirstFit(), problem, Budget()).value or 0), (
-            "never worse than greedy"
-        )
+        assert best.value <= (solve(SizeFirstFit(), problem, Budget()).value or 0), "never worse than greedy"
 
 
 def test_cp_sat_agrees() -> None:
@@ -213,11 +213,7 @@ def test_banks_are_not_crossed_and_pairs_are_kept_apart() -> None:
     assert (result.memory >= 0).all()
     assert result.memory[0] != result.memory[1] and result.memory[2] != result.memory[3]
     for b in range(6):
-        assert (
-            result.offset[b] // 90
-            == (result.offset[b] + buffers.size[b] - 1) // 90
-            == result.memory[b]
-        )
+        assert result.offset[b] // 90 == (result.offset[b] + buffers.size[b] - 1) // 90 == result.memory[b]
     assert Allocation(buffers, 180).evaluate(result.offset) is not None
     assert NOWHERE in banks(buffers, 2, 40).memory
 

@@ -55,9 +55,12 @@ def test_asking_the_problem_is_caught_within_the_budget_too() -> None:
 
 COMPLETE = {"auto", "exact", "large", "cp-sat", "omnimalloc"}
 """They end when they have a proof, not when evaluations are spent."""
-CASES = [(name, kind) for name in solver_names("allocation")
-         for kind in ("least", "fit", "too small", "aligned")
-         if kind != "aligned" or name not in COMPLETE]  # fmt: skip
+CASES = [
+    (name, kind)
+    for name in solver_names("allocation")
+    for kind in ("least", "fit", "too small", "aligned")
+    if kind != "aligned" or name not in COMPLETE
+]
 
 
 def _allocation(kind: str) -> Allocation:
@@ -76,8 +79,7 @@ def _allocation(kind: str) -> Allocation:
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_allocation_solvers_conform(name: str, kind: str) -> None:
     try:
-        conforms(lambda: make_solver("allocation", name), _allocation(kind), evaluations=(1, 30),
-                 seeds=(0,))  # fmt: skip
+        conforms(lambda: make_solver("allocation", name), _allocation(kind), evaluations=(1, 30), seeds=(0,))
     except MissingPackage as missing:
         pytest.skip(missing.message)
 
@@ -106,29 +108,48 @@ PART_OF_EGRL = ("pg",)
 """Its actor alone: on one kind of problem, since each takes seconds to compile."""
 
 
-@pytest.mark.parametrize(("name", "kind"), [
-    (name, kind) for name in solver_names("mapping") for kind in ("plain", "repair", "places")
-    if kind == "repair" or name not in PART_OF_EGRL
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (name, kind)
+        for name in solver_names("mapping")
+        for kind in ("plain", "repair", "places")
+        if kind == "repair" or name not in PART_OF_EGRL
+    ],
+)
 def test_mapping_solvers_conform(name: str, kind: str) -> None:
     problem, options = _mapping(kind), MAPPING_OPTIONS.get(name)
     try:
         slow = bool(options) or name in COMPLETE
-        conforms(lambda: make_solver("mapping", name, options), problem,
-                 evaluations=(1, 2, 40) if slow else (1, 2, 70, 260),
-                 seeds=(0,) if slow else (0, 3))  # fmt: skip
+        conforms(
+            lambda: make_solver("mapping", name, options),
+            problem,
+            evaluations=(1, 2, 40) if slow else (1, 2, 70, 260),
+            seeds=(0,) if slow else (0, 3),
+        )
     except MissingPackage as missing:
         pytest.skip(missing.message)
 
 
 PLAYING: dict[str, Any] = {
-    "init": "scratch", "width": 16, "channels": 2, "grid_blocks": 0, "dynamics_blocks": 1, "prediction_blocks": 1,
-    "bins": 11, "games": 8, "eval_games": 4, "eval_every": 2, "replay_games": 100,
-}  # fmt: skip
+    "init": "scratch",
+    "width": 16,
+    "channels": 2,
+    "grid_blocks": 0,
+    "dynamics_blocks": 1,
+    "prediction_blocks": 1,
+    "bins": 11,
+    "games": 8,
+    "eval_games": 4,
+    "eval_every": 2,
+    "replay_games": 100,
+}
 TEACHING = {"simulations": 4, "eval_simulations": 4, "batch": 8, "updates": 2, "unroll": 2}
 GAME_OPTIONS: dict[str, dict[str, Any]] = {
-    "muzero": PLAYING | TEACHING, "muzero-prod": PLAYING | TEACHING, "policy-only": PLAYING,
-}  # fmt: skip
+    "muzero": PLAYING | TEACHING,
+    "muzero-prod": PLAYING | TEACHING,
+    "policy-only": PLAYING,
+}
 
 
 def _game(name: str) -> MallocGame:
@@ -145,15 +166,15 @@ def test_game_solvers_conform(name: str, request: pytest.FixtureRequest) -> None
     if options:
         request.getfixturevalue("quickly_compiled")
     slow = bool(options) or name in COMPLETE or name == "exhaustive"
-    conforms(lambda: make_solver("malloc-game", name, options), _game(name),
-             evaluations=(1, 2, 40) if slow else (1, 2, 70, 260), seeds=(0,) if slow else (0, 3))  # fmt: skip
+    conforms(
+        lambda: make_solver("malloc-game", name, options),
+        _game(name),
+        evaluations=(1, 2, 40) if slow else (1, 2, 70, 260),
+        seeds=(0,) if slow else (0, 3),
+    )
 
 
-GRAPHS = {
-    "joint": ("placement", "fusion", "schedule"),
-    "placement": ("placement",),
-    "order": ("schedule",),
-}
+GRAPHS = {"joint": ("placement", "fusion", "schedule"), "placement": ("placement",), "order": ("schedule",)}
 GRAPH_TESTED_APART = {"hdp", "go"}
 """Networks that are compiled: beside their own tests."""
 
@@ -169,8 +190,12 @@ def _graph(kind: str) -> GraphOptimization:
 def test_graph_solvers_conform(name: str, kind: str) -> None:
     slow = name in COMPLETE
     try:
-        conforms(lambda: make_solver("graph", name), _graph(kind),
-                 evaluations=(1, 2, 40) if slow else (1, 2, 70, 260), seeds=(0,) if slow else (0, 3))  # fmt: skip
+        conforms(
+            lambda: make_solver("graph", name),
+            _graph(kind),
+            evaluations=(1, 2, 40) if slow else (1, 2, 70, 260),
+            seeds=(0,) if slow else (0, 3),
+        )
     except MissingPackage as missing:
         pytest.skip(missing.message)
 

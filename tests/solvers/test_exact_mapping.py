@@ -60,9 +60,7 @@ def from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadmaster.problems.mapping.recorded_bound", lambda program, machine: None)
 
 
-def random_problems(
-    count: int, max_ops: int, seed: int
-) -> Iterator[tuple[np.random.Generator, Mapping]]:
+def random_problems(count: int, max_ops: int, seed: int) -> Iterator[tuple[np.random.Generator, Mapping]]:
     """Problems with two memories or more that hold everything, cost tables and loops included."""
     made = 0
     for number in itertools.count():
@@ -92,8 +90,14 @@ def test_the_model_has_the_times_and_limits_of_the_problem() -> None:
         assert model.fits(rectified[:, live]).all()
         assert np.array_equal(model.fits(maps[:, live]), epsilon == 0)
         rules = problem.machine.rules
-        seen.add((rules.ports, rules.overlap > 0, problem.program.costs is not None,
-                  bool((model.repeat > 1).any())))  # fmt: skip
+        seen.add(
+            (
+                rules.ports,
+                rules.overlap > 0,
+                problem.program.costs is not None,
+                bool((model.repeat > 1).any()),
+            )
+        )
     assert len(seen) == 16, "every rule must have been met"
 
 
@@ -105,9 +109,7 @@ def test_only_steps_that_are_maximal_have_rows(model: str, rows: int) -> None:
 def least(problem: Mapping) -> int:
     """The best time of all maps."""
     live = np.flatnonzero(problem.live)
-    maps = np.full(
-        (len(problem.memories) ** len(live), 2 * problem.nodes), problem.slowest, np.int8
-    )
+    maps = np.full((len(problem.memories) ** len(live), 2 * problem.nodes), problem.slowest, np.int8)
     maps[:, live] = list(np.ndindex(*[len(problem.memories)] * len(live)))
     total, epsilon, _ = problem.rectify(maps)
     return int(total[epsilon == 0].min())
@@ -156,9 +158,7 @@ def tiered(rng: np.random.Generator, program: Program) -> Machine:
     """Memories that get slower and larger, too small for everything: what cases are made for."""
     total = int(program.storage_bytes.sum())
     memories = [
-        Memory(
-            f"m{i}", int(share * total) if i < 2 else 2**40, rate, rate, 0, int(rng.choice([1, 4]))
-        )
+        Memory(f"m{i}", int(share * total) if i < 2 else 2**40, rate, rate, 0, int(rng.choice([1, 4])))
         for i, (share, rate) in enumerate(
             zip(rng.uniform(0.05, 0.6, 3), (4 * 10**12, 10**12, 10**11), strict=True)
         )
@@ -184,17 +184,12 @@ def test_cases_hold_a_best_map(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(linear_module, "MOST_TERMS", 0 if number % 3 else 10**6)
         assert searched(model, ("highs", "cp-sat")[number % 2]) == (truth, truth)
         several += 1
-        hard += (
-            min(relaxed(mapping_linear(model, case), math.inf) for case in peak_cases(model))
-            < truth
-        )
+        hard += min(relaxed(mapping_linear(model, case), math.inf) for case in peak_cases(model)) < truth
     assert several > 40 and hard > 4, (several, hard)
 
 
 @pytest.mark.usefixtures("from_nothing")
-@pytest.mark.parametrize(
-    "name", [("resnet50", "nnp-i"), ("resnet101", "nnp-i"), ("resnet50", "nnp-i-half")]
-)
+@pytest.mark.parametrize("name", [("resnet50", "nnp-i"), ("resnet101", "nnp-i"), ("resnet50", "nnp-i-half")])
 def test_proofs(name: tuple[str, str]) -> None:
     problem = cell(*name)
     solution = solve(Exact(), problem, Budget())
@@ -206,8 +201,11 @@ def test_proofs(name: tuple[str, str]) -> None:
 
 @pytest.mark.usefixtures("from_nothing")
 def test_a_gap_ends_it_sooner_and_is_no_proof() -> None:
-    solution = solve(make_solver("mapping", "exact", {"methods": "highs", "gap": 0.02}),
-                     cell("resnet101", "nnp-i"), Budget())  # fmt: skip
+    solution = solve(
+        make_solver("mapping", "exact", {"methods": "highs", "gap": 0.02}),
+        cell("resnet101", "nnp-i"),
+        Budget(),
+    )
     assert solution.gap is not None and 0 < solution.gap <= 0.02
     assert solution.status == Status.FEASIBLE
 
@@ -218,10 +216,7 @@ def test_a_time_out_is_no_proof(looks: int) -> None:
     """However many looks at the clock the time is enough for; the engines need far more for a proof."""
     problem = cell("bert", "nnp-i")
     solution = solve(Exact(), problem, Budget(seconds=float(looks)), clock=Ticking(1.0))
-    assert (
-        solution.value is not None
-        and solution.value >= BEST["bert", "nnp-i"] >= solution.bound.value
-    )
+    assert solution.value is not None and solution.value >= BEST["bert", "nnp-i"] >= solution.bound.value
     assert (solution.status == Status.OPTIMAL) == (solution.value == solution.bound.value)
 
 
@@ -242,9 +237,7 @@ class _Stopper(Observer):
 
 
 @pytest.mark.usefixtures("from_nothing")
-@pytest.mark.parametrize(
-    ("when", "engines"), [("start", 0), ("map", 0), ("bound", 2), ("ctrl-c", 2)]
-)
+@pytest.mark.parametrize(("when", "engines"), [("start", 0), ("map", 0), ("bound", 2), ("ctrl-c", 2)])
 def test_it_stops_when_told(when: str, engines: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hours before a proof; that it ends is half of the test."""
     workers: list[subprocess.Popen[bytes]] = []
@@ -267,9 +260,7 @@ def test_engines_that_die_are_named_and_the_map_stays(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "executable", "false")
     solution = solve(Exact(), cell("resnet50", "nnp-i"), Budget())
     assert solution.status == Status.FEASIBLE and solution.value == BEST["resnet50", "nnp-i"]
-    assert solution.extra["failed"] == dict.fromkeys(
-        ("highs", "cp-sat"), "its process ended with code 1"
-    )
+    assert solution.extra["failed"] == dict.fromkeys(("highs", "cp-sat"), "its process ended with code 1")
 
 
 @pytest.mark.parametrize("seconds", [0.5, None])

@@ -22,9 +22,7 @@ from loadmaster.solvers.fits import Fits, buffers_fit, fits
 
 def light(name: str) -> Program:
     onnx = pytest.importorskip("onnx")
-    return load_model(
-        str(Path(onnx.__file__).parent / f"backend/test/data/light/light_{name}.onnx")
-    )
+    return load_model(str(Path(onnx.__file__).parent / f"backend/test/data/light/light_{name}.onnx"))
 
 
 def asked(program: Program, size: int, keep_order: bool = False) -> Fits:
@@ -40,8 +38,13 @@ def asked(program: Program, size: int, keep_order: bool = False) -> Fits:
 
 @pytest.mark.parametrize(
     ("name", "least"),
-    [("resnet50", 9_633_792), ("squeezenet", 6_308_352), ("shufflenet", 2_885_120), ("densenet121", 8_429_568)],
-)  # fmt: skip
+    [
+        ("resnet50", 9_633_792),
+        ("squeezenet", 6_308_352),
+        ("shufflenet", 2_885_120),
+        ("densenet121", 8_429_568),
+    ],
+)
 def test_the_least_capacity_says_yes_and_one_byte_less_says_no(name: str, least: int) -> None:
     program = light(name)
     assert asked(program, least).answer is True
@@ -68,7 +71,7 @@ def test_another_order_is_found_unless_the_order_is_kept() -> None:
 
 def _orders(problem: PeakOrder) -> list[int]:
     """Peaks of all orders."""
-    every = (np.array(order, dtype=np.int32) for order in itertools.permutations(range(problem.nodes)))  # fmt: skip
+    every = (np.array(order, dtype=np.int32) for order in itertools.permutations(range(problem.nodes)))
     return [value for order in every if (value := problem.evaluate(order)) is not None]
 
 

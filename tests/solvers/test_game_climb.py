@@ -101,9 +101,7 @@ def test_it_reaches_a_bound_from_either_start() -> None:
     problem = MallocGame(load_model("bert-base"), load_machine("tpu-v4i-16m"))
     found = solve(make_solver("malloc-game", "climb"), problem, Budget(evaluations=4000))
     assert found.value == found.bound.value and found.evaluations < 4000
-    warm = solve(
-        make_solver("malloc-game", "climb", {"start": "msa"}), problem, Budget(evaluations=1)
-    )
+    warm = solve(make_solver("malloc-game", "climb", {"start": "msa"}), problem, Budget(evaluations=1))
     msa = solve(make_solver("malloc-game", "msa"), problem, Budget())
     assert warm.value == problem.evaluate(problem.moves_of(problem.plan(msa.decision)))  # type: ignore[arg-type]
 

@@ -140,8 +140,10 @@ def test_no_random_game_is_below_the_bound(first: int) -> None:
 def test_no_search_is_below_the_bound(number: int) -> None:
     problem = made_up(number)
     bound = game_bound(problem, whole=True)
-    found = [solve(make_solver("malloc-game", name), problem, Budget(evaluations=600)).value
-             for name in ("greedy-order", "msa", "anneal-moves")]  # fmt: skip
+    found = [
+        solve(make_solver("malloc-game", name), problem, Budget(evaluations=600)).value
+        for name in ("greedy-order", "msa", "anneal-moves")
+    ]
     assert all(value is not None and bound.value <= value for value in found)
     assert min(value for value in found if value) <= 1.25 * bound.value
 
@@ -245,7 +247,5 @@ def test_budgets_are_kept() -> None:
 
 def test_records_are_kept_apart_by_kind() -> None:
     problem = made_up(0)
-    keys = {
-        bound_key(problem.program, problem.machine, kind) for kind in ("mapping", "malloc-game")
-    }
+    keys = {bound_key(problem.program, problem.machine, kind) for kind in ("mapping", "malloc-game")}
     assert len(keys) == 2 and bound_key(problem.program, problem.machine) in keys

@@ -36,17 +36,8 @@ def _solved(name: str, problem: MallocGame, evaluations: int = 200, **options: A
 def test_every_plan_is_sound_and_worth_what_is_said(number: int) -> None:
     problem = _game(number)
     slow = _solved("all-slow", problem).value
-    assert (
-        slow == problem.all_slow_ps == simulate(problem.program, problem.machine, Plan()).total_ps
-    )
-    for name in (
-        "greedy-order",
-        "greedy-density",
-        "msa",
-        "random-best",
-        "es-moves",
-        "anneal-moves",
-    ):
+    assert slow == problem.all_slow_ps == simulate(problem.program, problem.machine, Plan()).total_ps
+    for name in ("greedy-order", "greedy-density", "msa", "random-best", "es-moves", "anneal-moves"):
         solution = _solved(name, problem)
         assert solution.decision is not None and solution.value is not None
         plan = problem.plan(solution.decision)

@@ -50,8 +50,9 @@ def _recurrent(**about: object) -> GraphOptimization:
     return GraphOptimization(load_model("rnnlm-2:steps=3"), load_machine("p100x2"), **about)  # type: ignore[arg-type]
 
 
-def _solved(problem: GraphOptimization, name: str, evaluations: int, seed: int = 0,
-            **options: object) -> Solution:  # fmt: skip
+def _solved(
+    problem: GraphOptimization, name: str, evaluations: int, seed: int = 0, **options: object
+) -> Solution:
     options = {"prior": "seeds", **options} if name in STEERED else options
     return solve(make_solver("graph", name, options), problem, Budget(evaluations), seed)
 
@@ -59,21 +60,22 @@ def _solved(problem: GraphOptimization, name: str, evaluations: int, seed: int =
 @pytest.mark.parametrize("name", STEERED)
 @pytest.mark.parametrize("tasks", [TASKS, ("placement",), ("schedule",)])
 def test_steered_searches_conform(name: str, tasks: tuple[str, ...]) -> None:
-    conforms(lambda: make_solver("graph", name, {"prior": "seeds"}), _recurrent(tasks=tasks),
-             evaluations=(1, 2, 400), seconds=0.5, seeds=(0,))  # fmt: skip
+    conforms(
+        lambda: make_solver("graph", name, {"prior": "seeds"}),
+        _recurrent(tasks=tasks),
+        evaluations=(1, 2, 400),
+        seconds=0.5,
+        seeds=(0,),
+    )
 
 
 @pytest.mark.parametrize("name", STEERED)
 def test_the_number_of_threads_changes_nothing(name: str) -> None:
     for seed in range(3):
         problem = _recurrent() if seed == 0 else _problem(seed)
-        one, two, three = (
-            _solved(problem, name, 700, seed, threads=t, chains=5) for t in (1, 2, 3)
-        )
+        one, two, three = (_solved(problem, name, 700, seed, threads=t, chains=5) for t in (1, 2, 3))
         assert one.value == two.value == three.value
-        assert np.array_equal(one.decision, two.decision) and np.array_equal(
-            one.decision, three.decision
-        )
+        assert np.array_equal(one.decision, two.decision) and np.array_equal(one.decision, three.decision)
 
 
 @pytest.mark.parametrize("name", [*STEERED, "auto"])
@@ -110,8 +112,10 @@ def test_fitted_fusion_stays_within_devices() -> None:
     for seed in range(30):
         problem, rng = _problem(seed), np.random.default_rng(seed)
         device = rng.integers(0, problem.devices, problem.groups)
-        for keys, of in ((Fitting(problem).keys(device), device[problem.node_group]),
-                         (Fitting(problem).apart, problem.node_group)):  # fmt: skip
+        for keys, of in (
+            (Fitting(problem).keys(device), device[problem.node_group]),
+            (Fitting(problem).apart, problem.node_group),
+        ):
             where = np.full(problem.program.n_ops, -1)
             where[problem.node_op] = of
             clusters = problem.fuse(keys)

@@ -56,8 +56,7 @@ def _forked() -> Program:
         last = first
         for depth in range(3):
             result = build.tensor(f"b{branch}.{depth}", shape=(256,), dtype="f32")
-            build.op(f"op{branch}.{depth}", "matmul", reads=[last], writes=[result],
-                     matrix=10**9)  # fmt: skip
+            build.op(f"op{branch}.{depth}", "matmul", reads=[last], writes=[result], matrix=10**9)
             last = result
         ends.append(last)
     out = build.tensor("out", shape=(256,), dtype="f32", kind=TensorKind.OUTPUT)
@@ -66,8 +65,7 @@ def _forked() -> Program:
 
 
 def test_two_branches_go_to_two_devices_and_that_is_proved() -> None:
-    problem = GraphOptimization(_forked(), load_machine("toy2"), tasks=("placement", "schedule"),
-                                groups="op")  # fmt: skip
+    problem = GraphOptimization(_forked(), load_machine("toy2"), tasks=("placement", "schedule"), groups="op")
     solution = solve(make_solver("graph", "cp-sat"), problem, Budget())
     assert solution.status == Status.OPTIMAL and solution.decision is not None
     device = problem.split(solution.decision)[1]
@@ -79,12 +77,10 @@ def test_two_branches_go_to_two_devices_and_that_is_proved() -> None:
 def test_a_graph_that_fits_nowhere_is_proved_infeasible_or_left_open() -> None:
     build = Builder("heavy")
     for number in range(3):  # any two of them are too much for one device
-        weight = build.tensor(f"w{number}", shape=(150 * 2**20,), dtype="f32",
-                              kind=TensorKind.WEIGHT)  # fmt: skip
+        weight = build.tensor(f"w{number}", shape=(150 * 2**20,), dtype="f32", kind=TensorKind.WEIGHT)
         out = build.tensor(f"o{number}", shape=(1,), dtype="f32", kind=TensorKind.OUTPUT)
         build.op(f"op{number}", "matmul", reads=[weight], writes=[out], matrix=10)
-    problem = GraphOptimization(build.build(), load_machine("toy2"), tasks=("placement",),
-                                groups="op")  # fmt: skip
+    problem = GraphOptimization(build.build(), load_machine("toy2"), tasks=("placement",), groups="op")
     solution = solve(make_solver("graph", "cp-sat"), problem, Budget())
     assert solution.value is None and solution.status == Status.INFEASIBLE
 
@@ -96,9 +92,7 @@ def test_nodes_that_can_be_fused_are_free_of_their_group() -> None:
         units = units_of(problem)
         assert units.steps == problem.nodes
         for node, choice in enumerate(units.choice):
-            loose = (
-                problem.touched[problem.node_op[node]] and problem.hard[problem.node_op[node]] < 0
-            )
+            loose = problem.touched[problem.node_op[node]] and problem.hard[problem.node_op[node]] < 0
             assert units.group[choice] == (-1 if loose else problem.node_group[node])
         given = units_of(problem, problem.base_clusters)
         assert given.steps == len(np.unique(given.step)) <= problem.nodes

@@ -32,9 +32,7 @@ def run(problem: GraphOptimization, name: str) -> Solution:
 
 
 def unfused(program: Program, machine: Machine, groups: str = "auto") -> GraphOptimization:
-    return GraphOptimization(
-        program, machine, tasks=("placement",), base=Base(fusion="none"), groups=groups
-    )
+    return GraphOptimization(program, machine, tasks=("placement",), base=Base(fusion="none"), groups=groups)
 
 
 def branches(count: int, length: int = 4, width: int = 4096) -> Program:
@@ -45,9 +43,7 @@ def branches(count: int, length: int = 4, width: int = 4096) -> Program:
         for k in range(length):
             kind = "output" if k == length - 1 else "activation"
             y = build.tensor(f"y{i}.{k}", shape=(width,), dtype="f32", kind=kind)
-            build.op(
-                f"op{i}.{k}", "matmul", reads=[x], writes=[y], matrix=10**6, scope=f"branch{i}"
-            )
+            build.op(f"op{i}.{k}", "matmul", reads=[x], writes=[y], matrix=10**6, scope=f"branch{i}")
             x = y
     return build.build()
 
@@ -152,9 +148,7 @@ def tight(share: float) -> GraphOptimization:
     """Transformer-XL, each device with that share of what one would need."""
     program = load_model("txl-2")
     machine = load_machine("p100x4")
-    whole = Places(
-        unfused(program, machine), np.full(program.n_ops, -1, dtype=np.int32)
-    ).bytes.sum()
+    whole = Places(unfused(program, machine), np.full(program.n_ops, -1, dtype=np.int32)).bytes.sum()
     for memory in machine.memories:
         machine = machine.with_capacity(memory.name, int(whole * share))
     return unfused(program, machine)
@@ -212,9 +206,7 @@ def test_first_come_first_served_is_kept_under_another_placement() -> None:
         device = np.random.default_rng(seed).integers(0, 2, joint.groups).astype(np.int32)
         vector = like_base(joint, device=device)
         assert joint.measure(vector[None])[0] == alone.measure(alone.vector(device=device)[None])[0]
-    paths = GraphOptimization(
-        program, machine, tasks=("schedule",), base=Base(schedule="critical_path")
-    )
+    paths = GraphOptimization(program, machine, tasks=("schedule",), base=Base(schedule="critical_path"))
     keys = first_come(paths, paths.vector())
     first = GraphOptimization(program, machine, tasks=("schedule",))
     assert paths.evaluate(paths.vector(schedule=keys)) == first.reference_ps
@@ -247,14 +239,7 @@ def test_edges_of_groups_count_every_tensor_once_for_each_reader_group() -> None
     y, *z = (build.tensor(f"y{i}", shape=(4,), dtype="f32") for i in range(4))
     build.op("a", "add", reads=[x, w], writes=[y], vector=1, scope="a", group=0)
     for i, scope in enumerate("bbc"):
-        build.op(
-            f"{scope}{i}",
-            "add",
-            reads=[y, w] if i == 2 else [y],
-            writes=[z[i]],
-            vector=1,
-            scope=scope,
-        )
+        build.op(f"{scope}{i}", "add", reads=[y, w] if i == 2 else [y], writes=[z[i]], vector=1, scope=scope)
     problem = unfused(build.build(), load_machine("p100x2"))
     start, other, bytes_ = group_edges(problem)
     assert start.tolist() == [0, 2, 3, 4] and other.tolist() == [1, 2, 0, 0]

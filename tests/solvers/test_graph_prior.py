@@ -27,9 +27,7 @@ def _random(problem: GraphOptimization, rng: np.random.Generator) -> Prior:
 
     def part(name: str, wide: int) -> np.ndarray:
         at = problem.part(name)
-        weight = rng.random((at.stop - at.start, wide)) * (
-            rng.random((at.stop - at.start, wide)) < 0.6
-        )
+        weight = rng.random((at.stop - at.start, wide)) * (rng.random((at.stop - at.start, wide)) < 0.6)
         if name == "fusion":  # above, devices have a say: see tests/solvers/go/test_trust.py
             weight[:, WITHIN:] = 0
         weight[:, rng.integers(min(wide, WITHIN))] += 1e-3
@@ -43,8 +41,9 @@ def test_draws_follow_the_probabilities() -> None:
         problem, rng = _problem(seed), np.random.default_rng(seed)
         prior = _random(problem, rng)
         vectors = prior.draw(problem, rng, 3000)
-        for chosen, chance in zip(levels_of(problem, vectors),
-                                  (prior.fusion, prior.device, prior.schedule), strict=True):  # fmt: skip
+        for chosen, chance in zip(
+            levels_of(problem, vectors), (prior.fusion, prior.device, prior.schedule), strict=True
+        ):
             for level in range(chance.shape[1]):
                 often = (chosen == level).mean(axis=0)
                 assert np.all(often[chance[:, level] == 0] == 0), "what has no chance was drawn"
@@ -63,14 +62,13 @@ def test_vectors_are_legal_and_decode_as_they_should(tasks: tuple[str, ...]) -> 
         assert device.max(initial=0) < problem.devices
         keys = vectors[:, problem.part("fusion")]
         n = keys.shape[1]
-        assert np.array_equal(
-            keys[fusion > 0], ((fusion + np.arange(n) / max(1, n)) / LEVELS)[fusion > 0]
-        )
+        assert np.array_equal(keys[fusion > 0], ((fusion + np.arange(n) / max(1, n)) / LEVELS)[fusion > 0])
         assert np.all(keys[fusion == 0] == 0) and np.all(keys <= 1)
         assert np.allclose(vectors[:, problem.part("schedule")], schedule / (LEVELS - 1))
         problem.score(vectors)
-        for chosen, chance in zip((fusion, device, schedule),
-                                  (prior.fusion, prior.device, prior.schedule), strict=True):  # fmt: skip
+        for chosen, chance in zip(
+            (fusion, device, schedule), (prior.fusion, prior.device, prior.schedule), strict=True
+        ):
             assert np.array_equal(chosen[0], chance.argmax(axis=1))
 
 

@@ -33,16 +33,18 @@ def _recurrent(**about: object) -> GraphOptimization:
     return GraphOptimization(load_model("rnnlm-2:steps=3"), load_machine("p100x2"), **about)  # type: ignore[arg-type]
 
 
-def _solved(problem: GraphOptimization, name: str, evaluations: int, seed: int = 0,
-            **options: object) -> Solution:  # fmt: skip
+def _solved(
+    problem: GraphOptimization, name: str, evaluations: int, seed: int = 0, **options: object
+) -> Solution:
     return solve(make_solver("graph", name, options), problem, Budget(evaluations), seed)
 
 
 @pytest.mark.parametrize("name", SEARCHES)
 @pytest.mark.parametrize("tasks", [TASKS, ("placement",), ("schedule",)])
 def test_searches_conform(name: str, tasks: tuple[str, ...]) -> None:
-    conforms(lambda: make_solver("graph", name), _recurrent(tasks=tasks),
-             evaluations=(1, 2, 70, 260), seconds=0.2)  # fmt: skip
+    conforms(
+        lambda: make_solver("graph", name), _recurrent(tasks=tasks), evaluations=(1, 2, 70, 260), seconds=0.2
+    )
 
 
 @pytest.mark.parametrize("name", ["anneal", "brkga"])
@@ -103,8 +105,7 @@ def test_annealing_finds_its_way_to_plans_that_fit() -> None:
     peaks = free.simulator.run(free.plan(free.vector())).memory_peak
     capacity = int(0.8 * max(peaks.tolist()))
     machine = load_machine(f"p100x2:hbm0={capacity},hbm1={capacity}")
-    problem = GraphOptimization(program, machine, tasks=("placement",),
-                                base=Base(placement="single"))  # fmt: skip
+    problem = GraphOptimization(program, machine, tasks=("placement",), base=Base(placement="single"))
     start = problem.evaluate(problem.vector())
     assert start is not None and start >= UNFIT
     solution = _solved(problem, "anneal", 400)

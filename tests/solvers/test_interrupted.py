@@ -43,12 +43,14 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
     return found
 
 
-def solved(case: Case, folder: Path | None = None, resume: Path | None = None,
-           evaluations: int | None = None) -> Solution:  # fmt: skip
+def solved(
+    case: Case, folder: Path | None = None, resume: Path | None = None, evaluations: int | None = None
+) -> Solution:
     """A session with a checkpoint wherever the solver offers one."""
     budget = Budget(evaluations or case.evaluations)
-    return run_solver(case.solver(), case.problem(), budget, 3, folder=folder, resume=resume,
-                      checkpoint_seconds=0.0)  # fmt: skip
+    return run_solver(
+        case.solver(), case.problem(), budget, 3, folder=folder, resume=resume, checkpoint_seconds=0.0
+    )
 
 
 def ask(meter: Meter) -> None:
@@ -60,8 +62,9 @@ def insist(meter: Meter) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_interrupted_is_unbroken(case: Case, tmp_path: Path, counted: Counted,
-                                 request: pytest.FixtureRequest) -> None:  # fmt: skip
+def test_interrupted_is_unbroken(
+    case: Case, tmp_path: Path, counted: Counted, request: pytest.FixtureRequest
+) -> None:
     if not case.solver().deterministic:
         pytest.skip("it says that it is not deterministic")
     if case.learned:
@@ -125,6 +128,8 @@ def _same(again: Solution, whole: Solution) -> None:
 
 def _left_alone(case: Case, run: Path, whole: Solution) -> None:
     """A run that has ended is not touched by another session with the same budget."""
-    files = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in run.rglob("*") if path.is_file()}  # fmt: skip
+    files = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in run.rglob("*") if path.is_file()}
     _same(solved(case, resume=run), whole)
-    assert files == {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in run.rglob("*") if path.is_file()}  # fmt: skip
+    assert files == {
+        path: (path.read_bytes(), path.stat().st_mtime_ns) for path in run.rglob("*") if path.is_file()
+    }

@@ -30,9 +30,7 @@ def small() -> Mapping:
     return Mapping(layers(), three_memories())
 
 
-def asked(
-    solver: Any, problem: Mapping, budget: Budget, seed: int = 0
-) -> tuple[Solution, np.ndarray]:
+def asked(solver: Any, problem: Mapping, budget: Budget, seed: int = 0) -> tuple[Solution, np.ndarray]:
     """The solution, and every map that a solver submits, in order. It sees rewards and nothing else of them: what
     would tell it more about a map raises."""
     blind = copy.copy(problem)
@@ -101,9 +99,7 @@ def test_role_split_by_hand() -> None:
         build.op(f"op{i}", "gather", reads=[x, part], writes=[out], vector=1)
         x = out
     problem = Mapping(build.build(), three_memories())
-    assert [
-        problem.program.tensor_name[t] for t in np.flatnonzero(sparse_tables(problem.program))
-    ] == ["w1"]
+    assert [problem.program.tensor_name[t] for t in np.flatnonzero(sparse_tables(problem.program))] == ["w1"]
     solution = solve(make_solver("mapping", "role-split"), problem, Budget())
     # 320 bytes hold two activations at a time; 700 bytes two of the other three weights.
     assert solution.decision is not None
@@ -130,9 +126,7 @@ def test_searches_see_rewards_only_and_submit_canonical_maps(name: str) -> None:
     build = Builder("few weights")
     last = build.tensor("x", bytes=8, kind="input")
     for i in range(8):
-        out = build.tensor(
-            f"t{i}", bytes=100, kind="output" if i == 7 else "activation", fast=i != 4
-        )
+        out = build.tensor(f"t{i}", bytes=100, kind="output" if i == 7 else "activation", fast=i != 4)
         weight = [build.tensor(f"w{i}", bytes=90, kind="weight")] if i % 3 == 0 else []
         build.op(f"op{i}", "add", reads=[last, *weight], writes=[out], vector=3)
         last = out
@@ -142,9 +136,7 @@ def test_searches_see_rewards_only_and_submit_canonical_maps(name: str) -> None:
     assert len(maps) == solution.evaluations <= 300
     assert maps.dtype == np.int8 and (maps[:, ~problem.live] == problem.slowest).all()
     assert solution.value == problem.evaluate(solution.decision)  # type: ignore[arg-type]
-    assert solution.value == min(
-        value for value in problem.score(maps).value.tolist() if value >= 0
-    )
+    assert solution.value == min(value for value in problem.score(maps).value.tolist() if value >= 0)
 
 
 @pytest.mark.parametrize("name", [*SEARCHES, *WHITE_BOX])
@@ -156,14 +148,10 @@ def test_nothing_to_decide(name: str) -> None:
         problem = Mapping(program, three_memories())
         assert not problem.live.any()
         solution = solve(make_solver("mapping", name), problem, Budget(50))
-        assert solution.evaluations <= 1 and solution.value == problem.evaluate(
-            problem.all_slowest()
-        )
+        assert solution.evaluations <= 1 and solution.value == problem.evaluate(problem.all_slowest())
 
 
-@pytest.mark.parametrize(
-    ("model", "cost"), [("resnet50", 495), ("resnet101", 954), ("bert", 2_160)]
-)
+@pytest.mark.parametrize(("model", "cost"), [("resnet50", 495), ("resnet101", 954), ("bert", 2_160)])
 def test_a_pass_of_greedy_dp(model: str, cost: int) -> None:
     problem = Mapping(load_model(model), load_machine("nnp-i"))
     _, maps = asked(GreedyDp(), problem, Budget(cost + 1))

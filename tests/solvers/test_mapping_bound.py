@@ -24,9 +24,7 @@ def test_no_map_is_below_it() -> None:
         if seed % 3 == 0 and len(roots):
             memory = problem.memories[int(rng.integers(len(problem.memories)))]
             try:
-                problem = Mapping(
-                    program, machine, pins=Pins({int(rng.choice(roots)): (memory, -1)})
-                )
+                problem = Mapping(program, machine, pins=Pins({int(rng.choice(roots)): (memory, -1)}))
             except Refused:
                 continue
         bound = weights_bound(problem)

@@ -30,9 +30,7 @@ def test_maps_of_random_programs_fit(name: str) -> None:
         if problem.violations(problem.plan(problem.all_slowest())):
             continue  # the program's own order reads what was overwritten
         solution = solve(make_solver("mapping", name), problem, Budget())
-        assert solution.decision is not None and solution.value == problem.evaluate(
-            solution.decision
-        )
+        assert solution.decision is not None and solution.value == problem.evaluate(solution.decision)
         assert not problem.violations(problem.plan(solution.decision))
         weights = solution.decision[problem.nodes :]
         if not len(program.tie_kind):  # else a weight may share its place with a result
@@ -50,9 +48,7 @@ def test_one_arena_is_the_fastest_memory_that_holds_all(seed: int) -> None:
         decision = solve(make_solver("mapping", "one-arena"), problem, Budget()).decision
         assert decision is not None
         memories = problem.tensor_memories(decision)
-        moved = np.flatnonzero(
-            np.isin(program.tensor_kind, [TensorKind.ACTIVATION, TensorKind.OUTPUT])
-        )
+        moved = np.flatnonzero(np.isin(program.tensor_kind, [TensorKind.ACTIVATION, TensorKind.OUTPUT]))
         roots = [t for t in moved.tolist() if program.tensor_alias[t] == t]
         assert len({int(memories[t]) for t in roots}) == 1
         used.add(int(memories[roots[0]]))
@@ -65,11 +61,7 @@ def test_greedy_takes_the_largest_first() -> None:
     decision = solve(make_solver("mapping", "greedy-by-size"), problem, Budget()).decision
     assert decision is not None
     memories = problem.tensor_memories(decision)
-    made = [
-        t
-        for t in range(program.n_tensors)
-        if program.producer[t] >= 0 and program.tensor_alias[t] == t
-    ]
+    made = [t for t in range(program.n_tensors) if program.producer[t] >= 0 and program.tensor_alias[t] == t]
     fits = [t for t in made if program.storage_bytes[t] <= 640]
     largest = max(fits, key=lambda t: (int(program.storage_bytes[t]), -t))
     assert memories[largest] == 0  # nothing larger had a claim on it

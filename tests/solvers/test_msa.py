@@ -32,15 +32,14 @@ def resized(machine: Machine, capacity: int, **fields: int) -> Machine:
     return replace(machine, memories=(fast, *machine.memories[1:]))
 
 
-def rows(
-    program: Program, found: Plan
-) -> tuple[dict[str, list[tuple[int, ...]]], list[tuple[Any, ...]]]:
+def rows(program: Program, found: Plan) -> tuple[dict[str, list[tuple[int, ...]]], list[tuple[Any, ...]]]:
     """(residencies by name, copies with names)"""
     named: dict[str, list[tuple[int, ...]]] = {}
     for tensor, _, offset, first, last in found.residency_rows:
         named.setdefault(program.tensor_name[tensor], []).append((offset, first, last))
-    return named, [(program.tensor_name[c[0]], "in" if c[2] == 0 else "out", c[3], c[4])
-                   for c in found.copy_rows]  # fmt: skip
+    return named, [
+        (program.tensor_name[c[0]], "in" if c[2] == 0 else "out", c[3], c[4]) for c in found.copy_rows
+    ]
 
 
 # --- costs -----------------------------------------------------------------------------------
@@ -54,9 +53,16 @@ def test_cost_of_an_add() -> None:
     build.op("use", "neg", reads=[c])
     machine = load_machine("xla-sim")
     slow, fast = machine.memories[1], machine.memories[0]
-    machine = replace(machine, memories=(replace(fast, read=128, write=128), replace(slow, read=32, write=32)),
-                      devices=(replace(machine.devices[0], rates={"*": {"*": 8}} | {
-                          name: {"*": 8} for name in ("matrix", "vector", "transcendental")}),))  # fmt: skip
+    machine = replace(
+        machine,
+        memories=(replace(fast, read=128, write=128), replace(slow, read=32, write=32)),
+        devices=(
+            replace(
+                machine.devices[0],
+                rates={"*": {"*": 8}} | {name: {"*": 8} for name in ("matrix", "vector", "transcendental")},
+            ),
+        ),
+    )
     model = game_model(build.build(), machine)
     for fast_sites, seconds in (([], 3.0), ([0], 2.25), ([0, 2], 1.5), ([0, 1, 2], 1.0)):
         is_fast = np.zeros(model.sites, dtype=bool)
@@ -73,8 +79,7 @@ def hand_program(inputs: tuple[str, ...] = ("p0", "p1")) -> Program:
         result = build.tensor(f"negate{i}", bytes=24)
         build.op(f"negate{i}", "neg", reads=[value], writes=[result], vector=6)
         value = result
-    build.op("add", "add", reads=[value, p1], writes=[build.tensor("sum", bytes=24, kind="output")],
-             vector=6)  # fmt: skip
+    build.op("add", "add", reads=[value, p1], writes=[build.tensor("sum", bytes=24, kind="output")], vector=6)
     return build.build()
 
 
@@ -109,8 +114,14 @@ def test_numbers_of_tensors_do_not_matter() -> None:
 # --- behaviours ------------------------------------------------------------------------------
 
 
-def chain(*, steps: int, seconds: float, reads: dict[int, list[str]], inputs: dict[str, int],
-          late: dict[str, int] | None = None) -> Program:  # fmt: skip
+def chain(
+    *,
+    steps: int,
+    seconds: float,
+    reads: dict[int, list[str]],
+    inputs: dict[str, int],
+    late: dict[str, int] | None = None,
+) -> Program:
     """Ops of a given time with a tiny result each; `late` are tensors made by the op of that number."""
     build = Builder("chain")
     tensors = {name: build.tensor(name, bytes=size, kind="input") for name, size in inputs.items()}
@@ -119,16 +130,19 @@ def chain(*, steps: int, seconds: float, reads: dict[int, list[str]], inputs: di
         made.setdefault(op, []).append(name)
         tensors[name] = build.tensor(name, bytes=48)
     for op in range(steps):
-        build.op(f"op{op}", "neg", reads=[tensors[name] for name in reads.get(op, [])],
-                 writes=[tensors[name] for name in made.get(op, [])], vector=int(seconds * 1000))  # fmt: skip
+        build.op(
+            f"op{op}",
+            "neg",
+            reads=[tensors[name] for name in reads.get(op, [])],
+            writes=[tensors[name] for name in made.get(op, [])],
+            vector=int(seconds * 1000),
+        )
     return build.build()
 
 
 def test_resource_end_to_end() -> None:
     # Six ops of 10 s; a copy takes 20 s, so the second one can only begin when the first is over.
-    program = chain(
-        steps=6, seconds=10, reads={2: ["p0"], 5: ["p1"]}, inputs={"p0": 256, "p1": 256}
-    )
+    program = chain(steps=6, seconds=10, reads={2: ["p0"], 5: ["p1"]}, inputs={"p0": 256, "p1": 256})
     machine = resized(load_machine("xla-unit"), 304)
     slow = replace(machine.memories[1], read=10, write=10)
     links = tuple(replace(link, bandwidth=13) for link in machine.links)
@@ -151,8 +165,13 @@ def test_only_the_memory_bound_chain_comes_to_fast_memory() -> None:
             kind = "output" if (name, i) == ("tanh", 5) else "activation"
             result = build.tensor(f"{name}{i}", bytes=48, kind=kind)
             flops = {"vector": 12} if name == "negate" else {"transcendental": 12}
-            build.op(f"{name}{i}", "neg" if name == "negate" else "tanh", reads=[ends[name]], writes=[result],
-                     **flops)  # type: ignore[arg-type]  # fmt: skip
+            build.op(
+                f"{name}{i}",
+                "neg" if name == "negate" else "tanh",
+                reads=[ends[name]],
+                writes=[result],
+                **flops,
+            )  # type: ignore[arg-type]
             ends[name] = result
     build.op("end", "neg", reads=[ends["negate"]], vector=12)
     program, machine = build.build(), load_machine("xla-unit")
@@ -196,9 +215,7 @@ def test_at_most_so_many_copies_are_under_way(most: int) -> None:
     program = chain(steps=16, seconds=0.2, reads=reads, inputs=inputs)
     machine = load_machine("xla-unit")
     _, copies = rows(program, assigner(program, machine, most_in=most).plan())
-    under_way = [
-        sum(issued <= step <= needed for _, _, issued, needed in copies) for step in range(16)
-    ]
+    under_way = [sum(issued <= step <= needed for _, _, issued, needed in copies) for step in range(16)]
     assert max(under_way, default=0) == most
     _, free = rows(program, assigner(program, machine).plan())
     assert len(free) == 5
@@ -208,8 +225,9 @@ def fragmented() -> tuple[Program, Machine]:
     """Two small tensors leave a hole between them that a large one does not fit into: the second
     lies above the first, which is gone when the large one comes."""
     build = Builder("fragmented")
-    first, second, large = (build.tensor(name, bytes=size) for name, size in
-                            (("first", 40), ("second", 40), ("large", 88)))  # fmt: skip
+    first, second, large = (
+        build.tensor(name, bytes=size) for name, size in (("first", 40), ("second", 40), ("large", 88))
+    )
     build.op("a", "neg", writes=[first], vector=1)
     build.op("b", "neg", reads=[(first, 9000)], writes=[second], vector=1)
     build.op("c", "neg", reads=[(second, 2000)], writes=[large], vector=1)
@@ -252,8 +270,9 @@ def test_cross_program_prefetch_takes_the_largest_weight_from_the_start() -> Non
 
 def test_large_copies_go_in_parts_so_that_others_pass_between_them() -> None:
     # `large` is needed last and takes long; `small`, needed earlier, would wait behind it.
-    program = chain(steps=12, seconds=0.3, reads={8: ["small"], 11: ["large"]},
-                    inputs={"large": 96, "small": 16})  # fmt: skip
+    program = chain(
+        steps=12, seconds=0.3, reads={8: ["small"], 11: ["large"]}, inputs={"large": 96, "small": 16}
+    )
     machine = load_machine("xla-unit")
     plan = assigner(program, machine, slices=4, slice_bytes=64).plan()
     _, copies = rows(program, plan)
@@ -279,8 +298,10 @@ def test_what_a_loop_reads_is_fetched_before_it_and_stays() -> None:
     named, copies = rows(program, plan)
     assert len(copies) == 1 and copies[0][3] == 3
     assert named["p"][0][2] == 6
-    assert simulate(program, machine, plan).total_ps == assigner(program, machine).totals(
-        np.arange(1, dtype=np.int32)[None], 1)[0]  # fmt: skip
+    assert (
+        simulate(program, machine, plan).total_ps
+        == assigner(program, machine).totals(np.arange(1, dtype=np.int32)[None], 1)[0]
+    )
 
 
 def test_in_place_results_lie_where_their_operand_lay() -> None:
@@ -314,9 +335,16 @@ def test_every_plan_is_sound_and_timed_as_the_simulator_has_it() -> None:
         if check(program, machine, Plan()):
             continue
         style = ("2023", "test", "production")[seed % 3]
-        msa = assigner(program, machine, style, min_ratio=float(rng.choice([0, 0.5, 1])),
-                       max_ratio=float(rng.choice([2, 8, 100])), strict_order=bool(rng.integers(2)),
-                       slices=int(rng.integers(1, 5)), slice_bytes=8)  # fmt: skip
+        msa = assigner(
+            program,
+            machine,
+            style,
+            min_ratio=float(rng.choice([0, 0.5, 1])),
+            max_ratio=float(rng.choice([2, 8, 100])),
+            strict_order=bool(rng.integers(2)),
+            slices=int(rng.integers(1, 5)),
+            slice_bytes=8,
+        )
         order = np.arange(msa.tensors, dtype=np.int32)
         if seed % 2:
             order = rng.permutation(msa.tensors).astype(np.int32)

@@ -23,8 +23,13 @@ def crowded(seed: int = 3, ops: int = 40) -> Program:
         kind = "output" if i == ops - 1 else "activation"
         tensors.append(build.tensor(f"t{i}", bytes=int(rng.integers(1, 9)) * 8, kind=kind))
         late = tensors[int(rng.integers(max(0, i - 9), i + 1))]
-        build.op(f"op{i}", "add", reads=sorted({tensors[i], late, weight}), writes=[tensors[-1]],
-                 vector=int(rng.integers(1, 900)))  # fmt: skip
+        build.op(
+            f"op{i}",
+            "add",
+            reads=sorted({tensors[i], late, weight}),
+            writes=[tensors[-1]],
+            vector=int(rng.integers(1, 900)),
+        )
     return build.build()
 
 
@@ -35,8 +40,12 @@ def game(seed: int = 3) -> MallocGame:
 @pytest.mark.parametrize("name", ["msa", "msa-order"])
 @pytest.mark.parametrize("style", ["2023", "production", "refined"])
 def test_solvers_conform(name: str, style: str) -> None:
-    conforms(lambda: make_solver("malloc-game", name, {"style": style}), game(), evaluations=(1, 70, 200),
-             seeds=(0,))  # fmt: skip
+    conforms(
+        lambda: make_solver("malloc-game", name, {"style": style}),
+        game(),
+        evaluations=(1, 70, 200),
+        seeds=(0,),
+    )
 
 
 def test_evolution_begins_with_its_own_order_and_improves_on_it() -> None:
@@ -44,9 +53,7 @@ def test_evolution_begins_with_its_own_order_and_improves_on_it() -> None:
         problem = game(seed)
         for style, passes in (("2023", 1), ("refined", 5)):
             options = {"style": style}
-            own = solve(
-                make_solver("malloc-game", "msa", options), problem, Budget(evaluations=passes)
-            )
+            own = solve(make_solver("malloc-game", "msa", options), problem, Budget(evaluations=passes))
             order = make_solver("malloc-game", "msa-order", options)
             first = solve(order, problem, Budget(evaluations=passes))
             found = solve(order, problem, Budget(evaluations=600))
@@ -61,9 +68,7 @@ def test_refinement_takes_stalls_away() -> None:
     for seed in range(6):
         problem = game(seed)
         plain = solve(make_solver("malloc-game", "msa"), problem, Budget()).value
-        refined = solve(
-            make_solver("malloc-game", "msa", {"style": "refined"}), problem, Budget()
-        ).value
+        refined = solve(make_solver("malloc-game", "msa", {"style": "refined"}), problem, Budget()).value
         assert plain is not None and refined is not None
         assert refined <= plain
         better += refined < plain

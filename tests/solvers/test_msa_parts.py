@@ -19,15 +19,25 @@ SECOND = 10**12
 @pytest.mark.parametrize(
     ("slots", "copies", "left"),
     [
-        ([2, 3, 1, 6, 7, 1, 7, 2, 2, 4],
-         [(-1, 3, 5, True), (1, 4, 4, True), (5, 9, 10, True), (4, 9, 3, False), (4, 8, 2, True)], None),
-        ([2] * 10,
-         [*((s, s + 4, 2, True) for s in (6, 5, 4, 3, 2, 1)), (0, 4, 3, True), (0, 4, 3, True),
-          (0, 4, 1, False)], [2, *[0] * 9]),
+        (
+            [2, 3, 1, 6, 7, 1, 7, 2, 2, 4],
+            [(-1, 3, 5, True), (1, 4, 4, True), (5, 9, 10, True), (4, 9, 3, False), (4, 8, 2, True)],
+            None,
+        ),
+        (
+            [2] * 10,
+            [
+                *((s, s + 4, 2, True) for s in (6, 5, 4, 3, 2, 1)),
+                (0, 4, 3, True),
+                (0, 4, 3, True),
+                (0, 4, 1, False),
+            ],
+            [2, *[0] * 9],
+        ),
         ([2] * 10, [(5, 10, 2, True), (4, 7, 2, True), (4, 8, 4, True), (3, 6, 4, False)], None),
         ([2] * 5, [(1, 3, 2, True), (0, 4, 4, False)], None),
     ],
-)  # fmt: skip
+)
 def test_copy_resource_vectors(slots: list[int], copies: list[Any], left: list[int] | None) -> None:
     resource = _core.CopyResource(slots)
     for start, end, need, fits in copies:
@@ -81,8 +91,9 @@ def test_picker_tries_the_preferred_start_first() -> None:
     elapsed = [0, *[SECOND] * 21, 0]
 
     def starts(begin: int) -> list[int]:
-        return _core.copy_starts(elapsed, [-1] * 23, [0] * 23, [1, 2, 4, 5], 3 * SECOND, begin, 22,
-                                 3 * SECOND)  # fmt: skip
+        return _core.copy_starts(
+            elapsed, [-1] * 23, [0] * 23, [1, 2, 4, 5], 3 * SECOND, begin, 22, 3 * SECOND
+        )
 
     assert starts(0) == [15, 16, 14, 17, 13, 18, 12, 11, 10, 9]
     assert starts(19) == []
@@ -91,6 +102,14 @@ def test_picker_tries_the_preferred_start_first() -> None:
 def test_picker_does_not_start_inside_a_loop() -> None:
     inside = [19 <= step <= 24 for step in range(32)]
     elapsed = [0 if step in (0, 25) else SECOND for step in range(32)]
-    found = _core.copy_starts(elapsed, [0 if i else -1 for i in inside], [int(i) for i in inside],
-                              [1, 2, 12, 5], 3 * SECOND, 0, 31, 3 * SECOND)  # fmt: skip
+    found = _core.copy_starts(
+        elapsed,
+        [0 if i else -1 for i in inside],
+        [int(i) for i in inside],
+        [1, 2, 12, 5],
+        3 * SECOND,
+        0,
+        31,
+        3 * SECOND,
+    )
     assert found == [25, 26, 18, 27, 17]

@@ -26,8 +26,9 @@ def problem(seed: int, ops: int) -> PeakOrder:
 
 
 def least_peak(of: PeakOrder) -> int:
-    return min(int(of.native.profile(np.array(order, dtype=np.int32)).max())
-               for order in all_orders(of.graph.before))  # fmt: skip
+    return min(
+        int(of.native.profile(np.array(order, dtype=np.int32)).max()) for order in all_orders(of.graph.before)
+    )
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -63,7 +64,7 @@ def test_the_search_finds_an_order_if_and_only_if_there_is_one(seed: int) -> Non
 @pytest.mark.parametrize("seed", range(6))
 def test_larger_programs_are_proven_or_have_a_gap(seed: int) -> None:
     of = problem(seed, 60)
-    solutions = {name: solve(make_solver("order", name), of, Budget(evaluations=300)) for name in NAMES}  # fmt: skip
+    solutions = {name: solve(make_solver("order", name), of, Budget(evaluations=300)) for name in NAMES}
     bound = max(solution.bound.value for solution in solutions.values())
     assert all(s.value is not None and s.value >= bound for s in solutions.values())
     assert solutions["auto"].value == min(s.value for s in solutions.values() if s.value)
@@ -72,7 +73,7 @@ def test_larger_programs_are_proven_or_have_a_gap(seed: int) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_solvers_conform(name: str) -> None:
-    options: dict[str, Any] = {"anneal": {"length": 400}, "random-best": {"orders": 400}}.get(name, {})  # fmt: skip
+    options: dict[str, Any] = {"anneal": {"length": 400}, "random-best": {"orders": 400}}.get(name, {})
     conforms(lambda: make_solver("order", name, options), problem(11, 24))
 
 
@@ -83,9 +84,7 @@ def test_the_time_limit_is_obeyed(looks: int) -> None:
     wide = problem(0, 900)
     for each in (of, wide):
         clock = Ticking(1.0)
-        solution = solve(
-            make_solver("order", "auto"), each, Budget(seconds=float(looks)), clock=clock
-        )
+        solution = solve(make_solver("order", "auto"), each, Budget(seconds=float(looks)), clock=clock)
         assert clock.looks < 2 * looks + 2_000 and solution.value is not None
         assert solution.value <= each.reference
 
@@ -109,5 +108,5 @@ def test_pairs_of_ops_prove_more_than_single_ones_and_never_too_much() -> None:
 
 
 def test_pairs_close_the_gap_of_a_real_training_graph() -> None:
-    solution = solve(make_solver("order", "peak-cut"), PeakOrder(load_model("txl-2")), Budget())  # fmt: skip
+    solution = solve(make_solver("order", "peak-cut"), PeakOrder(load_model("txl-2")), Budget())
     assert solution.status == Status.OPTIMAL and solution.bound.method == PAIR_BOUND

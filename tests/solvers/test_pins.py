@@ -44,8 +44,12 @@ def _solved(problem: Problem, name: str, options: Any = None) -> Plan | None:
 
 
 SLOW_TO_COMPILE = {"egrl", "ea", "pg"}
-MAPPED = [(name, ports) for name in solver_names("mapping") for ports in ("serial", "parallel")
-          if name not in SLOW_TO_COMPILE or (name, ports) == ("egrl", "serial")]  # fmt: skip
+MAPPED = [
+    (name, ports)
+    for name in solver_names("mapping")
+    for ports in ("serial", "parallel")
+    if name not in SLOW_TO_COMPILE or (name, ports) == ("egrl", "serial")
+]
 
 
 @pytest.mark.parametrize(("name", "ports"), MAPPED)
@@ -97,9 +101,7 @@ def test_pinned_maps_are_the_best_among_those_that_keep_the_pins() -> None:
     assert tried == 6
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in solver_names("graph") if n not in {*GRAPH_TESTED_APART, "go"}]
-)
+@pytest.mark.parametrize("name", [n for n in solver_names("graph") if n not in {*GRAPH_TESTED_APART, "go"}])
 def test_graph_solvers_keep_pins(name: str) -> None:
     rng = np.random.default_rng(181)
     program, machine = random_graph(rng, 24)
@@ -151,8 +153,11 @@ def test_pins_survive_a_run_folder(tmp_path: Path) -> None:
     arena = load_machine("arena:2KiB")
     in_arena = parse_pins(program, arena, ["t3=arena@512"])
     graph, devices = random_graph(np.random.default_rng(181), 24)
-    for problem in (Mapping(program, machine, pins=pins), ProgramAllocation(program, arena, pins=in_arena),
-                    GraphOptimization(graph, devices, pins=Pins({}, {int(np.flatnonzero(~graph.op_view)[0]): 0}))):  # fmt: skip
+    for problem in (
+        Mapping(program, machine, pins=pins),
+        ProgramAllocation(program, arena, pins=in_arena),
+        GraphOptimization(graph, devices, pins=Pins({}, {int(np.flatnonzero(~graph.op_view)[0]): 0})),
+    ):
         found = solve(problem, seconds=None, evaluations=50, folder=tmp_path)
         again = load_problem(Path(found.extra["run"]))
         assert again.pins == problem.pins and keys(again) == keys(problem)  # type: ignore[attr-defined]
@@ -167,12 +172,20 @@ def test_pins_survive_a_run_folder(tmp_path: Path) -> None:
         (["t3"], BadPin, "is not TENSOR=MEMORY"),
         (["t3=small@x"], BadPin, "no offset behind the '@'"),
         (["t3=small@7"], BadPin, "a multiple of 16"),
-        (["w3=large@0", "w4=large@16"], Refused, "the pins of 'w3' and 'w4' overlap in 'large': both are alive at op"),
+        (
+            ["w3=large@0", "w4=large@16"],
+            Refused,
+            "the pins of 'w3' and 'w4' overlap in 'large': both are alive at op",
+        ),
         (["w3=small@1048576"], Refused, "it ends at"),
         (["x=small"], BadPin, "stay in the slowest memory"),
-        (["t0=small", "t1=small", "t2=small", "t3=small", "w4=small"], Refused, "do not fit 'small' together"),
+        (
+            ["t0=small", "t1=small", "t2=small", "t3=small", "w4=small"],
+            Refused,
+            "do not fit 'small' together",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_pins_are_named(pins: list[str], error: type[LoadmasterError], words: str) -> None:
     program, machine = layers(), three_memories()
     with pytest.raises(error, match=words.replace("'", ".")):
@@ -189,17 +202,13 @@ def test_the_blamed_pins_fit_without_any_one_of_them() -> None:
     with pytest.raises(Refused):
         Mapping(program, machine, pins=parse_pins(program, machine, blamed))
     for text in blamed:
-        Mapping(
-            program, machine, pins=parse_pins(program, machine, [b for b in blamed if b != text])
-        )
+        Mapping(program, machine, pins=parse_pins(program, machine, [b for b in blamed if b != text]))
 
 
 def test_pins_that_a_problem_does_not_decide_are_refused() -> None:
     program, arena = layers(), load_machine("arena:2KiB")
     with pytest.raises(Refused, match="overlap: both are alive"):
-        ProgramAllocation(
-            program, arena, pins=parse_pins(program, arena, ["t3=arena@0", "t4=arena@8"])
-        )
+        ProgramAllocation(program, arena, pins=parse_pins(program, arena, ["t3=arena@0", "t4=arena@8"]))
     with pytest.raises(Refused, match="ends at"):
         ProgramAllocation(program, arena, pins=parse_pins(program, arena, ["t3=arena@2040"]))
     with pytest.raises(BadPin, match="--problem mapping"):
@@ -211,12 +220,7 @@ def test_pins_that_a_problem_does_not_decide_are_refused() -> None:
     graph, machine = random_graph(np.random.default_rng(181), 24)
     op, tensor = graph.op_name[0], graph.tensor_name[0]
     with pytest.raises(Refused, match=r"puts .* on"):
-        parse_pins(
-            graph,
-            machine,
-            [],
-            [f"{op}={machine.devices[0].name}", f"{op}={machine.devices[1].name}"],
-        )
+        parse_pins(graph, machine, [], [f"{op}={machine.devices[0].name}", f"{op}={machine.devices[1].name}"])
     with pytest.raises(BadPin, match="--pin-op"):
         memory = machine.memories[0].name
         pose(graph, machine, kind="graph", pins=parse_pins(graph, machine, [f"{tensor}={memory}"]))

@@ -67,8 +67,21 @@ class Row:
 
     def as_dict(self) -> dict[str, Any]:
         """In the order in which results are recorded."""
-        order = ("case", "machine", "solver", "seed", "evaluations", "seconds", "value", "unit",
-                 "baseline", "bound", "gap", "status", "extra")  # fmt: skip
+        order = (
+            "case",
+            "machine",
+            "solver",
+            "seed",
+            "evaluations",
+            "seconds",
+            "value",
+            "unit",
+            "baseline",
+            "bound",
+            "gap",
+            "status",
+            "extra",
+        )
         values = asdict(self)
         return {key: values[key] for key in order}
 
@@ -79,8 +92,11 @@ Case = Callable[[Options, int], Iterator[Row]]
 def run_suite(name: str, options: Options) -> Iterator[Row]:
     """Run the cases of a suite, one after the other; a row comes when it is measured."""
     if name not in SUITES:
-        raise LoadmasterError(f"there is no suite '{name}'{nearest(name, tuple(SUITES))}",
-                              object=name, remedy=f"use {', '.join(SUITES)}")  # fmt: skip
+        raise LoadmasterError(
+            f"there is no suite '{name}'{nearest(name, tuple(SUITES))}",
+            object=name,
+            remedy=f"use {', '.join(SUITES)}",
+        )
     cases: dict[str, Case] = importlib.import_module(SUITES[name]).CASES
     for wanted in options.cases:
         if not fnmatch.filter(cases, wanted):
@@ -90,9 +106,10 @@ def run_suite(name: str, options: Options) -> Iterator[Row]:
                 remedy=f"use {', '.join(cases)}",
             )
     chosen = [
-        case for case in cases
+        case
+        for case in cases
         if not options.cases or any(fnmatch.fnmatchcase(case, wanted) for wanted in options.cases)
-    ]  # fmt: skip
+    ]
     for case in chosen:
         for seed in range(options.seeds):
             yield from cases[case](options, seed)

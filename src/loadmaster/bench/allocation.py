@@ -34,14 +34,7 @@ PUBLISHED = {
     "mediapipe-tflite": "the models inside the mediapipe 0.10.14 wheel",
 }
 CAPACITY = 1_048_576
-BASELINES = (
-    "first-fit",
-    "xla-best-fit",
-    "tvm-hill-climb",
-    "vela-hill-climb",
-    "cp-sat",
-    "omnimalloc",
-)
+BASELINES = ("first-fit", "xla-best-fit", "tvm-hill-climb", "vela-hill-climb", "cp-sat", "omnimalloc")
 
 
 def data_folder(options: Options) -> Path | None:
@@ -52,8 +45,11 @@ def data_folder(options: Options) -> Path | None:
     for folder in (Path(given) / "allocation", Path(given)):
         if (folder / "minimalloc").is_dir():
             return folder
-    raise LoadmasterError(f"'{given}' has no folder 'minimalloc' or 'allocation/minimalloc'", object=str(given),
-                          remedy="give the folder that holds the instances")  # fmt: skip
+    raise LoadmasterError(
+        f"'{given}' has no folder 'minimalloc' or 'allocation/minimalloc'",
+        object=str(given),
+        remedy="give the folder that holds the instances",
+    )
 
 
 def _instances(options: Options, folder: str, pattern: str) -> list[tuple[str, Buffers]]:
@@ -65,13 +61,16 @@ def _instances(options: Options, folder: str, pattern: str) -> list[tuple[str, B
 
 
 def _missing(case: str, folder: str) -> Row:
-    return Row(case, 0.0, "bytes", "skipped", extra={"reason": "no instances: give --data DIR",
-                                                     "published": PUBLISHED[folder]})  # fmt: skip
+    return Row(
+        case,
+        0.0,
+        "bytes",
+        "skipped",
+        extra={"reason": "no instances: give --data DIR", "published": PUBLISHED[folder]},
+    )
 
 
-def _solved(
-    case: str, buffers: Buffers, capacity: int | None, name: str, seconds: float, seed: int
-) -> Row:
+def _solved(case: str, buffers: Buffers, capacity: int | None, name: str, seconds: float, seed: int) -> Row:
     """One solver on one instance; the checker passes the placement before it is a row."""
     problem = Allocation(buffers, capacity, case)
     try:
@@ -83,12 +82,7 @@ def _solved(
         return Row(case, 0.0, "bytes", "skipped", solver=name, extra={"reason": error.message})
     if solution.decision is not None and _refused(problem, solution.decision):
         return Row(
-            case,
-            float(solution.value or 0),
-            "bytes",
-            "refused by the checker",
-            solver=name,
-            seconds=took,
+            case, float(solution.value or 0), "bytes", "refused by the checker", solver=name, seconds=took
         )
     return _row(case, problem, solution, name, seed, took)
 
@@ -100,16 +94,24 @@ def _refused(problem: Allocation, decision: Decision) -> bool:
     return bool(problem.violations(problem.plan(decision)))
 
 
-def _row(
-    case: str, problem: Allocation, solution: Solution, name: str, seed: int, took: float
-) -> Row:
+def _row(case: str, problem: Allocation, solution: Solution, name: str, seed: int, took: float) -> Row:
     return Row(
-        case, float(solution.value if solution.value is not None else -1), "bytes", str(solution.status),
-        solver=name, seed=seed,
-        evaluations=solution.evaluations, seconds=took, bound=float(solution.bound.value), gap=solution.gap,
-        extra={"buffers": len(problem.buffers), "capacity": problem.capacity,
-               **{k: v for k, v in solution.extra.items() if isinstance(v, int | float)}},
-    )  # fmt: skip
+        case,
+        float(solution.value if solution.value is not None else -1),
+        "bytes",
+        str(solution.status),
+        solver=name,
+        seed=seed,
+        evaluations=solution.evaluations,
+        seconds=took,
+        bound=float(solution.bound.value),
+        gap=solution.gap,
+        extra={
+            "buffers": len(problem.buffers),
+            "capacity": problem.capacity,
+            **{k: v for k, v in solution.extra.items() if isinstance(v, int | float)},
+        },
+    )
 
 
 def _solvers(options: Options, few: bool = False) -> tuple[str, ...]:
@@ -127,12 +129,7 @@ def fit(options: Options, seed: int) -> Iterator[Row]:
         for solver in _solvers(options):
             if solver in ("ours", "exact", "cp-sat"):  # the others do not aim at a capacity
                 yield _solved(
-                    f"fit/{name}",
-                    buffers,
-                    CAPACITY,
-                    solver,
-                    2.0 if solver == "ours" else 10.0,
-                    seed,
+                    f"fit/{name}", buffers, CAPACITY, solver, 2.0 if solver == "ours" else 10.0, seed
                 )
 
 
@@ -183,9 +180,7 @@ def pypto(options: Options, seed: int) -> Iterator[Row]:
     for apart in (False, True):
         chosen = pools[:: 20 if options.quick else 1]
         yield _many(
-            f"pypto/{'apart' if apart else 'plain'}",
-            [pool.problem(apart=apart) for pool in chosen],
-            seed,
+            f"pypto/{'apart' if apart else 'plain'}", [pool.problem(apart=apart) for pool in chosen], seed
         )
 
 
@@ -223,13 +218,18 @@ def _many(case: str, problems: list[Allocation], seed: int, target: float | None
         if share >= target
         else "missed"
     )
-    extra = {
-        "problems": len(problems),
-        "median_ms": 1e3 * statistics.median(times),
-        "longest_s": max(times),
-    }
-    return Row(case, share, "solved", status, solver="ours", seed=seed, evaluations=evaluations, seconds=sum(times),
-               extra=extra | ({} if target is None else {"target": f"at least {target:.0%}"}))  # fmt: skip
+    extra = {"problems": len(problems), "median_ms": 1e3 * statistics.median(times), "longest_s": max(times)}
+    return Row(
+        case,
+        share,
+        "solved",
+        status,
+        solver="ours",
+        seed=seed,
+        evaluations=evaluations,
+        seconds=sum(times),
+        extra=extra | ({} if target is None else {"target": f"at least {target:.0%}"}),
+    )
 
 
 CASES: dict[str, Callable[[Options, int], Iterator[Row]]] = {

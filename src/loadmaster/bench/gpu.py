@@ -29,8 +29,16 @@ def run_model(name: str, options: Options, seed: int) -> Iterator[Row]:
         return
     cuda = bool(require("torch", "torch").cuda.is_available())
     device = "cpu" if options.quick and not cuda else "cuda"
-    words = ["--models", name, "--device", device, "--size", "tiny" if options.quick else "full",
-             "--seconds", "1" if options.quick else str(_SECONDS)]  # fmt: skip
+    words = [
+        "--models",
+        name,
+        "--device",
+        device,
+        "--size",
+        "tiny" if options.quick else "full",
+        "--seconds",
+        "1" if options.quick else str(_SECONDS),
+    ]
     solvers = options.solvers or (_QUICK_SOLVERS if options.quick else ())
     words += ["--solvers", *solvers] if solvers else []
     words += ["--percents", "50", "--repeats", "3"] if options.quick else ["--cuda-graph"]
@@ -51,8 +59,9 @@ def _run_stage(words: list[str], device: str) -> None:
         return
     command = [sys.executable, "-m", "loadmaster.bench.gpu_stages", *words]
     if subprocess.run(command, stdout=sys.stderr).returncode:
-        raise LoadmasterError(f"stage '{words[0]}' of the GPU suite failed", object=words[0],
-                              remedy="see the lines above")  # fmt: skip
+        raise LoadmasterError(
+            f"stage '{words[0]}' of the GPU suite failed", object=words[0], remedy="see the lines above"
+        )
 
 
 def _case(name: str, options: Options, seed: int) -> Iterator[Row]:

@@ -41,17 +41,18 @@ class Bench:
         found = self._ordinary(weights)
         # What the ordinary run gives, in the order of the graph's results.
         self.expected = [_on_host(value) for value in found]
-        steep = [float(value.abs().max()) for role, value in zip(captured.results, self.expected, strict=True)
-                 if role.what == "gradient" and value is not None and value.numel()]  # fmt: skip
+        steep = [
+            float(value.abs().max())
+            for role, value in zip(captured.results, self.expected, strict=True)
+            if role.what == "gradient" and value is not None and value.numel()
+        ]
         self.steepest = max(steep, default=0.0)
         """The largest value in any gradient."""
         del found
         self.ordinary_again: dict[str, Any] | None = None
         """How the ordinary step differs from itself, run a second time."""
         if workload.training:
-            again = [
-                value if hasattr(value, "detach") else None for value in self._ordinary(weights)
-            ]
+            again = [value if hasattr(value, "detach") else None for value in self._ordinary(weights)]
             self.ordinary_again = self.compared(again, self.steepest)
             del again
         self._memory = HostMemory(pinned=device.type == "cuda")
@@ -79,31 +80,58 @@ class Bench:
         captured, weights = self.workload.captured, self.weights
         if ops := tuple(planned.repeats):
             if self._again[0] != ops:  # what runs again has tensors of its own
-                self._again = (ops, captured.repeated(ops), HostWeights(dict(weights.rows), weights.layouts))  # fmt: skip
+                self._again = (ops, captured.repeated(ops), HostWeights(dict(weights.rows), weights.layouts))
             captured, weights = self._again[1:]
         add_rooms(weights, captured, planned.plan, self.machine.reach[0][0], self._memory)
         given = {each.tensor for each in captured.given}
-        roots = {int(captured.program.tensor_alias[result.tensor]) for result in captured.results if result.tensor >= 0}  # fmt: skip
+        roots = {
+            int(captured.program.tensor_alias[result.tensor])
+            for result in captured.results
+            if result.tensor >= 0
+        }
         for tensor in (roots - given) & set(weights.rows):
             weights.rows[tensor].fill_(255)  # what an earlier plan left there must not be found
         return captured, weights
 
-    def run_plan(self, planned: Planned, workspace: int, *, graph: bool = False, repeats: int = 5,
-                 baseline_ps: float | None = None) -> Row:  # fmt: skip
+    def run_plan(
+        self,
+        planned: Planned,
+        workspace: int,
+        *,
+        graph: bool = False,
+        repeats: int = 5,
+        baseline_ps: float | None = None,
+    ) -> Row:
         """Execute a plan under its budget and compare it with the ordinary run and the simulation."""
         assert planned.plan is not None
         began = time.perf_counter()
         solver = planned.solver + (GRAPH if graph else "")
-        extra: dict[str, Any] = {"percent": planned.percent, "simulated": planned.simulated_ps,
-                                 "limit": planned.limit_ps, "capacity": planned.capacity, "planned_peak": planned.peak,
-                                 "bytes_in": planned.bytes_in, "bytes_out": planned.bytes_out,
-                                 "kind": "plan", "plan_seconds": planned.seconds, "half": planned.half_ps,
-                                 "again": len(planned.repeats)}  # fmt: skip
+        extra: dict[str, Any] = {
+            "percent": planned.percent,
+            "simulated": planned.simulated_ps,
+            "limit": planned.limit_ps,
+            "capacity": planned.capacity,
+            "planned_peak": planned.peak,
+            "bytes_in": planned.bytes_in,
+            "bytes_out": planned.bytes_out,
+            "kind": "plan",
+            "plan_seconds": planned.seconds,
+            "half": planned.half_ps,
+            "again": len(planned.repeats),
+        }
         status, value, seconds = "ok", -1.0, []
         try:
             captured, weights = self._bound(planned)
-            with Executor(captured, planned.plan, roomy(self.machine, planned.capacity), self.workload.device, weights,
-                          capacity=planned.capacity, workspace=workspace, graph=graph) as executor:  # fmt: skip
+            with Executor(
+                captured,
+                planned.plan,
+                roomy(self.machine, planned.capacity),
+                self.workload.device,
+                weights,
+                capacity=planned.capacity,
+                workspace=workspace,
+                graph=graph,
+            ) as executor:
                 exact = None if graph else self.verified_exactly(executor)
                 measured = executor.measure(*self.host_inputs, repeats=repeats, warmups=2)
                 seconds = list(measured.runs)
@@ -117,18 +145,30 @@ class Bench:
             free(self.workload.device)
         if seconds:
             value = median(seconds) * PICOSECONDS
-            extra |= {"best": min(seconds) * PICOSECONDS, "worst": max(seconds) * PICOSECONDS,
-                      "repeats": len(seconds), "difference": planned.simulated_ps / value - 1}  # fmt: skip
+            extra |= {
+                "best": min(seconds) * PICOSECONDS,
+                "worst": max(seconds) * PICOSECONDS,
+                "repeats": len(seconds),
+                "difference": planned.simulated_ps / value - 1,
+            }
             if extra["largest_difference"] > CLOSE:
                 status = "wrong"
             elif extra["peak"] > planned.capacity:
                 status = "over the budget"
         return Row(
-            f"{self.workload.name}@{planned.percent}", value, "ps", status, machine=self.machine.name,
-            solver=solver, evaluations=planned.evaluations, seconds=time.perf_counter() - began,
-            baseline=baseline_ps, bound=float(planned.bound_ps),
-            gap=value / planned.bound_ps - 1 if planned.bound_ps and value > 0 else None, extra=extra,
-        )  # fmt: skip
+            f"{self.workload.name}@{planned.percent}",
+            value,
+            "ps",
+            status,
+            machine=self.machine.name,
+            solver=solver,
+            evaluations=planned.evaluations,
+            seconds=time.perf_counter() - began,
+            baseline=baseline_ps,
+            bound=float(planned.bound_ps),
+            gap=value / planned.bound_ps - 1 if planned.bound_ps and value > 0 else None,
+            extra=extra,
+        )
 
     def verified_exactly(self, executor: Executor) -> dict[str, Any] | None:
         """A run with kernels whose sums do not depend on chance, against the ordinary run with them; None
@@ -163,9 +203,7 @@ class Bench:
         gradients could hide behind a large scale: `by_itself` names all that are not close by their own."""
         same, worst, where = True, 0.0, ""
         by_itself: dict[str, float] = {}
-        for role, got, wanted in zip(
-            self.workload.captured.results, found, self.expected, strict=True
-        ):
+        for role, got, wanted in zip(self.workload.captured.results, found, self.expected, strict=True):
             if wanted is None or got is None:
                 same &= wanted is None and got is None
                 continue
@@ -179,12 +217,7 @@ class Bench:
                 worst, where = max((worst, where), (far, role.name or role.what))
                 if own > CLOSE:
                     by_itself[role.name or role.what] = own
-        return {
-            "equal": same,
-            "largest_difference": worst,
-            "furthest": where,
-            "by_itself": by_itself,
-        }
+        return {"equal": same, "largest_difference": worst, "furthest": where, "by_itself": by_itself}
 
 
 @contextmanager

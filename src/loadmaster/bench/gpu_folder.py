@@ -63,21 +63,22 @@ class Folder:
 
     def program(self, model: str) -> Program:
         """The model's program with its measured costs; nothing in it runs again."""
-        return apply_costs(
-            load(self.path / f"{model}.npz"), read_costs(self.path / f"{model}.costs.json")
-        )
+        return apply_costs(load(self.path / f"{model}.npz"), read_costs(self.path / f"{model}.costs.json"))
 
     def plan_file(self, model: str, percent: int, solver: str) -> Path:
         return self.path / "plans" / f"{model}-{percent}-{solver}.json"
 
     def done(self, name: str = ROWS, *, retry: bool = False) -> set[tuple[str, str]]:
         """(case, solver) of the rows that there are; to `retry`, without those that failed."""
-        return {(line["job"][0], line["job"][1]) for line in self.lines(name)
-                if not (retry and line["rows"][0]["status"] == "failed")}  # fmt: skip
+        return {
+            (line["job"][0], line["job"][1])
+            for line in self.lines(name)
+            if not (retry and line["rows"][0]["status"] == "failed")
+        }
 
     def keep(self, row: Row, name: str = ROWS) -> None:
         """Add a row, with the computer and the versions that made it."""
-        self.append(name, {"job": [row.case, row.solver, row.seed], "made": made(), "rows": [row.as_dict()]})  # fmt: skip
+        self.append(name, {"job": [row.case, row.solver, row.seed], "made": made(), "rows": [row.as_dict()]})
 
 
 @contextmanager

@@ -25,23 +25,36 @@ def _turned(x: Any, cosine: Any, sine: Any) -> Any:
 class Attention(nn.Module):  # type: ignore[misc]
     """Attention to itself or to a context; fewer heads of keys than of queries; turns or none."""
 
-    def __init__(self, width: int, heads: int, keys: int | None = None, *, causal: bool = False,
-                 bias: bool = False, context: int | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        keys: int | None = None,
+        *,
+        causal: bool = False,
+        bias: bool = False,
+        context: int | None = None,
+    ) -> None:
         super().__init__()
         self.heads, self.keys, self.causal, side = heads, keys or heads, causal, width // heads
         self.q, self.o = nn.Linear(width, width, bias=bias), nn.Linear(width, width, bias=bias)
-        self.k, self.v = (
-            nn.Linear(context or width, self.keys * side, bias=bias) for _ in range(2)
-        )
+        self.k, self.v = (nn.Linear(context or width, self.keys * side, bias=bias) for _ in range(2))
 
     def forward(self, x: Any, turn: tuple[Any, Any] | None = None, context: Any = None) -> Any:
         seen = x if context is None else context
-        q, k, v = (self._apart(layer(y), heads) for layer, y, heads in (
-            (self.q, x, self.heads), (self.k, seen, self.keys), (self.v, seen, self.keys)))  # fmt: skip
+        q, k, v = (
+            self._apart(layer(y), heads)
+            for layer, y, heads in (
+                (self.q, x, self.heads),
+                (self.k, seen, self.keys),
+                (self.v, seen, self.keys),
+            )
+        )
         if turn is not None:
             q, k = _turned(q, *turn), _turned(k, *turn)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal,
-                                               enable_gqa=self.keys != self.heads)  # fmt: skip
+        mixed = F.scaled_dot_product_attention(
+            q, k, v, is_causal=self.causal, enable_gqa=self.keys != self.heads
+        )
         return self.o(mixed.transpose(1, 2).reshape(x.shape))
 
     @staticmethod
@@ -133,11 +146,15 @@ class Crossed(nn.Module):  # type: ignore[misc]
 class Stage(nn.Module):  # type: ignore[misc]
     """A U-Net's residual block, told the time, and transformer blocks over its pixels."""
 
-    def __init__(self, inputs: int, outputs: int, time: int, context: int, depth: int, groups: int) -> None:  # fmt: skip
+    def __init__(self, inputs: int, outputs: int, time: int, context: int, depth: int, groups: int) -> None:
         super().__init__()
-        self.first = nn.Sequential(nn.GroupNorm(groups, inputs), nn.SiLU(), nn.Conv2d(inputs, outputs, 3, 1, 1))  # fmt: skip
+        self.first = nn.Sequential(
+            nn.GroupNorm(groups, inputs), nn.SiLU(), nn.Conv2d(inputs, outputs, 3, 1, 1)
+        )
         self.time = nn.Linear(time, outputs)
-        self.second = nn.Sequential(nn.GroupNorm(groups, outputs), nn.SiLU(), nn.Conv2d(outputs, outputs, 3, 1, 1))  # fmt: skip
+        self.second = nn.Sequential(
+            nn.GroupNorm(groups, outputs), nn.SiLU(), nn.Conv2d(outputs, outputs, 3, 1, 1)
+        )
         self.short = nn.Conv2d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
         if depth:
             self.norm = nn.GroupNorm(groups, outputs)

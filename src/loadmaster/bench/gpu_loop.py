@@ -36,7 +36,7 @@ MAPPED: Mapping[str, Mapping[str, Any]] = {
     "ageing-evolution": {"population": 12, "sample": 4},
     "annealing": {},
     "egrl": {"population": 8, "burn_in": 8, "horizon": 60, "width": 32, "heads": 2, "depth": 1, "batch": 8},
-}  # fmt: skip
+}
 """Black-box searches of the Mapping problem, with populations for few measurements."""
 SEARCHES = ("refined", "anneal", *MAPPED)
 _LEADERS = 3
@@ -87,11 +87,12 @@ class _Turns:
         return 0  # not known of maps
 
 
-def in_turns(evaluator: Evaluator, baseline: Plan, plans: Sequence[Plan], times: int, together: int,
-             seed: int = 0) -> tuple[int, Champion]:  # fmt: skip
+def in_turns(
+    evaluator: Evaluator, baseline: Plan, plans: Sequence[Plan], times: int, together: int, seed: int = 0
+) -> tuple[int, Champion]:
     """(the number of the fastest plan, how it compares with the baseline)"""
     numbers = [np.array([number]) for number in range(len(plans))]
-    found = remeasure(_Turns(evaluator, baseline, plans), numbers, times=times, seed=seed, together=together)  # fmt: skip
+    found = remeasure(_Turns(evaluator, baseline, plans), numbers, times=times, seed=seed, together=together)
     assert found.winner.decision is not None
     return int(found.winner.decision[0]), found
 
@@ -118,16 +119,33 @@ class Loop:
     def row(self, search: str, seed: int = 0) -> Row:
         """Run one search, and measure its best again."""
         began = time.perf_counter()
-        about: dict[str, Any] = {"machine": self.machine.name, "solver": f"{search}+hardware", "seed": seed}  # fmt: skip
+        about: dict[str, Any] = {"machine": self.machine.name, "solver": f"{search}+hardware", "seed": seed}
         try:
             value, base, evaluations, extra = self._run(search, seed)
         except LoadmasterError as error:
-            return Row(self.case, -1.0, "ps", "failed", seconds=time.perf_counter() - began,
-                       extra={"kind": "loop", "reason": error.message}, **about)  # fmt: skip
+            return Row(
+                self.case,
+                -1.0,
+                "ps",
+                "failed",
+                seconds=time.perf_counter() - began,
+                extra={"kind": "loop", "reason": error.message},
+                **about,
+            )
         bound = float(self._simulated().bound().value)
-        return Row(self.case, value, "ps", "ok", evaluations=evaluations, seconds=time.perf_counter() - began,
-                   baseline=base, bound=bound, gap=value / bound - 1 if bound else None,
-                   extra={"kind": "loop", **extra}, **about)  # fmt: skip
+        return Row(
+            self.case,
+            value,
+            "ps",
+            "ok",
+            evaluations=evaluations,
+            seconds=time.perf_counter() - began,
+            baseline=base,
+            bound=bound,
+            gap=value / bound - 1 if bound else None,
+            extra={"kind": "loop", **extra},
+            **about,
+        )
 
     def _run(self, search: str, seed: int) -> tuple[float, float, int, dict[str, Any]]:
         """(winner's time, the simulator's plan's, evaluations, the rest)"""
@@ -139,28 +157,42 @@ class Loop:
             searched = time.perf_counter() - began
             leaders = problem.leaders.decisions()[:_LEADERS]
             if not leaders:
-                raise LoadmasterError("no plan of the search ran", object=search, number=problem.failures,
-                                      remedy="give more capacity")  # fmt: skip
+                raise LoadmasterError(
+                    "no plan of the search ran",
+                    object=search,
+                    number=problem.failures,
+                    remedy="give more capacity",
+                )
             plans = [problem.plan(each) for each in leaders]
             baseline = self._simulated().plan(self.candidates[0])
-            best, _ = in_turns(self.evaluator, baseline, plans, 2 * self.together, self.together, seed)  # fmt: skip
-            _, champion = in_turns(self.evaluator, baseline, [plans[best]], self.times, self.together, seed + 1)  # fmt: skip
+            best, _ = in_turns(self.evaluator, baseline, plans, 2 * self.together, self.together, seed)
+            _, champion = in_turns(
+                self.evaluator, baseline, [plans[best]], self.times, self.together, seed + 1
+            )
         finally:
             problem.close()
         told = champion.as_json()
-        told |= {"first_ps": next(iter(seen.values), None), "best_ps": found.value, "measured_plans": len(seen.values),
-                 "search_seconds": searched, "gained": champion.speedup.low > 1, "candidates": len(leaders),
-                 "measurements": problem.measurements, "failures": problem.failures,
-                 "simulated_ps": None if search in MAPPED else problem.simulated_ps(leaders[best]),
-                 "baseline_simulated_ps": self._simulated().evaluate(self.candidates[0])}  # fmt: skip
+        told |= {
+            "first_ps": next(iter(seen.values), None),
+            "best_ps": found.value,
+            "measured_plans": len(seen.values),
+            "search_seconds": searched,
+            "gained": champion.speedup.low > 1,
+            "candidates": len(leaders),
+            "measurements": problem.measurements,
+            "failures": problem.failures,
+            "simulated_ps": None if search in MAPPED else problem.simulated_ps(leaders[best]),
+            "baseline_simulated_ps": self._simulated().evaluate(self.candidates[0]),
+        }
         return told["median_ps"], told["baseline_ps"], found.evaluations, told
 
     def _simulated(self) -> Offload:
         return Offload(self.program, self.machine, **self.options)
 
     def _offload(self, search: str) -> tuple[MeasuredOffload, Solver]:
-        problem = MeasuredOffload(self.program, self.machine, self.evaluator, repeats=self.repeats,
-                                  warmups=0, **self.options)  # fmt: skip
+        problem = MeasuredOffload(
+            self.program, self.machine, self.evaluator, repeats=self.repeats, warmups=0, **self.options
+        )
         problem.rebase(self.candidates[0])
         if search == "anneal":
             return problem, FromPlan(next(each for each in self.candidates if is_vector(each)))
@@ -170,8 +202,14 @@ class Loop:
 
     def _mapping(self, search: str) -> tuple[MeasuredMapping, Solver]:
         # Every map is made to fit: few measurements are too precious for penalties.
-        problem = MeasuredMapping(self.program, self.machine.with_reach("all"), self.evaluator, repeats=self.repeats,
-                                  warmups=0, invalid="repair")  # fmt: skip
+        problem = MeasuredMapping(
+            self.program,
+            self.machine.with_reach("all"),
+            self.evaluator,
+            repeats=self.repeats,
+            warmups=0,
+            invalid="repair",
+        )
         solver: Any = make_solver("mapping", search, dict(MAPPED[search]))
         solver.start = static_map(problem, self._simulated())
         return problem, solver
@@ -190,9 +228,11 @@ def static_map(mapping: MeasuredMapping, simulated: Offload) -> Int8:
     return legal
 
 
-def loop_rows(loop: Loop, searches: Sequence[str], left: Callable[[], float], keep: Callable[[Row], None]) -> None:  # fmt: skip
+def loop_rows(
+    loop: Loop, searches: Sequence[str], left: Callable[[], float], keep: Callable[[Row], None]
+) -> None:
     """Each search in turn, as long as there is time; `keep` gets each row when it is there."""
     for number, search in enumerate(searches):
         if left() < 0:
-            return print(f"time is up: {', '.join(searches[number:])} not run on {loop.case}", flush=True)  # fmt: skip
+            return print(f"time is up: {', '.join(searches[number:])} not run on {loop.case}", flush=True)
         keep(loop.row(search))

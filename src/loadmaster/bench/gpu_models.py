@@ -51,13 +51,24 @@ class _Decoders(nn.Module):  # type: ignore[misc]
         return self.head(self.norm(x[:, -1]))
 
 
-def llama(depth: int, width: int, wide: int, heads: int, keys: int, words: int, batch: int, tokens: int) -> Model:  # fmt: skip
+def llama(
+    depth: int, width: int, wide: int, heads: int, keys: int, words: int, batch: int, tokens: int
+) -> Model:
     layers = [Decoder(width, heads, keys, Gated(width, wide)) for _ in range(depth)]
     return _Decoders(words, width, heads, layers), (_words(words, batch, tokens),)
 
 
-def moe(depth: int, width: int, wide: int, heads: int, keys: int, experts: int, words: int, batch: int,
-        tokens: int) -> Model:  # fmt: skip
+def moe(
+    depth: int,
+    width: int,
+    wide: int,
+    heads: int,
+    keys: int,
+    experts: int,
+    words: int,
+    batch: int,
+    tokens: int,
+) -> Model:
     layers = [Decoder(width, heads, keys, Experts(width, wide, experts, 2)) for _ in range(depth)]
     return _Decoders(words, width, heads, layers), (_words(words, batch, tokens),)
 
@@ -65,7 +76,9 @@ def moe(depth: int, width: int, wide: int, heads: int, keys: int, experts: int, 
 class _Encoder(nn.Module):  # type: ignore[misc]
     """BERT and ViT: a class for the whole."""
 
-    def __init__(self, stem: Any, places: int, width: int, wide: int, depth: int, heads: int, classes: int) -> None:  # fmt: skip
+    def __init__(
+        self, stem: Any, places: int, width: int, wide: int, depth: int, heads: int, classes: int
+    ) -> None:
         super().__init__()
         self.stem, self.place = stem, nn.Parameter(torch.randn(1, places, width) * 0.02)
         self.layers = nn.ModuleList(Block(width, heads, wide) for _ in range(depth))
@@ -93,11 +106,11 @@ def vit(depth: int, width: int, wide: int, heads: int, patch: int, batch: int, s
 class _Unet(nn.Module):  # type: ignore[misc]
     """A latent diffusion model's U-Net: two residual stages per level, three on the way up."""
 
-    def __init__(self, widths: tuple[int, ...], depths: tuple[int, ...], context: int, groups: int) -> None:  # fmt: skip
+    def __init__(self, widths: tuple[int, ...], depths: tuple[int, ...], context: int, groups: int) -> None:
         super().__init__()
         width, time = widths[0], 4 * widths[0]
         self.time = nn.Sequential(nn.Linear(width, time), nn.SiLU(), nn.Linear(time, time))
-        self.enter, self.down, self.shrink = nn.Conv2d(4, width, 3, 1, 1), nn.ModuleList(), nn.ModuleList()  # fmt: skip
+        self.enter, self.down, self.shrink = nn.Conv2d(4, width, 3, 1, 1), nn.ModuleList(), nn.ModuleList()
         self.up, self.grow = nn.ModuleList(), nn.ModuleList()
         kept = [width]
         for level, (wide, depth) in enumerate(zip(widths, depths, strict=True)):
@@ -108,14 +121,14 @@ class _Unet(nn.Module):  # type: ignore[misc]
             if level + 1 < len(widths):
                 self.shrink.append(nn.Conv2d(wide, wide, 3, 2, 1))
                 kept.append(wide)
-        self.mid = nn.ModuleList(Stage(width, width, time, context, d, groups) for d in (depths[-1], 0))  # fmt: skip
+        self.mid = nn.ModuleList(Stage(width, width, time, context, d, groups) for d in (depths[-1], 0))
         for level, (wide, depth) in reversed(list(enumerate(zip(widths, depths, strict=True)))):
             for _ in range(3):
                 self.up.append(Stage(width + kept.pop(), wide, time, context, depth, groups))
                 width = wide
             if level:
                 self.grow.append(nn.Conv2d(wide, wide, 3, 1, 1))
-        self.leave = nn.Sequential(nn.GroupNorm(groups, width), nn.SiLU(), nn.Conv2d(width, 4, 3, 1, 1))  # fmt: skip
+        self.leave = nn.Sequential(nn.GroupNorm(groups, width), nn.SiLU(), nn.Conv2d(width, 4, 3, 1, 1))
 
     def forward(self, x: Any, time: Any, text: Any) -> Any:
         time, x = self.time(time), self.enter(x)
@@ -135,8 +148,15 @@ class _Unet(nn.Module):  # type: ignore[misc]
         return self.leave(x)
 
 
-def unet(widths: tuple[int, ...], depths: tuple[int, ...], context: int, groups: int, batch: int,
-         size: int, words: int) -> Model:  # fmt: skip
+def unet(
+    widths: tuple[int, ...],
+    depths: tuple[int, ...],
+    context: int,
+    groups: int,
+    batch: int,
+    size: int,
+    words: int,
+) -> Model:
     text, time = torch.randn(batch, words, context), torch.randn(batch, widths[0])
     return _Unet(widths, depths, context, groups), (torch.randn(batch, 4, size, size), time, text)
 
@@ -150,8 +170,9 @@ class _Bottleneck(nn.Module):  # type: ignore[misc]
     def __init__(self, inputs: int, inner: int, stride: int) -> None:
         super().__init__()
         outputs = 4 * inner
-        self.layers = nn.Sequential(_conv(inputs, inner, 1), _conv(inner, inner, 3, stride),
-                                    _conv(inner, outputs, 1, last=True))  # fmt: skip
+        self.layers = nn.Sequential(
+            _conv(inputs, inner, 1), _conv(inner, inner, 3, stride), _conv(inner, outputs, 1, last=True)
+        )
         same = stride == 1 and inputs == outputs
         self.short = nn.Identity() if same else _conv(inputs, outputs, 1, stride, last=True)
 
@@ -196,8 +217,8 @@ def resnet50_train(counts: tuple[int, ...], width: int, batch: int, size: int) -
 class _Gpt(nn.Module):  # type: ignore[misc]
     def __init__(self, words: int, places: int, width: int, depth: int, heads: int) -> None:
         super().__init__()
-        self.tokens, self.places = nn.Embedding(words, width), nn.Parameter(torch.randn(places, width) * 0.02)  # fmt: skip
-        self.layers = nn.ModuleList(Block(width, heads, 4 * width, causal=True) for _ in range(depth))  # fmt: skip
+        self.tokens, self.places = nn.Embedding(words, width), nn.Parameter(torch.randn(places, width) * 0.02)
+        self.layers = nn.ModuleList(Block(width, heads, 4 * width, causal=True) for _ in range(depth))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words, bias=False)
         self.head.weight = self.tokens.weight
 
@@ -243,43 +264,121 @@ class GpuModel:
 
     def variant(self, name: str, description: str, **changes: Any) -> GpuModel:
         """The same with another batch."""
-        return replace(self, name=f"{self.name}-{name}", description=description, of=self.name,
-                       full={**self.full, **changes})  # fmt: skip
+        return replace(
+            self,
+            name=f"{self.name}-{name}",
+            description=description,
+            of=self.name,
+            full={**self.full, **changes},
+        )
 
 
 _MODELS = (
-    GpuModel("llama", "Llama-3-like prefill: 24 layers of 436 MB, 7 texts of 1024 words", llama,
-             {"depth": 24, "width": 4096, "wide": 14336, "heads": 32, "keys": 8, "words": 32000,
-              "batch": 7, "tokens": 1024},
-             {"depth": 2, "width": 64, "wide": 96, "heads": 4, "keys": 2, "words": 100, "batch": 2,
-              "tokens": 16}),
-    GpuModel("moe", "mixture-of-experts prefill: 14 layers, two of eight experts, 15 texts of 1024 words", moe,
-             {"depth": 14, "width": 4096, "wide": 4096, "heads": 32, "keys": 8, "experts": 8,
-              "words": 32000, "batch": 15, "tokens": 1024},
-             {"depth": 2, "width": 64, "wide": 48, "heads": 4, "keys": 2, "experts": 4, "words": 100,
-              "batch": 2, "tokens": 16}),
-    GpuModel("bert", "BERT of 3.9 billion parameters, 14 texts of 512 words", bert,
-             {"depth": 48, "width": 2560, "heads": 40, "words": 30522, "batch": 14, "tokens": 512},
-             {"depth": 2, "width": 64, "heads": 4, "words": 100, "batch": 2, "tokens": 16}),
-    GpuModel("vit", "ViT-e, 3.9 billion parameters, 22 images", vit,
-             {"depth": 56, "width": 1792, "wide": 15360, "heads": 16, "patch": 14, "batch": 22,
-              "size": 224},
-             {"depth": 2, "width": 64, "wide": 160, "heads": 4, "patch": 8, "batch": 2, "size": 32}),
-    GpuModel("unet", "SDXL-like diffusion U-Net, 2.6 billion parameters, 4 images of 1024 pixels", unet,
-             {"widths": (320, 640, 1280), "depths": (0, 2, 10), "context": 2048, "groups": 32,
-              "batch": 4, "size": 128, "words": 77},
-             {"widths": (16, 64), "depths": (0, 1), "context": 24, "groups": 4, "batch": 2,
-              "size": 16, "words": 5}),
-    GpuModel("resnet50", "ResNet-50, 2048 images", resnet50,
-             {"counts": (3, 4, 6, 3), "width": 64, "batch": 2048, "size": 224},
-             {"counts": (1, 1, 1, 1), "width": 8, "batch": 8, "size": 32}, batch_slices=8),
-    GpuModel("gpt_train", "training step of a GPT-2 large, 8 texts of 1024 words", gpt_train,
-             {"depth": 36, "width": 1280, "heads": 20, "words": 50304, "batch": 8, "tokens": 1024},
-             {"depth": 2, "width": 64, "heads": 4, "words": 100, "batch": 2, "tokens": 16}, True),
-    GpuModel("resnet50_train", "training step of ResNet-50, 256 images", resnet50_train,
-             {"counts": (3, 4, 6, 3), "width": 64, "batch": 256, "size": 224},
-             {"counts": (1, 1, 1, 1), "width": 8, "batch": 4, "size": 32}, True),
-)  # fmt: skip
+    GpuModel(
+        "llama",
+        "Llama-3-like prefill: 24 layers of 436 MB, 7 texts of 1024 words",
+        llama,
+        {
+            "depth": 24,
+            "width": 4096,
+            "wide": 14336,
+            "heads": 32,
+            "keys": 8,
+            "words": 32000,
+            "batch": 7,
+            "tokens": 1024,
+        },
+        {"depth": 2, "width": 64, "wide": 96, "heads": 4, "keys": 2, "words": 100, "batch": 2, "tokens": 16},
+    ),
+    GpuModel(
+        "moe",
+        "mixture-of-experts prefill: 14 layers, two of eight experts, 15 texts of 1024 words",
+        moe,
+        {
+            "depth": 14,
+            "width": 4096,
+            "wide": 4096,
+            "heads": 32,
+            "keys": 8,
+            "experts": 8,
+            "words": 32000,
+            "batch": 15,
+            "tokens": 1024,
+        },
+        {
+            "depth": 2,
+            "width": 64,
+            "wide": 48,
+            "heads": 4,
+            "keys": 2,
+            "experts": 4,
+            "words": 100,
+            "batch": 2,
+            "tokens": 16,
+        },
+    ),
+    GpuModel(
+        "bert",
+        "BERT of 3.9 billion parameters, 14 texts of 512 words",
+        bert,
+        {"depth": 48, "width": 2560, "heads": 40, "words": 30522, "batch": 14, "tokens": 512},
+        {"depth": 2, "width": 64, "heads": 4, "words": 100, "batch": 2, "tokens": 16},
+    ),
+    GpuModel(
+        "vit",
+        "ViT-e, 3.9 billion parameters, 22 images",
+        vit,
+        {"depth": 56, "width": 1792, "wide": 15360, "heads": 16, "patch": 14, "batch": 22, "size": 224},
+        {"depth": 2, "width": 64, "wide": 160, "heads": 4, "patch": 8, "batch": 2, "size": 32},
+    ),
+    GpuModel(
+        "unet",
+        "SDXL-like diffusion U-Net, 2.6 billion parameters, 4 images of 1024 pixels",
+        unet,
+        {
+            "widths": (320, 640, 1280),
+            "depths": (0, 2, 10),
+            "context": 2048,
+            "groups": 32,
+            "batch": 4,
+            "size": 128,
+            "words": 77,
+        },
+        {
+            "widths": (16, 64),
+            "depths": (0, 1),
+            "context": 24,
+            "groups": 4,
+            "batch": 2,
+            "size": 16,
+            "words": 5,
+        },
+    ),
+    GpuModel(
+        "resnet50",
+        "ResNet-50, 2048 images",
+        resnet50,
+        {"counts": (3, 4, 6, 3), "width": 64, "batch": 2048, "size": 224},
+        {"counts": (1, 1, 1, 1), "width": 8, "batch": 8, "size": 32},
+        batch_slices=8,
+    ),
+    GpuModel(
+        "gpt_train",
+        "training step of a GPT-2 large, 8 texts of 1024 words",
+        gpt_train,
+        {"depth": 36, "width": 1280, "heads": 20, "words": 50304, "batch": 8, "tokens": 1024},
+        {"depth": 2, "width": 64, "heads": 4, "words": 100, "batch": 2, "tokens": 16},
+        True,
+    ),
+    GpuModel(
+        "resnet50_train",
+        "training step of ResNet-50, 256 images",
+        resnet50_train,
+        {"counts": (3, 4, 6, 3), "width": 64, "batch": 256, "size": 224},
+        {"counts": (1, 1, 1, 1), "width": 8, "batch": 4, "size": 32},
+        True,
+    ),
+)
 _BY_NAME = {model.name: model for model in _MODELS}
 _VARIANTS = (
     _BY_NAME["llama"].variant("small-batch", "2 texts of 1024 words", batch=2),

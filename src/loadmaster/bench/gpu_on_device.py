@@ -11,16 +11,7 @@ from typing import Any
 
 from loadmaster.bench import Row
 from loadmaster.bench.gpu_folder import PLANS, Folder, alone, free_host, told
-from loadmaster.bench.gpu_plans import (
-    GRAPH,
-    OURS,
-    VARIANTS,
-    Planned,
-    budget,
-    ordered,
-    roomy,
-    wanted,
-)
+from loadmaster.bench.gpu_plans import GRAPH, OURS, VARIANTS, Planned, budget, ordered, roomy, wanted
 from loadmaster.plan import load_planned
 from loadmaster.units import PICOSECONDS
 
@@ -47,10 +38,22 @@ def execute(arguments: argparse.Namespace, folder: Folder, left: Left) -> None:
         if about is None:
             continue
         done, jobs = folder.done(retry=arguments.retry), plan_jobs(name, arguments, folder)
-        jobs = [job for job in jobs if (f"{name}@{job[0].percent}", job[0].solver + GRAPH * job[1]) not in done]  # fmt: skip
+        jobs = [
+            job for job in jobs if (f"{name}@{job[0].percent}", job[0].solver + GRAPH * job[1]) not in done
+        ]
         for planned, _ in [job for job in jobs if job[0].simulated_ps < 0]:
-            keep(folder, Row(f"{name}@{planned.percent}", -1.0, "ps", planned.status, machine=folder.machine().name,
-                             solver=planned.solver, extra={"reason": planned.note}))  # fmt: skip
+            keep(
+                folder,
+                Row(
+                    f"{name}@{planned.percent}",
+                    -1.0,
+                    "ps",
+                    planned.status,
+                    machine=folder.machine().name,
+                    solver=planned.solver,
+                    extra={"reason": planned.note},
+                ),
+            )
         jobs = [job for job in jobs if job[0].simulated_ps >= 0]
         if not jobs:
             continue
@@ -68,7 +71,7 @@ def execute(arguments: argparse.Namespace, folder: Folder, left: Left) -> None:
                 for planned, graph in [job for job in jobs if job[0].percent == percent]:
                     what = f"{name}@{percent} {planned.solver}{GRAPH * graph}"
                     if left() < 0:
-                        return print(f"time is up: {what} and what comes after it was not run", flush=True)  # fmt: skip
+                        return print(f"time is up: {what} and what comes after it was not run", flush=True)
                     with told(f"  {what}"):
                         bench = bench or Bench(workload, folder.machine())
                         keep(folder, run_plan(bench, planned, graph, about, arguments, folder))
@@ -76,23 +79,38 @@ def execute(arguments: argparse.Namespace, folder: Folder, left: Left) -> None:
         free_host(device)
 
 
-def plan_jobs(name: str, arguments: argparse.Namespace, folder: Folder) -> list[tuple[Planned, bool]]:  # fmt: skip
+def plan_jobs(name: str, arguments: argparse.Namespace, folder: Folder) -> list[tuple[Planned, bool]]:
     """(plan, whether as a CUDA graph) of a model; half of the memory and ours first."""
     chosen = set(wanted(name, arguments.percents, arguments.solvers))
-    lines = {(line["percent"], line["solver"]): line for line in folder.lines(PLANS) if line["model"] == name}  # fmt: skip
-    found = ordered([Planned(**line) for key, line in lines.items()
-                     if key in chosen and line["status"] != "skipped"], OURS)  # fmt: skip
+    lines = {(line["percent"], line["solver"]): line for line in folder.lines(PLANS) if line["model"] == name}
+    found = ordered(
+        [Planned(**line) for key, line in lines.items() if key in chosen and line["status"] != "skipped"],
+        OURS,
+    )
     graphs = (False, True) if arguments.cuda_graph else (False,)
-    return [(each, graph) for each in found for graph in graphs if not graph or each.simulated_ps >= 0]  # fmt: skip
+    return [(each, graph) for each in found for graph in graphs if not graph or each.simulated_ps >= 0]
 
 
-def run_plan(bench: Any, planned: Planned, graph: bool, about: dict[str, Any], arguments: argparse.Namespace,
-             folder: Folder) -> Row:  # fmt: skip
+def run_plan(
+    bench: Any,
+    planned: Planned,
+    graph: bool,
+    about: dict[str, Any],
+    arguments: argparse.Namespace,
+    folder: Folder,
+) -> Row:
     path = folder.plan_file(planned.model, planned.percent, planned.solver)
-    program, decided = load_planned(path, folder.program(planned.model), roomy(bench.machine, planned.capacity))  # fmt: skip
+    program, decided = load_planned(
+        path, folder.program(planned.model), roomy(bench.machine, planned.capacity)
+    )
     baseline = about["eager"] * PICOSECONDS if about["eager"] > 0 else None
-    row: Row = bench.run_plan(replace(planned, plan=decided, program=program), folder.costs(planned.model)["workspace_bytes"],
-                              graph=graph, repeats=arguments.repeats, baseline_ps=baseline)  # fmt: skip
+    row: Row = bench.run_plan(
+        replace(planned, plan=decided, program=program),
+        folder.costs(planned.model)["workspace_bytes"],
+        graph=graph,
+        repeats=arguments.repeats,
+        baseline_ps=baseline,
+    )
     return row
 
 
@@ -114,31 +132,54 @@ def peers(arguments: argparse.Namespace, folder: Folder, left: Left) -> None:
             continue
         done, model, bench = folder.done(retry=arguments.retry), GPU_MODELS[name], None
         for percent in [each for each in arguments.percents if each < 100]:
-            names = [peer for peer in peer_names(about["training"])
-                     if peer != "eager" and (f"{name}@{percent}", peer) not in done
-                     and (not arguments.peers or peer in arguments.peers)]  # fmt: skip
+            names = [
+                peer
+                for peer in peer_names(about["training"])
+                if peer != "eager"
+                and (f"{name}@{percent}", peer) not in done
+                and (not arguments.peers or peer in arguments.peers)
+            ]
             if not names:
                 continue
-            with alone(folder, _PEERS_URGENCY.get(percent, _LATE)), told(f"peers of {name}@{percent}"):  # fmt: skip
+            with alone(folder, _PEERS_URGENCY.get(percent, _LATE)), told(f"peers of {name}@{percent}"):
                 for peer in names:
                     if left() < 0:
-                        return print(f"time is up: {name}@{percent} {peer} and what comes after it was not run", flush=True)  # fmt: skip
+                        return print(
+                            f"time is up: {name}@{percent} {peer} and what comes after it was not run",
+                            flush=True,
+                        )
                     with told(f"  {name}@{percent} {peer}"):
-                        bench = bench or PeerBench(name, partial(model.build, arguments.size), device,
-                                                   training=model.training, machine=machine.name)  # fmt: skip
-                        keep(folder, bench.row(
-                            peer, percent, budget(all_need(about), percent), about["activations"],
-                            repeats=arguments.repeats, baseline_ps=about["eager"] * PICOSECONDS if about["eager"] > 0 else None,
-                            bound_ps=bounds.get((name, percent), 0.0)))  # fmt: skip
+                        bench = bench or PeerBench(
+                            name,
+                            partial(model.build, arguments.size),
+                            device,
+                            training=model.training,
+                            machine=machine.name,
+                        )
+                        keep(
+                            folder,
+                            bench.row(
+                                peer,
+                                percent,
+                                budget(all_need(about), percent),
+                                about["activations"],
+                                repeats=arguments.repeats,
+                                baseline_ps=about["eager"] * PICOSECONDS if about["eager"] > 0 else None,
+                                bound_ps=bounds.get((name, percent), 0.0),
+                            ),
+                        )
         del bench
         free_host(device)
 
 
 def keep(folder: Folder, row: Row) -> None:
     folder.keep(row)
-    about = {key: row.extra.get(key) for key in ("difference", "equal", "largest_difference", "reason")}  # fmt: skip
-    print(f"    {row.status}: {row.value / 1e9:.2f} ms, peak {(row.extra.get('peak') or 0) / 2**30:.2f} of "
-          f"{(row.extra.get('capacity') or 0) / 2**30:.2f} GiB, {about}", flush=True)  # fmt: skip
+    about = {key: row.extra.get(key) for key in ("difference", "equal", "largest_difference", "reason")}
+    print(
+        f"    {row.status}: {row.value / 1e9:.2f} ms, peak {(row.extra.get('peak') or 0) / 2**30:.2f} of "
+        f"{(row.extra.get('capacity') or 0) / 2**30:.2f} GiB, {about}",
+        flush=True,
+    )
 
 
 def ready(name: str, arguments: argparse.Namespace, device: Any) -> Any:
@@ -147,8 +188,13 @@ def ready(name: str, arguments: argparse.Namespace, device: Any) -> Any:
     from loadmaster.bench.gpu_workload import prepare
 
     model = GPU_MODELS[name]
-    return prepare(name, partial(model.build, arguments.size), device, training=model.training,
-                   batch_slices=model.batch_slices)  # fmt: skip
+    return prepare(
+        name,
+        partial(model.build, arguments.size),
+        device,
+        training=model.training,
+        batch_slices=model.batch_slices,
+    )
 
 
 def all_need(about: dict[str, Any]) -> int:

@@ -84,9 +84,13 @@ def layerwise(setting: Setting, *, ahead: bool = False) -> tuple[Pass, Callable[
         kept = room if sum(sizes) <= room else room - streamed
         count = leading(sizes, int(kept * setting.leading_share))
         if room < streamed:
-            raise Refused(f"{show_bytes(setting.activation_bytes + rest + streamed)} are needed beside the streamed "
-                          f"weights, more than {show_bytes(setting.capacity)}", object="capacity",
-                          number=setting.capacity, remedy="give it more")  # fmt: skip
+            raise Refused(
+                f"{show_bytes(setting.activation_bytes + rest + streamed)} are needed beside the streamed "
+                f"weights, more than {show_bytes(setting.capacity)}",
+                object="capacity",
+                number=setting.capacity,
+                remedy="give it more",
+            )
     on_host = {id(p) for part in parts[count:] for p in part.parameters()}
     for tensor in [*module.parameters(), *module.buffers()]:
         if id(tensor) not in on_host:
@@ -111,7 +115,7 @@ def saved_on_cpu(setting: Setting) -> tuple[Pass, Callable[[], None]]:
     module = setting.build()
     place(module, setting.values, setting.device)
     pinned = setting.device.type == "cuda"
-    return _pass(module, setting, lambda: torch.autograd.graph.save_on_cpu(pin_memory=pinned)), _nothing  # fmt: skip
+    return _pass(module, setting, lambda: torch.autograd.graph.save_on_cpu(pin_memory=pinned)), _nothing
 
 
 def saved_on_stream(setting: Setting) -> tuple[Pass, Callable[[], None]]:
@@ -147,13 +151,14 @@ TRAINING: dict[str, Callable[[Setting], tuple[Pass, Callable[[], None]]]] = {
 """'eager' is the limit: it is measured without a budget."""
 
 
-def measure_peer(name: str, setting: Setting, *, repeats: int = 7, most_seconds: float = 3.0,
-                 keep_result: bool = False) -> PeerRun:  # fmt: skip
+def measure_peer(
+    name: str, setting: Setting, *, repeats: int = 7, most_seconds: float = 3.0, keep_result: bool = False
+) -> PeerRun:
     """Run a peer under the budget: two warm-ups, then repeats until the time is up, at least 3. Where memory runs
     out, those that keep leading blocks try again with fewer; the note says so."""
     shares = LEADING_SHARES if name in HOOKS and setting.capacity is not None else (1.0,)
     for share in shares:
-        found = _measured(name, replace(setting, leading_share=share), repeats, most_seconds, keep_result)  # fmt: skip
+        found = _measured(name, replace(setting, leading_share=share), repeats, most_seconds, keep_result)
         if found.status != "out of memory":
             break
     if share == 1.0:
@@ -162,7 +167,7 @@ def measure_peer(name: str, setting: Setting, *, repeats: int = 7, most_seconds:
     return replace(found, note=f"{found.note}; {told}" if found.note else told)
 
 
-def _measured(name: str, setting: Setting, repeats: int, most_seconds: float, keep_result: bool) -> PeerRun:  # fmt: skip
+def _measured(name: str, setting: Setting, repeats: int, most_seconds: float, keep_result: bool) -> PeerRun:
     make = (TRAINING if setting.training else INFERENCE)[name]
     clock = Clock(setting.device)
     _tidy(clock)
@@ -182,8 +187,9 @@ def _measured(name: str, setting: Setting, repeats: int, most_seconds: float, ke
         return PeerRun(name, "not here", note=str(error))
     finally:
         _tidy(clock)
-    return PeerRun(name, "ok", median(times), len(times), allocated, reserved,
-                   result=result if keep_result else None)  # fmt: skip
+    return PeerRun(
+        name, "ok", median(times), len(times), allocated, reserved, result=result if keep_result else None
+    )
 
 
 def _timed(clock: Clock, work: Pass, repeats: int, most_seconds: float) -> tuple[Any, list[float]]:
@@ -224,8 +230,10 @@ class held_to:
         if not self.clock.is_cuda:
             return 0, 0
         cuda, device = self.clock.torch.cuda, self.clock.device
-        return (cuda.max_memory_allocated(device) - self.before,
-                cuda.max_memory_reserved(device) - self.before)  # fmt: skip
+        return (
+            cuda.max_memory_allocated(device) - self.before,
+            cuda.max_memory_reserved(device) - self.before,
+        )
 
 
 def _pass(module: Any, setting: Setting, context: Callable[[], Any] | None = None) -> Pass:

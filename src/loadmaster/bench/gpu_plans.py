@@ -32,8 +32,14 @@ RESIDENT = (100, "all-resident")
 """For comparing the executor with the ordinary run."""
 RULES = (*PEER_SOLVERS, RESIDENT[1])
 """They take what they need; all others get the seconds and evaluations of a search."""
-VARIANTS = ("llama-small-batch", "llama-large-batch", "bert-large-batch", "vit-large-batch",
-            "moe-large-batch", "unet-large-batch")  # fmt: skip
+VARIANTS = (
+    "llama-small-batch",
+    "llama-large-batch",
+    "bert-large-batch",
+    "vit-large-batch",
+    "moe-large-batch",
+    "unet-large-batch",
+)
 """Models with other batches: under half of the memory alone, and no part of what is asked."""
 VARIANT_SOLVERS = ("auto", "prefetch", "msa")
 _BESIDE = 2**28
@@ -98,17 +104,28 @@ def wanted(model: str, percents: Sequence[int], solvers: Sequence[str]) -> list[
     """(percent, solver) of the plans of a model, in this order; a variant has few."""
     if model in VARIANTS:
         percents = [percent for percent in percents if percent == 50]
-        return [(percent, solver) for percent in percents for solver in solvers if solver in VARIANT_SOLVERS]  # fmt: skip
+        return [(percent, solver) for percent in percents for solver in solvers if solver in VARIANT_SOLVERS]
     return [*((percent, solver) for percent in percents for solver in solvers), RESIDENT]
 
 
-def plan_model(program: Program, machine: Machine, percent: int, solver: str, kernels: Kernels | None, *,
-               need: int | None = None, seconds: float | None = None, evaluations: int | None = None,
-               seed: int = 0) -> Planned:  # fmt: skip
+def plan_model(
+    program: Program,
+    machine: Machine,
+    percent: int,
+    solver: str,
+    kernels: Kernels | None,
+    *,
+    need: int | None = None,
+    seconds: float | None = None,
+    evaluations: int | None = None,
+    seed: int = 0,
+) -> Planned:
     """One solver's plan under one budget, checked and simulated. `need`: what the model needs with its kernels,
     where that is not what program and kernels say (its batch is computed in slices)."""
     if need is None:
-        need = needed_bytes(program, machine) + (0 if kernels is None else kernels.kept + int(kernels.workspace.max(initial=0)))  # fmt: skip
+        need = needed_bytes(program, machine) + (
+            0 if kernels is None else kernels.kept + int(kernels.workspace.max(initial=0))
+        )
     capacity = budget(need, percent)
     about = (program.name, percent, solver, capacity)
     name, training = solver.replace(COPIES, "auto"), bool(program.op_backward.any())
@@ -138,30 +155,47 @@ def plan_model(program: Program, machine: Machine, percent: int, solver: str, ke
         return Planned(*about, "refused", note=error.message)
     took = time.perf_counter() - began
     if found.decision is None:
-        return Planned(*about, "no plan", seconds=took, evaluations=found.evaluations,
-                       note="none of its plans fits")  # fmt: skip
+        return Planned(
+            *about, "no plan", seconds=took, evaluations=found.evaluations, note="none of its plans fits"
+        )
     plan = problem.plan(found.decision)
     if plan is None or problem.violations(plan):
         return Planned(*about, "refused by the checker", seconds=took)
     from loadmaster.simulate import simulate
 
     line = simulate(problem.program, problem.machine, plan)
-    moved = {(small.memory(link.source), small.memory(link.target)): int(count)
-             for link, count in zip(small.links, line.link_bytes, strict=True)}  # fmt: skip
+    moved = {
+        (small.memory(link.source), small.memory(link.target)): int(count)
+        for link, count in zip(small.links, line.link_bytes, strict=True)
+    }
     fast, home = problem.model.fast, problem.model.home
     # Room that not every op takes is no part of the budget's own bound. Where ops may run again nothing has
     # to be kept, so nothing has to move: what remains is each op once.
     whole = Offload(program, small, reserve=0 if kernels is None else kernels.kept)
     repeats = problem.program.repeats
-    return Planned(*about, str(found.status), plan, line.total_ps, whole.limit_ps if again else whole.bound().value,
-                   whole.limit_ps, int(line.memory_peak[fast]), moved[home, fast], moved[fast, home],
-                   found.evaluations, took, half_ps=_copied_ps(machine, home, fast, need // 2),
-                   repeats=() if repeats is None else repeats.ops, program=problem.program)  # fmt: skip
+    return Planned(
+        *about,
+        str(found.status),
+        plan,
+        line.total_ps,
+        whole.limit_ps if again else whole.bound().value,
+        whole.limit_ps,
+        int(line.memory_peak[fast]),
+        moved[home, fast],
+        moved[fast, home],
+        found.evaluations,
+        took,
+        half_ps=_copied_ps(machine, home, fast, need // 2),
+        repeats=() if repeats is None else repeats.ops,
+        program=problem.program,
+    )
 
 
 def _copied_ps(machine: Machine, source: int, target: int, count: int) -> int:
     names = [memory.name for memory in machine.memories]
-    link = next(each for each in machine.links if (each.source, each.target) == (names[source], names[target]))  # fmt: skip
+    link = next(
+        each for each in machine.links if (each.source, each.target) == (names[source], names[target])
+    )
     return int(count / link.bandwidth * PICOSECONDS)
 
 

@@ -22,27 +22,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from loadmaster.bench.gpu_folder import (
-    MACHINE,
-    MEASURED,
-    PLANS,
-    Folder,
-    alone,
-    free,
-    free_host,
-    made,
-    told,
-)
+from loadmaster.bench.gpu_folder import MACHINE, MEASURED, PLANS, Folder, alone, free, free_host, made, told
 from loadmaster.bench.gpu_on_device import Left, all_need, execute, models, peers, ready
-from loadmaster.bench.gpu_plans import (
-    PERCENTS,
-    SOLVERS,
-    kernels_of,
-    needed_bytes,
-    plan_model,
-    roomy,
-    wanted,
-)
+from loadmaster.bench.gpu_plans import PERCENTS, SOLVERS, kernels_of, needed_bytes, plan_model, roomy, wanted
 from loadmaster.execute.own_allocator import fewer_holes
 from loadmaster.machine import Machine, load_machine
 from loadmaster.plan import save_plan
@@ -74,17 +56,27 @@ def measure(arguments: argparse.Namespace, folder: Folder, left: Left) -> None:
             document = cost_document(program, found.times, machine.devices[0].name, slowdown)
             write_cost_file(document, folder.path / f"{name}.costs.json")
             line = {
-                "model": name, "ops": program.n_ops, "hash": program.hash, "training": workload.training,
-                "need": needed_bytes(as_one, machine), "workspace": found.times.workspace_bytes,
-                "kept": found.times.kept_bytes, "weights": found.weight_bytes,
-                "activations": found.activation_bytes, "eager": found.eager.seconds,
-                "eager_status": found.eager.status, "eager_peak": found.eager.allocated,
-                "player": found.times.eager_seconds, "graph": found.times.graph_seconds,
-                "marked": found.times.marked_seconds, "player_peak": found.times.peak_bytes,
-                "notes": found.times.notes, "made": made(),
-            }  # fmt: skip
+                "model": name,
+                "ops": program.n_ops,
+                "hash": program.hash,
+                "training": workload.training,
+                "need": needed_bytes(as_one, machine),
+                "workspace": found.times.workspace_bytes,
+                "kept": found.times.kept_bytes,
+                "weights": found.weight_bytes,
+                "activations": found.activation_bytes,
+                "eager": found.eager.seconds,
+                "eager_status": found.eager.status,
+                "eager_peak": found.eager.allocated,
+                "player": found.times.eager_seconds,
+                "graph": found.times.graph_seconds,
+                "marked": found.times.marked_seconds,
+                "player_peak": found.times.peak_bytes,
+                "notes": found.times.notes,
+                "made": made(),
+            }
             folder.append(MEASURED, line)
-            print(json.dumps({key: value for key, value in line.items() if key != "made"}), flush=True)  # fmt: skip
+            print(json.dumps({key: value for key, value in line.items() if key != "made"}), flush=True)
         free_host(device)
 
 
@@ -108,26 +100,43 @@ def plan(arguments: argparse.Namespace, folder: Folder, left: Left) -> None:
     machine = folder.machine()
     done = {(line["model"], line["percent"], line["solver"]) for line in folder.lines(PLANS)}
     known = {name: about for name, about in folder.measured().items() if name in models(arguments)}
-    jobs = [(percent, solver, name) for name in known
-            for percent, solver in wanted(name, arguments.percents, arguments.solvers)]  # fmt: skip
+    jobs = [
+        (percent, solver, name)
+        for name in known
+        for percent, solver in wanted(name, arguments.percents, arguments.solvers)
+    ]
     place = {percent: number for number, percent in enumerate(arguments.percents)}
     for percent, solver, name in sorted(jobs, key=lambda job: place.get(job[0], len(place))):
         if (name, percent, solver) in done:
             continue
         if left() < 0:
-            return print(f"time is up: no plan for {name} {percent} % {solver} and later ones", flush=True)  # fmt: skip
+            return print(f"time is up: no plan for {name} {percent} % {solver} and later ones", flush=True)
         with told(f"plan {name} {percent} % {solver}"):
-            found = plan_model(folder.program(name), machine, percent, solver, kernels_of(folder.costs(name)),
-                               need=all_need(known[name]), seconds=arguments.seconds,
-                               evaluations=arguments.evaluations)  # fmt: skip
+            found = plan_model(
+                folder.program(name),
+                machine,
+                percent,
+                solver,
+                kernels_of(folder.costs(name)),
+                need=all_need(known[name]),
+                seconds=arguments.seconds,
+                evaluations=arguments.evaluations,
+            )
             if found.plan is not None and found.program is not None:
-                save_plan(found.plan, found.program, roomy(machine, found.capacity),
-                          folder.plan_file(name, percent, solver))  # fmt: skip
+                save_plan(
+                    found.plan,
+                    found.program,
+                    roomy(machine, found.capacity),
+                    folder.plan_file(name, percent, solver),
+                )
             folder.append(PLANS, {**found.as_dict(), "model": name})
             over = found.simulated_ps / found.bound_ps - 1 if found.bound_ps else 0
-            print(f"  {found.status}: {found.simulated_ps / 1e9:.2f} ms, {over:.1%} above the bound, "
-                  f"ops alone {found.limit_ps / 1e9:.2f} ms, {len(found.repeats)} ops run again, "
-                  f"{found.seconds:.1f} s {found.note}", flush=True)  # fmt: skip
+            print(
+                f"  {found.status}: {found.simulated_ps / 1e9:.2f} ms, {over:.1%} above the bound, "
+                f"ops alone {found.limit_ps / 1e9:.2f} ms, {len(found.repeats)} ops run again, "
+                f"{found.seconds:.1f} s {found.note}",
+                flush=True,
+            )
 
 
 def whole(name: str, arguments: argparse.Namespace, device: Any, sliced: Program) -> Program:
@@ -138,7 +147,9 @@ def whole(name: str, arguments: argparse.Namespace, device: Any, sliced: Program
     model = GPU_MODELS[name]
     if model.batch_slices == 1:
         return sliced
-    return prepare(name, partial(model.build, arguments.size), device, training=model.training).captured.program  # fmt: skip
+    return prepare(
+        name, partial(model.build, arguments.size), device, training=model.training
+    ).captured.program
 
 
 STAGES = {"measure": measure, "plan": plan, "execute": execute, "peers": peers}
@@ -167,8 +178,9 @@ def main(words: Sequence[str] | None = None) -> int:
     add("--most-seconds", type=float, default=1e9, help="begin nothing new after that")
     arguments = parser.parse_args(words)
     began = time.monotonic()
-    STAGES[arguments.stage](arguments, Folder(arguments.folder),
-                            lambda: arguments.most_seconds - (time.monotonic() - began))  # fmt: skip
+    STAGES[arguments.stage](
+        arguments, Folder(arguments.folder), lambda: arguments.most_seconds - (time.monotonic() - began)
+    )
     return 0
 
 

@@ -87,19 +87,27 @@ def _every_cell(rows: Iterable[RowDict]) -> list[Cell]:
         model, _, percent = row["case"].rpartition("@")
         if percent.isdigit() and row["status"] in RAN and row["value"] > 0:
             found.setdefault((model, int(percent)), {})[row["solver"]] = row
-    return [Cell(model, percent, group, _resident(model, found)) for (model, percent), group in found.items()]  # fmt: skip
+    return [Cell(model, percent, group, _resident(model, found)) for (model, percent), group in found.items()]
 
 
 def _resident(model: str, found: dict[tuple[str, int], dict[str, RowDict]]) -> float | None:
     groups = {percent: group for (name, percent), group in found.items() if name == model}
-    ordinary = [row["baseline"] for group in groups.values() for row in group.values()
-                if row["baseline"] and row["extra"].get("kind") != "loop"]  # fmt: skip
+    ordinary = [
+        row["baseline"]
+        for group in groups.values()
+        for row in group.values()
+        if row["baseline"] and row["extra"].get("kind") != "loop"
+    ]
     return min([*ordinary, *map(_value, groups.get(100, {}).values())], default=None)
 
 
 def differences(rows: Iterable[RowDict]) -> list[float]:
     """simulated / measured - 1 of our plans, under every budget."""
-    return [cell.ours["extra"]["difference"] for cell in cells(rows) if cell.ours is not None and cell.percent < 100]  # fmt: skip
+    return [
+        cell.ours["extra"]["difference"]
+        for cell in cells(rows)
+        if cell.ours is not None and cell.percent < 100
+    ]
 
 
 def gains(found: Iterable[Cell]) -> list[float]:
@@ -116,21 +124,41 @@ def targets(rows: list[RowDict]) -> list[Target]:
     saved = gains(half)
     close = [cell for cell in half if _value(cell.ours) <= 1.05 * cell.limit]
     losses = [cell for cell in against if _value(cell.ours) > 1.01 * _value(cell.best_peer)]
-    trained = [_value(cell.rows[name]) / _value(cell.ours) for cell in half for name in TRAINED if name in cell.rows]  # fmt: skip
+    trained = [
+        _value(cell.rows[name]) / _value(cell.ours) for cell in half for name in TRAINED if name in cell.rows
+    ]
     return [
-        Target("simulated within 10 % of measured everywhere", f"at most {max(off, default=0):.1%} over {len(off)} cells",
-               max(off) <= 0.10 if off else None),
-        Target("simulated within 5 % on average", f"{statistics.fmean(off) if off else 0:.1%}",
-               statistics.fmean(off) <= 0.05 if off else None),
-        Target("50 %: never slower than the best peer (1 % for noise)", f"slower on {len(losses)} of {len(against)}",
-               not losses if against else None),
-        Target("50 %: at least 10 % faster on average where copies don't bind", f"{statistics.fmean(saved) if saved else 0:.1%} "
-               f"over {len(saved)} models", statistics.fmean(saved) >= 0.10 if saved else None),
-        Target("50 %: within 5 % of the limit on half of the models", f"{len(close)} of {len(half)}",
-               2 * len(close) >= len(half) if half else None),
-        Target("50 %, training: 1.5 times as fast as save_on_cpu",
-               ", ".join(f"{each:.2f}" for each in trained) or "–", min(trained) >= 1.5 if trained else None),
-    ]  # fmt: skip
+        Target(
+            "simulated within 10 % of measured everywhere",
+            f"at most {max(off, default=0):.1%} over {len(off)} cells",
+            max(off) <= 0.10 if off else None,
+        ),
+        Target(
+            "simulated within 5 % on average",
+            f"{statistics.fmean(off) if off else 0:.1%}",
+            statistics.fmean(off) <= 0.05 if off else None,
+        ),
+        Target(
+            "50 %: never slower than the best peer (1 % for noise)",
+            f"slower on {len(losses)} of {len(against)}",
+            not losses if against else None,
+        ),
+        Target(
+            "50 %: at least 10 % faster on average where copies don't bind",
+            f"{statistics.fmean(saved) if saved else 0:.1%} over {len(saved)} models",
+            statistics.fmean(saved) >= 0.10 if saved else None,
+        ),
+        Target(
+            "50 %: within 5 % of the limit on half of the models",
+            f"{len(close)} of {len(half)}",
+            2 * len(close) >= len(half) if half else None,
+        ),
+        Target(
+            "50 %, training: 1.5 times as fast as save_on_cpu",
+            ", ".join(f"{each:.2f}" for each in trained) or "–",
+            min(trained) >= 1.5 if trained else None,
+        ),
+    ]
 
 
 def _value(row: RowDict | None) -> float:

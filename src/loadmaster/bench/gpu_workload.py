@@ -34,23 +34,38 @@ class Workload:
         return Setting(self.module, values, inputs, self.device, self.training, **more)
 
 
-def prepare(name: str, build: Callable[[], Any], device: Any, *, training: bool,
-            split_over: int | None = None, batch_slices: int = 1) -> Workload:  # fmt: skip
+def prepare(
+    name: str,
+    build: Callable[[], Any],
+    device: Any,
+    *,
+    training: bool,
+    split_over: int | None = None,
+    batch_slices: int = 1,
+) -> Workload:
     """Capture a model for a device; nothing is computed."""
     module, args = made_on_meta(build)[:2]
-    captured = capture(module.train(training), args, name=name, training=training,
-                       split_over=split_over, batch_slices=batch_slices, device=device.type)  # fmt: skip
+    captured = capture(
+        module.train(training),
+        args,
+        name=name,
+        training=training,
+        split_over=split_over,
+        batch_slices=batch_slices,
+        device=device.type,
+    )
     return Workload(name, training, build, captured, device)
 
 
 def random_inputs(captured: Captured, device: Any, seed: int = 0) -> list[Any]:
     """The graph's input tensors."""
     shapes = given_shapes(captured)
-    return inputs_like([shapes[given.node] for given in captured.given if given.kind == TensorKind.INPUT],
-                       device, seed)  # fmt: skip
+    return inputs_like(
+        [shapes[given.node] for given in captured.given if given.kind == TensorKind.INPUT], device, seed
+    )
 
 
-def inputs_like(shapes: Sequence[tuple[Sequence[int], Any]], device: Any, seed: int = 0) -> list[Any]:  # fmt: skip
+def inputs_like(shapes: Sequence[tuple[Sequence[int], Any]], device: Any, seed: int = 0) -> list[Any]:
     """Tensors of these shapes and types: floats are normal, integers 0 or 1, which every table has."""
     torch = require("torch", "torch")
     random = torch.Generator(device).manual_seed(seed)

@@ -19,8 +19,13 @@ from loadmaster.bench.order import SEARCHES as ORDER_SEARCHES
 from loadmaster.bench.order import OrderCell, cells, run_order
 from loadmaster.problems.graph import GraphOptimization
 
-QUICK = ("placement/wavenet-2x9", "joint/txl-2", "synthetic/watts_strogatz-0",
-         "order/light_shufflenet", "order/wavenet-2x9")  # fmt: skip
+QUICK = (
+    "placement/wavenet-2x9",
+    "joint/txl-2",
+    "synthetic/watts_strogatz-0",
+    "order/light_shufflenet",
+    "order/wavenet-2x9",
+)
 QUICK_BUDGET = 60
 QUICK_LEFT_OUT = ("hdp", "m-sct")
 LIMITS = {"heft": 10.0, "m-etf": 10.0, "metis": 5.0}
@@ -39,12 +44,15 @@ def order_rows(cell: OrderCell, options: Options, seed: int) -> Iterator[Row]:
     if options.quick and cell.case not in QUICK:
         return
     for solver in cell.solvers:
-        if (options.solvers and solver not in options.solvers) or (
-            seed and solver not in ORDER_SEARCHES
-        ):
+        if (options.solvers and solver not in options.solvers) or (seed and solver not in ORDER_SEARCHES):
             continue
-        row = run_order(cell.case, solver, seed, budget=QUICK_BUDGET if options.quick and solver in ORDER_SEARCHES else None,
-                        seconds=3.0 if options.quick else None)  # fmt: skip
+        row = run_order(
+            cell.case,
+            solver,
+            seed,
+            budget=QUICK_BUDGET if options.quick and solver in ORDER_SEARCHES else None,
+            seconds=3.0 if options.quick else None,
+        )
         if row.status != "skipped" or options.solvers:
             yield row
 
@@ -54,25 +62,52 @@ def large_speed(options: Options, seed: int) -> Iterator[Row]:
     if options.quick:
         return
     problem = GraphOptimization(*named(*LARGE))
-    for name, vectors in (("random", random_vectors(problem, 8, seed)), ("near-base", near_base(problem, 8, seed))):  # fmt: skip
+    for name, vectors in (
+        ("random", random_vectors(problem, 8, seed)),
+        ("near-base", near_base(problem, 8, seed)),
+    ):
         found = evaluation_speed(problem, vectors, 1)
         each = 1_000 * found["cpu_seconds_each"]
-        yield Row(f"speed/large/{name}", each, "ms", "met" if each < 80 else "missed", machine=LARGE[1], seed=seed,
-                  evaluations=len(vectors), seconds=found["seconds_each"] * len(vectors),
-                  extra={"target": "< 80 ms", "model": LARGE[0], "vectors": name, "nodes": problem.nodes})  # fmt: skip
+        yield Row(
+            f"speed/large/{name}",
+            each,
+            "ms",
+            "met" if each < 80 else "missed",
+            machine=LARGE[1],
+            seed=seed,
+            evaluations=len(vectors),
+            seconds=found["seconds_each"] * len(vectors),
+            extra={"target": "< 80 ms", "model": LARGE[0], "vectors": name, "nodes": problem.nodes},
+        )
 
 
 def small_speed(options: Options, seed: int) -> Iterator[Row]:
     """Evaluations a second of about 1,000 ops on two cores."""
     problem = GraphOptimization(*named(*SMALL))
     count = 2_000 if options.quick else 10_000
-    for name, vectors in (("random", random_vectors(problem, count, seed)), ("near-base", near_base(problem, count, seed))):  # fmt: skip
+    for name, vectors in (
+        ("random", random_vectors(problem, count, seed)),
+        ("near-base", near_base(problem, count, seed)),
+    ):
         found = evaluation_speed(problem, vectors, THREADS)
         rate = found["per_second"]
-        yield Row(f"speed/small/{name}", rate, "evaluations/s", "met" if rate >= 5_000 else "missed",
-                  machine=SMALL[1], seed=seed, evaluations=count, seconds=count / rate,
-                  extra={"target": ">= 5,000 evaluations/s", "model": SMALL[0], "vectors": name,
-                         "nodes": problem.nodes, "threads": THREADS})  # fmt: skip
+        yield Row(
+            f"speed/small/{name}",
+            rate,
+            "evaluations/s",
+            "met" if rate >= 5_000 else "missed",
+            machine=SMALL[1],
+            seed=seed,
+            evaluations=count,
+            seconds=count / rate,
+            extra={
+                "target": ">= 5,000 evaluations/s",
+                "model": SMALL[0],
+                "vectors": name,
+                "nodes": problem.nodes,
+                "threads": THREADS,
+            },
+        )
 
 
 def heuristic_speed(solver: str, options: Options, seed: int) -> Iterator[Row]:
@@ -89,10 +124,21 @@ def heuristic_speed(solver: str, options: Options, seed: int) -> Iterator[Row]:
     if row.status == "skipped":
         yield row
         return
-    yield Row(cell.case, took, "s", "met" if took < LIMITS[solver] else "missed", machine=LARGE[1],
-              evaluations=row.evaluations, seconds=took,
-              extra={"target": f"< {LIMITS[solver]:g} s", "model": LARGE[0], "picoseconds": row.value,
-                     "solver_seconds": row.seconds})  # fmt: skip
+    yield Row(
+        cell.case,
+        took,
+        "s",
+        "met" if took < LIMITS[solver] else "missed",
+        machine=LARGE[1],
+        evaluations=row.evaluations,
+        seconds=took,
+        extra={
+            "target": f"< {LIMITS[solver]:g} s",
+            "model": LARGE[0],
+            "picoseconds": row.value,
+            "solver_seconds": row.seconds,
+        },
+    )
 
 
 CASES: dict[str, Case] = {

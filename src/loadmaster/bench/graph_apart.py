@@ -36,11 +36,15 @@ class Apart:
         fusion, device, schedule = problem.split(problem.vector())
         spent, tried = 0, []
         for task in ORDER:
-            base = problem.base if task == "placement" else Base(problem.base.fusion, device.astype(np.int32), problem.base.schedule)  # fmt: skip
-            alone = GraphOptimization(problem.program, problem.machine, tasks=(task,), base=base, tie=problem.tie)  # fmt: skip
-            found = solve(
-                make_solver("graph", self.solver, self.options), alone, Budget(share), seed
+            base = (
+                problem.base
+                if task == "placement"
+                else Base(problem.base.fusion, device.astype(np.int32), problem.base.schedule)
             )
+            alone = GraphOptimization(
+                problem.program, problem.machine, tasks=(task,), base=base, tie=problem.tie
+            )
+            found = solve(make_solver("graph", self.solver, self.options), alone, Budget(share), seed)
             spent += found.evaluations
             if found.decision is not None:
                 parts = alone.split(np.asarray(found.decision))

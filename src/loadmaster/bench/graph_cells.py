@@ -81,15 +81,7 @@ class GraphCell:
     machine: str
     tasks: tuple[str, ...] = TASKS
     base: Base = field(default_factory=Base)
-    solvers: tuple[str, ...] = (
-        *SCHEDULERS,
-        *FUSERS,
-        *PLACERS,
-        "classical",
-        *_TRIED,
-        *ZERO_SHOT,
-        *STEERED,
-    )
+    solvers: tuple[str, ...] = (*SCHEDULERS, *FUSERS, *PLACERS, "classical", *_TRIED, *ZERO_SHOT, *STEERED)
     budget: int | None = None
     """None: by the number of ops."""
     seconds: float | None = None
@@ -115,8 +107,15 @@ def named(model: str, machine: str) -> tuple[Program, Machine]:
 
 def placement_cell(case: str, loads: Loader, machine: str, **more: Any) -> GraphCell:
     """Placement alone, nothing fused, first come first served: as published tables have it."""
-    return GraphCell(case, loads, machine, ("placement",), Base(fusion="none", schedule="fifo"),
-                     (*PLACERS, *_TRIED, *LEARNED, *ZERO_SHOT, *STEERED), **more)  # fmt: skip
+    return GraphCell(
+        case,
+        loads,
+        machine,
+        ("placement",),
+        Base(fusion="none", schedule="fifo"),
+        (*PLACERS, *_TRIED, *LEARNED, *ZERO_SHOT, *STEERED),
+        **more,
+    )
 
 
 def _cells() -> list[GraphCell]:
@@ -127,20 +126,45 @@ def _cells() -> list[GraphCell]:
     for model in WORKLOADS:
         machine = MODELS[model].machine
         cells.append(GraphCell(f"joint/{model}", partial(named, model, machine), machine))
-        cells.append(GraphCell(f"seconds/{model}", partial(named, model, machine), machine,
-                               solvers=BY_SECONDS, seconds=SECONDS))  # fmt: skip
+        cells.append(
+            GraphCell(
+                f"seconds/{model}",
+                partial(named, model, machine),
+                machine,
+                solvers=BY_SECONDS,
+                seconds=SECONDS,
+            )
+        )
     for model in ABLATED:
         machine = MODELS[model].machine
         ablated = ("go", "go-one", "go-paper", APART, *(f"go-one-{name}" for name in ABLATIONS))
-        cells.append(GraphCell(f"ablation/{model}", partial(named, model, machine), machine,
-                               solvers=ablated, budget=ABLATION_BUDGET))  # fmt: skip
+        cells.append(
+            GraphCell(
+                f"ablation/{model}",
+                partial(named, model, machine),
+                machine,
+                solvers=ablated,
+                budget=ABLATION_BUDGET,
+            )
+        )
     for model in TUNED:
         machine = MODELS[model].machine
-        cells.append(GraphCell(f"tuned/{model}", partial(named, model, machine), machine,
-                               solvers=("go-zero-shot", "go", "go-one"), budget=TUNED_BUDGET))  # fmt: skip
+        cells.append(
+            GraphCell(
+                f"tuned/{model}",
+                partial(named, model, machine),
+                machine,
+                solvers=("go-zero-shot", "go", "go-one"),
+                budget=TUNED_BUDGET,
+            )
+        )
     for family in TEST_FAMILIES:
-        cells += [GraphCell(f"synthetic/{family}-{seed}", partial(synthetic_case, family, seed),
-                            "p100x4", budget=1_000) for seed in range(SYNTHETIC_SEEDS)]  # fmt: skip
+        cells += [
+            GraphCell(
+                f"synthetic/{family}-{seed}", partial(synthetic_case, family, seed), "p100x4", budget=1_000
+            )
+            for seed in range(SYNTHETIC_SEEDS)
+        ]
     return cells
 
 

@@ -60,8 +60,14 @@ def external(options: Options, seed: int) -> Iterator[Row]:
     """Every published graph; a row says where they are if there are none."""
     folder = data_folder(options)
     if folder is None:
-        yield Row("external", 0.0, "ps", "skipped", seed=seed,
-                  extra={"reason": f"no files: give --data with a checkout of {WHERE}"})  # fmt: skip
+        yield Row(
+            "external",
+            0.0,
+            "ps",
+            "skipped",
+            seed=seed,
+            extra={"reason": f"no files: give --data with a checkout of {WHERE}"},
+        )
         return
     for cell, split in external_cells(folder):
         if split is not None and not seed:
@@ -77,16 +83,31 @@ def expert_row(cell: GraphCell, split: Path) -> Row:
         plan = read_split(split, problem.program, problem.machine)
         timeline = problem.simulator.run(plan)
     except LoadmasterError as error:
-        return Row(cell.case, 0.0, "ps", "skipped", machine=cell.machine, solver="published-expert",
-                   extra={"reason": error.message})  # fmt: skip
+        return Row(
+            cell.case,
+            0.0,
+            "ps",
+            "skipped",
+            machine=cell.machine,
+            solver="published-expert",
+            extra={"reason": error.message},
+        )
     bound = problem.bound().value
     over = int(timeline.memory_over.sum())
     value = float(timeline.total_ps) if timeline.fits else -1.0
-    return Row(cell.case, value, "ps", "feasible" if timeline.fits else "does not fit",
-               machine=cell.machine, solver="published-expert", evaluations=1,
-               baseline=float(problem.reference_ps), bound=float(bound),
-               gap=value / bound - 1 if bound and timeline.fits else None,
-               extra=extra | {"over": over} | moved(problem, plan))  # fmt: skip
+    return Row(
+        cell.case,
+        value,
+        "ps",
+        "feasible" if timeline.fits else "does not fit",
+        machine=cell.machine,
+        solver="published-expert",
+        evaluations=1,
+        baseline=float(problem.reference_ps),
+        bound=float(bound),
+        gap=value / bound - 1 if bound and timeline.fits else None,
+        extra=extra | {"over": over} | moved(problem, plan),
+    )
 
 
 def generated(options: Options, seed: int) -> Iterator[Row]:
@@ -118,22 +139,39 @@ def generated_content(number: int, layers: int = 24, width: int = 3) -> dict[str
     count = layers * width
     times = rng.lognormal(0.0, 1.0, count)
     sizes = rng.integers(1, 64, count) * 2**20
-    pairs = [(above, below) for layer in range(1, layers) for below in range(layer * width, (layer + 1) * width)
-             for above in rng.choice(np.arange((layer - 1) * width, layer * width), 2, replace=False).tolist()]  # fmt: skip
+    pairs = [
+        (above, below)
+        for layer in range(1, layers)
+        for below in range(layer * width, (layer + 1) * width)
+        for above in rng.choice(np.arange((layer - 1) * width, layer * width), 2, replace=False).tolist()
+    ]
     costs = rng.uniform(0.05, 1.0, len(pairs))
     nodes = [_node(i, float(times[i]), int(sizes[i]), i) for i in range(count)]
-    nodes += [_node(2 * count - 1 - i, 2 * float(times[i]), 0, i, backward=True) for i in range(count)]  # fmt: skip
+    nodes += [_node(2 * count - 1 - i, 2 * float(times[i]), 0, i, backward=True) for i in range(count)]
     mirror = 2 * count - 1
     edges = [_edge(a, b, float(cost)) for (a, b), cost in zip(pairs, costs, strict=True)]
-    edges += [_edge(mirror - b, mirror - a, float(cost)) for (a, b), cost in zip(pairs, costs, strict=True)]  # fmt: skip
+    edges += [_edge(mirror - b, mirror - a, float(cost)) for (a, b), cost in zip(pairs, costs, strict=True)]
     edges += [_edge(i, mirror - i, 0.1) for i in range(count)]
-    return {"maxFPGAs": 4, "maxCPUs": 1, "maxSizePerFPGA": int(0.45 * sizes.sum()), "nodes": nodes,
-            "edges": edges}  # fmt: skip
+    return {
+        "maxFPGAs": 4,
+        "maxCPUs": 1,
+        "maxSizePerFPGA": int(0.45 * sizes.sum()),
+        "nodes": nodes,
+        "edges": edges,
+    }
 
 
-def _node(number: int, time: float, size: int, color: int, backward: bool = False) -> dict[str, Any]:  # fmt: skip
-    return {"id": number, "name": f"node{number}", "supportedOnFpga": 1, "fpgaLatency": time,
-            "cpuLatency": 12 * time, "isBackwardNode": int(backward), "colorClass": color, "size": size}  # fmt: skip
+def _node(number: int, time: float, size: int, color: int, backward: bool = False) -> dict[str, Any]:
+    return {
+        "id": number,
+        "name": f"node{number}",
+        "supportedOnFpga": 1,
+        "fpgaLatency": time,
+        "cpuLatency": 12 * time,
+        "isBackwardNode": int(backward),
+        "colorClass": color,
+        "size": size,
+    }
 
 
 def _edge(source: int, target: int, cost: float) -> dict[str, Any]:

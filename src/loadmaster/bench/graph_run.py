@@ -38,8 +38,9 @@ class Clocked(Observer):
         self.curve.append((meter.evaluations, meter.best_value, round(meter.seconds, 3)))
 
 
-def run_graph(cell: GraphCell, name: str, seed: int, *, budget: int | None = None,
-              seconds: float | None = None) -> Row:  # fmt: skip
+def run_graph(
+    cell: GraphCell, name: str, seed: int, *, budget: int | None = None, seconds: float | None = None
+) -> Row:
     """One solver with one seed; the checker passes the plan before it is a row. `seconds` limits
     whatever takes long."""
     solver = _made(name)
@@ -48,8 +49,10 @@ def run_graph(cell: GraphCell, name: str, seed: int, *, budget: int | None = Non
     problem, base = loaded(cell)
     by_clock = name in BY_CLOCK
     unlimited = by_clock or name in CONSTRUCTIVE or (cell.seconds is not None and budget is None)
-    limits = Budget(None if unlimited else budget or cell.evaluations(problem),
-                    seconds or cell.limit(problem) or (EXACT_SECONDS if by_clock else None))  # fmt: skip
+    limits = Budget(
+        None if unlimited else budget or cell.evaluations(problem),
+        seconds or cell.limit(problem) or (EXACT_SECONDS if by_clock else None),
+    )
     observer, started = Clocked(), time.perf_counter()
     clock = time.monotonic if cell.seconds is None else time.process_time
     try:
@@ -61,9 +64,13 @@ def run_graph(cell: GraphCell, name: str, seed: int, *, budget: int | None = Non
     if solution.evaluations == 0 and value is None:
         return _skipped(cell, name, seed, "it has no plan for this graph")
     extra: dict[str, Any] = {
-        "model": problem.program.name, "ops": problem.program.n_ops, "groups": problem.groups,
-        "tasks": list(problem.tasks), "bound_by": solution.bound.method, **base,
-    }  # fmt: skip
+        "model": problem.program.name,
+        "ops": problem.program.n_ops,
+        "groups": problem.groups,
+        "tasks": list(problem.tasks),
+        "bound_by": solution.bound.method,
+        **base,
+    }
     if solution.decision is not None:
         plan = problem.plan(solution.decision)
         if problem.violations(plan):
@@ -74,17 +81,30 @@ def run_graph(cell: GraphCell, name: str, seed: int, *, budget: int | None = Non
     if cell.seconds is not None:
         extra |= {"processor_seconds": limits.seconds, "curve": observer.curve}
     elif limits.evaluations is not None:
-        extra |= {name: solution.extra[name] for name in ("inner_evaluations", "updates") if name in solution.extra}  # fmt: skip
+        extra |= {
+            name: solution.extra[name] for name in ("inner_evaluations", "updates") if name in solution.extra
+        }
         extra |= {"budget": limits.evaluations, "curve": observer.curve}
     return Row(
-        cell.case, float(-1 if value is None else value), "ps", status, machine=cell.machine, solver=name,
-        seed=seed, evaluations=solution.evaluations, seconds=took, baseline=float(problem.reference_ps),
-        bound=float(solution.bound.value), gap=solution.gap, extra=extra,
-    )  # fmt: skip
+        cell.case,
+        float(-1 if value is None else value),
+        "ps",
+        status,
+        machine=cell.machine,
+        solver=name,
+        seed=seed,
+        evaluations=solution.evaluations,
+        seconds=took,
+        baseline=float(problem.reference_ps),
+        bound=float(solution.bound.value),
+        gap=solution.gap,
+        extra=extra,
+    )
 
 
-def solver_rows(cell: GraphCell, options: Options, seed: int, quick_budget: int,
-                left_out: tuple[str, ...] = ()) -> Iterator[Row]:  # fmt: skip
+def solver_rows(
+    cell: GraphCell, options: Options, seed: int, quick_budget: int, left_out: tuple[str, ...] = ()
+) -> Iterator[Row]:
     """The solvers of one cell with one seed, those without chance only once; who has no plan is left
     out unless asked for. A quick run has its own budget and leaves some out."""
     for solver in options.solvers or cell.solvers:
@@ -100,8 +120,11 @@ def moved(problem: GraphOptimization, plan: Plan) -> dict[str, Any]:
     timeline = problem.simulator.run(plan)
     capacity = np.array([memory.capacity for memory in problem.machine.memories], dtype=np.float64)
     homes = sorted({problem.machine.home[device] for device in range(problem.devices)})
-    return {"link_bytes": int(timeline.link_bytes.sum()), "peaks": timeline.memory_peak[homes].tolist(),
-            "fullest": float((timeline.memory_peak / capacity)[homes].max())}  # fmt: skip
+    return {
+        "link_bytes": int(timeline.link_bytes.sum()),
+        "peaks": timeline.memory_peak[homes].tolist(),
+        "fullest": float((timeline.memory_peak / capacity)[homes].max()),
+    }
 
 
 def _made(name: str) -> Solver | str:
@@ -119,8 +142,16 @@ def _made(name: str) -> Solver | str:
 
 
 def _skipped(cell: GraphCell, name: str, seed: int, reason: str) -> Row:
-    return Row(cell.case, 0.0, "ps", "skipped", machine=cell.machine, solver=name, seed=seed,
-               extra={"reason": reason})  # fmt: skip
+    return Row(
+        cell.case,
+        0.0,
+        "ps",
+        "skipped",
+        machine=cell.machine,
+        solver=name,
+        seed=seed,
+        extra={"reason": reason},
+    )
 
 
 _KEPT: dict[str, tuple[GraphOptimization, dict[str, Any]]] = {}
@@ -132,8 +163,11 @@ def loaded(cell: GraphCell) -> tuple[GraphOptimization, dict[str, Any]]:
         problem = cell.load()
         _, over, fault = problem.measure(problem.vector()[None], 1)
         placement = problem.base.placement
-        base = {"base_placement": placement if isinstance(placement, str) else "given",
-                "base_over": int(over.sum()), "base_runs": not fault[0, 0]}  # fmt: skip
+        base = {
+            "base_placement": placement if isinstance(placement, str) else "given",
+            "base_over": int(over.sum()),
+            "base_runs": not fault[0, 0],
+        }
         _KEPT.clear()
         _KEPT[cell.case] = problem, base
     return _KEPT[cell.case]

@@ -41,8 +41,12 @@ def evaluation_speed(problem: GraphOptimization, vectors: Float64, threads: int)
     wall, cpu = time.perf_counter(), time.thread_time()
     problem.measure(vectors, threads)
     wall, cpu = time.perf_counter() - wall, time.thread_time() - cpu
-    row: dict[str, Any] = {"threads": threads, "evaluations": len(vectors),
-                           "seconds_each": wall / len(vectors), "per_second": len(vectors) / wall}  # fmt: skip
+    row: dict[str, Any] = {
+        "threads": threads,
+        "evaluations": len(vectors),
+        "seconds_each": wall / len(vectors),
+        "per_second": len(vectors) / wall,
+    }
     if threads == 1:
         row["cpu_seconds_each"] = cpu / len(vectors)
     return row
@@ -57,10 +61,18 @@ def graph_speed(model: str, machine: str, count: int = 8) -> dict[str, Any]:
     started = time.perf_counter()
     problem.cost_model_keys()
     cost_model = time.perf_counter() - started
-    rows: dict[str, Any] = {"model": model, "machine": machine, "ops": program.n_ops,
-                            "nodes": problem.nodes, "groups": problem.groups,
-                            "make_seconds": made, "cost_model_seconds": cost_model}  # fmt: skip
-    for name, vectors in (("random", random_vectors(problem, count)),
-                          ("near_base", near_base(problem, count))):  # fmt: skip
+    rows: dict[str, Any] = {
+        "model": model,
+        "machine": machine,
+        "ops": program.n_ops,
+        "nodes": problem.nodes,
+        "groups": problem.groups,
+        "make_seconds": made,
+        "cost_model_seconds": cost_model,
+    }
+    for name, vectors in (
+        ("random", random_vectors(problem, count)),
+        ("near_base", near_base(problem, count)),
+    ):
         rows[name] = [evaluation_speed(problem, vectors, threads) for threads in (1, cores())]
     return rows

@@ -44,15 +44,21 @@ def gap(found: Found, case: str, solver: str) -> float | None:
 
 def saved(found: Found, solver: str, over: str, cases: Sequence[str]) -> tuple[float, int] | None:
     """(1 - t / t', cells): by the geometric mean over the cells that both have."""
-    ratios = [found[case, solver].median / found[case, over].median
-              for case in cases if (case, solver) in found and (case, over) in found]  # fmt: skip
+    ratios = [
+        found[case, solver].median / found[case, over].median
+        for case in cases
+        if (case, solver) in found and (case, over) in found
+    ]
     return (1 - math.exp(statistics.fmean(map(math.log, ratios))), len(ratios)) if ratios else None
 
 
 def saved_over_base(found: Found, solver: str, cases: Sequence[str]) -> float | None:
     """The same, over the base plans."""
-    ratios = [found[case, solver].median / found[case, solver].rows[0]["baseline"]
-              for case in cases if (case, solver) in found]  # fmt: skip
+    ratios = [
+        found[case, solver].median / found[case, solver].rows[0]["baseline"]
+        for case in cases
+        if (case, solver) in found
+    ]
     return 1 - math.exp(statistics.fmean(map(math.log, ratios))) if ratios else None
 
 
@@ -80,32 +86,54 @@ def _speeds(rows: Rows) -> list[Target]:
         if not group:
             lines.append(Target(asked, "–", None))
             continue
-        values = ", ".join(f"{row['value']:,.4g} {row['unit']}"
-                           + (f" ({row['extra']['vectors']})" if "vectors" in row["extra"] else "")
-                           for row in group)  # fmt: skip
+        values = ", ".join(
+            f"{row['value']:,.4g} {row['unit']}"
+            + (f" ({row['extra']['vectors']})" if "vectors" in row["extra"] else "")
+            for row in group
+        )
         lines.append(Target(asked, values, all(row["status"] == "met" for row in group)))
     return lines
 
 
 def _orders(found: Found) -> list[Target]:
     onnx = [f"order/light_{name}" for name in ONNX]
-    small = [case for name in TRAINING if (case := f"order/{name}") in other_cases(found, "order")
-             and found[case, _any(found, case)].extra("ops") <= PROVABLE]  # fmt: skip
+    small = [
+        case
+        for name in TRAINING
+        if (case := f"order/{name}") in other_cases(found, "order")
+        and found[case, _any(found, case)].extra("ops") <= PROVABLE
+    ]
     every = other_cases(found, "order")
     proven = [case for case in every if _proven(found, case)]
-    worse = [case for case in every if (case, "auto") in found
-             and found[case, "auto"].median > found[case, "auto"].rows[0]["baseline"]]  # fmt: skip
-    lost = [case for case in every for rule in ("depth-first", "reverse-post-order", RUNTIME)
-            if (case, "auto") in found and (case, rule) in found
-            and found[case, "auto"].median > found[case, rule].median]  # fmt: skip
+    worse = [
+        case
+        for case in every
+        if (case, "auto") in found and found[case, "auto"].median > found[case, "auto"].rows[0]["baseline"]
+    ]
+    lost = [
+        case
+        for case in every
+        for rule in ("depth-first", "reverse-post-order", RUNTIME)
+        if (case, "auto") in found
+        and (case, rule) in found
+        and found[case, "auto"].median > found[case, rule].median
+    ]
     return [
         _share("least peak by order proven on every graph of the `onnx` package", onnx, proven, found, 1.0),
-        _share(f"and on at least half of the training graphs up to {PROVABLE:,} ops", small, proven, found, 0.5),
-        Target("never worse than the order that the graph came with",
-               ", ".join(f"`{case}`" for case in worse) or f"none of {len(every)}", not worse if every else None),
-        Target("nor than depth-first, reverse post-order and ONNX Runtime's default",
-               ", ".join(f"`{case}`" for case in lost) or f"none of {len(every)}", not lost if every else None),
-    ]  # fmt: skip
+        _share(
+            f"and on at least half of the training graphs up to {PROVABLE:,} ops", small, proven, found, 0.5
+        ),
+        Target(
+            "never worse than the order that the graph came with",
+            ", ".join(f"`{case}`" for case in worse) or f"none of {len(every)}",
+            not worse if every else None,
+        ),
+        Target(
+            "nor than depth-first, reverse post-order and ONNX Runtime's default",
+            ", ".join(f"`{case}`" for case in lost) or f"none of {len(every)}",
+            not lost if every else None,
+        ),
+    ]
 
 
 def _any(found: Found, case: str) -> str:
@@ -117,7 +145,7 @@ def _proven(found: Found, case: str) -> bool:
     return any(group.best <= bound for (name, _), group in found.items() if name == case)
 
 
-def _share(asked: str, wanted: Sequence[str], proven: Sequence[str], found: Found, share: float) -> Target:  # fmt: skip
+def _share(asked: str, wanted: Sequence[str], proven: Sequence[str], found: Found, share: float) -> Target:
     known = [case for case in wanted if any(name == case for name, _ in found)]
     if not known:
         return Target(asked, "–", None)
@@ -131,5 +159,8 @@ def _share(asked: str, wanted: Sequence[str], proven: Sequence[str], found: Foun
 def _complete(found: Found) -> Target:
     cases = [case for case in CELLS if case.startswith(("placement/", "joint/"))]
     named = [case for case in cases if best_classical(found, case) is not None]
-    return Target("the best classical solver and its gap for each workload", f"{len(named)} of {len(cases)} cells",
-                  len(named) == len(cases) if named else None)  # fmt: skip
+    return Target(
+        "the best classical solver and its gap for each workload",
+        f"{len(named)} of {len(cases)} cells",
+        len(named) == len(cases) if named else None,
+    )

@@ -35,8 +35,13 @@ def game_rows(cell: GameCell, options: Options, seed: int) -> Iterator[Row]:
     for solver in options.solvers or cell.solvers:
         if seed and solver in ONCE:
             continue
-        row = run_game(cell, solver, seed, budget=QUICK_BUDGET if options.quick else None,
-                       seconds=5.0 if options.quick else None)  # fmt: skip
+        row = run_game(
+            cell,
+            solver,
+            seed,
+            budget=QUICK_BUDGET if options.quick else None,
+            seconds=5.0 if options.quick else None,
+        )
         if row.status != "skipped" or options.solvers:
             yield row
 
@@ -56,10 +61,22 @@ def speed(observed: bool, options: Options, seed: int) -> Iterator[Row]:
         times.append(time.perf_counter() - started)
     name = "observed-moves" if observed else "moves"
     rate = batch * problem.moves / statistics.median(times)
-    yield Row(f"speed/{name}", rate, "moves/s", "met" if rate >= SPEED[name] else "missed",
-              machine="tpu-v4i-8m", seed=seed, evaluations=batch * len(times), seconds=sum(times),
-              extra={"target": f">= {SPEED[name]:,} moves/s", "moves": problem.moves, "model": "resnet50",
-                     "best": batch * problem.moves / min(times)})  # fmt: skip
+    yield Row(
+        f"speed/{name}",
+        rate,
+        "moves/s",
+        "met" if rate >= SPEED[name] else "missed",
+        machine="tpu-v4i-8m",
+        seed=seed,
+        evaluations=batch * len(times),
+        seconds=sum(times),
+        extra={
+            "target": f">= {SPEED[name]:,} moves/s",
+            "moves": problem.moves,
+            "model": "resnet50",
+            "best": batch * problem.moves / min(times),
+        },
+    )
 
 
 def searched(options: Options, seed: int) -> Iterator[Row]:

@@ -11,9 +11,17 @@ from loadmaster.problems.malloc_game.problem import MallocGame
 from loadmaster.program.zoo.synthetic import COUNT, synthetic
 
 BUDGET = 4_000
-ONE_PLAN = ("all-slow", "greedy-order", "greedy-density", "msa", "msa-production", "msa-refined", "production")  # fmt: skip
+ONE_PLAN = (
+    "all-slow",
+    "greedy-order",
+    "greedy-density",
+    "msa",
+    "msa-production",
+    "msa-refined",
+    "production",
+)
 """They make one plan (the refined one in up to five passes) and need no seed."""
-SEARCHES = ("msa-order", "msa-order-2023", "es-moves", "anneal-moves", "climb", "random-best", "rounded")  # fmt: skip
+SEARCHES = ("msa-order", "msa-order-2023", "es-moves", "anneal-moves", "climb", "random-best", "rounded")
 ONCE = (*ONE_PLAN, "rounded", "cp-sat")
 """Run with the first seed alone: nothing in them is left to chance, or a linear program takes most of
 their time."""
@@ -21,10 +29,23 @@ WARM = ("es-moves-from-msa", "anneal-moves-from-msa")
 """Searches that begin with MSA's moves: labelled, and never called 'from scratch'."""
 EXACT = ("cp-sat",)
 PROGRAMS = (
-    "alexnet-inf", "alexnet-train", "resnet50-inf", "resnet50-train", "bert-base", "transformer-6",
-    "transformer-2-train", "gpt-prefill", "gpt-decode", "wavenet", "alphatensor-net", "inception-v3",
-    "vit-b16", "mixer-b16", "diffusion-unet", "moe-4",
-)  # fmt: skip
+    "alexnet-inf",
+    "alexnet-train",
+    "resnet50-inf",
+    "resnet50-train",
+    "bert-base",
+    "transformer-6",
+    "transformer-2-train",
+    "gpt-prefill",
+    "gpt-decode",
+    "wavenet",
+    "alphatensor-net",
+    "inception-v3",
+    "vit-b16",
+    "mixer-b16",
+    "diffusion-unet",
+    "moe-4",
+)
 """Compiled for TPU v4i by the production compiler."""
 HELD_OUT = ("gpt-decode", "inception-v3", "diffusion-unet")
 """No learning, tuning or early stopping ever sees them."""
@@ -67,15 +88,25 @@ class GameCell:
 
 
 def _cells() -> list[GameCell]:
-    cells = [GameCell(f"{name}/{machine}", name, machine)
-             for machine in ("tpu-v4i", "tpu-v4i-16m") for name in PROGRAMS]  # fmt: skip
-    cells += [GameCell(f"{name}/tpu-v4i-{size}", name, f"tpu-v4i-{size}")
-              for name in CURVE for size in ("64m", "32m", "8m", "4m")]  # fmt: skip
-    cells += [GameCell(f"other/{name.partition(':')[2 if name.startswith('onnx') else 0]}/{machine}", name, machine)
-              for name, machine in OTHERS]  # fmt: skip
+    cells = [
+        GameCell(f"{name}/{machine}", name, machine)
+        for machine in ("tpu-v4i", "tpu-v4i-16m")
+        for name in PROGRAMS
+    ]
+    cells += [
+        GameCell(f"{name}/tpu-v4i-{size}", name, f"tpu-v4i-{size}")
+        for name in CURVE
+        for size in ("64m", "32m", "8m", "4m")
+    ]
+    cells += [
+        GameCell(f"other/{name.partition(':')[2 if name.startswith('onnx') else 0]}/{machine}", name, machine)
+        for name, machine in OTHERS
+    ]
     small = ONE_PLAN[:-1] + SEARCHES + EXACT
-    cells += [GameCell(f"synthetic-{i:02d}", f"synthetic-{i}", "tpu-v4i:cmem=1MiB", small, 1_000)
-              for i in range(COUNT)]  # fmt: skip
+    cells += [
+        GameCell(f"synthetic-{i:02d}", f"synthetic-{i}", "tpu-v4i:cmem=1MiB", small, 1_000)
+        for i in range(COUNT)
+    ]
     return cells
 
 

@@ -63,18 +63,33 @@ def lines(found: Found, machine: str) -> list[Line]:
             continue
         mine = found[case, AGENT]
         games = int(statistics.median(row["evaluations"] for row in mine.rows))
-        answer.append(Line(
-            case, games, found[case, "production"].reference, found[case, "msa"].median,
-            min(found[case, name].median for name in ("greedy-order", "greedy-density") if (case, name) in found),
-            _best(found, case, EVOLUTION, games), _best(found, case, RIVALS, games),
-            statistics.median(after(row, FIRST) for row in mine.rows), mine.median, mine.bound,
-        ))  # fmt: skip
+        answer.append(
+            Line(
+                case,
+                games,
+                found[case, "production"].reference,
+                found[case, "msa"].median,
+                min(
+                    found[case, name].median
+                    for name in ("greedy-order", "greedy-density")
+                    if (case, name) in found
+                ),
+                _best(found, case, EVOLUTION, games),
+                _best(found, case, RIVALS, games),
+                statistics.median(after(row, FIRST) for row in mine.rows),
+                mine.median,
+                mine.bound,
+            )
+        )
     return answer
 
 
 def _best(found: Found, case: str, names: Sequence[str], games: int) -> tuple[str, float]:
-    known = [(name, statistics.median(after(row, games) for row in found[case, name].rows))
-             for name in names if (case, name) in found]  # fmt: skip
+    known = [
+        (name, statistics.median(after(row, games) for row in found[case, name].rows))
+        for name in names
+        if (case, name) in found
+    ]
     return min(known, key=lambda pair: pair[1], default=("–", math.inf))
 
 
@@ -99,29 +114,54 @@ def learned_targets(found: Found, rows: Iterable[Mapping[str, Any]], machine: st
     alone = [line.agent < line.production * (1 - TIE) for line in every]
     not_worse = [line.agent <= line.production * (1 + TIE) for line in every]
     asked = [
-        Target(f"`muzero-prod` at least 4 % faster than the production placement, mean over the suite, `{machine}`",
-               f"{over - 1:+.2%}", over >= 1.04),
-        Target(f"and at least as good as the best evolutionary search at equal games, `{machine}`",
-               f"{evolved - 1:+.2%} (positive: the agent is faster)", evolved >= 1),
-        Target(f"(ours) `muzero` alone better than the best search over moves from scratch at equal games, `{machine}`",
-               f"{rivals - 1:+.2%}", rivals > 1),
-        Target(f"`muzero` alone better than the production placement on two thirds of the programs, `{machine}`",
-               f"{share(alone)} ({share(not_worse)} at least as good within 0.1 %)", sum(alone) >= 2 / 3 * len(every)),
-    ]  # fmt: skip
+        Target(
+            f"`muzero-prod` at least 4 % faster than the production placement, mean over the suite, `{machine}`",
+            f"{over - 1:+.2%}",
+            over >= 1.04,
+        ),
+        Target(
+            f"and at least as good as the best evolutionary search at equal games, `{machine}`",
+            f"{evolved - 1:+.2%} (positive: the agent is faster)",
+            evolved >= 1,
+        ),
+        Target(
+            f"(ours) `muzero` alone better than the best search over moves from scratch at equal games, `{machine}`",
+            f"{rivals - 1:+.2%}",
+            rivals > 1,
+        ),
+        Target(
+            f"`muzero` alone better than the production placement on two thirds of the programs, `{machine}`",
+            f"{share(alone)} ({share(not_worse)} at least as good within 0.1 %)",
+            sum(alone) >= 2 / 3 * len(every),
+        ),
+    ]
     held = [line for line in every if line.held_out]
     if held:
         greedy = [line.zero_shot < line.greedy for line in held]
         near = mean_speedup((line.msa, line.zero_shot) for line in held)
         beats = [line.agent < line.msa for line in held]
         asked += [
-            Target(f"zero-shot on held-out programs: better than greedy, `{machine}`", share(greedy), all(greedy)),
-            Target(f"and within 3 % of MSA, mean, `{machine}`", f"{near - 1:+.2%} (positive: the agent is faster)", near >= 0.97),
+            Target(
+                f"zero-shot on held-out programs: better than greedy, `{machine}`", share(greedy), all(greedy)
+            ),
+            Target(
+                f"and within 3 % of MSA, mean, `{machine}`",
+                f"{near - 1:+.2%} (positive: the agent is faster)",
+                near >= 0.97,
+            ),
             Target(f"after {held[0].games} games better than MSA, `{machine}`", share(beats), all(beats)),
-        ]  # fmt: skip
-    helped = [found[case, SEARCHED].median < found[case, "policy-only"].median * (1 - TIE / 10)
-              for case in suite_cases(found, machine)
-              if (case, SEARCHED) in found and (case, "policy-only") in found]  # fmt: skip
+        ]
+    helped = [
+        found[case, SEARCHED].median < found[case, "policy-only"].median * (1 - TIE / 10)
+        for case in suite_cases(found, machine)
+        if (case, SEARCHED) in found and (case, "policy-only") in found
+    ]
     if helped:
-        asked.append(Target(f"32 simulations better than the bare policy on three quarters of the programs, `{machine}`",
-                            share(helped), sum(helped) >= 0.75 * len(helped)))  # fmt: skip
+        asked.append(
+            Target(
+                f"32 simulations better than the bare policy on three quarters of the programs, `{machine}`",
+                share(helped),
+                sum(helped) >= 0.75 * len(helped),
+            )
+        )
     return asked

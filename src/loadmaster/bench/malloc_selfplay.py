@@ -61,14 +61,31 @@ def self_play(moves: int, seed: int) -> Iterator[Row]:
     # What a batch takes to begin and to end without search is not what is asked.
     seconds = played(moves + 2) - played(2)
     rate, target = rows * moves / seconds, TARGETS.get(platform, TARGETS["gpu"])
-    yield Row(CASE, rate, "moves/s", "met" if rate >= target else "missed", machine=MACHINE, solver=platform, seed=seed,
-              evaluations=rows, seconds=seconds,
-              extra={"target": f">= {target:,} moves/s", "platform": platform, "games": rows,
-                     "simulations": simulations, "model": MODEL, "ms_per_move": 1e3 * seconds / moves,
-                     **_profile(problem, rows, simulations, network, settings)})  # fmt: skip
+    yield Row(
+        CASE,
+        rate,
+        "moves/s",
+        "met" if rate >= target else "missed",
+        machine=MACHINE,
+        solver=platform,
+        seed=seed,
+        evaluations=rows,
+        seconds=seconds,
+        extra={
+            "target": f">= {target:,} moves/s",
+            "platform": platform,
+            "games": rows,
+            "simulations": simulations,
+            "model": MODEL,
+            "ms_per_move": 1e3 * seconds / moves,
+            **_profile(problem, rows, simulations, network, settings),
+        },
+    )
 
 
-def _profile(problem: MallocGame, rows: int, simulations: int, network: Network, settings: Settings) -> dict[str, Any]:  # fmt: skip
+def _profile(
+    problem: MallocGame, rows: int, simulations: int, network: Network, settings: Settings
+) -> dict[str, Any]:
     """Milliseconds that a move of the whole batch takes in each part, one after another."""
     import jax
 

@@ -88,8 +88,11 @@ def suite_cases(found: Found, machine: str) -> list[str]:
 
 def speedup(found: Found, solver: str, over: str, cases: Sequence[str]) -> float | None:
     """Geometric mean of the ratio of medians where both were played."""
-    ratios = [found[case, over].reference / found[case, solver].median
-              for case in cases if (case, solver) in found and (case, over) in found]  # fmt: skip
+    ratios = [
+        found[case, over].reference / found[case, solver].median
+        for case in cases
+        if (case, solver) in found and (case, over) in found
+    ]
     return math.exp(statistics.fmean(map(math.log, ratios))) if ratios else None
 
 
@@ -110,9 +113,15 @@ def targets(found: Found, rows: Iterable[Mapping[str, Any]], machine: str) -> li
 
 
 def _speeds(rows: Iterable[Mapping[str, Any]]) -> list[Target]:
-    return [Target(f"{row['extra']['target']} per core in a batch of 64 ({row['case'].split('/')[1]})",
-                   f"{row['value']:,.0f} moves/s", row["status"] == "met")
-            for row in rows if row["case"].startswith("speed/") and row["case"] != "speed/self-play"]  # fmt: skip
+    return [
+        Target(
+            f"{row['extra']['target']} per core in a batch of 64 ({row['case'].split('/')[1]})",
+            f"{row['value']:,.0f} moves/s",
+            row["status"] == "met",
+        )
+        for row in rows
+        if row["case"].startswith("speed/") and row["case"] != "speed/self-play"
+    ]
 
 
 def _msa_near(found: Found, cases: Sequence[str], machine: str) -> Target:
@@ -124,7 +133,9 @@ def _msa_near(found: Found, cases: Sequence[str], machine: str) -> Target:
 
 
 def _search_beats(found: Found, cases: Sequence[str], machine: str) -> list[Target]:
-    asked = f"the best search at least 4 % faster than the production placement, mean over the suite, `{machine}`"
+    asked = (
+        f"the best search at least 4 % faster than the production placement, mean over the suite, `{machine}`"
+    )
     never = f"and worse on no program, `{machine}`"
     ratios = {}
     for case in cases:
@@ -135,5 +146,7 @@ def _search_beats(found: Found, cases: Sequence[str], machine: str) -> list[Targ
         return [Target(asked, "–", None), Target(never, "–", None)]
     mean = math.exp(statistics.fmean(map(math.log, ratios.values())))
     lost = [case for case, ratio in ratios.items() if ratio < 1]
-    return [Target(asked, f"{mean - 1:+.2%} over {len(ratios)} programs", mean >= 1.04),
-            Target(never, ", ".join(f"`{case}` {ratios[case] - 1:+.2%}" for case in lost) or "none", not lost)]  # fmt: skip
+    return [
+        Target(asked, f"{mean - 1:+.2%} over {len(ratios)} programs", mean >= 1.04),
+        Target(never, ", ".join(f"`{case}` {ratios[case] - 1:+.2%}" for case in lost) or "none", not lost),
+    ]

@@ -57,10 +57,17 @@ def speed(options: Options, seed: int) -> Iterator[Row]:
         problem.rectify(maps, threads=1)
         times.append(time.perf_counter() - started)
     rate = count / statistics.median(times)
-    yield Row("speed", rate, "maps/s", "met" if rate >= SPEED_TARGET else "missed", machine="nnp-i",
-              seed=seed, evaluations=count * len(times), seconds=sum(times),
-              extra={"target": f">= {SPEED_TARGET:,} maps/s", "best": count / min(times),
-                     "model": "bert"})  # fmt: skip
+    yield Row(
+        "speed",
+        rate,
+        "maps/s",
+        "met" if rate >= SPEED_TARGET else "missed",
+        machine="nnp-i",
+        seed=seed,
+        evaluations=count * len(times),
+        seconds=sum(times),
+        extra={"target": f">= {SPEED_TARGET:,} maps/s", "best": count / min(times), "model": "bert"},
+    )
 
 
 def transfer_rows(case: str, options: Options, seed: int) -> Iterator[Row]:

@@ -72,7 +72,7 @@ def onnx_file(name: str) -> Path:
 
 def _spec() -> list[Cell]:
     """The nine cells that the method is judged by."""
-    return [Cell(f"{model}/{machine}", model, machine) for machine in MACHINES for model in WORKLOADS]  # fmt: skip
+    return [Cell(f"{model}/{machine}", model, machine) for machine in MACHINES for model in WORKLOADS]
 
 
 def _room() -> list[Cell]:
@@ -111,9 +111,7 @@ def _ablations() -> list[Cell]:
         "no-anchor": {"solver": {"anchor": False, "screen": 1}},
         "no-recall": {"solver": {"recall": False}},
         "no-imitation": {"solver": {"imitation": 0.0}},
-        "as-published": {
-            "solver": {"anchor": False, "screen": 1, "imitation": 0.0, "updates": 1.0}
-        },
+        "as-published": {"solver": {"anchor": False, "screen": 1, "imitation": 0.0, "updates": 1.0}},
         "depth-0": {"solver": {"depth": 0}},
         "depth-2": {"solver": {"depth": 2}},
         "plain-mean": {"solver": {"attention": False}},
@@ -125,8 +123,10 @@ def _ablations() -> list[Cell]:
         "budget-1000": {"budget": 1_000},
         "budget-16000": {"budget": 16_000},
     }
-    return [Cell(f"ablation/{name}", "resnet101", "nnp-i", solvers=("egrl",), **changes)
-            for name, changes in switches.items()]  # fmt: skip
+    return [
+        Cell(f"ablation/{name}", "resnet101", "nnp-i", solvers=("egrl",), **changes)
+        for name, changes in switches.items()
+    ]
 
 
 def _warm() -> list[Cell]:
@@ -136,9 +136,7 @@ def _warm() -> list[Cell]:
         common: dict[str, Any] = {"model": model, "machine": "nnp-i", "solvers": ("egrl",)}
         start = {"init": f"pretrained:{policy}"}
         cells.append(Cell(f"warm/{model}/200", budget=200, solver=start, **common))
-        cells += [
-            Cell(f"cold/{model}/{budget}", budget=budget, **common) for budget in (200, 2_000)
-        ]
+        cells += [Cell(f"cold/{model}/{budget}", budget=budget, **common) for budget in (200, 2_000)]
     return cells
 
 

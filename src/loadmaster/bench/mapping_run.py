@@ -68,15 +68,22 @@ class Improvements(Observer):
         self.curve.append((meter.evaluations, meter.best_value))
 
 
-def run_cell(cell: Cell, solver: str, seed: int, *, budget: int | None = None,
-             seconds: float | None = None, observer: Improvements | None = None) -> Row:  # fmt: skip
+def run_cell(
+    cell: Cell,
+    solver: str,
+    seed: int,
+    *,
+    budget: int | None = None,
+    seconds: float | None = None,
+    observer: Improvements | None = None,
+) -> Row:
     """One solver in one cell with one seed; the checker passes the plan before it is a row.
 
     `budget` replaces the cell's evaluations, `seconds` the limit of the exact solver.
     """
     white, observer = solver in WHITE_BOX, observer or Improvements()
     cell = replace(cell, budget=budget or cell.budget)
-    limits = Budget(None if white else cell.budget, (seconds or EXACT_SECONDS) if white else None)  # fmt: skip
+    limits = Budget(None if white else cell.budget, (seconds or EXACT_SECONDS) if white else None)
     try:
         problem = cell.load_as(CountedMapping)
         made = make_solver("mapping", solver, {} if white else cell.solver)
@@ -84,8 +91,16 @@ def run_cell(cell: Cell, solver: str, seed: int, *, budget: int | None = None,
         solution = solve(made, problem, limits, seed, observer)
         took = time.perf_counter() - started
     except MissingPackage as error:
-        return Row(cell.case, 0.0, "ps", "skipped", machine=cell.machine, solver=solver, seed=seed,
-                   extra={"reason": error.message})  # fmt: skip
+        return Row(
+            cell.case,
+            0.0,
+            "ps",
+            "skipped",
+            machine=cell.machine,
+            solver=solver,
+            seed=seed,
+            extra={"reason": error.message},
+        )
     status, value, decision = str(solution.status), solution.value, solution.decision
     if decision is not None and not problem.repeatable:
         champion = remeasure(problem, seed=seed)  # the best of many noisy values is optimistic
@@ -94,34 +109,55 @@ def run_cell(cell: Cell, solver: str, seed: int, *, budget: int | None = None,
     if decision is not None and problem.violations(problem.plan(decision)):
         status = "refused by the checker"
     return Row(
-        cell.case, float(-1 if value is None else value), "ps", status, machine=cell.machine, solver=solver,
-        seed=seed, evaluations=0 if white else solution.evaluations, seconds=took,
-        baseline=float(problem.compiler_ps), bound=float(solution.bound.value),
+        cell.case,
+        float(-1 if value is None else value),
+        "ps",
+        status,
+        machine=cell.machine,
+        solver=solver,
+        seed=seed,
+        evaluations=0 if white else solution.evaluations,
+        seconds=took,
+        baseline=float(problem.compiler_ps),
+        bound=float(solution.bound.value),
         gap=None if value is None else value / solution.bound.value - 1,
         extra=_extra(cell, problem, solution, observer.curve, value, white),
-    )  # fmt: skip
+    )
 
 
-def _extra(cell: Cell, problem: CountedMapping, solution: Solution, curve: Curve, value: int | None,
-           white: bool) -> dict[str, Any]:  # fmt: skip
+def _extra(
+    cell: Cell, problem: CountedMapping, solution: Solution, curve: Curve, value: int | None, white: bool
+) -> dict[str, Any]:
     slowest = problem.evaluate(problem.all_slowest())
     assert slowest is not None
-    known = {"model": cell.model, "white_box": white, "all_slowest": slowest,
-             "best_speedup": 0.0 if value is None else problem.compiler_ps / value,
-             "bound_by": solution.bound.method, "budget": None if white else cell.budget}  # fmt: skip
+    known = {
+        "model": cell.model,
+        "white_box": white,
+        "all_slowest": slowest,
+        "best_speedup": 0.0 if value is None else problem.compiler_ps / value,
+        "bound_by": solution.bound.method,
+        "budget": None if white else cell.budget,
+    }
     if white:
         return known
     known |= {"options": cell.solver} if cell.solver else {}
     bound = solution.bound.value
     told = {name: content for name, content in solution.extra.items() if _plain(content)}
-    return told | known | {
-        "first_valid_at": problem.first_valid_at,
-        "to_5pct": reached(curve, 1.05 * bound), "to_1pct": reached(curve, 1.01 * bound),
-        "to_95pct_of_gain": to_gain(curve, slowest),
-        "invalid_fraction": problem.unfit / max(1, problem.submitted),
-        "unique_maps": problem.unique, "hardware_runs": problem.submitted - problem.unfit,
-        "score_seconds": problem.score_seconds, "curve": curve,
-    }  # fmt: skip
+    return (
+        told
+        | known
+        | {
+            "first_valid_at": problem.first_valid_at,
+            "to_5pct": reached(curve, 1.05 * bound),
+            "to_1pct": reached(curve, 1.01 * bound),
+            "to_95pct_of_gain": to_gain(curve, slowest),
+            "invalid_fraction": problem.unfit / max(1, problem.submitted),
+            "unique_maps": problem.unique,
+            "hardware_runs": problem.submitted - problem.unfit,
+            "score_seconds": problem.score_seconds,
+            "curve": curve,
+        }
+    )
 
 
 def reached(curve: Curve, value: float) -> int | None:

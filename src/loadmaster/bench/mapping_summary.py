@@ -87,22 +87,32 @@ def summaries(rows: Iterable[Record]) -> dict[tuple[str, str], Summary]:
             continue
         groups.setdefault((row["case"], row["solver"]), []).append(row)
         bounds[row["case"]] = max(bounds.get(row["case"], 0.0), row["bound"] or 0.0)
-    return {key: _summary(key, sorted(group, key=lambda row: row["seed"]), bounds[key[0]])
-            for key, group in groups.items()}  # fmt: skip
+    return {
+        key: _summary(key, sorted(group, key=lambda row: row["seed"]), bounds[key[0]])
+        for key, group in groups.items()
+    }
 
 
 def _summary(key: tuple[str, str], rows: list[Record], bound: float) -> Summary:
-    times = tuple(row["value"] if row["value"] > 0 else float(row["extra"]["all_slowest"]) for row in rows)  # fmt: skip
+    times = tuple(row["value"] if row["value"] > 0 else float(row["extra"]["all_slowest"]) for row in rows)
     nothing = sum(row["value"] <= 0 for row in rows)
     return Summary(
-        *key, bool(rows[0]["extra"].get("white_box")), times, tuple(row["seed"] for row in rows),
-        float(rows[0]["baseline"]), bound, statistics.fmean(row["evaluations"] for row in rows),
-        statistics.fmean(row["seconds"] for row in rows), nothing, tuple(rows),
-    )  # fmt: skip
+        *key,
+        bool(rows[0]["extra"].get("white_box")),
+        times,
+        tuple(row["seed"] for row in rows),
+        float(rows[0]["baseline"]),
+        bound,
+        statistics.fmean(row["evaluations"] for row in rows),
+        statistics.fmean(row["seconds"] for row in rows),
+        nothing,
+        tuple(rows),
+    )
 
 
-def difference_interval(a: Sequence[float], b: Sequence[float], *, seed: int = 0,
-                        resamples: int = RESAMPLES) -> tuple[float, float]:  # fmt: skip
+def difference_interval(
+    a: Sequence[float], b: Sequence[float], *, seed: int = 0, resamples: int = RESAMPLES
+) -> tuple[float, float]:
     """95 % bootstrap interval of mean(a) - mean(b); the two are resampled apart from each other."""
     rng = np.random.default_rng(seed)
     means = []
@@ -134,8 +144,9 @@ class Comparison:
         return list(self.verdicts.values()).count(word)
 
 
-def compare(found: Mapping[tuple[str, str], Summary], solver: str, other: str,
-            cases: Iterable[str]) -> Comparison:  # fmt: skip
+def compare(
+    found: Mapping[tuple[str, str], Summary], solver: str, other: str, cases: Iterable[str]
+) -> Comparison:
     """Where both have rows."""
     verdicts = {
         case: verdict(found[case, solver].times, found[case, other].times)

@@ -38,8 +38,11 @@ class Snapshots(Improvements):
         self._budget = budget
 
     def _due(self, meter: Meter) -> float | None:
-        due = [share for share in SHARES if share not in self.states
-               and (meter.evaluations >= share * self._budget or meter.exhausted)]  # fmt: skip
+        due = [
+            share
+            for share in SHARES
+            if share not in self.states and (meter.evaluations >= share * self._budget or meter.exhausted)
+        ]
         return due[0] if due else None
 
     def wants_checkpoint(self, meter: Meter) -> bool:
@@ -64,13 +67,19 @@ def run_transfer(case: str, seed: int, budget: int = BUDGET) -> Iterator[Row]:
     source, observer = problems[trained], Snapshots(budget)
     training = run_cell(tests[trained], "egrl", seed, budget=budget, observer=observer)
     yield training
-    about = {"trained_on": trained, "budget": budget, "training_value": training.value,
-             "training_seconds": training.seconds}  # fmt: skip
+    about = {
+        "trained_on": trained,
+        "budget": budget,
+        "training_value": training.value,
+        "training_seconds": training.seconds,
+    }
     for share, state in observer.states.items():
         for kind, actor in _policies(source, state, seed, budget).items():
             for model, problem in problems.items():
                 decision = _decided(actor, problem)
-                yield _row(f"{case}/{model}", tests[model], problem, decision, f"{kind} {share:.0%}", seed, about)  # fmt: skip
+                yield _row(
+                    f"{case}/{model}", tests[model], problem, decision, f"{kind} {share:.0%}", seed, about
+                )
 
 
 def _policies(problem: Mapping, state: State, seed: int, budget: int) -> dict[str, Actor]:
@@ -81,10 +90,7 @@ def _policies(problem: Mapping, state: State, seed: int, budget: int) -> dict[st
     session = Session(Meter(problem, Budget(budget)), seed, Settings(), None, state)
     maps = np.asarray(session.forward(session.now.stack, session.graph)[0])
     fittest = int(np.argmax(problem.score(maps).reward))
-    return {
-        "gnn": session.unravel(session.now.stack[fittest]),
-        "learner": session.now.learner.actor,
-    }
+    return {"gnn": session.unravel(session.now.stack[fittest]), "learner": session.now.learner.actor}
 
 
 def untrained_map(problem: Mapping, seed: int) -> Int8:
@@ -131,16 +137,31 @@ def random_map(problem: Mapping, seed: int) -> Int8:
     return watched.seen
 
 
-def _row(case: str, cell: Cell, problem: Mapping, decision: Int8, solver: str, seed: int,
-         about: dict[str, Any]) -> Row:  # fmt: skip
+def _row(
+    case: str, cell: Cell, problem: Mapping, decision: Int8, solver: str, seed: int, about: dict[str, Any]
+) -> Row:
     time_ps, epsilon, rectified = problem.rectify(decision[None])
     value, bound = int(time_ps[0]), problem.bound().value
     refused = problem.violations(problem.plan(rectified[0]))
     return Row(
-        case, float(value), "ps", "refused by the checker" if refused else "feasible", machine=cell.machine,
-        solver=solver, seed=seed, evaluations=1, baseline=float(problem.compiler_ps), bound=float(bound),
+        case,
+        float(value),
+        "ps",
+        "refused by the checker" if refused else "feasible",
+        machine=cell.machine,
+        solver=solver,
+        seed=seed,
+        evaluations=1,
+        baseline=float(problem.compiler_ps),
+        bound=float(bound),
         gap=value / bound - 1,
-        extra={**about, "tested_on": cell.model, "valid": bool(epsilon[0] == 0), "epsilon": float(epsilon[0]),
-               "best_speedup": problem.compiler_ps / value, "white_box": False,
-               "all_slowest": problem.evaluate(problem.all_slowest())},
-    )  # fmt: skip
+        extra={
+            **about,
+            "tested_on": cell.model,
+            "valid": bool(epsilon[0] == 0),
+            "epsilon": float(epsilon[0]),
+            "best_speedup": problem.compiler_ps / value,
+            "white_box": False,
+            "all_slowest": problem.evaluate(problem.all_slowest()),
+        },
+    )

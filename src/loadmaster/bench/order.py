@@ -13,10 +13,33 @@ from loadmaster.problems.order.problem import PeakOrder
 from loadmaster.solvers.registry import make_solver, solver_names
 from loadmaster.solvers.solver import Budget, solve
 
-ONNX = ("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet",
-        "vgg19", "zfnet512")  # fmt: skip
-TRAINING = ("rnnlm-2", "rnnlm-4", "rnnlm-8", "gnmt-2", "gnmt-4", "gnmt-8", "txl-2", "txl-4", "txl-8",
-            "inception-b32", "inception-b64", "amoebanet", "wavenet-2x9", "wavenet-4x9")  # fmt: skip
+ONNX = (
+    "bvlc_alexnet",
+    "densenet121",
+    "inception_v1",
+    "inception_v2",
+    "resnet50",
+    "shufflenet",
+    "squeezenet",
+    "vgg19",
+    "zfnet512",
+)
+TRAINING = (
+    "rnnlm-2",
+    "rnnlm-4",
+    "rnnlm-8",
+    "gnmt-2",
+    "gnmt-4",
+    "gnmt-8",
+    "txl-2",
+    "txl-4",
+    "txl-8",
+    "inception-b32",
+    "inception-b64",
+    "amoebanet",
+    "wavenet-2x9",
+    "wavenet-4x9",
+)
 SECONDS = 60.0
 SEARCHES = ("random-best", "anneal")
 """Limited by evaluations; all others end by themselves or by the clock."""
@@ -41,13 +64,22 @@ def cells() -> list[OrderCell]:
     return named + [OrderCell(f"order/{name}", name) for name in TRAINING]
 
 
-def run_order(case: str, solver: str, seed: int = 0, *, budget: int | None = None,
-              seconds: float | None = None) -> Row:  # fmt: skip
+def run_order(
+    case: str, solver: str, seed: int = 0, *, budget: int | None = None, seconds: float | None = None
+) -> Row:
     """One solver on one graph; the checker passes the plan before it is a row."""
     cell = next(cell for cell in cells() if cell.case == case)
     problem = _loaded(cell.model)
     if solver == "peak-beam" and problem.nodes > LARGE:
-        return Row(case, 0.0, "bytes", "skipped", solver=solver, seed=seed, extra={"reason": f"more than {LARGE:,} ops"})  # fmt: skip
+        return Row(
+            case,
+            0.0,
+            "bytes",
+            "skipped",
+            solver=solver,
+            seed=seed,
+            extra={"reason": f"more than {LARGE:,} ops"},
+        )
     if solver == RUNTIME:
         return run_runtime(case, cell.model, problem, seconds or SECONDS)
     limits = Budget((budget or BUDGET) if solver in SEARCHES else budget, seconds or SECONDS)
@@ -58,12 +90,24 @@ def run_order(case: str, solver: str, seed: int = 0, *, budget: int | None = Non
     if solution.decision is not None and problem.violations(problem.plan(solution.decision)):
         status = "refused by the checker"
     return Row(
-        case, float(-1 if solution.value is None else solution.value), "bytes", status, solver=solver,
-        seed=seed, evaluations=solution.evaluations, seconds=took, baseline=float(problem.reference),
-        bound=float(solution.bound.value), gap=solution.gap,
-        extra={"model": cell.model, "ops": problem.nodes, "resident": problem.resident,
-               "bound_by": solution.bound.method},
-    )  # fmt: skip
+        case,
+        float(-1 if solution.value is None else solution.value),
+        "bytes",
+        status,
+        solver=solver,
+        seed=seed,
+        evaluations=solution.evaluations,
+        seconds=took,
+        baseline=float(problem.reference),
+        bound=float(solution.bound.value),
+        gap=solution.gap,
+        extra={
+            "model": cell.model,
+            "ops": problem.nodes,
+            "resident": problem.resident,
+            "bound_by": solution.bound.method,
+        },
+    )
 
 
 @lru_cache(maxsize=2)

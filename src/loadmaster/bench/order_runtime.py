@@ -38,12 +38,25 @@ def run_runtime(case: str, model: str, problem: PeakOrder, seconds: float) -> Ro
         stored = store_weights(path, Path(folder) / "stored.onnx")
         counted, peak = _counted(stored, seconds)
     return Row(
-        case, float(-1 if value is None else value), "bytes", "feasible" if value is not None else "refused by the checker",
-        solver=RUNTIME, evaluations=1, seconds=took, baseline=float(problem.reference),
-        bound=float(problem.bound().value), gap=None if value is None else value / problem.bound().value - 1,
-        extra={"model": model, "ops": problem.nodes, "resident": problem.resident, "bound_by": problem.bound().method,
-               "counted": counted, "modelled": peak},
-    )  # fmt: skip
+        case,
+        float(-1 if value is None else value),
+        "bytes",
+        "feasible" if value is not None else "refused by the checker",
+        solver=RUNTIME,
+        evaluations=1,
+        seconds=took,
+        baseline=float(problem.reference),
+        bound=float(problem.bound().value),
+        gap=None if value is None else value / problem.bound().value - 1,
+        extra={
+            "model": model,
+            "ops": problem.nodes,
+            "resident": problem.resident,
+            "bound_by": problem.bound().method,
+            "counted": counted,
+            "modelled": peak,
+        },
+    )
 
 
 def store_weights(path: Path, out: Path) -> Path:
@@ -57,7 +70,7 @@ def store_weights(path: Path, out: Path) -> Path:
         if node.op_type != "ConstantOfShape" or node.input[0] not in known:
             others.append(node)
             continue
-        fill = onnx.numpy_helper.to_array(node.attribute[0].t) if node.attribute else np.zeros(1, np.float32)  # fmt: skip
+        fill = onnx.numpy_helper.to_array(node.attribute[0].t) if node.attribute else np.zeros(1, np.float32)
         filled = np.full(known[node.input[0]].tolist(), fill[0], fill.dtype)
         model.graph.initializer.append(onnx.numpy_helper.from_array(filled, node.output[0]))
     del model.graph.node[:]
@@ -75,9 +88,5 @@ def _counted(path: Path, seconds: float) -> tuple[dict[str, int], int]:
     assert solution.decision is not None and solution.value is not None
     out = path.with_name("ordered.onnx")
     export_onnx_order(path, problem.program, problem.machine, problem.plan(solution.decision), out)
-    runs = {
-        "default": run_model(path, file_order=False),
-        "file": run_model(path),
-        "ours": run_model(out),
-    }
+    runs = {"default": run_model(path, file_order=False), "file": run_model(path), "ours": run_model(out)}
     return {name: ran.peak_bytes for name, ran in runs.items()}, int(solution.value)

@@ -73,9 +73,7 @@ def training_like(rng: np.random.Generator, count: int) -> Buffers:
     short = count - kept - nested
     length = 2 * count
     half = np.sort(rng.integers(0, length // 2, nested))
-    start = np.concatenate(
-        [np.zeros(kept, dtype=np.int64), half, rng.integers(0, length - 8, short)]
-    )
+    start = np.concatenate([np.zeros(kept, dtype=np.int64), half, rng.integers(0, length - 8, short)])
     end = np.concatenate([np.full(kept, length), length - half, np.zeros(short, dtype=np.int64)])
     end[kept + nested :] = start[kept + nested :] + rng.integers(1, 9, short)
     size = np.exp(rng.uniform(np.log(256), np.log(2**22), count)).astype(np.int64) // 64 * 64 + 64

@@ -35,8 +35,15 @@ class Pool:
             else []
         )
         columns = list(zip(*rows, strict=True))
-        buffers = Buffers.of(columns[1], columns[2], columns[3], ids=columns[0], alignment=columns[4],
-                             pinned=columns[5], apart=pairs)  # fmt: skip
+        buffers = Buffers.of(
+            columns[1],
+            columns[2],
+            columns[3],
+            ids=columns[0],
+            alignment=columns[4],
+            pinned=columns[5],
+            apart=pairs,
+        )
         return Allocation(buffers, None, self.name)
 
 
@@ -52,13 +59,7 @@ def read_pools(folder: Path) -> list[Pool]:
     for row in _rows(folder / "buffers.csv"):
         pool = pools[row["instance"], row["pool"]]
         pool.rows.append(
-            (
-                row["id"],
-                int(row["lower"]),
-                int(row["upper"]),
-                int(row["size"]),
-                int(row["alignment"]),
-            )
+            (row["id"], int(row["lower"]), int(row["upper"]), int(row["size"]), int(row["alignment"]))
         )
         pool_of[row["instance"], row["id"]] = pool
     for row in _rows(folder / "pairs.csv"):

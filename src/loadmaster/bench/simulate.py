@@ -42,14 +42,33 @@ def static_mapping(options: Options, seed: int) -> Iterator[Row]:
             ratios.append(alone[-1] / _seconds(lambda: timer.run_static(memory, threads=2)))
     work = batch * program.n_ops / 10**6
     rate = work / statistics.median(alone)
-    yield _judged("static-mapping", rate, "M op-evaluations/s", 10, more_is_better=True,
-                  machine="nnp-i", seed=seed, evaluations=batch * len(alone), seconds=sum(alone),
-                  extra={"best": work / min(alone)})  # fmt: skip
+    yield _judged(
+        "static-mapping",
+        rate,
+        "M op-evaluations/s",
+        10,
+        more_is_better=True,
+        machine="nnp-i",
+        seed=seed,
+        evaluations=batch * len(alone),
+        seconds=sum(alone),
+        extra={"best": work / min(alone)},
+    )
     if both:
         ratio = statistics.median(ratios)
-        yield _judged("static-mapping-2-threads", ratio, "×", 1.8, more_is_better=True,
-                      machine="nnp-i", seed=seed, evaluations=batch * len(ratios), baseline=1.0,
-                      seconds=sum(alone), extra={"best": max(ratios)})  # fmt: skip
+        yield _judged(
+            "static-mapping-2-threads",
+            ratio,
+            "×",
+            1.8,
+            more_is_better=True,
+            machine="nnp-i",
+            seed=seed,
+            evaluations=batch * len(ratios),
+            baseline=1.0,
+            seconds=sum(alone),
+            extra={"best": max(ratios)},
+        )
 
 
 def placement_by_layer(options: Options, seed: int) -> Iterator[Row]:
@@ -62,7 +81,9 @@ def placement_at_random(options: Options, seed: int) -> Iterator[Row]:
     yield from _placement("gnmt-random", anywhere, options, seed)
 
 
-def _placement(case: str, place: Callable[[Program, int, int], Int32], options: Options, seed: int) -> Iterator[Row]:  # fmt: skip
+def _placement(
+    case: str, place: Callable[[Program, int, int], Int32], options: Options, seed: int
+) -> Iterator[Row]:
     # To trace all of GNMT takes half a minute.
     model = "gnmt-8:steps=5" if options.quick and not is_cached("gnmt-8") else "gnmt-8"
     program, machine = load_workload(model), load_machine("p100x8")
@@ -74,20 +95,33 @@ def _placement(case: str, place: Callable[[Program, int, int], Int32], options: 
     started = time.process_time()
     times = [_seconds(lambda: timer.run(plan)) for _ in range(9)]
     busy = time.process_time() - started
-    yield _judged(case, 1e3 * statistics.median(times), "ms", 50, machine="p100x8", seed=seed,
-                  evaluations=len(times), seconds=sum(times),
-                  extra={"model": model, "ops": program.n_ops, "best": 1e3 * min(times),
-                         "processor": 1e3 * busy / len(times),
-                         "transfers": len(timeline.transfers), "time": timeline.seconds})  # fmt: skip
+    yield _judged(
+        case,
+        1e3 * statistics.median(times),
+        "ms",
+        50,
+        machine="p100x8",
+        seed=seed,
+        evaluations=len(times),
+        seconds=sum(times),
+        extra={
+            "model": model,
+            "ops": program.n_ops,
+            "best": 1e3 * min(times),
+            "processor": 1e3 * busy / len(times),
+            "transfers": len(timeline.transfers),
+            "time": timeline.seconds,
+        },
+    )
 
 
 def layers_in_turn(program: Program, devices: int, seed: int) -> Int32:
     """[n] a device per op: the layers, in order of appearance, in runs of equal number."""
     layer_of: dict[str, int] = {}
-    layer = np.array([
-        layer_of.setdefault(path.partition("/")[0], len(layer_of))
-        for path in program.op_scope.values
-    ], dtype=np.int64)[program.op_scope.codes]  # fmt: skip
+    layer = np.array(
+        [layer_of.setdefault(path.partition("/")[0], len(layer_of)) for path in program.op_scope.values],
+        dtype=np.int64,
+    )[program.op_scope.codes]
     return (layer * devices // len(layer_of)).astype(np.int32)[bundles(program)]
 
 
@@ -133,8 +167,16 @@ def saving(options: Options, seed: int) -> Iterator[Row]:
         times["load"] = [_seconds(lambda: load(path)) for _ in range(3)]
         size = path.stat().st_size
     for verb, seconds in times.items():
-        yield _judged(f"{verb}-80000-ops", statistics.median(seconds), "s", 2, seed=seed,
-                      evaluations=len(seconds), seconds=sum(seconds), extra={"bytes": size})  # fmt: skip
+        yield _judged(
+            f"{verb}-80000-ops",
+            statistics.median(seconds),
+            "s",
+            2,
+            seed=seed,
+            evaluations=len(seconds),
+            seconds=sum(seconds),
+            extra={"bytes": size},
+        )
 
 
 def _long_chain(ops: int) -> Program:
@@ -144,8 +186,14 @@ def _long_chain(ops: int) -> Program:
         weight = build.tensor(f"w{i}", shape=(1024, 1024), dtype="f32", kind="weight")
         kind = "output" if i == ops - 1 else "activation"
         after = build.tensor(f"y{i}", shape=(64, 1024), dtype="f32", kind=kind)
-        build.op(f"layer{i // 100}/cell{i}", "matmul", reads=[before, weight], writes=[after],
-                 matrix=2 * 64 * 1024 * 1024, scope=f"layer{i // 100}")  # fmt: skip
+        build.op(
+            f"layer{i // 100}/cell{i}",
+            "matmul",
+            reads=[before, weight],
+            writes=[after],
+            matrix=2 * 64 * 1024 * 1024,
+            scope=f"layer{i // 100}",
+        )
         before = after
     return build.build()
 
@@ -154,9 +202,17 @@ def help_text(options: Options, seed: int) -> Iterator[Row]:
     """`loadmaster --help`, interpreter and all."""
     code = "from loadmaster.cli.main import main; main()"
     command = [sys.executable, "-c", code, "--help"]
-    times = [_seconds(lambda: subprocess.run(command, check=True, capture_output=True)) for _ in range(5)]  # fmt: skip
-    yield _judged("help", statistics.median(times), "s", 0.3, seed=seed, evaluations=len(times),
-                  seconds=sum(times), extra={"best": min(times)})  # fmt: skip
+    times = [_seconds(lambda: subprocess.run(command, check=True, capture_output=True)) for _ in range(5)]
+    yield _judged(
+        "help",
+        statistics.median(times),
+        "s",
+        0.3,
+        seed=seed,
+        evaluations=len(times),
+        seconds=sum(times),
+        extra={"best": min(times)},
+    )
 
 
 def _seconds(action: Callable[[], object]) -> float:
@@ -165,15 +221,35 @@ def _seconds(action: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def _judged(case: str, value: float, unit: str, target: float, *, more_is_better: bool = False,
-            machine: str | None = None, seed: int = 0, evaluations: int = 0, seconds: float = 0.0,
-            baseline: float | None = None, extra: dict[str, object]) -> Row:  # fmt: skip
+def _judged(
+    case: str,
+    value: float,
+    unit: str,
+    target: float,
+    *,
+    more_is_better: bool = False,
+    machine: str | None = None,
+    seed: int = 0,
+    evaluations: int = 0,
+    seconds: float = 0.0,
+    baseline: float | None = None,
+    extra: dict[str, object],
+) -> Row:
     """A row with its target: at least, or below."""
     met = value >= target if more_is_better else value < target
     goal = f"{'>=' if more_is_better else '<'} {target} {unit}"
-    return Row(case, value, unit, "met" if met else "missed", machine=machine, seed=seed,
-               evaluations=evaluations, seconds=seconds, baseline=baseline,
-               extra={"target": goal, **extra})  # fmt: skip
+    return Row(
+        case,
+        value,
+        unit,
+        "met" if met else "missed",
+        machine=machine,
+        seed=seed,
+        evaluations=evaluations,
+        seconds=seconds,
+        baseline=baseline,
+        extra={"target": goal, **extra},
+    )
 
 
 CASES: dict[str, Case] = {

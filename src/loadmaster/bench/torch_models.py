@@ -27,7 +27,9 @@ class _Residual(nn.Module):  # type: ignore[misc]
         return self.after(self.shortcut(x) + self.layers(x))
 
 
-def _conv(inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1, activation: Any = nn.ReLU) -> Any:  # fmt: skip
+def _conv(
+    inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1, activation: Any = nn.ReLU
+) -> Any:
     conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
     nn.init.kaiming_normal_(conv.weight, nonlinearity="relu")  # or signals die out on the way
     return nn.Sequential(conv, nn.BatchNorm2d(outputs), *([activation()] if activation else []))
@@ -36,8 +38,15 @@ def _conv(inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: i
 def mobilenet_v2(size: int = 96, classes: int = 10) -> Model:
     """MobileNetV2: inverted residuals."""
     layers, channels = [_conv(3, 32, stride=2, activation=nn.ReLU6)], 32
-    for expand, outputs, count, stride in ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2),
-                                           (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)):  # fmt: skip
+    for expand, outputs, count, stride in (
+        (1, 16, 1, 1),
+        (6, 24, 2, 2),
+        (6, 32, 3, 2),
+        (6, 64, 4, 2),
+        (6, 96, 3, 1),
+        (6, 160, 3, 2),
+        (6, 320, 1, 1),
+    ):
         for number in range(count):
             step, wide = stride if number == 0 else 1, channels * expand
             block = nn.Sequential(
@@ -47,18 +56,20 @@ def mobilenet_v2(size: int = 96, classes: int = 10) -> Model:
             )
             layers.append(_Residual(block) if step == 1 and channels == outputs else block)
             channels = outputs
-    head = [_conv(channels, 1280, 1, activation=nn.ReLU6), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-            nn.Linear(1280, classes)]  # fmt: skip
+    head = [
+        _conv(channels, 1280, 1, activation=nn.ReLU6),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(1280, classes),
+    ]
     return nn.Sequential(*layers, *head).eval(), (torch.randn(1, 3, size, size),)
 
 
 def resnet18(size: int = 96, classes: int = 10) -> Model:
     """ResNet-18: basic blocks."""
     layers, channels = [_conv(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1)], 64
-    for outputs, stride in ((64, 1), (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), (512, 1)):  # fmt: skip
-        block = nn.Sequential(
-            _conv(channels, outputs, 3, stride), _conv(outputs, outputs, activation=None)
-        )
+    for outputs, stride in ((64, 1), (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), (512, 1)):
+        block = nn.Sequential(_conv(channels, outputs, 3, stride), _conv(outputs, outputs, activation=None))
         project = stride != 1 or channels != outputs
         shortcut = _conv(channels, outputs, 1, stride, activation=None) if project else None
         layers.append(_Residual(block, shortcut, nn.ReLU()))
@@ -79,11 +90,13 @@ def ds_cnn() -> Model:
 class _Attention(nn.Module):  # type: ignore[misc]
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.heads, self.inputs, self.output = heads, nn.Linear(width, 3 * width), nn.Linear(width, width)  # fmt: skip
+        self.heads, self.inputs, self.output = heads, nn.Linear(width, 3 * width), nn.Linear(width, width)
 
     def forward(self, x: Any) -> Any:
         batch, tokens, width = x.shape
-        parts = [p.reshape(batch, tokens, self.heads, -1).transpose(1, 2) for p in self.inputs(x).chunk(3, -1)]  # fmt: skip
+        parts = [
+            p.reshape(batch, tokens, self.heads, -1).transpose(1, 2) for p in self.inputs(x).chunk(3, -1)
+        ]
         mixed = F.scaled_dot_product_attention(*parts)
         return self.output(mixed.transpose(1, 2).reshape(batch, tokens, width))
 
@@ -100,15 +113,19 @@ class _Patches(nn.Module):  # type: ignore[misc]
 class _Encoder(nn.Module):  # type: ignore[misc]
     """A transformer's encoder over what `stem` gives, and a class for the whole."""
 
-    def __init__(self, stem: Any, tokens: int, width: int, depth: int, heads: int, classes: int) -> None:  # fmt: skip
+    def __init__(self, stem: Any, tokens: int, width: int, depth: int, heads: int, classes: int) -> None:
         super().__init__()
         self.stem, self.place = stem, nn.Parameter(torch.randn(1, tokens, width) * 0.02)
         blocks = []
         for _ in range(depth):
-            wide = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(),
-                                 nn.Linear(4 * width, width))  # fmt: skip
-            blocks += [_Residual(nn.Sequential(nn.LayerNorm(width), _Attention(width, heads))), _Residual(wide)]  # fmt: skip
-        self.blocks, self.head = nn.Sequential(*blocks, nn.LayerNorm(width)), nn.Linear(width, classes)  # fmt: skip
+            wide = nn.Sequential(
+                nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+            )
+            blocks += [
+                _Residual(nn.Sequential(nn.LayerNorm(width), _Attention(width, heads))),
+                _Residual(wide),
+            ]
+        self.blocks, self.head = nn.Sequential(*blocks, nn.LayerNorm(width)), nn.Linear(width, classes)
 
     def forward(self, x: Any) -> Any:
         return self.head(self.blocks(self.stem(x) + self.place).mean(1))
@@ -138,8 +155,7 @@ class _Dense(nn.Module):  # type: ignore[misc]
         super().__init__()
         widths = [inputs + number * growth for number in range(count)]
         self.layers = nn.ModuleList(
-            nn.Sequential(_conv(width, 4 * growth, 1), _conv(4 * growth, growth))
-            for width in widths
+            nn.Sequential(_conv(width, 4 * growth, 1), _conv(4 * growth, growth)) for width in widths
         )
 
     def forward(self, x: Any) -> Any:
@@ -166,7 +182,7 @@ class _Unet(nn.Module):  # type: ignore[misc]
         pairs = list(zip((3, *widths), widths, strict=False))
         self.down = nn.ModuleList(nn.Sequential(_conv(a, b), _conv(b, b)) for a, b in pairs)
         self.grow = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, 2) for a, b in pairs[:0:-1])
-        self.up = nn.ModuleList(nn.Sequential(_conv(2 * a, a), _conv(a, a)) for a, b in pairs[:0:-1])  # fmt: skip
+        self.up = nn.ModuleList(nn.Sequential(_conv(2 * a, a), _conv(a, a)) for a, b in pairs[:0:-1])
         self.head = nn.Conv2d(widths[0], 2, 1)
 
     def forward(self, x: Any) -> Any:
@@ -198,7 +214,9 @@ class _Llama(nn.Module):  # type: ignore[misc]
     def forward(self, x: Any, cosine: Any, sine: Any) -> Any:
         batch, tokens, width = x.shape
         y = self.before(x)
-        q, k, v = (p(y).reshape(batch, tokens, self.heads, -1).transpose(1, 2) for p in (self.q, self.k, self.v))  # fmt: skip
+        q, k, v = (
+            p(y).reshape(batch, tokens, self.heads, -1).transpose(1, 2) for p in (self.q, self.k, self.v)
+        )
         q, k = (self._turned(p, cosine, sine) for p in (q, k))
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.o(mixed.transpose(1, 2).reshape(batch, tokens, width))

@@ -25,21 +25,15 @@ class NoAnswer(LoadmasterError):
 
 def command(
     file: Annotated[str, typer.Argument(metavar="FILE", help="MiniMalloc's CSV, or a model.")],
-    capacity: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Fit into this, such as 1MiB.")
-    ] = None,
+    capacity: Annotated[str | None, typer.Option(metavar="SIZE", help="Fit into this, such as 1MiB.")] = None,
     minimize: Annotated[bool, typer.Option("--minimize", help="Find the least capacity.")] = False,
     time_limit: Annotated[str, typer.Option(metavar="TIME", help="Stop after this long.")] = "10s",
     budget: Annotated[int | None, typer.Option(min=1, help="Most placements to evaluate.")] = None,
-    solver: Annotated[
-        str, typer.Option(help="A solver of 'loadmaster solvers', or auto.")
-    ] = "auto",
+    solver: Annotated[str, typer.Option(help="A solver of 'loadmaster solvers', or auto.")] = "auto",
     off: Annotated[
         list[str] | None, typer.Option(metavar="SWITCH", help="Turn a technique of 'exact' off.")
     ] = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Cores to use; all by default.")
-    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Cores to use; all by default.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same placement.")] = 0,
     previous: Annotated[
         Path | None, typer.Option(metavar="CSV", help="An earlier answer: move little of it.")
@@ -47,21 +41,16 @@ def command(
     memory: Annotated[
         list[str] | None, typer.Option(metavar="NAME=SIZE", help="Several memories, fastest first.")
     ] = None,
-    banks: Annotated[
-        int | None, typer.Option(min=2, help="Cut the capacity into equal banks.")
-    ] = None,
+    banks: Annotated[int | None, typer.Option(min=2, help="Cut the capacity into equal banks.")] = None,
     pairs: Annotated[
-        Path | None,
-        typer.Option(metavar="CSV", help="Columns a,b: ids that never share a byte (or a bank)."),
+        Path | None, typer.Option(metavar="CSV", help="Columns a,b: ids that never share a byte (or a bank).")
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="PICTURE", help="Address over time, .svg or .png.")
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="CSV", help="Write the offsets.")] = None,
     plan: Annotated[Path | None, typer.Option(metavar="JSON", help="Write the plan.")] = None,
-    run: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep a run folder in this folder.")
-    ] = None,
+    run: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep a run folder in this folder.")] = None,
     resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Go on with a run.")] = None,
     overwrite: OverwriteOption = False,
 ) -> Answer:
@@ -81,13 +70,14 @@ def command(
     seconds = _seconds(time_limit)
     problem = _problem(file, capacity, minimize, pairs)
     ways = [
-        name
-        for name, value in (("--previous", previous), ("--memory", memory), ("--banks", banks))
-        if value
+        name for name, value in (("--previous", previous), ("--memory", memory), ("--banks", banks)) if value
     ]
     if len(ways) > 1 or (ways and (run or resume or solver != "auto")):
-        raise Usage(f"{' and '.join(ways)} can't be combined with other ways to solve", object=ways[0],
-                    remedy="give one of --solver, --previous, --memory, --banks")  # fmt: skip
+        raise Usage(
+            f"{' and '.join(ways)} can't be combined with other ways to solve",
+            object=ways[0],
+            remedy="give one of --solver, --previous, --memory, --banks",
+        )
     if memory:
         return in_memories(problem, _memories(memory), seconds, seed, out)
     if banks:
@@ -118,9 +108,7 @@ def _size(text: str, option: str) -> int:
     try:
         return parse_bytes(text, option)
     except ValueError as error:
-        raise Usage(
-            str(error), object=option, number=text, remedy="write 4096, 512KiB or 1MiB"
-        ) from None
+        raise Usage(str(error), object=option, number=text, remedy="write 4096, 512KiB or 1MiB") from None
 
 
 def _problem(file: str, capacity: str | None, minimize: bool, pairs: Path | None) -> Allocation:
@@ -128,17 +116,13 @@ def _problem(file: str, capacity: str | None, minimize: bool, pairs: Path | None
     from loadmaster.problems.buffers_csv import read_buffers, read_pairs
 
     if capacity is not None and minimize:
-        raise Usage(
-            "--capacity and --minimize exclude each other", object="--minimize", remedy="give one"
-        )
+        raise Usage("--capacity and --minimize exclude each other", object="--minimize", remedy="give one")
     limit = None if capacity is None else _size(capacity, "--capacity")
     if file.lower().endswith(".csv"):
         buffers, stated = read_buffers(file)
         if pairs is not None:
             buffers = buffers.changed(apart=read_pairs(pairs, buffers))
-        return Allocation(
-            buffers, None if minimize else stated if limit is None else limit, Path(file).stem
-        )
+        return Allocation(buffers, None if minimize else stated if limit is None else limit, Path(file).stem)
     if pairs is not None:
         raise Usage("--pairs needs a CSV of buffers", object="--pairs", remedy="give a CSV file")
     from loadmaster.machine import load_machine
@@ -154,10 +138,7 @@ def _memories(texts: list[str]) -> list[tuple[str, int]]:
         name, equals, size = text.partition("=")
         if not equals or not name:
             raise Usage(
-                f"--memory '{text}' has no size",
-                object="--memory",
-                number=text,
-                remedy="write fast=256KiB",
+                f"--memory '{text}' has no size", object="--memory", number=text, remedy="write fast=256KiB"
             )
         memories.append((name, _size(size, "--memory")))
     return memories
@@ -174,8 +155,12 @@ def _write(
     decided = problem.plan(solution.decision)
     violations = problem.violations(decided)
     if violations:  # a bug of a solver must never reach a file
-        raise Refused(f"the checker refuses the placement: {violations[0].message}", object=problem.name,
-                      number=len(violations), remedy="report this as a bug")  # fmt: skip
+        raise Refused(
+            f"the checker refuses the placement: {violations[0].message}",
+            object=problem.name,
+            number=len(violations),
+            remedy="report this as a bug",
+        )
     if out is not None:
         with writing(out):
             write_buffers(problem.buffers, solution.decision, out)
@@ -183,8 +168,6 @@ def _write(
         with writing(plan):
             save_plan(decided, problem.program, problem.machine, plan)
     if plot is not None:
-        title = (
-            f"{problem.name}: {len(problem.buffers):,} buffers in {show_bytes(solution.value or 0)}"
-        )
+        title = f"{problem.name}: {len(problem.buffers):,} buffers in {show_bytes(solution.value or 0)}"
         with writing(plot):
             draw(problem.buffers, solution.decision, problem.capacity, plot, title)

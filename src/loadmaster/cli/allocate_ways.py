@@ -23,31 +23,37 @@ from loadmaster.solvers.solver import Budget, Meter, Solution, Solver
 from loadmaster.units import show_bytes
 
 
-def searched(problem: Allocation, name: str, switches: dict[str, Any], threads: int | None, evaluations: int | None,
-             seconds: float | None, seed: int, run: Path | None, resume: Path | None) -> Solution:  # fmt: skip
+def searched(
+    problem: Allocation,
+    name: str,
+    switches: dict[str, Any],
+    threads: int | None,
+    evaluations: int | None,
+    seconds: float | None,
+    seed: int,
+    run: Path | None,
+    resume: Path | None,
+) -> Solution:
     """A solver by name, or the one that fits the size."""
     solver: Solver = make_solver("allocation", name)
     for switch in switches:
         if switch not in _core.TECHNIQUES:
-            raise Usage(f"there is no switch '{switch}'{nearest(switch, tuple(_core.TECHNIQUES))}", object=switch,
-                        remedy=f"use one of {', '.join(_core.TECHNIQUES)}")  # fmt: skip
+            raise Usage(
+                f"there is no switch '{switch}'{nearest(switch, tuple(_core.TECHNIQUES))}",
+                object=switch,
+                remedy=f"use one of {', '.join(_core.TECHNIQUES)}",
+            )
     if isinstance(solver, Exact) or (switches and isinstance(solver, Auto)):
         solver = Exact(switches, threads)
     elif switches:
-        raise Usage(
-            f"--off needs solver 'exact', not '{solver.name}'",
-            object="--off",
-            remedy="leave it out",
-        )
+        raise Usage(f"--off needs solver 'exact', not '{solver.name}'", object="--off", remedy="leave it out")
     elif isinstance(solver, Auto):
         solver = Auto(threads)
     budget = Budget(evaluations, seconds)
     return run_solver(solver, problem, budget, seed, folder=run, resume=resume, display=LiveLine())
 
 
-def moving_little(
-    problem: Allocation, previous: Path, seconds: float | None, seed: int
-) -> Solution:
+def moving_little(problem: Allocation, previous: Path, seconds: float | None, seed: int) -> Solution:
     """Plan again from an earlier answer."""
     before, _ = read_buffers(previous)
     if (before.pinned < 0).any():
@@ -59,9 +65,7 @@ def moving_little(
     capacity = problem.capacity
     if capacity is None:
         raise Usage("--previous needs a capacity", object="--previous", remedy="give --capacity")
-    answer = replan(
-        problem.buffers, before, before.pinned, capacity, seconds=seconds or 60.0, seed=seed
-    )
+    answer = replan(problem.buffers, before, before.pinned, capacity, seconds=seconds or 60.0, seed=seed)
     meter = Meter(problem, Budget(seconds=seconds))
     if answer is None:
         return meter.solution()
@@ -70,18 +74,15 @@ def moving_little(
     return meter.solution(moved=moved, moved_bytes=int(problem.buffers.size[answer.moved].sum()))
 
 
-def in_memories(problem: Allocation, memories: list[tuple[str, int]], seconds: float | None, seed: int,
-                out: Path | None) -> Answer:  # fmt: skip
+def in_memories(
+    problem: Allocation, memories: list[tuple[str, int]], seconds: float | None, seed: int, out: Path | None
+) -> Answer:
     """Fill the fast ones with what is worth most."""
-    assignment = spill(
-        problem.buffers, [size for _, size in memories], seconds=seconds or 60.0, seed=seed
-    )
+    assignment = spill(problem.buffers, [size for _, size in memories], seconds=seconds or 60.0, seed=seed)
     return _assigned(problem, assignment, memories, out)
 
 
-def in_banks(
-    problem: Allocation, count: int, seconds: float | None, seed: int, out: Path | None
-) -> Answer:
+def in_banks(problem: Allocation, count: int, seconds: float | None, seed: int, out: Path | None) -> Answer:
     """Equal banks that no buffer crosses."""
     if problem.capacity is None:
         raise Usage("--banks needs a capacity", object="--banks", remedy="give --capacity")
@@ -92,8 +93,13 @@ def in_banks(
     return _assigned(problem, assignment, [(f"bank{i}", size) for i in range(count)], out, size)
 
 
-def _assigned(problem: Allocation, assignment: Assignment, memories: list[tuple[str, int]], out: Path | None,
-              stride: int = 0) -> Answer:  # fmt: skip
+def _assigned(
+    problem: Allocation,
+    assignment: Assignment,
+    memories: list[tuple[str, int]],
+    out: Path | None,
+    stride: int = 0,
+) -> Answer:
     buffers = problem.buffers
     rows: list[dict[str, Any]] = []
     for number, (name, capacity) in enumerate(memories):
@@ -101,23 +107,39 @@ def _assigned(problem: Allocation, assignment: Assignment, memories: list[tuple[
         offsets = assignment.offset[chosen] - number * stride
         used = int((offsets + buffers.size[chosen]).max(initial=0))
         worth = float(buffers.worth[chosen].sum())
-        rows.append({"memory": name, "buffers": len(chosen), "used_bytes": used, "capacity_bytes": capacity,
-                     "worth": worth})  # fmt: skip
+        rows.append(
+            {
+                "memory": name,
+                "buffers": len(chosen),
+                "used_bytes": used,
+                "capacity_bytes": capacity,
+                "worth": worth,
+            }
+        )
     left = np.flatnonzero(assignment.memory == NOWHERE)
-    cells = [(r["memory"], f"{r['buffers']:,}", show_bytes(r["used_bytes"]), show_bytes(r["capacity_bytes"]),
-              f"{r['worth']:,.0f}") for r in rows]  # fmt: skip
+    cells = [
+        (
+            r["memory"],
+            f"{r['buffers']:,}",
+            show_bytes(r["used_bytes"]),
+            show_bytes(r["capacity_bytes"]),
+            f"{r['worth']:,.0f}",
+        )
+        for r in rows
+    ]
     blocks: list[str | Table] = [Table(("memory", "buffers", "used", "capacity", "worth"), cells)]
     error = None
     if len(left):
         first = buffers.ids[int(left[np.argmax(buffers.size[left])])]
-        error = Refused(f"{len(left):,} of {len(buffers):,} buffers have no place, the largest is '{first}'",
-                        object=first, number=len(left), remedy="add a memory, or raise a capacity")  # fmt: skip
+        error = Refused(
+            f"{len(left):,} of {len(buffers):,} buffers have no place, the largest is '{first}'",
+            object=first,
+            number=len(left),
+            remedy="add a memory, or raise a capacity",
+        )
     elif out is not None:
         write_buffers(
-            buffers,
-            assignment.offset,
-            out,
-            memory=[memories[m][0] for m in assignment.memory.tolist()],
+            buffers, assignment.offset, out, memory=[memories[m][0] for m in assignment.memory.tolist()]
         )
         blocks.append(f"wrote {out}")
     return Answer(rows, blocks, error=error)

@@ -18,21 +18,16 @@ if TYPE_CHECKING:
 def command(
     suite: Annotated[
         str,
-        typer.Argument(
-            metavar="SUITE", help="simulate, allocation, mapping, malloc, graph, export or gpu"
-        ),
+        typer.Argument(metavar="SUITE", help="simulate, allocation, mapping, malloc, graph, export or gpu"),
     ],
     quick: Annotated[bool, typer.Option("--quick", help="End within a minute.")] = False,
     case: Annotated[
         list[str] | None, typer.Option(metavar="CASE", help="Only these cases; * stands for any.")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from 0.")] = 1,
-    solver: Annotated[
-        list[str] | None, typer.Option(metavar="SOLVER", help="Only these solvers.")
-    ] = None,
+    solver: Annotated[list[str] | None, typer.Option(metavar="SOLVER", help="Only these solvers.")] = None,
     data: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Other projects' instances; else $LOADMASTER_DATA."),
+        Path | None, typer.Option(metavar="DIR", help="Other projects' instances; else $LOADMASTER_DATA.")
     ] = None,
 ) -> Answer:
     """Measure, and compare with the target, the baseline or the bound.
@@ -49,21 +44,19 @@ def command(
         say(f"{row.case}{by}: {_value(row)} ({row.status})")
         rows.append(row)
     cells = [
-        (row.case, _by(row), str(row.seed), _value(row),
-         row.goal if row.gap is None else f"{row.gap:.2%}", f"{row.evaluations:,}",
-         f"{row.seconds:.3f}", row.status)
+        (
+            row.case,
+            _by(row),
+            str(row.seed),
+            _value(row),
+            row.goal if row.gap is None else f"{row.gap:.2%}",
+            f"{row.evaluations:,}",
+            f"{row.seconds:.3f}",
+            row.status,
+        )
         for row in rows
-    ]  # fmt: skip
-    columns = (
-        "case",
-        "on or by",
-        "seed",
-        "value",
-        "goal or gap",
-        "evaluations",
-        "seconds",
-        "status",
-    )
+    ]
+    columns = ("case", "on or by", "seed", "value", "goal or gap", "evaluations", "seconds", "status")
     return Answer(
         [row.as_dict() for row in rows],
         [Table(columns, cells)],

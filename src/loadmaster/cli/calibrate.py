@@ -21,23 +21,17 @@ if TYPE_CHECKING:
 
 def command(
     model: Annotated[
-        str | None,
-        typer.Argument(metavar="[MODEL]", help="A PyTorch module:function whose ops are timed."),
+        str | None, typer.Argument(metavar="[MODEL]", help="A PyTorch module:function whose ops are timed.")
     ] = None,
     device: Annotated[str, typer.Option(help="cuda, cuda:1 or cpu.")] = "cuda",
-    out: Annotated[
-        Path | None, typer.Option(metavar="TOML", help="Write the machine as measured.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="TOML", help="Write the machine as measured.")] = None,
     base: Annotated[
         str | None,
         typer.Option(metavar="MACHINE", help="Gives names and what is not measured, such as h200."),
     ] = None,
-    costs: Annotated[
-        Path | None, typer.Option(metavar="JSON", help="Write the model's cost table.")
-    ] = None,
+    costs: Annotated[Path | None, typer.Option(metavar="JSON", help="Write the model's cost table.")] = None,
     program: Annotated[
-        Path | None,
-        typer.Option(metavar="NPZ", help="Write the model as captured: what the costs are of."),
+        Path | None, typer.Option(metavar="NPZ", help="Write the model as captured: what the costs are of.")
     ] = None,
     train: Annotated[bool, typer.Option("--train", help="A training step.")] = False,
     split: Annotated[
@@ -60,8 +54,11 @@ def command(
         if path is not None:
             check_free(path, overwrite)
     if model is None and (costs is not None or program is not None):
-        raise Usage("--costs and --program are of a model, and none is given", object="MODEL",
-                    remedy="give module:function")  # fmt: skip
+        raise Usage(
+            "--costs and --program are of a model, and none is given",
+            object="MODEL",
+            remedy="give module:function",
+        )
     from loadmaster.execute.clock import Clock, checked_device
 
     clock = Clock(checked_device(device))
@@ -118,13 +115,22 @@ def load_machine_device(base: str) -> str:
 
 def _machine_row(speeds: Speeds, out: Path | None) -> dict[str, Any]:
     return {
-        "what": "machine", "device": speeds.device, "total_bytes": speeds.total, "free_bytes": speeds.free,
-        "to_device": speeds.to_device.bandwidth, "to_device_latency_seconds": speeds.to_device.latency,
-        "to_device_together": speeds.to_device.together, "to_host": speeds.to_host.bandwidth,
-        "to_host_latency_seconds": speeds.to_host.latency, "to_host_together": speeds.to_host.together,
-        "memory": speeds.memory, "matrix": speeds.matrix, "launch_seconds": speeds.launch,
-        "slowdown": speeds.slowdown, "file": None if out is None else str(out),
-    }  # fmt: skip
+        "what": "machine",
+        "device": speeds.device,
+        "total_bytes": speeds.total,
+        "free_bytes": speeds.free,
+        "to_device": speeds.to_device.bandwidth,
+        "to_device_latency_seconds": speeds.to_device.latency,
+        "to_device_together": speeds.to_device.together,
+        "to_host": speeds.to_host.bandwidth,
+        "to_host_latency_seconds": speeds.to_host.latency,
+        "to_host_together": speeds.to_host.together,
+        "memory": speeds.memory,
+        "matrix": speeds.matrix,
+        "launch_seconds": speeds.launch,
+        "slowdown": speeds.slowdown,
+        "file": None if out is None else str(out),
+    }
 
 
 def _machine_table(speeds: Speeds) -> Table:
@@ -133,20 +139,32 @@ def _machine_table(speeds: Speeds) -> Table:
         alone, both = show_bytes(round(link.bandwidth)), show_bytes(round(link.together))
         cells.append((name, f"{alone}/s after {_time(link.latency)}; both ways at once {both}/s"))
     cells.append(("inside the device", f"{show_bytes(round(speeds.memory))}/s"))
-    cells += [(f"products in {kind}", f"{show_count(rate)}flop/s") for kind, rate in speeds.matrix.items()]  # fmt: skip
+    cells += [(f"products in {kind}", f"{show_count(rate)}flop/s") for kind, rate in speeds.matrix.items()]
     cells.append(("launch", show_time(round(speeds.launch * 1e12))))
-    cells += [(f"{kind} work beside copies", f"{factor:.3f} times as long") for kind, factor in speeds.slowdown.items()]  # fmt: skip
+    cells += [
+        (f"{kind} work beside copies", f"{factor:.3f} times as long")
+        for kind, factor in speeds.slowdown.items()
+    ]
     return Table((speeds.device, "measured"), cells)
 
 
-def _model_row(model: str, program: Program, times: OpTimes, costs: Path | None, out: Path | None) -> dict[str, Any]:  # fmt: skip
+def _model_row(
+    model: str, program: Program, times: OpTimes, costs: Path | None, out: Path | None
+) -> dict[str, Any]:
     return {
-        "what": "model", "model": model, "ops": program.n_ops, "hash": program.hash,
-        "seconds": times.whole_seconds, "eager_seconds": times.eager_seconds,
-        "graph_seconds": times.graph_seconds, "marked_seconds": times.marked_seconds,
-        "workspace_bytes": times.workspace_bytes, "peak_bytes": times.peak_bytes,
-        "costs": None if costs is None else str(costs), "program": None if out is None else str(out),
-    }  # fmt: skip
+        "what": "model",
+        "model": model,
+        "ops": program.n_ops,
+        "hash": program.hash,
+        "seconds": times.whole_seconds,
+        "eager_seconds": times.eager_seconds,
+        "graph_seconds": times.graph_seconds,
+        "marked_seconds": times.marked_seconds,
+        "workspace_bytes": times.workspace_bytes,
+        "peak_bytes": times.peak_bytes,
+        "costs": None if costs is None else str(costs),
+        "program": None if out is None else str(out),
+    }
 
 
 def _model_blocks(program: Program, times: OpTimes) -> list[str | Table]:
@@ -156,10 +174,12 @@ def _model_blocks(program: Program, times: OpTimes) -> list[str | Table]:
         count, sum_ps = by_kind.get(program.op_kind[op], (0, 0))
         by_kind[program.op_kind[op]] = (count + 1, sum_ps + took)
     ranked = sorted(by_kind.items(), key=lambda item: -item[1][1])[:8]
-    cells = [(kind, str(count), show_time(took), f"{took / total:.1%}") for kind, (count, took) in ranked]  # fmt: skip
+    cells = [(kind, str(count), show_time(took), f"{took / total:.1%}") for kind, (count, took) in ranked]
     graph = "" if times.graph_seconds is None else f", as a CUDA graph {_time(times.graph_seconds)}"
-    head = (f"{program.name}: a pass takes {_time(times.eager_seconds)}{graph}; with marks {_time(times.marked_seconds)}; "
-            f"workspace {show_bytes(times.workspace_bytes)}")  # fmt: skip
+    head = (
+        f"{program.name}: a pass takes {_time(times.eager_seconds)}{graph}; with marks {_time(times.marked_seconds)}; "
+        f"workspace {show_bytes(times.workspace_bytes)}"
+    )
     return [head, Table(("kind of op", "ops", "time", "share"), cells), *times.notes]
 
 

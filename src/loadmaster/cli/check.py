@@ -53,8 +53,9 @@ def command(
         (row["rule"], *(_text(row[key]) for key in ("tensor_name", "op_name", "number", "message")))
         for row in rows
     ]
-    error = Refused(f"the plan is not sound: {len(violations):,} violations", object=str(plan),
-                    number=len(violations))  # fmt: skip
+    error = Refused(
+        f"the plan is not sound: {len(violations):,} violations", object=str(plan), number=len(violations)
+    )
     blocks: list[str | Table] = [Table(("rule", "tensor", "op", "number", "what is wrong"), cells)]
     if len(violations) > most:
         blocks.append(f"and {len(violations) - most:,} more: see --max")

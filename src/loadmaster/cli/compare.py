@@ -40,8 +40,12 @@ def command(
     different = different_keys(*sides)
     warnings = [f"they differ in {', '.join(different)}"] if different else []
     if different and not force:
-        raise Usage(f"'{a}' and '{b}' can't be compared: they differ in {', '.join(different)}",
-                    object=str(b), number=len(different), remedy="--force shows both")  # fmt: skip
+        raise Usage(
+            f"'{a}' and '{b}' can't be compared: they differ in {', '.join(different)}",
+            object=str(b),
+            number=len(different),
+            remedy="--force shows both",
+        )
     score_alone(*sides)
     rows = [_side(sides[0], sides[1]), _side(sides[1], sides[0])]
     blocks: list[str | Table] = [_side_table(rows, _unit(sides))]
@@ -71,30 +75,47 @@ def _side(side: Side, other: Side) -> dict[str, Any]:
     evaluations, seconds = reached(side, other)
     history = side.history
     return {
-        "what": "side", "name": side.name, "run": history is not None, "value": side.value,
-        "bound": side.bound, "gap": side.gap,
+        "what": "side",
+        "name": side.name,
+        "run": history is not None,
+        "value": side.value,
+        "bound": side.bound,
+        "gap": side.gap,
         "evaluations": None if history is None else history.evaluations,
         "seconds": None if history is None else history.seconds,
-        "evaluations_to_others_best": evaluations, "seconds_to_others_best": seconds,
-    }  # fmt: skip
+        "evaluations_to_others_best": evaluations,
+        "seconds_to_others_best": seconds,
+    }
 
 
 def _side_table(rows: list[dict[str, Any]], unit: str) -> Table:
     cells = [
-        (row["name"], value_text(row["value"], unit), value_text(row["bound"], unit),
-         gap_text(row["gap"]), _number(row["evaluations"], ",d"), _number(row["seconds"], ".2f"),
-         _number(row["evaluations_to_others_best"], ",d"),
-         _number(row["seconds_to_others_best"], ".2f"))
+        (
+            row["name"],
+            value_text(row["value"], unit),
+            value_text(row["bound"], unit),
+            gap_text(row["gap"]),
+            _number(row["evaluations"], ",d"),
+            _number(row["seconds"], ".2f"),
+            _number(row["evaluations_to_others_best"], ",d"),
+            _number(row["seconds_to_others_best"], ".2f"),
+        )
         for row in rows
-    ]  # fmt: skip
-    columns = ("", "best", "bound", "gap", "evaluations", "seconds", "evaluations to other's best",
-               "seconds to other's best")  # fmt: skip
+    ]
+    columns = (
+        "",
+        "best",
+        "bound",
+        "gap",
+        "evaluations",
+        "seconds",
+        "evaluations to other's best",
+        "seconds to other's best",
+    )
     return Table(columns, cells)
 
 
-def _changes(
-    found: Difference, sizes: list[int] | None
-) -> tuple[list[dict[str, Any]], list[str | Table]]:
+def _changes(found: Difference, sizes: list[int] | None) -> tuple[list[dict[str, Any]], list[str | Table]]:
     def size(tensor: int) -> int | None:
         return sizes[tensor] if sizes is not None and tensor < len(sizes) else None
 
@@ -104,9 +125,7 @@ def _changes(
     rows: list[dict[str, Any]] = []
     for kind, label in _ROW.items():
         tensors = [change.tensor for change in found.of(kind)]
-        rows.append(
-            {"what": "change", "name": label, "count": len(tensors), "bytes": total(tensors)}
-        )
+        rows.append({"what": "change", "name": label, "count": len(tensors), "bytes": total(tensors)})
     for label, copies in (("copies added", found.copies_added), ("copies gone", found.copies_gone)):
         count = total([copy["tensor"] for copy in copies if isinstance(copy["tensor"], int)])
         rows.append({"what": "change", "name": label, "count": len(copies), "bytes": count})
@@ -119,23 +138,34 @@ def _changes(
         return rows, ["the plans are equal"]
     cells = [
         (row["name"], f"{row['count']:,}", "–" if row["bytes"] is None else show_bytes(row["bytes"]))
-        for row in rows if row["count"]
-    ]  # fmt: skip
+        for row in rows
+        if row["count"]
+    ]
     blocks: list[str | Table] = [Table(("change from A to B", "count", "bytes"), cells)]
-    largest = sorted(
-        found.tensors, key=lambda c: (c.kind != "moved", -(size(c.tensor) or 0), c.tensor)
-    )
+    largest = sorted(found.tensors, key=lambda c: (c.kind != "moved", -(size(c.tensor) or 0), c.tensor))
     named: list[dict[str, Any]] = [
-        {"what": "tensor", "name": c.name, "tensor": c.tensor, "change": c.kind, "from": c.before,
-         "to": c.after, "bytes": size(c.tensor)}
+        {
+            "what": "tensor",
+            "name": c.name,
+            "tensor": c.tensor,
+            "change": c.kind,
+            "from": c.before,
+            "to": c.after,
+            "bytes": size(c.tensor),
+        }
         for c in largest[:_NAMED]
-    ]  # fmt: skip
+    ]
     if named:
         shown = [
-            (row["name"], row["change"], row["from"], row["to"],
-             "–" if row["bytes"] is None else show_bytes(row["bytes"]))
+            (
+                row["name"],
+                row["change"],
+                row["from"],
+                row["to"],
+                "–" if row["bytes"] is None else show_bytes(row["bytes"]),
+            )
             for row in named
-        ]  # fmt: skip
+        ]
         title = f"the {len(named)} largest of {len(found.tensors):,} tensors"
         blocks.append(Table(("tensor", "change", "from", "to", "bytes"), shown, title))
     return rows + named, blocks

@@ -23,26 +23,19 @@ _LIST = "; ".join(f"{name}: {target.summary}" for name, target in TARGETS.items(
 @takes_model
 def command(
     model: Annotated[Model, typer.Argument(metavar="TARGET", help=f"{_LIST}.")],
-    words: Annotated[
-        list[str], typer.Argument(metavar="MODEL PLAN", help="The model and its plan's file.")
-    ],
+    words: Annotated[list[str], typer.Argument(metavar="MODEL PLAN", help="The model and its plan's file.")],
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="What to write. [default: STEM.loadmaster.ENDING]"),
+        Path | None, typer.Option(metavar="FILE", help="What to write. [default: STEM.loadmaster.ENDING]")
     ] = None,
     machine: MachineOption = None,
     to: Annotated[str, typer.Option("--to", help="The target, where TARGET is left out.")] = "ort",
     mem_id: Annotated[
-        list[str] | None,
-        typer.Option(metavar="MEMORY=N", help="executorch: the number of a memory."),
+        list[str] | None, typer.Option(metavar="MEMORY=N", help="executorch: the number of a memory.")
     ] = None,
     scratch: Annotated[
-        Path | None,
-        typer.Option(metavar="CSV", help="tflm: operator,bytes of your kernels' scratch."),
+        Path | None, typer.Option(metavar="CSV", help="tflm: operator,bytes of your kernels' scratch.")
     ] = None,
-    no_verify: Annotated[
-        bool, typer.Option("--no-verify", help="Don't run what was written.")
-    ] = False,
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="Don't run what was written.")] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Write also what is no better than without a plan.")
     ] = False,
@@ -65,8 +58,11 @@ def command(
     named = to if len(words) == 1 else model.source
     source, plan = (model.source, words[0]) if len(words) == 1 else (words[0], words[-1])
     if len(words) > 2:
-        raise Usage(f"'{words[2]}' is one argument too many", object=words[2],
-                    remedy="write loadmaster export TARGET MODEL PLAN")  # fmt: skip
+        raise Usage(
+            f"'{words[2]}' is one argument too many",
+            object=words[2],
+            remedy="write loadmaster export TARGET MODEL PLAN",
+        )
     target = _target(named)
     path = _out(out, source, target)
     from loadmaster.export.rules import Asked, check_other_file, write_note
@@ -84,20 +80,32 @@ def command(
     with writing(path):
         done = target.export(asked)
         files = [*done.files, write_note(asked, named, done)] if done.files else []
-    row = {"target": named, "model": source, "verdict": done.verdict, "files": [str(f) for f in files],
-           "expressed": list(done.expressed), "left_out": list(done.left_out), **done.figures}  # fmt: skip
+    row = {
+        "target": named,
+        "model": source,
+        "verdict": done.verdict,
+        "files": [str(f) for f in files],
+        "expressed": list(done.expressed),
+        "left_out": list(done.left_out),
+        **done.figures,
+    }
     cells = [*((part, "yes") for part in done.expressed), *((part, "no") for part in done.left_out)]
     wrote = f"checked: ok, {done.verdict}; " + (
         f"wrote {', '.join(map(str, files))}" if files else "nothing was written"
     )
-    return Answer([row], [Table(("of the plan", "expressed"), cells, named), *done.notes, wrote],
-                  program.warnings)  # fmt: skip
+    return Answer(
+        [row], [Table(("of the plan", "expressed"), cells, named), *done.notes, wrote], program.warnings
+    )
 
 
 def _target(name: str) -> Target:
     if name not in TARGETS:
-        raise Usage(f"there is no target '{name}'{nearest(name, list(TARGETS))}", object="TARGET", number=name,
-                    remedy=f"use {', '.join(TARGETS)}")  # fmt: skip
+        raise Usage(
+            f"there is no target '{name}'{nearest(name, list(TARGETS))}",
+            object="TARGET",
+            number=name,
+            remedy=f"use {', '.join(TARGETS)}",
+        )
     return TARGETS[name]
 
 
@@ -115,7 +123,7 @@ def _out(out: Path | None, source: str, target: Target) -> Path:
     """Where to write: beside the current work, never beside a package's model."""
     if out is not None:
         return out
-    stem = Path(source).stem if Path(source).is_file() else source.replace(":", ".").rpartition("/")[2]  # fmt: skip
+    stem = Path(source).stem if Path(source).is_file() else source.replace(":", ".").rpartition("/")[2]
     return Path(f"{stem}.loadmaster{target.ending}")
 
 
@@ -124,12 +132,15 @@ def _check_free(path: Path, target: Target, overwrite: bool) -> None:
         for each in target.files(path):
             check_free(each, overwrite)
     elif path.exists() and not (path.is_dir() and overwrite):
-        raise Usage(f"'{path}' is there already", object=str(path), remedy="give another name, or --overwrite")  # fmt: skip
+        raise Usage(
+            f"'{path}' is there already", object=str(path), remedy="give another name, or --overwrite"
+        )
 
 
 def _mem_id(text: str) -> tuple[str, int]:
     name, equals, number = text.rpartition("=")
     if not equals or not name or not (number.isascii() and number.isdecimal() and len(number) <= 9):
-        raise Usage(f"--mem-id can't take '{text}'", object="--mem-id", number=text,
-                    remedy="write --mem-id sram=2")  # fmt: skip
+        raise Usage(
+            f"--mem-id can't take '{text}'", object="--mem-id", number=text, remedy="write --mem-id sram=2"
+        )
     return name, int(number)

@@ -23,11 +23,7 @@ def system_failure(error: OSError) -> LoadmasterError:
     """A closed folder, a full disk, a name that is too long: no bug of ours."""
     name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
     what = f"'{name}': " if name else ""
-    return LoadmasterError(
-        f"{what}{error.strerror or error}",
-        object=name,
-        number=error.errno,
-    )
+    return LoadmasterError(f"{what}{error.strerror or error}", object=name, number=error.errno)
 
 
 def bug_failure(error: Exception) -> LoadmasterError:

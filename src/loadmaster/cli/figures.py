@@ -23,17 +23,13 @@ def command(
     runs: Annotated[
         list[Path] | None, typer.Argument(metavar="RUN...", help="Runs, or folders of runs.")
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the pictures go.")] = Path(
-        "figures"
-    ),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the pictures go.")] = Path("figures"),
     format: Annotated[str, typer.Option(metavar="KIND", help="svg, png or both")] = "svg",
     room: Annotated[
         tuple[str, str] | None,
         typer.Option(metavar="MODEL MACHINE", help="Also: what is left as memories grow."),
     ] = None,
-    seconds: Annotated[
-        float, typer.Option(min=0.1, help="For each proof that --room asks for.")
-    ] = 60.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="For each proof that --room asks for.")] = 60.0,
     overwrite: OverwriteOption = False,
 ) -> Answer:
     """Of mapping runs: learning curves, transitions between memories, an embedding of maps, contiguity
@@ -44,11 +40,14 @@ def command(
     from loadmaster.errors import require
 
     if format not in _FORMATS:
-        raise Usage(f"--format can't be '{format}'{nearest(format, _FORMATS)}", object="--format",
-                    number=format, remedy=f"use {', '.join(_FORMATS)}")  # fmt: skip
+        raise Usage(
+            f"--format can't be '{format}'{nearest(format, _FORMATS)}",
+            object="--format",
+            number=format,
+            remedy=f"use {', '.join(_FORMATS)}",
+        )
     if not runs and room is None:
-        raise Usage("there is nothing to draw", object="RUN",
-                    remedy="give runs, or --room MODEL MACHINE")  # fmt: skip
+        raise Usage("there is nothing to draw", object="RUN", remedy="give runs, or --room MODEL MACHINE")
     require("matplotlib", "figures")
     writer = _Writer(out, ("svg", "png") if format == "both" else (format,), overwrite)
     warnings = _runs(writer, list(runs)) if runs else []
@@ -78,8 +77,10 @@ def _runs(writer: _Writer, paths: list[Path]) -> list[str]:
     warnings = []
     for cell in read_cells(mappings):
         if cell.compiler_ps is None:
-            warnings.append(f"{cell.name}: drawn without the compiler's time, which no log of these runs has; "
-                            "nothing is measured for a picture")  # fmt: skip
+            warnings.append(
+                f"{cell.name}: drawn without the compiler's time, which no log of these runs has; "
+                "nothing is measured for a picture"
+            )
         prefix = f"{cell.problem.program.name}-{cell.problem.machine.name}"
         for name, figure in pictures(cell):
             writer.write(f"{prefix}-{name}", cell.name, figure)

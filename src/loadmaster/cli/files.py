@@ -12,9 +12,7 @@ import typer
 from loadmaster.cli.answer import Usage
 from loadmaster.files import check_replaceable, replacing, same_file
 
-OverwriteOption = Annotated[
-    bool, typer.Option("--overwrite", help="Write over a file that is there.")
-]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Write over a file that is there.")]
 
 
 def check_free(path: Path, overwrite: bool, *read: str | Path) -> None:
@@ -24,14 +22,10 @@ def check_free(path: Path, overwrite: bool, *read: str | Path) -> None:
     check_replaceable(path)
     if path.exists() and not overwrite:
         raise Usage(
-            f"file '{path}' is there already",
-            object=str(path),
-            remedy="give another name, or --overwrite",
+            f"file '{path}' is there already", object=str(path), remedy="give another name, or --overwrite"
         )
     if not path.parent.is_dir():
-        raise Usage(
-            f"there is no folder '{path.parent}'", object=str(path), remedy="make the folder first"
-        )
+        raise Usage(f"there is no folder '{path.parent}'", object=str(path), remedy="make the folder first")
 
 
 @contextlib.contextmanager

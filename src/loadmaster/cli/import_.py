@@ -17,9 +17,7 @@ from loadmaster.units import show_bytes, show_count
 @takes_model
 def command(
     model: Model,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE.npz", help="Where to write the program.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE.npz", help="Where to write the program.")] = None,
     overwrite: OverwriteOption = False,
 ) -> Answer:
     """Import a model, tell what was found, and save it for later commands.
@@ -30,8 +28,11 @@ def command(
     """
     if out is not None:
         if out.suffix != ".npz":
-            raise Usage(f"program file '{out}' must end in .npz", object=str(out),
-                        remedy=f"write --out {out.with_suffix('.npz').name}")  # fmt: skip
+            raise Usage(
+                f"program file '{out}' must end in .npz",
+                object=str(out),
+                remedy=f"write --out {out.with_suffix('.npz').name}",
+            )
         check_free(out, overwrite, model.source)
     from loadmaster.program import save
     from loadmaster.program.kinds import is_unknown
@@ -61,10 +62,7 @@ def command(
         ("weights", show_bytes(total.bytes_of["weight"])),
         ("flops", show_count(total.flops)),
         ("order", program.order_source),
-        (
-            "unknown kinds",
-            ", ".join(f"{k} ×{n}" for k, n in row["unknown_kinds"].items()) or "none",
-        ),
+        ("unknown kinds", ", ".join(f"{k} ×{n}" for k, n in row["unknown_kinds"].items()) or "none"),
         ("hash", program.hash),
     ]
     blocks: list[str | Table] = [Table(("program", program.name), cells)]

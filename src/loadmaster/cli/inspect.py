@@ -36,11 +36,7 @@ def command(
 
     program = model.load(None if machine is None else model.machine(machine))
     total = needs(program)
-    parts = [
-        _totals(program, total),
-        _peak(program, total, top),
-        _largest(program, top),
-    ]
+    parts = [_totals(program, total), _peak(program, total, top), _largest(program, top)]
     if machine is not None or model.source.partition(":")[0] in MODELS:
         chosen = model.machine(machine)
         parts += [_balance(program, chosen, total), _bounds(program, chosen)]
@@ -50,15 +46,21 @@ def command(
 
 def _totals(program: Program, total: Needs) -> Block:
     row = {
-        "what": "totals", "name": program.name, "hash": program.hash, "ops": total.ops,
-        "views": total.views, "tensors": total.tensors, "bytes": total.bytes_of,
-        "flops": total.flops_of, "traffic_bytes": total.traffic, "intensity": total.intensity,
-    }  # fmt: skip
+        "what": "totals",
+        "name": program.name,
+        "hash": program.hash,
+        "ops": total.ops,
+        "views": total.views,
+        "tensors": total.tensors,
+        "bytes": total.bytes_of,
+        "flops": total.flops_of,
+        "traffic_bytes": total.traffic,
+        "intensity": total.intensity,
+    }
     cells = [("ops", f"{total.ops:,}"), ("tensors", f"{total.tensors:,}")]
     cells += [(kind, show_bytes(size)) for kind, size in total.bytes_of.items() if size]
     cells += [(f"{name} flops", show_count(n)) for name, n in total.flops_of.items() if n]
-    cells += [("read and written", show_bytes(total.traffic)),
-              ("flops per byte", f"{total.intensity:.2f}")]  # fmt: skip
+    cells += [("read and written", show_bytes(total.traffic)), ("flops per byte", f"{total.intensity:.2f}")]
     return [row], Table((program.name, "total"), cells)
 
 
@@ -66,19 +68,21 @@ def _peak(program: Program, total: Needs, top: int) -> Block:
     peak = total.peak
     name = program.op_name[peak.op] if peak.op >= 0 else None
     row = {
-        "what": "peak", "bytes": peak.bytes, "op": peak.op, "op_name": name,
+        "what": "peak",
+        "bytes": peak.bytes,
+        "op": peak.op,
+        "op_name": name,
         "with_persistent_bytes": peak.bytes + total.persistent,
-        "tensors": [{"name": program.tensor_name[t], "bytes": int(program.storage_bytes[t])}
-                    for t in peak.tensors],
-    }  # fmt: skip
+        "tensors": [
+            {"name": program.tensor_name[t], "bytes": int(program.storage_bytes[t])} for t in peak.tensors
+        ],
+    }
     where = f" at op {peak.op} '{name}' ({program.op_kind[peak.op]})" if peak.op >= 0 else ""
     title = (
         f"peak of live bytes in program order: {peak.bytes:,}{where}; "
         f"with weights and state {peak.bytes + total.persistent:,}"
     )
-    return [row], Table(
-        ("alive there", "kind", "bytes"), _tensors(program, peak.tensors[:top]), title
-    )
+    return [row], Table(("alive there", "kind", "bytes"), _tensors(program, peak.tensors[:top]), title)
 
 
 def _largest(program: Program, top: int) -> Block:
@@ -87,11 +91,16 @@ def _largest(program: Program, top: int) -> Block:
 
     found = largest(program, top)
     rows: list[dict[str, Any]] = [
-        {"what": "tensor", "name": program.tensor_name[t], "bytes": int(program.storage_bytes[t]),
-         "kind": TensorKind(program.tensor_kind[t]).name.lower(), "shape": program.shape(t),
-         "dtype": program.tensor_dtype[t]}
+        {
+            "what": "tensor",
+            "name": program.tensor_name[t],
+            "bytes": int(program.storage_bytes[t]),
+            "kind": TensorKind(program.tensor_kind[t]).name.lower(),
+            "shape": program.shape(t),
+            "dtype": program.tensor_dtype[t],
+        }
         for t in found
-    ]  # fmt: skip
+    ]
     return rows, Table(("largest", "kind", "bytes"), _tensors(program, found))
 
 
@@ -99,23 +108,30 @@ def _tensors(program: Program, tensors: Any) -> list[tuple[str, ...]]:
     from loadmaster.program import TensorKind
 
     return [
-        (program.tensor_name[t], TensorKind(program.tensor_kind[t]).name.lower(),
-         f"{program.storage_bytes[t]:,}")
+        (
+            program.tensor_name[t],
+            TensorKind(program.tensor_kind[t]).name.lower(),
+            f"{program.storage_bytes[t]:,}",
+        )
         for t in tensors
-    ]  # fmt: skip
+    ]
 
 
 def _balance(program: Program, machine: Machine, total: Needs) -> Block:
     from loadmaster.simulate.needs import balance
 
     rows: list[dict[str, Any]] = [
-        {"what": "balance", "device": device, "memory": memory, "flops_per_byte": ratio,
-         "limited_by": "compute" if total.intensity >= ratio else "bandwidth"}
+        {
+            "what": "balance",
+            "device": device,
+            "memory": memory,
+            "flops_per_byte": ratio,
+            "limited_by": "compute" if total.intensity >= ratio else "bandwidth",
+        }
         for device, memory, ratio in balance(program, machine)
-    ]  # fmt: skip
+    ]
     cells = [
-        (row["device"], row["memory"], f"{row['flops_per_byte']:.2f}", row["limited_by"])
-        for row in rows
+        (row["device"], row["memory"], f"{row['flops_per_byte']:.2f}", row["limited_by"]) for row in rows
     ]
     title = f"on {machine.name}: this model has {total.intensity:.2f} flops per byte"
     return rows, Table(("device", "memory", "balance", "limited by"), cells, title)
@@ -125,8 +141,12 @@ def _bounds(program: Program, machine: Machine) -> Block:
     from loadmaster.simulate.bounds import time_bounds
 
     bounds = time_bounds(program, machine)
-    parts = {"compute": bounds.compute, "traffic": bounds.traffic, "launch": bounds.launch,
-             "together": bounds.together}  # fmt: skip
+    parts = {
+        "compute": bounds.compute,
+        "traffic": bounds.traffic,
+        "launch": bounds.launch,
+        "together": bounds.together,
+    }
     rows: list[dict[str, Any]] = [
         {"what": "bound", "name": name, "seconds": time / 10**12} for name, time in parts.items()
     ]

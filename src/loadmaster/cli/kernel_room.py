@@ -34,7 +34,10 @@ def kernel_room(ops: int, measured: MeasuredCosts | None, device: str | None) ->
             return KernelRoom()
         known = unmeasured_kernels(ops)
         return KernelRoom(known, needed=known.kept + known.spare, kept=known.kept)
-    kernels, all_of_it = measured_kernels(measured.op_workspace, measured.kept_bytes), measured.workspace_bytes  # fmt: skip
+    kernels, all_of_it = (
+        measured_kernels(measured.op_workspace, measured.kept_bytes),
+        measured.workspace_bytes,
+    )
     if kernels is None:
         return KernelRoom(None, all_of_it, all_of_it, all_of_it)
     return KernelRoom(kernels, needed=all_of_it, kept=measured.kept_bytes)

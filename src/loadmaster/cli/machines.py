@@ -17,12 +17,10 @@ if TYPE_CHECKING:
 
 def command(
     name: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME", help="A machine, a TOML file, or arena:SIZE."),
+        str | None, typer.Argument(metavar="NAME", help="A machine, a TOML file, or arena:SIZE.")
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="TOML", help="Write the machine to a file, to change it."),
+        Path | None, typer.Option(metavar="TOML", help="Write the machine to a file, to change it.")
     ] = None,
     overwrite: OverwriteOption = False,
 ) -> Answer:
@@ -84,27 +82,49 @@ def _details(name: str, machine: Machine) -> Answer:
 
     rows: list[dict[str, Any]] = [
         {
-            "what": "machine", "name": machine.name, "description": machine.description,
-            "ports": machine.rules.ports, "overlap": machine.rules.overlap / 10**6,
-            "copies": machine.rules.copies, "hash": machine.hash,
+            "what": "machine",
+            "name": machine.name,
+            "description": machine.description,
+            "ports": machine.rules.ports,
+            "overlap": machine.rules.overlap / 10**6,
+            "copies": machine.rules.copies,
+            "hash": machine.hash,
         }
-    ]  # fmt: skip
+    ]
     rows += [
-        {"what": "device", "name": d.name, "memories": d.memories, "rates": dict(d.rates),
-         "launch_seconds": d.launch / 10**12, "units": d.units}
+        {
+            "what": "device",
+            "name": d.name,
+            "memories": d.memories,
+            "rates": dict(d.rates),
+            "launch_seconds": d.launch / 10**12,
+            "units": d.units,
+        }
         for d in machine.devices
-    ]  # fmt: skip
+    ]
     rows += [
-        {"what": "memory", "name": m.name, "read": m.read, "write": m.write,
-         "capacity_bytes": None if m.capacity >= UNLIMITED else m.capacity,
-         "latency_seconds": m.latency / 10**12, "alignment_bytes": m.alignment}
+        {
+            "what": "memory",
+            "name": m.name,
+            "read": m.read,
+            "write": m.write,
+            "capacity_bytes": None if m.capacity >= UNLIMITED else m.capacity,
+            "latency_seconds": m.latency / 10**12,
+            "alignment_bytes": m.alignment,
+        }
         for m in machine.memories
-    ]  # fmt: skip
+    ]
     rows += [
-        {"what": "link", "source": k.source, "target": k.target, "bandwidth": k.bandwidth,
-         "latency_seconds": k.latency / 10**12, "engines": k.engines}
+        {
+            "what": "link",
+            "source": k.source,
+            "target": k.target,
+            "bandwidth": k.bandwidth,
+            "latency_seconds": k.latency / 10**12,
+            "engines": k.engines,
+        }
         for k in machine.links
-    ]  # fmt: skip
+    ]
     texts = sources(name, machine)
     rows += [{"what": "source", "name": part, "text": text} for part, text in texts]
     rules = machine.rules
@@ -128,18 +148,28 @@ def _tables(machine: Machine) -> list[str | Table]:
         Table(
             ("memory", "capacity", "read", "write", "latency", "alignment"),
             [
-                (m.name, show_bytes(m.capacity), f"{show_count(m.read)}B/s",
-                 f"{show_count(m.write)}B/s", show_time(m.latency), f"{m.alignment} B")
+                (
+                    m.name,
+                    show_bytes(m.capacity),
+                    f"{show_count(m.read)}B/s",
+                    f"{show_count(m.write)}B/s",
+                    show_time(m.latency),
+                    f"{m.alignment} B",
+                )
                 for m in memories
             ],
         ),
-    ]  # fmt: skip
+    ]
     if links:
         rows = [
-            (f"{k.source} to {k.target}", f"{show_count(k.bandwidth)}B/s", show_time(k.latency),
-             " ".join(k.engines))
+            (
+                f"{k.source} to {k.target}",
+                f"{show_count(k.bandwidth)}B/s",
+                show_time(k.latency),
+                " ".join(k.engines),
+            )
             for k in links
-        ]  # fmt: skip
+        ]
         tables.append(Table(("link", "bandwidth", "latency", "engines it holds"), rows))
     return tables
 

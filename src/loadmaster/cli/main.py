@@ -146,9 +146,7 @@ class Commands(TyperGroup):
         return code
 
 
-def _print(
-    args: list[str], answer: Answer, code: int, as_json: bool, quiet: bool, stdout: IO[str]
-) -> int:
+def _print(args: list[str], answer: Answer, code: int, as_json: bool, quiet: bool, stdout: IO[str]) -> int:
     if as_json:
         put(json_text(_name(args), answer, code), stdout)
         return code

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 MachineOption = Annotated[
     str | None,
     typer.Option(
-        "--machine", "-m", metavar="MACHINE",
+        "--machine",
+        "-m",
+        metavar="MACHINE",
         help="A name from 'loadmaster machines', a TOML file, or arena:SIZE. "
         "A workload from 'loadmaster models' has one of its own.",
     ),
-]  # fmt: skip
+]
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,13 @@ class Model:
         from loadmaster.program.zoo import MODELS
 
         module, colon, _ = self.source.partition(":")
-        return (self.format in (None, "torch") and bool(colon) and not self.arg
-                and module not in MODELS and not Path(self.source).is_file())  # fmt: skip
+        return (
+            self.format in (None, "torch")
+            and bool(colon)
+            and not self.arg
+            and module not in MODELS
+            and not Path(self.source).is_file()
+        )
 
     @property
     def words(self) -> str:
@@ -105,19 +112,27 @@ class Model:
     def _captured(self, machine: Machine | None) -> Program | None:
         """The graph that is run, op by op; None if the model is not one of PyTorch's, or need not run."""
         if self._asked_to_run and not self.is_function:
-            raise Usage(f"--train, --split and --device are about PyTorch functions, and '{self.source}' is none",
-                        object=self.source, remedy="leave them out, or give module:function")  # fmt: skip
+            raise Usage(
+                f"--train, --split and --device are about PyTorch functions, and '{self.source}' is none",
+                object=self.source,
+                remedy="leave them out, or give module:function",
+            )
         device = self.captured_for(machine)
         if device is None:
             return None
         if self.level != "functional" or self.strict:
-            raise Usage("a module that is to be run is captured as it is, without --level and --strict", object="--level",
-                        number=self.level, remedy="leave them out, or plan the file of 'loadmaster import --out net.npz'")  # fmt: skip
+            raise Usage(
+                "a module that is to be run is captured as it is, without --level and --strict",
+                object="--level",
+                number=self.level,
+                remedy="leave them out, or plan the file of 'loadmaster import --out net.npz'",
+            )
         from loadmaster.program.importers.torch.spec import capture_spec
 
         result = None if self._asked_to_run or self.format is not None else self._made
-        return capture_spec(self.source, device, result, training=self.train,
-                            split_over=size_of(self.split, "--split")).program  # fmt: skip
+        return capture_spec(
+            self.source, device, result, training=self.train, split_over=size_of(self.split, "--split")
+        ).program
 
     def _imported(self) -> Program:
         if self.is_buffers:
@@ -151,8 +166,11 @@ class Model:
         if name is None and Path(self.source).suffix.lower() == ".json":
             return load_machine(self.source)  # a graph that tells its own
         if name is None and stem not in MODELS:
-            raise Usage(f"there is no machine for '{self.source}'", object="--machine",
-                        remedy="give --machine, for example --machine nnp-i")  # fmt: skip
+            raise Usage(
+                f"there is no machine for '{self.source}'",
+                object="--machine",
+                remedy="give --machine, for example --machine nnp-i",
+            )
         return load_machine(MODELS[stem].machine if name is None else name)
 
 
@@ -170,8 +188,7 @@ def takes_model(command: Callable[..., Answer]) -> Callable[..., Answer]:
     def run(**values: Any) -> Answer:
         given = {name: values.pop(name) for name in ("source", *_OPTIONS)}
         frozen: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in given.items()
+            name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
         }
         return command(Model(**frozen), **values)
 
@@ -185,10 +202,7 @@ def takes_model(command: Callable[..., Answer]) -> Callable[..., Answer]:
 
 
 _SOURCE = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL", help="A name from 'loadmaster models', a file, or module:function."
-    ),
+    str, typer.Argument(metavar="MODEL", help="A name from 'loadmaster models', a file, or module:function.")
 ]
 _OPTIONS: dict[str, tuple[Any, Any]] = {
     "format": (
@@ -201,49 +215,33 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
         None,
     ),
     "shape": (
-        Annotated[
-            list[str], typer.Option(metavar="NAME=1,3,224,224", help="Dimensions of an input.")
-        ],
+        Annotated[list[str], typer.Option(metavar="NAME=1,3,224,224", help="Dimensions of an input.")],
         [],
     ),
-    "arg": (
-        Annotated[list[str], typer.Option(metavar="f32[8,128]", help="An argument of a function.")],
-        [],
-    ),
+    "arg": (Annotated[list[str], typer.Option(metavar="f32[8,128]", help="An argument of a function.")], []),
     "weights": (
-        Annotated[
-            str | None, typer.Option(metavar="0,2", help="Positions of arguments that are weights.")
-        ],
+        Annotated[str | None, typer.Option(metavar="0,2", help="Positions of arguments that are weights.")],
         None,
     ),
-    "trip": (
-        Annotated[list[str], typer.Option(metavar="NAME=N", help="How often a loop runs.")],
-        [],
-    ),
+    "trip": (Annotated[list[str], typer.Option(metavar="NAME=N", help="How often a loop runs.")], []),
     "inplace": (
         Annotated[
-            list[str],
-            typer.Option(metavar="KIND", help="Ops that overwrite their input, such as relu."),
+            list[str], typer.Option(metavar="KIND", help="Ops that overwrite their input, such as relu.")
         ],
         [],
     ),
     "edge_unit": (
         Annotated[
-            str | None,
-            typer.Option(metavar="UNIT", help="Of the edges' times of a dnn-partitioning file."),
+            str | None, typer.Option(metavar="UNIT", help="Of the edges' times of a dnn-partitioning file.")
         ],
         None,
     ),
     "level": (
-        Annotated[
-            str, typer.Option(help="PyTorch: functional, or core, where layers are taken apart.")
-        ],
+        Annotated[str, typer.Option(help="PyTorch: functional, or core, where layers are taken apart.")],
         "functional",
     ),
     "strict": (
-        Annotated[
-            bool, typer.Option("--strict", help="Refuse ops whose cost would be an estimate.")
-        ],
+        Annotated[bool, typer.Option("--strict", help="Refuse ops whose cost would be an estimate.")],
         False,
     ),
     "train": (
@@ -252,24 +250,20 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
     ),
     "split": (
         Annotated[
-            str | None,
-            typer.Option(metavar="SIZE", help="PyTorch: larger weights are cut into slices."),
+            str | None, typer.Option(metavar="SIZE", help="PyTorch: larger weights are cut into slices.")
         ],
         None,
     ),
     "device": (
         Annotated[
             str | None,
-            typer.Option(
-                help="PyTorch: cuda or cpu, what it is captured for. [a GPU if there is one]"
-            ),
+            typer.Option(help="PyTorch: cuda or cpu, what it is captured for. [a GPU if there is one]"),
         ],
         None,
     ),
     "costs": (
         Annotated[
-            Path | None,
-            typer.Option(metavar="JSON", help="Measured op times, as 'calibrate' writes them."),
+            Path | None, typer.Option(metavar="JSON", help="Measured op times, as 'calibrate' writes them.")
         ],
         None,
     ),
@@ -312,16 +306,21 @@ def _takes_a_while(source: str) -> bool:
 def _shape(text: str) -> tuple[str, list[int]]:
     name, equals, sizes = text.rpartition("=")
     if not equals or not name:
-        raise Usage(f"--shape '{text}' has no '='", object="--shape", number=text,
-                    remedy="write --shape NAME=1,3,224,224")  # fmt: skip
+        raise Usage(
+            f"--shape '{text}' has no '='",
+            object="--shape",
+            number=text,
+            remedy="write --shape NAME=1,3,224,224",
+        )
     return name, _numbers(sizes, "--shape")
 
 
 def _trip(text: str) -> tuple[str, int]:
     name, equals, count = text.rpartition("=")
     if not equals or not name:
-        raise Usage(f"--trip '{text}' has no '='", object="--trip", number=text,
-                    remedy="write --trip NAME=100")  # fmt: skip
+        raise Usage(
+            f"--trip '{text}' has no '='", object="--trip", number=text, remedy="write --trip NAME=100"
+        )
     return name, _numbers(count, "--trip")[0]
 
 
@@ -329,6 +328,10 @@ def _numbers(text: str, option: str) -> list[int]:
     parts = text.split(",")
     # Eighteen digits are below 2^63, and isdecimal takes digits of other scripts, hence isascii.
     if not all(part.isascii() and part.isdecimal() and len(part) <= 18 for part in parts):
-        raise Usage(f"{option} can't take '{text}'", object=option, number=text,
-                    remedy="give whole numbers with commas between them")  # fmt: skip
+        raise Usage(
+            f"{option} can't take '{text}'",
+            object=option,
+            number=text,
+            remedy="give whole numbers with commas between them",
+        )
     return [int(part) for part in parts]

@@ -12,8 +12,7 @@ from loadmaster.units import show_bytes, show_count
 
 def command(
     name: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME", help="A workload, such as resnet50 or gnmt-8:steps=5."),
+        str | None, typer.Argument(metavar="NAME", help="A workload, such as resnet50 or gnmt-8:steps=5.")
     ] = None,
 ) -> Answer:
     """List the workloads; with a name, make it and tell its size.
@@ -29,8 +28,7 @@ def _list() -> Answer:
     from loadmaster.program.zoo import MODELS
 
     rows: list[dict[str, Any]] = [
-        {"name": m.name, "task": m.task, "machine": m.machine, "summary": m.summary}
-        for m in MODELS.values()
+        {"name": m.name, "task": m.task, "machine": m.machine, "summary": m.summary} for m in MODELS.values()
     ]
     cells = [(m.name, m.task, m.machine, m.summary) for m in MODELS.values()]
     return Answer(rows, [Table(("model", "task", "machine", "what it is"), cells)])

@@ -23,7 +23,7 @@ Value = int | float | bool | str
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="An option of the solver, such as population=40."),
-]  # fmt: skip
+]
 
 
 @takes_model
@@ -31,8 +31,7 @@ def command(
     model: Model,
     machine: MachineOption = None,
     solver: Annotated[
-        str | None,
-        typer.Option(help="egrl, exact, msa, …: see 'loadmaster solvers'. By default auto."),
+        str | None, typer.Option(help="egrl, exact, msa, …: see 'loadmaster solvers'. By default auto.")
     ] = None,
     problem: Annotated[
         str | None,
@@ -51,13 +50,10 @@ def command(
     ] = "time",
     tasks: Annotated[
         str | None,
-        typer.Option(
-            help="On several devices: what is decided. [default: placement,fusion,schedule]"
-        ),
+        typer.Option(help="On several devices: what is decided. [default: placement,fusion,schedule]"),
     ] = None,
     groups: Annotated[
-        str | None,
-        typer.Option(help="What is placed as one: op, scope or coplace. [default: auto]"),
+        str | None, typer.Option(help="What is placed as one: op, scope or coplace. [default: auto]")
     ] = None,
     base: Annotated[
         list[str] | None,
@@ -69,23 +65,18 @@ def command(
     ] = None,
     budget: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Most plans to evaluate. [default: 4000; with --time-limit: any number]"
-        ),
+        typer.Option(min=1, help="Most plans to evaluate. [default: 4000; with --time-limit: any number]"),
     ] = None,
     time_limit: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME", help="Stop after this long. [auto and exact solvers: 60s; else none]"
-        ),
+        typer.Option(metavar="TIME", help="Stop after this long. [auto and exact solvers: 60s; else none]"),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="The same seed gives the same plan. [default: 0]")
     ] = None,
     settings: SetOption = None,
     init: Annotated[
-        str | None,
-        typer.Option(metavar="POLICY", help="Start from pretrained:bert, or a file of 'train'."),
+        str | None, typer.Option(metavar="POLICY", help="Start from pretrained:bert, or a file of 'train'.")
     ] = None,
     capacity: Annotated[
         list[str] | None,
@@ -102,37 +93,26 @@ def command(
         ),
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Measurements per map.")] = 5,
-    timeout: Annotated[
-        str, typer.Option(metavar="TIME", help="Longest a measurement may take.")
-    ] = "60s",
-    noise: Annotated[
-        float, typer.Option(help="Standard deviation of simulated times, as a share.")
-    ] = 0.0,
+    timeout: Annotated[str, typer.Option(metavar="TIME", help="Longest a measurement may take.")] = "60s",
+    noise: Annotated[float, typer.Option(help="Standard deviation of simulated times, as a share.")] = 0.0,
     workers: Annotated[
         str | None,
         typer.Option(
             metavar="WHERE", help="Who evaluates: local:N, ray:N or ray://HOST:PORT. [this process]"
         ),
     ] = None,
-    run: Annotated[Path, typer.Option(metavar="DIR", help="Keep a run folder in this.")] = Path(
-        "runs"
-    ),
+    run: Annotated[Path, typer.Option(metavar="DIR", help="Keep a run folder in this.")] = Path("runs"),
     no_run: Annotated[bool, typer.Option("--no-run", help="Keep no run folder.")] = False,
     resume: Annotated[
         Path | None,
         typer.Option(metavar="RUN", help="Go on with a run, as it was started; --budget may grow."),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="JSON", help="Write the plan here too.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="JSON", help="Write the plan here too.")] = None,
     exact_seconds: Annotated[
         float, typer.Option(min=0, help="Seek the optimum this long, for comparison; 0: don't.")
     ] = 30.0,
     fits: Annotated[
-        bool,
-        typer.Option(
-            "--fits", help="Only say whether it fits: exit 0 yes, 1 no (proven), 4 not known."
-        ),
+        bool, typer.Option("--fits", help="Only say whether it fits: exit 0 yes, 1 no (proven), 4 not known.")
     ] = False,
     pin: Annotated[
         list[str] | None,
@@ -153,9 +133,7 @@ def command(
             "[default: where plans are simulated, or run by the executor]",
         ),
     ] = None,
-    report: Annotated[
-        bool, typer.Option("--report", help="Write report.html into the run folder.")
-    ] = False,
+    report: Annotated[bool, typer.Option("--report", help="Write report.html into the run folder.")] = False,
     overwrite: OverwriteOption = False,
 ) -> Answer:
     """Find where tensors live and when they move; on several devices, what is fused, where every op
@@ -182,14 +160,46 @@ def command(
         check_free(out, overwrite, model.source)
     options = parse_settings(settings or []) | ({} if init is None else {"init": init})
     limit = seconds_of(time_limit, "--time-limit")
-    wanted = Wanted(solver, options, budget, limit, seed, None if no_run else run, resume, out, exact_seconds, workers,
-                    named=_named(model, evaluator), runs=model.is_function)  # fmt: skip
-    asked = Asked(model, machine, problem, objective, solver, tasks, groups, tuple(base or ()), tuple(capacity or ()),
-                  evaluator, repeats, seconds_of(timeout, "--timeout") or 60.0, noise, seed or 0,
-                  tuple(pin or ()), tuple(pin_op or ()), keep_order, recompute)  # fmt: skip
+    wanted = Wanted(
+        solver,
+        options,
+        budget,
+        limit,
+        seed,
+        None if no_run else run,
+        resume,
+        out,
+        exact_seconds,
+        workers,
+        named=_named(model, evaluator),
+        runs=model.is_function,
+    )
+    asked = Asked(
+        model,
+        machine,
+        problem,
+        objective,
+        solver,
+        tasks,
+        groups,
+        tuple(base or ()),
+        tuple(capacity or ()),
+        evaluator,
+        repeats,
+        seconds_of(timeout, "--timeout") or 60.0,
+        noise,
+        seed or 0,
+        tuple(pin or ()),
+        tuple(pin_op or ()),
+        keep_order,
+        recompute,
+    )
     if report and (no_run or fits):
-        raise Usage("--report shows a run, and none is kept", object="--report",
-                    remedy="leave --no-run and --fits out")  # fmt: skip
+        raise Usage(
+            "--report shows a run, and none is kept",
+            object="--report",
+            remedy="leave --no-run and --fits out",
+        )
     if resume is not None:
         _check_resumed(asked)
         again = resumed_problem(resume, model.load)
@@ -236,12 +246,14 @@ def _check_resumed(asked: Asked) -> None:
     from loadmaster.cli.plan_posed import Asked
 
     again = replace(
-        asked, model=Model(asked.model.source), repeats=5, timeout=60.0, solver=None, seed=0,
-        evaluator=None,
-    )  # fmt: skip
+        asked, model=Model(asked.model.source), repeats=5, timeout=60.0, solver=None, seed=0, evaluator=None
+    )
     if again != Asked(again.model):
-        raise Usage("--resume takes machine, capacities, objective, problem, pins, recomputing and noise from the run",
-                    object="--resume", remedy="leave them out")  # fmt: skip
+        raise Usage(
+            "--resume takes machine, capacities, objective, problem, pins, recomputing and noise from the run",
+            object="--resume",
+            remedy="leave them out",
+        )
 
 
 def _told(answer: Answer, report: bool) -> Answer:
@@ -253,8 +265,9 @@ def _told(answer: Answer, report: bool) -> Answer:
 
     page = Path(run) / "report.html"
     write_report(Path(run), page)
-    return replace(answer, blocks=[*answer.blocks, f"report:  {page}"],
-                   more={**answer.more, "report": str(page)})  # fmt: skip
+    return replace(
+        answer, blocks=[*answer.blocks, f"report:  {page}"], more={**answer.more, "report": str(page)}
+    )
 
 
 def _planned(problem: Problem, wanted: Wanted, source: str) -> Answer:
@@ -290,8 +303,11 @@ def _planned_by_kind(problem: Problem, wanted: Wanted, source: str) -> Answer:
         return plan_peak(problem, wanted, source)
     if isinstance(problem, Allocation):
         return plan_allocation(problem, wanted, source)
-    raise Usage(f"run '{wanted.resume}' is about {problem.kind}, which 'plan' does not solve",
-                object=str(wanted.resume), remedy="see 'loadmaster runs'")  # fmt: skip
+    raise Usage(
+        f"run '{wanted.resume}' is about {problem.kind}, which 'plan' does not solve",
+        object=str(wanted.resume),
+        remedy="see 'loadmaster runs'",
+    )
 
 
 def parse_settings(texts: list[str]) -> dict[str, Value]:
@@ -300,8 +316,12 @@ def parse_settings(texts: list[str]) -> dict[str, Value]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():
-            raise Usage(f"--set '{text}' is not NAME=VALUE", object="--set", number=text,
-                        remedy="write --set population=40")  # fmt: skip
+            raise Usage(
+                f"--set '{text}' is not NAME=VALUE",
+                object="--set",
+                number=text,
+                remedy="write --set population=40",
+            )
         options[name] = _value(value)
     return options
 
@@ -327,6 +347,4 @@ def seconds_of(text: str | None, option: str) -> float | None:
     try:
         return parse_time(text, option) / 10**12
     except ValueError as error:
-        raise Usage(
-            str(error), object=option, number=text, remedy="write 60s, 20m or 5000ms"
-        ) from None
+        raise Usage(str(error), object=option, number=text, remedy="write 60s, 20m or 5000ms") from None

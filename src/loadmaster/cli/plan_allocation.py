@@ -38,11 +38,22 @@ def plan_allocation(problem: Allocation, wanted: Wanted, source: str) -> Answer:
         return explained(problem, solution, wanted.seconds, wanted.seed or 0)
     if solution.decision is not None:
         written(problem, solution.decision, wanted.out)
-    rows = [_row("bytes-baseline", name, each, solution) for name, each in found.items() if name != solver.name]  # fmt: skip
+    rows = [
+        _row("bytes-baseline", name, each, solution) for name, each in found.items() if name != solver.name
+    ]
     rows.append(_row("bytes-result", solver.name, solution, solution))
-    rows.append({"what": "bytes-bound", "name": "bound", "bytes": solution.bound.value, "gap": 0.0,
-                 "evaluations": 0, "took_seconds": 0.0, "status": solution.bound.method})  # fmt: skip
-    return replace(_shown(problem, source, solution, rows, wanted.out), error=ended_badly(problem, solution))  # fmt: skip
+    rows.append(
+        {
+            "what": "bytes-bound",
+            "name": "bound",
+            "bytes": solution.bound.value,
+            "gap": 0.0,
+            "evaluations": 0,
+            "took_seconds": 0.0,
+            "status": solution.bound.method,
+        }
+    )
+    return replace(_shown(problem, source, solution, rows, wanted.out), error=ended_badly(problem, solution))
 
 
 def _head(problem: Allocation, source: str) -> str:
@@ -59,22 +70,30 @@ def _row(what: str, name: str, found: Solution, best: Solution) -> dict[str, Any
     value, bound = found.value, best.bound.value
     status = "optimal" if value is not None and value <= bound else str(found.status)
     return {
-        "what": what, "name": name, "bytes": value,
+        "what": what,
+        "name": name,
+        "bytes": value,
         "gap": value / bound - 1 if value is not None and bound > 0 else None,
-        "evaluations": found.evaluations, "took_seconds": found.seconds, "status": status,
-    }  # fmt: skip
+        "evaluations": found.evaluations,
+        "took_seconds": found.seconds,
+        "status": status,
+    }
 
 
-def _shown(problem: Allocation, source: str, solution: Solution, rows: list[dict[str, Any]], out: Path | None
-           ) -> Answer:  # fmt: skip
+def _shown(
+    problem: Allocation, source: str, solution: Solution, rows: list[dict[str, Any]], out: Path | None
+) -> Answer:
     cells = [
-        (row["name"], "–" if row["bytes"] is None else f"{row['bytes']:,}", gap_text(row["gap"]),
-         f"{row['took_seconds']:.1f} s" if row["took_seconds"] >= 0.05 else "–", row["status"])
+        (
+            row["name"],
+            "–" if row["bytes"] is None else f"{row['bytes']:,}",
+            gap_text(row["gap"]),
+            f"{row['took_seconds']:.1f} s" if row["took_seconds"] >= 0.05 else "–",
+            row["status"],
+        )
         for row in rows
-    ]  # fmt: skip
-    blocks: list[str | Table] = [
-        Table(("placement", "bytes", "gap to bound", "took", ""), cells, source)
     ]
+    blocks: list[str | Table] = [Table(("placement", "bytes", "gap to bound", "took", ""), cells, source)]
     run = solution.extra.get("run")
     kept = out or (None if run is None else Path(run) / "best.json")
     if solution.value is not None:
@@ -82,9 +101,15 @@ def _shown(problem: Allocation, source: str, solution: Solution, rows: list[dict
             left = problem.capacity - solution.value
             blocks.append(f"fits: {left:,} of {problem.capacity:,} bytes are left over")
         blocks.append(_ending(problem, source, kept, run))
-    more = {"model": source, "machine": problem.machine.name, "buffers": len(problem.buffers), "run": run,
-            "plan": None if kept is None else str(kept), "stop": solution.extra.get("stop"),
-            "capacity_bytes": problem.capacity}  # fmt: skip
+    more = {
+        "model": source,
+        "machine": problem.machine.name,
+        "buffers": len(problem.buffers),
+        "run": run,
+        "plan": None if kept is None else str(kept),
+        "stop": solution.extra.get("stop"),
+        "capacity_bytes": problem.capacity,
+    }
     warnings = (*solution.extra.get("warnings", ()), *solution.extra.get("refused", ()))
     return Answer(rows, blocks, tuple(map(str, warnings)), more=more)
 

@@ -33,20 +33,37 @@ def plan_fits(asked: Asked, seconds: float | None, out: Path | None) -> Answer:
     else:
         machine = asked.on()
         program = asked.model.load(machine)
-        say(f"{asked.model.source} on {machine.name}: does it fit? Offsets"
-            f"{'' if asked.keep_order else ' and, if need be, the order of the ops'} are decided")  # fmt: skip
-        found = fits(program, machine, seconds=limit, keep_order=asked.keep_order,
-                     pins=asked.pins(program, machine), seed=asked.seed)  # fmt: skip
+        say(
+            f"{asked.model.source} on {machine.name}: does it fit? Offsets"
+            f"{'' if asked.keep_order else ' and, if need be, the order of the ops'} are decided"
+        )
+        found = fits(
+            program,
+            machine,
+            seconds=limit,
+            keep_order=asked.keep_order,
+            pins=asked.pins(program, machine),
+            seed=asked.seed,
+        )
     if found.plan is not None and out is not None:
         with writing(out):
             save_plan(found.plan, program, machine, out)
     error = None if found.answer else refused(found, program)
     block = _yes(found, out) if found.answer else _no(found, program)
-    row = {"what": "fits", "fits": found.answer, "memory": found.memory, "capacity_bytes": _limit(found.capacity),
-           "need_bytes": found.need, "enough_bytes": found.enough, "excess_bytes": found.excess,
-           "any_order": found.any_order, "proof": found.proof,
-           "op": None if found.op is None else program.op_name[found.op],
-           "blamed": [name for name, _ in found.tensors], "plan": None if out is None else str(out)}  # fmt: skip
+    row = {
+        "what": "fits",
+        "fits": found.answer,
+        "memory": found.memory,
+        "capacity_bytes": _limit(found.capacity),
+        "need_bytes": found.need,
+        "enough_bytes": found.enough,
+        "excess_bytes": found.excess,
+        "any_order": found.any_order,
+        "proof": found.proof,
+        "op": None if found.op is None else program.op_name[found.op],
+        "blamed": [name for name, _ in found.tensors],
+        "plan": None if out is None else str(out),
+    }
     return Answer([row], [block], program.warnings, error, told=True)
 
 
@@ -58,15 +75,9 @@ def _yes(found: Fits, out: Path | None) -> str:
     size = "no limit" if _limit(found.capacity) is None else f"{found.capacity:,} bytes"
     lines = [f"YES  {_quoted(found.memory)} {'have' if ',' in found.memory else 'has'} {size}"]
     if found.enough is not None:
-        order = (
-            ""
-            if found.plan is None or found.plan.order is None
-            else ", in another order of the ops"
-        )
-        lines[0] += (
-            f" and the plan needs {found.enough:,}{order}; {found.need:,} are needed at least."
-        )
-    lines.append("     checked: ok" + (f", plan {out}" if out else "; give --out plan.json to keep the plan"))  # fmt: skip
+        order = "" if found.plan is None or found.plan.order is None else ", in another order of the ops"
+        lines[0] += f" and the plan needs {found.enough:,}{order}; {found.need:,} are needed at least."
+    lines.append("     checked: ok" + (f", plan {out}" if out else "; give --out plan.json to keep the plan"))
     return "\n".join(lines)
 
 
@@ -90,13 +101,17 @@ def _no(found: Fits, program: Program) -> str:
 def _why(found: Fits, program: Program) -> list[str]:
     name = found.memory
     if found.answer is None:
-        return [f"not known: no plan was found in {_quoted(name)} and none was proven impossible.",
-                f"At least {found.need:,} of {found.capacity:,} bytes are needed."]  # fmt: skip
+        return [
+            f"not known: no plan was found in {_quoted(name)} and none was proven impossible.",
+            f"At least {found.need:,} of {found.capacity:,} bytes are needed.",
+        ]
     if not found.need:
         return [f"{found.proof}."]
     order = ", whatever the order" if found.any_order else ""
     need, has = ("need", "have") if "," in name else ("needs", "has")
-    told = [f"{_quoted(name)} {need} {found.need:,} bytes and {has} {found.capacity:,}: {found.excess:,} too many{order}."]  # fmt: skip
+    told = [
+        f"{_quoted(name)} {need} {found.need:,} bytes and {has} {found.capacity:,}: {found.excess:,} too many{order}."
+    ]
     return told + ([_blame(found, program)] if found.tensors else [])
 
 
@@ -111,9 +126,7 @@ def _blame(found: Fits, program: Program) -> str:
         shown = " + ".join(f"{size:,}" for _, size in found.tensors[:_SHOWN])
         bytes_ = f"{shown}{' + …' if more > 0 else ''} = {sum(s for _, s in found.tensors):,}"
     if found.op is not None:
-        alone = (
-            "alone holds" if found.proof.startswith("what one op") else "holds, in the best order,"
-        )
+        alone = "alone holds" if found.proof.startswith("what one op") else "holds, in the best order,"
         return f"Op {found.op} '{program.op_name[found.op]}' ({program.op_kind[found.op]}) {alone} {names}: {bytes_}."
     return f"To blame: {names}: {bytes_}; without any one of them the others would fit."
 

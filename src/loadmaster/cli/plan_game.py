@@ -39,9 +39,16 @@ def plan_game(problem: MallocGame, wanted: Wanted, source: str) -> Answer:
     plan = None if solution.decision is None else written(problem, solution.decision, wanted.out)
     figures = [figure for _, figure in baselines.values() if figure.name != solver.name]
     figures.append(
-        Figure(solver.name, solver.name in WHITE_BOX, solution.value, str(solution.status),
-               solution.evaluations, solution.seconds, "result")
-    )  # fmt: skip
+        Figure(
+            solver.name,
+            solver.name in WHITE_BOX,
+            solution.value,
+            str(solution.status),
+            solution.evaluations,
+            solution.seconds,
+            "result",
+        )
+    )
     answer = _shown(problem, source, solution, figures, plan, wanted.out)
     return replace(answer, error=ended_badly(problem, solution))
 
@@ -83,12 +90,18 @@ def _baselines(problem: MallocGame) -> dict[str, tuple[Decision, Figure]]:
     return found
 
 
-def _shown(problem: MallocGame, source: str, solution: Solution, figures: list[Figure], plan: Plan | None,
-           out: Path | None) -> Answer:  # fmt: skip
+def _shown(
+    problem: MallocGame,
+    source: str,
+    solution: Solution,
+    figures: list[Figure],
+    plan: Plan | None,
+    out: Path | None,
+) -> Answer:
     bound = solution.bound
     rows = [_row(problem, figure, bound) for figure in figures]
     if bound.value > 0 and not any(figure.value == bound.value for figure in figures):
-        rows.append(_row(problem, Figure("bound", True, bound.value, bound.method, 0, 0.0, "bound"), bound))  # fmt: skip
+        rows.append(_row(problem, Figure("bound", True, bound.value, bound.method, 0, 0.0, "bound"), bound))
     blocks: list[str | Table] = [_table(rows, f"{source} on {problem.machine.name}")]
     run = solution.extra.get("run")
     kept = out or (None if run is None else Path(run) / "best.json")
@@ -97,9 +110,16 @@ def _shown(problem: MallocGame, source: str, solution: Solution, figures: list[F
         traffic = _traffic(problem, plan)
         blocks.append(_traffic_line(problem, traffic))
         blocks.append(ending(problem.machine, source, kept, run))
-    more = {"model": source, "machine": problem.machine.name, "steps": problem.model.steps,
-            "moves": problem.moves, "run": run, "plan": None if kept is None else str(kept),
-            "stop": solution.extra.get("stop"), **traffic}  # fmt: skip
+    more = {
+        "model": source,
+        "machine": problem.machine.name,
+        "steps": problem.model.steps,
+        "moves": problem.moves,
+        "run": run,
+        "plan": None if kept is None else str(kept),
+        "stop": solution.extra.get("stop"),
+        **traffic,
+    }
     warnings = (*solution.extra.get("warnings", ()), *solution.extra.get("refused", ()))
     return Answer(rows, blocks, tuple(map(str, warnings)), more=more)
 
@@ -107,12 +127,17 @@ def _shown(problem: MallocGame, source: str, solution: Solution, figures: list[F
 def _row(problem: MallocGame, figure: Figure, bound: Bound) -> dict[str, Any]:
     value = figure.value
     return {
-        "what": figure.what, "name": figure.name, "white_box": figure.white_box,
-        "picoseconds": value, "seconds": None if value is None else value / 10**12,
+        "what": figure.what,
+        "name": figure.name,
+        "white_box": figure.white_box,
+        "picoseconds": value,
+        "seconds": None if value is None else value / 10**12,
         "speedup": problem.all_slow_ps / value if value else None,
         "gap": value / bound.value - 1 if value is not None and bound.value > 0 else None,
-        "evaluations": figure.evaluations, "took_seconds": figure.seconds, "status": figure.status,
-    }  # fmt: skip
+        "evaluations": figure.evaluations,
+        "took_seconds": figure.seconds,
+        "status": figure.status,
+    }
 
 
 def _table(rows: list[dict[str, Any]], title: str) -> Table:
@@ -136,13 +161,15 @@ def _traffic(problem: MallocGame, plan: Plan) -> dict[str, Any]:
     """What the plan moves, where it waits, and how full the fast memory gets."""
     timeline = simulate(problem.program, problem.machine, plan)
     sizes = problem.program.storage_bytes
-    copied = sum(int(sizes[row.tensor]) if row.low < 0 else row.high - row.low for row in plan.copy_rows)  # fmt: skip
+    copied = sum(int(sizes[row.tensor]) if row.low < 0 else row.high - row.low for row in plan.copy_rows)
     return {
-        "residencies": len(plan.residency_rows), "copies": len(plan.copy_rows),
-        "copied_bytes": copied, "stall_picoseconds": int(timeline.op_stall.sum()),
+        "residencies": len(plan.residency_rows),
+        "copies": len(plan.copy_rows),
+        "copied_bytes": copied,
+        "stall_picoseconds": int(timeline.op_stall.sum()),
         "fast_peak_bytes": int(timeline.memory_peak[problem.model.fast]),
         "fast_capacity_bytes": problem.machine.memories[problem.model.fast].capacity,
-    }  # fmt: skip
+    }
 
 
 def _traffic_line(problem: MallocGame, traffic: dict[str, Any]) -> str:

@@ -24,19 +24,30 @@ from loadmaster.solvers.graph import BY_CLOCK
 from loadmaster.solvers.solver import Solution
 
 
-def graph_problem(program: Program, machine: Machine, tasks: str | None, groups: str,
-                  base: Sequence[str], pins: Pins | None = None) -> GraphOptimization:  # fmt: skip
+def graph_problem(
+    program: Program,
+    machine: Machine,
+    tasks: str | None,
+    groups: str,
+    base: Sequence[str],
+    pins: Pins | None = None,
+) -> GraphOptimization:
     """The problem that the options describe, if it has a plan at all."""
     chosen = TASKS if tasks is None else tuple(task.strip() for task in tasks.split(","))
     if len(machine.devices) == 1 and "placement" in chosen:
-        raise Usage(f"machine '{machine.name}' has one device: there is nothing to place", object="--tasks",
-                    number=1, remedy="give --tasks fusion,schedule, or --machine p100x4")  # fmt: skip
-    problem = GraphOptimization(
-        program, machine, tasks=chosen, groups=groups, base=_base(base), pins=pins
-    )
+        raise Usage(
+            f"machine '{machine.name}' has one device: there is nothing to place",
+            object="--tasks",
+            number=1,
+            remedy="give --tasks fusion,schedule, or --machine p100x4",
+        )
+    problem = GraphOptimization(program, machine, tasks=chosen, groups=groups, base=_base(base), pins=pins)
     if problem.no_plan is not None:
-        raise Refused(f"no plan of '{program.name}' fits '{machine.name}': {problem.no_plan}",
-                      object=program.name, remedy="give a larger machine, or --capacity")  # fmt: skip
+        raise Refused(
+            f"no plan of '{program.name}' fits '{machine.name}': {problem.no_plan}",
+            object=program.name,
+            remedy="give a larger machine, or --capacity",
+        )
     return problem
 
 
@@ -46,8 +57,12 @@ def _base(texts: Sequence[str]) -> Base:
     for text in (part for each in texts for part in each.split(",")):
         name, equals, value = text.strip().partition("=")
         if not equals or name not in ("fusion", "placement", "schedule"):
-            raise Usage(f"--base '{text}' is not PART=NAME", object="--base", number=text,
-                        remedy="write --base fusion=none,placement=single,schedule=fifo")  # fmt: skip
+            raise Usage(
+                f"--base '{text}' is not PART=NAME",
+                object="--base",
+                number=text,
+                remedy="write --base fusion=none,placement=single,schedule=fifo",
+            )
         given[name] = value.replace("-", "_")
     return Base(**given)
 
@@ -82,8 +97,11 @@ def _base_text(problem: GraphOptimization) -> str:
 def _known_plans(problem: GraphOptimization) -> list[Before]:
     """The base plan, the expert's placement in it, and the base plan by critical path."""
     vectors: dict[str, Any] = {"base": problem.vector()}
-    made = {"base": _base_text(problem), "expert": "base with whole layers on neighbours",
-            "critical-path": "base, the longest way to the end first"}  # fmt: skip
+    made = {
+        "base": _base_text(problem),
+        "expert": "base with whole layers on neighbours",
+        "critical-path": "base, the longest way to the end first",
+    }
     if "placement" in problem.tasks and problem.base.placement != "expert":
         group = np.full(problem.program.n_ops, -1, dtype=np.int32)
         group[problem.node_op] = problem.node_group
@@ -93,8 +111,10 @@ def _known_plans(problem: GraphOptimization) -> list[Before]:
     if "schedule" in problem.tasks and problem.base.schedule != "critical_path":
         vectors["critical-path"] = problem.vector(schedule=np.zeros(problem.nodes))
     time, over, fault = problem.measure(np.stack(list(vectors.values())))
-    return [Before(name, vector, None if fault[row, 0] else int(time[row]), int(over[row].sum()), made[name])
-            for row, (name, vector) in enumerate(vectors.items())]  # fmt: skip
+    return [
+        Before(name, vector, None if fault[row, 0] else int(time[row]), int(over[row].sum()), made[name])
+        for row, (name, vector) in enumerate(vectors.items())
+    ]
 
 
 def _kept(problem: GraphOptimization, solution: Solution, wanted: Wanted) -> Plan | None:

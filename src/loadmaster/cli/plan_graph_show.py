@@ -56,43 +56,67 @@ def shown(told: Compared) -> Answer:
     """Rows and tables."""
     problem, solution = told.problem, told.solution
     bound = solution.bound
-    rows = [_row(told, "baseline", each.name, each.value, status=each.status) for each in told.before]  # fmt: skip
-    rows.append(_row(told, "result", told.solver, solution.value, solution.evaluations, solution.seconds,
-                     str(solution.status)))  # fmt: skip
+    rows = [_row(told, "baseline", each.name, each.value, status=each.status) for each in told.before]
+    rows.append(
+        _row(
+            told,
+            "result",
+            told.solver,
+            solution.value,
+            solution.evaluations,
+            solution.seconds,
+            str(solution.status),
+        )
+    )
     if bound.value > 0:
         rows.append(_row(told, "bound", "bound", bound.value, status=bound.method))
-    blocks: list[str | Table] = [
-        _table(rows, f"{told.source} on {problem.machine.name}, simulated")
-    ]
+    blocks: list[str | Table] = [_table(rows, f"{told.source} on {problem.machine.name}, simulated")]
     run = solution.extra.get("run")
     kept = told.out or (None if run is None else Path(run) / "best.json")
     devices: list[dict[str, Any]] = []
-    more: dict[str, Any] = {"model": told.source, "machine": problem.machine.name, "nodes": problem.nodes,
-                            "groups": problem.groups, "tasks": list(problem.tasks), "base": told.before[0].made, "run": run,
-                            "plan": None if kept is None else str(kept),
-                            "stop": solution.extra.get("stop")}  # fmt: skip
+    more: dict[str, Any] = {
+        "model": told.source,
+        "machine": problem.machine.name,
+        "nodes": problem.nodes,
+        "groups": problem.groups,
+        "tasks": list(problem.tasks),
+        "base": told.before[0].made,
+        "run": run,
+        "plan": None if kept is None else str(kept),
+        "stop": solution.extra.get("stop"),
+    }
     if told.plan is not None:
         after, first = problem.simulator.run(told.plan), _timeline(problem, told.before[0])
         devices = _devices(problem, after, first)
         moved, moved_before = _moved(after), None if first is None else _moved(first)
-        more |= {"link_bytes": moved, "base_link_bytes": moved_before,
-                 "clusters": _clusters(told.plan)}  # fmt: skip
+        more |= {"link_bytes": moved, "base_link_bytes": moved_before, "clusters": _clusters(told.plan)}
         blocks += [_device_table(devices), _moves(more), _ending(problem, told.source, kept, run)]
     warnings = (*solution.extra.get("warnings", ()), *solution.extra.get("refused", ()))
     return Answer(rows + devices, blocks, tuple(map(str, warnings)), more=more)
 
 
-def _row(told: Compared, what: str, name: str, value: int | None, evaluations: int = 0,
-         seconds: float = 0.0, status: str = "") -> dict[str, Any]:  # fmt: skip
+def _row(
+    told: Compared,
+    what: str,
+    name: str,
+    value: int | None,
+    evaluations: int = 0,
+    seconds: float = 0.0,
+    status: str = "",
+) -> dict[str, Any]:
     base, bound = told.before[0].value, told.solution.bound.value
     return {
-        "what": what, "name": name,
+        "what": what,
+        "name": name,
         "white_box": what != "result" or name in (*CONSTRUCTIVE, "auto", "cp-sat"),
-        "picoseconds": value, "seconds": None if value is None else value / 10**12,
+        "picoseconds": value,
+        "seconds": None if value is None else value / 10**12,
         "speedup": base / value if base and value else None,
         "gap": value / bound - 1 if value is not None and bound > 0 else None,
-        "evaluations": evaluations, "took_seconds": seconds, "status": status,
-    }  # fmt: skip
+        "evaluations": evaluations,
+        "took_seconds": seconds,
+        "status": status,
+    }
 
 
 def _table(rows: list[dict[str, Any]], title: str) -> Table:
@@ -108,7 +132,7 @@ def _table(rows: list[dict[str, Any]], title: str) -> Table:
         )
         for row in rows
     ]
-    columns = ("plan", "simulated time", "saved over base", "gap to bound", "evaluations", "took", "")  # fmt: skip
+    columns = ("plan", "simulated time", "saved over base", "gap to bound", "evaluations", "took", "")
     return Table(columns, cells, title)
 
 
@@ -121,30 +145,39 @@ def _timeline(problem: GraphOptimization, before: Before) -> Timeline | None:
         return None
 
 
-def _devices(problem: GraphOptimization, after: Timeline, first: Timeline | None) -> list[dict[str, Any]]:  # fmt: skip
+def _devices(problem: GraphOptimization, after: Timeline, first: Timeline | None) -> list[dict[str, Any]]:
     machine = problem.machine
     rows = []
     for number, device in enumerate(machine.devices):
         memory = machine.home[number]
         capacity = machine.memories[memory].capacity
-        rows.append({
-            "what": "device", "name": device.name, "memory": machine.memories[memory].name,
-            "busy_seconds": int(after.device_busy[number]) / 10**12,
-            "busy_share": int(after.device_busy[number]) / max(1, after.total_ps),
-            "peak_bytes": int(after.memory_peak[memory]),
-            "base_peak_bytes": None if first is None else int(first.memory_peak[memory]),
-            "capacity_bytes": None if capacity >= UNLIMITED else capacity,
-        })  # fmt: skip
+        rows.append(
+            {
+                "what": "device",
+                "name": device.name,
+                "memory": machine.memories[memory].name,
+                "busy_seconds": int(after.device_busy[number]) / 10**12,
+                "busy_share": int(after.device_busy[number]) / max(1, after.total_ps),
+                "peak_bytes": int(after.memory_peak[memory]),
+                "base_peak_bytes": None if first is None else int(first.memory_peak[memory]),
+                "capacity_bytes": None if capacity >= UNLIMITED else capacity,
+            }
+        )
     return rows
 
 
 def _device_table(rows: list[dict[str, Any]]) -> Table:
     cells = [
-        (row["name"], f"{100 * row['busy_share']:.1f} %", row["memory"], show_bytes(row["peak_bytes"]),
-         "–" if row["base_peak_bytes"] is None else show_bytes(row["base_peak_bytes"]),
-         "unlimited" if row["capacity_bytes"] is None else show_bytes(row["capacity_bytes"]))
+        (
+            row["name"],
+            f"{100 * row['busy_share']:.1f} %",
+            row["memory"],
+            show_bytes(row["peak_bytes"]),
+            "–" if row["base_peak_bytes"] is None else show_bytes(row["base_peak_bytes"]),
+            "unlimited" if row["capacity_bytes"] is None else show_bytes(row["capacity_bytes"]),
+        )
         for row in rows
-    ]  # fmt: skip
+    ]
     return Table(("device", "busy", "memory", "peak", "base's peak", "capacity"), cells)
 
 
@@ -159,9 +192,7 @@ def _clusters(plan: Plan) -> int:
 def _moves(more: dict[str, Any]) -> str:
     before = more["base_link_bytes"]
     beside = "" if before is None else f" (base {show_bytes(before)})"
-    return (
-        f"{show_bytes(more['link_bytes'])} over links{beside}; {more['clusters']:,} fused clusters"
-    )
+    return f"{show_bytes(more['link_bytes'])} over links{beside}; {more['clusters']:,} fused clusters"
 
 
 def _ending(problem: GraphOptimization, source: str, kept: Path | None, run: str | None) -> str:

@@ -8,15 +8,7 @@ from pathlib import Path
 
 from loadmaster.cli.answer import Answer, Usage
 from loadmaster.cli.plan_show import Figure, Told, head, shown
-from loadmaster.cli.planning import (
-    Bounded,
-    Wanted,
-    chosen_solver,
-    completed,
-    ended_badly,
-    solved,
-    written,
-)
+from loadmaster.cli.planning import Bounded, Wanted, chosen_solver, completed, ended_badly, solved, written
 from loadmaster.cli.progress import say
 from loadmaster.errors import MissingPackage
 from loadmaster.machine import Machine
@@ -38,8 +30,9 @@ FIRMWARE = ("one-arena", "greedy-by-size")
 """What runtimes on microcontrollers do: shown for models of theirs."""
 
 
-def simulated_problem(program: Program, machine: Machine, noise: float, seed: int,
-                      pins: Pins | None = None) -> Mapping:  # fmt: skip
+def simulated_problem(
+    program: Program, machine: Machine, noise: float, seed: int, pins: Pins | None = None
+) -> Mapping:
     """The simulator says what a map is worth."""
     try:
         return Mapping(program, machine, noise=noise, noise_seed=seed if noise else 0, pins=pins)
@@ -47,10 +40,11 @@ def simulated_problem(program: Program, machine: Machine, noise: float, seed: in
         raise Usage(str(error), object="--noise", number=noise, remedy="give 0.02") from None
 
 
-def measured_problem(program: Program, machine: Machine, command: str, repeats: int,
-                     timeout: float) -> Mapping:  # fmt: skip
+def measured_problem(
+    program: Program, machine: Machine, command: str, repeats: int, timeout: float
+) -> Mapping:
     """A command measures what a map is worth."""
-    return MeasuredMapping(program, machine, CommandEvaluator(command, timeout_s=timeout), repeats=repeats)  # fmt: skip
+    return MeasuredMapping(program, machine, CommandEvaluator(command, timeout_s=timeout), repeats=repeats)
 
 
 def plan_mapping(problem: Mapping, wanted: Wanted, source: str) -> Answer:
@@ -110,11 +104,7 @@ def quick_bound(problem: Mapping) -> Bound:
 
 def _plain(problem: Mapping) -> Mapping:
     """The same without noise."""
-    return (
-        problem
-        if problem.repeatable
-        else Mapping(problem.program, problem.machine, pins=problem.pins)
-    )
+    return problem if problem.repeatable else Mapping(problem.program, problem.machine, pins=problem.pins)
 
 
 def _baselines(problem: Mapping, names: tuple[str, ...]) -> dict[str, tuple[Decision, Figure]]:
@@ -136,16 +126,31 @@ def _reference(problem: Mapping, solver: str, solution: Solution, wanted: Wanted
     row = recorded_row(problem.program, problem.machine)
     if row is not None and not problem.pins:
         status = "optimal" if row["best"] <= row["bound"] else "best on record"
-        return Figure("optimum" if status == "optimal" else "exact", True, int(row["best"]),
-                      f"{status}, {row['method']}, on record", 0, 0.0, "reference")  # fmt: skip
+        return Figure(
+            "optimum" if status == "optimal" else "exact",
+            True,
+            int(row["best"]),
+            f"{status}, {row['method']}, on record",
+            0,
+            0.0,
+            "reference",
+        )
     plain, proven = _plain(problem), solution.status == Status.OPTIMAL
     if proven or solver in ("auto", "exact") or not wanted.exact_seconds or not can_prove(plain):
         return None
     say(f"seeking the optimum for up to {wanted.exact_seconds:g} s, for comparison")
-    exact = solve(Bounded(make_solver("mapping", "exact"), solution.bound), plain,
-                  Budget(seconds=wanted.exact_seconds))  # fmt: skip
+    exact = solve(
+        Bounded(make_solver("mapping", "exact"), solution.bound), plain, Budget(seconds=wanted.exact_seconds)
+    )
     if exact.bound.value > solution.bound.value:
         solution.bound = exact.bound
     optimal = exact.status == Status.OPTIMAL
-    return Figure("optimum" if optimal else "exact", True, exact.value, f"{exact.status}, {exact.bound.method}",
-                  0, exact.seconds, "reference")  # fmt: skip
+    return Figure(
+        "optimum" if optimal else "exact",
+        True,
+        exact.value,
+        f"{exact.status}, {exact.bound.method}",
+        0,
+        exact.seconds,
+        "reference",
+    )

@@ -43,9 +43,16 @@ BASELINES = ("all-resident", "layerwise", "prefetch", "msa")
 BY_CLOCK = ("auto",)
 
 
-def offload_problem(program: Program, machine: Machine, shares: Sequence[str], costs: Path | None,
-                    pins: Pins | None = None, *, recompute: bool = False,
-                    device: str | None = None) -> Offload:  # fmt: skip
+def offload_problem(
+    program: Program,
+    machine: Machine,
+    shares: Sequence[str],
+    costs: Path | None,
+    pins: Pins | None = None,
+    *,
+    recompute: bool = False,
+    device: str | None = None,
+) -> Offload:
     """The problem, with measured times if there are any and capacities as shares of what is needed. What
     kernels take has room of its own, on the `device` that the program was captured for. To `recompute`: about
     the program with those ops run again that let the quickest plans be found."""
@@ -94,9 +101,16 @@ def _planned(problem: Offload, wanted: Wanted, source: str) -> Answer:
     plan = None if decision is None else written(problem, decision, out)
     figures = [figure for _, figure in baselines.values() if figure.name != solver.name]
     figures.append(
-        Figure(solver.name, solver.name in WHITE_BOX, value, str(solution.status),
-               solution.evaluations, solution.seconds, "result")
-    )  # fmt: skip
+        Figure(
+            solver.name,
+            solver.name in WHITE_BOX,
+            value,
+            str(solution.status),
+            solution.evaluations,
+            solution.seconds,
+            "result",
+        )
+    )
     answer = _shown(problem, source, solution, figures, plan, replace(wanted, out=out))
     if again is not None:
         answer.rows[len(figures) - 1]["champion"] = again.champion.as_json()
@@ -117,7 +131,11 @@ class _Again:
 def _measured_again(problem: Offload, solution: Solution, solver: str, seed: int) -> _Again | None:
     """Where plans are measured: the best of many is optimistic, so the leaders are measured again.
     What `refined` found is only taken if it is surely faster than what it began with."""
-    if not isinstance(problem, MeasuredOffload) or solution.decision is None or solution.extra.get("interrupted"):  # fmt: skip
+    if (
+        not isinstance(problem, MeasuredOffload)
+        or solution.decision is None
+        or solution.extra.get("interrupted")
+    ):
         return None
     say("measuring the best plans again, in turns with the one that the search began with")
     champion = remeasure(problem, seed=seed, together=AT_ONCE)
@@ -158,13 +176,21 @@ def _baselines(problem: Offload) -> dict[str, tuple[Decision, Figure]]:
     return found
 
 
-def _shown(problem: Offload, source: str, solution: Solution, figures: list[Figure], plan: Plan | None,
-           wanted: Wanted) -> Answer:  # fmt: skip
+def _shown(
+    problem: Offload,
+    source: str,
+    solution: Solution,
+    figures: list[Figure],
+    plan: Plan | None,
+    wanted: Wanted,
+) -> Answer:
     bound = solution.bound
     base = next((figure.value for figure in figures if figure.name == "layerwise"), None)
     rows = [_row(problem, figure, bound, base) for figure in figures]
     if bound.value > 0 and not any(figure.value == bound.value for figure in figures):
-        rows.append(_row(problem, Figure("bound", True, bound.value, bound.method, 0, 0.0, "bound"), bound, base))  # fmt: skip
+        rows.append(
+            _row(problem, Figure("bound", True, bound.value, bound.method, 0, 0.0, "bound"), bound, base)
+        )
     blocks: list[str | Table] = [
         _table(rows, f"{source} on {problem.machine.name}", isinstance(problem, MeasuredOffload))
     ]
@@ -179,10 +205,19 @@ def _shown(problem: Offload, source: str, solution: Solution, figures: list[Figu
         if problem.kernels is not None and problem.program.costs is None:
             blocks.append(_unmeasured_line(problem, wanted.named or source))
         blocks.append(ending(problem.machine, wanted.named or source, kept, run, wanted.runs))
-    more = {"model": source, "machine": problem.machine.name, "steps": problem.model.steps,
-            "gaps": problem.model.gaps, "needed_bytes": problem.model.needed, "run": run,
-            "ops_picoseconds": problem.limit_ps, "plan": None if kept is None else str(kept),
-            "stop": solution.extra.get("stop"), **_repeats(problem), **traffic}  # fmt: skip
+    more = {
+        "model": source,
+        "machine": problem.machine.name,
+        "steps": problem.model.steps,
+        "gaps": problem.model.gaps,
+        "needed_bytes": problem.model.needed,
+        "run": run,
+        "ops_picoseconds": problem.limit_ps,
+        "plan": None if kept is None else str(kept),
+        "stop": solution.extra.get("stop"),
+        **_repeats(problem),
+        **traffic,
+    }
     warnings = (*solution.extra.get("warnings", ()), *solution.extra.get("refused", ()))
     return Answer(rows, blocks, tuple(map(str, warnings)), more=more)
 
@@ -190,13 +225,18 @@ def _shown(problem: Offload, source: str, solution: Solution, figures: list[Figu
 def _row(problem: Offload, figure: Figure, bound: Bound, base: int | None) -> dict[str, Any]:
     value = figure.value
     return {
-        "what": figure.what, "name": figure.name, "white_box": figure.white_box,
-        "picoseconds": value, "seconds": None if value is None else value / 10**12,
+        "what": figure.what,
+        "name": figure.name,
+        "white_box": figure.white_box,
+        "picoseconds": value,
+        "seconds": None if value is None else value / 10**12,
         "speedup": base / value if base and value else None,
         "over_ops": value / problem.limit_ps if value and problem.limit_ps else None,
         "gap": value / bound.value - 1 if value is not None and bound.value > 0 else None,
-        "evaluations": figure.evaluations, "took_seconds": figure.seconds, "status": figure.status,
-    }  # fmt: skip
+        "evaluations": figure.evaluations,
+        "took_seconds": figure.seconds,
+        "status": figure.status,
+    }
 
 
 def _table(rows: list[dict[str, Any]], title: str, measured: bool) -> Table:
@@ -213,23 +253,35 @@ def _table(rows: list[dict[str, Any]], title: str, measured: bool) -> Table:
         )
         for row in rows
     ]
-    columns = ("plan", "measured time" if measured else "simulated time", "over layerwise", "of the ops' time",
-               "gap to bound", "evaluations", "took", "")  # fmt: skip
+    columns = (
+        "plan",
+        "measured time" if measured else "simulated time",
+        "over layerwise",
+        "of the ops' time",
+        "gap to bound",
+        "evaluations",
+        "took",
+        "",
+    )
     return Table(columns, cells, title)
 
 
 def _traffic(problem: Offload, plan: Plan) -> dict[str, Any]:
     """What the plan moves, where it waits, and how full the fast memory gets."""
     timeline, model = simulate(problem.program, problem.machine, plan), problem.model
-    moved = {(problem.machine.memory(link.source), problem.machine.memory(link.target)): int(count)
-             for link, count in zip(problem.machine.links, timeline.link_bytes, strict=True)}  # fmt: skip
+    moved = {
+        (problem.machine.memory(link.source), problem.machine.memory(link.target)): int(count)
+        for link, count in zip(problem.machine.links, timeline.link_bytes, strict=True)
+    }
     return {
-        "residencies": len(plan.residency_rows), "copies": len(plan.copy_rows),
-        "bytes_in": moved[model.home, model.fast], "bytes_out": moved[model.fast, model.home],
+        "residencies": len(plan.residency_rows),
+        "copies": len(plan.copy_rows),
+        "bytes_in": moved[model.home, model.fast],
+        "bytes_out": moved[model.fast, model.home],
         "stall_picoseconds": int(timeline.op_stall.sum()),
         "fast_peak_bytes": int(timeline.memory_peak[model.fast]),
         "fast_capacity_bytes": problem.machine.memories[model.fast].capacity,
-    }  # fmt: skip
+    }
 
 
 def _traffic_line(problem: Offload, traffic: dict[str, Any]) -> str:
@@ -254,7 +306,10 @@ def _repeats(problem: Offload) -> dict[str, Any]:
     if repeats is None:
         return {"repeats": 0, "repeat_picoseconds": 0}
     again = np.array([name.endswith(AGAIN) for name in problem.program.op_name])
-    return {"repeats": len(repeats.ops), "repeat_picoseconds": int(problem.duration[again[problem.model.step_op]].sum())}  # fmt: skip
+    return {
+        "repeats": len(repeats.ops),
+        "repeat_picoseconds": int(problem.duration[again[problem.model.step_op]].sum()),
+    }
 
 
 def _repeats_line(problem: Offload) -> str:

@@ -57,8 +57,11 @@ class Asked:
         """Whether ops may run again: by default where there is a backward pass and no command measures."""
         trains = bool(program.op_backward.any())
         if self.recompute and not trains:
-            raise Usage(f"'{program.name}' has no backward pass for which ops could run again", object="--recompute",
-                        remedy="leave it out, or give --train")  # fmt: skip
+            raise Usage(
+                f"'{program.name}' has no backward pass for which ops could run again",
+                object="--recompute",
+                remedy="leave it out, or give --train",
+            )
         simulated = self.evaluator is None or self.evaluator.startswith("executor:")
         return trains and (simulated if self.recompute is None else self.recompute)
 
@@ -83,16 +86,27 @@ def posed(asked: Asked) -> Problem:
         program = asked.model.load(machine)
     if kind != "offload" and (asked.shares or asked.model.costs):
         option = "--costs" if asked.model.costs else "--capacity"
-        raise Usage(f"measured times, and capacities in percent, are for the offload problem, not for {kind}",
-                    object=option, number=kind, remedy="leave them out, or give --problem offload")  # fmt: skip
+        raise Usage(
+            f"measured times, and capacities in percent, are for the offload problem, not for {kind}",
+            object=option,
+            number=kind,
+            remedy="leave them out, or give --problem offload",
+        )
     _check_recompute(asked, kind)
     about_graphs = _only_graphs(asked)
     if about_graphs and kind != "graph":
-        raise Usage(f"{about_graphs} is for the graph problem, not for {kind}", object=about_graphs,
-                    remedy="leave it out, or give --problem graph")  # fmt: skip
+        raise Usage(
+            f"{about_graphs} is for the graph problem, not for {kind}",
+            object=about_graphs,
+            remedy="leave it out, or give --problem graph",
+        )
     if kind != "mapping" and (asked.noise or (asked.evaluator and kind != "offload")):
-        raise Usage("--evaluator and --noise are about times of the mapping problem", object="--problem", number=kind,
-                    remedy="leave them out, or give --problem mapping")  # fmt: skip
+        raise Usage(
+            "--evaluator and --noise are about times of the mapping problem",
+            object="--problem",
+            number=kind,
+            remedy="leave them out, or give --problem mapping",
+        )
     if kind == "order":
         return _order(asked)
     assert machine is not None
@@ -103,9 +117,15 @@ def posed(asked: Asked) -> Problem:
     if kind == "offload":
         from loadmaster.cli.plan_offload import offload_problem
 
-        plain = offload_problem(program, machine, asked.shares, asked.model.costs, pins,
-                                recompute=asked.recomputes(program),
-                                device=asked.model.captured_for(machine))  # fmt: skip
+        plain = offload_problem(
+            program,
+            machine,
+            asked.shares,
+            asked.model.costs,
+            pins,
+            recompute=asked.recomputes(program),
+            device=asked.model.captured_for(machine),
+        )
         if asked.evaluator is None:
             return plain
         from loadmaster.cli.plan_executed import commanded
@@ -118,9 +138,7 @@ def posed(asked: Asked) -> Problem:
     if kind == "graph":
         from loadmaster.cli.plan_graph import graph_problem
 
-        return graph_problem(
-            program, machine, asked.tasks, asked.groups or "auto", asked.base, pins
-        )
+        return graph_problem(program, machine, asked.tasks, asked.groups or "auto", asked.base, pins)
     return _mapping(asked, program, machine, pins)
 
 
@@ -133,14 +151,21 @@ def buffers_problem(asked: Asked) -> Allocation:
 
     source = asked.model.source
     if asked.pin or asked.pin_op or asked.evaluator or asked.noise or _only_graphs(asked):
-        raise Usage(f"'{source}' has buffers alone: no ops, no memories to choose from", object=source,
-                    remedy="leave the other options out; a column 'offset' pins a buffer")  # fmt: skip
+        raise Usage(
+            f"'{source}' has buffers alone: no ops, no memories to choose from",
+            object=source,
+            remedy="leave the other options out; a column 'offset' pins a buffer",
+        )
     buffers, stated = read_buffers(source)
     if asked.machine is not None:
         machine = asked.on()
         if not is_arena(machine):
-            raise Usage(f"'{source}' has buffers for one memory, and '{machine.name}' has several", object="--machine",
-                        number=machine.name, remedy="give --machine arena:1MiB")  # fmt: skip
+            raise Usage(
+                f"'{source}' has buffers for one memory, and '{machine.name}' has several",
+                object="--machine",
+                number=machine.name,
+                remedy="give --machine arena:1MiB",
+            )
         capacity = machine.memories[machine.home[0]].capacity
         stated = None if capacity >= UNLIMITED else capacity
     return Allocation(buffers, stated, Path(source).stem)
@@ -156,8 +181,10 @@ def _allocation(asked: Asked, program: Program, machine: Machine, pins: Pins) ->
     own = ProgramAllocation(program, machine, pins=pins)
     if own.capacity is None or own.buffers.max_live <= own.capacity or asked.keep_order or pins:
         return own
-    say(f"in the program's own order {own.buffers.max_live:,} bytes are alive at once and there are "
-        f"{own.capacity:,}: seeking another order")  # fmt: skip
+    say(
+        f"in the program's own order {own.buffers.max_live:,} bytes are alive at once and there are "
+        f"{own.capacity:,}: seeking another order"
+    )
     found = fits(program, machine, seed=asked.seed)
     if found.plan is None:
         raise refused(found, program)
@@ -168,8 +195,12 @@ def _order(asked: Asked) -> Problem:
     from loadmaster.cli.plan_peak import peak_problem
 
     if asked.pin or asked.pin_op or asked.keep_order:
-        raise Usage("--objective peak-memory decides the order of the ops, not memories or devices", object="--objective",
-                    number="peak-memory", remedy="leave --pin, --pin-op and --keep-order out")  # fmt: skip
+        raise Usage(
+            "--objective peak-memory decides the order of the ops, not memories or devices",
+            object="--objective",
+            number="peak-memory",
+            remedy="leave --pin, --pin-op and --keep-order out",
+        )
     return peak_problem(asked.model.load(), asked.machine, asked.capacity)
 
 
@@ -183,18 +214,28 @@ def _mapping(asked: Asked, program: Program, machine: Machine, pins: Pins) -> Pr
             return simulated_problem(program, bytes_machine(machine), 0.0, 0, pins)
         return simulated_problem(program, machine, asked.noise, asked.seed, pins)
     if asked.noise:
-        raise Usage("--noise is for simulated times and --evaluator measures", object="--noise",
-                    remedy="give one of them")  # fmt: skip
+        raise Usage(
+            "--noise is for simulated times and --evaluator measures",
+            object="--noise",
+            remedy="give one of them",
+        )
     if pins or asked.objective == "bytes-moved":
-        raise Usage("--evaluator measures times of maps without pins", object="--evaluator",
-                    remedy="leave --pin and --objective out")  # fmt: skip
+        raise Usage(
+            "--evaluator measures times of maps without pins",
+            object="--evaluator",
+            remedy="leave --pin and --objective out",
+        )
     return measured_problem(program, machine, asked.evaluator, asked.repeats, asked.timeout)
 
 
 def _check_recompute(asked: Asked, kind: str) -> None:
     if asked.recompute and kind != "offload":
-        raise Usage(f"ops run again in plans of the offload problem, not of {kind}", object="--recompute", number=kind,
-                    remedy="leave it out, or give --problem offload")  # fmt: skip
+        raise Usage(
+            f"ops run again in plans of the offload problem, not of {kind}",
+            object="--recompute",
+            number=kind,
+            remedy="leave it out, or give --problem offload",
+        )
 
 
 def _only_graphs(asked: Asked) -> str | None:
@@ -211,15 +252,27 @@ def _kind(asked: Asked) -> tuple[str, Machine | None]:
 
     objective, problem = asked.objective, asked.problem
     if objective not in OBJECTIVES:
-        raise Usage(f"there is no objective '{objective}'", object="--objective", number=objective,
-                    remedy=f"use {' or '.join(OBJECTIVES)}")  # fmt: skip
+        raise Usage(
+            f"there is no objective '{objective}'",
+            object="--objective",
+            number=objective,
+            remedy=f"use {' or '.join(OBJECTIVES)}",
+        )
     if problem is not None and problem not in PLANNED:
-        raise Usage(f"there is no problem '{problem}' to plan", object="--problem", number=problem,
-                    remedy=f"use {' or '.join(PLANNED)}")  # fmt: skip
+        raise Usage(
+            f"there is no problem '{problem}' to plan",
+            object="--problem",
+            number=problem,
+            remedy=f"use {' or '.join(PLANNED)}",
+        )
     wants = {"peak-memory": "order", "bytes-moved": "mapping"}.get(objective)
     if wants is not None and problem not in (None, wants):
-        raise Usage(f"--objective {objective} is about the {wants}, not the {problem}", object="--problem",
-                    number=problem, remedy="leave --problem out")  # fmt: skip
+        raise Usage(
+            f"--objective {objective} is about the {wants}, not the {problem}",
+            object="--problem",
+            number=problem,
+            remedy="leave --problem out",
+        )
     if wants == "order" or problem == "order":
         return "order", None
     machine = asked.on()

@@ -69,7 +69,11 @@ def head(problem: Mapping, source: str) -> str:
 def shown(told: Told) -> Answer:
     """Rows and tables."""
     solution, problem = told.solution, told.problem
-    figures = [*map(partial(_again, told), told.baselines), _result(told), *([told.reference] if told.reference else [])]  # fmt: skip
+    figures = [
+        *map(partial(_again, told), told.baselines),
+        _result(told),
+        *([told.reference] if told.reference else []),
+    ]
     bound = solution.bound
     rows = [_row(told, figure) for figure in figures]
     if bound.value > 0 and not any(figure.value == bound.value for figure in figures):
@@ -86,9 +90,15 @@ def shown(told: Told) -> Answer:
     if told.plan is not None:
         blocks.append(ending(problem.machine, told.source, kept, run))
     warnings = (*solution.extra.get("warnings", ()), *solution.extra.get("refused", ()))
-    more = {"model": told.source, "machine": problem.machine.name, "nodes": problem.nodes,
-            "tensors": int(problem.live.sum()), "run": run, "plan": None if kept is None else str(kept),
-            "stop": solution.extra.get("stop")}  # fmt: skip
+    more = {
+        "model": told.source,
+        "machine": problem.machine.name,
+        "nodes": problem.nodes,
+        "tensors": int(problem.live.sum()),
+        "run": run,
+        "plan": None if kept is None else str(kept),
+        "stop": solution.extra.get("stop"),
+    }
     return Answer(rows + memories, blocks, tuple(map(str, warnings)), more=more)
 
 
@@ -105,9 +115,10 @@ def _result(told: Told) -> Figure:
     if told.champion is not None:
         median = round(told.champion.winner.time_ps.middle)
         value = median if told.measured else told.champion.simulated_ps
-    status = "optimal" if value is not None and value <= solution.bound.value else str(solution.status)  # fmt: skip
-    return Figure(told.solver, told.solver in WHITE_BOX, value, status, solution.evaluations,
-                  solution.seconds, "result")  # fmt: skip
+    status = "optimal" if value is not None and value <= solution.bound.value else str(solution.status)
+    return Figure(
+        told.solver, told.solver in WHITE_BOX, value, status, solution.evaluations, solution.seconds, "result"
+    )
 
 
 def measured_again(champion: Champion, measured: bool, over: str = "compiler") -> str:
@@ -129,12 +140,17 @@ def _row(told: Told, figure: Figure) -> dict[str, Any]:
     if told.champion is not None and told.measured:
         compiler = round(told.champion.baseline.time_ps.middle)
     return {
-        "what": figure.what, "name": figure.name, "white_box": figure.white_box,
-        "picoseconds": value, "seconds": None if value is None else value / 10**12,
+        "what": figure.what,
+        "name": figure.name,
+        "white_box": figure.white_box,
+        "picoseconds": value,
+        "seconds": None if value is None else value / 10**12,
         "speedup": compiler / value if compiler and value else None,
         "gap": value / bound - 1 if value is not None and bound > 0 else None,
-        "evaluations": figure.evaluations, "took_seconds": figure.seconds, "status": figure.status,
-    }  # fmt: skip
+        "evaluations": figure.evaluations,
+        "took_seconds": figure.seconds,
+        "status": figure.status,
+    }
 
 
 def _table(told: Told, rows: list[dict[str, Any]]) -> Table:
@@ -162,16 +178,27 @@ def _memories(told: Told) -> list[dict[str, Any]]:
     ours = simulate(problem.program, problem.machine, told.plan).memory_peak
     first = simulate(problem.program, problem.machine, problem.plan(problem.compiler)).memory_peak
     return [
-        {"what": "memory", "name": problem.machine.memories[number].name, "peak_bytes": int(ours[number]),
-         "compiler_peak_bytes": int(first[number]),
-         "capacity_bytes": problem.machine.memories[number].capacity}
+        {
+            "what": "memory",
+            "name": problem.machine.memories[number].name,
+            "peak_bytes": int(ours[number]),
+            "compiler_peak_bytes": int(first[number]),
+            "capacity_bytes": problem.machine.memories[number].capacity,
+        }
         for number in problem.memories
-    ]  # fmt: skip
+    ]
 
 
 def _memory_table(rows: list[dict[str, Any]]) -> Table:
-    cells = [(row["name"], show_bytes(row["peak_bytes"]), show_bytes(row["compiler_peak_bytes"]),
-              show_bytes(row["capacity_bytes"])) for row in rows]  # fmt: skip
+    cells = [
+        (
+            row["name"],
+            show_bytes(row["peak_bytes"]),
+            show_bytes(row["compiler_peak_bytes"]),
+            show_bytes(row["capacity_bytes"]),
+        )
+        for row in rows
+    ]
     return Table(("memory", "peak", "compiler's peak", "capacity"), cells)
 
 
@@ -183,7 +210,7 @@ def _is_known(machine: Machine) -> bool:
         return False
 
 
-def ending(machine: Machine, source: str, kept: Path | None, run: str | None, runs: bool = False) -> str:  # fmt: skip
+def ending(machine: Machine, source: str, kept: Path | None, run: str | None, runs: bool = False) -> str:
     """Where the plan is, and what can be done with it."""
     if kept is None:
         return "checked: ok; no plan was written: give --out plan.json"

@@ -19,14 +19,16 @@ if TYPE_CHECKING:
 CapacityOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--capacity", metavar="MEMORY=SIZE",
+        "--capacity",
+        metavar="MEMORY=SIZE",
         help="The capacity that the plan was made for, as 'plan' was given it: hbm=40GiB, or hbm=50%.",
     ),
-]  # fmt: skip
+]
 
 
-def planned(model: Model, machine: str | None, capacity: Sequence[str] | None,
-            plan: Path | None) -> tuple[Program, Machine, Plan]:  # fmt: skip
+def planned(
+    model: Model, machine: str | None, capacity: Sequence[str] | None, plan: Path | None
+) -> tuple[Program, Machine, Plan]:
     """The program of a plan file, with the ops in it that the plan runs again; its machine; the plan. Without
     a file, the model as it is and a plan that decides nothing."""
     from loadmaster.plan import Plan, load_planned
@@ -40,7 +42,7 @@ def planned(model: Model, machine: str | None, capacity: Sequence[str] | None,
     return about, chosen, decided
 
 
-def sized(machine: Machine, model: Model, program: Program, capacity: Sequence[str] | None) -> Machine:  # fmt: skip
+def sized(machine: Machine, model: Model, program: Program, capacity: Sequence[str] | None) -> Machine:
     """The machine with these capacities, in bytes or as shares of what the model's program needs."""
     from loadmaster.machine.presets import with_capacities
 
@@ -75,10 +77,18 @@ def _share(program: Program, machine: Machine, text: str, reserve: int) -> str:
     except ValueError:
         part = -1.0
     if name != fast or not 0 < part <= 100:
-        raise Usage(f"--capacity '{text}' is no share of '{fast}'", object="--capacity", number=text,
-                    remedy=f"write {fast}=50%")  # fmt: skip
+        raise Usage(
+            f"--capacity '{text}' is no share of '{fast}'",
+            object="--capacity",
+            number=text,
+            remedy=f"write {fast}=50%",
+        )
     if program.repeats is not None:
-        raise Usage(f"ops of '{program.name}' run again: shares are of what it needs without that", object="--capacity",
-                    number=text, remedy="give the capacity in bytes, or the model itself")  # fmt: skip
+        raise Usage(
+            f"ops of '{program.name}' run again: shares are of what it needs without that",
+            object="--capacity",
+            number=text,
+            remedy="give the capacity in bytes, or the model itself",
+        )
     roomy = machine.with_capacity(fast, UNLIMITED)
     return f"{fast}={int((offload_model(program, roomy).needed + reserve) * part)}"

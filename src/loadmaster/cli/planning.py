@@ -61,17 +61,22 @@ def completed(wanted: Wanted, by_clock: Collection[str]) -> Wanted:
         about = RunFolder.open(wanted.resume).about
         ours, budget = about["solver"], about["budget"]
         return replace(
-            wanted, solver=wanted.solver or ours["name"],
+            wanted,
+            solver=wanted.solver or ours["name"],
             options={**ours.get("switches", {}), **wanted.options},
             evaluations=wanted.evaluations or budget.get("evaluations"),
             seconds=wanted.seconds or budget.get("seconds"),
             seed=about["seed"] if wanted.seed is None else wanted.seed,
-        )  # fmt: skip
+        )
     name = wanted.solver or "auto"
     # Who gives a time limit alone wants the time to be used.
     most = None if wanted.seconds is not None else EVALUATIONS
-    return replace(wanted, solver=name, evaluations=wanted.evaluations or most,
-                   seconds=wanted.seconds or (EXACT_SECONDS if name in by_clock else None))  # fmt: skip
+    return replace(
+        wanted,
+        solver=name,
+        evaluations=wanted.evaluations or most,
+        seconds=wanted.seconds or (EXACT_SECONDS if name in by_clock else None),
+    )
 
 
 def resumed_problem(run: Path, load: Callable[[Machine], Program]) -> Problem:
@@ -85,8 +90,11 @@ def resumed_problem(run: Path, load: Callable[[Machine], Program]) -> Problem:
     # The run has its measured times: they need not be given again.
     theirs = costless_hash(problem.program) if program.costs is None else problem.program.hash
     if theirs != program.hash:
-        raise Usage(f"run '{run}' is not about '{program.name}' but '{problem.program.name}'",
-                    object=str(run), remedy="give the model that it was started with")  # fmt: skip
+        raise Usage(
+            f"run '{run}' is not about '{program.name}' but '{problem.program.name}'",
+            object=str(run),
+            remedy="give the model that it was started with",
+        )
     return problem
 
 
@@ -95,28 +103,30 @@ def measure_again(problem: Problem, run: Path, model: Model, evaluator: str | No
     from anyone: the command that it names is shown, and run only by who types it."""
     if not isinstance(problem, Measuring):
         if evaluator is not None:
-            raise Usage(f"run '{run}' was simulated, not measured", object="--evaluator", number=evaluator,
-                        remedy="leave --evaluator out")  # fmt: skip
+            raise Usage(
+                f"run '{run}' was simulated, not measured",
+                object="--evaluator",
+                number=evaluator,
+                remedy="leave --evaluator out",
+            )
         return
     recorded = problem.gauge.evaluator
     assert isinstance(recorded, RecordedEvaluator)
     if recorded.name.startswith(EXECUTOR):
-        raise Usage(f"run '{run}' was measured by '{recorded.name}', which is not taken up from a folder",
-                    object=recorded.name, remedy="start another run")  # fmt: skip
+        raise Usage(
+            f"run '{run}' was measured by '{recorded.name}', which is not taken up from a folder",
+            object=recorded.name,
+            remedy="start another run",
+        )
     if evaluator is None:
-        words = [
-            "loadmaster",
-            "plan",
-            *_typed(model),
-            "--resume",
-            str(run),
-            "--evaluator",
-            recorded.name,
-        ]
+        words = ["loadmaster", "plan", *_typed(model), "--resume", str(run), "--evaluator", recorded.name]
         shortened = "" if recorded.command else ", with its folders: a run keeps no absolute paths"
-        raise Usage(f"run '{run}' would run the command '{recorded.name}', which it does only if you give it again",
-                    object="--evaluator", number=recorded.name,
-                    remedy=f"type {shlex.join(words)}{shortened}")  # fmt: skip
+        raise Usage(
+            f"run '{run}' would run the command '{recorded.name}', which it does only if you give it again",
+            object="--evaluator",
+            number=recorded.name,
+            remedy=f"type {shlex.join(words)}{shortened}",
+        )
     problem.measure_with(CommandEvaluator(evaluator, recorded.timeout_s))
 
 
@@ -140,8 +150,11 @@ def chosen_solver(kind: str, name: str, options: dict[str, Any]) -> Solver:
     except LoadmasterError:
         raise
     except (ValueError, TypeError) as error:  # the solver's class refused a value
-        raise Usage(f"solver '{name}' refuses its options: {error}", object="--set",
-                    remedy=f"see 'loadmaster solvers {name}'") from None  # fmt: skip
+        raise Usage(
+            f"solver '{name}' refuses its options: {error}",
+            object="--set",
+            remedy=f"see 'loadmaster solvers {name}'",
+        ) from None
 
 
 class Bounded:
@@ -175,14 +188,21 @@ def shared(problem: Problem, wanted: Wanted) -> Iterator[Wanted]:
         say(f"workers: {done} requests answered{lost}")
 
 
-def solved(solver: Solver, problem: Problem, bound: Bound, wanted: Wanted,
-           baselines: dict[str, Decision]) -> Solution:  # fmt: skip
+def solved(
+    solver: Solver, problem: Problem, bound: Bound, wanted: Wanted, baselines: dict[str, Decision]
+) -> Solution:
     """Run the solver, in a run folder if one is wanted, and keep the better bound."""
     solution = run_solver(
-        Bounded(solver, bound), problem, Budget(wanted.evaluations, wanted.seconds), wanted.seed or 0,
-        folder=None if wanted.resume else wanted.folder, resume=wanted.resume, display=LiveLine(),
-        baselines=baselines, score=wanted.score,
-    )  # fmt: skip
+        Bounded(solver, bound),
+        problem,
+        Budget(wanted.evaluations, wanted.seconds),
+        wanted.seed or 0,
+        folder=None if wanted.resume else wanted.folder,
+        resume=wanted.resume,
+        display=LiveLine(),
+        baselines=baselines,
+        score=wanted.score,
+    )
     solution.bound = max(bound, solution.bound, key=lambda each: each.value)
     return solution
 
@@ -192,8 +212,12 @@ def written(problem: Problem, decision: Decision, out: Path | None) -> Plan:
     plan = problem.plan(decision)
     violations = problem.violations(plan)
     if violations:  # a bug of a solver must never reach a file
-        raise Refused(f"the checker refuses the plan: {violations[0].message}", object=problem.program.name,
-                      number=len(violations), remedy="report this as a bug")  # fmt: skip
+        raise Refused(
+            f"the checker refuses the plan: {violations[0].message}",
+            object=problem.program.name,
+            number=len(violations),
+            remedy="report this as a bug",
+        )
     if out is not None:
         with writing(out):
             save_plan(plan, problem.program, problem.machine, out)
@@ -204,9 +228,17 @@ def ended_badly(problem: Problem, solution: Solution) -> LoadmasterError | None:
     """What to say if a solver was stopped or found nothing."""
     name = problem.program.name
     if solution.extra.get("interrupted"):
-        return Interrupted(f"{name}: interrupted, the best so far is kept", object=name,
-                           number=solution.value, remedy="go on with --resume")  # fmt: skip
+        return Interrupted(
+            f"{name}: interrupted, the best so far is kept",
+            object=name,
+            number=solution.value,
+            remedy="go on with --resume",
+        )
     if solution.value is None:
-        return NoAnswer(f"{name}: no plan that fits was found in {solution.evaluations:,} evaluations",
-                        object=name, number=solution.evaluations, remedy="give more --budget")  # fmt: skip
+        return NoAnswer(
+            f"{name}: no plan that fits was found in {solution.evaluations:,} evaluations",
+            object=name,
+            number=solution.evaluations,
+            remedy="give more --budget",
+        )
     return None

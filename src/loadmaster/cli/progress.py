@@ -46,9 +46,7 @@ class LiveLine:
     those that draw the line again, and only on a terminal.
     """
 
-    def __init__(
-        self, stream: IO[str] | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, stream: IO[str] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         global _live
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
@@ -133,9 +131,7 @@ def value_text(value: int | None, unit: str) -> str:
     """A problem's value for people."""
     if value is None:
         return "–"
-    return (
-        show_time(value) if unit == "ps" else show_bytes(value) if unit == "bytes" else f"{value:,}"
-    )
+    return show_time(value) if unit == "ps" else show_bytes(value) if unit == "bytes" else f"{value:,}"
 
 
 def gap_text(gap: float | None) -> str:
@@ -151,9 +147,7 @@ def _beside(standing: Standing) -> str:
     assert standing.bound is not None
     text = value_text(standing.bound, standing.unit)
     number, _, unit = text.partition(" ")
-    same = standing.best is not None and value_text(standing.best, standing.unit).endswith(
-        f" {unit}"
-    )
+    same = standing.best is not None and value_text(standing.best, standing.unit).endswith(f" {unit}")
     return number if unit and same else text
 
 

@@ -14,12 +14,8 @@ _MOST_SHOWN = 20
 
 
 def command(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN|FILE", help="A run's folder, or a file inside one.")
-    ],
-    tolerance: Annotated[
-        float, typer.Option(min=0.0, help="Relative difference that is let pass.")
-    ] = 0.0,
+    run: Annotated[Path, typer.Argument(metavar="RUN|FILE", help="A run's folder, or a file inside one.")],
+    tolerance: Annotated[float, typer.Option(min=0.0, help="Relative difference that is let pass.")] = 0.0,
 ) -> Answer:
     """Check and score every stored plan again, and hold each figure in the log to the result.
 
@@ -34,24 +30,35 @@ def command(
     folder, only = _target(run)
     found = replay(folder, tolerance=tolerance, only=only)
     rows: list[dict[str, Any]] = [
-        {"where": claim.where, "event": claim.event, "plan": claim.plan, "claimed": claim.claimed,
-         "now": claim.now, "unit": found.unit, "holds": claim.holds, "message": claim.fault}
+        {
+            "where": claim.where,
+            "event": claim.event,
+            "plan": claim.plan,
+            "claimed": claim.claimed,
+            "now": claim.now,
+            "unit": found.unit,
+            "holds": claim.holds,
+            "message": claim.fault,
+        }
         for claim in found.claims
-    ]  # fmt: skip
+    ]
     plans = sum(claim.event in ("improve", "baseline", "choose") for claim in found.claims)
     broken = found.broken
     blocks: list[str | Table] = []
     if broken:
-        cells = [
-            (c.where, c.event, (c.plan or "–")[:12], str(c.fault)) for c in broken[:_MOST_SHOWN]
-        ]
+        cells = [(c.where, c.event, (c.plan or "–")[:12], str(c.fault)) for c in broken[:_MOST_SHOWN]]
         blocks.append(Table(("where", "event", "plan", "what does not hold"), cells))
-    blocks.append(f"{folder.name}: {plans:,} plans checked and scored again, "
-                  f"{len(found.claims) - len(broken):,} of {len(found.claims):,} claims hold")  # fmt: skip
+    blocks.append(
+        f"{folder.name}: {plans:,} plans checked and scored again, "
+        f"{len(found.claims) - len(broken):,} of {len(found.claims):,} claims hold"
+    )
     error = None
     if broken:
-        error = Refused(f"{len(broken):,} claims do not hold, the first: {broken[0]}",
-                        object=folder.name, number=len(broken))  # fmt: skip
+        error = Refused(
+            f"{len(broken):,} claims do not hold, the first: {broken[0]}",
+            object=folder.name,
+            number=len(broken),
+        )
     return Answer(rows, blocks, tuple(found.warnings), error)
 
 
@@ -66,8 +73,11 @@ def _target(path: Path) -> tuple[Any, str | None]:
         return RunFolder.open(path), None
     home = run_of(path) if path.is_file() else None
     if home is None:
-        raise Usage(f"'{path}' is neither a run nor a file inside one", object=str(path),
-                    remedy="see 'loadmaster runs'")  # fmt: skip
+        raise Usage(
+            f"'{path}' is neither a run nor a file inside one",
+            object=str(path),
+            remedy="see 'loadmaster runs'",
+        )
     if path.suffix != ".json" or path.name == "run.json":
         return home, None
     if path.parent.name == "plans":

@@ -31,8 +31,7 @@ def command(
         typer.Option(metavar="HTML", help="The file. [a run's own report.html, or ./report.html]"),
     ] = None,
     measured: Annotated[
-        Path | None,
-        typer.Option(metavar="JSON", help="What 'loadmaster run --json' printed for the plan."),
+        Path | None, typer.Option(metavar="JSON", help="What 'loadmaster run --json' printed for the plan.")
     ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     overwrite: OverwriteOption = False,
@@ -58,8 +57,9 @@ def command(
         return _answer(_of_model(model, machine, capacity, list(more or []), file, measured), show)
     if machine is not None or capacity:
         option, value = ("--capacity", capacity[0]) if capacity else ("--machine", machine)
-        raise Usage(f"{option} is for a model: a run has its own", object=option, number=value,
-                    remedy="leave it out")  # fmt: skip
+        raise Usage(
+            f"{option} is for a model: a run has its own", object=option, number=value, remedy="leave it out"
+        )
     if out is None and len(paths) == 1 and is_run(paths[0]):
         file = paths[0] / "report.html"  # the run's own, made anew
     else:
@@ -68,22 +68,35 @@ def command(
         return _answer(write_report(paths, file, measured), show)
 
 
-def _of_model(model: Model, machine: str | None, capacity: list[str] | None, files: list[Path], out: Path,
-              measured: Path | None) -> ReportFacts:  # fmt: skip
+def _of_model(
+    model: Model,
+    machine: str | None,
+    capacity: list[str] | None,
+    files: list[Path],
+    out: Path,
+    measured: Path | None,
+) -> ReportFacts:
     from loadmaster.plan import Plan, load_planned
     from loadmaster.report import write_plan_report
 
     if len(files) > 2:
-        raise Usage(f"{len(files)} plans are too many for one report", object="PLAN",
-                    number=len(files), remedy="give one plan, or two to compare")  # fmt: skip
+        raise Usage(
+            f"{len(files)} plans are too many for one report",
+            object="PLAN",
+            number=len(files),
+            remedy="give one plan, or two to compare",
+        )
     # A name that is nothing should not hear about machines.
     base = model.load(None if machine is None else model.machine(machine))
     chosen = sized(model.machine(machine), model, base, capacity)
     found = [load_planned(file, base, chosen) for file in files] or [(base, Plan())]
     program = found[0][0]
     if any(other.hash != program.hash for other, _ in found):
-        raise Usage("the plans run other ops again, so they are about different programs", object=str(files[1]),
-                    remedy="give one plan")  # fmt: skip
+        raise Usage(
+            "the plans run other ops again, so they are about different programs",
+            object=str(files[1]),
+            remedy="give one plan",
+        )
     names = [file.name for file in files] or ["nothing decided"]
     plans = [(name, plan) for name, (_, plan) in zip(names, found, strict=True)]
     with writing(out):

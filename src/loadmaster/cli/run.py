@@ -34,9 +34,7 @@ def command(
         list[str], typer.Option(metavar="NAME=SIZE", help="Capacity the plan was made for.")
     ] = [],  # noqa: B006
     device: Annotated[str, typer.Option(help="cuda, cuda:1 or cpu.")] = "cuda",
-    costs: Annotated[
-        Path | None, typer.Option(help="The cost table that the plan was made with.")
-    ] = None,
+    costs: Annotated[Path | None, typer.Option(help="The cost table that the plan was made with.")] = None,
     budget: Annotated[
         str | None, typer.Option(help="Bytes of fast memory it may have; else the capacity.")
     ] = None,
@@ -46,22 +44,15 @@ def command(
         bool, typer.Option("--cuda-graph", help="Capture the run as one CUDA graph.")
     ] = False,
     placement: Annotated[
-        str,
-        typer.Option(
-            help="planned: results at the plan's offsets; allocator: PyTorch's; arena: copied."
-        ),
+        str, typer.Option(help="planned: results at the plan's offsets; allocator: PyTorch's; arena: copied.")
     ] = "planned",
     timings: Annotated[bool, typer.Option("--timings", help="Time every op.")] = False,
-    train: Annotated[
-        bool, typer.Option("--train", help="A training step: loss, gradients.")
-    ] = False,
+    train: Annotated[bool, typer.Option("--train", help="A training step: loss, gradients.")] = False,
     split: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Weights above it are cut into slices.")
     ] = None,
     verify: Annotated[bool, typer.Option(help="Compare with the ordinary run.")] = True,
-    inputs: Annotated[
-        Path | None, typer.Option(help="An .npz file with the inputs, in order.")
-    ] = None,
+    inputs: Annotated[Path | None, typer.Option(help="An .npz file with the inputs, in order.")] = None,
     weights: Annotated[str, typer.Option(help="The module's own, or random.")] = "module",
     out: Annotated[Path | None, typer.Option(help="Write the results to an .npz file.")] = None,
     overwrite: OverwriteOption = False,
@@ -87,8 +78,12 @@ def command(
     from loadmaster.simulate import simulate
 
     if weights not in WEIGHTS:
-        raise Usage(f"--weights can't be '{weights}'", object="--weights", number=weights,
-                    remedy=f"use {' or '.join(WEIGHTS)}")  # fmt: skip
+        raise Usage(
+            f"--weights can't be '{weights}'",
+            object="--weights",
+            number=weights,
+            remedy=f"use {' or '.join(WEIGHTS)}",
+        )
     if out is not None:
         check_free(out, overwrite, plan, *([inputs] if inputs else []))
     most, split_over = size_of(budget, "--budget"), size_of(split, "--split")
@@ -97,30 +92,48 @@ def command(
     backend_for(device).close()  # no device: told before anything is made
     sizes, shares = divided(capacity)
     chosen = with_capacities(load_machine(machine), sizes)
-    ready = make_ready(model, device, training=train, weights=weights, split_over=split_over)  # fmt: skip
+    ready = make_ready(model, device, training=train, weights=weights, split_over=split_over)
     base, room = _with_costs(ready, costs, device)
     chosen = with_shares(chosen, base, shares, room.needed)
     program, decided = load_planned(plan, base, chosen)
-    captured = (
-        ready.captured if program.repeats is None else ready.captured.repeated(program.repeats.ops)
-    )
+    captured = ready.captured if program.repeats is None else ready.captured.repeated(program.repeats.ops)
     predicted = simulate(program, chosen, decided).total_ps
     given = ready.inputs if inputs is None else _inputs(inputs, ready)
     wanted = _ordinary(ready, device) if verify and inputs is None else None
     say(f"{model} on {device}: {len(decided.copy_rows):,} copies a run{_again(program)}")
-    with Executor(captured, decided, chosen, device, ready.weights, capacity=most,
-                  workspace=room.kept, placement=placement, graph=cuda_graph, timings=timings) as executor:  # fmt: skip
+    with Executor(
+        captured,
+        decided,
+        chosen,
+        device,
+        ready.weights,
+        capacity=most,
+        workspace=room.kept,
+        placement=placement,
+        graph=cuda_graph,
+        timings=timings,
+    ) as executor:
         measured = executor.measure(*given, repeats=repeats, warmups=warmups)
         allowed, held, placed = executor.capacity, executor.script.peak, executor.placement
         agreed = _agreement(measured, wanted)
         if out is not None:
             write_results(out, measured)
     rows = rows_of(model, chosen, decided, device, measured, predicted, agreed)
-    rows.append({"what": "memory", "name": chosen.memories[chosen.reach[0][0]].name, "plan_bytes": held,
-                 "peak_bytes": measured.peak_bytes, "reserved_bytes": measured.reserved_bytes,
-                 "capacity_bytes": allowed, "placement": placed})  # fmt: skip
-    rows += [{"what": "op", "op": op, "name": program.op_name[op], "start_seconds": start, "end_seconds": end}
-             for op, (start, end) in sorted(measured.last.op_seconds.items())]  # fmt: skip
+    rows.append(
+        {
+            "what": "memory",
+            "name": chosen.memories[chosen.reach[0][0]].name,
+            "plan_bytes": held,
+            "peak_bytes": measured.peak_bytes,
+            "reserved_bytes": measured.reserved_bytes,
+            "capacity_bytes": allowed,
+            "placement": placed,
+        }
+    )
+    rows += [
+        {"what": "op", "op": op, "name": program.op_name[op], "start_seconds": start, "end_seconds": end}
+        for op, (start, end) in sorted(measured.last.op_seconds.items())
+    ]
     blocks = blocks_of(rows, agreed, asked_one_by_one=device != "cpu" and not cuda_graph)
     return Answer(rows, blocks, program.warnings, failure_of(agreed))
 
@@ -158,9 +171,13 @@ def _inputs(path: Path, ready: Ready) -> list[Any]:
     )
     wanted = ready.inputs
     if len(arrays) != len(wanted):
-        raise BadProgram(f"'{path}' has {len(arrays)} arrays and the model takes {len(wanted)} inputs",
-                         object=str(path), number=len(arrays), remedy="give one for each, in order")  # fmt: skip
-    return [torch.from_numpy(array).to(like.dtype) for array, like in zip(arrays, wanted, strict=True)]  # fmt: skip
+        raise BadProgram(
+            f"'{path}' has {len(arrays)} arrays and the model takes {len(wanted)} inputs",
+            object=str(path),
+            number=len(arrays),
+            remedy="give one for each, in order",
+        )
+    return [torch.from_numpy(array).to(like.dtype) for array, like in zip(arrays, wanted, strict=True)]
 
 
 def _ordinary(ready: Ready, device: str) -> dict[str, Any] | None:

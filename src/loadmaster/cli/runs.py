@@ -12,18 +12,25 @@ from loadmaster.cli.files import OverwriteOption, check_free, writing
 from loadmaster.cli.progress import gap_text, value_text
 from loadmaster.errors import LoadmasterError, nearest
 
-_SORTS = {"date": "started", "gap": "gap", "value": "value", "seconds": "seconds",
-          "evaluations": "evaluations", "program": "program", "machine": "machine",
-          "solver": "solver"}  # fmt: skip
+_SORTS = {
+    "date": "started",
+    "gap": "gap",
+    "value": "value",
+    "seconds": "seconds",
+    "evaluations": "evaluations",
+    "program": "program",
+    "machine": "machine",
+    "solver": "solver",
+}
 """What users call a column -> its key in a row."""
 TRAINING_LOG = ".log.jsonl"
 """Beside a policy of 'train muzero'."""
 
 
 def command(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A folder of runs, or one run.")
-    ] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder of runs, or one run.")] = Path(
+        "runs"
+    ),
     sort: Annotated[str, typer.Option(metavar="BY", help=", ".join(_SORTS))] = "date",
     tensorboard: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write their logs for TensorBoard here.")
@@ -39,11 +46,16 @@ def command(
     Example: loadmaster runs --tensorboard board && tensorboard --logdir board
     """
     if sort not in _SORTS:
-        raise Usage(f"--sort can't be '{sort}'{nearest(sort, tuple(_SORTS))}", object="--sort",
-                    number=sort, remedy=f"use {', '.join(_SORTS)}")  # fmt: skip
+        raise Usage(
+            f"--sort can't be '{sort}'{nearest(sort, tuple(_SORTS))}",
+            object="--sort",
+            number=sort,
+            remedy=f"use {', '.join(_SORTS)}",
+        )
     if not folder.is_dir():
-        raise Usage(f"there is no folder '{folder}'", object=str(folder),
-                    remedy="give the folder that --run named")  # fmt: skip
+        raise Usage(
+            f"there is no folder '{folder}'", object=str(folder), remedy="give the folder that --run named"
+        )
     whole = (folder / "run.json").exists()
     paths = [folder] if whole else sorted(path for path in folder.iterdir() if path.is_dir())
     rows: list[dict[str, Any]] = []
@@ -62,10 +74,17 @@ def command(
     if not rows:
         return Answer(rows, written or [f"no runs in '{folder}'"], tuple(warnings))
     cells = [
-        (row["run"], value_text(row["value"], row["unit"]), value_text(row["bound"], row["unit"]),
-         gap_text(row["gap"]), f"{row['evaluations']:,}", f"{row['seconds']:.1f}", row["state"])
+        (
+            row["run"],
+            value_text(row["value"], row["unit"]),
+            value_text(row["bound"], row["unit"]),
+            gap_text(row["gap"]),
+            f"{row['evaluations']:,}",
+            f"{row['seconds']:.1f}",
+            row["state"],
+        )
         for row in rows
-    ]  # fmt: skip
+    ]
     columns = ("run", "best", "bound", "gap", "evaluations", "seconds", "ended")
     return Answer(rows, [Table(columns, cells), *written], tuple(warnings))
 

@@ -23,8 +23,9 @@ def show(blocks: Sequence[str | Table], file: IO[str]) -> None:
     Texts are never read as markup: a tensor named '[red]' is shown as that.
     """
     terminal = file.isatty()
-    console = Console(file=file, width=None if terminal else _WIDE, highlight=False, markup=False,
-                      emoji=False)  # fmt: skip
+    console = Console(
+        file=file, width=None if terminal else _WIDE, highlight=False, markup=False, emoji=False
+    )
     with console.capture() as capture:
         for number, block in enumerate(blocks):
             if number and (isinstance(block, Table) or isinstance(blocks[number - 1], Table)):
@@ -42,9 +43,7 @@ def _show_table(console: Console, table: Table) -> None:
     grid = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for number, heading in enumerate(table.columns):
         numeric = all(_NUMBER.fullmatch(row[number]) for row in table.rows)
-        grid.add_column(
-            Text(printable(heading)), justify="right" if numeric else "left", overflow="fold"
-        )
+        grid.add_column(Text(printable(heading)), justify="right" if numeric else "left", overflow="fold")
     for row in table.rows:
         grid.add_row(*(Text(printable(cell)) for cell in row))
     console.print(grid)

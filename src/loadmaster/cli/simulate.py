@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 def command(
     model: Model,
     plan: Annotated[
-        Path | None,
-        typer.Argument(metavar="PLAN", help="A plan file; without one nothing is decided."),
+        Path | None, typer.Argument(metavar="PLAN", help="A plan file; without one nothing is decided.")
     ] = None,
     machine: MachineOption = None,
     capacity: CapacityOption = None,
@@ -36,8 +35,11 @@ def command(
     Example: loadmaster simulate resnet50 plan.json --machine nnp-i
     """
     if model.is_buffers:
-        raise Usage(f"'{model.source}' has buffers and no ops: there is nothing to time", object=model.source,
-                    remedy="use 'loadmaster plan' or 'loadmaster allocate'")  # fmt: skip
+        raise Usage(
+            f"'{model.source}' has buffers and no ops: there is nothing to time",
+            object=model.source,
+            remedy="use 'loadmaster plan' or 'loadmaster allocate'",
+        )
     from loadmaster.plan.check import check
     from loadmaster.simulate import simulate
 
@@ -45,12 +47,21 @@ def command(
     timeline = simulate(program, chosen, decided)
     violations = check(program, chosen, decided, timeline)
     rows = [
-        {"what": "total", "model": program.name, "machine": chosen.name,
-         "plan": None if plan is None else str(plan), "seconds": timeline.seconds,
-         "picoseconds": timeline.total_ps, "stall_seconds": timeline.stall_ps / 10**12,
-         "fits": timeline.fits, "violations": len(violations)},
-        *_devices(chosen, timeline), *_memories(chosen, timeline), *_links(chosen, timeline),
-    ]  # fmt: skip
+        {
+            "what": "total",
+            "model": program.name,
+            "machine": chosen.name,
+            "plan": None if plan is None else str(plan),
+            "seconds": timeline.seconds,
+            "picoseconds": timeline.total_ps,
+            "stall_seconds": timeline.stall_ps / 10**12,
+            "fits": timeline.fits,
+            "violations": len(violations),
+        },
+        *_devices(chosen, timeline),
+        *_memories(chosen, timeline),
+        *_links(chosen, timeline),
+    ]
     what = "nothing decided" if plan is None else plan.name
     head = f"{program.name} on {chosen.name}, {what}: time {show_time(timeline.total_ps)}"
     blocks: list[str | Table] = [f"{head}, stalls {show_time(timeline.stall_ps)}", *_tables(rows)]
@@ -59,8 +70,12 @@ def command(
     others = [v for v in violations if error is None or v.rule != "capacity"]
     blocks += [f"violation of {violation}" for violation in others[:20]]
     if error is None and violations:
-        error = Refused(f"the plan is not sound: {len(violations)} violations", object=str(plan),
-                        number=len(violations), remedy="see 'loadmaster check'")  # fmt: skip
+        error = Refused(
+            f"the plan is not sound: {len(violations)} violations",
+            object=str(plan),
+            number=len(violations),
+            remedy="see 'loadmaster check'",
+        )
     elif error is None:
         blocks.append("checked: ok")
     return Answer(rows, blocks, program.warnings, error)
@@ -68,43 +83,58 @@ def command(
 
 def _devices(machine: Machine, timeline: Timeline) -> list[dict[str, Any]]:
     return [
-        {"what": "device", "name": device.name, "busy_seconds": int(busy) / 10**12,
-         "busy_share": int(busy) / timeline.total_ps if timeline.total_ps else 0.0}
+        {
+            "what": "device",
+            "name": device.name,
+            "busy_seconds": int(busy) / 10**12,
+            "busy_share": int(busy) / timeline.total_ps if timeline.total_ps else 0.0,
+        }
         for device, busy in zip(machine.devices, timeline.device_busy, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def _memories(machine: Machine, timeline: Timeline) -> list[dict[str, Any]]:
     return [
-        {"what": "memory", "name": memory.name, "peak_bytes": int(timeline.memory_peak[i]),
-         "top_bytes": int(timeline.memory_top[i]), "over_bytes": int(timeline.memory_over[i]),
-         "capacity_bytes": None if memory.capacity >= UNLIMITED else memory.capacity}
+        {
+            "what": "memory",
+            "name": memory.name,
+            "peak_bytes": int(timeline.memory_peak[i]),
+            "top_bytes": int(timeline.memory_top[i]),
+            "over_bytes": int(timeline.memory_over[i]),
+            "capacity_bytes": None if memory.capacity >= UNLIMITED else memory.capacity,
+        }
         for i, memory in enumerate(machine.memories)
-    ]  # fmt: skip
+    ]
 
 
 def _links(machine: Machine, timeline: Timeline) -> list[dict[str, Any]]:
     return [
         {"what": "link", "source": link.source, "target": link.target, "bytes": int(count)}
         for link, count in zip(machine.links, timeline.link_bytes, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def _tables(rows: list[dict[str, Any]]) -> list[Table]:
     devices = [
         (row["name"], show_time(round(row["busy_seconds"] * 10**12)), f"{row['busy_share']:.1%}")
-        for row in rows if row["what"] == "device"
-    ]  # fmt: skip
+        for row in rows
+        if row["what"] == "device"
+    ]
     memories = [
-        (row["name"], show_bytes(max(row["peak_bytes"], row["top_bytes"])),
-         "unlimited" if row["capacity_bytes"] is None else show_bytes(row["capacity_bytes"]),
-         f"{row['over_bytes']:,}" if row["over_bytes"] else "–")
-        for row in rows if row["what"] == "memory"
-    ]  # fmt: skip
+        (
+            row["name"],
+            show_bytes(max(row["peak_bytes"], row["top_bytes"])),
+            "unlimited" if row["capacity_bytes"] is None else show_bytes(row["capacity_bytes"]),
+            f"{row['over_bytes']:,}" if row["over_bytes"] else "–",
+        )
+        for row in rows
+        if row["what"] == "memory"
+    ]
     links = [
         (f"{row['source']} to {row['target']}", show_bytes(row["bytes"]))
-        for row in rows if row["what"] == "link" and row["bytes"]
-    ]  # fmt: skip
+        for row in rows
+        if row["what"] == "link" and row["bytes"]
+    ]
     tables = [
         Table(("device", "busy", "share"), devices),
         Table(("memory", "peak", "capacity", "too many bytes"), memories),
@@ -120,7 +150,12 @@ def _misfit(machine: Machine, timeline: Timeline) -> Refused | None:
     for i in over:
         memory = machine.memories[i]
         needed = max(int(timeline.memory_peak[i]), int(timeline.memory_top[i]))
-        texts.append(f"'{memory.name}' needs {needed:,}, has {memory.capacity:,}, "
-                     f"too many by {int(timeline.memory_over[i]):,}")  # fmt: skip
-    return Refused(f"does not fit: {'; '.join(texts)}", object=machine.memories[over[0]].name,
-                   number=int(timeline.memory_over[over[0]]))  # fmt: skip
+        texts.append(
+            f"'{memory.name}' needs {needed:,}, has {memory.capacity:,}, "
+            f"too many by {int(timeline.memory_over[i]):,}"
+        )
+    return Refused(
+        f"does not fit: {'; '.join(texts)}",
+        object=machine.memories[over[0]].name,
+        number=int(timeline.memory_over[over[0]]),
+    )

@@ -11,9 +11,7 @@ from loadmaster.errors import MissingPackage
 
 
 def command(
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="A solver, such as exact.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A solver, such as exact.")] = None,
 ) -> Answer:
     """List the solvers of every kind of problem; with a name, what it does and its switches.
 
@@ -21,15 +19,16 @@ def command(
     """
     from loadmaster.solvers.registry import UnknownSolver, kinds, make_solver, solver_names
 
-    wanted = [
-        (kind, each) for kind in kinds() for each in solver_names(kind) if name in (None, each)
-    ]
+    wanted = [(kind, each) for kind in kinds() for each in solver_names(kind) if name in (None, each)]
     if not wanted:
         everything = [each for kind in kinds() for each in solver_names(kind)]
         from loadmaster.errors import nearest
 
-        raise UnknownSolver(f"there is no solver '{name}'{nearest(str(name), everything)}",
-                            object=name, remedy="see 'loadmaster solvers'")  # fmt: skip
+        raise UnknownSolver(
+            f"there is no solver '{name}'{nearest(str(name), everything)}",
+            object=name,
+            remedy="see 'loadmaster solvers'",
+        )
     rows = []
     for kind, each in wanted:
         try:

@@ -61,11 +61,13 @@ def train_go(asked: Asked) -> Answer:
     for package in PACKAGES:
         require(package, "agents")
     if asked.mode not in MODES:
-        raise Usage(f"there is no --mode '{asked.mode}'", object="--mode", remedy=f"use {' or '.join(MODES)}")  # fmt: skip
+        raise Usage(f"there is no --mode '{asked.mode}'", object="--mode", remedy=f"use {' or '.join(MODES)}")
     if asked.mode == "one":
         return _one(asked)
     if asked.seconds is None:
-        raise Usage("training over many graphs has no end", object="--time-limit", remedy="give --time-limit 25m")  # fmt: skip
+        raise Usage(
+            "training over many graphs has no end", object="--time-limit", remedy="give --time-limit 25m"
+        )
     return _Batch(asked).train(asked.seconds)
 
 
@@ -80,26 +82,50 @@ def _one(asked: Asked) -> Answer:
     from loadmaster.solvers.solver import Budget
 
     if len(asked.models) != 1 or asked.split or asked.resume:
-        raise Usage("--mode one trains on one model", object="--mode", number=len(asked.models),
-                    remedy="give one MODEL, or --mode batch")  # fmt: skip
+        raise Usage(
+            "--mode one trains on one model",
+            object="--mode",
+            number=len(asked.models),
+            remedy="give one MODEL, or --mode batch",
+        )
     if asked.budget is None and asked.seconds is None:
-        raise Usage("training has no end", object="--budget", remedy="give --budget 2000, or --time-limit 5m")  # fmt: skip
+        raise Usage("training has no end", object="--budget", remedy="give --budget 2000, or --time-limit 5m")
     source, _, own = asked.models[0].partition("@")
     model = Model(source)
     problem = GraphOptimization(model.load(), model.machine(own or asked.machine))
-    solver: Any = make_solver("graph", "go", {"init": asked.init or "scratch", "mode": "one", **asked.options})  # fmt: skip
+    solver: Any = make_solver(
+        "graph", "go", {"init": asked.init or "scratch", "mode": "one", **asked.options}
+    )
     budget = Budget(asked.budget, asked.seconds)
     solution = run_solver(solver, problem, budget, asked.seed, folder=asked.run, display=LiveLine())
     if "policy" not in solution.extra:
-        raise Interrupted(f"training on '{source}' ended before there was a policy", object=source,
-                          remedy="let it run longer")  # fmt: skip
-    row = {"what": "graph", "model": asked.models[0], "machine": problem.machine.name, "picoseconds": solution.value,
-           "base_picoseconds": problem.reference_ps, "gap": solution.gap,
-           "evaluations": solution.evaluations, "updates": solution.extra["updates"]}  # fmt: skip
+        raise Interrupted(
+            f"training on '{source}' ended before there was a policy",
+            object=source,
+            remedy="let it run longer",
+        )
+    row = {
+        "what": "graph",
+        "model": asked.models[0],
+        "machine": problem.machine.name,
+        "picoseconds": solution.value,
+        "base_picoseconds": problem.reference_ps,
+        "gap": solution.gap,
+        "evaluations": solution.evaluations,
+        "updates": solution.extra["updates"],
+    }
     _write(asked, solution.extra["policy"], solver.settings.shape, {"trained_on": [row]})
     found = "–" if solution.value is None else show_time(solution.value)
-    cells = [(row["model"], show_time(problem.reference_ps), found, gap_text(solution.gap),
-              f"{solution.evaluations:,}", f"{row['updates']:,}")]  # fmt: skip
+    cells = [
+        (
+            row["model"],
+            show_time(problem.reference_ps),
+            found,
+            gap_text(solution.gap),
+            f"{solution.evaluations:,}",
+            f"{row['updates']:,}",
+        )
+    ]
     columns = ("trained on", "base plan", "go", "gap to bound", "evaluations", "updates")
     return Answer([row], [Table(columns, cells), _ending(asked.out)], more={"out": str(asked.out)})
 
@@ -134,8 +160,9 @@ class _Batch:
 
         classes = self._classes(TAUGHT_SHARE * seconds)
         rng = np.random.default_rng([self.asked.seed, len(self.before)])
-        course = self.course = Course(self.shape, self.learner, classes, rng, cores(),
-                                      samples=self.samples, told=self._told)  # fmt: skip
+        course = self.course = Course(
+            self.shape, self.learner, classes, rng, cores(), samples=self.samples, told=self._told
+        )
         try:
             course.compile()
             say(f"compiled after {time.monotonic() - self.started:.0f} s")
@@ -159,14 +186,15 @@ class _Batch:
         say(f"before rewards: {best:.1%} saved")
         start = time.monotonic()
         while (now := time.monotonic()) < until:
-            first, last = ((PPO_RATES[1] / PPO_RATES[0]) ** ((t - start) / max(1.0, until - start))
-                           for t in (now, min(until, now + ROUND_SECONDS)))  # fmt: skip
-            course.reinforce(min(ROUND_SECONDS, until - now), PPO_RATES[0] * first, PPO_RATES[0] * last,
-                             ENTROPY, IMITATION)  # fmt: skip
-            found = self._saved(course, judges)
-            say(
-                f"rewards for {time.monotonic() - start:.0f} s: {found:.1%} saved, {best:.1%} before"
+            first, last = (
+                (PPO_RATES[1] / PPO_RATES[0]) ** ((t - start) / max(1.0, until - start))
+                for t in (now, min(until, now + ROUND_SECONDS))
             )
+            course.reinforce(
+                min(ROUND_SECONDS, until - now), PPO_RATES[0] * first, PPO_RATES[0] * last, ENTROPY, IMITATION
+            )
+            found = self._saved(course, judges)
+            say(f"rewards for {time.monotonic() - start:.0f} s: {found:.1%} saved, {best:.1%} before")
             course.curve.append({"seconds": time.monotonic() - start, "judged": found})
             if found > best:
                 best, kept = found, course.learner
@@ -199,8 +227,12 @@ class _Batch:
         teach_all(self.cases, folder, cores(), self.started + seconds, say)
         classes = classes_of(taught_in(folder, self.cases), self.shape, cores())
         if not classes:
-            raise Usage("there was no time for a good plan of any graph", object="--time-limit",
-                        number=seconds, remedy="give more time, or fewer graphs")  # fmt: skip
+            raise Usage(
+                "there was no time for a good plan of any graph",
+                object="--time-limit",
+                number=seconds,
+                remedy="give more time, or fewer graphs",
+            )
         return classes
 
     def _told(self, line: str) -> None:
@@ -221,11 +253,14 @@ class _Batch:
         pupils = [pupil for each in self.course.classes for pupil in each.pupils]
         session = {"seconds": time.monotonic() - self.started}
         about: dict[str, Any] = {
-            "split": self.asked.split, "models": list(self.asked.models), "synthetic": self.synthetic,
+            "split": self.asked.split,
+            "models": list(self.asked.models),
+            "synthetic": self.synthetic,
             "cases": [pupil.case.name for pupil in pupils],
-            "sessions": [*self.before, session], "curve": self.course.curve,
+            "sessions": [*self.before, session],
+            "curve": self.course.curve,
             "mean_saved": mean_saved(rows) if rows else None,
-        }  # fmt: skip
+        }
         if rows:  # hashes need every graph: once is enough
             problems = [pupil.problem for pupil in pupils]
             about["programs"] = sorted({problem.program.hash for problem in problems})
@@ -257,7 +292,9 @@ def _cases(asked: Asked, synthetic: int) -> list[Case]:
     from loadmaster.solvers.go.cases import JOINT, PLACED, Case, cases_of
 
     if bool(asked.models) == bool(asked.split):
-        raise Usage("give models, or a split of them", object="MODEL", remedy="give --split train, or MODEL@MACHINE…")  # fmt: skip
+        raise Usage(
+            "give models, or a split of them", object="MODEL", remedy="give --split train, or MODEL@MACHINE…"
+        )
     if asked.split:
         return cases_of(asked.split, synthetic, asked.seed)
     found = []
@@ -284,9 +321,18 @@ def _write(asked: Asked, policy: Mapping[str, Any], shape: Shape, about: Mapping
     from loadmaster.solvers.go.graph import SCHEMA
     from loadmaster.solvers.policies import save_policy
 
-    made = {"agent": "go", "schema": SCHEMA, "shape": asdict(shape), "command": command_line(),
-            "mode": asked.mode, "seed": asked.seed, "settings": dict(asked.options), "init": asked.init,
-            "versions": versions(), **about}  # fmt: skip
+    made = {
+        "agent": "go",
+        "schema": SCHEMA,
+        "shape": asdict(shape),
+        "command": command_line(),
+        "mode": asked.mode,
+        "seed": asked.seed,
+        "settings": dict(asked.options),
+        "init": asked.init,
+        "versions": versions(),
+        **about,
+    }
     with writing(asked.out):
         save_policy(asked.out, policy, made)
 
@@ -299,13 +345,20 @@ def _answer(found: list[dict[str, Any]], out: Path) -> Answer:
         return value if 0 <= value < UNFIT else None
 
     rows = [
-        {"what": "case", "case": row["case"], "picoseconds": fitting(row["value"]),
-         "best_picoseconds": fitting(row["best"]), "base_picoseconds": row["reference"]}
+        {
+            "what": "case",
+            "case": row["case"],
+            "picoseconds": fitting(row["value"]),
+            "best_picoseconds": fitting(row["best"]),
+            "base_picoseconds": row["reference"],
+        }
         for row in found
-    ]  # fmt: skip
+    ]
     names = ("base_picoseconds", "best_picoseconds", "picoseconds")
-    cells = [(row["case"], *("does not fit" if row[name] is None else show_time(row[name]) for name in names))
-             for row in rows]  # fmt: skip
+    cells = [
+        (row["case"], *("does not fit" if row[name] is None else show_time(row[name]) for name in names))
+        for row in rows
+    ]
     columns = ("trained on", "base plan", "best known", "the policy's likeliest plan")
     return Answer(rows, [Table(columns, cells), _ending(out)], more={"out": str(out)})
 

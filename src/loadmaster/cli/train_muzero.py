@@ -77,9 +77,16 @@ class Teacher(Observer):
         gaps = [meter.solution().gap for meter in meters]
         known = [gap for gap in gaps if gap is not None]
         told = {**metrics, "share_saved": float(np.mean([share_saved(meter) for meter in meters]))}
-        self.log.append("progress", self._ran + took, played, best=None, bound=None,
-                        gap=float(np.mean(known)) if len(known) == len(gaps) else None,
-                        evals_per_s=played / max(self._ran + took, 1e-9), metrics=told)  # fmt: skip
+        self.log.append(
+            "progress",
+            self._ran + took,
+            played,
+            best=None,
+            bound=None,
+            gap=float(np.mean(known)) if len(known) == len(gaps) else None,
+            evals_per_s=played / max(self._ran + took, 1e-9),
+            metrics=told,
+        )
 
     def wants_checkpoint(self, meter: Meter) -> bool:
         return False  # `save` keeps what is needed
@@ -101,12 +108,16 @@ class Teacher(Observer):
         reward = np.mean([share_saved(meter) for meter in meters])
         left = meters[0].seconds_left
         parts = [
-            f"round {metrics['generation']:.0f}", f"{sum(meter.evaluations for meter in meters):,} games",
-            f"mean best {reward:.3f}", f"last batch {metrics.get('mean_reward', 0):.3f}",
-            f"{metrics['moves_per_s']:,.0f} moves/s", f"{metrics['steps']:,.0f} steps",
-            f"{metrics['steps_per_s']:.1f} steps/s", *losses_text(metrics),
+            f"round {metrics['generation']:.0f}",
+            f"{sum(meter.evaluations for meter in meters):,} games",
+            f"mean best {reward:.3f}",
+            f"last batch {metrics.get('mean_reward', 0):.3f}",
+            f"{metrics['moves_per_s']:,.0f} moves/s",
+            f"{metrics['steps']:,.0f} steps",
+            f"{metrics['steps_per_s']:.1f} steps/s",
+            *losses_text(metrics),
             "seconds: " + ", ".join(f"{part} {metrics[part]:.0f}" for part in self.session.seconds),
-        ]  # fmt: skip
+        ]
         return "  ".join(parts + ([] if left is None else [f"{left:.0f} s left"]))
 
     def save(self) -> None:
@@ -117,12 +128,20 @@ class Teacher(Observer):
         session, lessons = self.session, self.lessons
         assert session is not None
         about = {
-            "agent": "muzero", "command": command_line(), "seed": lessons.seed, "settings": lessons.options,
-            "versions": versions(), "init": lessons.init, "models": lessons.models,
-            "gradient_steps": session.steps, "iterations": session.iteration,
+            "agent": "muzero",
+            "command": command_line(),
+            "seed": lessons.seed,
+            "settings": lessons.options,
+            "versions": versions(),
+            "init": lessons.init,
+            "models": lessons.models,
+            "gradient_steps": session.steps,
+            "iterations": session.iteration,
             "sessions": [*self.before, {"seconds": time.monotonic() - self._started, "steps": session.steps}],
-            "trained_on": [row_of(name, meter) for name, meter in zip(lessons.models, session.meters, strict=True)],
-        }  # fmt: skip
+            "trained_on": [
+                row_of(name, meter) for name, meter in zip(lessons.models, session.meters, strict=True)
+            ],
+        }
         with writing(lessons.out):
             save_small(lessons.out, policy_arrays(session.learner.network), about, session.settings)
             write_state(state_path(lessons.out), session.arrays(ring=False), about)
@@ -139,8 +158,9 @@ def train_muzero(lessons: Lessons) -> Answer:
     from loadmaster.solvers.muzero.session import Session
 
     if lessons.budget is None and lessons.seconds is None:
-        raise Usage("training has no end", object="--time-limit",
-                    remedy="give --time-limit 20m, or --budget GAMES")  # fmt: skip
+        raise Usage(
+            "training has no end", object="--time-limit", remedy="give --time-limit 20m, or --budget GAMES"
+        )
     if not lessons.resume:
         check_free(state_path(lessons.out), lessons.overwrite)
     solver = MuZero(init=lessons.init or "scratch", **lessons.options)
@@ -149,9 +169,13 @@ def train_muzero(lessons: Lessons) -> Answer:
     teacher = Teacher(lessons, about.get("sessions", []))
     budget = Budget(lessons.budget, lessons.seconds)
     played = [row["evaluations"] for row in about.get("trained_on", [])] or [0] * len(problems)
-    meters = [Meter(problem, budget, teacher, evaluations=count)
-              for problem, count in zip(problems, played, strict=True)]  # fmt: skip
-    say(f"{len(problems)} programs of {min(p.moves for p in problems):,} to {max(p.moves for p in problems):,} moves")  # fmt: skip
+    meters = [
+        Meter(problem, budget, teacher, evaluations=count)
+        for problem, count in zip(problems, played, strict=True)
+    ]
+    say(
+        f"{len(problems)} programs of {min(p.moves for p in problems):,} to {max(p.moves for p in problems):,} moves"
+    )
     start = None if state is not None else start_of(solver.init, solver.settings)
     session = teacher.session = Session(meters, lessons.seed, solver.settings, start, state)
     for meter, shelf in zip(meters, session.replay.shelves, strict=True):
@@ -186,8 +210,12 @@ def _problem(name: str, machine: str | None) -> MallocGame:
     problem = MallocGame(program, model.machine(own or machine))
     check_playable(problem)
     if not worth_playing(problem):
-        raise LoadmasterError(f"there is nothing to gain by playing '{name}' on {problem.machine.name}",
-                              object=name, number=problem.moves, remedy="leave it out")  # fmt: skip
+        raise LoadmasterError(
+            f"there is nothing to gain by playing '{name}' on {problem.machine.name}",
+            object=name,
+            number=problem.moves,
+            remedy="leave it out",
+        )
     return problem
 
 
@@ -199,8 +227,11 @@ def share_saved(meter: Meter) -> float:
 
 
 def losses_text(metrics: Mapping[str, float]) -> list[str]:
-    found = [f"{name.removesuffix('_loss')} {value:.2f}" for name, value in metrics.items()
-             if name.endswith("_loss")]  # fmt: skip
+    found = [
+        f"{name.removesuffix('_loss')} {value:.2f}"
+        for name, value in metrics.items()
+        if name.endswith("_loss")
+    ]
     return [f"loss: {', '.join(found)}"] if found else []
 
 
@@ -208,26 +239,52 @@ def row_of(name: str, meter: Meter) -> dict[str, Any]:
     problem: Any = meter.problem
     value, bound = meter.best_value, meter.bound.value
     return {
-        "what": "game", "model": name, "machine": problem.machine.name, "moves": problem.moves, "picoseconds": value,
-        "all_slow_picoseconds": problem.all_slow_ps, "share_saved": share_saved(meter),
+        "what": "game",
+        "model": name,
+        "machine": problem.machine.name,
+        "moves": problem.moves,
+        "picoseconds": value,
+        "all_slow_picoseconds": problem.all_slow_ps,
+        "share_saved": share_saved(meter),
         "gap": value / bound - 1 if value is not None and bound > 0 else None,
         "evaluations": meter.evaluations,
-    }  # fmt: skip
+    }
 
 
 def _answer(rows: list[dict[str, Any]], out: Path, session: Session) -> Answer:
     cells = [
-        (row["model"], f"{row['moves']:,}", show_time(row["all_slow_picoseconds"]),
-         "–" if row["picoseconds"] is None else show_time(row["picoseconds"]),
-         f"{row['share_saved']:.3f}", gap_text(row["gap"]), f"{row['evaluations']:,}")
+        (
+            row["model"],
+            f"{row['moves']:,}",
+            show_time(row["all_slow_picoseconds"]),
+            "–" if row["picoseconds"] is None else show_time(row["picoseconds"]),
+            f"{row['share_saved']:.3f}",
+            gap_text(row["gap"]),
+            f"{row['evaluations']:,}",
+        )
         for row in rows
-    ]  # fmt: skip
-    columns = ("trained on", "moves", "all-slow", "best game", "share of the savings", "gap to bound", "games")  # fmt: skip
-    ending = (f"wrote {out} and {state_path(out)} after {session.steps:,} gradient steps\n"
-              f"use it:  loadmaster plan MODEL --solver muzero --init {out}\n"
-              f"go on:   loadmaster train muzero MODEL… --resume {state_path(out)} --out {out} --overwrite")  # fmt: skip
-    more = {"out": str(out), "state": str(state_path(out)), "log": str(log_path(out)), "gradient_steps": session.steps,
-            "seconds_split": dict(session.seconds)}  # fmt: skip
+    ]
+    columns = (
+        "trained on",
+        "moves",
+        "all-slow",
+        "best game",
+        "share of the savings",
+        "gap to bound",
+        "games",
+    )
+    ending = (
+        f"wrote {out} and {state_path(out)} after {session.steps:,} gradient steps\n"
+        f"use it:  loadmaster plan MODEL --solver muzero --init {out}\n"
+        f"go on:   loadmaster train muzero MODEL… --resume {state_path(out)} --out {out} --overwrite"
+    )
+    more = {
+        "out": str(out),
+        "state": str(state_path(out)),
+        "log": str(log_path(out)),
+        "gradient_steps": session.steps,
+        "seconds_split": dict(session.seconds),
+    }
     return Answer(rows, [Table(columns, cells), ending], more=more)
 
 
@@ -270,6 +327,9 @@ def read_state(path: Path, lessons: Lessons) -> tuple[State, dict[str, Any]]:
     state, about = stored_state(path, "muzero")
     for name, mine in (("models", lessons.models), ("settings", lessons.options)):
         if about.get(name) != mine:
-            raise Usage(f"'{path}' was made with the {name} {about.get(name)}, not {mine}", object=str(path),
-                        remedy=f"give the same {name}, or start from its policy with --init")  # fmt: skip
+            raise Usage(
+                f"'{path}' was made with the {name} {about.get(name)}, not {mine}",
+                object=str(path),
+                remedy=f"give the same {name}, or start from its policy with --init",
+            )
     return state, about

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    policy: Annotated[
-        str, typer.Argument(metavar="POLICY", help="pretrained:bert, or a file of 'train'.")
-    ],
+    policy: Annotated[str, typer.Argument(metavar="POLICY", help="pretrained:bert, or a file of 'train'.")],
     models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="Models to decide for.")],
     machine: MachineOption = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the random map.")] = 0,
@@ -50,12 +48,28 @@ def command(
         }
         rows += [_row(name, problem, what, decision) for what, decision in maps.items()]
     cells = [
-        (row["model"], row["name"], "white box" if row["white_box"] else "black box",
-         "yes" if row["fits"] else "no", f"{100 * row['epsilon']:.1f} %", show_time(row["picoseconds"]),
-         f"{row['speedup']:.3f} ×", gap_text(row["gap"]))
+        (
+            row["model"],
+            row["name"],
+            "white box" if row["white_box"] else "black box",
+            "yes" if row["fits"] else "no",
+            f"{100 * row['epsilon']:.1f} %",
+            show_time(row["picoseconds"]),
+            f"{row['speedup']:.3f} ×",
+            gap_text(row["gap"]),
+        )
         for row in rows
-    ]  # fmt: skip
-    columns = ("model", "map", "kind", "fits as it is", "bytes moved", "time", "over compiler", "gap to bound")  # fmt: skip
+    ]
+    columns = (
+        "model",
+        "map",
+        "kind",
+        "fits as it is",
+        "bytes moved",
+        "time",
+        "over compiler",
+        "gap to bound",
+    )
     return Answer(rows, [Table(columns, cells, policy)], more={"policy": policy})
 
 
@@ -63,8 +77,14 @@ def _row(model: str, problem: Mapping, name: str, decision: Int8) -> dict[str, A
     time_ps, epsilon, _ = problem.rectify(decision[None])
     value, bound = int(time_ps[0]), problem.bound()
     return {
-        "model": model, "machine": problem.machine.name, "name": name,
-        "white_box": name in ("all-slowest", "compiler"), "fits": bool(epsilon[0] == 0),
-        "epsilon": float(epsilon[0]), "picoseconds": value, "seconds": value / 10**12,
-        "speedup": problem.compiler_ps / value, "gap": value / bound.value - 1 if bound.value else None,
-    }  # fmt: skip
+        "model": model,
+        "machine": problem.machine.name,
+        "name": name,
+        "white_box": name in ("all-slowest", "compiler"),
+        "fits": bool(epsilon[0] == 0),
+        "epsilon": float(epsilon[0]),
+        "picoseconds": value,
+        "seconds": value / 10**12,
+        "speedup": problem.compiler_ps / value,
+        "gap": value / bound.value - 1 if bound.value else None,
+    }

@@ -18,9 +18,7 @@ from loadmaster.plan.plan import WHOLE, Plan
 from loadmaster.program.importers.torch.captured import Captured, Result
 
 
-def bind(
-    captured: Captured, plan: Plan, machine: Machine, device: object, *, checked: bool = True
-) -> Script:
+def bind(captured: Captured, plan: Plan, machine: Machine, device: object, *, checked: bool = True) -> Script:
     """The script of a plan; refuses one that can't be followed. `checked=False` trusts the plan."""
     facts = refuse_plan(captured.program, plan, machine, checked=checked)
     return _Binder(captured, facts, device).script()
@@ -79,10 +77,15 @@ class _Binder:
         steps = tuple(self._step(rank) for rank in range(self.count))
         out = {copy.tensor for copy in self.facts.copies if copy.source == self.fast}
         return Script(
-            tuple(self.around[-1].fetches), steps, tuple(self.around[self.count].waits),
-            tuple(self.stays), tuple(self._leaf(result, out) for result in self.captured.results),
-            len(self.facts.copies), tuple(sorted(out)), peak_of(self.stays, self.count),
-        )  # fmt: skip
+            tuple(self.around[-1].fetches),
+            steps,
+            tuple(self.around[self.count].waits),
+            tuple(self.stays),
+            tuple(self._leaf(result, out) for result in self.captured.results),
+            len(self.facts.copies),
+            tuple(sorted(out)),
+            peak_of(self.stays, self.count),
+        )
 
     def _add_moves(self) -> None:
         """Copies in the order in which they are issued; a later one of a direction ends later, so
@@ -113,9 +116,10 @@ class _Binder:
         holds = needed if inward else facts.needed(row) - 1
         starts = issued + 1 if inward else issued
         stay = next(
-            number for number in self.stays_of[copy.tensor]
+            number
+            for number in self.stays_of[copy.tensor]
             if self.stays[number].first <= starts and self.stays[number].last >= holds
-        )  # fmt: skip
+        )
         opens = inward and stay not in self.opened
         self.opened.add(stay)
         low, high = (copy.low, copy.high) if copy.low != WHOLE else (0, facts.size[copy.tensor])
@@ -129,9 +133,8 @@ class _Binder:
                 sources.setdefault(move.stay, []).append(move.row)
         for rank, around in enumerate(self.around[: self.count]):
             pending = tuple(
-                row for stay in around.ends for row in sources.get(stay, [])
-                if self.facts.needed(row) > rank
-            )  # fmt: skip
+                row for stay in around.ends for row in sources.get(stay, []) if self.facts.needed(row) > rank
+            )
             if pending:
                 around.fetches = [replace(move, after=pending) for move in around.fetches]
 
@@ -141,8 +144,9 @@ class _Binder:
         views = self.calls.views_for(call)
         drops = [slot for stay in around.ends for slot in self.calls.drop(self.stays[stay].tensor)]
         begins = tuple(self.writes[rank].get(slot, -1) for _, slot in call.results)
-        return Step(tuple(around.waits), views, call, begins, tuple(around.sends), tuple(drops),
-                    tuple(around.fetches))  # fmt: skip
+        return Step(
+            tuple(around.waits), views, call, begins, tuple(around.sends), tuple(drops), tuple(around.fetches)
+        )
 
     def _leaf(self, result: Result, out: set[int]) -> Leaf:
         slot = result.tensor

@@ -71,8 +71,11 @@ class Calls:
         at = self.captured.tensor_at
         if not isinstance(node.meta.get("val"), list | tuple):
             if at.get((node.name, 0), -1) < 0:
-                raise BadProgram(f"'{node.name}' is no tensor of the program", object=node.name,
-                                 remedy="capture the module again")  # fmt: skip
+                raise BadProgram(
+                    f"'{node.name}' is no tensor of the program",
+                    object=node.name,
+                    remedy="capture the module again",
+                )
             return Slot(renamed.get(at[node.name, 0], at[node.name, 0]))
         count = sum(hasattr(part, "dtype") for part in node.meta["val"])
         slots = [at[node.name, part] for part in range(count)]

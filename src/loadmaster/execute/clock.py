@@ -18,11 +18,15 @@ def checked_device(name: str) -> Any:
     torch = require("torch", "torch")
     kind = name.partition(":")[0]
     if kind not in ("cuda", "cpu"):
-        raise LoadmasterError(f"there is no device '{name}' to run on", object="--device",
-                              number=name, remedy="use cuda or cpu")  # fmt: skip
+        raise LoadmasterError(
+            f"there is no device '{name}' to run on", object="--device", number=name, remedy="use cuda or cpu"
+        )
     if kind == "cuda" and not torch.cuda.is_available():
-        raise LoadmasterError("this computer has no CUDA device that PyTorch can use", object=name,
-                              remedy="use --device cpu, or run where an NVIDIA GPU is")  # fmt: skip
+        raise LoadmasterError(
+            "this computer has no CUDA device that PyTorch can use",
+            object=name,
+            remedy="use --device cpu, or run where an NVIDIA GPU is",
+        )
     return torch.device(kind, torch.cuda.current_device()) if name == "cuda" else torch.device(name)
 
 
@@ -39,8 +43,9 @@ class Clock:
         if self.is_cuda:
             self.torch.cuda.synchronize(self.device)
 
-    def seconds(self, work: Callable[[], object], *, repeats: int = 5, warmups: int = 2,
-                ahead: bool = False) -> list[float]:  # fmt: skip
+    def seconds(
+        self, work: Callable[[], object], *, repeats: int = 5, warmups: int = 2, ahead: bool = False
+    ) -> list[float]:
         """Each repeat's seconds. `ahead`: the device is kept waiting until the host has asked for
         (nearly) everything, so that what the host needs for asking does not count."""
         asking = 0.0

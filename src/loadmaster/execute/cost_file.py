@@ -9,30 +9,36 @@ from typing import Any
 
 from loadmaster.execute.op_times import OpTimes
 from loadmaster.files import replacing
-from loadmaster.program.measured_costs import (
-    FORMAT,
-    MeasuredCosts,
-    apply_costs,
-    costless_hash,
-)
+from loadmaster.program.measured_costs import FORMAT, MeasuredCosts, apply_costs, costless_hash
 from loadmaster.program.program import Program
 
 
-def cost_document(program: Program, times: OpTimes, device: str, slowdown: Mapping[str, float]) -> dict[str, Any]:  # fmt: skip
+def cost_document(
+    program: Program, times: OpTimes, device: str, slowdown: Mapping[str, float]
+) -> dict[str, Any]:
     """What a cost file holds."""
     return {
-        "loadmaster_costs": FORMAT, "program": costless_hash(program), "device": device,
-        "picoseconds": times.picoseconds.tolist(), "workspace_bytes": times.workspace_bytes,
-        "kept_bytes": times.kept_bytes, "op_workspace": times.op_workspace.tolist(),
-        "marked_seconds": times.marked_seconds, "eager_seconds": times.eager_seconds,
-        "graph_seconds": times.graph_seconds, "peak_bytes": times.peak_bytes,
-        "copy_slowdown": dict(slowdown), "notes": list(times.notes),
-    }  # fmt: skip
+        "loadmaster_costs": FORMAT,
+        "program": costless_hash(program),
+        "device": device,
+        "picoseconds": times.picoseconds.tolist(),
+        "workspace_bytes": times.workspace_bytes,
+        "kept_bytes": times.kept_bytes,
+        "op_workspace": times.op_workspace.tolist(),
+        "marked_seconds": times.marked_seconds,
+        "eager_seconds": times.eager_seconds,
+        "graph_seconds": times.graph_seconds,
+        "peak_bytes": times.peak_bytes,
+        "copy_slowdown": dict(slowdown),
+        "notes": list(times.notes),
+    }
 
 
 def with_times(program: Program, times: OpTimes) -> Program:
     """The program with its measured times."""
-    found = MeasuredCosts(costless_hash(program), "", tuple(times.picoseconds.tolist()), times.workspace_bytes)  # fmt: skip
+    found = MeasuredCosts(
+        costless_hash(program), "", tuple(times.picoseconds.tolist()), times.workspace_bytes
+    )
     return apply_costs(program, found)
 
 

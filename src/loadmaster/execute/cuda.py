@@ -25,8 +25,11 @@ class CudaBackend:
     def __init__(self, device: Any) -> None:
         self._torch = torch = require("torch", "torch")
         if not torch.cuda.is_available():
-            raise BadMachine("PyTorch finds no CUDA device here", object=str(device),
-                             remedy="use --device cpu, or a machine with a GPU and its driver")  # fmt: skip
+            raise BadMachine(
+                "PyTorch finds no CUDA device here",
+                object=str(device),
+                remedy="use --device cpu, or a machine with a GPU and its driver",
+            )
         chosen = torch.device(device)
         number = torch.cuda.current_device() if chosen.index is None else chosen.index
         self.device = torch.device("cuda", number)
@@ -45,7 +48,7 @@ class CudaBackend:
             self._outside = (self._own.held, self._own.held)
             return
         self._cuda.empty_cache()
-        self._outside = (self._cuda.memory_allocated(self.device), self._cuda.memory_reserved(self.device))  # fmt: skip
+        self._outside = (self._cuda.memory_allocated(self.device), self._cuda.memory_reserved(self.device))
 
     def begin(self, copies: int) -> None:
         while len(self._done) < copies:

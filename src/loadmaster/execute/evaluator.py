@@ -14,13 +14,7 @@ import numpy as np
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.execute.executor import Executor
-from loadmaster.execute.pinned import (
-    HostMemory,
-    HostWeights,
-    add_rooms,
-    host_weights,
-    shared_rows,
-)
+from loadmaster.execute.pinned import HostMemory, HostWeights, add_rooms, host_weights, shared_rows
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import Plan
 from loadmaster.plan.static import HOME
@@ -44,18 +38,26 @@ class ExecutorEvaluator:
     `graph`: each plan as one CUDA graph.
     """
 
-    def __init__(self, captured: Captured, machine: Machine, device: Any, weights: Mapping[str, Any] | HostWeights,
-                 inputs: Sequence[Any], *, capacity: int | None = None, workspace: int = 0,
-                 kernels: Kernels | None = None, warmups: int = 1, graph: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self,
+        captured: Captured,
+        machine: Machine,
+        device: Any,
+        weights: Mapping[str, Any] | HostWeights,
+        inputs: Sequence[Any],
+        *,
+        capacity: int | None = None,
+        workspace: int = 0,
+        kernels: Kernels | None = None,
+        warmups: int = 1,
+        graph: bool = False,
+    ) -> None:
         self.name = f"executor:{device}"
         self.captured, self.device = captured, device
         self._memory = HostMemory(pinned=str(device).startswith("cuda"))
         if not isinstance(weights, HostWeights):
             weights = host_weights(captured, weights, self._memory)
-        self._weights, self._inputs = (
-            HostWeights(dict(weights.rows), weights.layouts),
-            tuple(inputs),
-        )
+        self._weights, self._inputs = (HostWeights(dict(weights.rows), weights.layouts), tuple(inputs))
         self.capacity, self.workspace, self.graph = capacity, workspace, graph
         self._kernels, self._warmups = kernels, warmups
         self._about: tuple[Program, Machine] = (captured.program, machine)
@@ -68,9 +70,13 @@ class ExecutorEvaluator:
     def bind(self, program: Program, machine: Machine) -> None:
         """Say what the plans to come are about: the captured program, with costs or without."""
         own = self.captured.program
-        if program.op_name != own.op_name or not np.array_equal(program.storage_bytes, own.storage_bytes):  # fmt: skip
-            raise EvaluationError(f"'{program.name}' is not the program that was captured", object=program.name,
-                                  number=program.n_ops, remedy="plan for the captured program")  # fmt: skip
+        if program.op_name != own.op_name or not np.array_equal(program.storage_bytes, own.storage_bytes):
+            raise EvaluationError(
+                f"'{program.name}' is not the program that was captured",
+                object=program.name,
+                number=program.n_ops,
+                remedy="plan for the captured program",
+            )
         self.close()
         self._about, self._offload = (program, machine), None
 
@@ -82,16 +88,15 @@ class ExecutorEvaluator:
             assert self._executor is not None
             found = self._executor.run(*self._inputs)
         except (LoadmasterError, RuntimeError) as error:
-            fault = (
-                error.message if isinstance(error, LoadmasterError) else str(error).split("\n")[0]
-            )
+            fault = error.message if isinstance(error, LoadmasterError) else str(error).split("\n")[0]
         else:
             self.peak_bytes = max(self.peak_bytes, found.peak_bytes)
             return found.seconds
         # Only now nothing of the error holds the device's memory any more.
         self.close()
-        raise EvaluationError(fault, object=self.name, number=plan.hash[:12],
-                              remedy="plan for a smaller capacity")  # fmt: skip
+        raise EvaluationError(
+            fault, object=self.name, number=plan.hash[:12], remedy="plan for a smaller capacity"
+        )
 
     def close(self) -> None:
         """Give the device's memory back; a later call takes it again."""
@@ -113,8 +118,17 @@ class ExecutorEvaluator:
             self._shared = True
             self._weights.rows.update(shared_rows(self.captured, self._memory) | self._weights.rows)
         add_rooms(self._weights, self.captured, followed, machine.reach[0][0], self._memory)
-        self._executor = Executor(self.captured, followed, machine, self.device, self._weights, capacity=self.capacity,
-                                  workspace=self.workspace, graph=self.graph, checked=not mine)  # fmt: skip
+        self._executor = Executor(
+            self.captured,
+            followed,
+            machine,
+            self.device,
+            self._weights,
+            capacity=self.capacity,
+            workspace=self.workspace,
+            graph=self.graph,
+            checked=not mine,
+        )
         for _ in range(self._warmups):
             self._executor.run(*self._inputs)
         self._running = plan.hash
@@ -137,5 +151,9 @@ class ExecutorEvaluator:
             found = self._offload.with_offsets(made, seconds=0.0)
             if found is not None:
                 return found
-        raise EvaluationError("no offsets were found beside what streams in and out", object=self.name,
-                              number=plan.hash[:12], remedy="use another map")  # fmt: skip
+        raise EvaluationError(
+            "no offsets were found beside what streams in and out",
+            object=self.name,
+            number=plan.hash[:12],
+            remedy="use another map",
+        )

@@ -35,8 +35,10 @@ from loadmaster.program.program import TensorKind
 from loadmaster.units import show_bytes
 
 ROOM = "leave kernels more room when planning: with --costs, or a smaller capacity than the run's"
-HOLES = ("PyTorch's allocator leaves holes between tensors: plan for a smaller capacity, or let Loadmaster's "
-         "be first (own_allocator.install() before anything uses CUDA)")  # fmt: skip
+HOLES = (
+    "PyTorch's allocator leaves holes between tensors: plan for a smaller capacity, or let Loadmaster's "
+    "be first (own_allocator.install() before anything uses CUDA)"
+)
 
 
 class Executor:
@@ -89,15 +91,17 @@ class Executor:
         self._placement: Placement
         with self._guarded(), self._backend.held_to(self.capacity):
             if self.placement == "planned":
-                self._placement = Planned(self.script, sizes, self.capacity, self._backend.device, kept,
-                                          stream, self._name)  # fmt: skip
+                self._placement = Planned(
+                    self.script, sizes, self.capacity, self._backend.device, kept, stream, self._name
+                )
             elif self.placement == "arena":
                 self._placement = Arena(self.script.stays, self.capacity, self._backend.device)
             else:
                 self._placement = Allocator(self._backend.device)
             self._kept = self._residents()
-        self._walk = Walk(self.script, self._backend, self._placement, self._host, self._layouts,
-                          sizes, timings)  # fmt: skip
+        self._walk = Walk(
+            self.script, self._backend, self._placement, self._host, self._layouts, sizes, timings
+        )
         shapes = given_shapes(captured)
         self._shapes = [shapes[g.node] for g in captured.given if g.kind == TensorKind.INPUT]
         self._handed_back = {given.node: given.tensor for given in captured.given}
@@ -105,17 +109,28 @@ class Executor:
     def _chosen(self, placement: str | None) -> str:
         """Where results go; options that don't go together are refused."""
         if placement not in (None, *PLACEMENTS):
-            raise BadMachine(f"there is no placement '{placement}'", object="placement",
-                             number=placement, remedy=f"use {', '.join(PLACEMENTS)}")  # fmt: skip
+            raise BadMachine(
+                f"there is no placement '{placement}'",
+                object="placement",
+                number=placement,
+                remedy=f"use {', '.join(PLACEMENTS)}",
+            )
         if self._graph and (self._backend.arena_only or self._timings):
-            raise BadMachine("a CUDA graph runs on a CUDA device and in one piece", object="graph",
-                             remedy="leave out the graph, or the timings of ops")  # fmt: skip
+            raise BadMachine(
+                "a CUDA graph runs on a CUDA device and in one piece",
+                object="graph",
+                remedy="leave out the graph, or the timings of ops",
+            )
         if self._backend.arena_only:
             return "arena"
         ours = own_allocator.current() is not None
         if ours and placement == "allocator":
-            raise BadMachine("this process has our allocator in place of PyTorch's", object="placement",
-                             number=placement, remedy="use 'planned', or don't install it")  # fmt: skip
+            raise BadMachine(
+                "this process has our allocator in place of PyTorch's",
+                object="placement",
+                number=placement,
+                remedy="use 'planned', or don't install it",
+            )
         return placement or ("planned" if ours else "allocator")
 
     def _name(self, rank: int) -> str:
@@ -154,8 +169,12 @@ class Executor:
         backend, leaves = self._backend, self.script.leaves
         self._take(inputs)
         spans: list[Span] = []
-        with (self._guarded(), self._torch.inference_mode(), backend.held_to(self.capacity),
-              self._placement.running()):  # fmt: skip
+        with (
+            self._guarded(),
+            self._torch.inference_mode(),
+            backend.held_to(self.capacity),
+            self._placement.running(),
+        ):
             if self._graph and self._replayed is None:
                 self._replayed = captured_run(self._walk, self._kept)
                 self._graph_peaks = backend.peaks()
@@ -185,7 +204,7 @@ class Executor:
             peak_bytes=peaks[0] or self.script.peak,
             reserved_bytes=peaks[1] or self.script.peak,
             op_seconds={op: (backend.seconds(start, a), backend.seconds(start, b)) for op, a, b in spans},
-        )  # fmt: skip
+        )
 
     def measure(self, *inputs: Any, repeats: int = 5, warmups: int = 2) -> Measured:
         """Times of several runs; the median is the one to quote."""
@@ -218,14 +237,20 @@ class Executor:
         """Inputs into their room on the host."""
         wanted = [given for given in self.captured.given if given.kind == TensorKind.INPUT]
         if len(inputs) != len(wanted):
-            raise BadProgram(f"'{self.captured.program.name}' takes {len(wanted)} inputs and got "
-                             f"{len(inputs)}", object=self.captured.program.name, number=len(inputs),
-                             remedy="give one tensor for each input")  # fmt: skip
+            raise BadProgram(
+                f"'{self.captured.program.name}' takes {len(wanted)} inputs and got {len(inputs)}",
+                object=self.captured.program.name,
+                number=len(inputs),
+                remedy="give one tensor for each input",
+            )
         for given, (shape, dtype), value in zip(wanted, self._shapes, inputs, strict=True):
             if (tuple(value.shape), value.dtype) != (shape, dtype):
-                raise BadProgram(f"input '{given.node}' is {value.dtype} {tuple(value.shape)} and was "
-                                 f"captured as {dtype} {shape}", object=given.node,
-                                 remedy="capture the module with such inputs")  # fmt: skip
+                raise BadProgram(
+                    f"input '{given.node}' is {value.dtype} {tuple(value.shape)} and was "
+                    f"captured as {dtype} {shape}",
+                    object=given.node,
+                    remedy="capture the module with such inputs",
+                )
             value = own_layout(value.detach())
             layout = self._layouts[given.tensor] = layout_of(value)
             self._host[given.tensor][: layout.bytes].copy_(flat(value, layout))
@@ -237,8 +262,11 @@ class Executor:
         if leaf.root < 0:
             tensor = self._handed_back.get(leaf.node)
             if tensor is not None and tensor not in self._host:
-                raise BadProgram(f"the model returns '{leaf.node}', which it never reads", object=leaf.node,
-                                 remedy="leave it out of what the module returns")  # fmt: skip
+                raise BadProgram(
+                    f"the model returns '{leaf.node}', which it never reads",
+                    object=leaf.node,
+                    remedy="leave it out of what the module returns",
+                )
             return None if tensor is None else shaped(self._host[tensor], self._layouts[tensor])
         if leaf.at_host:
             root = shaped(self._host[leaf.root], self._layouts[leaf.root])
@@ -262,18 +290,25 @@ class Executor:
                 raise
             clear_frames(error.__traceback__)  # they hold what was made on the device so far
             reserved = self._backend.peaks()[1]
-            raise Refused(f"the device ran out of its {show_bytes(self.capacity)}: the plan fills "
-                          f"{show_bytes(self.script.peak)} and the allocator held {show_bytes(reserved)}",
-                          object="capacity", number=self.capacity,
-                          remedy=HOLES if self.placement == "allocator" else ROOM) from error  # fmt: skip
+            raise Refused(
+                f"the device ran out of its {show_bytes(self.capacity)}: the plan fills "
+                f"{show_bytes(self.script.peak)} and the allocator held {show_bytes(reserved)}",
+                object="capacity",
+                number=self.capacity,
+                remedy=HOLES if self.placement == "allocator" else ROOM,
+            ) from error
 
 
 def backend_for(device: Any, delay: Callable[[], float] | None = None) -> Backend:
     """The backend of a device by name: 'cpu', 'cuda' or 'cuda:1'."""
     kind = str(device).partition(":")[0]
     if kind not in ("cpu", "cuda"):
-        raise BadMachine(f"there is no device '{device}'", object="device", number=str(device),
-                         remedy="use cpu, cuda or cuda:1")  # fmt: skip
+        raise BadMachine(
+            f"there is no device '{device}'",
+            object="device",
+            number=str(device),
+            remedy="use cpu, cuda or cuda:1",
+        )
     return CpuBackend(delay) if kind == "cpu" else CudaBackend(device)
 
 

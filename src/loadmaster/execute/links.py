@@ -46,7 +46,7 @@ def host_buffer(torch: Any, count: int, *, pinned: bool) -> Any:
     return torch.empty(count, dtype=torch.uint8, pin_memory=pinned)
 
 
-def measure_links(clock: Clock, *, largest: int = SIZES[-1], repeats: int = 5) -> tuple[LinkSpeed, LinkSpeed]:  # fmt: skip
+def measure_links(clock: Clock, *, largest: int = SIZES[-1], repeats: int = 5) -> tuple[LinkSpeed, LinkSpeed]:
     """(host to device, device to host)."""
     torch, sizes = clock.torch, [size for size in SIZES if size <= largest] or [largest]
     host = host_buffer(torch, sizes[-1], pinned=clock.is_cuda)
@@ -55,8 +55,7 @@ def measure_links(clock: Clock, *, largest: int = SIZES[-1], repeats: int = 5) -
     device.zero_()
     ways = [(device, host), (host, device)]
     times = [
-        [_copy_seconds(clock, target, source, size, repeats) for size in sizes]
-        for target, source in ways
+        [_copy_seconds(clock, target, source, size, repeats) for size in sizes] for target, source in ways
     ]
     del host, device
     together = _both_ways(clock, min(sizes[-1], _BATCH_BYTES), repeats)

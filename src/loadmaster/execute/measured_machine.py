@@ -37,22 +37,42 @@ def machine_toml(speeds: Speeds, base: Machine | None = None, name: str | None =
         "overlap = 0.0                 # assumed: kernels hide the smaller of compute and memory time",
         f'copies = "free"               # {_slowdown(speeds)}',
         'reach = "first"               # ops work on what lies in the device\'s own memory',
-        *_memory(fast, capacity, speeds.memory, align[0],
-                 f"measured: {speeds.total:,} bytes, less the driver's share"),
-        *_memory(home, speeds.host, max(speeds.to_device.bandwidth, speeds.to_host.bandwidth),
-                 align[1], "measured: of the computer"),
-    ]  # fmt: skip
-    for source, target, link, engine in ((home, fast, speeds.to_device, "h2d"),
-                                         (fast, home, speeds.to_host, "d2h")):  # fmt: skip
+        *_memory(
+            fast,
+            capacity,
+            speeds.memory,
+            align[0],
+            f"measured: {speeds.total:,} bytes, less the driver's share",
+        ),
+        *_memory(
+            home,
+            speeds.host,
+            max(speeds.to_device.bandwidth, speeds.to_host.bandwidth),
+            align[1],
+            "measured: of the computer",
+        ),
+    ]
+    for source, target, link, engine in (
+        (home, fast, speeds.to_device, "h2d"),
+        (fast, home, speeds.to_host, "d2h"),
+    ):
         lines += [
-            "", "[[link]]", f'source = "{source}"', f'target = "{target}"',
-            f'bandwidth = {round(link.bandwidth)}   # measured alone; with the other way busy {link.together:.4g}',
+            "",
+            "[[link]]",
+            f'source = "{source}"',
+            f'target = "{target}"',
+            f"bandwidth = {round(link.bandwidth)}   # measured alone; with the other way busy {link.together:.4g}",
             f'latency = "{round(link.latency * 1e9)}ns"   # measured: fitted over {len(link.sizes)} sizes',
             f'engines = ["{engine}"]',
-        ]  # fmt: skip
-    lines += ["", "[[device]]", f'name = "{device}"', f'memories = ["{fast}", "{home}"]',
-              *_rates(speeds, base),
-              f'launch = "{round(speeds.launch * 1e9)}ns"   # measured: tiny ops back to back']  # fmt: skip
+        ]
+    lines += [
+        "",
+        "[[device]]",
+        f'name = "{device}"',
+        f'memories = ["{fast}", "{home}"]',
+        *_rates(speeds, base),
+        f'launch = "{round(speeds.launch * 1e9)}ns"   # measured: tiny ops back to back',
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -62,8 +82,14 @@ def _memories(base: Machine) -> tuple[str, str]:
 
 
 def _memory(name: str, capacity: int, rate: float, alignment: int, source: str) -> list[str]:
-    return ["", "[[memory]]", f'name = "{name}"', f"capacity = {min(capacity, UNLIMITED)}   # {source}",
-            f"bandwidth = {round(rate)}   # measured", f"alignment = {alignment}"]  # fmt: skip
+    return [
+        "",
+        "[[memory]]",
+        f'name = "{name}"',
+        f"capacity = {min(capacity, UNLIMITED)}   # {source}",
+        f"bandwidth = {round(rate)}   # measured",
+        f"alignment = {alignment}",
+    ]
 
 
 def _rates(speeds: Speeds, base: Machine | None) -> list[str]:
@@ -82,7 +108,7 @@ def _rates(speeds: Speeds, base: Machine | None) -> list[str]:
 def _slowdown(speeds: Speeds) -> str:
     if not speeds.slowdown:
         return "assumed: copies on their own do not slow work down"
-    parts = [f"{kind} work takes {factor:.3f} times as long" for kind, factor in speeds.slowdown.items()]  # fmt: skip
+    parts = [f"{kind} work takes {factor:.3f} times as long" for kind, factor in speeds.slowdown.items()]
     return f"measured: while copies go both ways {' and '.join(parts)}"
 
 

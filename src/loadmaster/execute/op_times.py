@@ -48,7 +48,9 @@ class OpTimes:
     @property
     def whole_seconds(self) -> float:
         """A pass in which the device never waits for the host."""
-        return min(self.marked_seconds, self.eager_seconds) if self.graph_seconds is None else self.graph_seconds  # fmt: skip
+        return (
+            min(self.marked_seconds, self.eager_seconds) if self.graph_seconds is None else self.graph_seconds
+        )
 
     @property
     def workspace_bytes(self) -> int:
@@ -89,14 +91,24 @@ def arguments(captured: Any, weights: Mapping[str, Any], inputs: Sequence[Any]) 
             whole = known[given.source]
             value[given.node] = whole if given.rows is None else whole[slice(*given.rows)]
         elif given.tensor >= 0:
-            raise BadProgram(f"there is no value for '{given.source}'", object=given.source,
-                             remedy="give every parameter and buffer of the module")  # fmt: skip
+            raise BadProgram(
+                f"there is no value for '{given.source}'",
+                object=given.source,
+                remedy="give every parameter and buffer of the module",
+            )
     # What has no value here is a number or a flag, or is read by nobody.
     return [value.get(node.name) for node in captured.graph.nodes if node.op == "placeholder"]
 
 
-def measure_ops(captured: Any, weights: Mapping[str, Any], inputs: Sequence[Any], device: Any, *,
-                passes: int = 7, graph: bool = True) -> OpTimes:  # fmt: skip
+def measure_ops(
+    captured: Any,
+    weights: Mapping[str, Any],
+    inputs: Sequence[Any],
+    device: Any,
+    *,
+    passes: int = 7,
+    graph: bool = True,
+) -> OpTimes:
     """Weights by name and inputs in order, all on the device already."""
     clock, notes = Clock(device), []
     values = arguments(captured, weights, inputs)
@@ -114,8 +126,16 @@ def measure_ops(captured: Any, weights: Mapping[str, Any], inputs: Sequence[Any]
     raw = np.median(marked, axis=0)
     seconds = corrected(raw, min(eager, float(raw.sum())) if whole is None else whole)
     seconds[captured.program.op_view] = 0
-    return OpTimes(np.round(seconds * PICOSECONDS).astype(np.int64), float(raw.sum()), eager, whole,
-                   workspace, kept, peak, tuple(notes))  # fmt: skip
+    return OpTimes(
+        np.round(seconds * PICOSECONDS).astype(np.int64),
+        float(raw.sum()),
+        eager,
+        whole,
+        workspace,
+        kept,
+        peak,
+        tuple(notes),
+    )
 
 
 def corrected(raw: npt.NDArray[np.float64], whole: float) -> npt.NDArray[np.float64]:
@@ -179,7 +199,7 @@ def _as_graph(clock: Clock, work: Callable[[], object], passes: int) -> float:
     return seconds
 
 
-def _workspaces(clock: Clock, captured: Any, values: list[Any]) -> tuple[npt.NDArray[np.int64], int, int]:  # fmt: skip
+def _workspaces(clock: Clock, captured: Any, values: list[Any]) -> tuple[npt.NDArray[np.int64], int, int]:
     """(bytes of each op for itself, bytes that stay afterwards, peak of the pass)."""
     own = np.zeros(captured.program.n_ops, dtype=np.int64)
     if not clock.is_cuda:

@@ -43,7 +43,7 @@ def install() -> bool:
     torch = require("torch", "torch")
     if not torch.cuda.is_available() or torch.cuda.is_initialized():
         return False
-    made = torch.cuda.memory.CUDAPluggableAllocator(_core.__file__, "loadmaster_alloc", "loadmaster_free")  # fmt: skip
+    made = torch.cuda.memory.CUDAPluggableAllocator(_core.__file__, "loadmaster_alloc", "loadmaster_free")
     try:
         torch.cuda.memory.change_current_allocator(made)
     except RuntimeError:  # somebody was first

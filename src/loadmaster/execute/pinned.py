@@ -65,9 +65,12 @@ def host_weights(captured: Captured, weights: Mapping[str, Any], memory: HostMem
             value = own_layout(_value(given, weights, captured.constants))
             shape, dtype = shapes[given.node]
             if (tuple(value.shape), value.dtype) != (shape, dtype):
-                raise BadProgram(f"weight '{given.source}' is {value.dtype} {tuple(value.shape)} and was "
-                                 f"captured as {dtype} {shape}", object=given.source,
-                                 remedy="capture the module as it is now")  # fmt: skip
+                raise BadProgram(
+                    f"weight '{given.source}' is {value.dtype} {tuple(value.shape)} and was "
+                    f"captured as {dtype} {shape}",
+                    object=given.source,
+                    remedy="capture the module as it is now",
+                )
             layout = layout_of(value)
             row = memory.take(layout.bytes)
             row.copy_(flat(value.detach(), layout))
@@ -75,11 +78,12 @@ def host_weights(captured: Captured, weights: Mapping[str, Any], memory: HostMem
     return found
 
 
-def add_rooms(weights: HostWeights, captured: Captured, plan: Plan, fast: int, memory: HostMemory) -> None:  # fmt: skip
+def add_rooms(weights: HostWeights, captured: Captured, plan: Plan, fast: int, memory: HostMemory) -> None:
     """Rows for inputs and for what a plan copies out, beside the weights; those that are there stay."""
     moved = {copy.tensor for copy in plan.copy_rows if copy.source == fast}
-    moved |= {given.tensor for given in captured.given
-              if given.kind == TensorKind.INPUT and given.tensor >= 0}  # fmt: skip
+    moved |= {
+        given.tensor for given in captured.given if given.kind == TensorKind.INPUT and given.tensor >= 0
+    }
     for tensor in sorted(moved - set(weights.rows)):
         weights.rows[tensor] = memory.take(int(captured.program.storage_bytes[tensor]))
 
@@ -92,12 +96,12 @@ def shared_rows(captured: Captured, memory: HostMemory) -> dict[int, Any]:
     first, last = lifetimes_in_loops(program)
     made = program.tensor_kind == TensorKind.ACTIVATION
     made &= program.tensor_alias == np.arange(program.n_tensors)
-    made[[program.tensor_alias[result.tensor] for result in captured.results if result.tensor >= 0]] = False  # fmt: skip
+    made[[program.tensor_alias[result.tensor] for result in captured.results if result.tensor >= 0]] = False
     rows: dict[int, Any] = {}
     free: list[Any] = []
     ends: dict[int, list[Any]] = {}
     reached = -1
-    for tensor in sorted(np.flatnonzero(made & (last >= first)).tolist(), key=lambda each: first[each]):  # fmt: skip
+    for tensor in sorted(np.flatnonzero(made & (last >= first)).tolist(), key=lambda each: first[each]):
         for op in range(reached, int(first[tensor])):
             free += ends.pop(op, [])
         reached = int(first[tensor])
@@ -113,8 +117,11 @@ def shared_rows(captured: Captured, memory: HostMemory) -> dict[int, Any]:
 def _value(given: Given, weights: Mapping[str, Any], constants: Mapping[str, Any]) -> Any:
     known = weights if given.source in weights else constants
     if given.source not in known:
-        raise BadProgram(f"there is no weight '{given.source}'", object=given.source,
-                         remedy="give all parameters and buffers of the module by name")  # fmt: skip
+        raise BadProgram(
+            f"there is no weight '{given.source}'",
+            object=given.source,
+            remedy="give all parameters and buffers of the module by name",
+        )
     value = known[given.source]
     return value if given.rows is None else value[slice(*given.rows)]
 
@@ -122,8 +129,10 @@ def _value(given: Given, weights: Mapping[str, Any], constants: Mapping[str, Any
 def given_shapes(captured: Captured) -> dict[str, tuple[tuple[int, ...], Any]]:
     """Node -> shape and element type of what is given."""
     values = {name: node.meta.get("val") for name, node in placeholders(captured.graph).items()}
-    return {given.node: (tuple(map(int, values[given.node].shape)), values[given.node].dtype)
-            for given in captured.given}  # fmt: skip
+    return {
+        given.node: (tuple(map(int, values[given.node].shape)), values[given.node].dtype)
+        for given in captured.given
+    }
 
 
 class RandomWeights(Mapping[str, Any]):

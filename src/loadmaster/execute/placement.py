@@ -79,17 +79,21 @@ class Arena:
 
     stream: Any = None
 
-    def __init__(self, stays: Sequence[Stay], capacity: int, device: Any, *, whole: bool = False,
-                 edge: int = 0) -> None:  # fmt: skip
+    def __init__(
+        self, stays: Sequence[Stay], capacity: int, device: Any, *, whole: bool = False, edge: int = 0
+    ) -> None:
         torch = require("torch", "torch")
         self._bytes = [stay.bytes for stay in stays]
         self.offsets = placed(stays, capacity)
         tops = zip(self.offsets, stays, strict=True)
         self.bytes = max((offset + stay.bytes for offset, stay in tops), default=0)
         if self.bytes > capacity:
-            raise BadMachine(f"the plan's offsets reach {self.bytes:,} bytes and {capacity:,} are there",
-                             object="capacity", number=self.bytes - capacity,
-                             remedy="plan for a smaller capacity")  # fmt: skip
+            raise BadMachine(
+                f"the plan's offsets reach {self.bytes:,} bytes and {capacity:,} are there",
+                object="capacity",
+                number=self.bytes - capacity,
+                remedy="plan for a smaller capacity",
+            )
         taken = edge + (capacity if whole else self.bytes)
         self._block = torch.empty(taken, dtype=torch.uint8, device=device)[edge:]
 
@@ -133,9 +137,12 @@ def placed(stays: Sequence[Stay], capacity: int) -> list[int]:
             if meets and offsets[other] < low + stay.bytes:
                 low = max(low, offsets[other] + stays[other].bytes)
         if low + stay.bytes > capacity:
-            raise Refused(f"no {stay.bytes:,} bytes in one piece for tensor {stay.tensor} within "
-                          f"{capacity:,}", object=f"tensor {stay.tensor}", number=stay.bytes,
-                          remedy="give the plan offsets, or more capacity")  # fmt: skip
+            raise Refused(
+                f"no {stay.bytes:,} bytes in one piece for tensor {stay.tensor} within {capacity:,}",
+                object=f"tensor {stay.tensor}",
+                number=stay.bytes,
+                remedy="give the plan offsets, or more capacity",
+            )
         offsets[number] = low
         known.append(number)
     return offsets

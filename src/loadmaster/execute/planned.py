@@ -26,8 +26,17 @@ class Planned(Arena):
     `kept`: what libraries have of the budget. `stream`: of all runs. `name`: of a step, for messages.
     """
 
-    def __init__(self, script: Script, sizes: Sequence[int], capacity: int, device: Any, kept: int, stream: Any,
-                 name: Callable[[int], str], own: _core.OwnAllocator | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        script: Script,
+        sizes: Sequence[int],
+        capacity: int,
+        device: Any,
+        kept: int,
+        stream: Any,
+        name: Callable[[int], str],
+        own: _core.OwnAllocator | None = None,
+    ) -> None:
         self._own = own or _core.device_allocator()
         self._script, self._kept, self._name, self.stream = script, kept, name, stream
         room = (capacity - kept - EDGE) // EDGE * EDGE
@@ -39,7 +48,9 @@ class Planned(Arena):
         self._rooms = _core.rooms(self._base, columns)
         self._rank = -1
         # What outlives the run must not be the allocator's: the next run gives its address away again.
-        self._stays_on = {number for number, stay in enumerate(script.stays) if stay.last >= len(script.steps) - 1}  # fmt: skip
+        self._stays_on = {
+            number for number, stay in enumerate(script.stays) if stay.last >= len(script.steps) - 1
+        }
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -57,13 +68,19 @@ class Planned(Arena):
             raise self._kept_by_library(last, left)
 
     def put(self, stays: Sequence[int], results: list[Any]) -> list[Any]:
-        wrong = [at for at, (stay, result) in enumerate(zip(stays, results, strict=True))
-                 if stay >= 0 and not (result.data_ptr() == self._address[stay] and not result.storage_offset())
-                 and layout_of(result).bytes]  # fmt: skip
+        wrong = [
+            at
+            for at, (stay, result) in enumerate(zip(stays, results, strict=True))
+            if stay >= 0
+            and not (result.data_ptr() == self._address[stay] and not result.storage_offset())
+            and layout_of(result).bytes
+        ]
         if wrong:
             self._bring(wrong, stays, results)
-        return [self.room(stay, layout_of(result)) if at in wrong or stay in self._stays_on else result
-                for at, (stay, result) in enumerate(zip(stays, results, strict=True))]  # fmt: skip
+        return [
+            self.room(stay, layout_of(result)) if at in wrong or stay in self._stays_on else result
+            for at, (stay, result) in enumerate(zip(stays, results, strict=True))
+        ]
 
     def _bring(self, wrong: list[int], stays: Sequence[int], results: list[Any]) -> None:
         """Results that lie elsewhere come to their places; next time they are made there."""
@@ -72,8 +89,11 @@ class Planned(Arena):
         for at in wrong:
             if numbers[at] >= 0 and numbers.count(numbers[at]) == 1:
                 self._rooms.learn(self._number[stays[at]], numbers[at])
-        taken = {number for at in wrong
-                 for number in self._own.within(self.offsets[stays[at]], self._bytes[stays[at]])}  # fmt: skip
+        taken = {
+            number
+            for at in wrong
+            for number in self._own.within(self.offsets[stays[at]], self._bytes[stays[at]])
+        }
         if taken - set(numbers):
             raise self._kept_by_library(self._rank, self._bytes[stays[wrong[0]]])
         rows = [flat(results[at], layout_of(results[at])) for at in wrong]
@@ -83,9 +103,13 @@ class Planned(Arena):
             self._block[self.offsets[stays[at]] :][: len(row)].copy_(row)
 
     def _kept_by_library(self, rank: int, count: int) -> Refused:
-        return Refused(f"'{self._name(rank)}' keeps {show_bytes(count)} of fast memory for itself, which the plan "
-                       "gives to others", object=self._name(rank), number=count,
-                       remedy="use --placement allocator")  # fmt: skip
+        return Refused(
+            f"'{self._name(rank)}' keeps {show_bytes(count)} of fast memory for itself, which the plan "
+            "gives to others",
+            object=self._name(rank),
+            number=count,
+            remedy="use --placement allocator",
+        )
 
     def peaks(self) -> tuple[int, int] | None:
         used = held_bytes(self._script) + self._rooms.most
@@ -95,8 +119,11 @@ class Planned(Arena):
 def own_stream(device: Any) -> tuple[Any, int]:
     """The stream of planned runs and what libraries keep for it; refuses where the allocator isn't ours."""
     if not own_allocator.install():
-        raise Refused("PyTorch's allocator was used before: results can't be placed", object="placement",
-                      number="planned", remedy="install ours first (own_allocator.install), or use "
-                      "--placement allocator")  # fmt: skip
+        raise Refused(
+            "PyTorch's allocator was used before: results can't be placed",
+            object="placement",
+            number="planned",
+            remedy="install ours first (own_allocator.install), or use --placement allocator",
+        )
     made = own_allocator.compute(device)
     return made.stream, made.kept_bytes

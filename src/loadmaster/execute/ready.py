@@ -41,9 +41,14 @@ class Ready:
 
 
 def make_ready(
-    spec: str, device: str, *, training: bool = False, weights: str = "module",
-    split_over: int | None = None, seed: int = 0,
-) -> Ready:  # fmt: skip
+    spec: str,
+    device: str,
+    *,
+    training: bool = False,
+    weights: str = "module",
+    split_over: int | None = None,
+    seed: int = 0,
+) -> Ready:
     """Call 'module:function', on the CPU for its own weights or on the meta device for random ones,
     and capture what it gives for a device."""
     torch = require("torch", "torch")
@@ -54,10 +59,10 @@ def make_ready(
         with torch.device("cpu"):
             result = function()
     module, args, kwargs = model_and_inputs(result, spec)
-    captured = capture_spec(spec, device, (module, args, kwargs), training=training, split_over=split_over)  # fmt: skip
+    captured = capture_spec(spec, device, (module, args, kwargs), training=training, split_over=split_over)
     if weights == "random":
         args, kwargs = _made_up(args, kwargs, seed)
-        return Ready(module, args, kwargs, captured, RandomWeights(captured, device, seed), training)  # fmt: skip
+        return Ready(module, args, kwargs, captured, RandomWeights(captured, device, seed), training)
     own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return Ready(module, args, kwargs, captured, own, training)
 

@@ -12,7 +12,9 @@ from loadmaster.execute.script import Script
 Int64 = npt.NDArray[np.int64]
 
 
-def room_columns(script: Script, offsets: Sequence[int], sizes: Sequence[int], capacity: int) -> tuple[dict[str, Int64], dict[int, int]]:  # fmt: skip
+def room_columns(
+    script: Script, offsets: Sequence[int], sizes: Sequence[int], capacity: int
+) -> tuple[dict[str, Int64], dict[int, int]]:
     """Columns of `_core.rooms` by name, and the number of the result that begins a stay. `offsets` by stay,
     `sizes` (bytes of the storage) by tensor."""
     stays, start = script.stays, [0]
@@ -26,8 +28,12 @@ def room_columns(script: Script, offsets: Sequence[int], sizes: Sequence[int], c
         start.append(len(results))
     table = np.array(results, dtype=np.int64).reshape(-1, 3)
     free = free_ranges(script, offsets, capacity)
-    columns = {"result_start": np.array(start, dtype=np.int64), "result_bytes": table[:, 0].copy(),
-               "result_room": table[:, 1].copy(), "result_offset": table[:, 2].copy()}  # fmt: skip
+    columns = {
+        "result_start": np.array(start, dtype=np.int64),
+        "result_bytes": table[:, 0].copy(),
+        "result_room": table[:, 1].copy(),
+        "result_offset": table[:, 2].copy(),
+    }
     columns["free_start"] = np.cumsum([0, *(len(each) for each in free)]).astype(np.int64)
     every = np.concatenate([*free, np.zeros((0, 2), dtype=np.int64)])
     return columns | {"free_low": every[:, 0].copy(), "free_high": every[:, 1].copy()}, number
@@ -35,8 +41,10 @@ def room_columns(script: Script, offsets: Sequence[int], sizes: Sequence[int], c
 
 def free_ranges(script: Script, offsets: Sequence[int], capacity: int) -> list[Int64]:
     """[steps] of rows (low, high), ascending: what no stay has while the step runs."""
-    rows = [(max(0, stay.first), stay.last, offset, offset + stay.bytes)
-            for stay, offset in zip(script.stays, offsets, strict=True)]  # fmt: skip
+    rows = [
+        (max(0, stay.first), stay.last, offset, offset + stay.bytes)
+        for stay, offset in zip(script.stays, offsets, strict=True)
+    ]
     table = np.array(rows, dtype=np.int64).reshape(-1, 4)
     table = table[np.lexsort((table[:, 3], table[:, 2]))]
     found = []

@@ -58,10 +58,18 @@ def measure_speeds(clock: Clock, effort: Effort | None = None) -> Speeds:
     total, free = _memory_sizes(clock)
     name = clock.torch.cuda.get_device_name(clock.device) if clock.is_cuda else "cpu"
     return Speeds(
-        name, clock.device.type, total, free, _host_bytes(), to_device, to_host,
-        memory=_memory_rate(clock, effort), matrix=_matrix_rates(clock, effort),
-        launch=_launch_seconds(clock, effort), slowdown=_slowdowns(clock, effort),
-    )  # fmt: skip
+        name,
+        clock.device.type,
+        total,
+        free,
+        _host_bytes(),
+        to_device,
+        to_host,
+        memory=_memory_rate(clock, effort),
+        matrix=_matrix_rates(clock, effort),
+        launch=_launch_seconds(clock, effort),
+        slowdown=_slowdowns(clock, effort),
+    )
 
 
 def _memory_sizes(clock: Clock) -> tuple[int, int]:
@@ -122,8 +130,10 @@ def _slowdowns(clock: Clock, effort: Effort) -> dict[str, float]:
     near = [torch.zeros(size, dtype=torch.uint8, device=clock.device) for _ in range(2)]
     streams = [torch.cuda.Stream(clock.device) for _ in range(2)]
     found = {}
-    for name, one, count in (("matrix", _matrix_work(clock, effort.matrix, torch.bfloat16), 10),
-                             ("memory", _memory_work(clock, effort.memory), 10)):  # fmt: skip
+    for name, one, count in (
+        ("matrix", _matrix_work(clock, effort.matrix, torch.bfloat16), 10),
+        ("memory", _memory_work(clock, effort.memory), 10),
+    ):
 
         def work(one: Callable[[], object] = one, count: int = count) -> None:
             for _ in range(count):
@@ -133,7 +143,7 @@ def _slowdowns(clock: Clock, effort: Effort) -> dict[str, float]:
         copies = 2 + int(2 * alone * 60e9 / size)  # more than 60 GB/s can move meanwhile
 
         def beside(work: Callable[[], None] = work, copies: int = copies) -> None:
-            for stream, target, source in zip(streams, (near[0], host[1]), (host[0], near[1]), strict=True):  # fmt: skip
+            for stream, target, source in zip(streams, (near[0], host[1]), (host[0], near[1]), strict=True):
                 stream.wait_stream(torch.cuda.current_stream(clock.device))
                 with torch.cuda.stream(stream):
                     for _ in range(copies):

@@ -106,9 +106,12 @@ class Walk:
                 result = result.contiguous().clone()
             layout = layout_of(result)
             if layout.bytes > self.sizes[slot]:
-                raise BadProgram(f"tensor {slot} has {layout.bytes:,} bytes and was captured with "
-                                 f"{self.sizes[slot]:,}", object=f"tensor {slot}", number=layout.bytes,
-                                 remedy="capture the module for this device")  # fmt: skip
+                raise BadProgram(
+                    f"tensor {slot} has {layout.bytes:,} bytes and was captured with {self.sizes[slot]:,}",
+                    object=f"tensor {slot}",
+                    number=layout.bytes,
+                    remedy="capture the module for this device",
+                )
             self.layouts[slot] = layout
             return result
         return result.contiguous().clone() if slot in self._loose else result
@@ -126,8 +129,6 @@ def called(call: Call, values: Any) -> Any:
 def filled(arguments: Any, values: Any) -> list[Any]:
     """Arguments with values in place of slots."""
     return [
-        values[each.number] if type(each) is Slot
-        else filled(each, values) if type(each) is list
-        else each
+        values[each.number] if type(each) is Slot else filled(each, values) if type(each) is list else each
         for each in arguments
-    ]  # fmt: skip
+    ]

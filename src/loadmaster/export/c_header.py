@@ -49,7 +49,9 @@ def export(asked: Asked) -> Exported:
     with replacing(asked.out) as temporary:
         temporary.write_text(text, encoding="ascii")
     if read_rows(asked.out.read_text(encoding="ascii")) != [_numbers(row) for row in rows]:
-        raise NotExported(f"header '{asked.out}' does not read back", object=str(asked.out), remedy="report this as a bug")  # fmt: skip
+        raise NotExported(
+            f"header '{asked.out}' does not read back", object=str(asked.out), remedy="report this as a bug"
+        )
     copies = 0 if asked.plan.copies is None else len(asked.plan.copies)
     more = () if not copies else (f"{copies:,} copies",)
     added = len(plan.residency_rows) - len(asked.plan.residency_rows)
@@ -57,22 +59,41 @@ def export(asked: Asked) -> Exported:
     still = len(plan.residency_rows) - len(_placed(plan))
     if still:
         notes.append(f"{still:,} tensors stay where the image has them and are not in the table")
-    figures = {f"{memory.name}_bytes": top for memory, top in zip(asked.machine.memories, tops, strict=True)}  # fmt: skip
-    return Exported("verified", (asked.out,), ("memories", "offsets", "order"), more,
-                    {"tensors": len(rows), **figures}, tuple(notes))  # fmt: skip
+    figures = {f"{memory.name}_bytes": top for memory, top in zip(asked.machine.memories, tops, strict=True)}
+    return Exported(
+        "verified",
+        (asked.out,),
+        ("memories", "offsets", "order"),
+        more,
+        {"tensors": len(rows), **figures},
+        tuple(notes),
+    )
 
 
 def complete(program: Program, machine: Machine, plan: Plan) -> Plan:
     """The plan with an offset for every tensor: what it leaves at home lies above all else there."""
     # A memory without limits is no area to reserve, it is where the image lies: nothing moves there.
-    bare = next((row for row in plan.residency_rows if row.offset == NO_OFFSET
-                 and machine.memories[row.memory].capacity < UNLIMITED), None)  # fmt: skip
+    bare = next(
+        (
+            row
+            for row in plan.residency_rows
+            if row.offset == NO_OFFSET and machine.memories[row.memory].capacity < UNLIMITED
+        ),
+        None,
+    )
     if bare is not None:
-        raise Refused(f"the plan has no offset for '{program.tensor_name[bare.tensor]}'", object=program.tensor_name[bare.tensor],
-                      remedy="give a plan with offsets, such as that of --problem mapping")  # fmt: skip
+        raise Refused(
+            f"the plan has no offset for '{program.tensor_name[bare.tensor]}'",
+            object=program.tensor_name[bare.tensor],
+            remedy="give a plan with offsets, such as that of --problem mapping",
+        )
     if len(machine.devices) > 1:
-        raise NotExported(f"machine '{machine.name}' has {len(machine.devices)} devices", object=machine.name,
-                          number=len(machine.devices), remedy="give a machine of one device")  # fmt: skip
+        raise NotExported(
+            f"machine '{machine.name}' has {len(machine.devices)} devices",
+            object=machine.name,
+            number=len(machine.devices),
+            remedy="give a machine of one device",
+        )
     placed = {row.tensor for row in plan.residency_rows}
     home, order = machine.home[0], plan.order
     first, last = lifetimes(program, order)
@@ -80,19 +101,19 @@ def complete(program: Program, machine: Machine, plan: Plan) -> Plan:
     top = _tops(program, machine, plan)[home]
     align, rows = machine.memories[home].alignment, [*plan.residency_rows]
     for tensor in range(program.n_tensors):
-        if (
-            program.tensor_alias[tensor] != tensor
-            or tensor in placed
-            or last[tensor] < first[tensor]
-        ):
+        if program.tensor_alias[tensor] != tensor or tensor in placed or last[tensor] < first[tensor]:
             continue
         begin = BEFORE if program.tensor_kind[tensor] in PERSISTENT else turn[int(first[tensor])]
         rows.append(Residency(tensor, home, top, begin, turn[int(last[tensor])]))
         top += -(-int(program.storage_bytes[tensor]) // align) * align
     if top > machine.memories[home].capacity:
         name, capacity = machine.memories[home].name, machine.memories[home].capacity
-        raise Refused(f"what the plan leaves at home needs {top:,} bytes of '{name}', which has {capacity:,}", object=name,
-                      number=top, remedy="plan with a smaller capacity, so that there is room")  # fmt: skip
+        raise Refused(
+            f"what the plan leaves at home needs {top:,} bytes of '{name}', which has {capacity:,}",
+            object=name,
+            number=top,
+            remedy="plan with a smaller capacity, so that there is room",
+        )
     return plan.changed(residencies=Plan.of(residencies=rows).residencies)
 
 
@@ -128,12 +149,20 @@ def _rows(program: Program, plan: Plan, numbers: dict[int, list[int]] | None) ->
     for residency in _placed(plan):
         stays.setdefault(residency.tensor, []).append(residency)
     rows = [
-        Row(number, program.tensor_name[tensor], int(program.tensor_kind[tensor]), stay.memory, stay.offset,
-            int(program.tensor_bytes[tensor]), stay.first, stay.last)
+        Row(
+            number,
+            program.tensor_name[tensor],
+            int(program.tensor_kind[tensor]),
+            stay.memory,
+            stay.offset,
+            int(program.tensor_bytes[tensor]),
+            stay.first,
+            stay.last,
+        )
         for tensor in range(program.n_tensors)
         for stay in stays.get(int(program.tensor_alias[tensor]), [])
         for number in ([tensor] if numbers is None else numbers.get(tensor, [-1]))
-    ]  # fmt: skip
+    ]
     return sorted(rows, key=lambda row: (row.index < 0, row.index, row.first))
 
 
@@ -156,7 +185,10 @@ def _text(asked: Asked, plan: Plan, rows: Sequence[Row], tops: Sequence[int], of
         "};",
         "/* What to reserve in each memory. */",
         *(f"#define LOADMASTER_{word}_BYTES UINT32_C({top})" for word, top in zip(words, tops, strict=True)),
-        *(f"#define LOADMASTER_{word}_ALIGNMENT {memory.alignment}" for word, memory in zip(words, machine.memories, strict=True)),
+        *(
+            f"#define LOADMASTER_{word}_ALIGNMENT {memory.alignment}"
+            for word, memory in zip(words, machine.memories, strict=True)
+        ),
         "",
         "enum loadmaster_kind {",
         *(f"  LOADMASTER_{kind} = {number}," for number, kind in enumerate(_KINDS)),
@@ -184,7 +216,7 @@ def _text(asked: Asked, plan: Plan, rows: Sequence[Row], tops: Sequence[int], of
         "};",
         "",
         "#endif",
-    ]  # fmt: skip
+    ]
     return "\n".join(lines) + "\n"
 
 

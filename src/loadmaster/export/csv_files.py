@@ -36,62 +36,58 @@ def export(asked: Asked) -> Exported:
         if placed is None:
             continue
         buffers, offsets = placed
-        capacity = memory.capacity if memory.capacity < UNLIMITED else int((offsets + buffers.size).max())  # fmt: skip
-        path = (
-            asked.out / f"{file_name(shown.program.name)}.{file_name(memory.name)}.{capacity}.csv"
-        )
+        capacity = memory.capacity if memory.capacity < UNLIMITED else int((offsets + buffers.size).max())
+        path = asked.out / f"{file_name(shown.program.name)}.{file_name(memory.name)}.{capacity}.csv"
         write_buffers(buffers, offsets, path)
         _read_back(path)
         files.append(path)
-    return Exported("verified", tuple(files), ("order", "devices", "memories", "offsets", "copies", "times"),
-                    figures={"ops": shown.program.n_ops, "stays": len(shown.stays)},
-                    notes=("a placement is read by 'loadmaster allocate' and by MiniMalloc",))  # fmt: skip
+    return Exported(
+        "verified",
+        tuple(files),
+        ("order", "devices", "memories", "offsets", "copies", "times"),
+        figures={"ops": shown.program.n_ops, "stays": len(shown.stays)},
+        notes=("a placement is read by 'loadmaster allocate' and by MiniMalloc",),
+    )
 
 
-_OPS = (
-    "op",
-    "name",
-    "kind",
-    "scope",
-    "device",
-    "position",
-    "fusion",
-    "start_ps",
-    "end_ps",
-    "stall_ps",
-)
-_TENSORS = (
-    "tensor",
-    "name",
-    "kind",
-    "dtype",
-    "shape",
-    "bytes",
-    "memory",
-    "offset",
-    "first",
-    "last",
-)
-_COPIES = ("tensor", "name", "from", "to", "issued_after", "needed_by", "low", "high", "start_ps", "end_ps")  # fmt: skip
+_OPS = ("op", "name", "kind", "scope", "device", "position", "fusion", "start_ps", "end_ps", "stall_ps")
+_TENSORS = ("tensor", "name", "kind", "dtype", "shape", "bytes", "memory", "offset", "first", "last")
+_COPIES = ("tensor", "name", "from", "to", "issued_after", "needed_by", "low", "high", "start_ps", "end_ps")
 
 
 def _op_rows(shown: Shown) -> Iterable[Sequence[Any]]:
     program, timeline, fusion = shown.program, shown.timeline, shown.plan.fusion
     for op in range(program.n_ops):
-        yield (op, program.op_name[op], program.op_kind[op], program.op_scope[op],
-               shown.machine.devices[shown.device(op)].name, shown.position[op],
-               -1 if fusion is None else int(fusion[op]), int(timeline.op_start[op]), int(timeline.op_end[op]),
-               int(timeline.op_stall[op]))  # fmt: skip
+        yield (
+            op,
+            program.op_name[op],
+            program.op_kind[op],
+            program.op_scope[op],
+            shown.machine.devices[shown.device(op)].name,
+            shown.position[op],
+            -1 if fusion is None else int(fusion[op]),
+            int(timeline.op_start[op]),
+            int(timeline.op_end[op]),
+            int(timeline.op_stall[op]),
+        )
 
 
 def _tensor_rows(shown: Shown) -> Iterable[Sequence[Any]]:
     program = shown.program
     for stay in shown.stays:
         tensor = stay.tensor
-        yield (tensor, program.tensor_name[tensor], TensorKind(program.tensor_kind[tensor]).name.lower(),
-               program.tensor_dtype[tensor], "x".join(map(str, program.shape(tensor))),
-               int(program.storage_bytes[tensor]), shown.memory_names[stay.memory],
-               "" if stay.offset < 0 else stay.offset, stay.first, stay.last)  # fmt: skip
+        yield (
+            tensor,
+            program.tensor_name[tensor],
+            TensorKind(program.tensor_kind[tensor]).name.lower(),
+            program.tensor_dtype[tensor],
+            "x".join(map(str, program.shape(tensor))),
+            int(program.storage_bytes[tensor]),
+            shown.memory_names[stay.memory],
+            "" if stay.offset < 0 else stay.offset,
+            stay.first,
+            stay.last,
+        )
 
 
 def _copy_rows(shown: Shown) -> Iterable[Sequence[Any]]:
@@ -99,9 +95,18 @@ def _copy_rows(shown: Shown) -> Iterable[Sequence[Any]]:
         low, high = copy.low, copy.high
         if low < 0:
             low, high = 0, int(shown.program.storage_bytes[copy.tensor])
-        yield (copy.tensor, shown.program.tensor_name[copy.tensor], shown.memory_names[copy.source],
-               shown.memory_names[copy.target], copy.issued_after, copy.needed_by, low, high,
-               int(shown.timeline.copy_start[row]), int(shown.timeline.copy_end[row]))  # fmt: skip
+        yield (
+            copy.tensor,
+            shown.program.tensor_name[copy.tensor],
+            shown.memory_names[copy.source],
+            shown.memory_names[copy.target],
+            copy.issued_after,
+            copy.needed_by,
+            low,
+            high,
+            int(shown.timeline.copy_start[row]),
+            int(shown.timeline.copy_end[row]),
+        )
 
 
 def placement(shown: Shown, memory: int) -> tuple[Buffers, np.ndarray] | None:
@@ -124,10 +129,7 @@ def placement(shown: Shown, memory: int) -> tuple[Buffers, np.ndarray] | None:
             merged.append(row)
     _, offset, lower, upper, size_of, names = zip(*merged, strict=True)
     often = Counter(names)
-    ids = [
-        name if often[name] == 1 else f"{name}@{low}"
-        for name, low in zip(names, lower, strict=True)
-    ]
+    ids = [name if often[name] == 1 else f"{name}@{low}" for name, low in zip(names, lower, strict=True)]
     return Buffers.of(lower, upper, size_of, ids=ids), np.array(offset, dtype=np.int64)
 
 
@@ -153,4 +155,6 @@ def _cell(value: Any) -> Any:
 def _read_back(path: Path) -> None:
     buffers, capacity = read_buffers(path)
     if Allocation(buffers, capacity).evaluate(buffers.pinned) is None:
-        raise NotExported(f"placement '{path}' does not read back", object=str(path), remedy="report this as a bug")  # fmt: skip
+        raise NotExported(
+            f"placement '{path}' does not read back", object=str(path), remedy="report this as a bug"
+        )

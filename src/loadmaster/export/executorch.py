@@ -55,7 +55,7 @@ class Written:
     """Bytes of every arena."""
 
 
-def write_plan(lowered: Lowered, machine: Machine, plan: Plan, arenas: Mapping[int, int]) -> Written:  # fmt: skip
+def write_plan(lowered: Lowered, machine: Machine, plan: Plan, arenas: Mapping[int, int]) -> Written:
     """Lower again with the plan's placement and order. Raises `Refused` for a plan with violations."""
     found: list[Recorded] = []
     places: dict[int, tuple[int, int]] = {}
@@ -71,11 +71,11 @@ def write_plan(lowered: Lowered, machine: Machine, plan: Plan, arenas: Mapping[i
         found.append(seen)
         asked.append(kept)
 
-    def algorithm(alignment: int, specs: Any, graph_module: Any, signature: Any, padding: int) -> Any:  # fmt: skip
+    def algorithm(alignment: int, specs: Any, graph_module: Any, signature: Any, padding: int) -> Any:
         (seen,), (kept,) = found, asked
         empty = (arenas[machine.home[0]], 0)  # what has no bytes overlaps nothing
         where = {spec: seen.tensor_of[spec] for spec in specs}
-        chosen = {s: empty if tensor == NO_TENSOR else places[tensor] for s, tensor in where.items()}  # fmt: skip
+        chosen = {s: empty if tensor == NO_TENSOR else places[tensor] for s, tensor in where.items()}
         for spec in chosen:
             spec.realign(alignment)
         return result_of(chosen, arena_bytes(seen.program, kept, arenas))
@@ -86,8 +86,11 @@ def write_plan(lowered: Lowered, machine: Machine, plan: Plan, arenas: Mapping[i
     sizes = arena_bytes(seen.program, kept, arenas)
     back = read_back(own, seen, order, arenas)
     if back.hash != kept.hash:
-        raise NotExported(f"'{lowered.name}' was written with another placement than asked for", object=lowered.name,
-                          remedy="report the model: nothing was kept")  # fmt: skip
+        raise NotExported(
+            f"'{lowered.name}' was written with another placement than asked for",
+            object=lowered.name,
+            remedy="report the model: nothing was kept",
+        )
     check_sound(seen.program, machine, back)
     return Written(own, seen, kept, order, sizes)
 
@@ -119,8 +122,11 @@ def move_nodes(graph_module: Any, seen: Recorded, order: list[int]) -> None:
 def export(asked: Asked) -> Exported:
     """The target of `loadmaster export executorch`."""
     if Path(asked.out).suffix != ".pte":
-        raise NotExported(f"'{asked.out}' is no name for an ExecuTorch program", object=str(asked.out),
-                          remedy="let it end in .pte")  # fmt: skip
+        raise NotExported(
+            f"'{asked.out}' is no name for an ExecuTorch program",
+            object=str(asked.out),
+            remedy="let it end in .pte",
+        )
     machine = asked.machine
     check_sound(asked.program, machine, asked.plan)
     arenas = arena_numbers(machine, asked.mem_id)
@@ -128,8 +134,12 @@ def export(asked: Asked) -> Exported:
     own = {"greedy": greedy_placement(lowered, machine)}
     found = own["greedy"].recorded.program
     if found.hash != asked.program.hash:
-        raise NotExported(f"'{asked.model}' was lowered to another program than the plan is for", object=asked.model,
-                          number=found.hash[:12], remedy="plan it again with --format executorch")  # fmt: skip
+        raise NotExported(
+            f"'{asked.model}' was lowered to another program than the plan is for",
+            object=asked.model,
+            number=found.hash[:12],
+            remedy="plan it again with --format executorch",
+        )
     written = write_plan(lowered, machine, asked.plan, arenas)
     if len(arenas) > 1:
         own["banked"] = banked_placement(lowered, machine, arenas)
@@ -141,8 +151,14 @@ def export(asked: Asked) -> Exported:
     with replacing(asked.out) as temporary:
         temporary.write_bytes(bytes(written.own.buffer))
     lost = lost_parts(written.recorded.program, asked.plan, written.plan)
-    return Exported("verified" if asked.verify else "unverified", (asked.out,),
-                    ("memories", "offsets", "order"), lost, {**figures, **differs}, (_note(figures),))  # fmt: skip
+    return Exported(
+        "verified" if asked.verify else "unverified",
+        (asked.out,),
+        ("memories", "offsets", "order"),
+        lost,
+        {**figures, **differs},
+        (_note(figures),),
+    )
 
 
 def verify(lowered: Lowered, written: Written, own: Placed) -> dict[str, Figure]:
@@ -152,8 +168,12 @@ def verify(lowered: Lowered, written: Written, own: Placed) -> dict[str, Figure]
     to_greedy = difference(ours, run(own.recorded.own, inputs))
     to_eager = difference(ours, eager(lowered, inputs))
     if to_greedy > 0 or to_eager > EAGER_TOLERANCE:
-        raise NotExported(f"'{lowered.name}' gives other numbers with this plan", object=lowered.name,
-                          number=max(to_greedy, to_eager), remedy="report the model: nothing was written")  # fmt: skip
+        raise NotExported(
+            f"'{lowered.name}' gives other numbers with this plan",
+            object=lowered.name,
+            number=max(to_greedy, to_eager),
+            remedy="report the model: nothing was written",
+        )
     return {"differs_from_greedy": to_greedy, "differs_from_eager": to_eager}
 
 
@@ -190,13 +210,20 @@ def _verdict(figures: Mapping[str, Figure], own: Mapping[str, Placed]) -> str:
 
     name, best = min(((name, value(f"{name}_")) for name in own), key=lambda item: item[1])
     if best < value(""):
-        raise Refused(f"ExecuTorch's own placement ('{name}') is better: {best[0]:.6g} s and {best[1]:,.0f} bytes",
-                      object=name, number=best[0], remedy="search on from it as docs/executorch.md shows, or give --force")  # fmt: skip
+        raise Refused(
+            f"ExecuTorch's own placement ('{name}') is better: {best[0]:.6g} s and {best[1]:,.0f} bytes",
+            object=name,
+            number=best[0],
+            remedy="search on from it as docs/executorch.md shows, or give --force",
+        )
     return "already as good" if best == value("") else ""
 
 
 def _note(figures: Mapping[str, Figure]) -> str:
     names = [key.removesuffix("_seconds") for key in figures if key.endswith("_seconds")]
     parts = [f"ours {float(figures['seconds'] or 0) * 1e3:.4g} ms, {figures['bytes']:,} bytes"]
-    parts += [f"{name} {float(figures[f'{name}_seconds'] or 0) * 1e3:.4g} ms, {figures[f'{name}_bytes']:,} bytes" for name in names]  # fmt: skip
+    parts += [
+        f"{name} {float(figures[f'{name}_seconds'] or 0) * 1e3:.4g} ms, {figures[f'{name}_bytes']:,} bytes"
+        for name in names
+    ]
     return "simulated: " + "; ".join(parts)

@@ -37,15 +37,22 @@ def arena_numbers(machine: Machine, given: Mapping[str, int]) -> dict[int, int]:
     names = [machine.memories[memory].name for memory in machine.reach[0]]
     unknown = [name for name in given if name not in names]
     if unknown:
-        raise BadMachine(f"machine '{machine.name}' has no memory '{unknown[0]}'", object=unknown[0],
-                         remedy=f"use one of {', '.join(names)}")  # fmt: skip
+        raise BadMachine(
+            f"machine '{machine.name}' has no memory '{unknown[0]}'",
+            object=unknown[0],
+            remedy=f"use one of {', '.join(names)}",
+        )
     default = {name: number for number, name in enumerate(reversed(names), 1)}
     numbers = default | _stated(machine) | dict(given)
     used = [numbers[name] for name in names]
     wrong = [number for number in used if number <= CONSTANTS or used.count(number) > 1]
     if wrong:
-        raise NotExported(f"arena {wrong[0]} can't be given", object="--mem-id", number=wrong[0],
-                          remedy="number the memories differently, from 1 up: 0 holds the constants")  # fmt: skip
+        raise NotExported(
+            f"arena {wrong[0]} can't be given",
+            object="--mem-id",
+            number=wrong[0],
+            remedy="number the memories differently, from 1 up: 0 holds the constants",
+        )
     return dict(zip(machine.reach[0], used, strict=True))
 
 

@@ -20,7 +20,7 @@ EAGER_TOLERANCE = 1e-4
 """Relative, to the largest number of an output: the runtime's kernels add up in another order."""
 
 
-def read_back(own: Any, recorded: Recorded, order: list[int], arenas: Mapping[int, int]) -> Plan:  # fmt: skip
+def read_back(own: Any, recorded: Recorded, order: list[int], arenas: Mapping[int, int]) -> Plan:
     """The placement that a finished program holds, found by its instructions.
 
     Instruction k is the k-th op in `order`; the places of its results are its last arguments.
@@ -32,10 +32,16 @@ def read_back(own: Any, recorded: Recorded, order: list[int], arenas: Mapping[in
     ops = [op for op in order if not program.op_view[op] and program.op_name[op] != INPUTS]
     calls = [step.instr_args for chain in method.chains for step in chain.instructions]
     if len(calls) != len(ops):
-        raise NotExported(f"the program has {len(calls)} instructions for {len(ops)} ops", object=program.name,
-                          number=len(calls), remedy="report the model: it can't be verified")  # fmt: skip
-    found = [(recorded.results[op], _results(method, call, len(recorded.results[op])))
-             for op, call in zip(ops, calls, strict=True)]  # fmt: skip
+        raise NotExported(
+            f"the program has {len(calls)} instructions for {len(ops)} ops",
+            object=program.name,
+            number=len(calls),
+            remedy="report the model: it can't be verified",
+        )
+    found = [
+        (recorded.results[op], _results(method, call, len(recorded.results[op])))
+        for op, call in zip(ops, calls, strict=True)
+    ]
     if INPUTS in program.op_name:
         planned = [index for index in method.inputs if hasattr(method.values[index].val, "sizes")]
         found.append((recorded.results[program.op_name.index(INPUTS)], planned))
@@ -45,7 +51,7 @@ def read_back(own: Any, recorded: Recorded, order: list[int], arenas: Mapping[in
             if tensor != NO_TENSOR:
                 place = method.values[index].val.allocation_info
                 memory[tensor] = memory_of.get(int(place.memory_id), HOME)
-                offset[tensor] = int(place.memory_offset_low) + (int(place.memory_offset_high) << 32)  # fmt: skip
+                offset[tensor] = int(place.memory_offset_low) + (int(place.memory_offset_high) << 32)
     return placement(program, memory, offset, order)
 
 
@@ -55,7 +61,10 @@ def _results(method: Any, call: Any, count: int) -> list[int]:
     flat: list[int] = []
     for index in reversed(arguments[:-1]):
         value = method.values[index].val
-        flat = [*(list(value.items) if hasattr(value, "items") and not hasattr(value, "sizes") else [index]), *flat]  # fmt: skip
+        flat = [
+            *(list(value.items) if hasattr(value, "items") and not hasattr(value, "sizes") else [index]),
+            *flat,
+        ]
         if len(flat) >= count:
             break
     return flat[-count:] if count else []

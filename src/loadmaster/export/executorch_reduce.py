@@ -47,7 +47,9 @@ def placement(program: Program, memory: Int64, offset: Int64, order: list[int]) 
     return Plan.of(residencies=rows, order=order if moved else None)
 
 
-def packed(program: Program, machine: Machine, memory: Int64, order: list[int], seconds: float = PACK_SECONDS) -> Int64 | None:  # fmt: skip
+def packed(
+    program: Program, machine: Machine, memory: Int64, order: list[int], seconds: float = PACK_SECONDS
+) -> Int64 | None:
     """[T] offsets of the least height in each memory, or None if one is too small."""
     offset = np.full(program.n_tensors, NO_OFFSET, dtype=np.int64)
     first, last = lifetimes(program, np.array(order, dtype=np.int32))
@@ -58,8 +60,9 @@ def packed(program: Program, machine: Machine, memory: Int64, order: list[int], 
         if not len(held):
             continue
         size = -(-program.storage_bytes[held] // there.alignment) * there.alignment
-        buffers = Buffers.of(first[held].tolist(), (last[held] + 1).tolist(), size.tolist(),
-                             alignment=there.alignment)  # fmt: skip
+        buffers = Buffers.of(
+            first[held].tolist(), (last[held] + 1).tolist(), size.tolist(), alignment=there.alignment
+        )
         found = allocate(buffers, seconds=seconds)
         if found.decision is None or int(found.value or 0) > there.capacity:
             return None
@@ -73,8 +76,12 @@ def reduced(program: Program, machine: Machine, plan: Plan) -> Plan:
     for number in machine.reach[0]:
         there = machine.memories[number]
         if there.alignment % ALIGNMENT:
-            raise NotExported(f"memory '{there.name}' has an alignment of {there.alignment}", object=there.name,
-                              number=there.alignment, remedy=f"give it a multiple of {ALIGNMENT}")  # fmt: skip
+            raise NotExported(
+                f"memory '{there.name}' has an alignment of {there.alignment}",
+                object=there.name,
+                number=there.alignment,
+                remedy=f"give it a multiple of {ALIGNMENT}",
+            )
     order = order_of(program, plan)
     here = planned_tensors(program, order)
     memory = np.where(here, machine.home[0], -1).astype(np.int64)
@@ -87,8 +94,11 @@ def reduced(program: Program, machine: Machine, plan: Plan) -> Plan:
     if len(open_memories):
         found = packed(program, machine, memory, order)
         if found is None:
-            raise Refused(f"no offsets were found for '{program.name}' on '{machine.name}'", object=program.name,
-                          remedy="give more room in the slowest memory")  # fmt: skip
+            raise Refused(
+                f"no offsets were found for '{program.name}' on '{machine.name}'",
+                object=program.name,
+                remedy="give more room in the slowest memory",
+            )
         anew = here & np.isin(memory, open_memories)
         offset[anew] = found[anew]
     return placement(program, memory, offset, order)

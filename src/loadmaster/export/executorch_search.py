@@ -64,7 +64,9 @@ def improved(
 
 
 class _Search:
-    def __init__(self, program: Program, machine: Machine, most_bytes: int | None, random: np.random.Generator) -> None:  # fmt: skip
+    def __init__(
+        self, program: Program, machine: Machine, most_bytes: int | None, random: np.random.Generator
+    ) -> None:
         self.program, self.random, self._most = program, random, most_bytes
         self._simulator = simulator(program, machine)
         self._reach = list(machine.reach[0])
@@ -143,8 +145,9 @@ class _Search:
         for tensor in self.random.choice(self._tensors, size=min(3, len(self._tensors))).tolist():
             target = self._reach[int(self.random.integers(len(self._reach)))]
             before, memory[tensor] = memory.copy(), target
-            there = np.flatnonzero((memory == target) & (self._last >= self._first[tensor])
-                                   & (self._first <= self._last[tensor]))  # fmt: skip
+            there = np.flatnonzero(
+                (memory == target) & (self._last >= self._first[tensor]) & (self._first <= self._last[tensor])
+            )
             for other in self.random.permutation(there[there != tensor]).tolist():
                 if self._fits(self._live(memory)):
                     break
@@ -160,10 +163,10 @@ class _Search:
             for target in self._reach:
                 if target == source:
                     continue
-                grown = max(tops[target], int(live[target][life].max()) + int(self._size[target][tensor]))  # fmt: skip
+                grown = max(tops[target], int(live[target][life].max()) + int(self._size[target][tensor]))
                 if grown > self._room[target]:
                     continue
-                if self._most is not None and sum(tops.values()) - tops[target] + grown > self._most:  # fmt: skip
+                if self._most is not None and sum(tops.values()) - tops[target] + grown > self._most:
                     # It may still do: what it leaves may shrink.
                     left = live[source].copy()
                     left[life] -= self._size[source][tensor]

@@ -27,17 +27,20 @@ def export(asked: Asked) -> Exported:
         with replacing(path) as temporary:
             temporary.write_text(json.dumps(document, allow_nan=False), encoding="utf-8")
         files.append(path)
-    return Exported("unverified", tuple(files), ("memory of results", "times", "bytes"), figures={"nodes": shown.program.n_ops},
-                    notes=("add them in Model Explorer with 'Add per-node data'",))  # fmt: skip
+    return Exported(
+        "unverified",
+        tuple(files),
+        ("memory of results", "times", "bytes"),
+        figures={"nodes": shown.program.n_ops},
+        notes=("add them in Model Explorer with 'Add per-node data'",),
+    )
 
 
 def node_data(shown: Shown) -> dict[str, dict[str, Any]]:
     """memory (its rank, 0 the fastest, with a colour each), time_us, bytes, stall_us."""
     program, timeline = shown.program, shown.timeline
     ranks = {memory: rank for rank, memory in enumerate(shown.machine.reach[0])}
-    data: dict[str, dict[str, Any]] = {
-        name: {} for name in ("memory", "time_us", "bytes", "stall_us")
-    }
+    data: dict[str, dict[str, Any]] = {name: {} for name in ("memory", "time_us", "bytes", "stall_us")}
     for op in range(program.n_ops):
         took = int(timeline.op_end[op]) - int(timeline.op_start[op])
         for tensor in program.writes(op).tolist():

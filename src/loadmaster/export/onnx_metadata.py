@@ -26,23 +26,38 @@ def export(asked: Asked) -> Exported:
     read_model(asked.model)  # refuses what is damaged
     model = onnx.load(asked.model, load_external_data=False)
     if model.functions:
-        raise NotExported(f"'{asked.model}' has functions of its own, whose nodes can't be told apart", object=asked.model,
-                          number=len(model.functions), remedy="inline them first")  # fmt: skip
+        raise NotExported(
+            f"'{asked.model}' has functions of its own, whose nodes can't be told apart",
+            object=asked.model,
+            number=len(model.functions),
+            remedy="inline them first",
+        )
     elsewhere = asked.out.resolve().parent != Path(asked.model).resolve().parent
     if elsewhere and any(tensor.external_data for tensor in model.graph.initializer):
-        raise NotExported(f"'{asked.model}' keeps weights in other files, which are looked for beside it",
-                          object=asked.model, remedy=f"write into the folder '{Path(asked.model).parent}'")  # fmt: skip
+        raise NotExported(
+            f"'{asked.model}' keeps weights in other files, which are looked for beside it",
+            object=asked.model,
+            remedy=f"write into the folder '{Path(asked.model).parent}'",
+        )
     bare = stripped(model).SerializeToString(deterministic=True)
     marked = _annotate(model, shown)
     with replacing(asked.out) as temporary:
         temporary.write_bytes(model.SerializeToString())
     written = onnx.load(asked.out, load_external_data=False)
     if stripped(written).SerializeToString(deterministic=True) != bare:
-        raise NotExported(f"'{asked.out}' differs from the model in more than metadata", object=str(asked.out),
-                          remedy="report this as a bug")  # fmt: skip
-    return Exported("verified", (asked.out,), ("order", "devices", "memories", "offsets", "fusion", "times"),
-                    () if asked.plan.copies is None else (f"{len(asked.plan.copies):,} copies",),
-                    {"nodes": marked}, ("Netron shows it with a node's other properties",))  # fmt: skip
+        raise NotExported(
+            f"'{asked.out}' differs from the model in more than metadata",
+            object=str(asked.out),
+            remedy="report this as a bug",
+        )
+    return Exported(
+        "verified",
+        (asked.out,),
+        ("order", "devices", "memories", "offsets", "fusion", "times"),
+        () if asked.plan.copies is None else (f"{len(asked.plan.copies):,} copies",),
+        {"nodes": marked},
+        ("Netron shows it with a node's other properties",),
+    )
 
 
 def stripped(model: Any) -> Any:
@@ -71,8 +86,15 @@ def _set(holder: Any, values: dict[str, object]) -> None:
 def _annotate(model: Any, shown: Shown) -> int:
     """Add what the plan says; how many nodes it says something about."""
     program, timeline, fusion = shown.program, shown.timeline, shown.plan.fusion
-    _set(model, {"program": program.hash, "machine": f"{shown.machine.name} {shown.machine.hash}",
-                 "plan": shown.plan.hash, "time_us": timeline.total_ps / 10**6})  # fmt: skip
+    _set(
+        model,
+        {
+            "program": program.hash,
+            "machine": f"{shown.machine.name} {shown.machine.hash}",
+            "plan": shown.plan.hash,
+            "time_us": timeline.total_ps / 10**6,
+        },
+    )
     for node in model.graph.node:
         _clear(node)
     ops: dict[int, list[int]] = {}
@@ -89,16 +111,17 @@ def _annotate(model: Any, shown: Shown) -> int:
         }
         if fusion is not None and fusion[op] >= 0:
             values["fusion"] = int(fusion[op])
-        made = {
-            program.tensor_name[t]: (row, t) for row in rows for t in program.writes(row).tolist()
-        }
+        made = {program.tensor_name[t]: (row, t) for row in rows for t in program.writes(row).tolist()}
         for i, name in enumerate(node.output):
             if clean_name(name) not in made:
                 continue
             stay = shown.written_to(*made[clean_name(name)])
             if stay is not None:
-                values |= {f"out{i}.memory": shown.memory_names[stay.memory], f"out{i}.first": stay.first,
-                           f"out{i}.last": stay.last}  # fmt: skip
+                values |= {
+                    f"out{i}.memory": shown.memory_names[stay.memory],
+                    f"out{i}.first": stay.first,
+                    f"out{i}.last": stay.last,
+                }
                 if stay.offset >= 0:
                     values[f"out{i}.offset"] = stay.offset
         _set(node, values)

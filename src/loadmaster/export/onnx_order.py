@@ -44,9 +44,14 @@ def export(asked: Asked) -> Exported:
     moved = export_onnx_order(asked.model, asked.program, asked.machine, asked.plan, asked.out)
     settings = asked.out.with_suffix(".py")
     figures: dict[str, Figure] = {"moved": moved, "ops": asked.program.n_ops}
-    done = Exported("unverified", (asked.out, settings), ("order",),
-                    left_out(asked.plan, memory=False, offset=False, order=True), figures,
-                    (f"{moved:,} nodes moved; run it with the settings in {settings}",))  # fmt: skip
+    done = Exported(
+        "unverified",
+        (asked.out, settings),
+        ("order",),
+        left_out(asked.plan, memory=False, offset=False, order=True),
+        figures,
+        (f"{moved:,} nodes moved; run it with the settings in {settings}",),
+    )
     if not asked.verify or "random" in asked.program.op_kind.values:
         return done
     try:
@@ -77,16 +82,26 @@ def _verified(asked: Asked) -> tuple[int, int]:
     except LoadmasterError:
         raise
     except Exception as error:  # the runtime has many kinds of its own
-        raise NotExported(f"ONNX Runtime can't run '{asked.model}': {' '.join(str(error).split())[:160]}",
-                          object=asked.model, remedy="give --no-verify if another build of it can") from None  # fmt: skip
+        raise NotExported(
+            f"ONNX Runtime can't run '{asked.model}': {' '.join(str(error).split())[:160]}",
+            object=asked.model,
+            remedy="give --no-verify if another build of it can",
+        ) from None
     pairs = zip(theirs.outputs, ours.outputs, strict=True)
     if any(a.dtype != b.dtype or a.tobytes() != b.tobytes() for a, b in pairs):
-        raise Refused("the exported model computes other numbers than the model", object=asked.model,
-                      remedy="report this as a bug")  # fmt: skip
+        raise Refused(
+            "the exported model computes other numbers than the model",
+            object=asked.model,
+            remedy="report this as a bug",
+        )
     if ours.peak_bytes > theirs.peak_bytes and not asked.force:
-        raise Refused(f"the runtime's own order has a peak of {theirs.peak_bytes:,} bytes and the plan's "
-                      f"{ours.peak_bytes:,}", object=asked.model, number=ours.peak_bytes,
-                      remedy="keep the model as it is, or give --force")  # fmt: skip
+        raise Refused(
+            f"the runtime's own order has a peak of {theirs.peak_bytes:,} bytes and the plan's "
+            f"{ours.peak_bytes:,}",
+            object=asked.model,
+            number=ours.peak_bytes,
+            remedy="keep the model as it is, or give --force",
+        )
     return theirs.peak_bytes, ours.peak_bytes
 
 
@@ -102,8 +117,11 @@ def export_onnx_order(
     if out.resolve().parent != model.resolve().parent and any(
         tensor.external_data for tensor in proto.graph.initializer
     ):
-        raise NotExported(f"'{model}' keeps weights in other files, which are looked for beside it", object=str(model),
-                          remedy=f"write into the folder '{model.parent}'")  # fmt: skip
+        raise NotExported(
+            f"'{model}' keeps weights in other files, which are looked for beside it",
+            object=str(model),
+            remedy=f"write into the folder '{model.parent}'",
+        )
     nodes = list(proto.graph.node)
     order = node_order(nodes, program, plan)
     del proto.graph.node[:]
@@ -122,17 +140,27 @@ def node_order(nodes: list[Any], program: Program, plan: Plan) -> list[int]:
     ops = range(program.n_ops) if plan.order is None else plan.order.tolist()
     sources = [int(program.op_source[op]) for op in ops]
     if any(source >= len(nodes) for source in sources):
-        raise NotExported(f"program '{program.name}' has ops that the model has not", object=program.name,
-                          number=max(sources), remedy="give the model that was planned")  # fmt: skip
+        raise NotExported(
+            f"program '{program.name}' has ops that the model has not",
+            object=program.name,
+            number=max(sources),
+            remedy="give the model that was planned",
+        )
     order: list[int] = []
     placed = [False] * len(nodes)
     for first in [*(source for source in sources if source >= 0), *range(len(nodes))]:
         stack = [first]
         while stack:
             number = stack[-1]
-            needs = [] if placed[number] else [
-                maker[name] for name in _names_read(nodes[number]) if name in maker and not placed[maker[name]]
-            ]  # fmt: skip
+            needs = (
+                []
+                if placed[number]
+                else [
+                    maker[name]
+                    for name in _names_read(nodes[number])
+                    if name in maker and not placed[maker[name]]
+                ]
+            )
             needs = [need for need in needs if need != number]
             if needs:
                 stack += reversed(needs)

@@ -67,8 +67,12 @@ def runtime_plan(path: str | Path, program: Program, ran: Ran) -> Plan:
     named = {node.name or f"{node.op_type}_{place}": place for place, node in enumerate(nodes)}
     turn = {named[name]: turn for turn, name in enumerate(ran.nodes) if name in named}
     if len(named) < len(nodes) or any(int(node) not in turn for node in program.op_source):
-        raise OtherNodes(f"'{path}' did not run node by node: {len(turn)} of its {len(nodes)} nodes were seen",
-                         object=str(path), number=len(turn), remedy="give every node a name of its own")  # fmt: skip
+        raise OtherNodes(
+            f"'{path}' did not run node by node: {len(turn)} of its {len(nodes)} nodes were seen",
+            object=str(path),
+            number=len(turn),
+            remedy="give every node a name of its own",
+        )
     turns = np.array([turn[int(node)] for node in program.op_source], dtype=np.int64)
     return Plan(order=np.argsort(turns, kind="stable").astype(np.int32))
 

@@ -23,11 +23,7 @@ _MOST_BOXES = 20_000
 
 
 def draw(
-    buffers: Buffers,
-    offsets: npt.NDArray[np.int64],
-    capacity: int | None,
-    path: str | Path,
-    title: str,
+    buffers: Buffers, offsets: npt.NDArray[np.int64], capacity: int | None, path: str | Path, title: str
 ) -> None:
     """Write a picture; the ending says which kind."""
     path = Path(path)
@@ -47,9 +43,7 @@ def draw(
 class _Boxes:
     """Pieces in pixels: x and width over time, y and height over addresses (0 at the bottom)."""
 
-    def __init__(
-        self, buffers: Buffers, offsets: npt.NDArray[np.int64], capacity: int | None
-    ) -> None:
+    def __init__(self, buffers: Buffers, offsets: npt.NDArray[np.int64], capacity: int | None) -> None:
         p = buffers.pieces
         kept = np.flatnonzero(p.high > p.low)
         self.buffer = p.buffer[kept]
@@ -74,14 +68,13 @@ def _boxes(buffers: Buffers, offsets: npt.NDArray[np.int64], capacity: int | Non
 
 def _svg(boxes: _Boxes, buffers: Buffers, capacity: int | None, title: str) -> str:
     if len(boxes.buffer) > _MOST_BOXES:
-        raise LoadmasterError(f"{len(boxes.buffer):,} boxes are too many for SVG", object="--plot",
-                              number=len(boxes.buffer), remedy="name the picture .png")  # fmt: skip
-    x0, x1, y0, y1 = (
-        boxes.x(boxes.begin),
-        boxes.x(boxes.end),
-        boxes.y(boxes.high),
-        boxes.y(boxes.low),
-    )
+        raise LoadmasterError(
+            f"{len(boxes.buffer):,} boxes are too many for SVG",
+            object="--plot",
+            number=len(boxes.buffer),
+            remedy="name the picture .png",
+        )
+    x0, x1, y0, y1 = (boxes.x(boxes.begin), boxes.x(boxes.end), boxes.y(boxes.high), boxes.y(boxes.low))
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" font-size="13">',
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
@@ -90,15 +83,13 @@ def _svg(boxes: _Boxes, buffers: Buffers, capacity: int | None, title: str) -> s
     for step in range(5):
         address = boxes.top * step // 4
         y = float(boxes.y(address))
-        lines.append(
-            f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{show_bytes(address)}</text>'
-        )
-        lines.append(
-            f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>'
-        )
+        lines.append(f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{show_bytes(address)}</text>')
+        lines.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
     for i, b in enumerate(boxes.buffer.tolist()):
-        name = escape(f"{buffers.ids[b]}: {int(buffers.size[b]):,} bytes at {int(boxes.low[i]):,}, "
-                      f"time {int(boxes.begin[i])} to {int(boxes.end[i])}")  # fmt: skip
+        name = escape(
+            f"{buffers.ids[b]}: {int(buffers.size[b]):,} bytes at {int(boxes.low[i]):,}, "
+            f"time {int(boxes.begin[i])} to {int(boxes.end[i])}"
+        )
         lines.append(
             f'<rect x="{x0[i]:.2f}" y="{y0[i]:.2f}" width="{max(0.2, x1[i] - x0[i]):.2f}" '
             f'height="{max(0.2, y1[i] - y0[i]):.2f}" fill="{_COLOURS[b % len(_COLOURS)]}" fill-opacity="0.75" '
@@ -117,9 +108,7 @@ def _svg(boxes: _Boxes, buffers: Buffers, capacity: int | None, title: str) -> s
         lines.append(
             f'<text x="{float(boxes.x(time)):.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="{anchor}">{time}</text>'
         )
-    lines.append(
-        f'<text x="{(_LEFT + _WIDTH) // 2}" y="{_HEIGHT - 10}" text-anchor="middle">time</text>'
-    )
+    lines.append(f'<text x="{(_LEFT + _WIDTH) // 2}" y="{_HEIGHT - 10}" text-anchor="middle">time</text>')
     return "\n".join([*lines, "</svg>", ""])
 
 
@@ -127,9 +116,7 @@ def _raster(boxes: _Boxes) -> npt.NDArray[np.uint8]:
     image = np.full((_HEIGHT, _WIDTH, 3), 255, dtype=np.uint8)
     x0, x1 = (np.floor(boxes.x(t)).astype(int) for t in (boxes.begin, boxes.end))
     y0, y1 = (np.floor(boxes.y(a)).astype(int) for a in (boxes.high, boxes.low))
-    colours = np.array(
-        [[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in _COLOURS], dtype=np.uint8
-    )
+    colours = np.array([[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in _COLOURS], dtype=np.uint8)
     for i, b in enumerate(boxes.buffer.tolist()):
         box = image[y0[i] : max(y0[i] + 1, y1[i]), x0[i] : max(x0[i] + 1, x1[i])]
         box[:] = colours[b % len(colours)]
@@ -152,9 +139,5 @@ def _png(image: npt.NDArray[np.uint8]) -> bytes:
         return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
 
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    parts = [
-        chunk(b"IHDR", header),
-        chunk(b"IDAT", zlib.compress(rows.tobytes(), 6)),
-        chunk(b"IEND", b""),
-    ]
+    parts = [chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(rows.tobytes(), 6)), chunk(b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)

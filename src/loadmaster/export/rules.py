@@ -66,17 +66,23 @@ def check_sound(program: Program, machine: Machine, plan: Plan) -> None:
     """Refuse a plan with violations. Runtimes do not look: a wrong plan gives wrong numbers."""
     violations = check(program, machine, plan)
     if violations:
-        raise Refused(f"the checker refuses the plan: {violations[0].message}", object=program.name,
-                      number=len(violations), remedy="give a plan that 'loadmaster check' accepts")  # fmt: skip
+        raise Refused(
+            f"the checker refuses the plan: {violations[0].message}",
+            object=program.name,
+            number=len(violations),
+            remedy="give a plan that 'loadmaster check' accepts",
+        )
 
 
 def check_other_file(read: str | Path, out: Path, what: str = "model") -> None:
     """Refuse to write over what was read, also through links."""
     if same_file(out, read):
-        raise NotExported(f"'{out}' is the {what} itself", object=str(out), remedy="give another file to write")  # fmt: skip
+        raise NotExported(
+            f"'{out}' is the {what} itself", object=str(out), remedy="give another file to write"
+        )
 
 
-def left_out(plan: Plan, *, memory: bool, offset: bool, order: bool, device: bool = False) -> tuple[str, ...]:  # fmt: skip
+def left_out(plan: Plan, *, memory: bool, offset: bool, order: bool, device: bool = False) -> tuple[str, ...]:
     """The decisions of a plan that a target of these abilities does not follow, counted."""
     rows = [] if plan.residencies is None else plan.residencies.tolist()
     placed = sum(row[2] >= 0 for row in rows)

@@ -43,8 +43,12 @@ class Shown:
         timeline = simulate(asked.program, asked.machine, asked.plan)
         violations = check(asked.program, asked.machine, asked.plan, timeline)
         if violations:
-            raise Refused(f"the checker refuses the plan: {violations[0].message}", object=asked.program.name,
-                          number=len(violations), remedy="give a plan that 'loadmaster check' accepts")  # fmt: skip
+            raise Refused(
+                f"the checker refuses the plan: {violations[0].message}",
+                object=asked.program.name,
+                number=len(violations),
+                remedy="give a plan that 'loadmaster check' accepts",
+            )
         return cls(asked.program, asked.machine, asked.plan, timeline)
 
     @cached_property
@@ -79,9 +83,7 @@ class Shown:
             (program.write_tensor, program.write_op),
             (program.read_tensor, program.read_op),
         ):
-            for tensor, op in zip(
-                program.tensor_alias[tensors].tolist(), ops.tolist(), strict=True
-            ):
+            for tensor, op in zip(program.tensor_alias[tensors].tolist(), ops.tolist(), strict=True):
                 users.setdefault(tensor, []).append(op)
         found = []
         for tensor in range(program.n_tensors):

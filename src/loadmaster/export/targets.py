@@ -79,12 +79,8 @@ def _executorch(asked: Asked) -> Exported:
 
 
 TARGETS: dict[str, Target] = {
-    "executorch": Target(
-        _executorch, "a program with memories, offsets and order", ".pte", "executorch"
-    ),
-    "ort": Target(
-        _ort, "an ONNX model whose nodes stand in the plan's order", ".onnx", beside=".py"
-    ),
+    "executorch": Target(_executorch, "a program with memories, offsets and order", ".pte", "executorch"),
+    "ort": Target(_ort, "an ONNX model whose nodes stand in the plan's order", ".onnx", beside=".py"),
     "tflm": Target(_tflm, "a TFLite model that carries its memory plan and order", ".tflite"),
     "header": Target(_header, "a C header with the memory and offset of every tensor", ".h"),
     "trace": Target(_trace, "the times, for Perfetto and Chrome", ".trace.json.gz"),

@@ -48,7 +48,7 @@ def export_log(lines: Sequence[Line], folder: Path, begun: str | None = None) ->
             if values:
                 writer.add_event(
                     Event(wall_time=start + line["t"], step=line["evals"], summary=Summary(value=values))
-                )  # fmt: skip
+                )
             count += len(values)
     finally:
         writer.close()

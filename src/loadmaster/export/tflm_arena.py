@@ -93,11 +93,19 @@ class ArenaPlan:
         """The model with the plan in it."""
         offsets, order = self.offsets(), self.operators()
         if self.head >= 2**31:
-            raise NotExported(f"the arena has {self.head:,} bytes, above 2 GiB", object="arena", number=self.head,
-                              remedy="give a smaller model")  # fmt: skip
+            raise NotExported(
+                f"the arena has {self.head:,} bytes, above 2 GiB",
+                object="arena",
+                number=self.head,
+                remedy="give a smaller model",
+            )
         if sorted(order) != list(range(len(self.model.graphs[0].operators))):
-            raise NotExported("the program has not all operators of the model", object="model",
-                              number=len(order), remedy="plan the file itself")  # fmt: skip
+            raise NotExported(
+                "the program has not all operators of the model",
+                object="model",
+                number=len(order),
+                remedy="plan the file itself",
+            )
         table = [VERSION, len(self.model.graphs), len(offsets), *offsets]
         moved = None if self.plan.order is None else order
         return with_plan(self.model, moved, {METADATA: struct.pack(f"<{len(table)}i", *table)})
@@ -112,17 +120,25 @@ class ArenaPlan:
             for a, b in zip(order, theirs, strict=True)
         )
         if not same or offsets != self.offsets():
-            raise NotExported("the written file does not hold the plan", object="exported", remedy="report this as a bug")  # fmt: skip
+            raise NotExported(
+                "the written file does not hold the plan", object="exported", remedy="report this as a bug"
+            )
         moved = {order.index(number): count for number, count in self.scratch.items()}
         again = import_with_places(written, scratch=moved)
         root, arena = again.program.tensor_alias, self.machine.home[0]
-        pins = {int(root[t]): (arena, offsets[n]) for n, t in again.tensors.items() if offsets[n] != BY_RUNTIME}  # fmt: skip
+        pins = {
+            int(root[t]): (arena, offsets[n]) for n, t in again.tensors.items() if offsets[n] != BY_RUNTIME
+        }
         problem = ProgramAllocation(again.program, self.machine, pins=Pins(pins))
         found = _placed(problem)
         check_sound(again.program, self.machine, problem.plan(found[0]))
         if found[1] > self.head:
-            raise NotExported(f"the written file needs {found[1]:,} bytes of arena, not {self.head:,}", object="exported",
-                              number=found[1], remedy="report this as a bug")  # fmt: skip
+            raise NotExported(
+                f"the written file needs {found[1]:,} bytes of arena, not {self.head:,}",
+                object="exported",
+                number=found[1],
+                remedy="report this as a bug",
+            )
 
 
 def plan_arena(model: TfliteModel, scratch: Mapping[int, int], plan: Plan) -> ArenaPlan:
@@ -144,16 +160,23 @@ def read_offsets(model: TfliteModel) -> list[int]:
     data = model.metadata.get(METADATA, b"")
     table: list[int] = np.frombuffer(data[: len(data) // 4 * 4], "<i4").tolist()
     if len(table) < 3 or table[0] != VERSION or len(table) != 3 + table[2]:
-        raise NotExported("the file has no memory plan, or a damaged one", object=METADATA, number=len(table),
-                          remedy="export it again")  # fmt: skip
+        raise NotExported(
+            "the file has no memory plan, or a damaged one",
+            object=METADATA,
+            number=len(table),
+            remedy="export it again",
+        )
     return table[3:]
 
 
 def _placed(problem: ProgramAllocation) -> tuple[np.ndarray, int]:
     solution = solve(Auto(), problem, Budget(seconds=SECONDS))
     if solution.decision is None or solution.value is None:
-        raise NotExported("no offsets were found around the plan's own", object=problem.program.name,
-                          remedy="give a plan without offsets")  # fmt: skip
+        raise NotExported(
+            "no offsets were found around the plan's own",
+            object=problem.program.name,
+            remedy="give a plan without offsets",
+        )
     return solution.decision, int(solution.value)
 
 

@@ -12,21 +12,26 @@ from collections.abc import Mapping, Sequence
 
 from loadmaster.export.rules import NotExported
 from loadmaster.program.importers.tflite.flatbuffer import Table
-from loadmaster.program.importers.tflite.read import (
-    ABSENT,
-    GRAPH,
-    IDENTIFIER,
-    MODEL,
-    OPERATOR,
-    TfliteModel,
-)
+from loadmaster.program.importers.tflite.read import ABSENT, GRAPH, IDENTIFIER, MODEL, OPERATOR, TfliteModel
 
 ALIGNMENT = 16
 _REFERENCE = "reference"
 _MODEL: dict[int, str] = {0: "I", **dict.fromkeys(range(1, 10), _REFERENCE)}
 _GRAPH: dict[int, str] = {**dict.fromkeys(range(5), _REFERENCE), 5: "i"}
-_OPERATOR: dict[int, str] = {0: "I", 1: _REFERENCE, 2: _REFERENCE, 3: "B", 4: _REFERENCE, 5: _REFERENCE, 6: "b",
-                             7: _REFERENCE, 8: _REFERENCE, 11: "B", 12: _REFERENCE, 13: "i"}  # fmt: skip
+_OPERATOR: dict[int, str] = {
+    0: "I",
+    1: _REFERENCE,
+    2: _REFERENCE,
+    3: "B",
+    4: _REFERENCE,
+    5: _REFERENCE,
+    6: "b",
+    7: _REFERENCE,
+    8: _REFERENCE,
+    11: "B",
+    12: _REFERENCE,
+    13: "i",
+}
 """What each field of a table is: a number by its `struct` code, or a reference."""
 
 
@@ -90,15 +95,19 @@ class Head:
             if field in new or place is None:
                 continue
             if field not in kinds:
-                raise NotExported(f"the model has a table with field {field}, which is not known", object="model",
-                                  number=field, remedy="export it with an older converter")  # fmt: skip
+                raise NotExported(
+                    f"the model has a table with field {field}, which is not known",
+                    object="model",
+                    number=field,
+                    remedy="export it with an older converter",
+                )
             if kinds[field] == _REFERENCE:
                 target = old.target(field)
                 assert target is not None
                 fields[field] = (_REFERENCE, target)
             else:
                 fields[field] = (kinds[field], old.number(field, kinds[field]))
-        fields |= {field: (kinds[field], value) for field, value in new.items() if value is not None}  # fmt: skip
+        fields |= {field: (kinds[field], value) for field, value in new.items() if value is not None}
         return self.table(fields)
 
     def finish(self, root: int, body: bytes) -> bytes:
@@ -109,7 +118,7 @@ class Head:
         return b"".join([header, *reversed(self._chunks), body])
 
 
-def with_plan(model: TfliteModel, order: Sequence[int] | None, metadata: Mapping[str, bytes]) -> bytes:  # fmt: skip
+def with_plan(model: TfliteModel, order: Sequence[int] | None, metadata: Mapping[str, bytes]) -> bytes:
     """The same model with the operators of its first graph in another order, and with metadata added
     (entries of the same names are replaced)."""
     _check_simple(model)
@@ -125,8 +134,11 @@ def with_plan(model: TfliteModel, order: Sequence[int] | None, metadata: Mapping
         operators = graphs[0].tables(GRAPH.OPERATORS)
         moved = head.vector([operators[number].at for number in order])
         addresses[0] = head.changed(graphs[0], _GRAPH, {GRAPH.OPERATORS: moved})
-    new = {MODEL.GRAPHS: head.vector(addresses), MODEL.BUFFERS: head.vector(buffers),
-           MODEL.METADATA: head.vector(entries)}  # fmt: skip
+    new = {
+        MODEL.GRAPHS: head.vector(addresses),
+        MODEL.BUFFERS: head.vector(buffers),
+        MODEL.METADATA: head.vector(entries),
+    }
     return head.finish(head.changed(root, _MODEL, new), root.data)
 
 
@@ -142,9 +154,10 @@ def one_operator(model: TfliteModel, number: int) -> bytes:
     used = sorted({*inputs, *outputs, *between} - {ABSENT})
     place = {ABSENT: ABSENT} | {tensor: i for i, tensor in enumerate(used)}
     given = [
-        n for n in dict.fromkeys(inputs)
+        n
+        for n in dict.fromkeys(inputs)
         if n != ABSENT and not graph.tensors[n].constant and not graph.tensors[n].variable
-    ]  # fmt: skip
+    ]
     new: dict[int, int | None] = {
         OPERATOR.INPUTS: head.numbers([place[n] for n in inputs]),
         OPERATOR.OUTPUTS: head.numbers([place[n] for n in outputs]),
@@ -153,25 +166,37 @@ def one_operator(model: TfliteModel, number: int) -> bytes:
         new[OPERATOR.INTERMEDIATES] = head.numbers([place[n] for n in between])
     alone = head.changed(operator, _OPERATOR, new)
     tables = table.tables(GRAPH.TENSORS)
-    cut = head.changed(table, _GRAPH, {
-        GRAPH.TENSORS: head.vector([tables[n].at for n in used]),
-        GRAPH.INPUTS: head.numbers([place[n] for n in given]),
-        GRAPH.OUTPUTS: head.numbers([place[n] for n in outputs if n != ABSENT]),
-        GRAPH.OPERATORS: head.vector([alone]),
-    })  # fmt: skip
-    new = {MODEL.GRAPHS: head.vector([cut]), MODEL.METADATA: None, MODEL.METADATA_BUFFER: None,
-           MODEL.SIGNATURES: None}  # fmt: skip
+    cut = head.changed(
+        table,
+        _GRAPH,
+        {
+            GRAPH.TENSORS: head.vector([tables[n].at for n in used]),
+            GRAPH.INPUTS: head.numbers([place[n] for n in given]),
+            GRAPH.OUTPUTS: head.numbers([place[n] for n in outputs if n != ABSENT]),
+            GRAPH.OPERATORS: head.vector([alone]),
+        },
+    )
+    new = {
+        MODEL.GRAPHS: head.vector([cut]),
+        MODEL.METADATA: None,
+        MODEL.METADATA_BUFFER: None,
+        MODEL.SIGNATURES: None,
+    }
     return head.finish(head.changed(model.root, _MODEL, new), model.root.data)
 
 
 def _check_simple(model: TfliteModel) -> None:
     """Refuse files that refer to places by their distance from the file's first byte."""
-    far = [i for i, table in enumerate(model.root.tables(MODEL.BUFFERS)) if table.number(1, "Q") > 1]  # fmt: skip
+    far = [i for i, table in enumerate(model.root.tables(MODEL.BUFFERS)) if table.number(1, "Q") > 1]
     custom = [
         i
         for i, table in enumerate(model.root.tables(MODEL.GRAPHS)[0].tables(GRAPH.OPERATORS))
         if table.number(9, "Q") > 1
     ]
     if far or custom:
-        raise NotExported(f"the model keeps {len(far) + len(custom)} buffers behind its tables, as very large ones do",
-                          object="model", number=len(far) + len(custom), remedy="give a model below 2 GiB")  # fmt: skip
+        raise NotExported(
+            f"the model keeps {len(far) + len(custom)} buffers behind its tables, as very large ones do",
+            object="model",
+            number=len(far) + len(custom),
+            remedy="give a model below 2 GiB",
+        )

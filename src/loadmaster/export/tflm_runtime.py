@@ -54,17 +54,25 @@ class Micro:
             except (RuntimeError, ValueError) as error:
                 why = _one_line(said, error)
                 if size >= _MOST_ARENA or not re.search(r"arena|allocat", why, re.IGNORECASE):
-                    raise CannotRun(f"TFLite Micro can't run the model: {why}", object="model",
-                                    remedy="give --no-verify if another build of it can") from None  # fmt: skip
+                    raise CannotRun(
+                        f"TFLite Micro can't run the model: {why}",
+                        object="model",
+                        remedy="give --no-verify if another build of it can",
+                    ) from None
                 size *= 8
 
     def arena(self) -> Arena:
         with _errors() as said:
             self._interpreter.print_allocations()
-        found = {word: int(count) for word, count in re.findall(r"Arena allocation (\w+) (\d+) bytes", said[0])}  # fmt: skip
+        found = {
+            word: int(count) for word, count in re.findall(r"Arena allocation (\w+) (\d+) bytes", said[0])
+        }
         if not {"head", "tail"} <= found.keys():
-            raise CannotRun("TFLite Micro did not say what it allocated", object="print_allocations",
-                            remedy="install a version that does")  # fmt: skip
+            raise CannotRun(
+                "TFLite Micro did not say what it allocated",
+                object="print_allocations",
+                remedy="install a version that does",
+            )
         return Arena(found["head"], found["tail"])
 
     def run(self, seed: int, inputs: int, outputs: int) -> list[npt.NDArray[Any]]:
@@ -72,13 +80,16 @@ class Micro:
         rng = np.random.default_rng(seed)
         for index in range(inputs):
             about = self._interpreter.get_input_details(index)
-            self._interpreter.set_input(_random(rng, about["shape"], np.dtype(about["dtype"])), index)  # fmt: skip
+            self._interpreter.set_input(_random(rng, about["shape"], np.dtype(about["dtype"])), index)
         try:
             with _errors() as said:
                 self._interpreter.invoke()
         except RuntimeError as error:
-            raise CannotRun(f"TFLite Micro stopped: {_one_line(said, error)}", object="model",
-                            remedy="give --no-verify if another build of it can") from None  # fmt: skip
+            raise CannotRun(
+                f"TFLite Micro stopped: {_one_line(said, error)}",
+                object="model",
+                remedy="give --no-verify if another build of it can",
+            ) from None
         return [np.array(self._interpreter.get_output(index)) for index in range(outputs)]
 
 
@@ -94,7 +105,7 @@ def probe_scratch(model: TfliteModel) -> dict[int, int]:
         used = {*operator.inputs, *operator.outputs} - {ABSENT}
         planned = [
             graph.tensors[n] for n in used if not graph.tensors[n].constant and not graph.tensors[n].variable
-        ]  # fmt: skip
+        ]
         own = sum(-(-tensor.bytes // ALIGNMENT) * ALIGNMENT for tensor in planned)
         head = Micro(one_operator(model, number), own + 2**16).arena().head
         if head > own:

@@ -25,9 +25,18 @@ def export(asked: Asked) -> Exported:
     """The target `trace`."""
     shown = Shown.of(asked)
     events = trace_events(shown)
-    text = json.dumps({"traceEvents": events, "displayTimeUnit": "ns",
-                       "otherData": {"program": asked.program.name, "machine": asked.machine.name,
-                                     "plan": asked.plan.hash}}, allow_nan=False)  # fmt: skip
+    text = json.dumps(
+        {
+            "traceEvents": events,
+            "displayTimeUnit": "ns",
+            "otherData": {
+                "program": asked.program.name,
+                "machine": asked.machine.name,
+                "plan": asked.plan.hash,
+            },
+        },
+        allow_nan=False,
+    )
     data = text.encode()
     if asked.out.suffix == ".gz":
         data = gzip.compress(data, 6, mtime=0)
@@ -35,16 +44,18 @@ def export(asked: Asked) -> Exported:
         temporary.write_bytes(data)
     check_trace(asked.out, shown.timeline.total_ps)
     slices = sum(event["ph"] == "X" for event in events)
-    return Exported("verified", (asked.out,), ("devices", "order", "times", "copies", "bytes in each memory"),
-                    figures={"events": len(events), "slices": slices, "file_bytes": len(data)},
-                    notes=(f"{slices:,} slices; open it at ui.perfetto.dev or in chrome://tracing",))  # fmt: skip
+    return Exported(
+        "verified",
+        (asked.out,),
+        ("devices", "order", "times", "copies", "bytes in each memory"),
+        figures={"events": len(events), "slices": slices, "file_bytes": len(data)},
+        notes=(f"{slices:,} slices; open it at ui.perfetto.dev or in chrome://tracing",),
+    )
 
 
 def trace_events(shown: Shown) -> list[Event]:
     """Names first, then everything else by time."""
-    links = [
-        ", ".join(link.engines) or f"{link.source} to {link.target}" for link in shown.machine.links
-    ]
+    links = [", ".join(link.engines) or f"{link.source} to {link.target}" for link in shown.machine.links]
     lanes = list(dict.fromkeys(links))
     names = _names(DEVICES, "devices", [device.name for device in shown.machine.devices])
     names += _names(LINKS, "links", lanes) if lanes else []
@@ -60,18 +71,31 @@ def _names(process: int, name: str, threads: list[str]) -> list[Event]:
     found = [
         {"ph": "M", "pid": process, "tid": 0, "name": "process_name", "args": {"name": name}},
         {"ph": "M", "pid": process, "tid": 0, "name": "process_sort_index", "args": {"sort_index": process}},
-    ]  # fmt: skip
+    ]
     for number, thread in enumerate(threads):
         found += [
             {"ph": "M", "pid": process, "tid": number, "name": "thread_name", "args": {"name": thread}},
-            {"ph": "M", "pid": process, "tid": number, "name": "thread_sort_index", "args": {"sort_index": number}},
-        ]  # fmt: skip
+            {
+                "ph": "M",
+                "pid": process,
+                "tid": number,
+                "name": "thread_sort_index",
+                "args": {"sort_index": number},
+            },
+        ]
     return found
 
 
 def _slice(process: int, thread: int, name: str, begin: int, end: int, **args: Any) -> Event:
-    return {"ph": "X", "pid": process, "tid": thread, "name": name, "ts": begin / _PS_PER_US,
-            "dur": (end - begin) / _PS_PER_US, "args": args}  # fmt: skip
+    return {
+        "ph": "X",
+        "pid": process,
+        "tid": thread,
+        "name": name,
+        "ts": begin / _PS_PER_US,
+        "dur": (end - begin) / _PS_PER_US,
+        "args": args,
+    }
 
 
 def _ops(shown: Shown) -> list[Event]:
@@ -83,11 +107,24 @@ def _ops(shown: Shown) -> list[Event]:
         members = [program.op_name[member] for member in step.members]
         more = {"fused": members} if len(members) > 1 else {}
         device = shown.device(op)
-        events.append(_slice(DEVICES, device, program.op_name[op], begin, end, op=op, kind=program.op_kind[op],
-                             scope=program.op_scope[op], **more))  # fmt: skip
+        events.append(
+            _slice(
+                DEVICES,
+                device,
+                program.op_name[op],
+                begin,
+                end,
+                op=op,
+                kind=program.op_kind[op],
+                scope=program.op_scope[op],
+                **more,
+            )
+        )
         stall = int(timeline.op_stall[op])
         if stall:
-            events.append(_slice(STALLS, device, f"wait for {program.op_name[op]}", begin - stall, begin, op=op))  # fmt: skip
+            events.append(
+                _slice(STALLS, device, f"wait for {program.op_name[op]}", begin - stall, begin, op=op)
+            )
     return events
 
 
@@ -99,16 +136,32 @@ def _copies(shown: Shown, thread: list[int]) -> list[Event]:
         whole = int(program.storage_bytes[copy.tensor])
         count = whole if copy.low < 0 else copy.high - copy.low
         name = f"copy {program.tensor_name[copy.tensor]}"
-        events.append(_slice(LINKS, lane, name, begin, end, bytes=count, source=shown.memory_names[copy.source],
-                             target=shown.memory_names[copy.target]))  # fmt: skip
+        events.append(
+            _slice(
+                LINKS,
+                lane,
+                name,
+                begin,
+                end,
+                bytes=count,
+                source=shown.memory_names[copy.source],
+                target=shown.memory_names[copy.target],
+            )
+        )
         if copy.needed_by < program.n_ops:
             waits = int(timeline.op_start[copy.needed_by])
             common = {"cat": "copy", "name": "copy", "id": row}
             events += [
                 {**common, "ph": "s", "pid": LINKS, "tid": lane, "ts": begin / _PS_PER_US},
-                {**common, "ph": "f", "bp": "e", "pid": DEVICES, "tid": shown.device(copy.needed_by),
-                 "ts": waits / _PS_PER_US},
-            ]  # fmt: skip
+                {
+                    **common,
+                    "ph": "f",
+                    "bp": "e",
+                    "pid": DEVICES,
+                    "tid": shown.device(copy.needed_by),
+                    "ts": waits / _PS_PER_US,
+                },
+            ]
     return events
 
 
@@ -118,18 +171,33 @@ def _transfers(shown: Shown, thread: list[int]) -> list[Event]:
         source = machine.home[shown.facts.home_device[tensor]]
         link = machine.link_between.get((source, machine.home[device]))
         name = f"transfer {shown.program.tensor_name[tensor]}"
-        events.append(_slice(LINKS, thread[link] if link is not None else 0, name, begin, end,
-                             bytes=int(shown.program.storage_bytes[tensor]), target=machine.devices[device].name))  # fmt: skip
+        events.append(
+            _slice(
+                LINKS,
+                thread[link] if link is not None else 0,
+                name,
+                begin,
+                end,
+                bytes=int(shown.program.storage_bytes[tensor]),
+                target=machine.devices[device].name,
+            )
+        )
     return events
 
 
 def _counters(shown: Shown) -> list[Event]:
     return [
-        {"ph": "C", "pid": MEMORIES, "tid": 0, "name": shown.memory_names[memory], "ts": moment / _PS_PER_US,
-         "args": {"bytes": count}}
+        {
+            "ph": "C",
+            "pid": MEMORIES,
+            "tid": 0,
+            "name": shown.memory_names[memory],
+            "ts": moment / _PS_PER_US,
+            "args": {"bytes": count},
+        }
         for memory, rows in shown.bytes_held().items()
         for moment, count in rows
-    ]  # fmt: skip
+    ]
 
 
 def check_trace(path: Path, total_ps: int) -> None:
@@ -140,4 +208,6 @@ def check_trace(path: Path, total_ps: int) -> None:
     ends = [event["ts"] + event.get("dur", 0) for event in timed]
     ascending = all(a["ts"] <= b["ts"] for a, b in pairwise(timed))
     if not ascending or max(ends, default=0.0) > total_ps / _PS_PER_US * (1 + 1e-9):
-        raise NotExported(f"trace '{path}' does not read back", object=str(path), remedy="report this as a bug")  # fmt: skip
+        raise NotExported(
+            f"trace '{path}' does not read back", object=str(path), remedy="report this as a bug"
+        )

@@ -92,12 +92,7 @@ class Machine:
     export: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_counts(
-            self.name,
-            memories=len(self.memories),
-            devices=len(self.devices),
-            links=len(self.links),
-        )
+        check_counts(self.name, memories=len(self.memories), devices=len(self.devices), links=len(self.links))
 
     def memory(self, name: str) -> int:
         """The number of a memory."""
@@ -144,10 +139,7 @@ class Machine:
     @cached_property
     def link_between(self) -> dict[tuple[int, int], int]:
         """(source memory, target memory) -> link."""
-        return {
-            (self.memory(link.source), self.memory(link.target)): i
-            for i, link in enumerate(self.links)
-        }
+        return {(self.memory(link.source), self.memory(link.target)): i for i, link in enumerate(self.links)}
 
     @cached_property
     def hash(self) -> str:

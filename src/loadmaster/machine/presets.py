@@ -30,9 +30,7 @@ VARIANTS = {
 def preset_names() -> list[str]:
     """The presets, sorted."""
     folder = resources.files("loadmaster.machine") / "presets"
-    return sorted(
-        file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml")
-    )
+    return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
 
 
 def preset_text(name: str) -> str:
@@ -43,9 +41,7 @@ def preset_text(name: str) -> str:
             object=name,
             remedy="see 'loadmaster machines', or give a TOML file or arena:SIZE",
         )
-    return (resources.files("loadmaster.machine") / "presets" / f"{name}.toml").read_text(
-        encoding="utf-8"
-    )
+    return (resources.files("loadmaster.machine") / "presets" / f"{name}.toml").read_text(encoding="utf-8")
 
 
 @lru_cache(maxsize=64)
@@ -108,9 +104,7 @@ def _text_of(path: Path) -> str:
 
 
 def _unreadable(path: Path, reason: str) -> BadMachine:
-    return BadMachine(
-        f"machine '{path}' can't be read: {reason}", object=str(path), remedy="check the path"
-    )
+    return BadMachine(f"machine '{path}' can't be read: {reason}", object=str(path), remedy="check the path")
 
 
 def with_capacities(machine: Machine, sizes: Sequence[str]) -> Machine:
@@ -120,9 +114,7 @@ def with_capacities(machine: Machine, sizes: Sequence[str]) -> Machine:
         try:
             capacity = parse_bytes(size, f"the capacity of '{memory}'")
         except ValueError as error:
-            raise BadMachine(
-                f"{error}", object=memory, number=size, remedy="write sram=2MiB"
-            ) from None
+            raise BadMachine(f"{error}", object=memory, number=size, remedy="write sram=2MiB") from None
         machine = machine.with_capacity(memory, capacity)
     return replace(machine, name=f"{machine.name}:{','.join(sizes)}") if sizes else machine
 
@@ -143,9 +135,7 @@ def _arena(name: str) -> Machine:
     try:
         capacity = parse_bytes(size, "capacity")
     except ValueError as error:
-        raise BadMachine(
-            f"machine '{name}': {error}", object=name, remedy="write arena:256KiB"
-        ) from None
+        raise BadMachine(f"machine '{name}': {error}", object=name, remedy="write arena:256KiB") from None
     if not re.fullmatch(r"[0-9A-Za-z._]+", size) or capacity < 1:
         raise BadMachine(f"machine '{name}' has no size", object=name, remedy="write arena:256KiB")
     text = f"""

@@ -53,22 +53,50 @@ def _written(machine: Machine) -> str:
     lines = [f"name = {_text(machine.name)}"]
     if machine.description:
         lines.append(f"description = {_text(machine.description)}")
-    lines += ["", "[rules]", f"ports = {_text(rules.ports)}", f"copies = {_text(rules.copies)}",
-              f"overlap = {rules.overlap / 10**6}"]  # fmt: skip
+    lines += [
+        "",
+        "[rules]",
+        f"ports = {_text(rules.ports)}",
+        f"copies = {_text(rules.copies)}",
+        f"overlap = {rules.overlap / 10**6}",
+    ]
     if rules.reach != "all":
         lines.append(f"reach = {_text(rules.reach)}")
     for m in machine.memories:
-        lines += _table("memory", {
-            "name": m.name, "capacity": "unlimited" if m.capacity >= UNLIMITED else m.capacity,
-            "read": m.read, "write": m.write, "latency": f"{m.latency}ps", "alignment": m.alignment,
-        })  # fmt: skip
+        lines += _table(
+            "memory",
+            {
+                "name": m.name,
+                "capacity": "unlimited" if m.capacity >= UNLIMITED else m.capacity,
+                "read": m.read,
+                "write": m.write,
+                "latency": f"{m.latency}ps",
+                "alignment": m.alignment,
+            },
+        )
     for d in machine.devices:
         rates = {kind: dict(by_type) for kind, by_type in d.rates.items()}
-        lines += _table("device", {"name": d.name, "memories": list(d.memories), **rates,
-                                   "launch": f"{d.launch}ps", "units": [list(u) for u in d.units]})  # fmt: skip
+        lines += _table(
+            "device",
+            {
+                "name": d.name,
+                "memories": list(d.memories),
+                **rates,
+                "launch": f"{d.launch}ps",
+                "units": [list(u) for u in d.units],
+            },
+        )
     for k in machine.links:
-        lines += _table("link", {"source": k.source, "target": k.target, "bandwidth": k.bandwidth,
-                                 "latency": f"{k.latency}ps", "engines": list(k.engines)})  # fmt: skip
+        lines += _table(
+            "link",
+            {
+                "source": k.source,
+                "target": k.target,
+                "bandwidth": k.bandwidth,
+                "latency": f"{k.latency}ps",
+                "engines": list(k.engines),
+            },
+        )
     return "\n".join(lines) + "\n"
 
 

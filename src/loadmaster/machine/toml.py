@@ -42,11 +42,20 @@ from loadmaster.units import parse_bytes, parse_rate, parse_time, shorten
 _KEYS = {
     "": {"name", "description", "base", "rules", "memory", "device", "link", "export"},
     "rules": {"ports", "overlap", "copies", "reach"},
-    "memory": {"name", "count", "capacity", "bandwidth", "read", "write", "efficiency", "latency",
-               "alignment"},
+    "memory": {
+        "name",
+        "count",
+        "capacity",
+        "bandwidth",
+        "read",
+        "write",
+        "efficiency",
+        "latency",
+        "alignment",
+    },
     "device": {"name", "count", "memories", "launch", "units", "efficiency", *FLOP_CLASSES},
     "link": {"source", "target", "between", "bandwidth", "latency", "engines"},
-}  # fmt: skip
+}
 _MOST_BASES = 8
 _MOST_ENGINES = 8
 _LONGEST_NAME = 200
@@ -78,9 +87,7 @@ def parse_machine(text: str, where: str, find_base: Callable[[str], str]) -> Mac
     export = values.get("export", {})
     if not isinstance(export, dict) or not all(isinstance(each, dict) for each in export.values()):
         raise read.error("'export' has no tables", "write [export.TARGET]")
-    machine = Machine(
-        name, tuple(devices), tuple(memories), tuple(links), rules, description, text, export
-    )
+    machine = Machine(name, tuple(devices), tuple(memories), tuple(links), rules, description, text, export)
     _whole(read, machine)
     return machine
 
@@ -89,9 +96,7 @@ def _merged(text: str, where: str, find_base: Callable[[str], str], depth: int) 
     try:
         values = read_toml(text)
     except ValueError as error:
-        raise BadMachine(
-            f"machine '{where}' {error}", object=where, remedy="mend the file"
-        ) from None
+        raise BadMachine(f"machine '{where}' {error}", object=where, remedy="mend the file") from None
     read = _Reader(where)
     for table in _TABLES:
         read.tables(values, table)
@@ -101,9 +106,7 @@ def _merged(text: str, where: str, find_base: Callable[[str], str], depth: int) 
     if not isinstance(base, str) or not base or len(base) > _LONGEST_NAME:
         raise read.error(f"it has base {shorten(base)}", 'write base = "nnp-i" or a file\'s name')
     if depth >= _MOST_BASES:
-        raise BadMachine(
-            f"machine '{where}' has bases without end", object=where, remedy="remove 'base'"
-        )
+        raise BadMachine(f"machine '{where}' has bases without end", object=where, remedy="remove 'base'")
     merged = _merged(find_base(base), base, find_base, depth + 1)
     for table, entries in values.items():
         if table in _TABLES and table in merged:
@@ -132,15 +135,15 @@ class _Reader:
         self.where = where
 
     def error(self, what: str, remedy: str, number: Any = None) -> BadMachine:
-        return BadMachine(f"machine '{self.where}': {what}", object=what.split(" has ")[0], number=number,
-                          remedy=remedy)  # fmt: skip
+        return BadMachine(
+            f"machine '{self.where}': {what}", object=what.split(" has ")[0], number=number, remedy=remedy
+        )
 
     def keys(self, table: str, entry: dict[str, Any], what: str) -> None:
         for key in entry:
             if key not in _KEYS[table]:
                 raise self.error(
-                    f"{what} has the unknown key {shorten(key)}",
-                    f"use {', '.join(sorted(_KEYS[table]))}",
+                    f"{what} has the unknown key {shorten(key)}", f"use {', '.join(sorted(_KEYS[table]))}"
                 )
 
     def tables(self, values: dict[str, Any], table: str) -> list[dict[str, Any]]:
@@ -165,8 +168,15 @@ class _Reader:
             )
         return value
 
-    def number(self, entry: dict[str, Any], key: str, what: str, parse: Callable[..., int], example: str,
-               default: int | None = None) -> int:  # fmt: skip
+    def number(
+        self,
+        entry: dict[str, Any],
+        key: str,
+        what: str,
+        parse: Callable[..., int],
+        example: str,
+        default: int | None = None,
+    ) -> int:
         if key not in entry:
             if default is not None:
                 return default
@@ -174,26 +184,20 @@ class _Reader:
         try:
             return parse(entry[key], key)
         except ValueError as error:
-            raise self.error(
-                f"{what}: {error}", f'write {key} = "{example}"', shorten(entry[key])
-            ) from None
+            raise self.error(f"{what}: {error}", f'write {key} = "{example}"', shorten(entry[key])) from None
 
     def share(self, entry: dict[str, Any], key: str, what: str) -> float:
         value = entry.get(key, 1.0)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
             raise self.error(
-                f"{what} has {key} {shorten(value)}",
-                "give a number above 0 and at most 1",
-                shorten(value),
+                f"{what} has {key} {shorten(value)}", "give a number above 0 and at most 1", shorten(value)
             )
         return float(value)
 
     def count(self, entry: dict[str, Any], what: str, most: int) -> int | None:
         value = entry.get("count")
         if value is not None and (type(value) is not int or not 1 <= value <= most):
-            raise self.error(
-                f"{what} has count {shorten(value)}", f"give a whole number from 1 to {most}"
-            )
+            raise self.error(f"{what} has count {shorten(value)}", f"give a whole number from 1 to {most}")
         return value
 
     def names(self, entry: dict[str, Any], key: str, what: str, most: int) -> list[str]:
@@ -201,9 +205,7 @@ class _Reader:
         if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
             raise self.error(f"{what} has {key} {shorten(value)}", f'write {key} = ["…", "…"]')
         if len(value) > most:
-            raise self.error(
-                f"{what} has {len(value):,} {key}", f"give at most {most:,}", len(value)
-            )
+            raise self.error(f"{what} has {len(value):,} {key}", f"give at most {most:,}", len(value))
         return [self.name(name, f"{what} has in its {key}") for name in value]
 
 
@@ -252,8 +254,7 @@ def _devices(read: _Reader, entry: dict[str, Any], memories: Sequence[Memory]) -
         for dtype in by_type:
             if dtype != "*" and dtype not in BITS:
                 raise read.error(
-                    f"{what} has a {kind} rate for the unknown type {shorten(dtype)}",
-                    "use f32, bf16, i8, …",
+                    f"{what} has a {kind} rate for the unknown type {shorten(dtype)}", "use f32, bf16, i8, …"
                 )
             rate = read.number(by_type, dtype, f"{what}, {kind}", parse_rate, "1Tflop/s")
             rates[kind][dtype] = max(1, round(rate * share))
@@ -261,17 +262,21 @@ def _devices(read: _Reader, entry: dict[str, Any], memories: Sequence[Memory]) -
     units = entry.get("units", [list(FLOP_CLASSES)])
     if not _shares_out(units):
         raise read.error(
-            f"{what} has units {shorten(units)}",
-            f"put each of {', '.join(FLOP_CLASSES)} into one unit",
+            f"{what} has units {shorten(units)}", f"put each of {', '.join(FLOP_CLASSES)} into one unit"
         )
     count = read.count(entry, what, MOST_DEVICES)
     reach = read.names(entry, "memories", what, MOST_MEMORIES)
     reach = reach or [memory.name for memory in memories]
     return [
-        Device(name if count is None else f"{name}{i}", tuple(m.replace("{i}", str(i)) for m in reach),
-               rates, launch, tuple(tuple(unit) for unit in units))
+        Device(
+            name if count is None else f"{name}{i}",
+            tuple(m.replace("{i}", str(i)) for m in reach),
+            rates,
+            launch,
+            tuple(tuple(unit) for unit in units),
+        )
         for i in range(count or 1)
-    ]  # fmt: skip
+    ]
 
 
 def _shares_out(units: Any) -> bool:
@@ -285,9 +290,7 @@ def _shares_out(units: Any) -> bool:
 def _links(read: _Reader, entry: dict[str, Any], memories: Sequence[Memory]) -> list[Link]:
     if "between" in entry:
         stem = read.text(entry, "between", "a link")
-        ends = [
-            m.name for m in memories if m.name.startswith(stem) and m.name[len(stem) :].isdigit()
-        ]
+        ends = [m.name for m in memories if m.name.startswith(stem) and m.name[len(stem) :].isdigit()]
         check_counts(read.where, links=len(ends) * (len(ends) - 1))
         pairs = [(a, b) for a in ends for b in ends if a != b]
     else:
@@ -313,19 +316,24 @@ def _rules(read: _Reader, entry: Any) -> Rules:
     if not isinstance(entry, dict):
         raise read.error("'rules' has no table", "write [rules]")
     read.keys("rules", entry, "'rules'")
-    for key, allowed in (("ports", ("serial", "parallel")), ("copies", ("free", "idle")),
-                         ("reach", ("all", "first"))):  # fmt: skip
+    for key, allowed in (
+        ("ports", ("serial", "parallel")),
+        ("copies", ("free", "idle")),
+        ("reach", ("all", "first")),
+    ):
         if entry.get(key, allowed[0]) not in allowed:
             raise read.error(
                 f"rule '{key}' has the value {shorten(entry[key])}", f"use {' or '.join(allowed)}"
             )
     overlap = entry.get("overlap", 0)
     if isinstance(overlap, bool) or not isinstance(overlap, int | float) or not 0 <= overlap <= 1:
-        raise read.error(
-            f"rule 'overlap' has the value {shorten(overlap)}", "give a number from 0 to 1"
-        )
-    return Rules(entry.get("ports", "serial"), round(overlap * 10**6), entry.get("copies", "free"),
-                 entry.get("reach", "all"))  # fmt: skip
+        raise read.error(f"rule 'overlap' has the value {shorten(overlap)}", "give a number from 0 to 1")
+    return Rules(
+        entry.get("ports", "serial"),
+        round(overlap * 10**6),
+        entry.get("copies", "free"),
+        entry.get("reach", "all"),
+    )
 
 
 def _whole(read: _Reader, machine: Machine) -> None:
@@ -335,11 +343,7 @@ def _whole(read: _Reader, machine: Machine) -> None:
     ):
         if not names:
             raise read.error(f"it has no {what}", f"add [[{what}]]")
-        twice = (
-            {name for name in names if names.count(name) > 1}
-            if len(names) != len(set(names))
-            else set()
-        )
+        twice = {name for name in names if names.count(name) > 1} if len(names) != len(set(names)) else set()
         if twice:
             raise read.error(f"two {what} entries are named '{min(twice)}'", "rename one")
     for device in machine.devices:
@@ -352,10 +356,12 @@ def _whole(read: _Reader, machine: Machine) -> None:
         pair = (machine.memory(link.source), machine.memory(link.target))
         if pair in pairs or pair[0] == pair[1]:
             raise read.error(
-                f"link '{link.source} to {link.target}' is there twice or leads nowhere",
-                "remove it",
+                f"link '{link.source} to {link.target}' is there twice or leads nowhere", "remove it"
             )
         pairs.add(pair)
     if machine.rules.copies == "idle" and len(machine.devices) != 1:
-        raise read.error(f"copies = 'idle' needs one device and there are {len(machine.devices)}",
-                         "use copies = 'free'", len(machine.devices))  # fmt: skip
+        raise read.error(
+            f"copies = 'idle' needs one device and there are {len(machine.devices)}",
+            "use copies = 'free'",
+            len(machine.devices),
+        )

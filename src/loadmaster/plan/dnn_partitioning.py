@@ -26,20 +26,33 @@ def read_split(path: str | Path, program: Program, machine: Machine) -> Plan:
     for name, nodes in _devices(path, machine):
         for node in nodes:
             if type(node) is not int or node not in op_of:
-                raise _refuse(path, f"places node {node!r}, which '{program.name}' does not have", node,
-                              "give the split of this graph")  # fmt: skip
+                raise _refuse(
+                    path,
+                    f"places node {node!r}, which '{program.name}' does not have",
+                    node,
+                    "give the split of this graph",
+                )
             if device[op_of[node]] != _NOWHERE:
                 raise _refuse(path, f"places node {node} twice", node, "place it once")
             device[op_of[node]] = name
     _with_their_class(path, program, device)
     for op in np.flatnonzero(device == _NOWHERE).tolist():
-        raise _refuse(path, f"leaves out node {program.op_source[op]} ('{program.op_name[op]}')",
-                      int(program.op_source[op]), "place it, or a node of its colour class")  # fmt: skip
+        raise _refuse(
+            path,
+            f"leaves out node {program.op_source[op]} ('{program.op_name[op]}')",
+            int(program.op_source[op]),
+            "place it, or a node of its colour class",
+        )
     if program.costs is not None and program.costs.shape[1] == len(machine.devices):
         cost = program.costs[np.arange(program.n_ops), device]
         for op in np.flatnonzero(cost == CANNOT_RUN).tolist():
-            raise _refuse(path, f"places node {program.op_source[op]} on '{machine.devices[device[op]].name}', "
-                          "which can't run it", int(program.op_source[op]), "place it on a processor")  # fmt: skip
+            raise _refuse(
+                path,
+                f"places node {program.op_source[op]} on '{machine.devices[device[op]].name}', "
+                "which can't run it",
+                int(program.op_source[op]),
+                "place it on a processor",
+            )
     return Plan(device=device, queue="fifo")
 
 
@@ -57,11 +70,15 @@ def _devices(path: str | Path, machine: Machine) -> list[tuple[int, list[object]
         if not isinstance(entries, list) or not all(
             isinstance(entry, dict) and isinstance(entry.get("nodes"), list) for entry in entries
         ):
-            raise _refuse(path, f"has no lists of nodes in '{part}'", part, "give {'nodes': [ids]} each")  # fmt: skip
+            raise _refuse(path, f"has no lists of nodes in '{part}'", part, "give {'nodes': [ids]} each")
         used = [(i, entry["nodes"]) for i, entry in enumerate(entries) if entry["nodes"]]
         if used and used[-1][0] >= there:
-            raise _refuse(path, f"uses {used[-1][0] + 1} {kind}s and machine '{machine.name}' has {there}",
-                          used[-1][0] + 1, "give a graph with as many devices")  # fmt: skip
+            raise _refuse(
+                path,
+                f"uses {used[-1][0] + 1} {kind}s and machine '{machine.name}' has {there}",
+                used[-1][0] + 1,
+                "give a graph with as many devices",
+            )
         found += [(first + i, nodes) for i, nodes in used]
         first += there
     return found
@@ -74,8 +91,12 @@ def _with_their_class(path: str | Path, program: Program, device: npt.NDArray[np
     home = np.full(int(group.max(initial=-1)) + 1, _NOWHERE, dtype=np.int32)
     home[group[placed]] = device[placed]
     for op in placed[device[placed] != home[group[placed]]].tolist():
-        raise _refuse(path, f"separates node {program.op_source[op]} from its colour class",
-                      int(program.op_source[op]), "keep a colour class on one device")  # fmt: skip
+        raise _refuse(
+            path,
+            f"separates node {program.op_source[op]} from its colour class",
+            int(program.op_source[op]),
+            "keep a colour class on one device",
+        )
     left = np.flatnonzero((device == _NOWHERE) & (group >= 0))
     device[left] = home[group[left]]
 

@@ -36,16 +36,28 @@ def plan_to_json(plan: Plan, program: Program, machine: Machine) -> str:
         column = getattr(plan, key)
         document[key] = None if column is None else column.tolist()
     document["residencies"] = [
-        {"tensor": r.tensor, "name": program.tensor_name[r.tensor], "memory": memory[r.memory],
-         "offset": r.offset, "first": r.first, "last": r.last}
+        {
+            "tensor": r.tensor,
+            "name": program.tensor_name[r.tensor],
+            "memory": memory[r.memory],
+            "offset": r.offset,
+            "first": r.first,
+            "last": r.last,
+        }
         for r in plan.residency_rows
-    ]  # fmt: skip
+    ]
     document["copies"] = [
-        {"tensor": c.tensor, "name": program.tensor_name[c.tensor], "from": memory[c.source],
-         "to": memory[c.target], "issued_after": c.issued_after, "needed_by": c.needed_by,
-         "bytes": None if c.low == WHOLE else [c.low, c.high]}
+        {
+            "tensor": c.tensor,
+            "name": program.tensor_name[c.tensor],
+            "from": memory[c.source],
+            "to": memory[c.target],
+            "issued_after": c.issued_after,
+            "needed_by": c.needed_by,
+            "bytes": None if c.low == WHOLE else [c.low, c.high],
+        }
         for c in plan.copy_rows
-    ]  # fmt: skip
+    ]
     document["transfers"] = None if plan.transfers is None else plan.transfers.tolist()
     return json.dumps(document, indent=None, separators=(", ", ": "))
 
@@ -76,15 +88,11 @@ def _text_of(path: Path) -> bytes:
         return read_regular(path, _MOST_BYTES)
     except OSError as error:
         raise BadPlan(
-            f"plan '{path}' can't be read: {error.strerror}",
-            object=str(path),
-            remedy="check the path",
+            f"plan '{path}' can't be read: {error.strerror}", object=str(path), remedy="check the path"
         ) from None
 
 
-def plan_from_json(
-    text: str | bytes, program: Program, machine: Machine, where: str = "plan"
-) -> Plan:
+def plan_from_json(text: str | bytes, program: Program, machine: Machine, where: str = "plan") -> Plan:
     """Parse a plan; every error names the entry, the value and what would be right."""
     return _plan(_document(text, where), program, machine, where)
 
@@ -118,9 +126,7 @@ def _plan(document: dict[str, Any], program: Program, machine: Machine, where: s
         claimed = theirs.get("hash") if isinstance(theirs, dict) else None
         if claimed is not None and claimed != ours.hash:
             if what == "program" and document.get("repeats") and program.repeats is None:
-                raise _error(
-                    where, f"ops run again in its program ('{program.name}')", "use load_planned"
-                )
+                raise _error(where, f"ops run again in its program ('{program.name}')", "use load_planned")
             raise _foreign(where, what, theirs, ours.name, str(claimed))
     read = _Reader(where, program, machine)
     return Plan.of(
@@ -131,8 +137,7 @@ def _plan(document: dict[str, Any], program: Program, machine: Machine, where: s
         queue=read.choice(document, "queue", QUEUES),
         tie=read.choice(document, "tie", TIES),
         residencies=[
-            read.residency(entry, i)
-            for i, entry in enumerate(read.entries(document, "residencies"))
+            read.residency(entry, i) for i, entry in enumerate(read.entries(document, "residencies"))
         ],
         copies=[read.copy(entry, i) for i, entry in enumerate(read.entries(document, "copies"))],
         transfers=read.transfers(document),
@@ -173,16 +178,13 @@ class _Reader:
             raise self.error(f"{key} is {shorten(value)}", f"use {', '.join(allowed)}")
         return str(value)
 
-    def column(
-        self, document: dict[str, Any], key: str, limit: int, least: int = 0
-    ) -> list[int] | None:
+    def column(self, document: dict[str, Any], key: str, limit: int, least: int = 0) -> list[int] | None:
         values = document.get(key)
         if values is None:
             return None
         if not isinstance(values, list) or len(values) != self.program.n_ops:
             raise self.error(
-                f"'{key}' must have {self.program.n_ops} entries, one per op",
-                "write null to leave it out",
+                f"'{key}' must have {self.program.n_ops} entries, one per op", "write null to leave it out"
             )
         for i, value in enumerate(values):
             if type(value) is not int or not least <= value < limit:
@@ -236,9 +238,15 @@ class _Reader:
                 raise self.error(f"{what} has bytes {shorten(bounds)}", "give [low, high] or null")
             pair = {"low": bounds[0], "high": bounds[1]}
             low, high = (self.number(pair, key, what, 0, MOST_BYTE) for key in ("low", "high"))
-        return (self.tensor(entry, what), self.memory(entry, "from", what), self.memory(entry, "to", what),
-                self.number(entry, "issued_after", what, -1, n - 1), self.number(entry, "needed_by", what, 0, n),
-                low, high)  # fmt: skip
+        return (
+            self.tensor(entry, what),
+            self.memory(entry, "from", what),
+            self.memory(entry, "to", what),
+            self.number(entry, "issued_after", what, -1, n - 1),
+            self.number(entry, "needed_by", what, 0, n),
+            low,
+            high,
+        )
 
     def transfers(self, document: dict[str, Any]) -> list[tuple[int, int]] | None:
         rows = document.get("transfers")
@@ -248,9 +256,14 @@ class _Reader:
         if not isinstance(rows, list):
             raise self.error("'transfers' must be a list", "write null to leave it out")
         for i, row in enumerate(rows):
-            if not isinstance(row, list) or len(row) != 2 or any(
-                type(value) is not int or not 0 <= value < limit for value, limit in zip(row, limits, strict=True)
-            ):  # fmt: skip
+            if (
+                not isinstance(row, list)
+                or len(row) != 2
+                or any(
+                    type(value) is not int or not 0 <= value < limit
+                    for value, limit in zip(row, limits, strict=True)
+                )
+            ):
                 raise self.error(f"transfer {i} is {shorten(row)}", "give [tensor, device]")
         return [tuple(row) for row in rows]
 
@@ -283,8 +296,7 @@ class _Reader:
         name = entry.get(key)
         if name not in self.memories:
             raise self.error(
-                f"{what} refers to the unknown memory {shorten(name)}",
-                f"use {', '.join(self.memories)}",
+                f"{what} refers to the unknown memory {shorten(name)}", f"use {', '.join(self.memories)}"
             )
         return self.memories.index(str(name))
 

@@ -29,10 +29,7 @@ def lifetimes(
     at[slice(n) if order is None else order] = np.arange(n)
     first = at[program.producer]
     last = np.full(program.n_tensors, -1, dtype=np.int64)
-    for tensors, ops in (
-        (program.write_tensor, program.write_op),
-        (program.read_tensor, program.read_op),
-    ):
+    for tensors, ops in ((program.write_tensor, program.write_op), (program.read_tensor, program.read_op)):
         real = ~program.op_view[ops]
         np.maximum.at(last, root[tensors[real]], at[ops[real]])
     outputs = root[program.tensor_kind == TensorKind.OUTPUT]
@@ -42,9 +39,7 @@ def lifetimes(
     return first, last
 
 
-def lifetimes_in_loops(
-    program: Program,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def lifetimes_in_loops(program: Program) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """`lifetimes`, and what a loop carries stays to the loop's last op: the next iteration finds
     it there."""
     first, last = lifetimes(program)
@@ -63,9 +58,13 @@ def lifetimes_in_loops(
 
 
 def static_plan(
-    program: Program, machine: Machine, memory: Sequence[int], offset: Sequence[int] | None = None,
-    *, in_loops: bool = False,
-) -> Plan:  # fmt: skip
+    program: Program,
+    machine: Machine,
+    memory: Sequence[int],
+    offset: Sequence[int] | None = None,
+    *,
+    in_loops: bool = False,
+) -> Plan:
     """The plan that keeps root t in `memory[t]` (or at home) for its whole life, in program order.
 
     Weights and state are in place before the program starts. Inputs stay at home. `in_loops`: lives
@@ -75,11 +74,7 @@ def static_plan(
     rows = []
     for tensor in np.flatnonzero(np.asarray(memory) >= 0).tolist():
         kind = program.tensor_kind[tensor]
-        if (
-            program.tensor_alias[tensor] != tensor
-            or kind == TensorKind.INPUT
-            or last[tensor] < first[tensor]
-        ):
+        if program.tensor_alias[tensor] != tensor or kind == TensorKind.INPUT or last[tensor] < first[tensor]:
             continue
         begin = BEFORE if kind in PERSISTENT else int(first[tensor])
         where = NO_OFFSET if offset is None else int(offset[tensor])

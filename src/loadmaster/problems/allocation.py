@@ -22,11 +22,7 @@ from loadmaster.plan.check.offsets import check_offsets
 from loadmaster.plan.plan import Plan, Residency
 from loadmaster.problems.buffers import Buffers
 from loadmaster.problems.buffers_csv import format_buffers, parse_buffers
-from loadmaster.problems.buffers_program import (
-    buffers_as_program,
-    pinned_buffers,
-    program_as_buffers,
-)
+from loadmaster.problems.buffers_program import buffers_as_program, pinned_buffers, program_as_buffers
 from loadmaster.problems.lives import needed_ops, resident_bytes, weights_in
 from loadmaster.problems.pins import Pins
 from loadmaster.problems.problem import Bound, Decision, decided_elsewhere, refuse_first_alone
@@ -46,9 +42,7 @@ class Allocation:
     kind = "allocation"
     unit = "bytes"
 
-    def __init__(
-        self, buffers: Buffers, capacity: int | None = None, name: str = "buffers"
-    ) -> None:
+    def __init__(self, buffers: Buffers, capacity: int | None = None, name: str = "buffers") -> None:
         self.buffers = buffers
         self.capacity = capacity
         self.name = name
@@ -59,9 +53,7 @@ class Allocation:
 
     @cached_property
     def machine(self) -> Machine:
-        return load_machine(
-            f"arena:{UNLIMITED if self.capacity is None else max(1, self.capacity)}"
-        )
+        return load_machine(f"arena:{UNLIMITED if self.capacity is None else max(1, self.capacity)}")
 
     @cached_property
     def native(self) -> _core.Buffers:
@@ -69,10 +61,15 @@ class Allocation:
         b = self.buffers
         gaps = [(buffer, *gap) for buffer, rows in sorted(b.gaps.items()) for gap in rows]
         return _core.Buffers(
-            b.lower, b.upper, b.size, b.alignment, b.pinned, b.hint,
+            b.lower,
+            b.upper,
+            b.size,
+            b.alignment,
+            b.pinned,
+            b.hint,
             np.array(gaps, dtype=np.int64).reshape(len(gaps), 5),
             np.array(b.apart, dtype=np.int32).reshape(len(b.apart), 2),
-        )  # fmt: skip
+        )
 
     def switches(self) -> dict[str, Any]:
         return {"capacity": self.capacity, "buffers": self.buffers.hash}
@@ -126,8 +123,7 @@ class Allocation:
                 )
             )
         if (plan.order is None) != (again.order is None) or not np.array_equal(
-            plan.order if plan.order is not None else (),
-            again.order if again.order is not None else (),
+            plan.order if plan.order is not None else (), again.order if again.order is not None else ()
         ):
             wrong.append(Violation(self.kind, "the order is not the one whose lives these are"))
         return self.offset_violations(decision) + wrong
@@ -137,10 +133,15 @@ class Allocation:
         b = self.buffers
         rows = zip(*(column.tolist() for column in b.pieces), strict=True)
         return check_offsets(
-            b.ids, list(rows), b.size.tolist(), np.asarray(decision).tolist(),
-            alignment=b.alignment.tolist(), pinned=b.pinned.tolist(), apart=b.apart,
+            b.ids,
+            list(rows),
+            b.size.tolist(),
+            np.asarray(decision).tolist(),
+            alignment=b.alignment.tolist(),
+            pinned=b.pinned.tolist(),
+            apart=b.apart,
             capacity=self.capacity,
-        )  # fmt: skip
+        )
 
     def bound(self) -> Bound:
         return Bound(self.buffers.max_live, "bytes alive at one time")
@@ -157,10 +158,11 @@ class Allocation:
         if about.get("of") == "program":
             order = about.get("order")
             return ProgramAllocation(
-                load(folder / "program.npz"), read_machine(folder / "machine.toml"),
+                load(folder / "program.npz"),
+                read_machine(folder / "machine.toml"),
                 order=None if order is None else np.array(order, dtype=np.int32),
                 pins=Pins.of_json(about.get("pins")),
-            )  # fmt: skip
+            )
         buffers = parse_buffers((folder / "buffers.csv").read_text(encoding="utf-8"), "buffers.csv")
         apart = tuple((int(a), int(b)) for a, b in about["apart"])
         return cls(buffers.changed(apart=apart), about["capacity"], about["name"])
@@ -186,8 +188,9 @@ class ProgramAllocation(Allocation):
     need not stay at home.
     """
 
-    def __init__(self, program: Program, machine: Machine, *, order: Int32 | None = None,
-                 pins: Pins | None = None) -> None:  # fmt: skip
+    def __init__(
+        self, program: Program, machine: Machine, *, order: Int32 | None = None, pins: Pins | None = None
+    ) -> None:
         refuse_first_alone(machine, self.kind)
         if program.costs is not None:  # an op that the device can't run
             simulate(program, machine)
@@ -226,6 +229,9 @@ class ProgramAllocation(Allocation):
         return np.array([of_root.get(group[0], 0) for group in self._roots], dtype=np.int64)
 
     def save(self, folder: Path) -> None:
-        about = {"of": "program", "order": None if self.order is None else self.order.tolist(),
-                 "pins": self.pins.as_json()}  # fmt: skip
+        about = {
+            "of": "program",
+            "order": None if self.order is None else self.order.tolist(),
+            "pins": self.pins.as_json(),
+        }
         (folder / "problem.json").write_text(json.dumps(about), encoding="utf-8")

@@ -86,11 +86,16 @@ class Buffers:
 
         buffers = cls(
             tuple(ids) if ids is not None else tuple(map(str, range(count))),
-            column(lower), column(upper), sizes, column(alignment), column(pinned), column(hint),
+            column(lower),
+            column(upper),
+            sizes,
+            column(alignment),
+            column(pinned),
+            column(hint),
             sizes.astype(np.float64) if worth is None else np.array(worth, dtype=np.float64),
             {b: tuple(Gap(*gap) for gap in rows) for b, rows in (gaps or {}).items() if rows},
             tuple((int(a), int(b)) for a, b in apart),
-        )  # fmt: skip
+        )
         return buffers._checked()
 
     def __len__(self) -> int:
@@ -103,31 +108,70 @@ class Buffers:
         rules = (
             (self.upper <= self.lower, "ends at {} before it begins", self.upper, "let upper be above lower"),
             (self.size < 0, "has {} bytes", self.size, "give at least 0"),
-            (self.size > UNLIMITED // max(1, len(self)), "has {} bytes, too many to add up", self.size, "check the size"),
-            ((self.alignment < 1) | (self.alignment > 2**40), "has alignment {}", self.alignment, "give 1 to 2^40"),
-            ((self.pinned < NONE) | (self.pinned > UNLIMITED // 2), "is pinned to {}", self.pinned, "give an offset from 0 up"),
-            ((self.pinned > 0) & (self.pinned % safe != 0), "is pinned to {}, off its alignment", self.pinned,
-             "pin it to a multiple"),
-            ((self.hint < NONE) | (self.hint > UNLIMITED // 2), "has the hint {}", self.hint, "give an offset from 0 up, or -1"),
-            ((self.hint > 0) & (self.hint % safe != 0), "has the misaligned hint {}", self.hint,
-             "give a multiple of its alignment, or -1"),
-            ((np.abs(self.lower) > 2**61) | (np.abs(self.upper) > 2**61), "lives until {}, beyond 2^61", self.upper,
-             "use smaller times"),
-            (~np.isfinite(self.worth) | (self.worth < 0), "has the worth {}", self.worth, "give a finite number from 0 up"),
-        )  # fmt: skip
+            (
+                self.size > UNLIMITED // max(1, len(self)),
+                "has {} bytes, too many to add up",
+                self.size,
+                "check the size",
+            ),
+            (
+                (self.alignment < 1) | (self.alignment > 2**40),
+                "has alignment {}",
+                self.alignment,
+                "give 1 to 2^40",
+            ),
+            (
+                (self.pinned < NONE) | (self.pinned > UNLIMITED // 2),
+                "is pinned to {}",
+                self.pinned,
+                "give an offset from 0 up",
+            ),
+            (
+                (self.pinned > 0) & (self.pinned % safe != 0),
+                "is pinned to {}, off its alignment",
+                self.pinned,
+                "pin it to a multiple",
+            ),
+            (
+                (self.hint < NONE) | (self.hint > UNLIMITED // 2),
+                "has the hint {}",
+                self.hint,
+                "give an offset from 0 up, or -1",
+            ),
+            (
+                (self.hint > 0) & (self.hint % safe != 0),
+                "has the misaligned hint {}",
+                self.hint,
+                "give a multiple of its alignment, or -1",
+            ),
+            (
+                (np.abs(self.lower) > 2**61) | (np.abs(self.upper) > 2**61),
+                "lives until {}, beyond 2^61",
+                self.upper,
+                "use smaller times",
+            ),
+            (
+                ~np.isfinite(self.worth) | (self.worth < 0),
+                "has the worth {}",
+                self.worth,
+                "give a finite number from 0 up",
+            ),
+        )
         for bad, what, column, remedy in rules:
             if bad.any():
                 b = int(np.argmax(bad))
-                raise BadBuffers(f"buffer '{self.ids[b]}' {what.format(column[b])}", object=self.ids[b],
-                                 number=str(column[b]), remedy=remedy)  # fmt: skip
+                raise BadBuffers(
+                    f"buffer '{self.ids[b]}' {what.format(column[b])}",
+                    object=self.ids[b],
+                    number=str(column[b]),
+                    remedy=remedy,
+                )
         for b, gaps in self.gaps.items():
             self._check_gaps(b, gaps)
         for a, b in self.apart:
             if not (0 <= a < len(self) and 0 <= b < len(self) and a != b):
                 raise BadBuffers(
-                    f"the pair ({a}, {b}) does not name two buffers",
-                    object="apart",
-                    remedy="name two",
+                    f"the pair ({a}, {b}) does not name two buffers", object="apart", remedy="name two"
                 )
         return self
 
@@ -136,9 +180,12 @@ class Buffers:
         for gap in gaps:
             inside = after <= gap.start < gap.end <= self.upper[b]
             if not inside or not 0 <= gap.low <= gap.high <= self.size[b]:
-                raise BadBuffers(f"buffer '{self.ids[b]}' has the gap {gap.start}-{gap.end}@{gap.low}:{gap.high}",
-                                 object=self.ids[b], number=gap.start,
-                                 remedy="give gaps inside its life, in order, with bytes inside its size")  # fmt: skip
+                raise BadBuffers(
+                    f"buffer '{self.ids[b]}' has the gap {gap.start}-{gap.end}@{gap.low}:{gap.high}",
+                    object=self.ids[b],
+                    number=gap.start,
+                    remedy="give gaps inside its life, in order, with bytes inside its size",
+                )
             after = gap.end
 
     @cached_property
@@ -149,16 +196,8 @@ class Buffers:
         whole = np.flatnonzero(plain)
         rows = [(b, *piece) for b in sorted(self.gaps) for piece in self._cut(b)]
         cut = np.array(rows, dtype=np.int64).reshape(len(rows), 5)
-        columns = [
-            whole,
-            self.lower[whole],
-            self.upper[whole],
-            np.zeros_like(whole),
-            self.size[whole],
-        ]
-        return Pieces(
-            *(np.concatenate([a, b]).astype(np.int64) for a, b in zip(columns, cut.T, strict=True))
-        )
+        columns = [whole, self.lower[whole], self.upper[whole], np.zeros_like(whole), self.size[whole]]
+        return Pieces(*(np.concatenate([a, b]).astype(np.int64) for a, b in zip(columns, cut.T, strict=True)))
 
     def _cut(self, b: int) -> list[tuple[int, int, int, int]]:
         pieces, at, size = [], int(self.lower[b]), int(self.size[b])
@@ -196,15 +235,7 @@ class Buffers:
     def hash(self) -> str:
         """SHA-256 of all that can change a result; ids are left out."""
         digest = hashlib.sha256(b"loadmaster buffers 1")
-        for column in (
-            self.lower,
-            self.upper,
-            self.size,
-            self.alignment,
-            self.pinned,
-            self.hint,
-            self.worth,
-        ):
+        for column in (self.lower, self.upper, self.size, self.alignment, self.pinned, self.hint, self.worth):
             digest.update(column.astype(column.dtype.newbyteorder("<")).tobytes())
         digest.update(repr((sorted(self.gaps.items()), self.apart)).encode())
         return digest.hexdigest()

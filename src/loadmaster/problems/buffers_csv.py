@@ -22,10 +22,21 @@ from loadmaster.problems.buffers import NONE, BadBuffers, Buffers, Gap
 from loadmaster.units import UNLIMITED, shorten
 
 _NAMES = {
-    "id": "id", "buffer": "id", "buffer_id": "id", "lower": "lower", "start": "lower", "begin": "lower",
-    "upper": "upper", "end": "end", "size": "size", "alignment": "alignment", "hint": "hint",
-    "gaps": "gaps", "offset": "offset", "worth": "worth",
-}  # fmt: skip
+    "id": "id",
+    "buffer": "id",
+    "buffer_id": "id",
+    "lower": "lower",
+    "start": "lower",
+    "begin": "lower",
+    "upper": "upper",
+    "end": "end",
+    "size": "size",
+    "alignment": "alignment",
+    "hint": "hint",
+    "gaps": "gaps",
+    "offset": "offset",
+    "worth": "worth",
+}
 _GAP = re.compile(r"(-?[0-9]{1,19})-(-?[0-9]{1,19})(?:@([0-9]{1,19}):([0-9]{1,19}))?")
 _CAPACITY = re.compile(r".*\.([0-9]+)\.csv", re.DOTALL)
 _WHOLE = re.compile(r"[+-]?[0-9]+")
@@ -89,9 +100,7 @@ def _rows(text: str, where: str) -> Iterator[tuple[int, list[str]]]:
 def _lines(text: str, where: str) -> Iterator[str]:
     for number, line in enumerate(io.StringIO(text), start=1):
         if len(line) > _MOST_LINE:
-            raise _error(
-                where, number, f"it has {len(line):,} characters", f"give at most {_MOST_LINE:,}"
-            )
+            raise _error(where, number, f"it has {len(line):,} characters", f"give at most {_MOST_LINE:,}")
         if "\0" in line:
             raise _error(where, number, "it has a null character", "give plain CSV")
         yield line
@@ -125,9 +134,7 @@ def parse_buffers(text: str, where: str = "csv") -> Buffers:
         for name, column in values.items():
             column.append(_whole(row[columns[name]], name, where, number))
         if "gaps" in columns and row[columns["gaps"]].strip():
-            gaps[len(ids) - 1] = _gaps(
-                row[columns["gaps"]], 1 if "end" in columns else 0, where, number
-            )
+            gaps[len(ids) - 1] = _gaps(row[columns["gaps"]], 1 if "end" in columns else 0, where, number)
             room -= len(gaps[len(ids) - 1])
             if room < 0:
                 raise _error(where, number, f"more than {_MOST_GAPS:,} gaps", "give fewer")
@@ -140,10 +147,16 @@ def parse_buffers(text: str, where: str = "csv") -> Buffers:
     )
     try:
         return Buffers.of(
-            values["lower"], upper, values["size"], ids=ids, gaps=gaps,  # type: ignore[arg-type]
-            alignment=values.get("alignment", 1), hint=values.get("hint", NONE), pinned=values.get("offset", NONE),
+            values["lower"],
+            upper,
+            values["size"],
+            ids=ids,
+            gaps=gaps,  # type: ignore[arg-type]
+            alignment=values.get("alignment", 1),
+            hint=values.get("hint", NONE),
+            pinned=values.get("offset", NONE),
             worth=worth or None,
-        )  # fmt: skip
+        )
     except LoadmasterError as error:
         line = lines[ids.index(error.object)] if error.object in ids else line
         raise _error(
@@ -162,9 +175,7 @@ def read_pairs(path: str | Path, buffers: Buffers) -> tuple[tuple[int, int], ...
     pairs: list[tuple[int, int]] = []
     for line, row in rows:
         if len(row) != 2 or any(cell.strip() not in number for cell in row):
-            raise _error(
-                path.name, line, f"{shorten(row)} does not name two buffers", "give two ids"
-            )
+            raise _error(path.name, line, f"{shorten(row)} does not name two buffers", "give two ids")
         if len(pairs) == _MOST_BUFFERS:
             raise _error(path.name, line, f"more than {_MOST_BUFFERS:,} pairs", "give fewer")
         pairs.append((number[row[0].strip()], number[row[1].strip()]))
@@ -234,22 +245,16 @@ def _columns(header: list[str], where: str, line: int) -> dict[str, int]:
         columns[name] = i
     for name in ("id", "lower", "size"):
         if name not in columns:
-            raise _error(
-                where, line, f"there is no column '{name}'", "begin with id,lower,upper,size"
-            )
+            raise _error(where, line, f"there is no column '{name}'", "begin with id,lower,upper,size")
     if "upper" not in columns and "end" not in columns:
-        raise _error(
-            where, line, "there is no column 'upper' or 'end'", "begin with id,lower,upper,size"
-        )
+        raise _error(where, line, "there is no column 'upper' or 'end'", "begin with id,lower,upper,size")
     return columns
 
 
 def _whole(cell: str, name: str, where: str, line: int) -> int:
     digits = cell.strip()
     if not _WHOLE.fullmatch(digits):
-        raise _error(
-            where, line, f"{shorten(cell)} in column '{name}' is no whole number", "give one"
-        )
+        raise _error(where, line, f"{shorten(cell)} in column '{name}' is no whole number", "give one")
     if len(digits) > _LONGEST or abs(int(digits)) > UNLIMITED:
         raise _error(where, line, f"{digits[:40]} in column '{name}' is beyond 2^62", "check it")
     return int(digits)
@@ -259,9 +264,7 @@ def _real(cell: str, where: str, line: int) -> float:
     try:
         return float(cell)
     except ValueError:
-        raise _error(
-            where, line, f"{shorten(cell)} in column 'worth' is no number", "give one"
-        ) from None
+        raise _error(where, line, f"{shorten(cell)} in column 'worth' is no number", "give one") from None
 
 
 def _gaps(cell: str, inclusive: int, where: str, line: int) -> list[Gap]:
@@ -269,9 +272,7 @@ def _gaps(cell: str, inclusive: int, where: str, line: int) -> list[Gap]:
     for word in cell.split():
         match = _GAP.fullmatch(word)
         if match is None:
-            raise _error(
-                where, line, f"{shorten(word)} is no gap", "write START-END or START-END@LOW:HIGH"
-            )
+            raise _error(where, line, f"{shorten(word)} is no gap", "write START-END or START-END@LOW:HIGH")
         start, end, low, high = match.groups()
         gaps.append(Gap(int(start), int(end) + inclusive, int(low or 0), int(high or 0)))
     return gaps

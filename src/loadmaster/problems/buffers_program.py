@@ -37,33 +37,52 @@ def buffers_as_program(buffers: Buffers, name: str) -> Program:
     zeros = np.zeros(ops, dtype=np.int64)
     nothing = np.full(ops, -1, dtype=np.int32)
     same = np.zeros(ops, dtype=np.int32)
-    return validate(Program(
-        name=clean_name(name), order_source="schedule",
-        op_name=tuple(f"t{time}" for time in times[:-1].tolist()),
-        op_kind=Labels(("step",) if ops else (), same), op_dtype=Labels(("u8",) if ops else (), same),
-        op_scope=Labels(("",) if ops else (), same), op_attributes=Labels(("",) if ops else (), same),
-        op_flops=np.zeros((ops, 3), dtype=np.int64), op_other_bytes=zeros,
-        op_backward=np.zeros(ops, dtype=np.bool_), op_view=np.zeros(ops, dtype=np.bool_),
-        op_loop=nothing, op_group=nothing.copy(), op_source=np.full(ops, -1, dtype=np.int64),
-        loop_parent=np.empty(0, dtype=np.int32), loop_trips=np.empty(0, dtype=np.int64),
-        tensor_name=_piece_names(buffers), tensor_bytes=size,
-        tensor_dtype=Labels(("u8",) if count else (), np.zeros(count, dtype=np.int32)),
-        tensor_kind=np.full(count, TensorKind.ACTIVATION, dtype=np.int8),
-        tensor_shape_start=np.arange(count + 1, dtype=np.int64), tensor_shape=size,
-        tensor_group=np.full(count, -1, dtype=np.int32), tensor_fast=np.ones(count, dtype=np.bool_),
-        tensor_alias=np.arange(count, dtype=np.int32),
-        read_start=read_start, read_tensor=read_tensor, read_bytes=size[read_tensor],
-        write_start=write_start, write_tensor=write_tensor, write_bytes=size[write_tensor],
-        tie_kind=np.empty(0, dtype=np.int8), tie_source=np.empty(0, dtype=np.int32),
-        tie_target=np.empty(0, dtype=np.int32), tie_at=np.empty(0, dtype=np.int32),
-    ))  # fmt: skip
+    return validate(
+        Program(
+            name=clean_name(name),
+            order_source="schedule",
+            op_name=tuple(f"t{time}" for time in times[:-1].tolist()),
+            op_kind=Labels(("step",) if ops else (), same),
+            op_dtype=Labels(("u8",) if ops else (), same),
+            op_scope=Labels(("",) if ops else (), same),
+            op_attributes=Labels(("",) if ops else (), same),
+            op_flops=np.zeros((ops, 3), dtype=np.int64),
+            op_other_bytes=zeros,
+            op_backward=np.zeros(ops, dtype=np.bool_),
+            op_view=np.zeros(ops, dtype=np.bool_),
+            op_loop=nothing,
+            op_group=nothing.copy(),
+            op_source=np.full(ops, -1, dtype=np.int64),
+            loop_parent=np.empty(0, dtype=np.int32),
+            loop_trips=np.empty(0, dtype=np.int64),
+            tensor_name=_piece_names(buffers),
+            tensor_bytes=size,
+            tensor_dtype=Labels(("u8",) if count else (), np.zeros(count, dtype=np.int32)),
+            tensor_kind=np.full(count, TensorKind.ACTIVATION, dtype=np.int8),
+            tensor_shape_start=np.arange(count + 1, dtype=np.int64),
+            tensor_shape=size,
+            tensor_group=np.full(count, -1, dtype=np.int32),
+            tensor_fast=np.ones(count, dtype=np.bool_),
+            tensor_alias=np.arange(count, dtype=np.int32),
+            read_start=read_start,
+            read_tensor=read_tensor,
+            read_bytes=size[read_tensor],
+            write_start=write_start,
+            write_tensor=write_tensor,
+            write_bytes=size[write_tensor],
+            tie_kind=np.empty(0, dtype=np.int8),
+            tie_source=np.empty(0, dtype=np.int32),
+            tie_target=np.empty(0, dtype=np.int32),
+            tie_at=np.empty(0, dtype=np.int32),
+        )
+    )
 
 
 def _rows(op: Int64, ops: int) -> tuple[Int64, npt.NDArray[np.int32]]:
     counts = np.bincount(op, minlength=ops)
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), np.argsort(
-        op, kind="stable"
-    ).astype(np.int32)
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), np.argsort(op, kind="stable").astype(
+        np.int32
+    )
 
 
 def _piece_names(buffers: Buffers) -> tuple[str, ...]:
@@ -118,8 +137,9 @@ def program_as_buffers(
     return buffers, groups
 
 
-def pinned_buffers(buffers: Buffers, roots: list[list[int]], program: Program, machine: Machine,
-                   pins: Pins) -> Buffers:  # fmt: skip
+def pinned_buffers(
+    buffers: Buffers, roots: list[list[int]], program: Program, machine: Machine, pins: Pins
+) -> Buffers:
     """The buffers of `program_as_buffers` with the offsets that are pinned."""
     row_of = {root: b for b, group in enumerate(roots) for root in group}
     home, pinned = machine.home[0], buffers.pinned.copy()
@@ -127,9 +147,13 @@ def pinned_buffers(buffers: Buffers, roots: list[list[int]], program: Program, m
         name, there = program.tensor_name[tensor], machine.memories[memory].name
         if (tensor in row_of) != (memory == home) or (memory != home and offset != NO_OFFSET):
             where = machine.memories[home].name
-            raise BadPin(f"tensor '{name}' can't be pinned to '{there}' here: '{where}' has everything but the "
-                         "weights, and the weights have no offsets", object=name, number=there,
-                         remedy="give --problem mapping to choose memories")  # fmt: skip
+            raise BadPin(
+                f"tensor '{name}' can't be pinned to '{there}' here: '{where}' has everything but the "
+                "weights, and the weights have no offsets",
+                object=name,
+                number=there,
+                remedy="give --problem mapping to choose memories",
+            )
         if memory == home and offset != NO_OFFSET:
             pinned[row_of[tensor]] = offset
     changed = buffers.changed(pinned=pinned)
@@ -143,11 +167,19 @@ def _check_apart(buffers: Buffers, capacity: int) -> None:
     end = buffers.pinned + buffers.size
     for number, a in enumerate(fixed):
         if end[a] > capacity:
-            raise Refused(f"the pin of '{buffers.ids[a]}' ends at {end[a]:,} and the memory at {capacity:,}",
-                          object=buffers.ids[a], number=int(end[a]), remedy="pin it lower")  # fmt: skip
+            raise Refused(
+                f"the pin of '{buffers.ids[a]}' ends at {end[a]:,} and the memory at {capacity:,}",
+                object=buffers.ids[a],
+                number=int(end[a]),
+                remedy="pin it lower",
+            )
         for b in fixed[:number]:
             together = buffers.lower[a] < buffers.upper[b] and buffers.lower[b] < buffers.upper[a]
             if together and buffers.pinned[a] < end[b] and buffers.pinned[b] < end[a]:
-                raise Refused(f"the pins of '{buffers.ids[b]}' and '{buffers.ids[a]}' overlap: both are alive at "
-                              f"time {max(buffers.lower[a], buffers.lower[b])}", object=buffers.ids[a],
-                              number=int(buffers.pinned[a]), remedy="move one of them")  # fmt: skip
+                raise Refused(
+                    f"the pins of '{buffers.ids[b]}' and '{buffers.ids[a]}' overlap: both are alive at "
+                    f"time {max(buffers.lower[a], buffers.lower[b])}",
+                    object=buffers.ids[a],
+                    number=int(buffers.pinned[a]),
+                    remedy="move one of them",
+                )

@@ -33,10 +33,13 @@ def bytes_machine(machine: Machine) -> Machine:
 
     rates = {kind: {"*": _AT_ONCE} for kind in ("matrix", "vector", "transcendental")}
     return replace(
-        machine, name=machine.name + SUFFIX, text="", rules=Rules(copies=machine.rules.copies),
+        machine,
+        name=machine.name + SUFFIX,
+        text="",
+        rules=Rules(copies=machine.rules.copies),
         memories=tuple(memory(number, given) for number, given in enumerate(machine.memories)),
         devices=tuple(replace(device, rates=rates, launch=0) for device in machine.devices),
-    )  # fmt: skip
+    )
 
 
 def noise_ps(program: Program, machine: Machine) -> int:
@@ -44,10 +47,7 @@ def noise_ps(program: Program, machine: Machine) -> int:
     ops compute at its rates, which are high but not infinite, and what is rounded up."""
     compute = compute_times(program, machine)[0].max(axis=1, initial=0) + 2
     noise = int((compute.astype(object) * program.op_repeat).sum())
-    for op, size in (
-        (program.read_op, program.read_bytes),
-        (program.write_op, program.write_bytes),
-    ):
+    for op, size in ((program.read_op, program.read_bytes), (program.write_op, program.write_bytes)):
         noise += int(((1 + size // (_AT_ONCE // PICOSECONDS)) * program.op_repeat[op]).sum())
     return noise
 

@@ -130,8 +130,14 @@ class Champion:
         }
 
 
-def remeasure(problem: Measurable, candidates: Sequence[Decision] | None = None, *,
-              times: int = TIMES, seed: int = 0, together: int = 1) -> Champion:  # fmt: skip
+def remeasure(
+    problem: Measurable,
+    candidates: Sequence[Decision] | None = None,
+    *,
+    times: int = TIMES,
+    seed: int = 0,
+    together: int = 1,
+) -> Champion:
     """Measure candidates (the problem's leaders) and the baseline in rounds, each round in another
     order. A candidate of which half the measurements fail is out. `together`: so many measurements
     of one in a row, where hardware takes long to go over to another plan."""
@@ -140,8 +146,12 @@ def remeasure(problem: Measurable, candidates: Sequence[Decision] | None = None,
     given = problem.leaders.decisions() if candidates is None else candidates
     entrants = [None, *(decision for decision in given if problem.admits(decision))]
     if len(entrants) == 1:
-        raise LoadmasterError("there is nothing to measure again", object="leaders", number=0,
-                              remedy="search first, with a larger budget")  # fmt: skip
+        raise LoadmasterError(
+            "there is nothing to measure again",
+            object="leaders",
+            number=0,
+            remedy="search first, with a larger budget",
+        )
     rng = np.random.default_rng(seed)
     samples, fault = _rounds(problem, entrants, times, together, rng)
     # The same rounds are drawn for all: both sides of a speed-up saw the same weather. Rounds are
@@ -151,23 +161,33 @@ def remeasure(problem: Measurable, candidates: Sequence[Decision] | None = None,
     rows = []
     for entrant, row in zip(entrants, samples, strict=True):
         if 2 * np.isfinite(row).sum() > times:
-            medians, first = _medians(row[draws]), None if entrant is None else problem.leaders.value(entrant)  # fmt: skip
+            medians, first = _medians(row[draws]), None if entrant is None else problem.leaders.value(entrant)
             time_ps = _interval(float(np.nanmedian(row)), medians)
             rows.append((Remeasured(entrant, first, tuple(row.tolist()), time_ps), medians))
     if len(rows) < 2 or rows[0][0].decision is not None:
-        raise EvaluationError(f"too much failed when it was measured again, last: {fault}", object="leaders",
-                              number=int(np.isnan(samples).sum()), remedy="measure once more")  # fmt: skip
+        raise EvaluationError(
+            f"too much failed when it was measured again, last: {fault}",
+            object="leaders",
+            number=int(np.isnan(samples).sum()),
+            remedy="measure once more",
+        )
     (baseline, before), *others = rows
     others.sort(key=lambda row: row[0].time_ps.middle)
     winner, after = others[0]
     speedup = _interval(baseline.time_ps.middle / winner.time_ps.middle, before / after)
     assert winner.decision is not None
-    return Champion(winner, baseline, speedup, problem.simulated_ps(winner.decision),
-                    tuple(row for row, _ in others))  # fmt: skip
+    return Champion(
+        winner, baseline, speedup, problem.simulated_ps(winner.decision), tuple(row for row, _ in others)
+    )
 
 
-def _rounds(problem: Measurable, entrants: Sequence[Decision | None], times: int, together: int,
-            rng: np.random.Generator) -> tuple[Float64, str]:  # fmt: skip
+def _rounds(
+    problem: Measurable,
+    entrants: Sequence[Decision | None],
+    times: int,
+    together: int,
+    rng: np.random.Generator,
+) -> tuple[Float64, str]:
     """[entrants, times] picoseconds, NaN where one failed, and why the last of those did."""
     samples, fault = np.full((len(entrants), times), np.nan), ""
     for begin in range(0, times, together):

@@ -39,14 +39,21 @@ def problem_kind(machine: Machine, objective: str = "time") -> str:
     return "malloc-game" if idle else "mapping"
 
 
-def pose(program: Program, machine: Machine, objective: str = "time", *, kind: str | None = None,
-         pins: Pins | None = None) -> Problem:  # fmt: skip
+def pose(
+    program: Program,
+    machine: Machine,
+    objective: str = "time",
+    *,
+    kind: str | None = None,
+    pins: Pins | None = None,
+) -> Problem:
     """The problem that a program poses on a machine: where tensors live, when they move, which device
     runs what, in which order, or at which offsets, as suits the machine and the objective ('time' or
     'peak-memory'). `kind` names another one; `pins` fix what is decided already."""
     if objective not in ("time", "peak-memory"):
-        raise LoadmasterError(f"there is no objective '{objective}' here", object=objective,
-                              remedy="use time or peak-memory")  # fmt: skip
+        raise LoadmasterError(
+            f"there is no objective '{objective}' here", object=objective, remedy="use time or peak-memory"
+        )
     chosen = kind or problem_kind(machine, objective)
     if chosen == "allocation":
         from loadmaster.problems.allocation import ProgramAllocation
@@ -59,7 +66,10 @@ def pose(program: Program, machine: Machine, objective: str = "time", *, kind: s
             raise BadPin("an order has no pins", object="pins", remedy="leave them out")
         return PeakOrder(program, machine)
     if chosen not in KINDS:
-        raise LoadmasterError(f"there is no kind of problem '{chosen}'{nearest(chosen, list(KINDS))}", object=chosen,
-                              remedy=f"use {', '.join(KINDS)}")  # fmt: skip
+        raise LoadmasterError(
+            f"there is no kind of problem '{chosen}'{nearest(chosen, list(KINDS))}",
+            object=chosen,
+            remedy=f"use {', '.join(KINDS)}",
+        )
     module, _, name = KINDS[chosen].partition(":")
     return cast(Problem, getattr(import_module(module), name)(program, machine, pins=pins))

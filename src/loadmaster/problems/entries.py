@@ -86,9 +86,7 @@ def find_entries(program: Program, machine: Machine) -> Entries:
         node_of[program.producer[roots]],
     )
     stays = (
-        (program.tensor_kind == TensorKind.INPUT)
-        | ~program.tensor_fast
-        | (kept & (reader >= program.n_ops))
+        (program.tensor_kind == TensorKind.INPUT) | ~program.tensor_fast | (kept & (reader >= program.n_ops))
     )
     # One place, one decision: a member that must stay at home keeps all of them there, even one
     # that nobody touches (an input that a loop starts with).

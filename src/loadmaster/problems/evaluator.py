@@ -59,8 +59,12 @@ def seconds_of(value: object, who: str) -> float:
     except (TypeError, ValueError, OverflowError):
         seconds = math.nan
     if not (math.isfinite(seconds) and seconds > 0):
-        raise EvaluationError(f"evaluator '{who}' gave {str(value)[:60]!r} for a latency", object=who,
-                              number=str(value)[:60], remedy="give seconds above 0")  # fmt: skip
+        raise EvaluationError(
+            f"evaluator '{who}' gave {str(value)[:60]!r} for a latency",
+            object=who,
+            number=str(value)[:60],
+            remedy="give seconds above 0",
+        )
     return seconds
 
 
@@ -84,16 +88,22 @@ class CommandEvaluator:
         try:
             self._words = shlex.split(command)
         except ValueError as error:
-            raise EvaluationError(f"evaluator '{command}' can't be split into words: {error}", object=command,
-                                  remedy="close its quotes") from None  # fmt: skip
+            raise EvaluationError(
+                f"evaluator '{command}' can't be split into words: {error}",
+                object=command,
+                remedy="close its quotes",
+            ) from None
         if not self._words or shutil.which(self._words[0]) is None:
             first = self._words[0] if self._words else ""
-            raise EvaluationError(f"evaluator '{command}': there is no command '{first}'", object=command,
-                                  remedy="give a program that can be run, such as ./measure.sh after "
-                                         "chmod +x")  # fmt: skip
+            raise EvaluationError(
+                f"evaluator '{command}': there is no command '{first}'",
+                object=command,
+                remedy="give a program that can be run, such as ./measure.sh after chmod +x",
+            )
         if os.name != "posix":
-            raise EvaluationError("commands measure on POSIX systems only", object=command,
-                                  remedy="give a Python callable")  # fmt: skip
+            raise EvaluationError(
+                "commands measure on POSIX systems only", object=command, remedy="give a Python callable"
+            )
         self.name = shlex.join(command_line(self._words))
         """The command without absolute paths, as runs show it."""
         self.portable = command_line(self._words) == self._words
@@ -113,14 +123,25 @@ class CommandEvaluator:
         file = folder / "plan.json"
         file.write_text(plan_to_json(plan, *self._bound), encoding="utf-8")
         words = [word.replace("{plan}", str(file)) for word in self._words]
-        about = {"LOADMASTER_PROGRAM": str(folder / "program.npz"),
-                 "LOADMASTER_MACHINE": str(folder / "machine.toml")}  # fmt: skip
+        about = {
+            "LOADMASTER_PROGRAM": str(folder / "program.npz"),
+            "LOADMASTER_MACHINE": str(folder / "machine.toml"),
+        }
         # Files and not pipes: what a command leaves running can't hold us up, nor fill a pipe.
-        with (file.open("rb") as stdin, (folder / "stdout").open("w+b") as stdout,
-              (folder / "stderr").open("w+b") as stderr):  # fmt: skip
+        with (
+            file.open("rb") as stdin,
+            (folder / "stdout").open("w+b") as stdout,
+            (folder / "stderr").open("w+b") as stderr,
+        ):
             try:
-                process = subprocess.Popen(words, stdin=stdin, stdout=stdout, stderr=stderr,
-                                           env=os.environ | about, start_new_session=True)  # fmt: skip
+                process = subprocess.Popen(
+                    words,
+                    stdin=stdin,
+                    stdout=stdout,
+                    stderr=stderr,
+                    env=os.environ | about,
+                    start_new_session=True,
+                )
             except OSError as error:
                 raise self._failure(f"can't be started: {error.strerror}", stderr) from None
             in_time = _finished(process, self.timeout_s)
@@ -128,9 +149,7 @@ class CommandEvaluator:
             if not in_time:
                 raise self._failure(f"was stopped after {self.timeout_s:g} s", stderr)
             if code != 0:
-                how = (
-                    f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
-                )
+                how = f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
                 raise self._failure(how, stderr)
             return self._latency(stdout, stderr)
 
@@ -160,8 +179,12 @@ class CommandEvaluator:
 
     def _failure(self, what: str, stderr: BinaryIO) -> EvaluationError:
         said = " / ".join(_last_lines(stderr)[-_STDERR_LINES:])
-        return EvaluationError(f"evaluator '{self.name}' {what}{f' ({said})' if said else ''}", object=self.name,
-                               number=what, remedy="try it alone with a plan on its standard input")  # fmt: skip
+        return EvaluationError(
+            f"evaluator '{self.name}' {what}{f' ({said})' if said else ''}",
+            object=self.name,
+            number=what,
+            remedy="try it alone with a plan on its standard input",
+        )
 
 
 class RecordedEvaluator:

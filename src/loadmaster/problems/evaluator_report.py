@@ -38,7 +38,12 @@ class EvaluatorReport:
     @property
     def ok(self) -> bool:
         """It measures plans; findings may still be worth reading."""
-        return self.valid_s is not None and self.all_slowest_s is not None and bool(self.repeated_s) and self.broken is not None  # fmt: skip
+        return (
+            self.valid_s is not None
+            and self.all_slowest_s is not None
+            and bool(self.repeated_s)
+            and self.broken is not None
+        )
 
 
 def evaluator_report(evaluator: Evaluator, problem: Mapping, repeats: int = 5) -> EvaluatorReport:
@@ -56,7 +61,7 @@ def evaluator_report(evaluator: Evaluator, problem: Mapping, repeats: int = 5) -
         report.all_slowest_s = gauge.once(slow)
     except EvaluationError as error:
         report.findings.append(error.message)
-    broken = CommandEvaluator(shlex.join([sys.executable, "-c", "raise SystemExit('broken on purpose')"]))  # fmt: skip
+    broken = CommandEvaluator(shlex.join([sys.executable, "-c", "raise SystemExit('broken on purpose')"]))
     broken.bind(problem.program, problem.machine)
     try:
         broken(plan)
@@ -66,8 +71,12 @@ def evaluator_report(evaluator: Evaluator, problem: Mapping, repeats: int = 5) -
     finally:
         broken.close()
     if report.spread is not None and report.spread > SPREAD:
-        report.findings.append(f"the same plan differs by {report.spread:.0%}: raise repeats, or quieten the machine")  # fmt: skip
+        report.findings.append(
+            f"the same plan differs by {report.spread:.0%}: raise repeats, or quieten the machine"
+        )
     if report.all_slowest_s is not None and report.all_slowest_s < min(report.repeated_s):
-        report.findings.append("all in the slowest memory is faster than the compiler's plan: the "
-                               "machine file and the hardware disagree")  # fmt: skip
+        report.findings.append(
+            "all in the slowest memory is faster than the compiler's plan: the "
+            "machine file and the hardware disagree"
+        )
     return report

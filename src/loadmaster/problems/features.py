@@ -21,15 +21,45 @@ Int32 = npt.NDArray[np.int32]
 Size = tuple[int, int, int]
 """Width, height and channels; (tokens, 1, channels) or (tokens, tokens, heads) in a transformer."""
 
-OPS = ("conv", "matmul", "bmm", "pool", "softmax", "gather", "layernorm", "add", "mul", "layout",
-       "gelu", "other")  # fmt: skip
+OPS = (
+    "conv",
+    "matmul",
+    "bmm",
+    "pool",
+    "softmax",
+    "gather",
+    "layernorm",
+    "add",
+    "mul",
+    "layout",
+    "gelu",
+    "other",
+)
 """Column `op_id` counts in this list, which is frozen: trained networks know its order."""
 
 COLUMNS = (
-    "op_id", "weight_size", "ifm_x", "ifm_y", "ifm_z", "ofm_x", "ofm_y", "ofm_z", "ifm_size",
-    "ofm_size", "n_ops_left", "n_w_left", "groups", "kernel_x", "kernel_y", "stride", "pad",
-    "dilation", "batch", "placed_activation", "placed_weight",
-)  # fmt: skip
+    "op_id",
+    "weight_size",
+    "ifm_x",
+    "ifm_y",
+    "ifm_z",
+    "ofm_x",
+    "ofm_y",
+    "ofm_z",
+    "ifm_size",
+    "ofm_size",
+    "n_ops_left",
+    "n_w_left",
+    "groups",
+    "kernel_x",
+    "kernel_y",
+    "stride",
+    "pad",
+    "dilation",
+    "batch",
+    "placed_activation",
+    "placed_weight",
+)
 PLACED = slice(19, 21)
 """The columns that hold the current map."""
 
@@ -189,8 +219,14 @@ class _Nodes:
         conv = self.program.op_kind[op] == "conv"
         groups = _numbers(about, ("groups", "group")) or [standard if conv else 0]
         y, x = [*([1] if "kernel" not in about else kernel), *kernel][-2:] if kernel else (0, 0)
-        return (_log(groups[0], 16), _capped(x) / 8, _capped(y) / 8, _capped(max(stride)) / 4,
-                _capped(max(pad)) / 4, _capped(max(dilation)) / 4)  # fmt: skip
+        return (
+            _log(groups[0], 16),
+            _capped(x) / 8,
+            _capped(y) / 8,
+            _capped(max(stride)) / 4,
+            _capped(max(pad)) / 4,
+            _capped(max(dilation)) / 4,
+        )
 
     def _kernel_of_weights(self, op: int) -> list[int]:
         """The window of a convolution, from the shape of its second operand."""

@@ -38,8 +38,11 @@ def first_fit_memories(program: Program, machine: Machine) -> npt.NDArray[np.int
     by_producer = roots[np.argsort(program.producer[roots], kind="stable")]
     by_reader = roots[np.argsort(_first_reader(program)[roots], kind="stable")]
     sparse = sparse_tables(program)
-    order = [*by_producer[given[by_producer]], *by_producer[~kept[by_producer] & ~given[by_producer]],
-             *by_reader[kept[by_reader]]]  # fmt: skip
+    order = [
+        *by_producer[given[by_producer]],
+        *by_producer[~kept[by_producer] & ~given[by_producer]],
+        *by_reader[kept[by_reader]],
+    ]
     for tensor in order:
         slow = given[tensor] or sparse[tensor] or not program.tensor_fast[tensor]
         span = slice(first[tensor], last[tensor] + 1)
@@ -47,9 +50,7 @@ def first_fit_memories(program: Program, machine: Machine) -> npt.NDArray[np.int
             align = machine.memories[number].alignment
             size = -(-int(program.storage_bytes[tensor]) // align) * align
             fits = live[number, span].max(initial=0) + size <= machine.memories[number].capacity
-            if (
-                fits or number == memories[-1]
-            ):  # what fits nowhere stays in the slowest, and is reported
+            if fits or number == memories[-1]:  # what fits nowhere stays in the slowest, and is reported
                 live[number, span] += size
                 chosen[tensor] = HOME if given[tensor] else number
                 break

@@ -32,7 +32,7 @@ class Gauge:
             raise ValueError("repeats must be at least 1 and warmups at least 0")
         self.evaluator, self.repeats, self.warmups = evaluator, repeats, warmups
         self.name = evaluator_name(evaluator)
-        self._batch: Callable[[Sequence[Plan]], Sequence[object]] | None = getattr(evaluator, "batch", None)  # fmt: skip
+        self._batch: Callable[[Sequence[Plan]], Sequence[object]] | None = getattr(evaluator, "batch", None)
         self._baseline: Callable[..., object] | None = getattr(evaluator, "baseline", None)
         self.boards = int(getattr(evaluator, "boards", 1)) if self._batch is not None else 1
 
@@ -67,8 +67,13 @@ class Gauge:
         if own is not None:
             if self.boards == 1:
                 return [self._repeated(lambda: self._seconds(own))]
-            return [replace(self._repeated(lambda board=board: self._seconds(lambda: own(board))),  # type: ignore[misc]
-                            board=board) for board in range(self.boards)]  # fmt: skip
+            return [
+                replace(
+                    self._repeated(lambda board=board: self._seconds(lambda: own(board))),  # type: ignore[misc]
+                    board=board,
+                )
+                for board in range(self.boards)
+            ]
         return list(self.measure([plan] * self.boards))
 
     def _repeated(self, measure: Callable[[], float]) -> Measurement:
@@ -87,9 +92,12 @@ class Gauge:
         try:
             given = list(self._batch(plans))
             if len(given) != len(plans):
-                raise EvaluationError(f"evaluator '{self.name}' gave {len(given)} values for {len(plans)} plans",
-                                      object=self.name, number=len(given),
-                                      remedy="give one for each")  # fmt: skip
+                raise EvaluationError(
+                    f"evaluator '{self.name}' gave {len(given)} values for {len(plans)} plans",
+                    object=self.name,
+                    number=len(given),
+                    remedy="give one for each",
+                )
         except Exception as error:
             return [_message(error)] * len(plans)
         for value in given:
@@ -110,8 +118,11 @@ class Gauge:
         except EvaluationError:
             raise
         except Exception as error:  # a bug in it costs an evaluation too; many in a row end the run
-            raise EvaluationError(f"evaluator '{self.name}' raised {_message(error)}", object=self.name,
-                                  remedy="raise EvaluationError where hardware fails") from error  # fmt: skip
+            raise EvaluationError(
+                f"evaluator '{self.name}' raised {_message(error)}",
+                object=self.name,
+                remedy="raise EvaluationError where hardware fails",
+            ) from error
         return seconds_of(value, self.name)
 
 

@@ -28,8 +28,9 @@ class Lives(NamedTuple):
     """It holds something that is kept between runs."""
 
 
-def place_lives(program: Program, roots: Int64, place: npt.NDArray[np.int32], first: Int64,
-                last: Int64, kept: Bool) -> Lives:  # fmt: skip
+def place_lives(
+    program: Program, roots: Int64, place: npt.NDArray[np.int32], first: Int64, last: Int64, kept: Bool
+) -> Lives:
     """What the places of `roots` hold, and when; the other columns are [T], of roots."""
     begin = np.full(program.n_tensors, program.n_ops, dtype=np.int64)
     end, size = np.zeros_like(begin), np.zeros_like(begin)

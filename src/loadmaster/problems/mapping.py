@@ -31,13 +31,7 @@ from loadmaster.problems.first_fit import first_fit_memories
 from loadmaster.problems.mapping_pins import check_offsets, check_room, pinned_entries, taken_first
 from loadmaster.problems.pack import pack
 from loadmaster.problems.pins import Pins
-from loadmaster.problems.problem import (
-    Bound,
-    Decision,
-    Scores,
-    decided_elsewhere,
-    refuse_first_alone,
-)
+from loadmaster.problems.problem import Bound, Decision, Scores, decided_elsewhere, refuse_first_alone
 from loadmaster.problems.recorded import recorded_bound
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load
@@ -82,9 +76,12 @@ class Mapping:
         self.memories = machine.reach[0]
         """[M] the machine's memories that are decided over, fastest first."""
         if len(self.memories) < 2:
-            raise BadMachine(f"machine '{machine.name}' gives its device '{machine.devices[0].name}' one memory",
-                             object=machine.name, number=len(self.memories),
-                             remedy="give a machine with two or more, such as nnp-i")  # fmt: skip
+            raise BadMachine(
+                f"machine '{machine.name}' gives its device '{machine.devices[0].name}' one memory",
+                object=machine.name,
+                number=len(self.memories),
+                remedy="give a machine with two or more, such as nnp-i",
+            )
         self.entries: Entries = find_entries(program, machine)
         self.pins = pins or Pins()
         self.pinned: Int8 = pinned_entries(program, machine, self.entries, self.pins)
@@ -105,9 +102,12 @@ class Mapping:
             check_room(program, machine, self.entries, self.pinned, self.pins, self._moved)
             if self._offsets(self.all_slowest()) is None:
                 check_offsets(program, machine, self.pins)
-                raise Refused(f"the offsets that are pinned on '{machine.name}' leave too little room",
-                              object=machine.name, number=len(self.pins.memory),
-                              remedy="leave one of them out")  # fmt: skip
+                raise Refused(
+                    f"the offsets that are pinned on '{machine.name}' leave too little room",
+                    object=machine.name,
+                    number=len(self.pins.memory),
+                    remedy="leave one of them out",
+                )
 
     @property
     def repeatable(self) -> bool:
@@ -171,8 +171,9 @@ class Mapping:
         if not self.noise:
             return total
         # A generator of its own for each evaluation: batches and threads never matter.
-        z = np.array([np.random.default_rng([self.noise_seed, first + i]).standard_normal()
-                      for i in range(len(total))])  # fmt: skip
+        z = np.array(
+            [np.random.default_rng([self.noise_seed, first + i]).standard_normal() for i in range(len(total))]
+        )
         return np.rint(total * np.maximum(0.5, 1 + self.noise * z)).astype(np.int64)
 
     def sample(self, decision: Decision | None, number: int) -> int:
@@ -236,7 +237,9 @@ class Mapping:
         loose = loose[np.argsort(-self.entries.bytes[loose], kind="stable")]
 
         def without(count: int) -> Int8:
-            return np.where(np.isin(np.arange(len(legal)), loose[:count]), self.slowest, legal).astype(np.int8)  # fmt: skip
+            return np.where(np.isin(np.arange(len(legal)), loose[:count]), self.slowest, legal).astype(
+                np.int8
+            )
 
         low, high = -1, len(loose)  # pins alone have offsets
         while high - low > 1:
@@ -248,12 +251,14 @@ class Mapping:
         legal = self._legal(decision)
         offsets = self._offsets(legal)
         if offsets is None:
-            raise BadPlan(f"no offsets were found for a map of '{self.program.name}'", object=self.program.name,
-                          number=PACK_SECONDS, remedy="use another map")  # fmt: skip
+            raise BadPlan(
+                f"no offsets were found for a map of '{self.program.name}'",
+                object=self.program.name,
+                number=PACK_SECONDS,
+                remedy="use another map",
+            )
         memory = self.tensor_memories(legal)
-        return static_plan(
-            self.program, self.machine, memory.tolist(), offsets.tolist(), in_loops=True
-        )
+        return static_plan(self.program, self.machine, memory.tolist(), offsets.tolist(), in_loops=True)
 
     def decision(self, plan: Plan) -> Decision:
         memory = np.full(self.program.n_tensors, HOME, dtype=np.int64)
@@ -267,8 +272,10 @@ class Mapping:
     def outside(self, plan: Plan) -> list[Violation]:
         """Anything but one memory for the whole life of a tensor, the same for all that one entry
         decides; what is pinned elsewhere."""
-        found = [Violation("pin", f"the {what} {number} is not where it is pinned")
-                 for what, number in self.pins.broken(plan)]  # fmt: skip
+        found = [
+            Violation("pin", f"the {what} {number} is not where it is pinned")
+            for what, number in self.pins.broken(plan)
+        ]
         found += decided_elsewhere(plan, self.kind, ("residencies",))
         if found:
             return found
@@ -290,10 +297,7 @@ class Mapping:
         for number, row in enumerate(plan.residency_rows):
             whole = (row.tensor, row.memory, row.first, row.last)
             if whole not in expected:
-                name, where = (
-                    self.program.tensor_name[row.tensor],
-                    self.machine.memories[row.memory].name,
-                )
+                name, where = (self.program.tensor_name[row.tensor], self.machine.memories[row.memory].name)
                 found.append(
                     Violation(
                         self.kind,
@@ -320,12 +324,18 @@ class Mapping:
         if not self.repeatable:
             return Bound(0, "none: noisy values")
         known = recorded_bound(self.program, self.machine)
-        return known or Bound(time_bounds(self.program, self._simulator.machine).together,
-                              "every op alone, capacities left out")  # fmt: skip
+        return known or Bound(
+            time_bounds(self.program, self._simulator.machine).together, "every op alone, capacities left out"
+        )
 
     def save(self, folder: Path) -> None:
-        about = {"invalid": self.invalid, "power": self.power, "noise": self.noise,
-                 "noise_seed": self.noise_seed, "pins": self.pins.as_json()}  # fmt: skip
+        about = {
+            "invalid": self.invalid,
+            "power": self.power,
+            "noise": self.noise,
+            "noise_seed": self.noise_seed,
+            "pins": self.pins.as_json(),
+        }
         (folder / "problem.json").write_text(json.dumps(about), encoding="utf-8")
 
     @classmethod
@@ -367,5 +377,7 @@ class Mapping:
             raise BadMachine(
                 f"memory '{memory.name}' of machine '{self.machine.name}' must hold all of "
                 f"'{self.program.name}' and has {show_bytes(memory.capacity)}",
-                object=memory.name, number=needed,
-                remedy=f"raise its capacity to {needed:,} bytes")  # fmt: skip
+                object=memory.name,
+                number=needed,
+                remedy=f"raise its capacity to {needed:,} bytes",
+            )

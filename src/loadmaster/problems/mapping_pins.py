@@ -32,24 +32,38 @@ def pinned_entries(program: Program, machine: Machine, entries: Entries, pins: P
     by: dict[int, int] = {}
     for op, device in pins.device.items():
         if device != 0:
-            raise BadPin(f"op '{program.op_name[op]}' can't be pinned to '{machine.devices[device].name}': here all "
-                         f"ops run on '{machine.devices[0].name}'", object=program.op_name[op],
-                         remedy="give --problem graph")  # fmt: skip
+            raise BadPin(
+                f"op '{program.op_name[op]}' can't be pinned to '{machine.devices[device].name}': here all "
+                f"ops run on '{machine.devices[0].name}'",
+                object=program.op_name[op],
+                remedy="give --problem graph",
+            )
     for tensor, (memory, _) in pins.memory.items():
         name, there = program.tensor_name[tensor], machine.memories[memory].name
         entry = int(entries.of_tensor[tensor])
         if entry < 0 or memory not in reach:
             if memory == machine.home[0]:
                 continue  # that is where it stays
-            why = f"'{machine.devices[0].name}' does not reach it" if entry >= 0 else (
-                "inputs and what may not move stay in the slowest memory")  # fmt: skip
-            raise BadPin(f"tensor '{name}' can't be pinned to '{there}': {why}", object=name, number=there,
-                         remedy=f"pin it to '{machine.memories[machine.home[0]].name}'")  # fmt: skip
+            why = (
+                f"'{machine.devices[0].name}' does not reach it"
+                if entry >= 0
+                else ("inputs and what may not move stay in the slowest memory")
+            )
+            raise BadPin(
+                f"tensor '{name}' can't be pinned to '{there}': {why}",
+                object=name,
+                number=there,
+                remedy=f"pin it to '{machine.memories[machine.home[0]].name}'",
+            )
         wanted = reach.index(memory)
         if found[entry] not in (OPEN, wanted):
             other = program.tensor_name[by[entry]]
-            raise Refused(f"'{other}' and '{name}' are pinned to two memories and are decided together", object=name,
-                          number=there, remedy="pin both to one memory")  # fmt: skip
+            raise Refused(
+                f"'{other}' and '{name}' are pinned to two memories and are decided together",
+                object=name,
+                number=there,
+                remedy="pin both to one memory",
+            )
         found[entry], by[entry] = wanted, tensor
     return found
 
@@ -58,22 +72,32 @@ def check_offsets(program: Program, machine: Machine, pins: Pins) -> None:
     """Raise with a pin beyond the end of its memory, or two that want one byte at one time."""
     first, last = lifetimes_in_loops(program)
     place = places(program)
-    fixed = [(tensor, memory, offset, offset + int(program.storage_bytes[tensor]))
-             for tensor, (memory, offset) in pins.memory.items()
-             if offset != NO_OFFSET and last[tensor] >= first[tensor]]  # fmt: skip
+    fixed = [
+        (tensor, memory, offset, offset + int(program.storage_bytes[tensor]))
+        for tensor, (memory, offset) in pins.memory.items()
+        if offset != NO_OFFSET and last[tensor] >= first[tensor]
+    ]
     for tensor, memory, _, end in fixed:
         name, there = program.tensor_name[tensor], machine.memories[memory]
         if end > there.capacity:
-            raise Refused(f"where '{name}' is pinned it ends at {end:,}, and '{there.name}' has {there.capacity:,} bytes",
-                          object=name, number=end, remedy="pin it lower")  # fmt: skip
+            raise Refused(
+                f"where '{name}' is pinned it ends at {end:,}, and '{there.name}' has {there.capacity:,} bytes",
+                object=name,
+                number=end,
+                remedy="pin it lower",
+            )
     for (a, memory, low, high), (b, beside, floor, top) in combinations(fixed, 2):
         at = max(int(first[a]), int(first[b]))
         together = at <= min(int(last[a]), int(last[b])) and place[a] != place[b]
         if memory == beside and together and low < top and floor < high:
             one, other = program.tensor_name[a], program.tensor_name[b]
-            raise Refused(f"the pins of '{one}' and '{other}' overlap in '{machine.memories[memory].name}': both are "
-                          f"alive at op {at} '{program.op_name[at]}'", object=one, number=max(low, floor),
-                          remedy="pin one of them elsewhere")  # fmt: skip
+            raise Refused(
+                f"the pins of '{one}' and '{other}' overlap in '{machine.memories[memory].name}': both are "
+                f"alive at op {at} '{program.op_name[at]}'",
+                object=one,
+                number=max(low, floor),
+                remedy="pin one of them elsewhere",
+            )
 
 
 def taken_first(entries: Entries, pinned: Int8) -> Entries:
@@ -82,8 +106,14 @@ def taken_first(entries: Entries, pinned: Int8) -> Entries:
     return replace(entries, order=order)
 
 
-def check_room(program: Program, machine: Machine, entries: Entries, pinned: Int8, pins: Pins,
-               moved: Callable[[Int8], float]) -> None:  # fmt: skip
+def check_room(
+    program: Program,
+    machine: Machine,
+    entries: Entries,
+    pinned: Int8,
+    pins: Pins,
+    moved: Callable[[Int8], float],
+) -> None:
     """Raise with a set of pins that do not fit together, and would without any one of them."""
     if moved(pinned) == 0:
         return
@@ -96,6 +126,10 @@ def check_room(program: Program, machine: Machine, entries: Entries, pinned: Int
     blamed = np.flatnonzero(kept != OPEN)
     memory = machine.memories[machine.reach[0][int(kept[blamed[0]])]]
     names = [program.tensor_name[t] for t in pins.memory if entries.of_tensor[t] in blamed]
-    raise Refused(f"the pins of {', '.join(repr(name) for name in names)} do not fit '{memory.name}' together, which "
-                  f"has {memory.capacity:,} bytes", object=names[0], number=memory.capacity,
-                  remedy="leave one of them out")  # fmt: skip
+    raise Refused(
+        f"the pins of {', '.join(repr(name) for name in names)} do not fit '{memory.name}' together, which "
+        f"has {memory.capacity:,} bytes",
+        object=names[0],
+        number=memory.capacity,
+        remedy="leave one of them out",
+    )

@@ -66,7 +66,9 @@ class MeasuredMapping(Measuring, Mapping):
         """Measured values and rewards of maps int8[B, 2N]; the reward of a failure is -1."""
         _, epsilon, rectified = self.rectify(decisions)
         runs = (epsilon == 0) | (self.invalid == "repair")
-        scores = self.measured_scores(lambda row: self._sound_plan(rectified[row]), runs, -epsilon, first, self.power)  # fmt: skip
+        scores = self.measured_scores(
+            lambda row: self._sound_plan(rectified[row]), runs, -epsilon, first, self.power
+        )
         for row in np.flatnonzero(scores.value >= 0).tolist():
             self._latest[rectified[row].tobytes()] = int(scores.value[row])
         return scores
@@ -98,5 +100,9 @@ class MeasuredMapping(Measuring, Mapping):
 
 def measured_again(folder: Path, about: dict[str, Any]) -> MeasuredMapping:
     """What `save` wrote."""
-    return MeasuredMapping(load(folder / "program.npz"), read_machine(folder / "machine.toml"),
-                           kept_evaluator(about), **about["options"])  # fmt: skip
+    return MeasuredMapping(
+        load(folder / "program.npz"),
+        read_machine(folder / "machine.toml"),
+        kept_evaluator(about),
+        **about["options"],
+    )

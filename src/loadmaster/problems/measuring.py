@@ -42,8 +42,9 @@ class Measuring(ABC):
     what = "plan"
     """What is measured, in notes."""
 
-    def start_measuring(self, program: Program, evaluator: Evaluator, repeats: int, warmups: int,
-                        baseline_every: int) -> None:  # fmt: skip
+    def start_measuring(
+        self, program: Program, evaluator: Evaluator, repeats: int, warmups: int, baseline_every: int
+    ) -> None:
         """Once, when the problem is made."""
         if baseline_every < 1:
             raise ValueError("baseline_every must be at least 1")
@@ -111,8 +112,14 @@ class Measuring(ABC):
         self.measurements += 1
         return picoseconds(seconds)
 
-    def measured_scores(self, plan_of: Callable[[int], Plan | str], runs: npt.NDArray[np.bool_],
-                        reward: npt.NDArray[np.float64], first: int, power: float) -> Scores:  # fmt: skip
+    def measured_scores(
+        self,
+        plan_of: Callable[[int], Plan | str],
+        runs: npt.NDArray[np.bool_],
+        reward: npt.NDArray[np.float64],
+        first: int,
+        power: float,
+    ) -> Scores:
         """Scores of the rows that `runs`; `plan_of` gives a sound plan or says why there is none. The
         other rows keep their `reward`; that of a failure is -1."""
         count = len(runs)
@@ -146,8 +153,11 @@ class Measuring(ABC):
         self._since_baseline = 0
         fault = next((each.fault for each in found if each.fault is not None), None)
         if fault is not None and not self.baselines:
-            raise EvaluationError(f"the baseline can't be measured: {fault}", object=self.gauge.name,
-                                  remedy="try the evaluator alone")  # fmt: skip
+            raise EvaluationError(
+                f"the baseline can't be measured: {fault}",
+                object=self.gauge.name,
+                remedy="try the evaluator alone",
+            )
         new, message = tuple(each.median for each in found if each.fault is None), None
         if fault is None:
             old = self.baselines[-1] if self.baselines else new
@@ -158,7 +168,7 @@ class Measuring(ABC):
         for each in found:
             self._account(each, "baseline", evaluation, message)
 
-    def _account(self, found: Measurement, what: str, evaluation: int, message: str | None = None) -> None:  # fmt: skip
+    def _account(self, found: Measurement, what: str, evaluation: int, message: str | None = None) -> None:
         self.measurements += len(found.seconds)
         if found.fault is not None:
             message = f"machine '{self.machine.name}' allows it, and it failed: {found.fault}"
@@ -168,13 +178,19 @@ class Measuring(ABC):
         if self._failed_in_a_row >= FAILURES:
             raise LoadmasterError(
                 f"{FAILURES} measurements in a row failed, the last because {found.fault}",
-                object=self.gauge.name, number=FAILURES,
-                remedy="see to the hardware and resume the run")  # fmt: skip
+                object=self.gauge.name,
+                number=FAILURES,
+                remedy="see to the hardware and resume the run",
+            )
 
     def measured_switches(self) -> dict[str, Any]:
         """For the keys of a run."""
-        return {"evaluator": self.gauge.name, "repeats": self.gauge.repeats,
-                "warmups": self.gauge.warmups, "baseline_every": self.baseline_every}  # fmt: skip
+        return {
+            "evaluator": self.gauge.name,
+            "repeats": self.gauge.repeats,
+            "warmups": self.gauge.warmups,
+            "baseline_every": self.baseline_every,
+        }
 
     def measured_about(self) -> dict[str, Any]:
         """For a run's folder, with the command where there is one that can be kept."""
@@ -183,9 +199,12 @@ class Measuring(ABC):
             command = {"text": evaluator.command, "timeout_s": evaluator.timeout_s}
         return {
             "measured": {"name": self.gauge.name, "command": command},
-            "options": {"repeats": self.gauge.repeats, "warmups": self.gauge.warmups,
-                        "baseline_every": self.baseline_every},
-        }  # fmt: skip
+            "options": {
+                "repeats": self.gauge.repeats,
+                "warmups": self.gauge.warmups,
+                "baseline_every": self.baseline_every,
+            },
+        }
 
 
 def kept_evaluator(about: dict[str, Any]) -> RecordedEvaluator:

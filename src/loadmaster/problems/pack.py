@@ -27,9 +27,8 @@ def search_nodes(seconds: float, buffers: int) -> int:
 
 
 def pack(
-    program: Program, machine: Machine, memory: Int64, seconds: float = 5.0,
-    pins: Pins | None = None,
-) -> tuple[Int64, bool]:  # fmt: skip
+    program: Program, machine: Machine, memory: Int64, seconds: float = 5.0, pins: Pins | None = None
+) -> tuple[Int64, bool]:
     """[T] an offset for each root with a memory, and whether everything fits.
 
     Largest first, each at the lowest free offset; where that exceeds a capacity, the exact search
@@ -59,8 +58,7 @@ def pack(
         base = int(ends[-1]) if len(ends) else 0
         floating, loose = held[~always[held]], size[~always[held]]
         if len(floating):
-            found, inside = _placed(begin[floating], end[floating] + 1, loose,
-                                    there.capacity - base, seconds)  # fmt: skip
+            found, inside = _placed(begin[floating], end[floating] + 1, loose, there.capacity - base, seconds)
             offset[floating] = base + found
             fits = fits and inside
         fits = fits and base <= there.capacity
@@ -68,15 +66,18 @@ def pack(
     return np.where((memory >= 0) & (last >= first), offset, NO_OFFSET), fits
 
 
-def _placed(
-    lower: Int64, upper: Int64, size: Int64, capacity: int, seconds: float
-) -> tuple[Int64, bool]:
+def _placed(lower: Int64, upper: Int64, size: Int64, capacity: int, seconds: float) -> tuple[Int64, bool]:
     count = len(size)
     buffers = _core.Buffers(
-        lower, upper, size, np.ones(count, dtype=np.int64), np.full(count, -1, dtype=np.int64),
-        np.full(count, -1, dtype=np.int64), np.empty((0, 5), dtype=np.int64),
+        lower,
+        upper,
+        size,
+        np.ones(count, dtype=np.int64),
+        np.full(count, -1, dtype=np.int64),
+        np.full(count, -1, dtype=np.int64),
+        np.empty((0, 5), dtype=np.int64),
         np.empty((0, 2), dtype=np.int32),
-    )  # fmt: skip
+    )
     offsets = buffers.place(np.lexsort((lower, -size)).astype(np.int32))
     height = int((offsets + size).max())
     if height <= capacity or capacity <= 0:
@@ -95,15 +96,21 @@ def _pinned_places(place: npt.NDArray[np.int32], pins: Pins | None) -> Int64:
     return at
 
 
-def _around(lower: Int64, upper: Int64, size: Int64, pinned: Int64, memory: Memory,
-            seconds: float) -> tuple[Int64, bool]:  # fmt: skip
+def _around(
+    lower: Int64, upper: Int64, size: Int64, pinned: Int64, memory: Memory, seconds: float
+) -> tuple[Int64, bool]:
     """Offsets beside those that are pinned, by the exact search."""
     count = len(size)
     buffers = _core.Buffers(
-        lower, upper, size, np.full(count, memory.alignment, dtype=np.int64), pinned,
-        np.full(count, -1, dtype=np.int64), np.empty((0, 5), dtype=np.int64),
+        lower,
+        upper,
+        size,
+        np.full(count, memory.alignment, dtype=np.int64),
+        pinned,
+        np.full(count, -1, dtype=np.int64),
+        np.empty((0, 5), dtype=np.int64),
         np.empty((0, 2), dtype=np.int32),
-    )  # fmt: skip
+    )
     capacity = min(memory.capacity, 2**60)
     stop = _core.Stop(-1.0, search_nodes(seconds, count))
     _, found, *_ = buffers.fit(capacity, {"threads": cores(), "seed": 0}, stop)

@@ -44,8 +44,10 @@ class Pins:
     def of_json(cls, about: dict[str, Any] | None) -> Pins:
         """What `as_json` gave."""
         rows = about or {"memory": [], "device": []}
-        return cls({int(t): (int(m), int(o)) for t, m, o in rows["memory"]},
-                   {int(op): int(device) for op, device in rows["device"]})  # fmt: skip
+        return cls(
+            {int(t): (int(m), int(o)) for t, m, o in rows["memory"]},
+            {int(op): int(device) for op, device in rows["device"]},
+        )
 
     def broken(self, plan: Plan) -> Iterable[tuple[str, int]]:
         """(what is wrong, tensor or op) for each pin that a plan does not keep."""
@@ -58,8 +60,9 @@ class Pins:
                 yield "op", op
 
 
-def parse_pins(program: Program, machine: Machine, tensors: Sequence[str] = (),
-               ops: Sequence[str] = ()) -> Pins:  # fmt: skip
+def parse_pins(
+    program: Program, machine: Machine, tensors: Sequence[str] = (), ops: Sequence[str] = ()
+) -> Pins:
     """Pins from 'TENSOR=MEMORY', 'TENSOR=MEMORY@OFFSET' and 'OP=DEVICE'."""
     memory: dict[int, tuple[int, int]] = {}
     said: dict[int, tuple[tuple[int, int], str]] = {}
@@ -73,12 +76,20 @@ def parse_pins(program: Program, machine: Machine, tensors: Sequence[str] = (),
         pin = (memory_number, _offset(offset, text) if at else NO_OFFSET)
         align = machine.memories[memory_number].alignment
         if at and pin[1] % align:
-            raise BadPin(f"--pin '{text}' is off the alignment of '{there}'", object=name, number=pin[1],
-                         remedy=f"pin it to a multiple of {align}")  # fmt: skip
+            raise BadPin(
+                f"--pin '{text}' is off the alignment of '{there}'",
+                object=name,
+                number=pin[1],
+                remedy=f"pin it to a multiple of {align}",
+            )
         before, other = said.setdefault(int(place[root]), (pin, text))
         if before != pin:
-            raise Refused(f"--pin '{other}' and --pin '{text}' are about one place", object=name,
-                          number=text, remedy="keep one of them")  # fmt: skip
+            raise Refused(
+                f"--pin '{other}' and --pin '{text}' are about one place",
+                object=name,
+                number=text,
+                remedy="keep one of them",
+            )
         memory[root] = pin
     device: dict[int, int] = {}
     for text in ops:
@@ -87,8 +98,12 @@ def parse_pins(program: Program, machine: Machine, tensors: Sequence[str] = (),
         chosen = machine.device(where)
         if device.setdefault(op, chosen) != chosen:
             first = machine.devices[device[op]].name
-            raise Refused(f"--pin-op puts '{name}' on '{first}' and on '{where}'", object=name,
-                          number=text, remedy="keep one of them")  # fmt: skip
+            raise Refused(
+                f"--pin-op puts '{name}' on '{first}' and on '{where}'",
+                object=name,
+                number=text,
+                remedy="keep one of them",
+            )
     return Pins(memory, device)
 
 
@@ -96,15 +111,20 @@ def _halves(text: str, option: str, form: str) -> tuple[str, str]:
     # Names may hold '=', memories and devices do not.
     name, equals, where = text.rpartition("=")
     if not equals or not name or not where:
-        raise BadPin(f"{option} '{text}' is not {form}", object=option, number=text,
-                     remedy=f"write {option} {form}")  # fmt: skip
+        raise BadPin(
+            f"{option} '{text}' is not {form}", object=option, number=text, remedy=f"write {option} {form}"
+        )
     return name, where
 
 
 def _offset(text: str, whole: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 18):
-        raise BadPin(f"--pin '{whole}' has no offset behind the '@'", object="--pin", number=whole,
-                     remedy="write TENSOR=MEMORY@4096")  # fmt: skip
+        raise BadPin(
+            f"--pin '{whole}' has no offset behind the '@'",
+            object="--pin",
+            number=whole,
+            remedy="write TENSOR=MEMORY@4096",
+        )
     return int(text)
 
 
@@ -115,6 +135,9 @@ def _index(names: Sequence[str], name: str, program: str, what: str) -> int:
         close = f" (did you mean '{part}'?)" if part else ""
         if not part and len(names) <= 20_000:
             close = nearest(name, tuple(names))
-        raise BadPin(f"program '{program}' has no {what} '{name}'{close}", object=name,
-                     remedy="see 'loadmaster inspect --top 100'")  # fmt: skip
+        raise BadPin(
+            f"program '{program}' has no {what} '{name}'{close}",
+            object=name,
+            remedy="see 'loadmaster inspect --top 100'",
+        )
     return names.index(name)

@@ -41,12 +41,15 @@ def load_problem(folder: Path) -> Problem:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise _bad(about, "does not say what was solved", "restore it from a copy") from None
     if kind not in KINDS:
-        raise _bad(about, f"is about the unknown kind of problem '{kind}'",
-                   f"this version knows {', '.join(KINDS)}")  # fmt: skip
+        raise _bad(
+            about, f"is about the unknown kind of problem '{kind}'", f"this version knows {', '.join(KINDS)}"
+        )
     module, _, name = KINDS[kind].partition(":")
     # Some problems are made from other files; these two are claims of the run all the same.
-    stored = {"program": load(folder / "program.npz").hash,
-              "machine": read_machine(folder / "machine.toml").hash}  # fmt: skip
+    stored = {
+        "program": load(folder / "program.npz").hash,
+        "machine": read_machine(folder / "machine.toml").hash,
+    }
     _compare(folder, {key: claimed.get(key) for key in stored}, stored)
     try:
         problem = cast(Problem, getattr(import_module(module), name).load(folder))
@@ -56,8 +59,16 @@ def load_problem(folder: Path) -> Problem:
     except FileNotFoundError as error:
         missing = Path(str(error.filename))
         raise _bad(missing, "is not there", "give the whole folder of a run") from None
-    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError, OverflowError,
-            AttributeError) as error:  # fmt: skip
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+        RecursionError,
+        OverflowError,
+        AttributeError,
+    ) as error:
         raise _bad(folder, f"holds no {kind} problem: {error}", "restore it from a copy") from None
     _compare(folder, claimed, {**found, "cost_model": claimed.get("cost_model", COST_MODEL)})
     return problem
@@ -66,8 +77,7 @@ def load_problem(folder: Path) -> Problem:
 def _compare(folder: Path, claimed: dict[str, Any], found: dict[str, Any]) -> None:
     for key in dict.fromkeys([*claimed, *found]):
         if claimed.get(key) != found.get(key):
-            raise _bad(folder, f"holds another {key} than its run.json says",
-                       "restore its files from a copy")  # fmt: skip
+            raise _bad(folder, f"holds another {key} than its run.json says", "restore its files from a copy")
 
 
 def _bad(path: Path, what: str, remedy: str) -> BadProgram:

@@ -15,7 +15,7 @@ SHARES = (0.4, 1.2)
 """Of what the whole graph needs on one device, a device holds a share between these."""
 
 
-def synthetic_case(family: str, seed: int, machine: str | Machine = "p100x4") -> tuple[Program, Machine]:  # fmt: skip
+def synthetic_case(family: str, seed: int, machine: str | Machine = "p100x4") -> tuple[Program, Machine]:
     """A graph, and the machine with the capacities drawn for it: always the same."""
     program = synthetic_graph(family, seed)
     whole = load_machine(machine) if isinstance(machine, str) else machine
@@ -23,8 +23,10 @@ def synthetic_case(family: str, seed: int, machine: str | Machine = "p100x4") ->
     peak = int(simulate(program, whole).memory_peak[whole.home[0]])
     drawn = rng.uniform(*SHARES) * peak
     capacity = min(max(drawn, _least(program, len(whole.devices))), SHARES[1] * peak)
-    memories = [replace(memory, capacity=int(capacity)) if number in whole.home else memory
-                for number, memory in enumerate(whole.memories)]  # fmt: skip
+    memories = [
+        replace(memory, capacity=int(capacity)) if number in whole.home else memory
+        for number, memory in enumerate(whole.memories)
+    ]
     name = f"{whole.name}:{family}-{seed}"
     return program, replace(whole, name=name, memories=tuple(memories), text="")
 

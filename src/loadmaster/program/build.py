@@ -74,16 +74,15 @@ class Builder:
         """Add a tensor; `bytes` defaults to those of its shape. Returns its number."""
         name = self._new_name("tensor", name)
         if dtype not in BITS:
-            raise BadProgram(f"tensor '{name}' has the unknown element type '{dtype}'", object=name,
-                             remedy=f"use one of {', '.join(BITS)}")  # fmt: skip
+            raise BadProgram(
+                f"tensor '{name}' has the unknown element type '{dtype}'",
+                object=name,
+                remedy=f"use one of {', '.join(BITS)}",
+            )
         dims = [_whole(size, f"tensor '{name}'", "a dimension of") for size in shape]
         size = bytes_of(dims, dtype) if bytes is None else bytes
         size = _whole(size, f"tensor '{name}'", "bytes")
-        root = (
-            len(self._tensors)
-            if alias is None
-            else self._tensors[self._known(alias, name)]["alias"]
-        )
+        root = len(self._tensors) if alias is None else self._tensors[self._known(alias, name)]["alias"]
         self._tensors.append(
             {
                 "name": name,
@@ -128,8 +127,11 @@ class Builder:
         try:
             text = json.dumps(attributes, sort_keys=True, allow_nan=False) if attributes else ""
         except (TypeError, ValueError) as error:
-            raise BadProgram(f"op '{name}' has an attribute that JSON can't hold: {error}", object=name,
-                             remedy="use finite numbers, texts and lists") from None  # fmt: skip
+            raise BadProgram(
+                f"op '{name}' has an attribute that JSON can't hold: {error}",
+                object=name,
+                remedy="use finite numbers, texts and lists",
+            ) from None
         self._ops.append(
             {
                 "name": name,
@@ -184,56 +186,62 @@ class Builder:
         order = topological_order(self._edges(), [op["name"] for op in self._ops]) if sort else None
         ops = self._ops if order is None else [self._ops[i] for i in order]
         moved = {old: new for new, old in enumerate(order)} if order is not None else None
-        ties = [
-            (k, s, t, moved[at] if moved and k == TieKind.INPLACE else at)
-            for k, s, t, at in self._ties
-        ]
+        ties = [(k, s, t, moved[at] if moved and k == TieKind.INPLACE else at) for k, s, t, at in self._ties]
         tensors = self._tensors
         table = None if costs is None else _cost_table(costs, self._ops)
         read_start, read_tensor, read_bytes = _rows([op["reads"] for op in ops])
         write_start, write_tensor, write_bytes = _rows([op["writes"] for op in ops])
         shapes = [tensor["shape"] for tensor in tensors]
-        return validate(Program(
-            name=self.name,
-            order_source="topological" if sort else self.order_source,
-            op_name=tuple(op["name"] for op in ops),
-            op_kind=Labels.of(op["kind"] for op in ops),
-            op_dtype=Labels.of(op["dtype"] for op in ops),
-            op_scope=Labels.of(op["scope"] for op in ops),
-            op_attributes=Labels.of(op["attributes"] for op in ops),
-            op_flops=np.array([op["flops"] for op in ops], dtype=np.int64).reshape(len(ops), 3),
-            op_other_bytes=_column(ops, "other", np.int64),
-            op_backward=_column(ops, "backward", np.bool_),
-            op_view=_column(ops, "view", np.bool_),
-            op_loop=_column(ops, "loop", np.int32),
-            op_group=_column(ops, "group", np.int32),
-            op_source=_column(ops, "source", np.int64),
-            loop_parent=np.array([parent for parent, _ in self._loops], dtype=np.int32),
-            loop_trips=np.array([trips for _, trips in self._loops], dtype=np.int64),
-            tensor_name=tuple(tensor["name"] for tensor in tensors),
-            tensor_bytes=_column(tensors, "bytes", np.int64),
-            tensor_dtype=Labels.of(tensor["dtype"] for tensor in tensors),
-            tensor_kind=_column(tensors, "kind", np.int8),
-            tensor_shape_start=np.cumsum([0] + [len(shape) for shape in shapes], dtype=np.int64),
-            tensor_shape=np.array([size for shape in shapes for size in shape], dtype=np.int64),
-            tensor_group=_column(tensors, "group", np.int32),
-            tensor_fast=_column(tensors, "fast", np.bool_),
-            tensor_alias=_column(tensors, "alias", np.int32),
-            read_start=read_start, read_tensor=read_tensor, read_bytes=read_bytes,
-            write_start=write_start, write_tensor=write_tensor, write_bytes=write_bytes,
-            tie_kind=np.array([tie[0] for tie in ties], dtype=np.int8),
-            tie_source=np.array([tie[1] for tie in ties], dtype=np.int32),
-            tie_target=np.array([tie[2] for tie in ties], dtype=np.int32),
-            tie_at=np.array([tie[3] for tie in ties], dtype=np.int32),
-            costs=table if table is None or order is None else table[order],
-            warnings=tuple(self.warnings),
-        ))  # fmt: skip
+        return validate(
+            Program(
+                name=self.name,
+                order_source="topological" if sort else self.order_source,
+                op_name=tuple(op["name"] for op in ops),
+                op_kind=Labels.of(op["kind"] for op in ops),
+                op_dtype=Labels.of(op["dtype"] for op in ops),
+                op_scope=Labels.of(op["scope"] for op in ops),
+                op_attributes=Labels.of(op["attributes"] for op in ops),
+                op_flops=np.array([op["flops"] for op in ops], dtype=np.int64).reshape(len(ops), 3),
+                op_other_bytes=_column(ops, "other", np.int64),
+                op_backward=_column(ops, "backward", np.bool_),
+                op_view=_column(ops, "view", np.bool_),
+                op_loop=_column(ops, "loop", np.int32),
+                op_group=_column(ops, "group", np.int32),
+                op_source=_column(ops, "source", np.int64),
+                loop_parent=np.array([parent for parent, _ in self._loops], dtype=np.int32),
+                loop_trips=np.array([trips for _, trips in self._loops], dtype=np.int64),
+                tensor_name=tuple(tensor["name"] for tensor in tensors),
+                tensor_bytes=_column(tensors, "bytes", np.int64),
+                tensor_dtype=Labels.of(tensor["dtype"] for tensor in tensors),
+                tensor_kind=_column(tensors, "kind", np.int8),
+                tensor_shape_start=np.cumsum([0] + [len(shape) for shape in shapes], dtype=np.int64),
+                tensor_shape=np.array([size for shape in shapes for size in shape], dtype=np.int64),
+                tensor_group=_column(tensors, "group", np.int32),
+                tensor_fast=_column(tensors, "fast", np.bool_),
+                tensor_alias=_column(tensors, "alias", np.int32),
+                read_start=read_start,
+                read_tensor=read_tensor,
+                read_bytes=read_bytes,
+                write_start=write_start,
+                write_tensor=write_tensor,
+                write_bytes=write_bytes,
+                tie_kind=np.array([tie[0] for tie in ties], dtype=np.int8),
+                tie_source=np.array([tie[1] for tie in ties], dtype=np.int32),
+                tie_target=np.array([tie[2] for tie in ties], dtype=np.int32),
+                tie_at=np.array([tie[3] for tie in ties], dtype=np.int32),
+                costs=table if table is None or order is None else table[order],
+                warnings=tuple(self.warnings),
+            )
+        )
 
     def _new_name(self, table: str, name: str) -> str:
         name = clean_name(name)
         if not name or name in self._names[table]:
-            raise BadProgram(f"two {table}s are named '{name}'" if name else f"a {table} has no name",
-                             object=name, remedy="rename one" if name else "name it")  # fmt: skip
+            raise BadProgram(
+                f"two {table}s are named '{name}'" if name else f"a {table} has no name",
+                object=name,
+                remedy="rename one" if name else "name it",
+            )
         self._names[table].add(name)
         return name
 
@@ -251,8 +259,12 @@ class Builder:
 
     def _known(self, tensor: int, who: str) -> int:
         if not 0 <= tensor < len(self._tensors):
-            raise BadProgram(f"'{who}' refers to tensor {tensor} and there are {len(self._tensors)}",
-                             object=who, number=tensor, remedy="add the tensor first")  # fmt: skip
+            raise BadProgram(
+                f"'{who}' refers to tensor {tensor} and there are {len(self._tensors)}",
+                object=who,
+                number=tensor,
+                remedy="add the tensor first",
+            )
         return tensor
 
     def _accesses(self, side: Iterable[Access], op: str) -> list[tuple[int, int]]:
@@ -281,16 +293,20 @@ def _whole(value: float, who: str, what: str) -> int:
         value = round(float(value))
     value = int(value)
     if not 0 <= value <= UNLIMITED:
-        raise BadProgram(f"{who} has {value} {what}", object=who, number=value,
-                         remedy="give a number from 0 to 2^62")  # fmt: skip
+        raise BadProgram(
+            f"{who} has {value} {what}", object=who, number=value, remedy="give a number from 0 to 2^62"
+        )
     return value
 
 
 def _kind(kind: str | TensorKind, name: str) -> int:
     if isinstance(kind, str):
         if kind.upper() not in TensorKind.__members__:
-            raise BadProgram(f"tensor '{name}' has the unknown kind '{kind}'", object=name,
-                             remedy="use weight, input, activation, output or state")  # fmt: skip
+            raise BadProgram(
+                f"tensor '{name}' has the unknown kind '{kind}'",
+                object=name,
+                remedy="use weight, input, activation, output or state",
+            )
         return int(TensorKind[kind.upper()])
     return int(kind)
 
@@ -309,9 +325,7 @@ def _rows(accesses: list[list[tuple[int, int]]]) -> tuple[npt.NDArray[Any], ...]
 def _cost_table(costs: npt.ArrayLike, ops: list[dict[str, Any]]) -> npt.NDArray[np.int64]:
     rows = np.asarray(costs, dtype=object)
     if rows.ndim != 2 or len(rows) != len(ops):
-        raise BadProgram(
-            "the cost table must be [ops, devices]", object="costs", remedy="one row per op"
-        )
+        raise BadProgram("the cost table must be [ops, devices]", object="costs", remedy="one row per op")
     table = np.empty(rows.shape, dtype=np.int64)
     for (op, device), seconds in np.ndenumerate(rows):
         if seconds is None:
@@ -319,9 +333,12 @@ def _cost_table(costs: npt.ArrayLike, ops: list[dict[str, Any]]) -> npt.NDArray[
         elif seconds == math.inf:
             table[op, device] = CANNOT_RUN
         elif not math.isfinite(seconds) or seconds < 0 or seconds * PICOSECONDS >= CANNOT_RUN:
-            raise BadProgram(f"op '{ops[op]['name']}' costs {seconds} s on device {device}",
-                             object=ops[op]["name"], number=str(seconds),
-                             remedy="give finite seconds from 0 up")  # fmt: skip
+            raise BadProgram(
+                f"op '{ops[op]['name']}' costs {seconds} s on device {device}",
+                object=ops[op]["name"],
+                number=str(seconds),
+                remedy="give finite seconds from 0 up",
+            )
         else:
             table[op, device] = math.ceil(seconds * PICOSECONDS)
     return table

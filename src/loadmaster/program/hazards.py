@@ -28,9 +28,7 @@ def places(program: Program) -> Int32:
         return tensor
 
     shares = program.tie_kind != TieKind.DONATED
-    ends = (
-        program.tensor_alias[column[shares]] for column in (program.tie_source, program.tie_target)
-    )
+    ends = (program.tensor_alias[column[shares]] for column in (program.tie_source, program.tie_target))
     for source, target in zip(*(column.tolist() for column in ends), strict=True):
         one, other = find(source), find(target)
         place[max(one, other)] = min(one, other)
@@ -60,10 +58,7 @@ def overwrite_waits(program: Program) -> Int32:
     sorted; no views."""
     over, real = overwriters(program), ~program.op_view
     pairs = []
-    for op, tensor in (
-        (program.read_op, program.read_tensor),
-        (program.write_op, program.write_tensor),
-    ):
+    for op, tensor in ((program.read_op, program.read_tensor), (program.write_op, program.write_tensor)):
         by = over[program.tensor_alias[tensor]]
         kept = (by >= 0) & (by != op) & real[op]
         pairs.append(np.stack([op[kept], by[kept]]))

@@ -11,28 +11,89 @@ MATRIX = ("matmul", "conv")
 """Multiply-adds on the matrix unit. `matmul` has any number of batch dimensions."""
 
 ELEMENTWISE = (
-    "abs", "add", "and", "ceil", "clamp", "compare", "convert", "copy", "div", "floor", "max", "min",
-    "mul", "neg", "not", "or", "quantize", "relu", "rem", "round", "select", "sign", "sub", "xor",
-)  # fmt: skip
+    "abs",
+    "add",
+    "and",
+    "ceil",
+    "clamp",
+    "compare",
+    "convert",
+    "copy",
+    "div",
+    "floor",
+    "max",
+    "min",
+    "mul",
+    "neg",
+    "not",
+    "or",
+    "quantize",
+    "relu",
+    "rem",
+    "round",
+    "select",
+    "sign",
+    "sub",
+    "xor",
+)
 """One vector flop per element of the result."""
 
 TRANSCENDENTAL = (
-    "acos", "asin", "atan", "atan2", "cbrt", "cos", "cosh", "erf", "exp", "expm1", "gelu", "log",
-    "log1p", "logistic", "pow", "rsqrt", "sin", "sinh", "softplus", "sqrt", "tan", "tanh",
-)  # fmt: skip
+    "acos",
+    "asin",
+    "atan",
+    "atan2",
+    "cbrt",
+    "cos",
+    "cosh",
+    "erf",
+    "exp",
+    "expm1",
+    "gelu",
+    "log",
+    "log1p",
+    "logistic",
+    "pow",
+    "rsqrt",
+    "sin",
+    "sinh",
+    "softplus",
+    "sqrt",
+    "tan",
+    "tanh",
+)
 """One evaluation per element of the result."""
 
-REDUCTIONS = ("argmax", "argmin", "cumsum", "reduce_and", "reduce_max", "reduce_min", "reduce_mul",
-              "reduce_or", "reduce_sum")  # fmt: skip
+REDUCTIONS = (
+    "argmax",
+    "argmin",
+    "cumsum",
+    "reduce_and",
+    "reduce_max",
+    "reduce_min",
+    "reduce_mul",
+    "reduce_or",
+    "reduce_sum",
+)
 """One vector flop per element of the input."""
 
 COMPOSITES = ("batchnorm", "layernorm", "lrn", "pool", "softmax")
 """Whole layers that some sources keep as one op; each importer documents its count."""
 
 MOVEMENT = (
-    "broadcast", "concat", "dynamic_slice", "dynamic_update_slice", "gather", "iota", "pad",
-    "reverse", "scatter", "slice", "split", "transpose",
-)  # fmt: skip
+    "broadcast",
+    "concat",
+    "dynamic_slice",
+    "dynamic_update_slice",
+    "gather",
+    "iota",
+    "pad",
+    "reverse",
+    "scatter",
+    "slice",
+    "split",
+    "transpose",
+)
 """No flops: bytes alone."""
 
 VIEWS = ("bitcast", "flatten", "identity", "reshape", "squeeze", "stop_gradient", "unsqueeze")
@@ -42,10 +103,30 @@ BARRIERS = ("random", "sort", "topk", *MATRIX)
 """Never fused with what follows."""
 
 VECTOR_FLOPS = {
-    "div": 4, "sqrt": 4, "rsqrt": 4, "cbrt": 8, "exp": 8, "expm1": 8, "log": 8, "log1p": 8,
-    "sin": 8, "cos": 8, "tan": 8, "sinh": 12, "cosh": 12, "tanh": 12, "logistic": 12,
-    "softplus": 16, "gelu": 16, "erf": 16, "pow": 16, "atan2": 16, "asin": 16, "acos": 16, "atan": 16,
-}  # fmt: skip
+    "div": 4,
+    "sqrt": 4,
+    "rsqrt": 4,
+    "cbrt": 8,
+    "exp": 8,
+    "expm1": 8,
+    "log": 8,
+    "log1p": 8,
+    "sin": 8,
+    "cos": 8,
+    "tan": 8,
+    "sinh": 12,
+    "cosh": 12,
+    "tanh": 12,
+    "logistic": 12,
+    "softplus": 16,
+    "gelu": 16,
+    "erf": 16,
+    "pow": 16,
+    "atan2": 16,
+    "asin": 16,
+    "acos": 16,
+    "atan": 16,
+}
 """Vector flops that one element of such an op takes on a device that has no rate for
 transcendentals of its own. Kinds that are not here take 1, or `OTHER_TRANSCENDENTAL`."""
 

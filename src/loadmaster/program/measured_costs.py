@@ -45,9 +45,15 @@ def costless_hash(program: Program) -> str:
 
 def write_costs(costs: MeasuredCosts, path: str | Path) -> None:
     """Write to a temporary file, then rename."""
-    document = {"loadmaster_costs": FORMAT, "program": costs.program, "device": costs.device,
-                "picoseconds": list(costs.picoseconds), "workspace_bytes": costs.workspace_bytes,
-                "kept_bytes": costs.kept_bytes, "op_workspace": list(costs.op_workspace)}  # fmt: skip
+    document = {
+        "loadmaster_costs": FORMAT,
+        "program": costs.program,
+        "device": costs.device,
+        "picoseconds": list(costs.picoseconds),
+        "workspace_bytes": costs.workspace_bytes,
+        "kept_bytes": costs.kept_bytes,
+        "op_workspace": list(costs.op_workspace),
+    }
     with replacing(Path(path)) as temporary:
         temporary.write_text(json.dumps(document) + "\n", encoding="utf-8")
 
@@ -61,30 +67,41 @@ def read_costs(path: str | Path) -> MeasuredCosts:
     except ValueError as error:
         raise _bad(path, f"is not JSON: {error}", "make it with 'loadmaster calibrate'") from None
     if not isinstance(document, dict) or document.get("loadmaster_costs") != FORMAT:
-        raise _bad(path, f"is no cost table of format {FORMAT}", "make it with 'loadmaster calibrate'")  # fmt: skip
+        raise _bad(path, f"is no cost table of format {FORMAT}", "make it with 'loadmaster calibrate'")
     times, room = document.get("picoseconds"), document.get("workspace_bytes", 0)
-    if not isinstance(times, list) or any(each is not None and not _is_amount(each) for each in times):  # fmt: skip
-        raise _bad(path, "has no list 'picoseconds'", "give a whole number from 0 up, or null, per op")  # fmt: skip
+    if not isinstance(times, list) or any(each is not None and not _is_amount(each) for each in times):
+        raise _bad(path, "has no list 'picoseconds'", "give a whole number from 0 up, or null, per op")
     kept, own = document.get("kept_bytes", 0), document.get("op_workspace", [])
     for name, value in (("workspace_bytes", room), ("kept_bytes", kept)):
         if not _is_amount(value):
             raise _bad(path, f"has {name} {repr(value)[:80]}", "give a whole number from 0 up")
-    if not isinstance(own, list) or not all(map(_is_amount, own)) or len(own) not in (0, len(times)):  # fmt: skip
-        raise _bad(path, "has an 'op_workspace' that is no list of bytes", "give a whole number from 0 up per op")  # fmt: skip
-    return MeasuredCosts(str(document.get("program")), str(document.get("device")), tuple(times), room, kept, tuple(own))  # fmt: skip
+    if not isinstance(own, list) or not all(map(_is_amount, own)) or len(own) not in (0, len(times)):
+        raise _bad(
+            path, "has an 'op_workspace' that is no list of bytes", "give a whole number from 0 up per op"
+        )
+    return MeasuredCosts(
+        str(document.get("program")), str(document.get("device")), tuple(times), room, kept, tuple(own)
+    )
 
 
 def apply_costs(program: Program, costs: MeasuredCosts, device: str | None = None) -> Program:
     """The program with measured times in place of computed ones, for a machine with one device."""
     if costs.program != costless_hash(program):
-        raise _bad(costs.program[:12], f"is measured on another program than '{program.name}'",
-                   "calibrate this one")  # fmt: skip
+        raise _bad(
+            costs.program[:12], f"is measured on another program than '{program.name}'", "calibrate this one"
+        )
     if len(costs.picoseconds) != program.n_ops:
-        raise _bad(costs.program[:12], f"has {len(costs.picoseconds):,} times and '{program.name}' has "
-                   f"{program.n_ops:,} ops", "calibrate it again")  # fmt: skip
+        raise _bad(
+            costs.program[:12],
+            f"has {len(costs.picoseconds):,} times and '{program.name}' has {program.n_ops:,} ops",
+            "calibrate it again",
+        )
     if device is not None and costs.device != device:
-        raise _bad(costs.device, f"was measured on '{costs.device}' and the machine has '{device}'",
-                   "give the machine that was calibrated")  # fmt: skip
+        raise _bad(
+            costs.device,
+            f"was measured on '{costs.device}' and the machine has '{device}'",
+            "give the machine that was calibrated",
+        )
     column = [COMPUTED if each is None else each for each in costs.picoseconds]
     return replace(program, costs=np.array(column, dtype=np.int64).reshape(-1, 1))
 

@@ -9,9 +9,7 @@ from loadmaster.program.program import Program
 from loadmaster.program.zoo import MODELS, load_workload
 
 
-def load_model(
-    source: str, format: str | None = None, options: ImportOptions | None = None
-) -> Program:
+def load_model(source: str, format: str | None = None, options: ImportOptions | None = None) -> Program:
     """The Program of a model: a workload's name, a file (its ending tells the format), or
     'module:function'. Raises `BadProgram` with the nearest name if there is none."""
     known = source.partition(":")[0] in MODELS

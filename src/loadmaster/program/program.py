@@ -144,9 +144,7 @@ class Program:
                 value.setflags(write=False)
 
     def __repr__(self) -> str:
-        return (
-            f"Program({self.name!r}, {self.n_ops} ops, {self.n_tensors} tensors, {self.hash[:12]})"
-        )
+        return f"Program({self.name!r}, {self.n_ops} ops, {self.n_tensors} tensors, {self.hash[:12]})"
 
     @property
     def n_ops(self) -> int:

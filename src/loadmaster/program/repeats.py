@@ -54,10 +54,7 @@ def repeatable(program: Program) -> Bool:
     free &= ~np.array(['"random"' in text for text in notes.values], dtype=bool)[notes.codes]
     tied = np.zeros(program.n_tensors, dtype=bool)
     tied[program.tensor_alias[np.concatenate([program.tie_source, program.tie_target])]] = True
-    for ops, tensors in (
-        (program.read_op, program.read_tensor),
-        (program.write_op, program.write_tensor),
-    ):
+    for ops, tensors in ((program.read_op, program.read_tensor), (program.write_op, program.write_tensor)):
         free[ops[tied[program.tensor_alias[tensors]]]] = False
     return free
 
@@ -65,18 +62,30 @@ def repeatable(program: Program) -> Bool:
 def repeat(base: Program, ops: Sequence[int]) -> Repeated:
     """The base program with these ops (numbers) repeated; those that nothing would read are left out."""
     if base.repeats is not None:
-        raise BadProgram(f"'{base.name}' has ops that run again already", object=base.name, number=len(base.repeats.ops),
-                         remedy="give the program that it was made from")  # fmt: skip
+        raise BadProgram(
+            f"'{base.name}' has ops that run again already",
+            object=base.name,
+            number=len(base.repeats.ops),
+            remedy="give the program that it was made from",
+        )
     chosen = np.zeros(base.n_ops, dtype=bool)
     for op in ops:
         if not 0 <= op < base.n_ops:
-            raise BadProgram(f"op {op} can't be repeated: '{base.name}' has {base.n_ops:,} ops", object=base.name,
-                             number=int(op), remedy="give numbers of its ops")  # fmt: skip
+            raise BadProgram(
+                f"op {op} can't be repeated: '{base.name}' has {base.n_ops:,} ops",
+                object=base.name,
+                number=int(op),
+                remedy="give numbers of its ops",
+            )
         chosen[op] = True
     for op in np.flatnonzero(chosen & ~repeatable(base))[:1].tolist():
-        raise BadProgram(f"op '{base.op_name[op]}' can't be repeated: it is random, a view, in a loop, of the backward "
-                         "pass, or on a tensor that is written over", object=base.op_name[op], number=op,
-                         remedy="leave it out")  # fmt: skip
+        raise BadProgram(
+            f"op '{base.op_name[op]}' can't be repeated: it is random, a view, in a loop, of the backward "
+            "pass, or on a tensor that is written over",
+            object=base.op_name[op],
+            number=op,
+            remedy="leave it out",
+        )
     rows, made = _ordered(base, chosen)
     origin = np.array([op for op, _ in rows], dtype=np.int32)
     again = np.array([repeated for _, repeated in rows], dtype=bool)
@@ -155,13 +164,13 @@ def _rewritten(base: Program, origin: Int32, again: Bool, made: dict[int, int]) 
     read_start, read = gathered(base.read_start, origin)
     write_start, write = gathered(base.write_start, origin)
     shape_start, shape = gathered(base.tensor_shape_start, tensor)
-    reads_new = (base.op_backward[origin] | again)[np.repeat(np.arange(len(origin)), np.diff(read_start))]  # fmt: skip
+    reads_new = (base.op_backward[origin] | again)[np.repeat(np.arange(len(origin)), np.diff(read_start))]
     writes_new = again[np.repeat(np.arange(len(origin)), np.diff(write_start))]
     read_tensor = np.where(reads_new, new[base.read_tensor[read]], base.read_tensor[read])
     write_tensor = np.where(writes_new, new[base.write_tensor[write]], base.write_tensor[write])
     alias = np.arange(len(tensor), dtype=np.int32)
     for op in np.flatnonzero(base.op_view[origin]).tolist():  # in order: a view may show a view
-        alias[write_tensor[write_start[op] : write_start[op + 1]]] = alias[read_tensor[read_start[op]]]  # fmt: skip
+        alias[write_tensor[write_start[op] : write_start[op + 1]]] = alias[read_tensor[read_start[op]]]
 
     def named(names: tuple[str, ...], rows: Int32 | Int64, second: Bool) -> tuple[str, ...]:
         pairs = zip(rows.tolist(), second.tolist(), strict=True)
@@ -173,19 +182,35 @@ def _rewritten(base: Program, origin: Int32, again: Bool, made: dict[int, int]) 
     return replace(
         base,
         op_name=named(base.op_name, origin, again),
-        op_kind=labels(base.op_kind, origin), op_dtype=labels(base.op_dtype, origin),
-        op_scope=labels(base.op_scope, origin), op_attributes=labels(base.op_attributes, origin),
-        op_flops=base.op_flops[origin], op_other_bytes=base.op_other_bytes[origin],
-        op_backward=base.op_backward[origin] | again, op_view=base.op_view[origin],
-        op_loop=base.op_loop[origin], op_group=base.op_group[origin], op_source=base.op_source[origin],
+        op_kind=labels(base.op_kind, origin),
+        op_dtype=labels(base.op_dtype, origin),
+        op_scope=labels(base.op_scope, origin),
+        op_attributes=labels(base.op_attributes, origin),
+        op_flops=base.op_flops[origin],
+        op_other_bytes=base.op_other_bytes[origin],
+        op_backward=base.op_backward[origin] | again,
+        op_view=base.op_view[origin],
+        op_loop=base.op_loop[origin],
+        op_group=base.op_group[origin],
+        op_source=base.op_source[origin],
         tensor_name=named(base.tensor_name, tensor, np.arange(len(tensor)) >= base.n_tensors),
-        tensor_bytes=base.tensor_bytes[tensor], tensor_dtype=labels(base.tensor_dtype, tensor),
-        tensor_kind=kind, tensor_shape_start=shape_start, tensor_shape=base.tensor_shape[shape],
-        tensor_group=base.tensor_group[tensor], tensor_fast=base.tensor_fast[tensor], tensor_alias=alias,
-        read_start=read_start, read_tensor=read_tensor, read_bytes=base.read_bytes[read],
-        write_start=write_start, write_tensor=write_tensor, write_bytes=base.write_bytes[write],
-        tie_at=tie_at, costs=None if base.costs is None else base.costs[origin],
-    )  # fmt: skip
+        tensor_bytes=base.tensor_bytes[tensor],
+        tensor_dtype=labels(base.tensor_dtype, tensor),
+        tensor_kind=kind,
+        tensor_shape_start=shape_start,
+        tensor_shape=base.tensor_shape[shape],
+        tensor_group=base.tensor_group[tensor],
+        tensor_fast=base.tensor_fast[tensor],
+        tensor_alias=alias,
+        read_start=read_start,
+        read_tensor=read_tensor,
+        read_bytes=base.read_bytes[read],
+        write_start=write_start,
+        write_tensor=write_tensor,
+        write_bytes=base.write_bytes[write],
+        tie_at=tie_at,
+        costs=None if base.costs is None else base.costs[origin],
+    )
 
 
 def gathered(start: Int64, rows: Int32 | Int64) -> tuple[Int64, Int64]:

@@ -26,15 +26,34 @@ _TEXTS = ("name", "order_source")
 _NAMES = ("op_name", "tensor_name")
 _NOT_CONTENT = {"warnings", "order_source", "op_source", "repeats"}
 _DTYPES = {
-    "op_flops": np.int64, "op_other_bytes": np.int64, "op_backward": np.bool_, "op_view": np.bool_,
-    "op_loop": np.int32, "op_group": np.int32, "op_source": np.int64, "loop_parent": np.int32,
-    "loop_trips": np.int64, "tensor_bytes": np.int64, "tensor_kind": np.int8,
-    "tensor_shape_start": np.int64, "tensor_shape": np.int64, "tensor_group": np.int32,
-    "tensor_fast": np.bool_, "tensor_alias": np.int32, "read_start": np.int64,
-    "read_tensor": np.int32, "read_bytes": np.int64, "write_start": np.int64,
-    "write_tensor": np.int32, "write_bytes": np.int64, "tie_kind": np.int8,
-    "tie_source": np.int32, "tie_target": np.int32, "tie_at": np.int32, "costs": np.int64,
-}  # fmt: skip
+    "op_flops": np.int64,
+    "op_other_bytes": np.int64,
+    "op_backward": np.bool_,
+    "op_view": np.bool_,
+    "op_loop": np.int32,
+    "op_group": np.int32,
+    "op_source": np.int64,
+    "loop_parent": np.int32,
+    "loop_trips": np.int64,
+    "tensor_bytes": np.int64,
+    "tensor_kind": np.int8,
+    "tensor_shape_start": np.int64,
+    "tensor_shape": np.int64,
+    "tensor_group": np.int32,
+    "tensor_fast": np.bool_,
+    "tensor_alias": np.int32,
+    "read_start": np.int64,
+    "read_tensor": np.int32,
+    "read_bytes": np.int64,
+    "write_start": np.int64,
+    "write_tensor": np.int32,
+    "write_bytes": np.int64,
+    "tie_kind": np.int8,
+    "tie_source": np.int32,
+    "tie_target": np.int32,
+    "tie_at": np.int32,
+    "costs": np.int64,
+}
 
 
 def content_hash(program: Program, *, names: bool) -> str:
@@ -99,9 +118,7 @@ def load(path: str | Path) -> Program:
     try:
         path.stat()
     except FileNotFoundError:
-        raise BadProgram(
-            f"there is no file '{path}'", object=str(path), remedy="check the path"
-        ) from None
+        raise BadProgram(f"there is no file '{path}'", object=str(path), remedy="check the path") from None
     except (OSError, ValueError):  # read_npz says what is wrong with it
         pass
     columns = read_npz(path, refuse)
@@ -135,9 +152,7 @@ def _are(kind: type, values: object) -> bool:
     return isinstance(values, list) and all(type(value) is kind for value in values)
 
 
-def _columns_of_file(
-    columns: dict[str, Array], header: dict[str, Any], refuse: Refuse
-) -> dict[str, Any]:
+def _columns_of_file(columns: dict[str, Array], header: dict[str, Any], refuse: Refuse) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for column in fields(Program):
         name = column.name

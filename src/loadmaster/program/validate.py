@@ -73,24 +73,26 @@ def _columns(p: Program) -> None:
         value = getattr(p, column.name)
         table = column.name.split("_")[0]
         if (
-            isinstance(value, np.ndarray | Labels)
-            and table in lengths
-            and "shape" not in column.name
+            isinstance(value, np.ndarray | Labels) and table in lengths and "shape" not in column.name
         ) and len(value) != lengths[table]:
             raise _refuse(
                 f"column '{column.name}' has {len(value)} rows and the table has {lengths[table]}",
-                column.name, len(value), "give one row per " + table,
-            )  # fmt: skip
+                column.name,
+                len(value),
+                "give one row per " + table,
+            )
         if isinstance(value, Labels) and len(value.values) > len(value):
             why = f"column '{column.name}' has {len(value.values):,} texts for {len(value):,} rows"
             raise _refuse(why, column.name, len(value.values), "keep the texts that rows have")
         if isinstance(value, Labels) and not _codes_in_range(value):
-            raise _refuse(f"column '{column.name}' has a code out of range", column.name,
-                          int(value.codes.max()), "save the program again")  # fmt: skip
+            raise _refuse(
+                f"column '{column.name}' has a code out of range",
+                column.name,
+                int(value.codes.max()),
+                "save the program again",
+            )
     if p.op_flops.shape != (p.n_ops, 3):
-        raise _refuse(
-            "column 'op_flops' must be [ops, 3]", "op_flops", None, "one column per class"
-        )
+        raise _refuse("column 'op_flops' must be [ops, 3]", "op_flops", None, "one column per class")
     for name, entries, rows in (
         ("read", len(p.read_tensor), p.n_ops),
         ("write", len(p.write_tensor), p.n_ops),
@@ -99,12 +101,14 @@ def _columns(p: Program) -> None:
         start = getattr(p, f"{name}_start")
         ends = len(start) == rows + 1 and start[0] == 0 and start[-1] == entries
         if not ends or (start[1:] < start[:-1]).any():  # their difference may wrap round
-            raise _refuse(f"column '{name}_start' does not cut {entries} entries into {rows} rows",
-                          f"{name}_start", entries, "save the program again")  # fmt: skip
+            raise _refuse(
+                f"column '{name}_start' does not cut {entries} entries into {rows} rows",
+                f"{name}_start",
+                entries,
+                "save the program again",
+            )
     if len(p.read_bytes) != len(p.read_tensor) or len(p.write_bytes) != len(p.write_tensor):
-        raise _refuse(
-            "reads and writes need one byte count each", "read_bytes", None, "save it again"
-        )
+        raise _refuse("reads and writes need one byte count each", "read_bytes", None, "save it again")
 
 
 def _codes_in_range(labels: Labels) -> bool:
@@ -137,9 +141,7 @@ def _names(p: Program) -> None:
         if len(set(names)) != len(names):
             seen: set[str] = set()
             twice = next(n for n in names if n in seen or seen.add(n))  # type: ignore[func-returns-value]
-            raise _refuse(
-                f"two {what}s are named '{twice}'", twice, names.count(twice), "rename one"
-            )
+            raise _refuse(f"two {what}s are named '{twice}'", twice, names.count(twice), "rename one")
         if "" in names:
             raise _refuse(f"{what} {names.index('')} has no name", what, names.index(""), "name it")
 
@@ -163,20 +165,23 @@ def _sizes(p: Program) -> None:
         bad = np.flatnonzero(value < 0)
         if len(bad):
             name = names[bad[0]]
-            raise _refuse(f"{column.split('_')[0]} '{name}' has {value[bad[0]]} bytes",
-                          name, int(value[bad[0]]), remedy)  # fmt: skip
+            raise _refuse(
+                f"{column.split('_')[0]} '{name}' has {value[bad[0]]} bytes", name, int(value[bad[0]]), remedy
+            )
     if (p.op_flops < 0).any():
         op = int(np.argwhere(p.op_flops < 0)[0][0])
-        raise _refuse(f"op '{p.op_name[op]}' has {p.op_flops[op].min()} flops", p.op_name[op],
-                      int(p.op_flops[op].min()), "give at least 0")  # fmt: skip
-    for what, values in (
-        ("bytes of all tensors", p.tensor_bytes),
-        ("flops of all ops", p.op_flops),
-    ):
+        raise _refuse(
+            f"op '{p.op_name[op]}' has {p.op_flops[op].min()} flops",
+            p.op_name[op],
+            int(p.op_flops[op].min()),
+            "give at least 0",
+        )
+    for what, values in (("bytes of all tensors", p.tensor_bytes), ("flops of all ops", p.op_flops)):
         total = float(values.sum(dtype=np.float64))
         if total >= MOST_AMOUNT:  # at least: what is a little more is rounded to it
-            raise _refuse(f"the {what} add up to {total:.4g}, above the limit 2^60",
-                          p.name, total, "check the shapes")  # fmt: skip
+            raise _refuse(
+                f"the {what} add up to {total:.4g}, above the limit 2^60", p.name, total, "check the shapes"
+            )
     if (p.tensor_shape < 0).any():
         row = int(np.argmin(p.tensor_shape))
         tensor = int(np.searchsorted(p.tensor_shape_start, row, side="right")) - 1
@@ -184,8 +189,9 @@ def _sizes(p: Program) -> None:
         raise _refuse(f"tensor '{name}' has a dimension of {size}", name, size, "give at least 0")
     for dtype in p.tensor_dtype.values:
         if dtype not in BITS:
-            raise _refuse(f"element type '{dtype}' is not known", dtype, None,
-                          f"use one of {', '.join(BITS)}")  # fmt: skip
+            raise _refuse(
+                f"element type '{dtype}' is not known", dtype, None, f"use one of {', '.join(BITS)}"
+            )
     kinds = p.tensor_kind
     if len(kinds) and (kinds.min() < 0 or kinds.max() > max(TensorKind)):
         raise _refuse("a tensor has an unknown kind", p.name, int(kinds.max()), "use TensorKind")
@@ -199,13 +205,21 @@ def _accesses(p: Program) -> None:
         bad = np.flatnonzero((tensors < 0) | (tensors >= p.n_tensors))
         if len(bad):
             op = p.op_name[ops[bad[0]]]
-            raise _refuse(f"op '{op}' {verb} tensor {tensors[bad[0]]} and there are {p.n_tensors}",
-                          op, int(tensors[bad[0]]), "add the tensor first")  # fmt: skip
+            raise _refuse(
+                f"op '{op}' {verb} tensor {tensors[bad[0]]} and there are {p.n_tensors}",
+                op,
+                int(tensors[bad[0]]),
+                "add the tensor first",
+            )
         bad = np.flatnonzero(sizes < 0)
         if len(bad):
             op = p.op_name[ops[bad[0]]]
-            raise _refuse(f"op '{op}' {verb} {sizes[bad[0]]} bytes of '{p.tensor_name[tensors[bad[0]]]}'",
-                          op, int(sizes[bad[0]]), "give at least 0")  # fmt: skip
+            raise _refuse(
+                f"op '{op}' {verb} {sizes[bad[0]]} bytes of '{p.tensor_name[tensors[bad[0]]]}'",
+                op,
+                int(sizes[bad[0]]),
+                "give at least 0",
+            )
         if float(sizes.sum(dtype=np.float64)) >= MOST_AMOUNT:
             raise _refuse(f"the bytes of all {verb} exceed 2^60", p.name, None, "check the shapes")
 
@@ -215,35 +229,51 @@ def _dataflow(p: Program) -> None:
     if (writes > 1).any():
         tensor = int(np.argmax(writes))
         name = p.tensor_name[tensor]
-        raise _refuse(f"tensor '{name}' is written by {writes[tensor]} ops", name,
-                      int(writes[tensor]), "give each its own tensor and tie them")  # fmt: skip
+        raise _refuse(
+            f"tensor '{name}' is written by {writes[tensor]} ops",
+            name,
+            int(writes[tensor]),
+            "give each its own tensor and tie them",
+        )
     given = np.isin(p.tensor_kind, [int(kind) for kind in GIVEN])
     bad = np.flatnonzero(given & (writes > 0))
     if len(bad):
         name, kind = p.tensor_name[bad[0]], TensorKind(p.tensor_kind[bad[0]]).name.lower()
-        raise _refuse(f"op '{p.op_name[p.producer[bad[0]]]}' writes '{name}', which is {kind}", name,
-                      int(bad[0]), "write a tensor of its own and tie it in place")  # fmt: skip
+        raise _refuse(
+            f"op '{p.op_name[p.producer[bad[0]]]}' writes '{name}', which is {kind}",
+            name,
+            int(bad[0]),
+            "write a tensor of its own and tie it in place",
+        )
     bad = np.flatnonzero(~given & (writes == 0))
     if len(bad):
         name = p.tensor_name[bad[0]]
-        raise _refuse(f"tensor '{name}' is read before any write: no op writes it", name, int(bad[0]),
-                      "make it an input, a weight or state, or add the op that writes it")  # fmt: skip
+        raise _refuse(
+            f"tensor '{name}' is read before any write: no op writes it",
+            name,
+            int(bad[0]),
+            "make it an input, a weight or state, or add the op that writes it",
+        )
     early = np.flatnonzero(p.producer[p.read_tensor] > p.read_op)
     if len(early):
         op, tensor = p.op_name[p.read_op[early[0]]], p.read_tensor[early[0]]
         raise _refuse(
             f"op '{op}' reads '{p.tensor_name[tensor]}' before op '{p.op_name[p.producer[tensor]]}' writes it",
-            op, int(p.read_op[early[0]]), "order the ops, or build(sort=True)",
-        )  # fmt: skip
+            op,
+            int(p.read_op[early[0]]),
+            "order the ops, or build(sort=True)",
+        )
 
 
 def _aliases_and_ties(p: Program) -> None:
     alias = p.tensor_alias
-    if len(alias) and (
-        alias.min() < 0 or alias.max() >= p.n_tensors or (alias[alias] != alias).any()
-    ):
-        raise _refuse("column 'tensor_alias' must name the root of each view", "tensor_alias", None,
-                      "let a view's root be the tensor that owns the storage")  # fmt: skip
+    if len(alias) and (alias.min() < 0 or alias.max() >= p.n_tensors or (alias[alias] != alias).any()):
+        raise _refuse(
+            "column 'tensor_alias' must name the root of each view",
+            "tensor_alias",
+            None,
+            "let a view's root be the tensor that owns the storage",
+        )
     bad = np.flatnonzero(np.diff(p.read_start)[p.op_view] != 1)
     if len(bad):
         op = p.op_name[np.flatnonzero(p.op_view)[bad[0]]]
@@ -261,10 +291,7 @@ def _aliases_and_ties(p: Program) -> None:
         if len(bad):
             name = p.tensor_name[bad[0]]
             raise _refuse(
-                f"tensor '{name}' {what}",
-                name,
-                int(bad[0]),
-                "let view ops, and no others, make views",
+                f"tensor '{name}' {what}", name, int(bad[0]), "let view ops, and no others, make views"
             )
     shown = p.read_tensor[p.read_start[p.write_op[view_write]]]
     bad = np.flatnonzero(alias[p.write_tensor[view_write]] != alias[shown])
@@ -288,14 +315,16 @@ def _ties(p: Program) -> None:
     for end in (p.tie_source, p.tie_target):
         there &= (end >= 0) & (end < p.n_tensors)
     for tie in np.flatnonzero(~there)[:1].tolist():
-        raise _refuse(
-            f"tie {tie} is out of range", f"tie {tie}", int(at[tie]), "tie tensors that exist"
-        )
+        raise _refuse(f"tie {tie} is out of range", f"tie {tie}", int(at[tie]), "tie tensors that exist")
     inplace = np.flatnonzero(kind == TieKind.INPLACE)
     for tie in inplace[p.producer[p.tie_target[inplace]] != at[inplace]][:1].tolist():
         name = p.tensor_name[p.tie_target[tie]]
-        raise _refuse(f"in-place tensor '{name}' is not written by op {at[tie]}", name, int(at[tie]),
-                      "tie it at the op that writes it")  # fmt: skip
+        raise _refuse(
+            f"in-place tensor '{name}' is not written by op {at[tie]}",
+            name,
+            int(at[tie]),
+            "tie it at the op that writes it",
+        )
 
 
 def _empty(p: Program) -> None:
@@ -317,16 +346,16 @@ def _empty(p: Program) -> None:
 def _loops(p: Program) -> None:
     if (p.loop_trips < 1).any():
         loop = int(np.argmin(p.loop_trips))
-        raise _refuse(f"loop {loop} has {p.loop_trips[loop]} trips", f"loop {loop}",
-                      int(p.loop_trips[loop]), "give at least 1")  # fmt: skip
+        raise _refuse(
+            f"loop {loop} has {p.loop_trips[loop]} trips",
+            f"loop {loop}",
+            int(p.loop_trips[loop]),
+            "give at least 1",
+        )
     if (p.loop_parent >= np.arange(p.n_loops)).any() or (p.n_loops and p.loop_parent.min() < -1):
-        raise _refuse(
-            "a loop must come after the loop around it", "loop_parent", None, "number them so"
-        )
+        raise _refuse("a loop must come after the loop around it", "loop_parent", None, "number them so")
     if p.n_ops and (p.op_loop.min() < -1 or p.op_loop.max() >= p.n_loops):
-        raise _refuse(
-            "an op is in a loop that does not exist", "op_loop", int(p.op_loop.max()), "add it"
-        )
+        raise _refuse("an op is in a loop that does not exist", "op_loop", int(p.op_loop.max()), "add it")
     parent, nested = p.loop_parent.tolist(), p.loop_trips.tolist()
     trips, depth = [1] * (p.n_loops + 1), [0] * (p.n_loops + 1)  # the last: outside every loop
     for loop, around in enumerate(parent):
@@ -387,5 +416,9 @@ def _costs(p: Program) -> None:
     bad = np.argwhere((p.costs < -1) | (p.costs > CANNOT_RUN))
     if len(bad):
         op = p.op_name[bad[0][0]]
-        raise _refuse(f"op '{op}' costs {p.costs[tuple(bad[0])]} ps", op, int(p.costs[tuple(bad[0])]),
-                      "give seconds from 0 up")  # fmt: skip
+        raise _refuse(
+            f"op '{op}' costs {p.costs[tuple(bad[0])]} ps",
+            op,
+            int(p.costs[tuple(bad[0])]),
+            "give seconds from 0 up",
+        )

@@ -88,20 +88,35 @@ def _smallest(groups: Any, other: Any) -> Any:
 def _named(found: Difference, sizes: list[int], old: Subject, new: Subject) -> list[dict[str, Any]]:
     largest = sorted(found.tensors, key=lambda c: (c.kind != "moved", -sizes[c.tensor], c.tensor))
     rows: list[dict[str, Any]] = [
-        {"what": "tensor", "name": change.name, "tensor": change.tensor, "change": change.kind,
-         "from": _memories(change.before), "to": _memories(change.after), "bytes": sizes[change.tensor],
-         "effect_ps": _effect(change, old, new)}
+        {
+            "what": "tensor",
+            "name": change.name,
+            "tensor": change.tensor,
+            "change": change.kind,
+            "from": _memories(change.before),
+            "to": _memories(change.after),
+            "bytes": sizes[change.tensor],
+            "effect_ps": _effect(change, old, new),
+        }
         for change in largest[:_NAMED]
-    ]  # fmt: skip
+    ]
     copies = [("added", copy) for copy in found.copies_added]
     copies += [("gone", copy) for copy in found.copies_gone]
     copies.sort(key=lambda pair: -_moved(pair[1], sizes))
     rows += [
-        {"what": "copy", "name": str(copy["name"]), "tensor": int(copy["tensor"]), "change": kind,
-         "from": copy["from"], "to": copy["to"], "bytes": _moved(copy, sizes),
-         "issued_after": copy["issued_after"], "needed_by": copy["needed_by"]}
+        {
+            "what": "copy",
+            "name": str(copy["name"]),
+            "tensor": int(copy["tensor"]),
+            "change": kind,
+            "from": copy["from"],
+            "to": copy["to"],
+            "bytes": _moved(copy, sizes),
+            "issued_after": copy["issued_after"],
+            "needed_by": copy["needed_by"],
+        }
         for kind, copy in copies[:_NAMED]
-    ]  # fmt: skip
+    ]
     return rows
 
 

@@ -22,8 +22,7 @@ def curves(subjects: list[Subject]) -> dict[str, Any] | None:
         for line in [] if subject.history is None else subject.history.of("baseline"):
             known.setdefault(str(line["name"]), int(line["value"]))
     bounds = [subject.bound for subject in runs if subject.bound]
-    return {"runs": lines, "baselines": list(known.items()),
-            "bound": max(bounds, default=None)}  # fmt: skip
+    return {"runs": lines, "baselines": list(known.items()), "bound": max(bounds, default=None)}
 
 
 def _run(subject: Subject, history: History) -> dict[str, Any]:

@@ -60,9 +60,7 @@ def timed(facts: Facts, timeline: Timeline) -> Times:
     times = Times(facts, timeline, Report())
     for tensor, device, start, end in timeline.transfers.tolist():
         times.transfer_times[tensor, device] = (start, end)
-    for missing in (
-        facts.transfers.keys() - times.transfer_times.keys()
-    ):  # of a plan that is not sound
+    for missing in facts.transfers.keys() - times.transfer_times.keys():  # of a plan that is not sound
         times.transfer_times[missing] = (timeline.total_ps, timeline.total_ps)
     return times
 
@@ -132,9 +130,7 @@ def _last_user(facts: Facts, times: Times, hold: Hold, total: int) -> int:
     return A_COPY
 
 
-def _merged(
-    place: Int64, begin: Int64, end: Int64, size: Int64, offset: Int64
-) -> tuple[Int64, Int64]:
+def _merged(place: Int64, begin: Int64, end: Int64, size: Int64, offset: Int64) -> tuple[Int64, Int64]:
     """Stretches of one place at one offset that meet in time, as one: ([k, 5] place, begin, end,
     bytes, offset; the stretch of each row)."""
     order = np.lexsort((begin, offset, place))
@@ -171,8 +167,13 @@ def _packed(span: Int64) -> Int64:
         return found
     # Decided addresses that collide leave no room to reason about: the others go above all.
     above = int((offset + size)[~loose].max())
-    alone = _placed(begin[loose], end[loose], size[loose], np.full(int(loose.sum()), -1),
-                    np.argsort(-size[loose], kind="stable").astype(np.int32))  # fmt: skip
+    alone = _placed(
+        begin[loose],
+        end[loose],
+        size[loose],
+        np.full(int(loose.sum()), -1),
+        np.argsort(-size[loose], kind="stable").astype(np.int32),
+    )
     address: Int64 = offset.copy()
     address[loose] = above + alone
     return address
@@ -190,7 +191,14 @@ def _placed(begin: Int64, end: Int64, size: Int64, pinned: Int64, order: Int32) 
         return np.ascontiguousarray(values, dtype=np.int64)
 
     begin = np.minimum(begin, LATEST)  # times that can't be told apart any more
-    native = _core.Buffers(column(begin), column(np.clip(end, begin + 1, LATEST + 1)), column(size),
-                           np.ones_like(none), column(pinned), none,
-                           np.empty((0, 5), dtype=np.int64), np.empty((0, 2), dtype=np.int32))  # fmt: skip
+    native = _core.Buffers(
+        column(begin),
+        column(np.clip(end, begin + 1, LATEST + 1)),
+        column(size),
+        np.ones_like(none),
+        column(pinned),
+        none,
+        np.empty((0, 5), dtype=np.int64),
+        np.empty((0, 2), dtype=np.int32),
+    )
     return np.asarray(native.place(order), dtype=np.int64)

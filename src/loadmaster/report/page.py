@@ -16,8 +16,20 @@ from loadmaster import __version__
 from loadmaster.report.columns import Columns
 
 _STYLES = ("base.css", "parts.css")
-_SCRIPTS = ("text.js", "data.js", "axis.js", "raster.js", "memory.js", "lanes.js", "details.js",
-            "explorer.js", "tables.js", "curves.js", "changes.js", "main.js")  # fmt: skip
+_SCRIPTS = (
+    "text.js",
+    "data.js",
+    "axis.js",
+    "raster.js",
+    "memory.js",
+    "lanes.js",
+    "details.js",
+    "explorer.js",
+    "tables.js",
+    "curves.js",
+    "changes.js",
+    "main.js",
+)
 
 
 def page(columns: Columns, content: dict[str, Any]) -> str:

@@ -71,9 +71,8 @@ def strip_tensors(program: Program) -> tuple[Int64, Int64]:
 
 
 def _largest(
-    program: Program, op: npt.NDArray[np.int32], tensor: npt.NDArray[np.int32],
-    wanted: npt.NDArray[np.bool_],
-) -> Int64:  # fmt: skip
+    program: Program, op: npt.NDArray[np.int32], tensor: npt.NDArray[np.int32], wanted: npt.NDArray[np.bool_]
+) -> Int64:
     found = np.full(program.n_ops, NOWHERE, dtype=np.int64)
     kept = np.flatnonzero(~program.op_view[op] & wanted[tensor])
     root = program.tensor_alias[tensor[kept]]

@@ -24,15 +24,7 @@ from loadmaster.report.figures import plan_row, transition_rows, view_rows
 from loadmaster.report.measured import measured_rows
 from loadmaster.report.page import page
 from loadmaster.report.places import strip_rows, strip_tensors, transitions
-from loadmaster.report.subject import (
-    Subject,
-    is_run,
-    problem_key,
-    read_plan,
-    read_run,
-    same_thing,
-    value_of,
-)
+from loadmaster.report.subject import Subject, is_run, problem_key, read_plan, read_run, same_thing, value_of
 from loadmaster.report.view import View
 from loadmaster.simulate.bounds import time_bounds
 
@@ -47,7 +39,7 @@ class ReportFacts:
     warnings: list[str] = field(default_factory=list)
 
 
-def write_report(sources: Path | Sequence[Path], out: Path, measured: Path | None = None) -> ReportFacts:  # fmt: skip
+def write_report(sources: Path | Sequence[Path], out: Path, measured: Path | None = None) -> ReportFacts:
     """A report about a run's folder or a plan's file inside one, held against its baseline; about
     two of them, the change from the first to the second; about more, the best beside the others. `measured`: what
     `loadmaster run --json` printed for the plan that is shown."""
@@ -62,8 +54,13 @@ def write_report(sources: Path | Sequence[Path], out: Path, measured: Path | Non
     return report_subjects(subjects, out, measured)
 
 
-def write_plan_report(program: Program, machine: Machine, plans: Sequence[tuple[str, Plan]],
-                      out: Path, measured: Path | None = None) -> ReportFacts:  # fmt: skip
+def write_plan_report(
+    program: Program,
+    machine: Machine,
+    plans: Sequence[tuple[str, Plan]],
+    out: Path,
+    measured: Path | None = None,
+) -> ReportFacts:
     """A report about one plan (name, decisions), or the change from the first to the second."""
     subjects = [Subject(name, program, machine, plan) for name, plan in plans]
     for subject in subjects:
@@ -74,7 +71,7 @@ def write_plan_report(program: Program, machine: Machine, plans: Sequence[tuple[
     return report_subjects(subjects, out, measured)
 
 
-def report_subjects(subjects: list[Subject], out: Path, measured: Path | None = None) -> ReportFacts:  # fmt: skip
+def report_subjects(subjects: list[Subject], out: Path, measured: Path | None = None) -> ReportFacts:
     """Two subjects: from the first to the second. Else the best of them, against its baseline."""
     same_thing(subjects)
     warnings = []
@@ -100,14 +97,13 @@ def report_subjects(subjects: list[Subject], out: Path, measured: Path | None = 
     return ReportFacts(out, len(data), rows, warnings)
 
 
-def _content(new: Subject, old: Subject | None, subjects: list[Subject],
-             warnings: list[str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:  # fmt: skip
+def _content(
+    new: Subject, old: Subject | None, subjects: list[Subject], warnings: list[str]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     columns, program, machine = Columns(), new.program, new.machine
     views = [View(new, "after")] + ([] if old is None else [View(old, "before")])
     rows = [plan_row(view.subject, view.role) for view in views]
-    rows += [
-        plan_row(other, "other") for other in subjects if other is not new and other is not old
-    ]
+    rows += [plan_row(other, "other") for other in subjects if other is not new and other is not old]
     strip: dict[str, Any] | None = None
     if old is not None:
         found = transitions(program, views[1].memories, views[0].memories)
@@ -115,8 +111,7 @@ def _content(new: Subject, old: Subject | None, subjects: list[Subject],
         if found is not None:
             tensors = strip_tensors(program)
             for view in views:
-                for name, row in zip(("results", "weights"), strip_rows(tensors, view.memories),
-                                     strict=True):  # fmt: skip
+                for name, row in zip(("results", "weights"), strip_rows(tensors, view.memories), strict=True):
                     columns.add(f"strip.{view.role}.{name}", row)
             columns.add("strip.results", tensors[0])
             columns.add("strip.weights", tensors[1])
@@ -166,15 +161,20 @@ def _head(new: Subject, old: Subject | None) -> dict[str, Any]:
     about = {} if new.run is None else new.run.about
     history, versions = new.history, about.get("versions")
     return {
-        "program": new.program.name, "machine": new.machine.name, "problem": new.kind,
+        "program": new.program.name,
+        "machine": new.machine.name,
+        "problem": new.kind,
         "description": new.machine.description,
         "name": new.name,
-        "solver": about.get("solver", {}).get("name"), "seed": about.get("seed"),
-        "created": about.get("created"), "ended": None if history is None else history.state,
+        "solver": about.get("solver", {}).get("name"),
+        "seed": about.get("seed"),
+        "created": about.get("created"),
+        "ended": None if history is None else history.state,
         "evaluations": None if history is None else history.evaluations,
         "seconds": None if history is None else history.seconds,
-        "bound_method": new.bound_method, "before": None if old is None else old.name,
+        "bound_method": new.bound_method,
+        "before": None if old is None else old.name,
         "command": shlex.join(["loadmaster", *map(str, about["command"])]) if about else None,
         "version": versions.get("loadmaster") if isinstance(versions, dict) else None,
         "violations": [str(violation) for violation in new.violations[:20]],
-    }  # fmt: skip
+    }

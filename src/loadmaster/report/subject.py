@@ -83,13 +83,23 @@ def read_run(path: Path) -> Subject:
     run = RunFolder.open(path)
     problem, history = load_problem(path), History(run.read_log().lines)
     if history.result is None:
-        raise BadRun(f"run '{path}' has no plan yet", object=str(path),
-                     remedy="give one that found a plan")  # fmt: skip
+        raise BadRun(f"run '{path}' has no plan yet", object=str(path), remedy="give one that found a plan")
     plan = run.load_plan(history.result["plan"], problem)
     bound = history.bound or problem.bound()
     note = "" if repeatable(problem) else "the value was measured; the pictures are simulated"
-    return Subject(_short(run), problem.program, problem.machine, plan, problem, run, history,
-                   history.result_value, bound.value, bound.method, note)  # fmt: skip
+    return Subject(
+        _short(run),
+        problem.program,
+        problem.machine,
+        plan,
+        problem,
+        run,
+        history,
+        history.result_value,
+        bound.value,
+        bound.method,
+        note,
+    )
 
 
 def read_plan(path: Path, like: Subject | None = None) -> Subject:
@@ -99,15 +109,33 @@ def read_plan(path: Path, like: Subject | None = None) -> Subject:
         problem = load_problem(home.path)
         plan = load_plan(path, problem.program, problem.machine)
         bound = History(home.read_log().lines).bound or problem.bound()
-        subject = Subject(path.name, problem.program, problem.machine, plan, problem, home,
-                          bound=bound.value, bound_method=bound.method)  # fmt: skip
+        subject = Subject(
+            path.name,
+            problem.program,
+            problem.machine,
+            plan,
+            problem,
+            home,
+            bound=bound.value,
+            bound_method=bound.method,
+        )
     elif like is not None:
         plan = load_plan(path, like.program, like.machine)
-        subject = Subject(path.name, like.program, like.machine, plan, like.problem,
-                          bound=like.bound, bound_method=like.bound_method)  # fmt: skip
+        subject = Subject(
+            path.name,
+            like.program,
+            like.machine,
+            plan,
+            like.problem,
+            bound=like.bound,
+            bound_method=like.bound_method,
+        )
     else:
-        raise BadPlan(f"plan '{path}' lies in no run, so its program is not known", object=str(path),
-                      remedy="loadmaster report MODEL PLAN --machine MACHINE")  # fmt: skip
+        raise BadPlan(
+            f"plan '{path}' lies in no run, so its program is not known",
+            object=str(path),
+            remedy="loadmaster report MODEL PLAN --machine MACHINE",
+        )
     subject.value = value_of(subject)
     return subject
 
@@ -133,8 +161,9 @@ def same_thing(subjects: list[Subject]) -> None:
             if ours != theirs:
                 raise LoadmasterError(
                     f"'{first.name}' and '{other.name}' differ in their {what}",
-                    object=other.name, remedy="one report is about one program and machine",
-                )  # fmt: skip
+                    object=other.name,
+                    remedy="one report is about one program and machine",
+                )
 
 
 def problem_key(subject: Subject) -> str:

@@ -75,21 +75,31 @@ class View:
         memories = [self._memory(profile) for profile in self.profiles]
         links = sorted(set(self.moves.link.tolist()))
         return {
-            "name": self.subject.name, "role": self.role, "prefix": prefix,
-            "total": duration(timeline), "numbered": numbered, "left_out": left_out,
+            "name": self.subject.name,
+            "role": self.role,
+            "prefix": prefix,
+            "total": duration(timeline),
+            "numbered": numbered,
+            "left_out": left_out,
             "memories": memories,
             "devices": [
-                {"number": number, "name": machine.devices[number].name,
-                 "busy": int(timeline.device_busy[number])}
+                {
+                    "number": number,
+                    "name": machine.devices[number].name,
+                    "busy": int(timeline.device_busy[number]),
+                }
                 for number in self.facts.devices_used
             ],
             "links": [
-                {"number": number, "bytes": int(timeline.link_bytes[number]),
-                 "name": f"{machine.links[number].source} → {machine.links[number].target}",
-                 "rows": int(self.moves.row[self.moves.link == number].max()) + 1}
+                {
+                    "number": number,
+                    "bytes": int(timeline.link_bytes[number]),
+                    "name": f"{machine.links[number].source} → {machine.links[number].target}",
+                    "rows": int(self.moves.row[self.moves.link == number].max()) + 1,
+                }
                 for number in links
             ],
-        }  # fmt: skip
+        }
 
     def peak_op(self, profile: Profile) -> int | None:
         """The op that runs at the peak; the first of them if several do."""
@@ -101,12 +111,17 @@ class View:
         memory = self.subject.machine.memories[profile.memory]
         here = self.boxes.memory == profile.memory
         return {
-            "number": profile.memory, "name": memory.name, "peak": profile.peak,
+            "number": profile.memory,
+            "name": memory.name,
+            "peak": profile.peak,
             "capacity": None if memory.capacity >= UNLIMITED else memory.capacity,
-            "peak_at": profile.peak_at, "alive": profile.alive, "floor": self._floor(profile),
+            "peak_at": profile.peak_at,
+            "alive": profile.alive,
+            "floor": self._floor(profile),
             "top": int((self.boxes.address + self.boxes.size)[here].max(initial=0)),
-            "decided": int(self.boxes.decided[here].sum()), "boxes": int(here.sum()),
-        }  # fmt: skip
+            "decided": int(self.boxes.decided[here].sum()),
+            "boxes": int(here.sum()),
+        }
 
     def _floor(self, profile: Profile) -> int | None:
         """Bytes below which no plan stays, where the problem is about this memory's bytes."""
@@ -142,6 +157,7 @@ def _kept(boxes: Boxes) -> tuple[Boxes, int]:
         return boxes, 0
     area = (boxes.end - boxes.begin).astype(np.float64) * boxes.size
     rows = np.sort(np.argsort(-area, kind="stable")[:MOST_BOXES])
-    columns = {field.name: getattr(boxes, field.name)[rows]
-               for field in fields(boxes) if field.name != "spans"}  # fmt: skip
+    columns = {
+        field.name: getattr(boxes, field.name)[rows] for field in fields(boxes) if field.name != "spans"
+    }
     return replace(boxes, **columns), len(boxes) - MOST_BOXES

@@ -6,5 +6,14 @@ from loadmaster.runs.log import BadRun, read_log
 from loadmaster.runs.observer import Display, RunObserver, Standing
 from loadmaster.runs.session import Interrupted, run_solver
 
-__all__ = ["BadRun", "Display", "History", "Interrupted", "RunFolder", "RunObserver", "Standing",
-           "read_log", "run_solver"]  # fmt: skip
+__all__ = [
+    "BadRun",
+    "Display",
+    "History",
+    "Interrupted",
+    "RunFolder",
+    "RunObserver",
+    "Standing",
+    "read_log",
+    "run_solver",
+]

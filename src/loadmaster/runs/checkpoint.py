@@ -66,10 +66,14 @@ def write_checkpoint(run: RunFolder, meter: Meter, state: State, identity: str) 
             "meter.npz": _write_arrays(temporary / "meter.npz", meter_arrays),
         }
         manifest = {
-            "identity": identity, "evals": meter.evaluations, "best": meter.best_value,
-            "bound": meter.bound.value, "bound_method": meter.bound.method,
-            "unpackable": meter.unpackable, "files": files,
-        }  # fmt: skip
+            "identity": identity,
+            "evals": meter.evaluations,
+            "best": meter.best_value,
+            "bound": meter.bound.value,
+            "bound_method": meter.bound.method,
+            "unpackable": meter.unpackable,
+            "files": files,
+        }
         text = json.dumps(manifest, indent=1).encode()
         _write(temporary / "manifest.json", text)
         sync(temporary)
@@ -82,9 +86,7 @@ def write_checkpoint(run: RunFolder, meter: Meter, state: State, identity: str) 
     return f"checkpoints/{number}", hashlib.sha256(text).hexdigest()
 
 
-def last_good(
-    run: RunFolder, identity: str, lines: list[Line]
-) -> tuple[Checkpoint | None, list[str]]:
+def last_good(run: RunFolder, identity: str, lines: list[Line]) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint that is whole, and a warning for each newer one that is not.
 
     Only those that the log names: of others it is not known how far the log had come.
@@ -102,7 +104,7 @@ def last_good(
 
 def named_checkpoints(lines: list[Line]) -> dict[int, Line]:
     """Number -> the line that names it."""
-    return {int(line["path"].rpartition("/")[2]): line for line in lines if line["event"] == "checkpoint"}  # fmt: skip
+    return {int(line["path"].rpartition("/")[2]): line for line in lines if line["event"] == "checkpoint"}
 
 
 def drop_unnamed(run: RunFolder, lines: list[Line]) -> None:
@@ -137,8 +139,11 @@ def _manifest(place: Path, line: Line) -> dict[str, Any]:
         raise BadRun("its manifest was changed", object=str(place))
     manifest: dict[str, Any] = read_json(text)
     if manifest["evals"] != line["evals"]:
-        raise BadRun(f"it was made after {manifest['evals']} evaluations, and the log says "
-                     f"{line['evals']}", object=str(place), number=line["evals"])  # fmt: skip
+        raise BadRun(
+            f"it was made after {manifest['evals']} evaluations, and the log says {line['evals']}",
+            object=str(place),
+            number=line["evals"],
+        )
     return manifest
 
 

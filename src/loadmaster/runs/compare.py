@@ -102,16 +102,21 @@ def _run_side(run: RunFolder) -> Side:
     if history.result is not None:
         document = _document(plain_file(run.path / "plans" / f"{history.result['plan']}.json"))
     bound = None if history.bound is None else history.bound.value
-    return Side(run.path, run.about["keys"], document, history, load_problem(run.path),
-                history.result_value, bound)  # fmt: skip
+    return Side(
+        run.path, run.about["keys"], document, history, load_problem(run.path), history.result_value, bound
+    )
 
 
 def _score(side: Side, problem: Problem) -> None:
     plan = load_plan(side.path, problem.program, problem.machine)
     violations = problem.violations(plan)
     if violations:
-        raise BadPlan(f"plan '{side.path}' is not sound: {violations[0]}", object=str(side.path),
-                      number=len(violations), remedy="see 'loadmaster check'")  # fmt: skip
+        raise BadPlan(
+            f"plan '{side.path}' is not sound: {violations[0]}",
+            object=str(side.path),
+            number=len(violations),
+            remedy="see 'loadmaster check'",
+        )
     side.bound = problem.bound().value
     if repeatable(problem):  # else it would have to be measured, by a command out of the folder
         side.value = plan_value(problem, plan)
@@ -137,10 +142,14 @@ def _document(path: Path) -> dict[str, Any]:
             if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
                 raise ValueError(f"'{key}' is no list of objects")
     except FileNotFoundError:
-        raise BadRun(f"there is no run or plan '{path}'", object=str(path),
-                     remedy="see 'loadmaster runs'") from None  # fmt: skip
+        raise BadRun(
+            f"there is no run or plan '{path}'", object=str(path), remedy="see 'loadmaster runs'"
+        ) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise BadPlan(f"'{path}' is neither a run nor a plan: {reason}", object=str(path),
-                      remedy="give a run's folder or a plan's file") from None  # fmt: skip
+        raise BadPlan(
+            f"'{path}' is neither a run nor a plan: {reason}",
+            object=str(path),
+            remedy="give a run's folder or a plan's file",
+        ) from None
     return document

@@ -37,9 +37,7 @@ class Difference:
 
     @property
     def is_empty(self) -> bool:
-        return not (
-            self.tensors or self.copies_added or self.copies_gone or self.ops or self.others
-        )
+        return not (self.tensors or self.copies_added or self.copies_gone or self.ops or self.others)
 
     def of(self, kind: str) -> list[Change]:
         return [change for change in self.tensors if change.kind == kind]
@@ -60,9 +58,7 @@ def difference(before: Document, after: Document) -> Difference:
         a, b = before.get(column), after.get(column)
         if a != b:
             found.ops[column] = _count(a, b)
-    found.others = [
-        key for key in ("queue", "tie", "transfers") if before.get(key) != after.get(key)
-    ]
+    found.others = [key for key in ("queue", "tie", "transfers") if before.get(key) != after.get(key)]
     return found
 
 
@@ -83,9 +79,7 @@ def _change(tensor: int, old: list[Document], new: list[Document]) -> Change | N
         ("lifetime", ("memory", "first", "last")),
         ("offset", ("memory", "first", "last", "offset")),
     ):
-        before, after = (
-            [tuple(row.get(key) for key in keys) for row in rows] for rows in (old, new)
-        )
+        before, after = ([tuple(row.get(key) for key in keys) for row in rows] for rows in (old, new))
         if before != after:
             return Change(kind, tensor, name, _text(old, kind), _text(new, kind))
     return None
@@ -97,9 +91,7 @@ def _text(rows: list[Document], kind: str) -> str:
     if kind == "moved":
         return ", ".join(str(row.get("memory")) for row in rows)
     if kind == "lifetime":
-        return ", ".join(
-            f"{row.get('memory')} {row.get('first')}..{row.get('last')}" for row in rows
-        )
+        return ", ".join(f"{row.get('memory')} {row.get('first')}..{row.get('last')}" for row in rows)
     return ", ".join(str(row.get("offset")) for row in rows)
 
 
@@ -108,8 +100,9 @@ _COPY = ("tensor", "name", "from", "to", "issued_after", "needed_by", "bytes")
 
 def _copies(document: Document) -> Counter[tuple[Any, ...]]:
     rows = document.get("copies") or []
-    return Counter(tuple(repr(row.get(key)) if key == "bytes" else _plain(row.get(key)) for key in _COPY)
-                   for row in rows)  # fmt: skip
+    return Counter(
+        tuple(repr(row.get(key)) if key == "bytes" else _plain(row.get(key)) for key in _COPY) for row in rows
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -32,8 +32,16 @@ from loadmaster.runs.log import BadRun, Log, LogText, read_log
 
 FORMAT = 1
 _MOST_BYTES = 2**24
-_REQUIRED = {"command": list, "solver": dict, "seed": int, "budget": dict, "keys": dict, "unit": str,
-             "names": dict, "created": str}  # fmt: skip
+_REQUIRED = {
+    "command": list,
+    "solver": dict,
+    "seed": int,
+    "budget": dict,
+    "keys": dict,
+    "unit": str,
+    "names": dict,
+    "created": str,
+}
 
 
 def utc() -> str:
@@ -81,12 +89,14 @@ class RunFolder:
     def open(cls, path: Path, *, write: bool = False) -> RunFolder:
         """A folder that is there. Only `write` takes the log's lock."""
         if not path.is_dir():
-            raise BadRun(f"there is no run '{path}'", object=str(path),
-                         remedy="see 'loadmaster runs'")  # fmt: skip
+            raise BadRun(f"there is no run '{path}'", object=str(path), remedy="see 'loadmaster runs'")
         for name in ("plans", "checkpoints"):
             if (path / name).is_symlink() or not (path / name).is_dir():
-                raise BadRun(f"run '{path}' has no folder '{name}'", object=str(path),
-                             remedy="give a run's whole folder, without links")  # fmt: skip
+                raise BadRun(
+                    f"run '{path}' has no folder '{name}'",
+                    object=str(path),
+                    remedy="give a run's whole folder, without links",
+                )
         about = _read_about(path)
         for name in ("program.npz", "machine.toml", "log.jsonl"):
             plain_file(path / name)
@@ -120,8 +130,12 @@ class RunFolder:
         path = plain_file(self.path / "plans" / f"{plan_hash}.json")
         plan = load_plan(path, problem.program, problem.machine)
         if plan.hash != plan_hash:
-            raise BadRun(f"plan '{path}' was changed: its hash is {plan.hash[:12]}", object=str(path),
-                         number=plan.hash, remedy="restore the file from a copy")  # fmt: skip
+            raise BadRun(
+                f"plan '{path}' was changed: its hash is {plan.hash[:12]}",
+                object=str(path),
+                number=plan.hash,
+                remedy="restore the file from a copy",
+            )
         return plan
 
 
@@ -130,8 +144,7 @@ def plain_file(path: Path) -> Path:
     if path.is_symlink():
         raise BadRun(f"'{path}' is a link", object=str(path), remedy="put the file itself there")
     if not path.is_file():
-        raise BadRun(f"there is no file '{path}'", object=str(path),
-                     remedy="give the whole folder of a run")  # fmt: skip
+        raise BadRun(f"there is no file '{path}'", object=str(path), remedy="give the whole folder of a run")
     return path
 
 
@@ -173,32 +186,41 @@ def _save_machine(problem: Problem, path: Path) -> None:
     machine = problem.machine
     text = standalone_text(machine)
     if parse_machine(text, "machine.toml", _no_base).hash != machine.hash:
-        raise BadRun(f"machine '{machine.name}' can't be written as TOML", object=machine.name,
-                     remedy="give a machine that can be read from a file")  # fmt: skip
+        raise BadRun(
+            f"machine '{machine.name}' can't be written as TOML",
+            object=machine.name,
+            remedy="give a machine that can be read from a file",
+        )
     write_durable(path, text.encode("utf-8"))
 
 
 def _no_base(name: str) -> str:
-    raise BadRun(
-        f"a run's machine has the base '{name}'", object=name, remedy="it must stand alone"
-    )
+    raise BadRun(f"a run's machine has the base '{name}'", object=name, remedy="it must stand alone")
 
 
 def _read_about(path: Path) -> dict[str, Any]:
     file = path / "run.json"
     if not file.exists() and not file.is_symlink():
-        raise BadRun(f"'{path}' is no run, or one that was killed while it was made: it has no "
-                     "run.json", object=str(path), remedy="start it again")  # fmt: skip
+        raise BadRun(
+            f"'{path}' is no run, or one that was killed while it was made: it has no run.json",
+            object=str(path),
+            remedy="start it again",
+        )
     try:
         about = json.loads(plain_file(file).read_bytes()[:_MOST_BYTES])
     except (ValueError, RecursionError, OSError) as error:
-        raise BadRun(f"'{file}' can't be read: {error}", object=str(file),
-                     remedy="restore the file from a copy") from None  # fmt: skip
+        raise BadRun(
+            f"'{file}' can't be read: {error}", object=str(file), remedy="restore the file from a copy"
+        ) from None
     if not isinstance(about, dict) or about.get("loadmaster_run") != FORMAT:
-        raise BadRun(f"'{file}' is no run of format {FORMAT}", object=str(file),
-                     remedy="give a run made by this version")  # fmt: skip
+        raise BadRun(
+            f"'{file}' is no run of format {FORMAT}",
+            object=str(file),
+            remedy="give a run made by this version",
+        )
     for key, kind in _REQUIRED.items():
         if type(about.get(key)) is not kind:
-            raise BadRun(f"'{file}' has no proper '{key}'", object=str(file),
-                         remedy="restore the file from a copy")  # fmt: skip
+            raise BadRun(
+                f"'{file}' has no proper '{key}'", object=str(file), remedy="restore the file from a copy"
+            )
     return about

@@ -208,12 +208,7 @@ def _misvalued(history: History) -> list[str]:
             expect(line, "best", best)
             expect(line, "bound", bound)
             expect(line, "gap", gap_of(best, bound))
-        if (
-            best is not None
-            and bound is not None
-            and best < bound
-            and event in ("improve", "bound")
-        ):
+        if best is not None and bound is not None and best < bound and event in ("improve", "bound"):
             found.append(f"{where}: the best {best} is below the bound {bound}")
     return found
 

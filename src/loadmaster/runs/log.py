@@ -42,18 +42,28 @@ _EVENTS: dict[str, dict[str, str]] = {
     "resume": {"utc": "text", "keys": "object", "from_checkpoint": "path?", "from_evals": "count"},
     "baseline": {"name": "text", "value": "whole", "plan": "hash"},
     "bound": {"value": "whole", "method": "text", "proven_optimal": "yes or no"},
-    "improve": {"value": "whole", "plan": "hash", "solver": "text", "gap": "number?",
-                "checked": "yes or no", "passed": "list of pairs?"},
+    "improve": {
+        "value": "whole",
+        "plan": "hash",
+        "solver": "text",
+        "gap": "number?",
+        "checked": "yes or no",
+        "passed": "list of pairs?",
+    },
     "choose": {"value": "whole", "plan": "hash", "solver": "text", "gap": "number?"},
-    "progress": {"best": "whole?", "bound": "whole?", "gap": "number?", "evals_per_s": "number?",
-                 "metrics": "object"},
+    "progress": {
+        "best": "whole?",
+        "bound": "whole?",
+        "gap": "number?",
+        "evals_per_s": "number?",
+        "metrics": "object",
+    },
     "measure": {"evaluation": "count", "what": "text", "seconds": "list", "message": "text?"},
     "error": {"what": "text", "plan": "hash?", "message": "text"},
     "checkpoint": {"path": "path", "sha256": "hash", "verdict": "text"},
     "export": {"path": "text", "sha256": "hash", "verdict": "text"},
-    "stop": {"utc": "text", "reason": "text", "best": "whole?", "bound": "whole?",
-             "gap": "number?"},
-}  # fmt: skip
+    "stop": {"utc": "text", "reason": "text", "best": "whole?", "bound": "whole?", "gap": "number?"},
+}
 """Event -> its fields and what they hold; '?': or null."""
 
 
@@ -76,12 +86,19 @@ def read_log(path: Path) -> LogText:
     """All whole lines; raises `BadRun` with the number of the first that makes no sense."""
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise BadRun(f"log '{path}' is larger than 2 GiB", object=str(path),
-                         number=path.stat().st_size, remedy="check the file")  # fmt: skip
+            raise BadRun(
+                f"log '{path}' is larger than 2 GiB",
+                object=str(path),
+                number=path.stat().st_size,
+                remedy="check the file",
+            )
         data = path.read_bytes()
     except OSError as error:
-        raise BadRun(f"log '{path}' can't be read: {error.strerror}", object=str(path),
-                     remedy="give the folder of a run") from None  # fmt: skip
+        raise BadRun(
+            f"log '{path}' can't be read: {error.strerror}",
+            object=str(path),
+            remedy="give the folder of a run",
+        ) from None
     pieces = data.split(b"\n")
     lines: list[Line] = []
     ends: list[int] = []
@@ -91,8 +108,12 @@ def read_log(path: Path) -> LogText:
             return LogText(lines, ends, torn=True)
         fault = "it is no JSON object" if line is None else _fault(line, number - 1)
         if line is None or fault is not None:
-            raise BadRun(f"log '{path}' is broken in line {number}: {fault}", object=str(path),
-                         number=number, remedy="restore the file from a copy")  # fmt: skip
+            raise BadRun(
+                f"log '{path}' is broken in line {number}: {fault}",
+                object=str(path),
+                number=number,
+                remedy="restore the file from a copy",
+            )
         lines.append(line)
         ends.append((ends[-1] if ends else 0) + len(piece) + 1)
     return LogText(lines, ends, torn=bool(pieces[-1]))
@@ -140,10 +161,12 @@ def _holds(value: Any, kind: str) -> bool:
             return isinstance(value, list) and all(_holds(item, "number") for item in value)
         case "list of pairs":  # evaluations and a value
             return isinstance(value, list) and all(
-                isinstance(pair, list) and len(pair) == 2
-                and _holds(pair[0], "count") and _holds(pair[1], "whole")
+                isinstance(pair, list)
+                and len(pair) == 2
+                and _holds(pair[0], "count")
+                and _holds(pair[1], "whole")
                 for pair in value
-            )  # fmt: skip
+            )
         case "yes or no":
             return isinstance(value, bool)
         case "hash":
@@ -225,8 +248,11 @@ def _lock(fd: int, path: Path) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise BadRun(f"run '{path.parent.name}' is being written by another process",
-                     object=str(path.parent), remedy="wait for it, or stop it") from None  # fmt: skip
+        raise BadRun(
+            f"run '{path.parent.name}' is being written by another process",
+            object=str(path.parent),
+            remedy="wait for it, or stop it",
+        ) from None
     except OSError:
         pass  # a file system without locks
 

@@ -66,9 +66,16 @@ class Best:
 class RunObserver(Observer):
     """Between a meter and a run folder. Without a folder it still checks and shows."""
 
-    def __init__(self, problem: Problem, solver: str, run: RunFolder | None = None,
-                 display: Display | None = None, *, identity: str = "",
-                 checkpoint_seconds: float = 1.0) -> None:  # fmt: skip
+    def __init__(
+        self,
+        problem: Problem,
+        solver: str,
+        run: RunFolder | None = None,
+        display: Display | None = None,
+        *,
+        identity: str = "",
+        checkpoint_seconds: float = 1.0,
+    ) -> None:
         super().__init__()
         self.problem, self.solver, self.run = problem, solver, run
         self.best: Best | None = None
@@ -151,8 +158,14 @@ class RunObserver(Observer):
                 self.run.store_plan(plan, self.problem)
             with self._lock:
                 self.choice = Best(decision, value, plan)
-                self.write(meter, "choose", value=value, plan=plan.hash, solver=self.solver,
-                           gap=gap_of(value, None if self.bound is None else self.bound.value))  # fmt: skip
+                self.write(
+                    meter,
+                    "choose",
+                    value=value,
+                    plan=plan.hash,
+                    solver=self.solver,
+                    gap=gap_of(value, None if self.bound is None else self.bound.value),
+                )
             self._set_best(self.choice)
 
     def _set_best(self, best: Best) -> None:
@@ -179,8 +192,16 @@ class RunObserver(Observer):
                 self.best, self.choice = best, None
                 self._improvements += 1
                 self._accepted = (best.decision, best.value)
-                self.write(meter, "improve", value=best.value, plan=best.plan.hash,
-                           solver=self.solver, gap=self._gap(), checked=True, **more)  # fmt: skip
+                self.write(
+                    meter,
+                    "improve",
+                    value=best.value,
+                    plan=best.plan.hash,
+                    solver=self.solver,
+                    gap=self._gap(),
+                    checked=True,
+                    **more,
+                )
             self._set_best(best)
 
     def ended(self, meter: Meter) -> None:
@@ -210,15 +231,26 @@ class RunObserver(Observer):
         self.write(meter, "error", what="violations", plan=plan.hash, message=message)
 
     def noted(self, meter: Meter, note: Note) -> None:
-        self.write(meter, "measure", evaluation=note.evaluation, what=note.what,
-                   seconds=list(note.seconds), message=note.message)  # fmt: skip
+        self.write(
+            meter,
+            "measure",
+            evaluation=note.evaluation,
+            what=note.what,
+            seconds=list(note.seconds),
+            message=note.message,
+        )
 
     def bounded(self, meter: Meter) -> None:
         with self._lock:
             if self.bound is None or meter.bound.value > self.bound.value:
                 self.bound = meter.bound
-                self.write(meter, "bound", value=self.bound.value, method=self.bound.method,
-                           proven_optimal=self.optimal)  # fmt: skip
+                self.write(
+                    meter,
+                    "bound",
+                    value=self.bound.value,
+                    method=self.bound.method,
+                    proven_optimal=self.optimal,
+                )
 
     def progress(self, meter: Meter, metrics: Mapping[str, float]) -> None:
         # A first answer is worth a check at once; solvers tell progress when a burst is over.
@@ -234,9 +266,15 @@ class RunObserver(Observer):
             if self.run is not None and standing.seconds >= self._progress_after:
                 pause = min(10.0, max(1.0, standing.seconds / 60))
                 self._progress_after = standing.seconds + pause
-                self.write(meter, "progress", best=standing.best, bound=standing.bound,
-                           gap=standing.gap, evals_per_s=standing.per_second,
-                           metrics=self._metrics)  # fmt: skip
+                self.write(
+                    meter,
+                    "progress",
+                    best=standing.best,
+                    bound=standing.bound,
+                    gap=standing.gap,
+                    evals_per_s=standing.per_second,
+                    metrics=self._metrics,
+                )
         if self._display is not None:
             self._display.show(standing)
 
@@ -255,14 +293,13 @@ class RunObserver(Observer):
             path, sha256 = write_checkpoint(self.run, meter, state, self._identity)
             self.write(meter, "checkpoint", path=path, sha256=sha256, verdict="ok")
         took = time.monotonic() - now
-        self._checkpoint_after = now + (max(self._checkpoint_seconds, 50 * took)
-                                        if self._checkpoint_seconds else 0.0)  # fmt: skip
+        self._checkpoint_after = now + (
+            max(self._checkpoint_seconds, 50 * took) if self._checkpoint_seconds else 0.0
+        )
 
     @property
     def optimal(self) -> bool:
-        return (
-            self.best is not None and self.bound is not None and self.best.value <= self.bound.value
-        )
+        return self.best is not None and self.bound is not None and self.best.value <= self.bound.value
 
     def write(self, meter: Meter, event: str, **fields: object) -> None:
         """One line in the log, if there is one; Ctrl-C does not cut it in two."""
@@ -283,8 +320,9 @@ class RunObserver(Observer):
             self.busy = before
 
     def _gap(self) -> float | None:
-        return gap_of(None if self.best is None else self.best.value,
-                      None if self.bound is None else self.bound.value)  # fmt: skip
+        return gap_of(
+            None if self.best is None else self.best.value, None if self.bound is None else self.bound.value
+        )
 
     def _standing(self, meter: Meter) -> Standing:
         evaluations, seconds = meter.evaluations, meter.seconds
@@ -295,7 +333,12 @@ class RunObserver(Observer):
         if meter.evaluations_left is not None and rate:
             left.append(meter.evaluations_left / rate)
         return Standing(
-            self.problem.unit, None if self.best is None else self.best.value,
-            None if self.bound is None else self.bound.value, evaluations, seconds, rate,
-            min(left, default=None) if all(map(math.isfinite, left)) else None, self._improvements,
-        )  # fmt: skip
+            self.problem.unit,
+            None if self.best is None else self.best.value,
+            None if self.bound is None else self.bound.value,
+            evaluations,
+            seconds,
+            rate,
+            min(left, default=None) if all(map(math.isfinite, left)) else None,
+            self._improvements,
+        )

@@ -82,8 +82,9 @@ def replay(run: RunFolder, *, tolerance: float = 0.0, only: str | None = None) -
     return found
 
 
-def _rescored(run: RunFolder, problem: Problem, line: Line, plans: dict[str, Plan | str],
-              tolerance: float) -> Claim:  # fmt: skip
+def _rescored(
+    run: RunFolder, problem: Problem, line: Line, plans: dict[str, Plan | str], tolerance: float
+) -> Claim:
     where, name, claimed = f"line {line['seq'] + 1}", line["plan"], line["value"]
     if name not in plans:
         try:

@@ -12,13 +12,7 @@ from loadmaster.errors import BadPlan
 from loadmaster.host import command_line, host, versions
 from loadmaster.plan import Plan, load_plan
 from loadmaster.problems.problem import Bound, Decision, Problem, keys, plan_value, repeatable
-from loadmaster.runs.checkpoint import (
-    Checkpoint,
-    clear_leftovers,
-    drop_unnamed,
-    last_good,
-    named_checkpoints,
-)
+from loadmaster.runs.checkpoint import Checkpoint, clear_leftovers, drop_unnamed, last_good, named_checkpoints
 from loadmaster.runs.folder import RunFolder, plain_file, utc
 from loadmaster.runs.history import History
 from loadmaster.runs.log import BadRun, Line
@@ -36,14 +30,20 @@ def describe(
     """The content of run.json."""
     switches = getattr(solver, "switches", {})
     about = {
-        "command": command_line(command), "seed": seed, "unit": problem.unit,
+        "command": command_line(command),
+        "seed": seed,
+        "unit": problem.unit,
         "solver": {"name": solver.name, "switches": dict(switches) if isinstance(switches, Mapping) else {}},
         "budget": {"evaluations": budget.evaluations, "seconds": budget.seconds},
         "keys": keys(problem),
-        "names": {"program": problem.program.name, "machine": problem.machine.name,
-                  "program_hash_with_names": problem.program.named_hash},
-        "versions": versions(), "host": host(),
-    }  # fmt: skip
+        "names": {
+            "program": problem.program.name,
+            "machine": problem.machine.name,
+            "program_hash_with_names": problem.program.named_hash,
+        },
+        "versions": versions(),
+        "host": host(),
+    }
     plain: dict[str, Any] = json.loads(json.dumps(about, default=str))
     return plain
 
@@ -62,9 +62,7 @@ def open_to_resume(path: Path, about: dict[str, Any]) -> RunFolder:
         for key in dict.fromkeys([*theirs["keys"], *ours["keys"]]):
             _same(run, f"key '{key}'", theirs["keys"].get(key), ours["keys"].get(key))
         _same(run, "solver", theirs["solver"].get("name"), ours["solver"]["name"])
-        _same(
-            run, "solver's switches", theirs["solver"].get("switches"), ours["solver"]["switches"]
-        )
+        _same(run, "solver's switches", theirs["solver"].get("switches"), ours["solver"]["switches"])
         _same(run, "seed", theirs["seed"], ours["seed"])
         # The name alone: where a plan is written, or a larger budget, changes no decision.
         _same(run, "command", theirs["command"][:1], ours["command"][:1])
@@ -81,8 +79,11 @@ def _same(run: RunFolder, what: str, theirs: Any, ours: Any) -> None:
     if isinstance(theirs, dict) and isinstance(ours, dict):
         for name in dict.fromkeys([*theirs, *ours]):
             _same(run, f"'{name}' in {what}", theirs.get(name), ours.get(name))
-    raise BadRun(f"run '{run.name}' can't be resumed: its {what} is {_short(theirs)} and here it is "
-                 f"{_short(ours)}", object=what, remedy="give what it was started with")  # fmt: skip
+    raise BadRun(
+        f"run '{run.name}' can't be resumed: its {what} is {_short(theirs)} and here it is {_short(ours)}",
+        object=what,
+        remedy="give what it was started with",
+    )
 
 
 def _short(value: Any) -> str:
@@ -140,12 +141,21 @@ def begin(
                     remedy="remove that checkpoint",
                 ) from error
         if meter.best_value != checkpoint.best_value:
-            raise BadRun(f"{checkpoint.path} claims {checkpoint.best_value}, and its decision is "
-                         f"worth {meter.best_value}", object=checkpoint.path,
-                         remedy="remove that checkpoint")  # fmt: skip
-    observer.write(meter, "resume" if resumed else "start", utc=utc(), keys=about.get("keys", {}),
-                   from_checkpoint=None if checkpoint is None else checkpoint.path,
-                   from_evals=evaluations, budget=about.get("budget", {}))  # fmt: skip
+            raise BadRun(
+                f"{checkpoint.path} claims {checkpoint.best_value}, and its decision is "
+                f"worth {meter.best_value}",
+                object=checkpoint.path,
+                remedy="remove that checkpoint",
+            )
+    observer.write(
+        meter,
+        "resume" if resumed else "start",
+        utc=utc(),
+        keys=about.get("keys", {}),
+        from_checkpoint=None if checkpoint is None else checkpoint.path,
+        from_evals=evaluations,
+        budget=about.get("budget", {}),
+    )
     observer.begin(meter)
     return Begun(meter, None if checkpoint is None else checkpoint.state, warnings)
 
@@ -184,8 +194,15 @@ def finished(run: RunFolder, problem: Problem, budget: Budget) -> Solution | Non
     }
     if best is not None and best.decision is None:
         extra["plan"] = best.plan
-    return Solution(status, None if best is None else best.decision, None if best is None else best.value,
-                    bound, history.evaluations, history.seconds, extra)  # fmt: skip
+    return Solution(
+        status,
+        None if best is None else best.decision,
+        None if best is None else best.value,
+        bound,
+        history.evaluations,
+        history.seconds,
+        extra,
+    )
 
 
 def status_of(best: Best | None, bound: Bound, *, infeasible: bool) -> Status:
@@ -226,8 +243,9 @@ def _lines_before(lines: list[Line], checkpoint: Checkpoint | None) -> int:
     return len(lines)
 
 
-def _restore_results(observer: RunObserver, run: RunFolder, problem: Problem, history: History,
-                     checkpoint: Checkpoint | None) -> None:  # fmt: skip
+def _restore_results(
+    observer: RunObserver, run: RunFolder, problem: Problem, history: History, checkpoint: Checkpoint | None
+) -> None:
     """What the log has found, and in `best.json` the result of it, or what was found since."""
     for name, line in (("best", history.best), ("choice", history.choice)):
         if line is not None:
@@ -261,9 +279,13 @@ def _stored(run: RunFolder, problem: Problem, line: Line, checkpoint: Checkpoint
     violations = problem.violations(plan)
     value = plan_value(problem, plan) if repeatable(problem) else claimed
     if violations or value != claimed:
-        raise BadRun(f"run '{run.name}' claims {claimed} for its best plan, and now it is "
-                     f"{violations[0] if violations else value}", object=run.name,
-                     number=claimed, remedy="see 'loadmaster replay'")  # fmt: skip
+        raise BadRun(
+            f"run '{run.name}' claims {claimed} for its best plan, and now it is "
+            f"{violations[0] if violations else value}",
+            object=run.name,
+            number=claimed,
+            remedy="see 'loadmaster replay'",
+        )
     return Best(_told_decision(problem, plan, checkpoint), claimed, plan)
 
 

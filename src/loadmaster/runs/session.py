@@ -16,15 +16,7 @@ from loadmaster.runs.folder import RunFolder, utc
 from loadmaster.runs.history import gap_of
 from loadmaster.runs.log import BadRun
 from loadmaster.runs.observer import Display, RunObserver
-from loadmaster.runs.resume import (
-    UNFIT,
-    begin,
-    describe,
-    finished,
-    identity,
-    open_to_resume,
-    status_of,
-)
+from loadmaster.runs.resume import UNFIT, begin, describe, finished, identity, open_to_resume, status_of
 from loadmaster.signals import listening, stoppable
 from loadmaster.solvers.solver import Budget, Meter, Scoring, Solution, Solver, State, Status
 
@@ -40,11 +32,20 @@ class Interrupted(LoadmasterError):
 
 
 @listening()
-def run_solver(solver: Solver, problem: Problem, budget: Budget, seed: int = 0, *,
-               folder: Path | None = None, resume: Path | None = None,
-               display: Display | None = None, command: Sequence[str] | None = None,
-               baselines: Mapping[str, Decision] | None = None,
-               checkpoint_seconds: float = 1.0, score: Scoring | None = None) -> Solution:  # fmt: skip
+def run_solver(
+    solver: Solver,
+    problem: Problem,
+    budget: Budget,
+    seed: int = 0,
+    *,
+    folder: Path | None = None,
+    resume: Path | None = None,
+    display: Display | None = None,
+    command: Sequence[str] | None = None,
+    baselines: Mapping[str, Decision] | None = None,
+    checkpoint_seconds: float = 1.0,
+    score: Scoring | None = None,
+) -> Solution:
     """Solve within a budget, which counts earlier sessions of a resumed run too.
 
     `folder` is where run folders are made; `resume` is one of them, to go on with; with neither
@@ -71,9 +72,14 @@ def run_solver(solver: Solver, problem: Problem, budget: Budget, seed: int = 0, 
         done = None if run is None else finished(run, problem, budget)
         if done is not None:
             return done
-        observer = RunObserver(problem, solver.name, run, display,
-                               identity=identity(about) if about else "",
-                               checkpoint_seconds=checkpoint_seconds)  # fmt: skip
+        observer = RunObserver(
+            problem,
+            solver.name,
+            run,
+            display,
+            identity=identity(about) if about else "",
+            checkpoint_seconds=checkpoint_seconds,
+        )
         meter, state, warnings = begin(solver, problem, budget, observer, about)
         meter.score = score
         noted = _noted_baselines(run)
@@ -107,16 +113,27 @@ def _note_baseline(observer: RunObserver, meter: Meter, name: str, decision: Dec
     violations = problem.violations(plan)
     observer.paced(started)  # better than a guess: the first answer need not wait for so long
     if violations or value is None:
-        observer.write(meter, "error", what=f"baseline {name}", plan=plan.hash,
-                       message=str(violations[0]) if violations else "not legal")  # fmt: skip
+        observer.write(
+            meter,
+            "error",
+            what=f"baseline {name}",
+            plan=plan.hash,
+            message=str(violations[0]) if violations else "not legal",
+        )
         return
     if observer.run is not None:
         observer.run.store_plan(plan, problem)
     observer.write(meter, "baseline", name=name, value=value, plan=plan.hash)
 
 
-def _searched(solver: Solver, meter: Meter, observer: RunObserver, seed: int, state: State | None,
-              display: Display | None) -> Solution:  # fmt: skip
+def _searched(
+    solver: Solver,
+    meter: Meter,
+    observer: RunObserver,
+    seed: int,
+    state: State | None,
+    display: Display | None,
+) -> Solution:
     if observer.optimal:
         return meter.solution()  # an earlier session has proved it
     begun = meter.evaluations
@@ -191,19 +208,13 @@ def _ticking(observer: RunObserver, meter: Meter, display: Display | None) -> It
         thread.join()
 
 
-def _result(solution: Solution, meter: Meter, observer: RunObserver,
-            warnings: list[str]) -> Solution:  # fmt: skip
+def _result(solution: Solution, meter: Meter, observer: RunObserver, warnings: list[str]) -> Solution:
     """What was checked, whatever the solver says; where it says something else, that is told."""
     if not observer.stop:
         observer.ended(meter)
     best = observer.ahead or observer.choice or observer.best
     chosen = best is not None and best is not observer.best
-    if (
-        best is not None
-        and not chosen
-        and meter.best is not None
-        and meter.best_value == best.value
-    ):
+    if best is not None and not chosen and meter.best is not None and meter.best_value == best.value:
         # The solver's own decision, where it stands for the same plan.
         same = observer.problem.plan(meter.best).hash == best.plan.hash
         best = replace(best, decision=meter.best) if same or best.decision is None else best
@@ -218,13 +229,18 @@ def _result(solution: Solution, meter: Meter, observer: RunObserver,
     reason = _reason(meter, observer, status)
     _stop(meter, observer, reason, status)
     extra = {**solution.extra, "stop": reason}
-    more = {"run": None if observer.run is None else str(observer.run.path),
-            "interrupted": reason == "interrupted", "refused": observer.refused, "warnings": warnings}  # fmt: skip
+    more = {
+        "run": None if observer.run is None else str(observer.run.path),
+        "interrupted": reason == "interrupted",
+        "refused": observer.refused,
+        "warnings": warnings,
+    }
     extra |= {name: content for name, content in more.items() if content}
     if best is not None and best.decision is None:
         extra["plan"] = best.plan
-    return Solution(status, None if best is None else best.decision, value, bound,
-                    meter.evaluations, meter.seconds, extra)  # fmt: skip
+    return Solution(
+        status, None if best is None else best.decision, value, bound, meter.evaluations, meter.seconds, extra
+    )
 
 
 def _reason(meter: Meter, observer: RunObserver, status: Status) -> str:
@@ -240,5 +256,13 @@ def _reason(meter: Meter, observer: RunObserver, status: Status) -> str:
 def _stop(meter: Meter, observer: RunObserver, reason: str, status: Status) -> None:
     best = None if observer.best is None else observer.best.value
     bound = None if observer.bound is None else observer.bound.value
-    observer.write(meter, "stop", utc=utc(), reason=reason, best=best, bound=bound,
-                   gap=gap_of(best, bound), status=str(status))  # fmt: skip
+    observer.write(
+        meter,
+        "stop",
+        utc=utc(),
+        reason=reason,
+        best=best,
+        bound=bound,
+        gap=gap_of(best, bound),
+        status=str(status),
+    )

@@ -12,9 +12,16 @@ from loadmaster.solvers.registry import make_solver
 from loadmaster.solvers.solver import Budget, Solution, Solver
 
 
-def solve(problem: Problem, solver: str | Solver = "auto", *, seconds: float | None = 10.0,
-          evaluations: int | None = None, seed: int = 0, options: Mapping[str, Any] | None = None,
-          folder: str | Path | None = None) -> Solution:  # fmt: skip
+def solve(
+    problem: Problem,
+    solver: str | Solver = "auto",
+    *,
+    seconds: float | None = 10.0,
+    evaluations: int | None = None,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+    folder: str | Path | None = None,
+) -> Solution:
     """The best decision within a budget of seconds and evaluations (None: no limit).
 
     `solver` is a name of `solver_names(problem.kind)`, made with `options`, or an object of your own.

@@ -52,8 +52,7 @@ def _memory_times(program: Program, machine: Machine, device: int) -> npt.NDArra
     """[n] how long each op's accesses take at best on a device."""
     reach = [machine.memories[number] for number in machine.reach[device]]
     home, total = reach[-1], np.zeros(program.n_ops, dtype=object)
-    sides = ((program.read_op, program.read_bytes, "read"),
-             (program.write_op, program.write_bytes, "write"))  # fmt: skip
+    sides = ((program.read_op, program.read_bytes, "read"), (program.write_op, program.write_bytes, "write"))
     if machine.rules.ports == "parallel":
         # At best all memories share the bytes of an op and finish together.
         speed = sum(max(memory.read, memory.write) for memory in reach)
@@ -70,6 +69,4 @@ def _memory_times(program: Program, machine: Machine, device: int) -> npt.NDArra
 
 
 def _times(amount: Int64, rate: int) -> Int64:
-    return _core.ceil_times(
-        np.ascontiguousarray(amount), np.full(len(amount), rate, dtype=np.int64)
-    )
+    return _core.ceil_times(np.ascontiguousarray(amount), np.full(len(amount), rate, dtype=np.int64))

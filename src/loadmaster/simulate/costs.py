@@ -48,23 +48,17 @@ def _on_device(program: Program, device: Device) -> Int64:
     flops = dict(zip(FLOP_CLASSES, program.op_flops.T, strict=True))
     if "transcendental" not in device.rates:
         # Such a device does transcendentals, and divisions, in several vector flops each.
-        vector = np.array(
-            [VECTOR_FLOPS.get(kind, 1) for kind in program.op_kind.values], dtype=np.int64
-        )
+        vector = np.array([VECTOR_FLOPS.get(kind, 1) for kind in program.op_kind.values], dtype=np.int64)
         other = [VECTOR_FLOPS.get(kind, OTHER_TRANSCENDENTAL) for kind in program.op_kind.values]
         code = program.op_kind.codes
         flops["vector"] = _product(flops["vector"], vector[code])
-        flops["transcendental"] = _product(
-            flops["transcendental"], np.array(other, dtype=np.int64)[code]
-        )
+        flops["transcendental"] = _product(flops["transcendental"], np.array(other, dtype=np.int64)[code])
     total = np.zeros(program.n_ops, dtype=np.int64)
     for unit in device.units:
         busy = np.zeros(program.n_ops, dtype=np.int64)
         for kind in unit:
             rates = device.rates.get(kind, device.rates["vector"])
-            by_type = [
-                rates.get(t, rates.get("*", min(rates.values()))) for t in program.op_dtype.values
-            ]
+            by_type = [rates.get(t, rates.get("*", min(rates.values()))) for t in program.op_dtype.values]
             rate = np.array(by_type, dtype=np.int64)[program.op_dtype.codes]
             amount = np.ascontiguousarray(flops[kind])
             busy = np.minimum(busy + _core.ceil_times(amount, rate), _MOST)

@@ -18,9 +18,7 @@ def check_ranges(program: Program, machine: Machine, plan: Plan) -> None:
     n, t, m, d = program.n_ops, program.n_tensors, len(machine.memories), len(machine.devices)
     if plan.queue not in QUEUES or plan.tie not in TIES:
         raise _bad(
-            f"queue '{plan.queue}' with tie '{plan.tie}' is not known",
-            "queue",
-            f"use {', '.join(QUEUES)}",
+            f"queue '{plan.queue}' with tie '{plan.tie}' is not known", "queue", f"use {', '.join(QUEUES)}"
         )
     _column(plan.device, "device", n, 0, d)
     _column(plan.order, "order", n, 0, n)
@@ -31,13 +29,14 @@ def check_ranges(program: Program, machine: Machine, plan: Plan) -> None:
         if plan.priority is None:
             raise _bad("the queue 'priority' has no priorities", "priority", "give one per op")
         if plan.priority.shape != (n,) or not np.isfinite(plan.priority).all():
-            raise _bad(
-                "the priorities must be finite, one per op", "priority", f"give {n} finite numbers"
-            )
+            raise _bad("the priorities must be finite, one per op", "priority", f"give {n} finite numbers")
     tables = (plan.residencies, plan.copies, plan.transfers)
     if plan.queue != "order" and any(table is not None for table in tables):
-        raise _bad(f"residencies, copies and transfers need an order, and the queue is '{plan.queue}'", "queue",
-                   "use queue 'order'")  # fmt: skip
+        raise _bad(
+            f"residencies, copies and transfers need an order, and the queue is '{plan.queue}'",
+            "queue",
+            "use queue 'order'",
+        )
     if plan.transfers is not None and machine.rules.copies == "idle":
         raise _bad("a machine with copies = 'idle' has no transfers", "transfers", "leave them out")
     if machine.rules.copies == "idle" and d != 1:
@@ -49,9 +48,7 @@ def check_ranges(program: Program, machine: Machine, plan: Plan) -> None:
         )
     if machine.rules.copies == "idle" and plan.queue != "order":
         raise _bad(
-            f"a machine with copies = 'idle' needs queue 'order', not '{plan.queue}'",
-            "queue",
-            "use 'order'",
+            f"a machine with copies = 'idle' needs queue 'order', not '{plan.queue}'", "queue", "use 'order'"
         )
     _table(plan.residencies, "residency", ((0, t), (0, m), (-1, MOST_BYTE + 1), (-1, n), (0, n)))
     place = (-1, MOST_BYTE + 1)
@@ -61,8 +58,11 @@ def check_ranges(program: Program, machine: Machine, plan: Plan) -> None:
         low, high = plan.copies[:, 5], plan.copies[:, 6]
         bad = np.flatnonzero((low >= 0) & (high < low) | (low < 0) & (high >= 0))
         if len(bad):
-            raise _bad(f"copy {bad[0]} has the byte range {low[bad[0]]} to {high[bad[0]]}", f"copy {bad[0]}",
-                       "give 0 <= low <= high, or leave both out")  # fmt: skip
+            raise _bad(
+                f"copy {bad[0]} has the byte range {low[bad[0]]} to {high[bad[0]]}",
+                f"copy {bad[0]}",
+                "give 0 <= low <= high, or leave both out",
+            )
 
 
 def _bad(what: str, object: str, remedy: str, number: Any = None) -> BadPlan:
@@ -88,14 +88,16 @@ def _table(rows: npt.NDArray[Any] | None, name: str, limits: tuple[tuple[int, in
     if rows is None:
         return
     if rows.dtype != np.int64 or rows.ndim != 2 or rows.shape[1] != len(limits):
-        raise _bad(
-            f"the table of each {name} must be int64[.., {len(limits)}]", name, "use Plan.of"
-        )
+        raise _bad(f"the table of each {name} must be int64[.., {len(limits)}]", name, "use Plan.of")
     for column, (least, limit) in enumerate(limits):
         bad = np.flatnonzero((rows[:, column] < least) | (rows[:, column] >= limit))
         if len(bad):
-            raise _bad(f"{name} {bad[0]} has {rows[bad[0], column]} in column {column}", f"{name} {bad[0]}",
-                       f"give {least} to {limit - 1}", int(rows[bad[0], column]))  # fmt: skip
+            raise _bad(
+                f"{name} {bad[0]} has {rows[bad[0], column]} in column {column}",
+                f"{name} {bad[0]}",
+                f"give {least} to {limit - 1}",
+                int(rows[bad[0], column]),
+            )
 
 
 def explain(fault: tuple[int, int, int], program: Program, machine: Machine) -> BadPlan:
@@ -105,38 +107,41 @@ def explain(fault: tuple[int, int, int], program: Program, machine: Machine) -> 
     memory = [m.name for m in machine.memories]
     if code == 1:
         return _bad(
-            f"fused ops '{op[a]}' and '{op[b]}' are on different devices",
-            op[a],
-            "put them on one",
-            b,
+            f"fused ops '{op[a]}' and '{op[b]}' are on different devices", op[a], "put them on one", b
         )
     if code == 2:
         return _bad(
-            f"fused ops '{op[a]}' and '{op[b]}' are in different loops",
-            op[a],
-            "fuse within a loop",
-            b,
+            f"fused ops '{op[a]}' and '{op[b]}' are in different loops", op[a], "fuse within a loop", b
         )
     if code == 3:
-        return _bad(
-            f"op '{op[a]}' can't run on device '{machine.devices[b].name}'", op[a], "move it", b
-        )
+        return _bad(f"op '{op[a]}' can't run on device '{machine.devices[b].name}'", op[a], "move it", b)
     if code == 4:
-        return _bad(f"machine '{machine.name}' has no link from '{memory[a]}' to '{memory[b]}'", memory[a],
-                    "add the link, or move the data another way", b)  # fmt: skip
-    if code == 5:
-        return _bad(f"op '{op[a]}' waits for something that never happens", op[a],
-                    "order it after what it reads, and fuse no cycle", a)  # fmt: skip
-    if code == 6:
         return _bad(
-            f"copy {a} is needed before it is issued",
-            f"copy {a}",
-            "issue it after an earlier op",
+            f"machine '{machine.name}' has no link from '{memory[a]}' to '{memory[b]}'",
+            memory[a],
+            "add the link, or move the data another way",
+            b,
+        )
+    if code == 5:
+        return _bad(
+            f"op '{op[a]}' waits for something that never happens",
+            op[a],
+            "order it after what it reads, and fuse no cycle",
             a,
         )
+    if code == 6:
+        return _bad(f"copy {a} is needed before it is issued", f"copy {a}", "issue it after an earlier op", a)
     if code == 7:
-        return _bad(f"copy {a} must start or end in '{memory[machine.home[0]]}' on this machine", f"copy {a}",
-                    "copy through the slowest memory", a)  # fmt: skip
+        return _bad(
+            f"copy {a} must start or end in '{memory[machine.home[0]]}' on this machine",
+            f"copy {a}",
+            "copy through the slowest memory",
+            a,
+        )
     name = program.tensor_name[a] if a >= 0 else "?"
-    return _bad(f"the list of transfers is wrong at tensor '{name}' to device {b}", name,
-                "list every needed transfer once, or none", b)  # fmt: skip
+    return _bad(
+        f"the list of transfers is wrong at tensor '{name}' to device {b}",
+        name,
+        "list every needed transfer once, or none",
+        b,
+    )

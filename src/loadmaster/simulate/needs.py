@@ -110,9 +110,7 @@ def live_peak(program: Program) -> Peak:
     roots = program.tensor_alias == np.arange(program.n_tensors)
     change = np.zeros(program.n_ops + 1, dtype=np.int64)
     lasting = set(kept.tolist())
-    windows = [
-        (spot, begin, end) for spot, begin, end in _windows(program, place) if spot not in lasting
-    ]
+    windows = [(spot, begin, end) for spot, begin, end in _windows(program, place) if spot not in lasting]
     for spot, begin, end in windows:
         change[begin] += size[spot]
         change[end + 1] -= size[spot]
@@ -121,8 +119,11 @@ def live_peak(program: Program) -> Peak:
         return Peak(0, -1, ())
     op = int(live.argmax())
     there = [spot for spot, begin, end in windows if begin <= op <= end]
-    fills = {int(place[t]): int(t) for t in np.flatnonzero(roots)[::-1]
-             if program.storage_bytes[t] == size[place[t]]}  # fmt: skip
+    fills = {
+        int(place[t]): int(t)
+        for t in np.flatnonzero(roots)[::-1]
+        if program.storage_bytes[t] == size[place[t]]
+    }
     there.sort(key=lambda spot: (-size[spot], spot))
     return Peak(int(live[op]), op, tuple(fills[spot] for spot in there))
 
@@ -132,15 +133,13 @@ def _windows(program: Program, place: npt.NDArray[np.int32]) -> Iterator[tuple[i
     root, real = program.tensor_alias, ~program.op_view
     first = np.where(program.producer >= 0, program.producer, 0)
     last = np.full(program.n_tensors, -1, dtype=np.int64)
-    for op, tensor in ((program.write_op, program.write_tensor), (program.read_op, program.read_tensor)):  # fmt: skip
+    for op, tensor in ((program.write_op, program.write_tensor), (program.read_op, program.read_tensor)):
         counts = real[op]  # a view is no use of what it views
         np.maximum.at(last, root[tensor[counts]], op[counts])
     outputs = root[program.tensor_kind == TensorKind.OUTPUT]
     last[outputs[program.tensor_kind[outputs] != TensorKind.INPUT]] = program.n_ops - 1
     used = np.flatnonzero((root == np.arange(program.n_tensors)) & (last >= first))
-    spans = sorted(
-        zip(place[used].tolist(), first[used].tolist(), last[used].tolist(), strict=True)
-    )
+    spans = sorted(zip(place[used].tolist(), first[used].tolist(), last[used].tolist(), strict=True))
     for spot, group in itertools.groupby(spans, key=lambda span: span[0]):
         begin, end = -1, -1
         for _, start, stop in group:

@@ -67,30 +67,33 @@ class Simulator:
         """(total_ps[B], bytes over [B, memories]) of many plans on all cores."""
         for plan in plans:
             check_ranges(self.program, self.machine, plan)
-        total, over, faults = self.native.run_many(
-            [_arrays(plan) for plan in plans], threads or cores()
-        )
+        total, over, faults = self.native.run_many([_arrays(plan) for plan in plans], threads or cores())
         bad = np.flatnonzero(faults[:, 0])
         if len(bad):
             raise explain(tuple(faults[bad[0]].tolist()), self.program, self.machine)
         return total, over
 
-    def run_static(
-        self, memory: npt.NDArray[np.int8], threads: int | None = None
-    ) -> tuple[Int64, Int64]:
+    def run_static(self, memory: npt.NDArray[np.int8], threads: int | None = None) -> tuple[Int64, Int64]:
         """(total_ps[B], peak[B, memories]) of whole-life mappings `memory[B, tensors]`.
 
         Entry [b, t] is the memory of root t for its whole life, or -1 for its home; entries of
         inputs and views are ignored. Equal to `run` of `static_plan`, and much faster.
         """
-        return self.native.run_static(
-            np.ascontiguousarray(memory, dtype=np.int8), threads or cores()
-        )
+        return self.native.run_static(np.ascontiguousarray(memory, dtype=np.int8), threads or cores())
 
 
 def _arrays(plan: Plan) -> _core.PlanArrays:
-    return (plan.device, plan.order, plan.fusion, plan.priority, QUEUES.index(plan.queue),
-            plan.tie == "critical_path", plan.residencies, plan.copies, plan.transfers)  # fmt: skip
+    return (
+        plan.device,
+        plan.order,
+        plan.fusion,
+        plan.priority,
+        QUEUES.index(plan.queue),
+        plan.tie == "critical_path",
+        plan.residencies,
+        plan.copies,
+        plan.transfers,
+    )
 
 
 def _columns(program: Program, machine: Machine) -> dict[str, npt.NDArray[Any]]:
@@ -138,8 +141,7 @@ def _columns(program: Program, machine: Machine) -> dict[str, npt.NDArray[Any]]:
         "device_reach_start": _starts([len(memories) for memories in machine.reach]),
         "device_launch": np.array([device.launch for device in machine.devices], dtype=np.int64),
         "memories": np.array(
-            [[m.capacity, m.read, m.write, m.latency, m.alignment] for m in machine.memories],
-            dtype=np.int64,
+            [[m.capacity, m.read, m.write, m.latency, m.alignment] for m in machine.memories], dtype=np.int64
         ),
         "links": np.array(
             [

@@ -14,16 +14,7 @@ from loadmaster.problems.allocation import Allocation
 from loadmaster.problems.buffers import Buffers
 from loadmaster.solvers.exact.allocation import Exact
 from loadmaster.solvers.heuristic.allocation import Large
-from loadmaster.solvers.solver import (
-    Budget,
-    Meter,
-    Observer,
-    Solution,
-    Solver,
-    State,
-    Status,
-    solve,
-)
+from loadmaster.solvers.solver import Budget, Meter, Observer, Solution, Solver, State, Status, solve
 
 MANY = 6_000
 """Above so many buffers the greedy portfolio goes alone: a tree search would not get far."""
@@ -103,6 +94,4 @@ def explain_infeasible(problem: Allocation, seconds: float = 10.0, seed: int = 0
     times, live = problem.buffers.live_profile()
     worst = int(np.argmax(live)) if len(live) else 0
     alive = int(live[worst]) if len(live) else 0
-    return Blame(
-        blamed, int(times[worst]) if len(times) else 0, alive, max(0, alive - problem.capacity)
-    )
+    return Blame(blamed, int(times[worst]) if len(times) else 0, alive, max(0, alive - problem.capacity))

@@ -64,8 +64,15 @@ class Fits:
         return max(0, self.need - self.capacity) if self.answer is False else 0
 
 
-def fits(program: Program, machine: Machine, *, seconds: float = 20.0, keep_order: bool = False,
-         pins: Pins | None = None, seed: int = 0) -> Fits:  # fmt: skip
+def fits(
+    program: Program,
+    machine: Machine,
+    *,
+    seconds: float = 20.0,
+    keep_order: bool = False,
+    pins: Pins | None = None,
+    seed: int = 0,
+) -> Fits:
     """Whether a program fits a machine."""
     clock = _Clock(seconds)
     if is_arena(machine):
@@ -90,8 +97,9 @@ class _Clock:
         return max(0.1, share * (self._end - now()))
 
 
-def _in_arena(program: Program, machine: Machine, clock: _Clock, keep_order: bool, pins: Pins,
-              seed: int) -> Fits:  # fmt: skip
+def _in_arena(
+    program: Program, machine: Machine, clock: _Clock, keep_order: bool, pins: Pins, seed: int
+) -> Fits:
     own = ProgramAllocation(program, machine, pins=pins)
     found = _beside_weights(own, program, machine, clock, keep_order, pins, seed)
     enough = None if found.enough is None else found.enough + own.resident
@@ -99,8 +107,15 @@ def _in_arena(program: Program, machine: Machine, clock: _Clock, keep_order: boo
     return replace(found, capacity=capacity, need=found.need + own.resident, enough=enough)
 
 
-def _beside_weights(own: ProgramAllocation, program: Program, machine: Machine, clock: _Clock, keep_order: bool,
-                    pins: Pins, seed: int) -> Fits:  # fmt: skip
+def _beside_weights(
+    own: ProgramAllocation,
+    program: Program,
+    machine: Machine,
+    clock: _Clock,
+    keep_order: bool,
+    pins: Pins,
+    seed: int,
+) -> Fits:
     """The answer about all but the weights that stay in the arena."""
     found = _placed(own, clock.left(0.3), seed)
     if keep_order or program.n_loops or pins:  # pins are about offsets in this very order
@@ -150,9 +165,14 @@ def _explained(problem: Allocation, found: Fits, clock: _Clock, seed: int) -> Fi
     need = max(problem.capacity + 1, blame.alive)
     if least is not None and least[1] > need:
         need = least[1]
-    return replace(found, need=need, tensors=named, enough=None if least is None else least[0],
-                   proof="bytes alive at one time" if blame.excess else "exact search",
-                   extra={"instant": blame.instant, "alive": blame.alive})  # fmt: skip
+    return replace(
+        found,
+        need=need,
+        tensors=named,
+        enough=None if least is None else least[0],
+        proof="bytes alive at one time" if blame.excess else "exact search",
+        extra={"instant": blame.instant, "alive": blame.alive},
+    )
 
 
 def _no_order(ordered: PeakOrder, bound: Bound, found: Fits, clock: _Clock, seed: int) -> Fits:
@@ -169,14 +189,21 @@ def _no_order(ordered: PeakOrder, bound: Bound, found: Fits, clock: _Clock, seed
             other = _least(in_order, clock, seed)
             least = min((each for each in (least, other) if each is not None), default=None)
     op, tensors = _widest(ordered) if bound.method == OP_BOUND else _alive(in_order)
-    return replace(found, answer=False, any_order=True, need=bound.value, proof=bound.method, op=op,
-                   tensors=tensors, enough=None if least is None else least[0])  # fmt: skip
+    return replace(
+        found,
+        answer=False,
+        any_order=True,
+        need=bound.value,
+        proof=bound.method,
+        op=op,
+        tensors=tensors,
+        enough=None if least is None else least[0],
+    )
 
 
 def _least(problem: Allocation, clock: _Clock, seed: int) -> tuple[int, int] | None:
     """(least capacity found, bound) in one order."""
-    solution = solve(make_solver("allocation", "auto"), problem,
-                     Budget(seconds=clock.left(0.5)), seed)  # fmt: skip
+    solution = solve(make_solver("allocation", "auto"), problem, Budget(seconds=clock.left(0.5)), seed)
     return None if solution.value is None else (solution.value, solution.bound.value)
 
 
@@ -228,7 +255,7 @@ def _in_memories(program: Program, machine: Machine, clock: _Clock, seed: int) -
         problem = GraphOptimization(program, machine)
         if problem.no_plan is not None:
             return replace(told, answer=False, any_order=True, proof=problem.no_plan)
-        found = solve(make_solver("graph", "auto"), problem, Budget(seconds=clock.left()), seed, _First())  # fmt: skip
+        found = solve(make_solver("graph", "auto"), problem, Budget(seconds=clock.left()), seed, _First())
         plan = None if found.decision is None else problem.plan(found.decision)
         return told if plan is None else replace(told, answer=True, plan=plan)
     for plan in (Plan(), first_fit(program, machine)):
@@ -240,8 +267,15 @@ def _in_memories(program: Program, machine: Machine, clock: _Clock, seed: int) -
     need = ordered.bound().value + ordered.graph.resident
     if need > capacity:
         op, tensors = _widest(ordered)
-        return replace(told, answer=False, any_order=True, need=need, op=op, tensors=tensors,
-                       proof=f"{OP_BOUND}, and the weights")  # fmt: skip
+        return replace(
+            told,
+            answer=False,
+            any_order=True,
+            need=need,
+            op=op,
+            tensors=tensors,
+            proof=f"{OP_BOUND}, and the weights",
+        )
     return told
 
 

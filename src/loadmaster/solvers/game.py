@@ -9,7 +9,9 @@ from loadmaster.problems.malloc_game.problem import MallocGame
 from loadmaster.solvers.registry import make_solver
 from loadmaster.solvers.solver import Meter, Solution, State
 
-WHITE_BOX = frozenset({"all-slow", "greedy-order", "greedy-density", "msa", "production", "cp-sat", "exhaustive"})  # fmt: skip
+WHITE_BOX = frozenset(
+    {"all-slow", "greedy-order", "greedy-density", "msa", "production", "cp-sat", "exhaustive"}
+)
 """They make one plan, or prove something, instead of trying many."""
 BY_CLOCK = ("auto", "cp-sat", "exhaustive")
 
@@ -41,8 +43,9 @@ def known_production(problem: MallocGame) -> Plan:
     if plan is None:
         raise NoProduction(
             f"no production placement of '{problem.program.name}' on '{problem.machine.name}' is known",
-            object=problem.program.name, remedy="see 'loadmaster models' for those of tpu-v4i",
-        )  # fmt: skip
+            object=problem.program.name,
+            remedy="see 'loadmaster models' for those of tpu-v4i",
+        )
     return plan
 
 

@@ -30,9 +30,7 @@ class Auto:
     them all and with GO's plans. Never worse than any of them, with or without a trained policy."""
 
     name, problem_kind = "auto", "graph"
-    summary = (
-        "every constructive method and GO's plans, then chains of annealing: never worse than any"
-    )
+    summary = "every constructive method and GO's plans, then chains of annealing: never worse than any"
     deterministic = scheduled = True
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:

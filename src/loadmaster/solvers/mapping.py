@@ -12,8 +12,9 @@ from loadmaster.problems.mapping import Mapping
 from loadmaster.solvers.registry import make_solver
 from loadmaster.solvers.solver import Meter, Solution, State
 
-WHITE_BOX = frozenset({"auto", "exact", "all-slowest", "role-split", "compiler", "density", "one-arena",
-                       "greedy-by-size"})  # fmt: skip
+WHITE_BOX = frozenset(
+    {"auto", "exact", "all-slowest", "role-split", "compiler", "density", "one-arena", "greedy-by-size"}
+)
 EXACT_TENSORS = 3_000
 """Above so many decided tensors the exact solver is left out: its model is too large to gain."""
 
@@ -23,9 +24,7 @@ class Auto:
     program is small enough, else annealing. Measured problems have no model: they are annealed."""
 
     name, problem_kind = "auto", "mapping"
-    summary = (
-        "density, then exact with a proof, or annealing where that is out of reach (white box)"
-    )
+    summary = "density, then exact with a proof, or annealing where that is out of reach (white box)"
     deterministic = False  # how far the exact solver gets depends on the clock
     scheduled = True
 

@@ -56,7 +56,7 @@ class Network:
                 del path[full:]
                 continue
             here, at = arcs[node], tried[node]
-            while at < len(here) and not (room[here[at]] and level[to[here[at]]] == level[node] + 1):  # fmt: skip
+            while at < len(here) and not (room[here[at]] and level[to[here[at]]] == level[node] + 1):
                 at += 1
             tried[node] = at
             if at < len(here):

@@ -11,14 +11,16 @@ from loadmaster.errors import LoadmasterError
 Settings = TypeVar("Settings")
 
 
-def settings_from(kind: type[Settings], solver: str, options: Mapping[str, Any],
-                  fixed: Mapping[str, Any]) -> Settings:  # fmt: skip
+def settings_from(
+    kind: type[Settings], solver: str, options: Mapping[str, Any], fixed: Mapping[str, Any]
+) -> Settings:
     """Settings, a frozen dataclass, from what a user gave; `fixed` ones make the solver what it is."""
     known = [field.name for field in fields(kind) if field.name not in fixed]  # type: ignore[arg-type]
     for name in options:
         if name not in known:
-            raise LoadmasterError(f"solver '{solver}' has no option '{name}'", object=name,
-                                  remedy=f"use {', '.join(known)}")  # fmt: skip
+            raise LoadmasterError(
+                f"solver '{solver}' has no option '{name}'", object=name, remedy=f"use {', '.join(known)}"
+            )
     try:
         return kind(**{**options, **fixed})
     except (ValueError, TypeError) as error:

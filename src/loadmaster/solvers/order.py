@@ -23,7 +23,7 @@ class Auto:
         problem = meter.problem
         assert isinstance(problem, PeakOrder)
         make_solver("order", "program-order").run(meter, seed, None)
-        steps = [("peak-cut", {"rounds": 24}), ("peak-dp", {"sets": 100_000}), ("peak-cut", {"rounds": 200})]  # fmt: skip
+        steps = [("peak-cut", {"rounds": 24}), ("peak-dp", {"sets": 100_000}), ("peak-cut", {"rounds": 200})]
         for number, (name, options) in enumerate(steps):
             if meter.exhausted or (name == "peak-dp" and problem.nodes > SEARCHABLE):
                 continue

@@ -28,7 +28,7 @@ def policy_arrays(tree: Any) -> dict[str, npt.NDArray[Any]]:
     """The parameters of a network by name, such as 'body.first.weight'."""
     import jax
 
-    return {_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}  # fmt: skip
+    return {_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
 
 
 def save_policy(path: Path, policy: Policy, about: Mapping[str, Any]) -> None:
@@ -54,8 +54,11 @@ def read_policy(name: str | Path, agent: str) -> tuple[dict[str, npt.NDArray[Any
     about = json_entry(stored, "about", refuse)
     arrays = {key.removeprefix("policy."): stored[key] for key in stored if key != "about"}
     if not isinstance(about, dict) or about.get("loadmaster_policy") != FORMAT:
-        raise BadPolicy(f"'{name}' is no policy of format {FORMAT}", object=str(name),
-                        remedy="train it again with this version")  # fmt: skip
+        raise BadPolicy(
+            f"'{name}' is no policy of format {FORMAT}",
+            object=str(name),
+            remedy="train it again with this version",
+        )
     return arrays, about
 
 
@@ -71,14 +74,20 @@ def load_policy(name: str | Path, like: Any, agent: str, made_for: str, remedy: 
     for path, leaf in paths:
         stored = arrays.get(_name(path))
         if stored is not None and not _usable(stored):
-            raise BadPolicy(f"policy '{name}' holds no finite numbers for '{_name(path)}'", object=str(name),
-                            remedy="train it again")  # fmt: skip
+            raise BadPolicy(
+                f"policy '{name}' holds no finite numbers for '{_name(path)}'",
+                object=str(name),
+                remedy="train it again",
+            )
         if stored is None or stored.shape != leaf.shape:
             has = "nothing" if stored is None else f"{list(stored.shape)}"
             raise BadPolicy(
                 f"policy '{name}' has {has} for '{_name(path)}', where {list(leaf.shape)} is needed "
-                f"({made_for.format_map(_Known(about))})", object=str(name), number=has, remedy=remedy,
-            )  # fmt: skip
+                f"({made_for.format_map(_Known(about))})",
+                object=str(name),
+                number=has,
+                remedy=remedy,
+            )
         leaves.append(jnp.asarray(stored, dtype=leaf.dtype))
     return jax.tree_util.tree_unflatten(tree, leaves)
 
@@ -97,9 +106,7 @@ def pretrained_names(agent: str) -> list[str]:
     folder = _folder(agent)
     if not folder.is_dir():
         return []
-    return sorted(
-        file.name.removesuffix(".npz") for file in folder.iterdir() if file.name.endswith(".npz")
-    )
+    return sorted(file.name.removesuffix(".npz") for file in folder.iterdir() if file.name.endswith(".npz"))
 
 
 def _folder(agent: str) -> Any:

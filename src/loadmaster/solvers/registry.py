@@ -121,9 +121,7 @@ _MAKERS: dict[str, dict[str, str]] = {
     },
 }
 """Problem kind -> name -> 'module:class'; modules are imported when used."""
-_SHORT = {
-    "malloc-game": {"greedy-moves": "greedy-order", "es": "es-moves", "anneal": "anneal-moves"}
-}
+_SHORT = {"malloc-game": {"greedy-moves": "greedy-order", "es": "es-moves", "anneal": "anneal-moves"}}
 """Problem kind -> shorter name -> name."""
 
 
@@ -139,9 +137,7 @@ def kinds() -> list[str]:
 
 def kinds_with(name: str) -> list[str]:
     """The kinds of problems that a solver of this name can solve."""
-    return [
-        kind for kind, known in _MAKERS.items() if name in known or name in _SHORT.get(kind, {})
-    ]
+    return [kind for kind, known in _MAKERS.items() if name in known or name in _SHORT.get(kind, {})]
 
 
 def make_solver(kind: str, name: str, options: Mapping[str, Any] | None = None) -> Solver:

@@ -16,15 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.clock import now
-from loadmaster.problems.problem import (
-    BatchProblem,
-    Bound,
-    Decision,
-    Note,
-    Problem,
-    Scores,
-    repeatable,
-)
+from loadmaster.problems.problem import BatchProblem, Bound, Decision, Note, Problem, Scores, repeatable
 
 State = Mapping[str, npt.NDArray[Any]]
 """What a solver needs to go on later: arrays by name (generator state included)."""
@@ -108,9 +100,16 @@ class Solution:
 class Meter:
     """One solver's view of one problem within one budget."""
 
-    def __init__(self, problem: Problem, budget: Budget, observer: Observer | None = None, *,
-                 evaluations: int = 0, seconds: float = 0.0,
-                 clock: Callable[[], float] = now) -> None:  # fmt: skip
+    def __init__(
+        self,
+        problem: Problem,
+        budget: Budget,
+        observer: Observer | None = None,
+        *,
+        evaluations: int = 0,
+        seconds: float = 0.0,
+        clock: Callable[[], float] = now,
+    ) -> None:
         self.problem = problem
         self.budget = budget
         self.observer = observer or Observer()
@@ -271,8 +270,15 @@ class Solver(Protocol):
         ...
 
 
-def solve(solver: Solver, problem: Problem, budget: Budget, seed: int = 0, observer: Observer | None = None,
-          state: State | None = None, clock: Callable[[], float] = now) -> Solution:  # fmt: skip
+def solve(
+    solver: Solver,
+    problem: Problem,
+    budget: Budget,
+    seed: int = 0,
+    observer: Observer | None = None,
+    state: State | None = None,
+    clock: Callable[[], float] = now,
+) -> Solution:
     """Run a solver on a problem within a budget. Ctrl-C keeps the best so far. `clock`: of the seconds
     of the budget, such as `time.process_time` where a computer has other work too."""
     if solver.problem_kind != problem.kind:

@@ -19,4 +19,4 @@ def arrays_of(tree: Any) -> State:
 def restored(like: Any, state: State) -> Any:
     """The tree that `arrays_of` saw, in the shape of `like`."""
     leaves, tree = jax.tree.flatten(like)
-    return jax.tree.unflatten(tree, [jnp.asarray(state[f"leaf{number}"]) for number in range(len(leaves))])  # fmt: skip
+    return jax.tree.unflatten(tree, [jnp.asarray(state[f"leaf{number}"]) for number in range(len(leaves))])

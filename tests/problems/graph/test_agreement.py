@@ -12,25 +12,37 @@ from loadmaster.problems.graph import TASKS, UNFIT, Base, GraphOptimization
 from loadmaster.simulate.reference import simulate_reference
 from reference_graph import SlowFusion, decoded
 
-TASK_SETS = (TASKS, ("fusion",), ("placement",), ("schedule",), ("fusion", "schedule"),
-             ("placement", "fusion"))  # fmt: skip
+TASK_SETS = (
+    TASKS,
+    ("fusion",),
+    ("placement",),
+    ("schedule",),
+    ("fusion", "schedule"),
+    ("placement", "fusion"),
+)
 
 
 def random_problem(rng: Rng, max_ops: int = 30) -> GraphOptimization:
     program, machine = random_graph(rng, max_ops)
     placement = pick(rng, ("single", "m_topo", None))
-    base = Base(pick(rng, ("none", "fixed", "cost_model")), placement,
-                pick(rng, ("fifo", "critical_path")))  # fmt: skip
-    return GraphOptimization(program, machine, tasks=pick(rng, TASK_SETS), base=base,
-                             groups=pick(rng, ("auto", "op", "scope", "coplace")),
-                             tie=pick(rng, ("fifo", "critical_path")),
-                             readers=pick(rng, ("each", "each", "all")))  # fmt: skip
+    base = Base(pick(rng, ("none", "fixed", "cost_model")), placement, pick(rng, ("fifo", "critical_path")))
+    return GraphOptimization(
+        program,
+        machine,
+        tasks=pick(rng, TASK_SETS),
+        base=base,
+        groups=pick(rng, ("auto", "op", "scope", "coplace")),
+        tie=pick(rng, ("fifo", "critical_path")),
+        readers=pick(rng, ("each", "each", "all")),
+    )
 
 
 def random_vector(rng: Rng, problem: GraphOptimization) -> np.ndarray:
     return problem.vector(
-        random_keys(rng, problem.nodes), rng.integers(0, problem.devices, problem.groups),
-        random_keys(rng, problem.nodes))  # fmt: skip
+        random_keys(rng, problem.nodes),
+        rng.integers(0, problem.devices, problem.groups),
+        random_keys(rng, problem.nodes),
+    )
 
 
 @pytest.mark.parametrize("block", range(8))
@@ -41,9 +53,7 @@ def test_clusters_are_those_of_the_slow_pass(block: int) -> None:
         problem = random_problem(rng)
         keys = random_keys(rng, problem.nodes)
         clusters = problem.fuse(keys)
-        np.testing.assert_array_equal(
-            clusters, SlowFusion(problem).fuse(keys), err_msg=f"seed {seed}"
-        )
+        np.testing.assert_array_equal(clusters, SlowFusion(problem).fuse(keys), err_msg=f"seed {seed}")
         fused += int((clusters >= 0).sum())
     assert fused > 50
 
@@ -57,9 +67,7 @@ def test_times_and_bytes_are_those_of_the_slow_simulator(block: int) -> None:
         vector = random_vector(rng, problem)
         total, over, fault = problem.measure(vector[None])
         try:
-            timeline = simulate_reference(
-                problem.program, problem.machine, decoded(problem, vector)
-            )
+            timeline = simulate_reference(problem.program, problem.machine, decoded(problem, vector))
         except BadPlan:
             assert fault[0, 0] != 0, f"seed {seed}"
             continue

@@ -21,18 +21,24 @@ def _problem(seed: int) -> tuple[Rng, GraphOptimization] | None:
     program, machine = random_graph(rng, 60)
     tasks = [task for task in TASKS if chance(rng, 0.75)] or ["placement"]
     try:
-        problem = GraphOptimization(program, roomy(machine) if chance(rng, 0.3) else machine,
-                                    tasks=tasks, groups=pick(rng, ("op", "auto")),
-                                    tie=pick(rng, ("fifo", "critical_path")))  # fmt: skip
+        problem = GraphOptimization(
+            program,
+            roomy(machine) if chance(rng, 0.3) else machine,
+            tasks=tasks,
+            groups=pick(rng, ("op", "auto")),
+            tie=pick(rng, ("fifo", "critical_path")),
+        )
     except LoadmasterError:
         return None
     return (rng, problem) if problem.width else None
 
 
 def _vector(rng: Rng, problem: GraphOptimization) -> np.ndarray:
-    return problem.vector(random_keys(rng, problem.nodes),
-                          rng.integers(0, problem.devices, problem.groups),
-                          random_keys(rng, problem.nodes))  # fmt: skip
+    return problem.vector(
+        random_keys(rng, problem.nodes),
+        rng.integers(0, problem.devices, problem.groups),
+        random_keys(rng, problem.nodes),
+    )
 
 
 def _proposal(rng: Rng, problem: GraphOptimization) -> Proposal:
@@ -96,8 +102,7 @@ def test_proposals_are_timed_as_in_full(block: int) -> None:
 
 
 def test_wrong_changes_are_refused() -> None:
-    _, problem = next(made for seed in range(50) if (made := _problem(seed))
-                      and made[1].tasks == TASKS)  # fmt: skip
+    _, problem = next(made for seed in range(50) if (made := _problem(seed)) and made[1].tasks == TASKS)
     climb = problem.climb()
     climb.start(problem.vector())
     device = problem.part("device").start

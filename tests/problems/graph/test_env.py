@@ -14,9 +14,7 @@ def test_gymnasium_accepts_it(tasks: tuple[str, ...]) -> None:
 
     import loadmaster.problems.envs  # noqa: F401 (registers the environments)
 
-    env = gymnasium.make(
-        "Loadmaster/Graph-v0", model="gnmt-2:steps=2", machine="p100x2", tasks=tasks
-    )
+    env = gymnasium.make("Loadmaster/Graph-v0", model="gnmt-2:steps=2", machine="p100x2", tasks=tasks)
     check_env(env.unwrapped, skip_render_check=True)
     env.reset(seed=1)
     problem = env.unwrapped.problem

@@ -28,9 +28,7 @@ def layers(count: int = 6, size: int = 4096, scoped: bool = True) -> Program:
         w = build.tensor(f"w{i}", shape=(size, 64), dtype="f32", kind="weight")
         y, z = (build.tensor(f"{n}{i}", shape=(size,), dtype="f32") for n in "yz")
         last = i == count - 1
-        out = build.tensor(
-            f"o{i}", shape=(size,), dtype="f32", kind="output" if last else "activation"
-        )
+        out = build.tensor(f"o{i}", shape=(size,), dtype="f32", kind="output" if last else "activation")
         build.op(f"product{i}", "matmul", reads=[x, w], writes=[y], matrix=size * 128, scope=scope)
         build.op(f"add{i}", "add", reads=[y, x], writes=[z], vector=size, scope=scope)
         build.op(f"tanh{i}", "tanh", reads=[z], writes=[out], transcendental=size, scope=scope)
@@ -49,7 +47,10 @@ def test_parts_follow_each_other() -> None:
     problem = GraphOptimization(layers(), toy())
     assert (problem.nodes, problem.groups, problem.devices, problem.width) == (18, 6, 2, 42)
     assert [problem.part(name) for name in ("fusion", "device", "schedule")] == [
-        slice(0, 18), slice(18, 24), slice(24, 42)]  # fmt: skip
+        slice(0, 18),
+        slice(18, 24),
+        slice(24, 42),
+    ]
     vector = problem.vector(np.arange(18) / 18, [0, 1, 0, 1, 0, 1], np.full(18, 0.5))
     fusion, device, schedule = problem.split(vector)
     assert device.tolist() == [0, 1, 0, 1, 0, 1]
@@ -121,8 +122,15 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     from loadmaster.machine.text import machine_text
 
     given = np.array([0, 1, 0, 1, 0, 1], dtype=np.int32)
-    problem = GraphOptimization(layers(), toy(), base=Base("cost_model", given), tie="fifo",
-                                tasks=("schedule", "fusion"), groups="scope", readers="all")  # fmt: skip
+    problem = GraphOptimization(
+        layers(),
+        toy(),
+        base=Base("cost_model", given),
+        tie="fifo",
+        tasks=("schedule", "fusion"),
+        groups="scope",
+        readers="all",
+    )
     save(problem.program, tmp_path / "program.npz")
     (tmp_path / "machine.toml").write_text(machine_text(problem.machine), encoding="utf-8")
     problem.save(tmp_path)
@@ -132,9 +140,19 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     assert again.reference_ps == problem.reference_ps
 
 
-@pytest.mark.parametrize("wrong", [{"tasks": ("fuse",)}, {"tasks": ()}, {"groups": "layer"}, {"profile": "go"},
-                                   {"tie": "lifo"}, {"base": Base("all")}, {"readers": "one"},
-                                   {"base": Base(placement=np.array([9]))}])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tasks": ("fuse",)},
+        {"tasks": ()},
+        {"groups": "layer"},
+        {"profile": "go"},
+        {"tie": "lifo"},
+        {"base": Base("all")},
+        {"readers": "one"},
+        {"base": Base(placement=np.array([9]))},
+    ],
+)
 def test_unknown_switches_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(LoadmasterError):
         GraphOptimization(layers(), toy(), **wrong)  # type: ignore[arg-type]

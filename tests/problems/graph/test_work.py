@@ -11,9 +11,10 @@ from loadmaster.problems.graph.bounds import shared_work
 
 def _least_largest_load(cost: np.ndarray) -> int:
     steps, devices = cost.shape
-    return min(max(sum(int(cost[s, d]) for s, d in enumerate(where) if d == device)
-                   for device in range(devices))
-               for where in itertools.product(range(devices), repeat=steps))  # fmt: skip
+    return min(
+        max(sum(int(cost[s, d]) for s, d in enumerate(where) if d == device) for device in range(devices))
+        for where in itertools.product(range(devices), repeat=steps)
+    )
 
 
 def test_no_assignment_has_less() -> None:

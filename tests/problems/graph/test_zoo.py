@@ -23,9 +23,11 @@ def test_random_keys_give_sound_plans(model: str, machine: str) -> None:
     problem = GraphOptimization(load_model(model), load_machine(machine))
     rng = np.random.default_rng(0)
     for _ in range(3):
-        vector = problem.vector(rng.random(problem.nodes),
-                                rng.integers(0, problem.devices, problem.groups),
-                                rng.random(problem.nodes))  # fmt: skip
+        vector = problem.vector(
+            rng.random(problem.nodes),
+            rng.integers(0, problem.devices, problem.groups),
+            rng.random(problem.nodes),
+        )
         value = problem.evaluate(vector)
         assert value is not None and problem.bound().value <= value < UNFIT
         plan = problem.plan(vector)

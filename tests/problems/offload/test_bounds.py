@@ -48,11 +48,15 @@ def test_the_bound_holds_where_what_goes_out_must_come_back() -> None:
 
 def test_a_step_that_fills_the_memory_sends_the_rest_away_and_back() -> None:
     build = Builder("full")
-    x, kept, small = (build.tensor(name, bytes=size, kind=kind) for name, size, kind in (
-        ("x", 4, "input"), ("kept", 100, "activation"), ("small", 4, "activation")))  # fmt: skip
+    x, kept, small = (
+        build.tensor(name, bytes=size, kind=kind)
+        for name, size, kind in (("x", 4, "input"), ("kept", 100, "activation"), ("small", 4, "activation"))
+    )
     build.op("first", "matmul", reads=[x], writes=[kept])
-    build.op("full", "matmul", reads=[x], writes=[small, build.tensor("scratch", bytes=300, kind="activation")])  # fmt: skip
-    build.op("last", "matmul", reads=[kept, small], writes=[build.tensor("y", bytes=4, kind="output")])  # fmt: skip
+    build.op(
+        "full", "matmul", reads=[x], writes=[small, build.tensor("scratch", bytes=300, kind="activation")]
+    )
+    build.op("last", "matmul", reads=[kept, small], writes=[build.tensor("y", bytes=4, kind="output")])
     program = build.build(costs=np.full((3, 1), 1e-12))
     machine = small_gpu(np.random.default_rng(0), 308)
     links = tuple(replace(link, bandwidth=10**11, latency=0) for link in machine.links)
@@ -70,7 +74,7 @@ def test_ops_wait_for_their_inputs() -> None:
     )
     value = build.tensor("value", bytes=4)
     build.op("first", "matmul", reads=[early], writes=[value])
-    build.op("second", "matmul", reads=[value, late], writes=[build.tensor("y", bytes=4, kind="output")])  # fmt: skip
+    build.op("second", "matmul", reads=[value, late], writes=[build.tensor("y", bytes=4, kind="output")])
     program = build.build(costs=[[300e-12], [50e-12]])
     machine = small_gpu(np.random.default_rng(0), 2**20)
     links = tuple(replace(link, bandwidth=10**11, latency=0) for link in machine.links)
@@ -92,10 +96,16 @@ def test_every_plan_moves_around_each_step_what_must_go_out_and_come_back() -> N
         size = problem.program.storage_bytes
         for plan in _plans(problem):
             for step, op in enumerate(problem.model.step_op.tolist()):
-                left = sum(int(size[row.tensor]) for row in plan.copy_rows
-                           if row.source == problem.model.fast and row.needed_by <= op)  # fmt: skip
-                came = sum(int(size[row.tensor]) for row in plan.copy_rows
-                           if row.target == problem.model.fast and row.issued_after >= op)  # fmt: skip
+                left = sum(
+                    int(size[row.tensor])
+                    for row in plan.copy_rows
+                    if row.source == problem.model.fast and row.needed_by <= op
+                )
+                came = sum(
+                    int(size[row.tensor])
+                    for row in plan.copy_rows
+                    if row.target == problem.model.fast and row.issued_after >= op
+                )
                 assert left >= out[step] and came >= back[step]
     assert asked > 20
 
@@ -106,7 +116,9 @@ def there_and_back(seed: int) -> Offload:
     rng = np.random.default_rng(seed)
     program = _folded(rng, int(rng.integers(2, 5)))
     machine = small_gpu(rng, 2**40)
-    links = tuple(replace(link, bandwidth=int(rng.choice([10**11, 10**12])), latency=0) for link in machine.links)  # fmt: skip
+    links = tuple(
+        replace(link, bandwidth=int(rng.choice([10**11, 10**12])), latency=0) for link in machine.links
+    )
     roomy = Offload(program, replace(machine, links=links))
     capacity = int(rng.integers(roomy.least, max(roomy.least, roomy.model.needed) + 1)) // 4 * 4 + 4
     return Offload(program, roomy.machine.with_capacity("hbm", capacity))
@@ -122,7 +134,7 @@ def _folded(rng: np.random.Generator, depth: int) -> Program:
         if rng.random() < 0.15:
             reads.append(build.tensor(f"w{number}", bytes=int(rng.integers(1, 40)), kind="weight"))
         kind = "output" if number == 2 * depth - 1 or rng.random() < 0.05 else "activation"
-        value = build.tensor(f"t{number}", bytes=int(rng.integers(1, 8 if back else 100)), kind=kind)  # fmt: skip
+        value = build.tensor(f"t{number}", bytes=int(rng.integers(1, 8 if back else 100)), kind=kind)
         build.op(f"op{number}", "matmul", reads=reads, writes=[value])
         made.append(value)
         costs.append([float(rng.choice([5, 50, 200])) * 1e-12])

@@ -69,7 +69,10 @@ def test_repair_and_schedule_are_those_of_the_slow_reference() -> None:
         lead = int(rng.choice([0, 3, 50, 2**62]))
         made = schedule(model, stays, model.capacity, lead)
         for row, timed in enumerate(slow.scheduled(model, stays, model.capacity, lead)):
-            got = [int(column[row]) for column in (made.stays.first, made.stays.last, made.issued, made.out_needed)]  # fmt: skip
+            got = [
+                int(column[row])
+                for column in (made.stays.first, made.stays.last, made.issued, made.out_needed)
+            ]
             assert got == [timed.first, timed.last, timed.issued, timed.out_needed]
         stalls += int(occupied(model, made.stays).max() <= model.capacity)
     assert repairs > 20 and stalls > 20
@@ -80,9 +83,7 @@ def test_what_is_tiny_leaves_only_if_nothing_else_can() -> None:
     for number, problem in enumerate(problems(80, first=2_000)):
         rng = np.random.default_rng(number)
         large = rng.random(problem.model.items) < 0.6
-        model = replace(
-            problem.model, size=np.where(large, problem.model.size << 20, problem.model.size)
-        )
+        model = replace(problem.model, size=np.where(large, problem.model.size << 20, problem.model.size))
         keep = np.ones(model.gaps, dtype=bool)
         need = int(occupied(model, stays_of(model, settled(model, keep))).max())
         capacity = int(need * rng.choice([0.4, 0.6, 0.8]))
@@ -99,7 +100,9 @@ def chain(*sizes: int) -> Program:
     value = first = build.tensor("x", bytes=sizes[0], kind="input")
     for number, size in enumerate(sizes[1:]):
         weight = build.tensor(f"w{number}", bytes=512, kind="weight")
-        made = build.tensor(f"t{number}", bytes=size, kind="output" if number == len(sizes) - 2 else "activation")  # fmt: skip
+        made = build.tensor(
+            f"t{number}", bytes=size, kind="output" if number == len(sizes) - 2 else "activation"
+        )
         reads = [value, weight] + ([first] if number == len(sizes) - 2 else [])
         build.op(f"op{number}", "matmul", reads=reads, writes=[made])
         value, first = made, made if number == 0 else first
@@ -140,9 +143,7 @@ def test_what_helps_an_op_that_does_not_fit(weight: int, activation: int, helps:
         Offload(build.build(), gpu(1024))
 
 
-@pytest.mark.parametrize(
-    ("backward", "helps"), [(True, "with --split"), (False, "a smaller batch")]
-)
+@pytest.mark.parametrize(("backward", "helps"), [(True, "with --split"), (False, "a smaller batch")])
 def test_a_gradient_is_as_large_as_its_weight(backward: bool, helps: str) -> None:
     build = Builder("gradient")
     given = build.tensor("x", bytes=512, kind="input")
@@ -164,10 +165,7 @@ def test_room_for_kernels_is_named_where_it_is_too_much() -> None:
 
 def test_tied_tensors_are_refused_by_name() -> None:
     build = Builder("tied")
-    first, last = (
-        build.tensor("a", bytes=8, kind="input"),
-        build.tensor("b", bytes=8, kind="output"),
-    )
+    first, last = (build.tensor("a", bytes=8, kind="input"), build.tensor("b", bytes=8, kind="output"))
     op = build.op("op", "add", reads=[first], writes=[last])
     build.tie(TieKind.INPLACE, first, last, op)
     with pytest.raises(BadProgram, match="'b' is written over another one"):

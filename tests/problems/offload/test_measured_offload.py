@@ -192,7 +192,7 @@ def test_the_mapping_problem_is_measured_on_such_a_machine_too() -> None:
 
     def hardware(plan: Plan) -> float:
         calls.append(plan)
-        held = sum(int(PROGRAM.storage_bytes[row.tensor]) for row in plan.residency_rows if row.memory == 0)  # fmt: skip
+        held = sum(int(PROGRAM.storage_bytes[row.tensor]) for row in plan.residency_rows if row.memory == 0)
         return 1.0 - held / 1e12
 
     problem = MeasuredMapping(PROGRAM, MACHINE.with_reach("all"), hardware, repeats=1, warmups=0)

@@ -26,16 +26,19 @@ def random_problem(number: int, small: Offload) -> tuple[np.random.Generator, Of
     rng = np.random.default_rng(number)
     program = replace(small.program, tensor_bytes=small.program.tensor_bytes * SCALE)
     own = np.where(rng.random(program.n_ops) < 0.3, rng.integers(1, 4 * MIB, program.n_ops), 0)
-    kernels = Kernels(own.astype(np.int64), int(rng.integers(0, 3 * MIB)), int(rng.integers(0, MIB)))  # fmt: skip
+    kernels = Kernels(own.astype(np.int64), int(rng.integers(0, 3 * MIB)), int(rng.integers(0, MIB)))
     capacity = small.machine.memories[0].capacity * SCALE + kernels.kept + kernels.spare + 7 * MIB
-    return rng, Offload(program, small.machine.with_capacity("hbm", capacity), kernels=kernels), kernels  # fmt: skip
+    return rng, Offload(program, small.machine.with_capacity("hbm", capacity), kernels=kernels), kernels
 
 
 def largest_gap(plan: Plan, problem: Offload, step: int) -> int:
     """Bytes in one piece that no stay has while the op of a step runs."""
     op, size = int(problem.model.step_op[step]), problem.program.storage_bytes
-    there = sorted((row.offset, row.offset + int(size[row.tensor])) for row in plan.residency_rows
-                   if row.memory == problem.model.fast and row.first <= op <= row.last)  # fmt: skip
+    there = sorted(
+        (row.offset, row.offset + int(size[row.tensor]))
+        for row in plan.residency_rows
+        if row.memory == problem.model.fast and row.first <= op <= row.last
+    )
     low = best = 0
     for begin, end in there:
         best, low = max(best, begin - low), max(low, end)
@@ -49,7 +52,7 @@ def test_kernels_have_their_room_in_one_piece() -> None:
         left = problem.machine.memories[0].capacity - problem.model.capacity
         assert left >= kernels.kept + kernels.spare
         for _ in range(3):
-            decision = problem.vector(rng.random(problem.gaps) < rng.random(), int(rng.integers(len(LEADS))))  # fmt: skip
+            decision = problem.vector(rng.random(problem.gaps) < rng.random(), int(rng.integers(len(LEADS))))
             made = problem.scheduled(decision)
             if not problem.admits(decision):
                 continue
@@ -64,7 +67,9 @@ def test_kernels_have_their_room_in_one_piece() -> None:
 
 
 def test_room_of_kernels_is_rounded_and_has_some_slack() -> None:
-    room = Kernels(np.array([0, 1, GRAIN, GRAIN + 1], dtype=np.int64)).room(np.array([3, 0, 1, 2], dtype=np.int32))  # fmt: skip
+    room = Kernels(np.array([0, 1, GRAIN, GRAIN + 1], dtype=np.int64)).room(
+        np.array([3, 0, 1, 2], dtype=np.int32)
+    )
     assert room.tolist() == [2 * GRAIN + SLACK, 0, GRAIN + SLACK, GRAIN + SLACK]
 
 
@@ -105,11 +110,10 @@ def test_copies_at_addresses_are_those_of_the_slow_reference() -> None:
                 low, high = runs(~there)[-1]
                 scratch.append([step, low, int(rng.integers(low, high)) + 1])
         lead = int(rng.choice([0, model.copy_in.max(initial=0), 10**15]))
-        wanted, low, moved = scheduled_placed(model, stays, model.capacity, lead, scratch, found[0].tolist())  # fmt: skip
+        wanted, low, moved = scheduled_placed(model, stays, model.capacity, lead, scratch, found[0].tolist())
         times, offset = model.tables.scheduled_placed(
-            _table(stays), model.capacity, lead,
-            np.array(scratch, dtype=np.int64).reshape(-1, 3), found[0],
-        )  # fmt: skip
+            _table(stays), model.capacity, lead, np.array(scratch, dtype=np.int64).reshape(-1, 3), found[0]
+        )
         assert (times.tolist(), offset.tolist()) == (wanted, low)
         compared, moves, beside = compared + 1, moves + moved, beside + len(scratch)
         early += int((times[:, 0] < stays.first).sum() + (times[:, 1] > stays.last).sum())

@@ -21,13 +21,17 @@ from loadmaster.program.program import TensorKind  # noqa: E402
 
 def values_of(captured: Captured, module: Any, args: Any) -> list[Any]:
     """What goes into the graph's placeholders."""
-    named = {**dict(module.named_parameters(remove_duplicate=False)),
-             **dict(module.named_buffers(remove_duplicate=False)), **captured.constants}  # fmt: skip
+    named = {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+        **captured.constants,
+    }
     inputs = iter(captured.inputs(args))
-    values = [
-        named[g.source].detach().clone() if g.source else next(inputs) for g in captured.given
+    values = [named[g.source].detach().clone() if g.source else next(inputs) for g in captured.given]
+    return [
+        v if g.rows is None else v[slice(*g.rows)].clone()
+        for g, v in zip(captured.given, values, strict=True)
     ]
-    return [v if g.rows is None else v[slice(*g.rows)].clone() for g, v in zip(captured.given, values, strict=True)]  # fmt: skip
 
 
 class Watch(torch.fx.Interpreter):  # type: ignore[name-defined, misc]
@@ -52,13 +56,17 @@ def check_rows(captured: Captured, seen: dict[str, Any]) -> None:
     program = captured.program
     assert len(captured.op_node) == program.n_ops
     assert program.tie_kind.tolist() == []
-    calls = [n.name for n in captured.graph.nodes if n.op == "call_function" and hasattr(n.target, "_schema")]  # fmt: skip
+    calls = [n.name for n in captured.graph.nodes if n.op == "call_function" and hasattr(n.target, "_schema")]
     assert list(captured.op_node) == calls
     placed: dict[int, Any] = {}
     for (name, part), row in captured.tensor_at.items():
         if row >= 0:
             value = seen[name]
-            tensors = [t for t in value if isinstance(t, torch.Tensor)] if isinstance(value, list | tuple) else [value]  # fmt: skip
+            tensors = (
+                [t for t in value if isinstance(t, torch.Tensor)]
+                if isinstance(value, list | tuple)
+                else [value]
+            )
             tensor = tensors[part]
             assert program.shape(row) == tuple(tensor.shape)
             placed[row] = tensor
@@ -123,7 +131,7 @@ def test_a_model_without_data_gives_the_same_program() -> None:
     module, args = model.build("tiny")
     with torch.device("meta"):
         shown, inputs = model.build("tiny")
-    assert capture(module, args, name="a").program.hash == capture(shown, inputs, name="b").program.hash  # fmt: skip
+    assert capture(module, args, name="a").program.hash == capture(shown, inputs, name="b").program.hash
 
 
 class Odds(nn.Module):
@@ -146,7 +154,11 @@ class Odds(nn.Module):
         fixed = torch.tensor([1.0, 2.0, 3.0])
         like = torch.zeros_like(x) + self.table
         picked = like.unsqueeze(0).permute(2, 0, 1).select(0, 1).squeeze(0) * fixed
-        return {"out": copied.sum() + shown.sum() * scale, "rest": [best, a.flatten(), wide.clone(), picked]}, x, None  # fmt: skip
+        return (
+            {"out": copied.sum() + shown.sum() * scale, "rest": [best, a.flatten(), wide.clone(), picked]},
+            x,
+            None,
+        )
 
 
 def test_views_copies_constants_and_state() -> None:
@@ -188,7 +200,11 @@ def test_large_weights_in_slices(name: str, limit: int) -> None:
     module, args = model.build("tiny")
     captured = capture(module, args, name=name, training=model.training, split_over=limit)
     program = captured.program
-    sizes = {program.tensor_name[g.tensor]: int(program.tensor_bytes[g.tensor]) for g in captured.given if g.tensor >= 0}  # fmt: skip
+    sizes = {
+        program.tensor_name[g.tensor]: int(program.tensor_bytes[g.tensor])
+        for g in captured.given
+        if g.tensor >= 0
+    }
     linear = [size for given, size in sizes.items() if "[" in given]
     assert linear and max(linear) <= limit
     rows: dict[str, list[tuple[int, int]]] = {}
@@ -204,7 +220,10 @@ def test_large_weights_in_slices(name: str, limit: int) -> None:
     output, twin = reference(module, args, model.training)
     for leaf, result in zip(results, captured.results, strict=True):
         torch.testing.assert_close(leaf, wanted(result, output, twin), rtol=1e-4, atol=1e-5)
-    assert program.op_flops[:, 0].sum() == capture(module, args, name=name, training=model.training).program.op_flops[:, 0].sum()  # fmt: skip
+    assert (
+        program.op_flops[:, 0].sum()
+        == capture(module, args, name=name, training=model.training).program.op_flops[:, 0].sum()
+    )
 
 
 def test_the_products_of_a_step_count_as_pytorch_counts_them() -> None:
@@ -226,8 +245,11 @@ def test_a_batch_in_slices_needs_less() -> None:
 
     def largest(captured: Captured) -> int:
         program = captured.program
-        return max(int(program.tensor_bytes[t]) for t in range(program.n_tensors)
-                   if program.tensor_kind[t] == TensorKind.ACTIVATION and program.tensor_alias[t] == t)  # fmt: skip
+        return max(
+            int(program.tensor_bytes[t])
+            for t in range(program.n_tensors)
+            if program.tensor_kind[t] == TensorKind.ACTIVATION and program.tensor_alias[t] == t
+        )
 
     assert largest(sliced) * 2 == largest(whole)
     with pytest.raises(BadProgram, match="0 slices"):

@@ -33,8 +33,16 @@ Content = dict[str, Any]
 
 
 def node(number: int, time: float = 1.0, **more: Any) -> Content:
-    return {"id": number, "supportedOnFpga": 1, "cpuLatency": 10 * time, "fpgaLatency": time,
-            "isBackwardNode": False, "colorClass": number, "size": 100.0, **more}  # fmt: skip
+    return {
+        "id": number,
+        "supportedOnFpga": 1,
+        "cpuLatency": 10 * time,
+        "fpgaLatency": time,
+        "isBackwardNode": False,
+        "colorClass": number,
+        "size": 100.0,
+        **more,
+    }
 
 
 def edge(source: int, target: int, cost: float = 0.5) -> Content:
@@ -44,15 +52,17 @@ def edge(source: int, target: int, cost: float = 0.5) -> Content:
 def diamond() -> Content:
     """1 -> (2, 3) -> 4, listed from its end."""
     return {
-        "maxSizePerFPGA": 1e9, "maxFPGAs": 2, "maxCPUs": 2,
+        "maxSizePerFPGA": 1e9,
+        "maxFPGAs": 2,
+        "maxCPUs": 2,
         "nodes": [node(4), node(3, 3.0), node(2, 2.0), node(1)],
         "edges": [edge(1, 2), edge(1, 3), edge(2, 4, 0.25), edge(3, 4)],
-    }  # fmt: skip
+    }
 
 
 def training() -> Content:
     """Two layers, forward and backward, each pair with one colour."""
-    back = [node(11, 2.0, isBackwardNode=True, colorClass=1), node(12, 2.0, isBackwardNode=1, colorClass=2)]  # fmt: skip
+    back = [node(11, 2.0, isBackwardNode=True, colorClass=1), node(12, 2.0, isBackwardNode=1, colorClass=2)]
     return diamond() | {
         "nodes": [node(1), node(2), *back],
         "edges": [edge(1, 2), edge(2, 12), edge(12, 11), edge(1, 11)],
@@ -77,8 +87,11 @@ def both(path: Path, edge_unit: str = "ms") -> tuple[Program, Machine]:
 
 
 def split(*accelerators: list[int], cpus: tuple[list[int], ...] = ([],)) -> Content:
-    return {"fpgas": [{"load": -1, "nodes": nodes} for nodes in accelerators],
-            "cpus": [{"load": 0.0, "nodes": nodes} for nodes in cpus], "maxLoad": -1}  # fmt: skip
+    return {
+        "fpgas": [{"load": -1, "nodes": nodes} for nodes in accelerators],
+        "cpus": [{"load": 0.0, "nodes": nodes} for nodes in cpus],
+        "maxLoad": -1,
+    }
 
 
 def test_a_node_is_an_op_with_the_files_times(written: Written) -> None:
@@ -102,14 +115,10 @@ def test_times_of_plans_are_those_of_the_format(written: Written) -> None:
     assert simulate(program, machine, one).total_ps == 7 * MS
     # Node 3 goes elsewhere: its input takes 2 x 0.5 ms there, its result 2 x 0.5 ms back.
     two = read_split(written(split([1, 2, 4], [3])), program, machine)
-    assert simulate(program, machine, two).total_ps == pytest.approx(
-        (1 + 1 + 3 + 1 + 1) * MS, abs=ROUNDED
-    )
+    assert simulate(program, machine, two).total_ps == pytest.approx((1 + 1 + 3 + 1 + 1) * MS, abs=ROUNDED)
     # On a processor it takes ten times as long, and each way 0.5 ms.
     host = read_split(written(split([1, 2, 4], cpus=([3],))), program, machine)
-    assert simulate(program, machine, host).total_ps == pytest.approx(
-        (1 + 30 + 1 + 1) * MS, abs=ROUNDED
-    )
+    assert simulate(program, machine, host).total_ps == pytest.approx((1 + 30 + 1 + 1) * MS, abs=ROUNDED)
     # Processors share their memory: nothing moves between them.
     hosts = read_split(written(split([], cpus=([1, 2, 4], [3]))), program, machine)
     assert simulate(program, machine, hosts).total_ps == (10 + 30 + 10) * MS
@@ -120,8 +129,7 @@ def test_times_of_plans_are_those_of_the_format(written: Written) -> None:
 def test_the_unit_of_edges_scales_tensors_alone(written: Written) -> None:
     path = written(diamond())
     sizes = {
-        unit: import_dnn_partitioning(path, edge_unit=unit).tensor_bytes.max()
-        for unit in ("s", "ms", "us")
+        unit: import_dnn_partitioning(path, edge_unit=unit).tensor_bytes.max() for unit in ("s", "ms", "us")
     }
     assert sizes["s"] == NOMINAL // 2
     assert sizes["ms"] == -(-NOMINAL // 2000)
@@ -169,9 +177,7 @@ def test_what_an_accelerator_does_not_support_runs_on_processors(written: Writte
     read_split(written(split([1, 2, 4], cpus=([3],))), program, machine)
 
 
-def test_colour_classes_stay_together_and_splits_for_inference_serve_training(
-    written: Written,
-) -> None:
+def test_colour_classes_stay_together_and_splits_for_inference_serve_training(written: Written) -> None:
     program, machine = both(written(training()))
     assert program.op_backward.tolist() == [False, False, True, True]
     forward_only = read_split(written(split([1], [2])), program, machine)
@@ -196,8 +202,9 @@ def test_different_costs_of_one_source_are_different_tensors(written: Written) -
     program, _ = both(written(content))
     assert len(program.writes(0)) == 2
     assert sorted(program.tensor_bytes[program.writes(0)].tolist()) == [
-        -(-NOMINAL // 8000), -(-NOMINAL // 2000)
-    ]  # fmt: skip
+        -(-NOMINAL // 8000),
+        -(-NOMINAL // 2000),
+    ]
 
 
 def changed(**fields: Any) -> Content:
@@ -219,10 +226,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "a list": ("[]", "holds no JSON object"),
     "deep": ("[" * 100_000, "is no JSON"),
     "nan": (json.dumps(with_node(cpuLatency=float("nan"))), "the number NaN, which is not finite"),
-    "infinity": (
-        json.dumps(with_node(size=float("inf"))),
-        "the number Infinity, which is not finite",
-    ),
+    "infinity": (json.dumps(with_node(size=float("inf"))), "the number Infinity, which is not finite"),
     "huge": (with_node(size=1e300), r"node 9 has size = 1e\+300.*2\^62"),
     "negative time": (with_node(cpuLatency=-1), "node 9 has cpuLatency = -1: give a number from 0"),
     "negative size": (with_node(size=-5.0), "node 9 has size = -5.0"),
@@ -280,10 +284,12 @@ def test_random_files_come_through(written: Written) -> None:
         pairs = {tuple(sorted(rng.integers(0, count, 2).tolist())) for _ in range(2 * count)}
         cost = rng.choice([0.0, 0.001, 3.5], count)
         content = {
-            "maxSizePerFPGA": 1e12, "maxFPGAs": int(rng.integers(1, 5)), "maxCPUs": int(rng.integers(0, 3)),
+            "maxSizePerFPGA": 1e12,
+            "maxFPGAs": int(rng.integers(1, 5)),
+            "maxCPUs": int(rng.integers(0, 3)),
             "nodes": [node(i, float(rng.random()), colorClass=int(rng.integers(0, 9))) for i in ids],
             "edges": [edge(ids[a], ids[b], float(cost[a])) for a, b in pairs if a < b],
-        }  # fmt: skip
+        }
         program, machine = both(written(content))
         assert program.n_ops == count
         group_device = rng.integers(0, content["maxFPGAs"], 9)

@@ -236,9 +236,7 @@ def writes(program: Program, op: int) -> dict[str, int]:
     start, end = program.write_start[op : op + 2]
     return {
         program.tensor_name[t]: int(b)
-        for t, b in zip(
-            program.write_tensor[start:end], program.write_bytes[start:end], strict=True
-        )
+        for t, b in zip(program.write_tensor[start:end], program.write_bytes[start:end], strict=True)
     }
 
 
@@ -260,13 +258,7 @@ def test_plain_module() -> None:
     program = import_hlo(TINY, weights=[1])
     assert program.order_source == "schedule"
     assert list(program.op_kind) == ["matmul", "reduce_sum", "exp", "broadcast", "div"]
-    assert program.op_flops.tolist() == [
-        [2 * 4 * 2 * 8, 0, 0],
-        [0, 4, 0],
-        [0, 0, 4],
-        [0, 0, 0],
-        [0, 8, 0],
-    ]
+    assert program.op_flops.tolist() == [[2 * 4 * 2 * 8, 0, 0], [0, 4, 0], [0, 0, 4], [0, 0, 0], [0, 8, 0]]
     assert [kind(program, name) for name in ("x", "w", "zero", "y", "z")] == [
         "INPUT",
         "WEIGHT",
@@ -275,10 +267,7 @@ def test_plain_module() -> None:
         "OUTPUT",
     ]
     assert reads(program, 0) == {"x": 128, "w": 64} and writes(program, 0) == {"y": 32}
-    assert program.op_scope[0] == "layer1/attention" and program.op_backward.tolist() == [
-        True,
-        *[False] * 4,
-    ]
+    assert program.op_scope[0] == "layer1/attention" and program.op_backward.tolist() == [True, *[False] * 4]
     assert program.op_source.tolist() == [3, 4, 5, 6, 7]  # parameters and constants take time, too
     assert program.warnings == ()
 
@@ -295,10 +284,7 @@ def test_while_is_kept() -> None:
     assert program.op_loop.tolist() == [-1, -1, 0, 0, 0, 0, -1]
     assert program.loop_trips.tolist() == [5]
     assert program.op_repeat.tolist() == [1, 1, 5, 5, 5, 5, 1]
-    assert reads(program, 2) == {
-        "i0": 4,
-        "five": 4,
-    }  # a loop's parameter is the tensor that comes in
+    assert reads(program, 2) == {"i0": 4, "five": 4}  # a loop's parameter is the tensor that comes in
     assert reads(program, 4) == {"h0": 32, "x": 32}
     assert reads(program, 6) == {"more": 32}  # and behind the loop, what the body leaves
     assert ties(program) == [("CARRIED", "i0", "next", 0), ("CARRIED", "h0", "more", 0)]
@@ -378,9 +364,7 @@ def test_conditional_keeps_the_branch_with_most_flops() -> None:
 
 def test_update_in_place() -> None:
     program = import_hlo(IN_PLACE)
-    assert reads(program, 0) == {"cache": 0, "u": 128, "i": 4, "o": 0} and writes(program, 0) == {
-        "a": 128
-    }
+    assert reads(program, 0) == {"cache": 0, "u": 128, "i": 4, "o": 0} and writes(program, 0) == {"a": 128}
     assert reads(program, 1) == {"a": 0, "u": 128, "i": 4} and writes(program, 1) == {"b": 128}
     assert reads(program, 2) == {"b": 128, "i": 4, "o": 0}
     assert program.attributes(1) == {"fusion_kind": "loop", "root": "dynamic-update-slice"}
@@ -447,7 +431,7 @@ def test_copies_between_memories_are_no_ops() -> None:
         ("(f32[2], (), (s8[3], token[]), opaque[])", 11),
         ("f32[0,4611686018427387904]{1,0}", 0),
     ],
-)  # fmt: skip
+)
 def test_padded_bytes(shape: str, size: int) -> None:
     module = parse_hlo(f"HloModule m\nENTRY e {{\n  ROOT p = {shape} parameter(0)\n}}\n")
     assert padded_bytes(module.entry.root.shape) == size
@@ -484,9 +468,15 @@ def one(line: str) -> str:
         (one("b = (f32[4], f32[4], f32[4]) dynamic-update-slice(a)"), 5, "do not fit"),
         (one("b = f32[4] conditional(a, a)"), 5, "branch"),
         (one("p = f32[4] parameter(2)"), 4, "number"),
-        (one("b = f32[4] negate(a)").replace("HloModule m", "HloModule m, input_output_alias={ {}: (9, {}, may-alias) }"), 5, "no element"),
+        (
+            one("b = f32[4] negate(a)").replace(
+                "HloModule m", "HloModule m, input_output_alias={ {}: (9, {}, may-alias) }"
+            ),
+            5,
+            "no element",
+        ),
     ],
-)  # fmt: skip
+)
 def test_errors_name_the_place(text: str, line: int, says: str) -> None:
     with pytest.raises(HloParseError) as caught:
         import_hlo(text)
@@ -500,8 +490,7 @@ def test_calls_that_multiply_or_nest_are_refused() -> None:
         for n in range(levels):
             text += f"c{n + 1} {{\n p = f32[] parameter(0)\n a = f32[] call(p), to_apply=c{n}\n ROOT b = f32[] call(a), to_apply=c{n}\n}}\n"
         return (
-            text
-            + f"ENTRY e {{\n p = f32[] parameter(0)\n ROOT a = f32[] call(p), to_apply=c{levels}\n}}\n"
+            text + f"ENTRY e {{\n p = f32[] parameter(0)\n ROOT a = f32[] call(p), to_apply=c{levels}\n}}\n"
         )
 
     assert import_hlo(chain(4)).n_ops == 0
@@ -543,9 +532,14 @@ def test_round_trip(text: str, tmp_path: Path) -> None:
 
 
 @given(
-    st.integers(1, 9), st.integers(1, 9), st.integers(1, 9), st.integers(1, 4), st.integers(-3, 6),
-    st.integers(1, 4), st.integers(1, 4),
-)  # fmt: skip
+    st.integers(1, 9),
+    st.integers(1, 9),
+    st.integers(1, 9),
+    st.integers(1, 4),
+    st.integers(-3, 6),
+    st.integers(1, 4),
+    st.integers(1, 4),
+)
 def test_valid_positions_of_a_convolution(
     kernel: int, image: int, result: int, stride: int, pad: int, base: int, dilation: int
 ) -> None:
@@ -553,13 +547,7 @@ def test_valid_positions_of_a_convolution(
     valid = sum(0 <= place < base * image and place % base == 0 for place in places)
     assert (
         _valid_positions(
-            kernel=kernel,
-            image=image,
-            result=result,
-            stride=stride,
-            pad=pad,
-            base=base,
-            dilation=dilation,
+            kernel=kernel, image=image, result=result, stride=stride, pad=pad, base=base, dilation=dilation
         )
         == valid
     )
@@ -573,8 +561,7 @@ def broken(text: str, rng: random.Random) -> str:
             return "".join(c for c in text if rng.random() > 2 / len(text))
         case 2:
             return "".join(
-                rng.choice('(){}[],=%"0129 \n/*') if rng.random() < 3 / len(text) else c
-                for c in text
+                rng.choice('(){}[],=%"0129 \n/*') if rng.random() < 3 / len(text) else c for c in text
             )
         case 3:
             lines = text.split("\n")
@@ -666,9 +653,7 @@ def models() -> dict[str, tuple[Any, list[tuple[int, ...]]]]:
         return x + jax.nn.gelu(norm(x) @ up) @ down
 
     def embedding(table: Any, w: Any) -> Any:
-        return jax.nn.softmax(
-            table[jnp.arange(8) * 7 % 5 + lax.convert_element_type(w[0, 0], jnp.int32)] @ w
-        )
+        return jax.nn.softmax(table[jnp.arange(8) * 7 % 5 + lax.convert_element_type(w[0, 0], jnp.int32)] @ w)
 
     return {
         "mlp": (mlp, [(784, 256), (256,), (256, 10), (32, 784), (32, 10)]),
@@ -683,9 +668,7 @@ def models() -> dict[str, tuple[Any, list[tuple[int, ...]]]]:
 def test_totals_are_those_of_xla(name: str, tmp_path: Path) -> None:
     jax = pytest.importorskip("jax")
     function, shapes = models()[name]
-    compiled = (
-        jax.jit(function).lower(*(jax.ShapeDtypeStruct(s, "float32") for s in shapes)).compile()
-    )
+    compiled = jax.jit(function).lower(*(jax.ShapeDtypeStruct(s, "float32") for s in shapes)).compile()
     text = compiled.as_text()
     program = import_hlo(text, strict=True)
     xla = compiled.cost_analysis()
@@ -693,9 +676,7 @@ def test_totals_are_those_of_xla(name: str, tmp_path: Path) -> None:
     # XLA adds 32-bit floats: exact below 2^24, within its rounding above.
     assert flops[:2].sum() == pytest.approx(xla["flops"], rel=2**-22)
     assert flops[2] == xla.get("transcendentals", 0)
-    bytes_ = int(
-        program.read_bytes.sum() + program.write_bytes.sum() + program.op_other_bytes.sum()
-    )
+    bytes_ = int(program.read_bytes.sum() + program.write_bytes.sum() + program.op_other_bytes.sum())
     assert bytes_ + pointer_tables(text) + whole_operands(text) == pytest.approx(
         xla["bytes accessed"], rel=2**-20
     )
@@ -718,17 +699,10 @@ def pointer_tables(text: str) -> int:
     for name in inlined:
         for i in module.computations[name].instructions.values():
             inlined += (
-                i.calls("body")
-                if i.opcode == "while"
-                else i.calls("to_apply")
-                if i.opcode == "call"
-                else ()
+                i.calls("body") if i.opcode == "while" else i.calls("to_apply") if i.opcode == "call" else ()
             )
     tuples = [
-        i
-        for name in inlined
-        for i in module.computations[name].instructions.values()
-        if i.opcode == "tuple"
+        i for name in inlined for i in module.computations[name].instructions.values() if i.opcode == "tuple"
     ]
     return sum(8 * len(i.operands) for i in tuples)
 

@@ -62,8 +62,18 @@ def test_a_window_over_everything_is_a_reduction() -> None:
 def test_scalars_stay_where_they_are() -> None:
     program = import_hlo(TILED)
     fast = dict(zip(program.tensor_name, program.tensor_fast.tolist(), strict=True))
-    assert fast == {"table": True, "rows": True, "n": True, "least": True, "scalar": False,
-                    "gather_fusion": True, "top": True, "near": True, "more": False, "sum": True}  # fmt: skip
+    assert fast == {
+        "table": True,
+        "rows": True,
+        "n": True,
+        "least": True,
+        "scalar": False,
+        "gather_fusion": True,
+        "top": True,
+        "near": True,
+        "more": False,
+        "sum": True,
+    }
 
 
 def test_live_ranges() -> None:
@@ -111,12 +121,14 @@ def test_joined_slices_are_one_value(slices: int) -> None:
         names.append(f"%done{n}")
     whole = f"f32[{8 * slices},128]{{1,0:T(8,128)S(3)}}"
     text = (
-        "HloModule joined, is_scheduled=true\n\n" + "\n".join(computations)
+        "HloModule joined, is_scheduled=true\n\n"
+        + "\n".join(computations)
         + f"\nENTRY %main (x: f32[{8 * slices},128]) -> f32[{8 * slices},128] {{\n"
-        + f"  %x = f32[{8 * slices},128]{{1,0:T(8,128)}} parameter(0)\n" + "".join(starts)
+        + f"  %x = f32[{8 * slices},128]{{1,0:T(8,128)}} parameter(0)\n"
+        + "".join(starts)
         + f'  %all = {whole} custom-call({", ".join(names)}), custom_call_target="ConcatBitcast"\n'
         + f"  ROOT %n = f32[{8 * slices},128]{{1,0:T(8,128)}} negate(%all)\n}}\n"
-    )  # fmt: skip
+    )
     flat, _ = flatten_placed(text)
     assert [step.name for step in flat.steps] == ["n"]
     (read,) = flat.steps[0].reads

@@ -169,8 +169,9 @@ def test_dead_ops_and_results_are_dropped() -> None:
 def test_no_common_subexpressions_and_no_folding_of_arrays() -> None:
     program = import_jax(lambda x: jnp.sin(x) * jnp.sin(x), (f32(4),), name="twice")
     assert kinds(program) == ["sin", "sin", "mul"]
-    program = import_jax(lambda x: x + jnp.zeros(4) + lax.convert_element_type(2, "float32"),
-                         (f32(4),), name="constants")  # fmt: skip
+    program = import_jax(
+        lambda x: x + jnp.zeros(4) + lax.convert_element_type(2, "float32"), (f32(4),), name="constants"
+    )
     assert kinds(program) == ["broadcast", "add", "add"]
 
 
@@ -181,15 +182,10 @@ def test_views_share_storage() -> None:
     def views(x: Any) -> Any:
         y = jnp.sin(x)
         z = lax.stop_gradient(lax.reshape(y, (1, 32)))
-        return (
-            lax.bitcast_convert_type(lax.squeeze(z, (0,)), "int32"),
-            lax.expand_dims(y, (0,)),
-            y.T,
-        )
+        return (lax.bitcast_convert_type(lax.squeeze(z, (0,)), "int32"), lax.expand_dims(y, (0,)), y.T)
 
     program = import_jax(views, (f32(4, 8),), name="views")
-    assert kinds(program) == ["sin", "reshape", "stop_gradient", "squeeze", "bitcast", "reshape",
-                              "transpose"]  # fmt: skip
+    assert kinds(program) == ["sin", "reshape", "stop_gradient", "squeeze", "bitcast", "reshape", "transpose"]
     assert list(program.op_view) == [False, True, True, True, True, True, False]
     root = program.tensor_name.index("sin.0")
     assert list(program.tensor_alias[2:7]) == [root] * 5
@@ -245,16 +241,18 @@ STEP_ARGS = ({"a": f32(4, 4), "b": f32(4, 4)}, {"a": f32(4, 4), "b": f32(4, 4)},
 
 
 def test_updates_are_in_place_and_groups_hold_weight_moment_and_ops() -> None:
-    program = import_jax(adam_step, STEP_ARGS, name="step", state=[1], updates={0: 0, 1: 1},
-                         group_scope="update")  # fmt: skip
+    program = import_jax(
+        adam_step, STEP_ARGS, name="step", state=[1], updates={0: 0, 1: 1}, group_scope="update"
+    )
     assert ties(program) == [
         (TieKind.INPLACE, f"{tree}.{leaf}", f"update/{leaf}/{op}.0")
         for tree, op in (("params", "sub"), ("m", "add"))
         for leaf in "ab"
     ]
     for leaf in "ab":
-        ops = {int(program.op_group[i]) for i in range(program.n_ops)
-               if program.op_scope[i] == f"update/{leaf}"}  # fmt: skip
+        ops = {
+            int(program.op_group[i]) for i in range(program.n_ops) if program.op_scope[i] == f"update/{leaf}"
+        }
         names = (f"params.{leaf}", f"m.{leaf}")
         tensors = {int(program.tensor_group[program.tensor_name.index(name)]) for name in names}
         assert len(ops) == 1 and ops == tensors != {-1}
@@ -304,10 +302,7 @@ def test_updates_that_are_no_ops() -> None:
 def test_donated_arguments_go_to_results_of_their_type() -> None:
     step = jax.jit(lambda w, x, c: (x @ w, c + 1, w * 2.0), donate_argnums=(0, 2))
     program = import_jax(step, (f32(4, 4), f32(2, 4), i32(3)), name="donate")
-    assert ties(program) == [
-        (TieKind.INPLACE, "c", "add.0"),
-        (TieKind.INPLACE, "w", "mul.0"),
-    ]
+    assert ties(program) == [(TieKind.INPLACE, "c", "add.0"), (TieKind.INPLACE, "w", "mul.0")]
 
 
 def test_cache_is_written_in_place_all_the_way() -> None:
@@ -366,18 +361,17 @@ def test_scan_unrolled_and_as_a_loop_cost_the_same() -> None:
     assert total_flops(unrolled) == total_flops(loop, copies=False)
     assert {"rnn/t0/cell", "rnn/t9/cell"} <= set(unrolled.op_scope)
 
-    moved = [(p.read_bytes * p.op_repeat[p.read_op])[p.op_kind.rows("dynamic_slice")[p.read_op]]
-             for p in (unrolled, loop)]  # fmt: skip
+    moved = [
+        (p.read_bytes * p.op_repeat[p.read_op])[p.op_kind.rows("dynamic_slice")[p.read_op]]
+        for p in (unrolled, loop)
+    ]
     assert moved[0].sum() == moved[1].sum() == 10 * 2 * 4 * 4  # each slice is read once
 
 
 def test_unrolled_scan_stacks_in_place() -> None:
     program = import_jax(recurrent, (f32(4, 4), f32(3, 2, 4)), name="rnn")
     stack = [f"rnn/t{i}/dynamic_update_slice.0" for i in range(3)]
-    assert ties(program) == [
-        (TieKind.INPLACE, stack[0], stack[1]),
-        (TieKind.INPLACE, stack[1], stack[2]),
-    ]
+    assert ties(program) == [(TieKind.INPLACE, stack[0], stack[1]), (TieKind.INPLACE, stack[1], stack[2])]
     writes = program.op_kind.rows("dynamic_update_slice")[program.write_op]
     assert program.write_bytes[writes].tolist() == [32, 32, 32]
 

@@ -48,9 +48,7 @@ def accesses(program: Program, op: int) -> tuple[dict[str, int], list[int]]:
 
 def conv(x: Any, w: Any, stride: int = 1, padding: str = "VALID", **options: Any) -> Any:
     layout = ("NHWC", "HWIO", "NHWC")
-    return lax.conv_general_dilated(
-        x, w, (stride, stride), padding, dimension_numbers=layout, **options
-    )
+    return lax.conv_general_dilated(x, w, (stride, stride), padding, dimension_numbers=layout, **options)
 
 
 @pytest.mark.parametrize(
@@ -58,11 +56,7 @@ def conv(x: Any, w: Any, stride: int = 1, padding: str = "VALID", **options: Any
     [
         (jnp.matmul, (f32(8, 16), f32(16, 32)), 2 * 8 * 16 * 32),
         (jnp.matmul, (f32(3, 8, 16), f32(3, 16, 32)), 2 * 3 * 8 * 16 * 32),
-        (
-            lambda x, y: jnp.einsum("abc,cbd->ad", x, y),
-            (f32(5, 6, 7), f32(7, 6, 2)),
-            2 * 5 * 2 * 42,
-        ),
+        (lambda x, y: jnp.einsum("abc,cbd->ad", x, y), (f32(5, 6, 7), f32(7, 6, 2)), 2 * 5 * 2 * 42),
         (jnp.dot, (f32(9), f32(9)), 2 * 9),
         (conv, (f32(2, 16, 16, 8), f32(3, 3, 8, 16)), 2 * (2 * 14 * 14 * 16) * 9 * 8),
         (
@@ -73,9 +67,7 @@ def conv(x: Any, w: Any, stride: int = 1, padding: str = "VALID", **options: Any
     ],
 )
 def test_multiply_adds_are_those_of_xla(function: Any, args: Any, expected: int) -> None:
-    assert (
-        flops(import_jax(function, args, name="dot"))[0] == expected == xla_flops(function, *args)
-    )
+    assert flops(import_jax(function, args, name="dot"))[0] == expected == xla_flops(function, *args)
 
 
 def test_gradient_of_strided_convolution_counts_no_zeros() -> None:
@@ -166,11 +158,15 @@ def test_type_that_an_op_computes_in() -> None:
     ("function", "args", "kind", "reads", "writes"),
     [
         (lambda x: x[2:4], (f32(256),), "slice", {"x": 8}, [8]),
-        (lambda x, i: lax.dynamic_slice(x, (i,), (64,), allow_negative_indices=False), (f32(256), i32()), "dynamic_slice",
-         {"x": 256, "i": 4}, [256]),
+        (
+            lambda x, i: lax.dynamic_slice(x, (i,), (64,), allow_negative_indices=False),
+            (f32(256), i32()),
+            "dynamic_slice",
+            {"x": 256, "i": 4},
+            [256],
+        ),
         (lambda x: lax.split(x, (64, 192)), (f32(256),), "split", {"x": KIB}, [256, 768]),
-        (lambda x, y: jnp.concatenate([x, y]), (f32(64), f32(192)), "concat",
-         {"x": 256, "y": 768}, [KIB]),
+        (lambda x, y: jnp.concatenate([x, y]), (f32(64), f32(192)), "concat", {"x": 256, "y": 768}, [KIB]),
         (lambda x: jnp.broadcast_to(x, (8, 64)), (f32(64),), "broadcast", {"x": 256}, [8 * 256]),
         (lambda: lax.iota("int32", 256), (), "iota", {}, [KIB]),
         (lambda: jnp.zeros((256,)), (), "broadcast", {}, [KIB]),
@@ -178,10 +174,8 @@ def test_type_that_an_op_computes_in() -> None:
         (lambda x, y: x * y, (f32(4, 8), f32(4, 8)), "mul", {"x": 128, "y": 128}, [128]),
         (lambda x: x * x, (f32(4, 8),), "mul", {"x": 128}, [128]),
     ],
-)  # fmt: skip
-def test_bytes_by_hand(
-    function: Any, args: Any, kind: str, reads: dict[str, int], writes: list[int]
-) -> None:
+)
+def test_bytes_by_hand(function: Any, args: Any, kind: str, reads: dict[str, int], writes: list[int]) -> None:
     assert accesses(*only_op(function, *args, kind=kind)) == (reads, writes)
 
 
@@ -203,9 +197,7 @@ def test_update_of_an_argument_copies_it_and_of_a_dying_value_does_not() -> None
     assert len(program.tie_kind) == 0
 
     args = (f32(256), f32(16), i32())
-    program, op = only_op(
-        lambda x, p, i: update(jnp.sin(x), p, i), *args, kind="dynamic_update_slice"
-    )
+    program, op = only_op(lambda x, p, i: update(jnp.sin(x), p, i), *args, kind="dynamic_update_slice")
     assert accesses(program, op) == ({"sin.0": 0, "p": 64, "i": 4}, [64])
     assert [program.tensor_name[t] for t in program.tie_source] == ["sin.0"]
     assert list(program.tie_at) == [op]
@@ -221,9 +213,7 @@ def test_scatter_add_in_place_touches_the_updates() -> None:
     assert writes == [5 * 256]
     assert int(program.op_flops[op].sum()) == 5 * 64
 
-    program, op = only_op(
-        lambda x, at, y: x.at[at].add(y), f32(1000, 64), i32(5), f32(5, 64), kind="scatter"
-    )
+    program, op = only_op(lambda x, at, y: x.at[at].add(y), f32(1000, 64), i32(5), f32(5, 64), kind="scatter")
     reads, writes = accesses(program, op)
     assert reads["x"] == 1000 * 256 and reads["y"] == 5 * 256 and writes == [1000 * 256]
 

@@ -40,9 +40,7 @@ def info(name: str, shape: Sequence[int | str] | None, kind: int = FLOAT) -> Any
 
 def node(op: str, inputs: str, outputs: str, **attributes: Any) -> Any:
     """'x,,w' has an optional operand in the middle that is not there."""
-    return helper.make_node(
-        op, inputs.split(",") if inputs else [], outputs.split(","), **attributes
-    )
+    return helper.make_node(op, inputs.split(",") if inputs else [], outputs.split(","), **attributes)
 
 
 def numbers(name: str, values: Any, dtype: Any = np.int64) -> Any:
@@ -89,9 +87,7 @@ def tensor_named(program: Program, name: str) -> int:
 
 def read_bytes(program: Program, op: int) -> dict[str, int]:
     rows = range(program.read_start[op], program.read_start[op + 1])
-    return {
-        program.tensor_name[program.read_tensor[row]]: int(program.read_bytes[row]) for row in rows
-    }
+    return {program.tensor_name[program.read_tensor[row]]: int(program.read_bytes[row]) for row in rows}
 
 
 def peak(program: Program) -> tuple[int, int]:
@@ -114,9 +110,7 @@ def peak(program: Program) -> tuple[int, int]:
         for root in last
         if program.tensor_kind[root] != TensorKind.WEIGHT
     ]
-    sums = [
-        sum(size for begin, end, size in lives if begin <= op <= end) for op in range(program.n_ops)
-    ]
+    sums = [sum(size for begin, end, size in lives if begin <= op <= end) for op in range(program.n_ops)]
     return max(sums), sums.index(max(sums))
 
 
@@ -133,9 +127,7 @@ def test_golden(name: str, tmp_path: Path) -> None:
     assert int(program.op_flops[:, 0].sum()) == 2 * multiply_adds
     assert peak(program) == (peak_bytes, at)
     assert program.order_source == "file"
-    assert program.warnings == (
-        f"{nodes - ops} of {nodes} nodes are constant and were folded away",
-    )
+    assert program.warnings == (f"{nodes - ops} of {nodes} nodes are constant and were folded away",)
     assert not any(kind.startswith("unknown:") for kind in program.op_kind.values)
     save(program, tmp_path / "p.npz")
     assert load(tmp_path / "p.npz").named_hash == program.named_hash
@@ -143,19 +135,51 @@ def test_golden(name: str, tmp_path: Path) -> None:
 
 # One node each: attributes, shapes of x and of the weights w, v; kind, matrix, vector, transcendental
 COSTS = [
-    ("Conv", "x,w,v", {"group": 2, "kernel_shape": [3, 3]}, (1, 4, 8, 8), [(6, 2, 3, 3), (6,)],
-     ("conv", 2 * 216 * 18, 216, 0)),
+    (
+        "Conv",
+        "x,w,v",
+        {"group": 2, "kernel_shape": [3, 3]},
+        (1, 4, 8, 8),
+        [(6, 2, 3, 3), (6,)],
+        ("conv", 2 * 216 * 18, 216, 0),
+    ),
     ("ConvTranspose", "x,w", {}, (1, 4, 8, 8), [(4, 6, 3, 3)], ("conv", 2 * 256 * 54, 0, 0)),
     ("Gemm", "x,w,v", {"transA": 1}, (8, 2), [(8, 5), (5,)], ("matmul", 2 * 2 * 5 * 8, 10, 0)),
     ("MatMul", "x,w", {}, (3, 2, 8), [(8, 5)], ("matmul", 2 * 3 * 2 * 5 * 8, 0, 0)),
-    ("Einsum", "x,w", {"equation": "bij,bjk->bik"}, (3, 2, 8), [(3, 8, 5)], ("matmul", 2 * 3 * 2 * 5 * 8, 0, 0)),
-    ("Einsum", "x,w", {"equation": "...ij,jk->...ik"}, (3, 2, 8), [(8, 5)], ("matmul", 2 * 3 * 2 * 5 * 8, 0, 0)),
+    (
+        "Einsum",
+        "x,w",
+        {"equation": "bij,bjk->bik"},
+        (3, 2, 8),
+        [(3, 8, 5)],
+        ("matmul", 2 * 3 * 2 * 5 * 8, 0, 0),
+    ),
+    (
+        "Einsum",
+        "x,w",
+        {"equation": "...ij,jk->...ik"},
+        (3, 2, 8),
+        [(8, 5)],
+        ("matmul", 2 * 3 * 2 * 5 * 8, 0, 0),
+    ),
     ("Einsum", "x", {"equation": "ij->ji"}, (2, 8), [], ("transpose", 0, 0, 0)),
     ("Einsum", "x", {"equation": "ij->i"}, (2, 8), [], ("reduce_sum", 0, 16, 0)),
-    ("LSTM", "x,w,v", {"hidden_size": 3}, (5, 2, 8), [(1, 12, 8), (1, 12, 3)],
-     ("lstm", 2 * 10 * (96 + 36), 4 * 30, 5 * 30)),
-    ("Attention", "x,w,v", {"q_num_heads": 4, "kv_num_heads": 2}, (2, 6, 32), [(2, 10, 16), (2, 10, 16)],
-     ("attention", 2 * (2 * 2 * 4 * 6 * 10 * 8), 5 * 480, 480)),
+    (
+        "LSTM",
+        "x,w,v",
+        {"hidden_size": 3},
+        (5, 2, 8),
+        [(1, 12, 8), (1, 12, 3)],
+        ("lstm", 2 * 10 * (96 + 36), 4 * 30, 5 * 30),
+    ),
+    (
+        "Attention",
+        "x,w,v",
+        {"q_num_heads": 4, "kv_num_heads": 2},
+        (2, 6, 32),
+        [(2, 10, 16), (2, 10, 16)],
+        ("attention", 2 * (2 * 2 * 4 * 6 * 10 * 8), 5 * 480, 480),
+    ),
     ("MaxPool", "x", {"kernel_shape": [2, 2]}, (1, 4, 8, 8), [], ("pool", 0, 4 * 196, 0)),
     ("GlobalAveragePool", "x", {}, (1, 4, 8, 8), [], ("pool", 0, 64 * 4, 0)),
     ("BatchNormalization", "x,w,v,w,v", {}, (1, 4, 8, 8), [(4,), (4,)], ("batchnorm", 0, 512, 0)),
@@ -174,15 +198,13 @@ COSTS = [
     ("Transpose", "x", {}, (2, 8), [], ("transpose", 0, 0, 0)),
     ("DepthToSpace", "x", {"blocksize": 2}, (1, 4, 8, 8), [], ("depthtospace", 0, 0, 0)),
     ("GridSample", "x,w", {}, (1, 4, 8, 8), [(1, 3, 3, 2)], ("gridsample", 0, 8 * 36, 0)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("op", "inputs", "attributes", "x", "weights", "expected"), COSTS)
 def test_costs(op: str, inputs: str, attributes: Any, x: Any, weights: Any, expected: Any) -> None:
     stubs = [weight(name, *shape) for name, shape in zip("wv", weights, strict=False)]
-    program = imported(
-        [node(op, inputs, "y", **attributes)], x, weights=stubs, opset=23, strict=True
-    )
+    program = imported([node(op, inputs, "y", **attributes)], x, weights=stubs, opset=23, strict=True)
     assert (program.op_kind[0], *program.op_flops[0].tolist()) == expected
     assert program.attributes(0)["onnx"] == op
 
@@ -195,8 +217,10 @@ def test_quantized_ops_compute_in_the_type_they_read() -> None:
         node("DequantizeLinear", "r,scale,zero", "y"),
     ]
     weights = [
-        numbers("scale", 0.5, np.float32), numbers("zero", 3, np.uint8), numbers("w", np.ones((8, 4)), np.uint8),
-    ]  # fmt: skip
+        numbers("scale", 0.5, np.float32),
+        numbers("zero", 3, np.uint8),
+        numbers("w", np.ones((8, 4)), np.uint8),
+    ]
     program = imported(nodes, weights=weights, outputs="y,s")
     assert list(program.op_kind) == ["quantize", "matmul", "matmul", "dequantizelinear"]
     assert list(program.op_dtype) == ["f32", "u8", "u8", "f32"]
@@ -212,16 +236,12 @@ def test_bytes_really_accessed() -> None:
         node("Expand", "part,wide", "y", name="expand"),
         node("Add", "a,c", "z", name="add"),
     ]
-    weights = [
-        weight("table", 1000, 8), numbers("from", [0]), numbers("to", [1]), numbers("wide", [6, 8]),
-    ]  # fmt: skip
+    weights = [weight("table", 1000, 8), numbers("from", [0]), numbers("to", [1]), numbers("wide", [6, 8])]
     inputs = [info("x", (2, 8)), info("ids", (3,), INT64)]
     program = import_onnx(model(nodes, inputs, [info("y", None), info("z", None)], weights))
     assert read_bytes(program, op_named(program, "gather")) == {"table": 3 * 32, "ids": 3 * 8}
     assert read_bytes(program, op_named(program, "slice")) == {"rows": 32}
-    assert read_bytes(program, op_named(program, "split")) == {
-        "x": 2 * 2 * 2 * 4
-    }  # two of the four parts
+    assert read_bytes(program, op_named(program, "split")) == {"x": 2 * 2 * 2 * 4}  # two of the four parts
     assert read_bytes(program, op_named(program, "expand")) == {"part": 32}
     assert "b" not in program.tensor_name
     assert "wide" not in program.tensor_name
@@ -238,14 +258,7 @@ def test_views_share_storage() -> None:
     ]
     weights = [numbers("shape", [4, -1]), numbers("axes", [0])]
     program = imported(nodes, weights=weights)
-    assert list(program.op_kind) == [
-        "reshape",
-        "flatten",
-        "unsqueeze",
-        "squeeze",
-        "identity",
-        "identity",
-    ]
+    assert list(program.op_kind) == ["reshape", "flatten", "unsqueeze", "squeeze", "identity", "identity"]
     assert program.op_view.all()
     assert program.tensor_alias.tolist() == [tensor_named(program, "x")] * 7
     assert program.read_bytes.sum() == program.write_bytes.sum() == program.op_flops.sum() == 0
@@ -290,9 +303,12 @@ def test_sizes_computed_by_the_graph_itself() -> None:
         node("Reshape", "x,target", "z"),
     ]
     weights = [
-        numbers("zero", 0), numbers("zero1", [0]), numbers("one", 1), numbers("minus", [-1]),
+        numbers("zero", 0),
+        numbers("zero1", [0]),
+        numbers("one", 1),
+        numbers("minus", [-1]),
         numbers("two", [2]),
-    ]  # fmt: skip
+    ]
     inputs = [info("x", ("batch", 8)), info("column", ("batch", 1))]
     outputs = [info("y", None), info("z", None), info("count", None, INT64)]
     program = import_onnx(model(nodes, inputs, outputs, weights), shapes={"x": (3, 8)})
@@ -304,20 +320,14 @@ def test_sizes_computed_by_the_graph_itself() -> None:
 
 
 def test_random_numbers_are_not_constant_and_dead_ops_are_dropped() -> None:
-    nodes = [
-        node("RandomNormal", "", "r", shape=[2, 8]),
-        node("Add", "x,r", "y"),
-        node("Exp", "x", "nobody"),
-    ]
+    nodes = [node("RandomNormal", "", "r", shape=[2, 8]), node("Add", "x,r", "y"), node("Exp", "x", "nobody")]
     program = imported(nodes)
     assert list(program.op_kind) == ["random", "add"]
 
 
 def test_outputs_that_no_op_makes() -> None:
     graph = model(
-        [node("Relu", "x", "y")],
-        [info("x", (2, 8))],
-        [info("y", None), info("x", (2, 8)), info("y", None)],
+        [node("Relu", "x", "y")], [info("x", (2, 8))], [info("y", None), info("x", (2, 8)), info("y", None)]
     )
     program = import_onnx(graph)
     assert list(program.op_kind) == ["relu", "copy", "copy"]
@@ -325,8 +335,12 @@ def test_outputs_that_no_op_makes() -> None:
 
 
 def test_old_files_list_weights_as_inputs() -> None:
-    graph = model([node("MatMul", "x,w", "y")], [info("x", (2, 8)), info("w", (8, 4))], [info("y", None)],
-                  [weight("w", 8, 4)])  # fmt: skip
+    graph = model(
+        [node("MatMul", "x,w", "y")],
+        [info("x", (2, 8)), info("w", (8, 4))],
+        [info("y", None)],
+        [weight("w", 8, 4)],
+    )
     program = import_onnx(graph)
     assert program.tensor_kind[tensor_named(program, "w")] == TensorKind.WEIGHT
 
@@ -348,10 +362,7 @@ def test_inplace_ties_only_inputs_that_die() -> None:
     assert len(imported(nodes, **options).tie_kind) == 0
     program = imported(nodes, inplace=["relu"], **options)
     assert program.tie_kind.tolist() == [TieKind.INPLACE]
-    assert [program.tensor_name[t] for t in (program.tie_source[0], program.tie_target[0])] == [
-        "a",
-        "b",
-    ]
+    assert [program.tensor_name[t] for t in (program.tie_source[0], program.tie_target[0])] == ["a", "b"]
     assert program.tie_at.tolist() == [1]
     with pytest.raises(BadProgram, match=r"'rellu' is no elementwise op \(did you mean 'relu'\?\)"):
         imported(nodes, inplace=["rellu"], **options)
@@ -359,9 +370,7 @@ def test_inplace_ties_only_inputs_that_die() -> None:
 
 def test_local_functions_are_inlined() -> None:
     body = [node("Exp", "a", "t"), node("Neg", "t", "b")]
-    function = helper.make_function(
-        "custom", "F", ["a"], ["b"], body, [helper.make_opsetid("", 21)]
-    )
+    function = helper.make_function("custom", "F", ["a"], ["b"], body, [helper.make_opsetid("", 21)])
     graph = model(
         [helper.make_node("F", ["x"], ["y"], domain="custom")], [info("x", (2,))], [info("y", None)]
     )
@@ -371,18 +380,12 @@ def test_local_functions_are_inlined() -> None:
 
 def test_functions_that_would_explode_are_refused() -> None:
     graph = model(
-        [helper.make_node("F0", ["x"], ["y"], domain="custom")],
-        [info("x", (2,))],
-        [info("y", None)],
+        [helper.make_node("F0", ["x"], ["y"], domain="custom")], [info("x", (2,))], [info("y", None)]
     )
     for level in range(60):
-        calls = [
-            helper.make_node(f"F{level + 1}", ["a"], [f"b{i}"], domain="custom") for i in range(4)
-        ]
+        calls = [helper.make_node(f"F{level + 1}", ["a"], [f"b{i}"], domain="custom") for i in range(4)]
         opsets = [helper.make_opsetid("custom", 1)]
-        graph.functions.append(
-            helper.make_function("custom", f"F{level}", ["a"], ["b0"], calls, opsets)
-        )
+        graph.functions.append(helper.make_function("custom", f"F{level}", ["a"], ["b0"], calls, opsets))
     with pytest.raises(BadProgram, match="stand for more than 1000000 nodes"):
         import_onnx(graph)
     graph.functions[0].node[0].op_type = "F0"
@@ -468,14 +471,7 @@ def test_a_short_loop_is_unrolled() -> None:
 def test_a_long_loop_is_one_body() -> None:
     program = loop(100_000)
     assert program.loop_trips.tolist() == [100_000]
-    assert list(program.op_kind) == [
-        "exp",
-        "copy",
-        "add",
-        "tanh",
-        "identity",
-        "dynamic_update_slice",
-    ]
+    assert list(program.op_kind) == ["exp", "copy", "add", "tanh", "identity", "dynamic_update_slice"]
     assert program.op_loop.tolist() == [-1, -1, 0, 0, 0, 0]
     assert program.tie_kind.tolist() == [TieKind.CARRIED]
     assert program.tensor_name[program.tie_target[0]] == "y"
@@ -487,18 +483,23 @@ def test_a_long_loop_is_one_body() -> None:
 
 def test_a_long_loop_keeps_what_only_the_next_trip_needs() -> None:
     body = helper.make_graph(
-        [node("Add", "a,b", "a2"), node("Tanh", "b", "b2"), node("Neg", "c", "c2")], "body",
+        [node("Add", "a,b", "a2"), node("Tanh", "b", "b2"), node("Neg", "c", "c2")],
+        "body",
         [info("i", (), INT64), info("go", (), BOOL), info("a", None), info("b", None), info("c", None)],
         [info("go", (), BOOL), info("a2", None), info("b2", None), info("c2", None)],
-    )  # fmt: skip
+    )
     program = imported([node("Loop", "m,,x,x,x", "y,,", body=body)], weights=[numbers("m", 50_000)])
     assert list(program.op_kind) == ["copy", "copy", "add", "tanh"]
     assert program.tie_kind.tolist() == [TieKind.CARRIED] * 2
 
 
 def test_a_long_scan_slices_its_weights_in_each_trip() -> None:
-    body = helper.make_graph([node("Add", "state,part", "next")], "body", [info("state", (8,)), info("part", (8,))],
-                             [info("next", (8,))])  # fmt: skip
+    body = helper.make_graph(
+        [node("Add", "state,part", "next")],
+        "body",
+        [info("state", (8,)), info("part", (8,))],
+        [info("next", (8,))],
+    )
     nodes = [node("Scan", "x,rows", "y", body=body, num_scan_inputs=1)]
     program = imported(nodes, (8,), weights=[weight("rows", 50_000, 8)])
     assert list(program.op_kind) == ["copy", "slice", "add"]
@@ -510,13 +511,15 @@ def test_trip_counts() -> None:
     assert loop(2**63 - 1).warnings == (unknown,)
     assert loop(2**63 - 1, trips={"rnn": 2}).n_ops == 1 + 2 * 3 + 1
     assert list(loop(0).op_kind) == ["exp", "copy"]  # the state as it enters, and an empty stack
-    dynamic = loop_body(node("ReduceMax", "next", "top", keepdims=0), node("Cast", "top", "stop", to=BOOL),
-                        keeps_on="stop")  # fmt: skip
+    dynamic = loop_body(
+        node("ReduceMax", "next", "top", keepdims=0), node("Cast", "top", "stop", to=BOOL), keeps_on="stop"
+    )
     assert loop(4, dynamic).warnings == (
         "loop 'rnn' may stop before its 4 trips: give --trip rnn=N if it does",
     )
-    counted = loop_body(node("Constant", "", "two", value=numbers("v", 2)), node("Less", "i,two", "more"),
-                        keeps_on="more")  # fmt: skip
+    counted = loop_body(
+        node("Constant", "", "two", value=numbers("v", 2)), node("Less", "i,two", "more"), keeps_on="more"
+    )
     assert loop(10, counted).n_ops == 1 + 3 * 3 + 1  # i = 0, 1, 2
     with pytest.raises(BadProgram, match=r"no loop 'run' .did you mean 'rnn'"):
         loop(4, trips={"run": 2})
@@ -527,11 +530,23 @@ def test_trip_counts() -> None:
 @pytest.mark.parametrize("length", [3, 30_000])
 def test_scan(length: int) -> None:
     body = helper.make_graph(
-        [node("Add", "state,part", "next"), node("Neg", "next", "each")], "body",
-        [info("state", (8,)), info("part", (8,))], [info("next", (8,)), info("each", (8,))],
-    )  # fmt: skip
-    nodes = [node("Scan", "init,x", "y,all", name="scan", body=body, num_scan_inputs=1, scan_input_axes=[1],
-                  scan_output_axes=[-1])]  # fmt: skip
+        [node("Add", "state,part", "next"), node("Neg", "next", "each")],
+        "body",
+        [info("state", (8,)), info("part", (8,))],
+        [info("next", (8,)), info("each", (8,))],
+    )
+    nodes = [
+        node(
+            "Scan",
+            "init,x",
+            "y,all",
+            name="scan",
+            body=body,
+            num_scan_inputs=1,
+            scan_input_axes=[1],
+            scan_output_axes=[-1],
+        )
+    ]
     program = imported(nodes, (8, length), weights=[weight("init", 8)], outputs="y,all")
     assert program.shape(tensor_named(program, "all")) == (8, length)
     once = ["slice", "add", "neg"]
@@ -540,9 +555,9 @@ def test_scan(length: int) -> None:
     else:
         assert list(program.op_kind) == ["copy", *once, "dynamic_update_slice"]
         assert program.loop_trips.tolist() == [length]
-    assert read_bytes(
-        program, op_named(program, next(n for n in program.op_name if "slice0" in n))
-    ) == {"x": 32}
+    assert read_bytes(program, op_named(program, next(n for n in program.op_name if "slice0" in n))) == {
+        "x": 32
+    }
 
 
 def test_deeply_nested_loops_end_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -561,8 +576,11 @@ def test_deeply_nested_loops_end_in_an_error(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_unknown_ops_get_one_warning_or_an_error() -> None:
-    nodes = [helper.make_node("Foo", ["x"], ["a"], domain="custom"),
-             helper.make_node("Foo", ["a"], ["b"], domain="custom"), node("Det", "b", "y")]  # fmt: skip
+    nodes = [
+        helper.make_node("Foo", ["x"], ["a"], domain="custom"),
+        helper.make_node("Foo", ["a"], ["b"], domain="custom"),
+        node("Det", "b", "y"),
+    ]
     values = [info("a", (2, 8)), info("b", (4, 4))]
     program = imported(nodes, values=values)
     assert list(program.op_kind) == ["unknown:Foo", "unknown:Foo", "unknown:Det"]
@@ -570,9 +588,7 @@ def test_unknown_ops_get_one_warning_or_an_error() -> None:
     assert program.warnings == ("3 ops of 2 unknown kinds got an estimate: Foo ×2, Det ×1",)
     with pytest.raises(BadProgram, match="3 ops of 2 unknown kinds: Foo ×2, Det ×1"):
         imported(nodes, values=values, strict=True)
-    with pytest.raises(
-        BadProgram, match="tensor 'a' has an unknown number of dimensions: give --shape a="
-    ):
+    with pytest.raises(BadProgram, match="tensor 'a' has an unknown number of dimensions: give --shape a="):
         imported(nodes)
     assert imported(nodes, shapes={"a": (2, 8), "b": (4, 4)}).hash == program.hash
 
@@ -583,10 +599,7 @@ def test_unknown_dimensions_are_never_guessed() -> None:
 
     with pytest.raises(BadProgram) as error:
         import_onnx(graph("batch", 3, 224, 224))
-    assert (
-        str(error.value)
-        == "tensor 'data' has unknown dimension 'batch': give --shape data=1,3,224,224"
-    )
+    assert str(error.value) == "tensor 'data' has unknown dimension 'batch': give --shape data=1,3,224,224"
     assert import_onnx(graph("batch", 3), shapes={"data": (5, 3)}).tensor_bytes.tolist() == [60, 60]
     assert import_onnx(graph(1, 3), shapes={"data": (5, 3)}).tensor_bytes.tolist() == [60, 60]
     with pytest.raises(BadProgram, match=r"no tensor 'dat' .did you mean 'data'"):
@@ -597,13 +610,9 @@ def test_unknown_dimensions_are_never_guessed() -> None:
         import_onnx(graph(1, 3), shapes={"data": (-5, 3)})
     with pytest.raises(BadProgram, match="dimension 'n' of input 'data' is 4 here and 3 elsewhere"):
         import_onnx(graph("n", "n"), shapes={"data": (3, 4)})
-    with pytest.raises(
-        BadProgram, match=r"tensor 'i' has unknown dimension '.': give --shape i=2,1"
-    ):
+    with pytest.raises(BadProgram, match=r"tensor 'i' has unknown dimension '.': give --shape i=2,1"):
         imported([node("NonZero", "x", "i"), node("Cast", "i", "y", to=FLOAT)])
-    found = imported(
-        [node("NonZero", "x", "i"), node("Cast", "i", "y", to=FLOAT)], shapes={"i": (2, 7)}
-    )
+    found = imported([node("NonZero", "x", "i"), node("Cast", "i", "y", to=FLOAT)], shapes={"i": (2, 7)})
     assert found.tensor_bytes[tensor_named(found, "y")] == 2 * 7 * 4
 
 
@@ -618,16 +627,10 @@ def test_sizes_stated_for_another_shape_are_not_used() -> None:
 def test_texts_sequences_and_misfits_are_named() -> None:
     with pytest.raises(BadProgram, match="tensor 's' has elements of type STRING"):
         import_onnx(
-            model(
-                [node("Identity", "s", "y")],
-                [info("s", (2,), onnx.TensorProto.STRING)],
-                [info("y", None)],
-            )
+            model([node("Identity", "s", "y")], [info("s", (2,), onnx.TensorProto.STRING)], [info("y", None)])
         )
     with pytest.raises(BadProgram, match="tensor 's' is of type 'sequence'"):
-        imported(
-            [node("SequenceConstruct", "x", "s"), node("ConcatFromSequence", "s", "y", axis=0)]
-        )
+        imported([node("SequenceConstruct", "x", "s"), node("ConcatFromSequence", "s", "y", axis=0)])
     with pytest.raises(BadProgram, match=r"node 'y' \(MatMul\) does not fit its operands"):
         imported([node("MatMul", "x,x", "y")])
     with pytest.raises(BadProgram, match=r"node 'y' \(Relu\) reads 'ghost', which nothing makes"):
@@ -651,8 +654,11 @@ def test_what_shape_inference_would_not_survive() -> None:
 
 def test_hostile_names() -> None:
     evil = "a\n\x1b[31m\u202eb"
-    nodes = [helper.make_node("Relu", ["x"], [evil], name=evil), helper.make_node("Relu", [evil], ["m"], name=evil),
-             helper.make_node("Relu", ["m"], ["y"])]  # fmt: skip
+    nodes = [
+        helper.make_node("Relu", ["x"], [evil], name=evil),
+        helper.make_node("Relu", [evil], ["m"], name=evil),
+        helper.make_node("Relu", ["m"], ["y"]),
+    ]
     program = imported(nodes)
     assert all(name.isprintable() for name in (*program.op_name, *program.tensor_name))
     assert len(set(program.op_name)) == 3
@@ -683,9 +689,10 @@ def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
 def test_damaged_files_give_an_error_or_a_program(tmp_path: Path) -> None:
     whole = model(
         [node("Conv", "x,w", "a"), node("Reshape", "a,s", "b"), node("Gemm", "b,v", "y")],
-        [info("x", (1, 4, 8, 8))], [info("y", None)],
+        [info("x", (1, 4, 8, 8))],
+        [info("y", None)],
         [weight("w", 6, 4, 3, 3), numbers("s", [1, -1]), weight("v", 216, 5)],
-    ).SerializeToString()  # fmt: skip
+    ).SerializeToString()
     path = tmp_path / "damaged.onnx"
     chance = random.Random(1)
     for _ in range(300):
@@ -713,20 +720,18 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
         import_onnx(model([], [], []))
 
 
-@pytest.mark.parametrize("location", ["", "/etc/passwd", "../w.bin", "a/../../w.bin", "C:\\w.bin", "..\\w.bin",
-                                      "link/w.bin", "self", "a\0b"])  # fmt: skip
+@pytest.mark.parametrize(
+    "location",
+    ["", "/etc/passwd", "../w.bin", "a/../../w.bin", "C:\\w.bin", "..\\w.bin", "link/w.bin", "self", "a\0b"],
+)
 def test_external_data_stays_in_the_folder(location: str, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "link").symlink_to(tmp_path)
     (folder / "self").symlink_to(folder / "self")
-    graph = model(
-        [node("MatMul", "x,w", "y")], [info("x", (2, 8))], [info("y", None)], [weight("w", 8, 4)]
-    )
+    graph = model([node("MatMul", "x,w", "y")], [info("x", (2, 8))], [info("y", None)], [weight("w", 8, 4)])
     (folder / "m.onnx").write_bytes(graph.SerializeToString())
-    assert (
-        import_onnx(folder / "m.onnx").n_ops == 1
-    )  # and the file is never opened: it is not there
+    assert import_onnx(folder / "m.onnx").n_ops == 1  # and the file is never opened: it is not there
     graph.graph.initializer[0].external_data[0].value = location
     (folder / "m.onnx").write_bytes(graph.SerializeToString())
     with pytest.raises(BadProgram, match="the data of weight 'w' is outside the model's folder"):
@@ -735,9 +740,7 @@ def test_external_data_stays_in_the_folder(location: str, tmp_path: Path) -> Non
 
 def test_a_sparse_weight_takes_the_bytes_that_are_stored() -> None:
     graph = model([node("MatMul", "x,w", "y")], [info("x", (2, 8))], [info("y", None)])
-    sparse = helper.make_sparse_tensor(
-        numbers("w", [1, 2, 3], np.float32), numbers("", [0, 9, 17]), [8, 4]
-    )
+    sparse = helper.make_sparse_tensor(numbers("w", [1, 2, 3], np.float32), numbers("", [0, 9, 17]), [8, 4])
     graph.graph.sparse_initializer.append(sparse)
     program = import_onnx(graph)
     assert program.tensor_bytes[tensor_named(program, "w")] == 3 * 4 + 3 * 8

@@ -56,8 +56,15 @@ def test_a_small_model_by_hand() -> None:
     assert program.op_scope[0] == "net/conv" and program.order_source == "schedule"
     assert list(program.op_dtype) == ["i8", "i8", "i8"] and program.op_source.tolist() == [0, 1, 2]
     kinds = {program.tensor_name[t]: TensorKind(k).name for t, k in enumerate(program.tensor_kind)}
-    assert kinds == {"x": "INPUT", "conv/w": "WEIGHT", "conv/b": "WEIGHT", "net/conv/Relu;net/bn": "ACTIVATION",
-                     "flat": "ACTIVATION", "dense/w": "WEIGHT", "out": "OUTPUT"}  # fmt: skip
+    assert kinds == {
+        "x": "INPUT",
+        "conv/w": "WEIGHT",
+        "conv/b": "WEIGHT",
+        "net/conv/Relu;net/bn": "ACTIVATION",
+        "flat": "ACTIVATION",
+        "dense/w": "WEIGHT",
+        "out": "OUTPUT",
+    }
     assert PeakOrder(program).reference == 192 + 320
     assert program.warnings == ()
 
@@ -78,10 +85,10 @@ def test_cut_files_are_one_error(seed: int) -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.integers(0, 3), st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=8))  # fmt: skip
-def test_damaged_files_give_a_program_or_one_error(
-    seed: int, changes: list[tuple[int, int]]
-) -> None:
+@given(
+    st.integers(0, 3), st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=8)
+)
+def test_damaged_files_give_a_program_or_one_error(seed: int, changes: list[tuple[int, int]]) -> None:
     data = bytearray(branchy(seed, 4))
     for place, value in changes:
         data[place % len(data)] = value
@@ -121,9 +128,7 @@ def test_what_is_wrong_is_said() -> None:
         import_tflite("no such file.tflite")
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in OPERATORS if name not in ("CUSTOM", "IF", "WHILE")]
-)
+@pytest.mark.parametrize("name", [name for name in OPERATORS if name not in ("CUSTOM", "IF", "WHILE")])
 def test_operators_without_or_with_odd_operands_are_no_crash(name: str) -> None:
     for inputs, outputs in (([], [1]), ([-1], [1]), ([0], [-1]), ([0, 0, 0], [1, 2]), ([0], [])):
         graph = GraphMaker()
@@ -159,9 +164,7 @@ def test_vectors_that_overlap_do_not_multiply() -> None:
     head = Head()
     operators = [head.table({0: ("I", 0), 1: ("reference", begin), 2: ("reference", begin)})] * 3000
     old = model.root.tables(2)[0]
-    changed = head.changed(
-        old, dict.fromkeys(range(5), "reference") | {5: "i"}, {3: head.vector(operators)}
-    )
+    changed = head.changed(old, dict.fromkeys(range(5), "reference") | {5: "i"}, {3: head.vector(operators)})
     root = head.changed(
         model.root, {0: "I"} | dict.fromkeys(range(1, 10), "reference"), {2: head.vector([changed])}
     )
@@ -189,11 +192,7 @@ def test_an_output_that_shows_an_input_is_copied() -> None:
     graph.inputs, graph.outputs = [x], [y, x]
     program = import_tflite(tflite(graph))
     assert not program.op_view.any() and list(program.op_kind) == ["reshape", "copy"]
-    assert sorted(program.tensor_kind.tolist()) == [
-        TensorKind.INPUT,
-        TensorKind.OUTPUT,
-        TensorKind.OUTPUT,
-    ]
+    assert sorted(program.tensor_kind.tolist()) == [TensorKind.INPUT, TensorKind.OUTPUT, TensorKind.OUTPUT]
 
 
 def test_the_branch_with_more_work_is_taken() -> None:
@@ -227,9 +226,7 @@ def test_a_loop_runs_as_often_as_the_user_says() -> None:
     assert list(program.op_kind) == ["reduce_or", "relu"] * 3 and not program.warnings
     with pytest.raises(BadProgram, match="no loop 'other'"):
         import_tflite(data, trips={"other": 3})
-    endless = GraphMaker(
-        [*body.tensors], [("WHILE", [0], [1], {0: ("i", 1), 1: ("i", 2)})], [0], [1]
-    )
+    endless = GraphMaker([*body.tensors], [("WHILE", [0], [1], {0: ("i", 1), 1: ("i", 2)})], [0], [1])
     with pytest.raises(BadProgram, match="nested"):
         import_tflite(tflite(main, test, endless))
 
@@ -237,11 +234,7 @@ def test_a_loop_runs_as_often_as_the_user_says() -> None:
 def test_variables_are_state_that_ops_write_in_place() -> None:
     graph = GraphMaker()
     x, out = graph.tensor("x", [4]), graph.tensor("out", [4])
-    handle, old, new = (
-        graph.tensor("h", [1], RESOURCE),
-        graph.tensor("old", [4]),
-        graph.tensor("new", [4]),
-    )
+    handle, old, new = (graph.tensor("h", [1], RESOURCE), graph.tensor("old", [4]), graph.tensor("new", [4]))
     graph.op("VAR_HANDLE", [], [handle], {})
     graph.op("READ_VARIABLE", [handle], [old])
     graph.op("ADD", [x, old], [new], {0: ("b", 0)})

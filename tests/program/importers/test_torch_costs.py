@@ -25,20 +25,50 @@ def call(op: str, *results: Type, **args: object) -> Call:
     [
         (call("mm", f32(4, 8), self=f32(4, 16), mat2=f32(16, 8)), "matmul", (1024, 0, 0)),
         (call("addmm", f32(4, 8), self=f32(8), mat1=f32(4, 16), mat2=f32(16, 8)), "matmul", (1024, 32, 0)),
-        (call("addbmm", f32(4, 8), self=f32(8), batch1=f32(3, 4, 16), batch2=f32(3, 16, 8)), "matmul",
-         (3072, 32, 0)),
+        (
+            call("addbmm", f32(4, 8), self=f32(8), batch1=f32(3, 4, 16), batch2=f32(3, 16, 8)),
+            "matmul",
+            (3072, 32, 0),
+        ),
         (call("linear", f32(2, 8), input=f32(2, 4), weight=f32(8, 4), bias=f32(8)), "matmul", (128, 16, 0)),
-        (call("conv2d", f32(1, 8, 5, 5), input=f32(1, 4, 5, 5), weight=f32(8, 2, 3, 3), bias=None, groups=2),
-         "conv", (2 * 200 * 18, 0, 0)),
-        (call("convolution", f32(1, 4, 8, 8), input=f32(1, 8, 4, 4), weight=f32(8, 4, 2, 2), bias=None,
-              transposed=True), "conv", (2 * 128 * 16, 0, 0)),
-        (call("scaled_dot_product_attention", f32(2, 3, 5, 8), query=f32(2, 3, 5, 8), key=f32(2, 3, 7, 8),
-              value=f32(2, 3, 7, 8)), "attention", (2 * 2 * 3 * 5 * 7 * 16, 5 * 210, 210)),
+        (
+            call(
+                "conv2d", f32(1, 8, 5, 5), input=f32(1, 4, 5, 5), weight=f32(8, 2, 3, 3), bias=None, groups=2
+            ),
+            "conv",
+            (2 * 200 * 18, 0, 0),
+        ),
+        (
+            call(
+                "convolution",
+                f32(1, 4, 8, 8),
+                input=f32(1, 8, 4, 4),
+                weight=f32(8, 4, 2, 2),
+                bias=None,
+                transposed=True,
+            ),
+            "conv",
+            (2 * 128 * 16, 0, 0),
+        ),
+        (
+            call(
+                "scaled_dot_product_attention",
+                f32(2, 3, 5, 8),
+                query=f32(2, 3, 5, 8),
+                key=f32(2, 3, 7, 8),
+                value=f32(2, 3, 7, 8),
+            ),
+            "attention",
+            (2 * 2 * 3 * 5 * 7 * 16, 5 * 210, 210),
+        ),
         (call("max_pool2d", f32(1, 2, 4, 4), self=f32(1, 2, 8, 8), kernel_size=[2]), "pool", (0, 128, 0)),
         (call("_softmax", f32(3, 5), self=f32(3, 5), dim=-1), "softmax", (0, 45, 15)),
         (call("layer_norm", f32(3, 5), input=f32(3, 5), normalized_shape=[5]), "layernorm", (0, 105, 3)),
-        (call("_native_batch_norm_legit_no_training", f32(1, 4, 2, 2), input=f32(1, 4, 2, 2)), "batchnorm",
-         (0, 32, 0)),
+        (
+            call("_native_batch_norm_legit_no_training", f32(1, 4, 2, 2), input=f32(1, 4, 2, 2)),
+            "batchnorm",
+            (0, 32, 0),
+        ),
         (call("mean", f32(3), self=f32(3, 7), dim=[1]), "reduce_sum", (0, 24, 0)),
         (call("max", f32(3), self=f32(3, 7), dim=1), "reduce_max", (0, 21, 0)),
         (call("max", f32(3), self=f32(3), other=f32(3)), "max", (0, 3, 0)),
@@ -47,24 +77,66 @@ def call(op: str, *results: Type, **args: object) -> Call:
         (call("permute_copy", f32(6), self=f32(6)), "transpose", (0, 0, 0)),
         (call("gelu", f32(6), self=f32(6)), "gelu", (0, 0, 6)),
         (call("topk", f32(2), self=f32(8), k=2), "topk", (0, 8, 0)),
-        (call("convolution_backward", f32(1, 4, 5, 5), f32(8, 4, 3, 3), f32(8), grad_output=f32(1, 8, 5, 5),
-              input=f32(1, 4, 5, 5), weight=f32(8, 4, 3, 3), output_mask=[True, True, True]), "conv_backward",
-         (2 * 2 * 200 * 36, 200, 0)),
-        (call("_scaled_dot_product_flash_attention_backward", f32(1, 2, 5, 8), grad_out=f32(1, 2, 5, 8),
-              query=f32(1, 2, 5, 8), key=f32(1, 2, 7, 8), value=f32(1, 2, 7, 8)), "attention_backward",
-         (5 * 2 * 70 * 8, 9 * 70, 70)),
-        (call("native_layer_norm_backward", f32(3, 5), grad_out=f32(3, 5), input=f32(3, 5)),
-         "layernorm_backward", (0, 195, 0)),
+        (
+            call(
+                "convolution_backward",
+                f32(1, 4, 5, 5),
+                f32(8, 4, 3, 3),
+                f32(8),
+                grad_output=f32(1, 8, 5, 5),
+                input=f32(1, 4, 5, 5),
+                weight=f32(8, 4, 3, 3),
+                output_mask=[True, True, True],
+            ),
+            "conv_backward",
+            (2 * 2 * 200 * 36, 200, 0),
+        ),
+        (
+            call(
+                "_scaled_dot_product_flash_attention_backward",
+                f32(1, 2, 5, 8),
+                grad_out=f32(1, 2, 5, 8),
+                query=f32(1, 2, 5, 8),
+                key=f32(1, 2, 7, 8),
+                value=f32(1, 2, 7, 8),
+            ),
+            "attention_backward",
+            (5 * 2 * 70 * 8, 9 * 70, 70),
+        ),
+        (
+            call("native_layer_norm_backward", f32(3, 5), grad_out=f32(3, 5), input=f32(3, 5)),
+            "layernorm_backward",
+            (0, 195, 0),
+        ),
         (call("gelu_backward", f32(6), grad_output=f32(6), self=f32(6)), "gelu_backward", (0, 36, 12)),
-        (call("embedding_dense_backward", f32(9, 4), grad_output=f32(3, 4), indices=f32(3)), "scatter",
-         (0, 12, 0)),
-        (call("nll_loss_backward", f32(3, 5), grad_output=f32(), self=f32(3, 5), target=f32(3)), "scatter",
-         (0, 3, 0)),
-        (call("avg_pool2d_backward", f32(1, 1, 4, 4), grad_output=f32(1, 1, 2, 2), self=f32(1, 1, 4, 4),
-              kernel_size=[2]), "avg_pool2d_backward", (0, 16, 0)),
-        (call("einsum", f32(2, 4), equation="ab,bc->ac", tensors=[f32(2, 3), f32(3, 4)]), "matmul", (48, 0, 0)),
+        (
+            call("embedding_dense_backward", f32(9, 4), grad_output=f32(3, 4), indices=f32(3)),
+            "scatter",
+            (0, 12, 0),
+        ),
+        (
+            call("nll_loss_backward", f32(3, 5), grad_output=f32(), self=f32(3, 5), target=f32(3)),
+            "scatter",
+            (0, 3, 0),
+        ),
+        (
+            call(
+                "avg_pool2d_backward",
+                f32(1, 1, 4, 4),
+                grad_output=f32(1, 1, 2, 2),
+                self=f32(1, 1, 4, 4),
+                kernel_size=[2],
+            ),
+            "avg_pool2d_backward",
+            (0, 16, 0),
+        ),
+        (
+            call("einsum", f32(2, 4), equation="ab,bc->ac", tensors=[f32(2, 3), f32(3, 4)]),
+            "matmul",
+            (48, 0, 0),
+        ),
     ],
-)  # fmt: skip
+)
 def test_costs(made_call: Call, kind: str, flops: tuple[int, int, int]) -> None:
     cost = cost_of(made_call)
     assert cost is not None
@@ -87,9 +159,11 @@ def cache_graph(*, read_later: bool) -> Graph:
     total = made(f32(), "total")
     later = state if read_later else new
     steps = [
-        Step("put", call("slice_scatter", new.type, self=state.type, src=update.type), [state, update], [new]),
+        Step(
+            "put", call("slice_scatter", new.type, self=state.type, src=update.type), [state, update], [new]
+        ),
         Step("sum", call("sum", total.type, self=later.type), [later], [total]),
-    ]  # fmt: skip
+    ]
     return Graph([state, update], steps, [total], [(state, new)])
 
 
@@ -152,9 +226,7 @@ def test_unknown_ops_are_counted_or_refused() -> None:
     def graph() -> Graph:
         x = given(f32(4), "x", TensorKind.INPUT)
         y = made(f32(4), "y")
-        return Graph(
-            [x], [Step("f", call("frobnicate", y.type, self=x.type), [x], [y])], [y], folded=2
-        )
+        return Graph([x], [Step("f", call("frobnicate", y.type, self=x.type), [x], [y])], [y], folded=2)
 
     program = emit(graph(), "odd")
     assert program.op_kind[0] == "unknown:frobnicate"

@@ -15,9 +15,17 @@ from loadmaster.program.build import Builder
 from loadmaster.program.program import Program
 
 SMALL: dict[str, Any] = {
-    "width": 8, "heads": 2, "depth": 1, "population": 6, "boltzmann": 0.34, "batch": 4,
-    "burn_in": 8, "updates": 1.0, "screen": 8, "horizon": 200,
-}  # fmt: skip
+    "width": 8,
+    "heads": 2,
+    "depth": 1,
+    "population": 6,
+    "boltzmann": 0.34,
+    "batch": 4,
+    "burn_in": 8,
+    "updates": 1.0,
+    "screen": 8,
+    "horizon": 200,
+}
 """Four GNNs, two chromosomes."""
 
 
@@ -33,8 +41,13 @@ def chain(count: int = 10, readers_of_first: int = 0) -> Program:
             reads.add(build.tensor(f"w{i}", bytes=40 + 37 * (i % 5), kind="weight"))
         kind = "output" if i == count - 1 else "activation"
         results.append(build.tensor(f"t{i}", bytes=64 + 24 * (i % 4), kind=kind))
-        build.op(f"op{i}", "matmul" if i % 3 else "add", reads=sorted(reads), writes=[results[-1]],
-                 matrix=900 + 31 * i)  # fmt: skip
+        build.op(
+            f"op{i}",
+            "matmul" if i % 3 else "add",
+            reads=sorted(reads),
+            writes=[results[-1]],
+            matrix=900 + 31 * i,
+        )
     return build.build()
 
 
@@ -66,4 +79,4 @@ class Recording(Mapping):
             return scores
         number = first + np.arange(len(decisions))
         failed = (number >= self.fails_from) & (number % 2 == 0)
-        return Scores(np.where(failed, -1, scores.value), np.where(failed, -1.0, scores.reward), failed)  # fmt: skip
+        return Scores(np.where(failed, -1, scores.value), np.where(failed, -1.0, scores.reward), failed)

@@ -72,7 +72,7 @@ def test_the_same_seed_gives_the_same_run(whole: tuple[Outcome, list[np.ndarray]
     assert np.array_equal(problem.asked, asked)
     values = [value for value, _ in first.watcher.improvements]
     assert len(values) > 1 and values == [value for value, _ in again.watcher.improvements]
-    for (_, mine), (_, other) in zip(first.watcher.improvements, again.watcher.improvements, strict=True):  # fmt: skip
+    for (_, mine), (_, other) in zip(first.watcher.improvements, again.watcher.improvements, strict=True):
         assert np.array_equal(mine, other)
     other = watched(small, recording(), Budget(evaluations=BUDGET), seed=1)
     assert values != [value for value, _ in other.watcher.improvements]
@@ -88,7 +88,9 @@ def test_it_goes_on_from_every_checkpoint_as_if_it_had_not_stopped(
         problem = recording()
         rest = watched(small, problem, Budget(evaluations=BUDGET), moment=moment)
         assert len(problem.asked) == BUDGET - moment.evaluations
-        assert [row.tolist() for row in problem.asked] == [row.tolist() for row in asked[moment.evaluations :]]  # fmt: skip
+        assert [row.tolist() for row in problem.asked] == [
+            row.tolist() for row in asked[moment.evaluations :]
+        ]
         assert rest.solution.value == first.solution.value
         for name in ("champion_kind", "invalid_fraction", "first_valid_at", "generations"):
             assert rest.solution.extra[name] == first.solution.extra[name]
@@ -102,7 +104,9 @@ def test_a_ring_that_came_round_is_resumed_as_well() -> None:
     for moment in first.watcher.moments[::3]:
         again = recording()
         watched(make, again, Budget(evaluations=60), moment=moment)
-        assert [row.tolist() for row in again.asked] == [row.tolist() for row in problem.asked[moment.evaluations :]]  # fmt: skip
+        assert [row.tolist() for row in again.asked] == [
+            row.tolist() for row in problem.asked[moment.evaluations :]
+        ]
 
 
 @pytest.mark.parametrize("budget", [30, 50, 90])
@@ -148,7 +152,7 @@ def test_what_was_scored_is_recalled() -> None:
     for row, reward in zip(problem.asked, rewards, strict=True):
         assert made.now.recalled(row) == reward
     assert np.isnan(made.now.recalled(np.full_like(problem.asked[0], 9)))
-    gnns = {row.tobytes() for row in made._canonical(np.asarray(made.forward(made.now.stack, made.graph)[0]))}  # fmt: skip
+    gnns = {row.tobytes() for row in made._canonical(np.asarray(made.forward(made.now.stack, made.graph)[0]))}
     assert len(gnns) <= 4
     # With it off, every GNN is evaluated in every generation; with it on, only new maps are.
     repeated = []
@@ -173,7 +177,7 @@ def test_the_number_of_updates_is_no_reason_to_compile() -> None:
 
 
 def test_unknown_options_and_settings_of_another_solver() -> None:
-    for make, name in ((Egrl, "populaton"), (EvolutionAlone, "learner"), (GradientAlone, "population")):  # fmt: skip
+    for make, name in ((Egrl, "populaton"), (EvolutionAlone, "learner"), (GradientAlone, "population")):
         with pytest.raises(LoadmasterError, match=f"has no option '{name}'") as error:
             make(**{name: 3})
         assert error.value.object == name and error.value.remedy
@@ -184,15 +188,37 @@ def test_unknown_options_and_settings_of_another_solver() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"population": 3}, {"population": -1}, {"population": 6.5}, {"population": "many"},
-        {"boltzmann": 1.5}, {"elites": 0}, {"elites": 20}, {"seeding": "blunt"}, {"target": "two"},
-        {"heads": 3}, {"heads": 0}, {"width": 0}, {"depth": 9}, {"depth": -1}, {"batch": 0},
-        {"tournament": 0}, {"screen": 0}, {"replay": 0}, {"horizon": 0}, {"updates": -1.0},
-        {"burn_in": -1}, {"crossover": 2.0}, {"mutation": -0.1}, {"entropy": float("nan")},
-        {"actor_rate": float("inf")}, {"gradient_clip": 0.0}, {"learner": "no"}, {"depth": None},
+        {"population": 3},
+        {"population": -1},
+        {"population": 6.5},
+        {"population": "many"},
+        {"boltzmann": 1.5},
+        {"elites": 0},
+        {"elites": 20},
+        {"seeding": "blunt"},
+        {"target": "two"},
+        {"heads": 3},
+        {"heads": 0},
+        {"width": 0},
+        {"depth": 9},
+        {"depth": -1},
+        {"batch": 0},
+        {"tournament": 0},
+        {"screen": 0},
+        {"replay": 0},
+        {"horizon": 0},
+        {"updates": -1.0},
+        {"burn_in": -1},
+        {"crossover": 2.0},
+        {"mutation": -0.1},
+        {"entropy": float("nan")},
+        {"actor_rate": float("inf")},
+        {"gradient_clip": 0.0},
+        {"learner": "no"},
+        {"depth": None},
         {"learner": False, "population": 0},
     ],
-)  # fmt: skip
+)
 def test_impossible_settings(wrong: dict[str, Any]) -> None:
     with pytest.raises(LoadmasterError, match="can't work with") as error:
         Egrl(**wrong)
@@ -257,21 +283,47 @@ def test_noisy_values_are_never_recalled() -> None:
 
 
 OFF: list[dict[str, Any]] = [
-    {"boltzmann": 0.0}, {"boltzmann": 1.0}, {"learner": False}, {"learner": False, "boltzmann": 1.0},
-    {"crossover": 0.0}, {"mutation": 0.0}, {"seeding": "posterior"}, {"seeding": "none"},
-    {"anchor": False}, {"swaps": 0.0}, {"runs": 0.0}, {"recall": False}, {"screen": 1},
-    {"migration": False}, {"burn_in": 0}, {"updates": 0.0}, {"elites": 5},
-    {"tournament": 1}, {"replay": 8}, {"depth": 0}, {"attention": False},
-    {"target": "bootstrap"}, {"entropy": 0.0, "imitation": 0.0, "action_noise": 0.0},
-]  # fmt: skip
+    {"boltzmann": 0.0},
+    {"boltzmann": 1.0},
+    {"learner": False},
+    {"learner": False, "boltzmann": 1.0},
+    {"crossover": 0.0},
+    {"mutation": 0.0},
+    {"seeding": "posterior"},
+    {"seeding": "none"},
+    {"anchor": False},
+    {"swaps": 0.0},
+    {"runs": 0.0},
+    {"recall": False},
+    {"screen": 1},
+    {"migration": False},
+    {"burn_in": 0},
+    {"updates": 0.0},
+    {"elites": 5},
+    {"tournament": 1},
+    {"replay": 8},
+    {"depth": 0},
+    {"attention": False},
+    {"target": "bootstrap"},
+    {"entropy": 0.0, "imitation": 0.0, "action_noise": 0.0},
+]
 
 
 def test_every_switch_is_in_the_list() -> None:
     tried = {name for changes in OFF for name in changes}
     assert {field.name for field in fields(Settings)} - tried == {
-        "population", "width", "heads", "batch", "actor_rate", "critic_rate", "gradient_clip", "discount",
-        "polyak", "validate", "horizon",
-    }  # fmt: skip
+        "population",
+        "width",
+        "heads",
+        "batch",
+        "actor_rate",
+        "critic_rate",
+        "gradient_clip",
+        "discount",
+        "polyak",
+        "validate",
+        "horizon",
+    }
 
 
 @pytest.mark.parametrize("off", OFF, ids=str)
@@ -286,13 +338,11 @@ def test_every_switch_can_be_off(off: dict[str, Any]) -> None:
 def test_the_policy_is_the_network_that_earned_most() -> None:
     """Also where there is no network but the learner's."""
     for changes in ({}, {"boltzmann": 1.0}):
-        made = Session(Meter(recording(), Budget(evaluations=16)), 0, Settings(**SMALL | changes), None, None)  # fmt: skip
+        made = Session(Meter(recording(), Budget(evaluations=16)), 0, Settings(**SMALL | changes), None, None)
         considered: list[tuple[np.ndarray, np.ndarray]] = []
         consider = made.choice.consider
 
-        def spied(
-            stack: Any, rewards: Any, consider: Any = consider, seen: Any = considered
-        ) -> None:
+        def spied(stack: Any, rewards: Any, consider: Any = consider, seen: Any = considered) -> None:
             seen.append((stack, rewards))
             consider(stack, rewards)
 

@@ -63,8 +63,15 @@ def improved() -> Any:
 
 def after(improved: Any, world: World, count: int, **changes: Any) -> tuple[Learner, float]:
     given = {"maps": world.maps, "rewards": world.rewards, "best": world.best} | changes
-    learner, loss = improved(KEY, given.pop("learner", None) or world.new(), world.graph,
-                             given["maps"], given["rewards"], given["best"], np.array(count))  # fmt: skip
+    learner, loss = improved(
+        KEY,
+        given.pop("learner", None) or world.new(),
+        world.graph,
+        given["maps"],
+        given["rewards"],
+        given["best"],
+        np.array(count),
+    )
     return learner, float(loss)
 
 
@@ -128,7 +135,7 @@ def test_bootstrap_follows_with_a_slow_critic(world: World) -> None:
     assert fresh.slow is not None and same(fresh.slow, fresh.critic)
     learner, loss = after(step, world, 1, learner=fresh)
     assert np.isfinite(loss)
-    for slow, old, new in zip(*map(leaves, (learner.slow, fresh.slow, learner.critic)), strict=True):  # fmt: skip
+    for slow, old, new in zip(*map(leaves, (learner.slow, fresh.slow, learner.critic)), strict=True):
         np.testing.assert_allclose(slow, old + 0.25 * (new - old), atol=1e-6)
     later, _ = after(step, world, ROUNDS, learner=fresh)
     assert all(np.isfinite(leaf).all() for leaf in leaves(later))

@@ -103,7 +103,7 @@ def test_three_layouts_attend_alike_and_learn_alike(attention: bool) -> None:
         pull = normal(rng, n, width)
         near = _near(pairs, n)
         assert isinstance(near, Near)
-        layouts = {"near": near, "edges": _edges(pairs, n), "dense": jnp.asarray(as_dense(pairs, n))}  # fmt: skip
+        layouts = {"near": near, "edges": _edges(pairs, n), "dense": jnp.asarray(as_dense(pairs, n))}
         zero = attention * 1.0
         expected = slow_attend(*map(np.asarray, (h, zero * to, zero * by)), as_dense(pairs, n))
         gradients = {}
@@ -230,7 +230,7 @@ def test_pooled_neighbours_are_at_most_two_apart() -> None:
     for seed in range(5):
         pairs = random_pairs(np.random.default_rng(seed), 12)
         near = as_dense(pairs, 12)
-        wanted = [[any(near[i, k] and near[k, j] for k in range(12)) for j in range(12)] for i in range(12)]  # fmt: skip
+        wanted = [[any(near[i, k] and near[k, j] for k in range(12)) for j in range(12)] for i in range(12)]
         assert np.array_equal(_apart(pairs, 12), wanted)
 
 

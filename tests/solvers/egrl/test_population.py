@@ -34,19 +34,23 @@ ENTRIES, MEMORIES = 12, 3
 def some_settings(draws: st.DrawFn) -> Settings:
     size = draws(st.integers(4, 12))
     return Settings(
-        population=size, boltzmann=draws(st.sampled_from([0.0, 0.2, 0.5, 1.0])),
-        elites=draws(st.integers(1, size - 1)), tournament=draws(st.integers(1, 4)),
-        learner=draws(st.booleans()), migration=draws(st.booleans()), anchor=draws(st.booleans()),
+        population=size,
+        boltzmann=draws(st.sampled_from([0.0, 0.2, 0.5, 1.0])),
+        elites=draws(st.integers(1, size - 1)),
+        tournament=draws(st.integers(1, 4)),
+        learner=draws(st.booleans()),
+        migration=draws(st.booleans()),
+        anchor=draws(st.booleans()),
         crossover=draws(st.sampled_from([0.0, 0.3, 1.0])),
         seeding=draws(st.sampled_from(["sharp", "posterior", "none"])),
-    )  # fmt: skip
+    )
 
 
 @st.composite
 def some_breeding(draws: st.DrawFn) -> tuple[Settings, np.ndarray, Breeding]:
     settings = draws(some_settings())
     worth = st.sampled_from([-np.inf, -1.0, -0.25, 0.5, 1.0, 1.5])  # ties are common
-    fitness = np.array(draws(st.lists(worth, min_size=settings.population, max_size=settings.population)))  # fmt: skip
+    fitness = np.array(draws(st.lists(worth, min_size=settings.population, max_size=settings.population)))
     rng = np.random.default_rng(draws(st.integers(0, 2**32)))
     return settings, fitness, choose(rng, fitness, settings)
 
@@ -70,9 +74,7 @@ def test_elites_stay_as_they_are(case: tuple[Settings, np.ndarray, Breeding]) ->
 
 
 @given(some_breeding())
-def test_slots_keep_their_kind_and_parents_exist(
-    case: tuple[Settings, np.ndarray, Breeding],
-) -> None:
+def test_slots_keep_their_kind_and_parents_exist(case: tuple[Settings, np.ndarray, Breeding]) -> None:
     settings, _, plan = case
     gnns, chromosomes = settings.gnns, settings.chromosomes
     assert len(plan.gnn_a) == len(plan.gnn_b) == gnns and len(plan.mutated) == gnns + chromosomes
@@ -108,7 +110,7 @@ def test_shapes_number_leaves_and_rows() -> None:
     assert shapes.start.tolist() == [0, 6, 10, 12]
 
 
-def population(seed: int, **changes: Any) -> tuple[np.random.Generator, Settings, np.ndarray, Shapes]:  # fmt: skip
+def population(seed: int, **changes: Any) -> tuple[np.random.Generator, Settings, np.ndarray, Shapes]:
     """(generator, settings, weights with the actor's last, shapes)"""
     rng, settings = np.random.default_rng(seed), Settings(**changes)
     shapes = find_shapes(LEAVES)
@@ -220,7 +222,7 @@ def test_seeding(seeding: str) -> None:
         np.testing.assert_allclose(new.prior[1], sharp, atol=1e-5)
         assert 0.1 <= warmth.min() == warmth.max() <= 0.4
         return
-    np.testing.assert_allclose(new.prior[1], p if seeding == "posterior" else old.prior[1], atol=1e-5)  # fmt: skip
+    np.testing.assert_allclose(new.prior[1], p if seeding == "posterior" else old.prior[1], atol=1e-5)
     assert np.array_equal(warmth, old.temperature[1])
 
 
@@ -240,9 +242,7 @@ def around(rng: np.random.Generator, count: int, entries: int, memories: int) ->
 
 @pytest.mark.parametrize(("entries", "memories"), [(2, 2), (4, 2), (6, 3), (30, 3)])
 @pytest.mark.parametrize(("swaps", "runs"), [(0.3, 0.2), (1.0, 0.0), (0.0, 1.0), (0.0, 0.0)])
-def test_anchored_draws_are_never_the_anchor(
-    entries: int, memories: int, swaps: float, runs: float
-) -> None:
+def test_anchored_draws_are_never_the_anchor(entries: int, memories: int, swaps: float, runs: float) -> None:
     rng = np.random.default_rng(entries)
     settings = Settings(swaps=swaps, runs=runs)
     live = np.arange(0, entries, 2) if entries > 4 else np.arange(entries)
@@ -272,7 +272,7 @@ def test_no_chromosomes_draw_nothing() -> None:
 @given(
     st.lists(st.sampled_from([-np.inf, -1.0, 0.0, 0.5, 1.0, 2.0]), min_size=3, max_size=3),
     st.lists(st.tuples(st.integers(0, 2), st.sampled_from([-np.inf, -0.5, 0.0, 0.5, 3.0])), max_size=8),
-)  # fmt: skip
+)
 def test_settling_never_lowers_worth(worths: list[float], drawn: list[tuple[int, float]]) -> None:
     rng = np.random.default_rng(0)
     old = around(rng, 3, ENTRIES, MEMORIES)._replace(worth=np.array(worths))

@@ -21,7 +21,9 @@ class Additive:
         rng = np.random.default_rng(seed)
         kinds = rng.integers(0, 5, NODES)
         looks = rng.random((5, len(COLUMNS)))
-        looks[:, [COLUMNS.index("ofm_size"), COLUMNS.index("weight_size")]] = np.log2(1 + rng.integers(20, 200, (5, 2))) / 32  # fmt: skip
+        looks[:, [COLUMNS.index("ofm_size"), COLUMNS.index("weight_size")]] = (
+            np.log2(1 + rng.integers(20, 200, (5, 2))) / 32
+        )
         self.features = looks[kinds].astype(np.float32)
         self.features[:, COLUMNS.index("n_ops_left")] = np.arange(NODES)  # says nothing of the kind
         self.live = np.concatenate([np.ones(NODES, bool), kinds != 0])
@@ -64,7 +66,7 @@ def test_it_recovers_costs_that_add_up() -> None:
     critic, maps = world.taught(), world.maps(np.random.default_rng(9), 200)
     times = world.times(maps)  # also of maps that do not fit
     np.testing.assert_allclose(predicted(critic, maps), times, rtol=2e-3)
-    np.testing.assert_allclose(np.diff(predicted(critic, maps)), np.diff(times), atol=2e-3 * times.mean())  # fmt: skip
+    np.testing.assert_allclose(np.diff(predicted(critic, maps)), np.diff(times), atol=2e-3 * times.mean())
 
 
 def test_tensors_that_look_alike_share_parameters() -> None:
@@ -149,8 +151,11 @@ def test_an_exchange_makes_room_and_no_more() -> None:
         assert all(old[i] == target and new[i] == source for i in goers)
         assert all((i >= NODES) == (comer >= NODES) for i in goers)
         gone = size[goers].sum()
-        there = [i for i in range(2 * NODES) if world.live[i] and old[i] == target
-                 and (i >= NODES) == (comer >= NODES)]  # fmt: skip
+        there = [
+            i
+            for i in range(2 * NODES)
+            if world.live[i] and old[i] == target and (i >= NODES) == (comer >= NODES)
+        ]
         assert gone >= size[comer] or len(goers) == len(there)
         if len(goers) > 1:  # without some one of them there would be too little room
             assert min(gone - size[i] for i in goers) < size[comer]

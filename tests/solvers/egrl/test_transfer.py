@@ -59,8 +59,7 @@ def test_a_policy_comes_back_to_the_bit(policy: Path, actor: Actor) -> None:
 
 
 @pytest.mark.parametrize(
-    ("memories", "changes"),
-    [(2, {}), (4, {}), (3, {"width": 16}), (3, {"depth": 2}), (3, {"heads": 4})],
+    ("memories", "changes"), [(2, {}), (4, {}), (3, {"width": 16}), (3, {"depth": 2}), (3, {"heads": 4})]
 )
 def test_other_shapes_are_refused(policy: Path, memories: int, changes: dict[str, Any]) -> None:
     like = Actor(memories, Settings(**SMALL | changes), jax.random.key(0))
@@ -85,12 +84,14 @@ BROKEN: dict[str, Callable[[bytes], bytes]] = {
     "one array": lambda _: _npy(np.zeros(3)),
     "no header": lambda _: _npz(x=np.zeros(3)),
     "header of another kind": lambda _: _npz(about=np.frombuffer(b"[1]", dtype=np.uint8)),
-    "header of another format": lambda _: _npz(about=np.frombuffer(b'{"loadmaster_policy": 2}', dtype=np.uint8)),
+    "header of another format": lambda _: _npz(
+        about=np.frombuffer(b'{"loadmaster_policy": 2}', dtype=np.uint8)
+    ),
     "header that is no text": lambda _: _npz(about=np.array([200, 0, 255], dtype=np.uint8)),
     "header of objects": lambda _: _npz(about=np.array([{"a": 1}], dtype=object)),
     "objects": lambda _: _npz(about=HEADER, **{"policy.embedding": np.array([print], dtype=object)}),
     "no parameters": lambda _: _npz(about=HEADER),
-}  # fmt: skip
+}
 
 
 def _npy(array: np.ndarray) -> bytes:
@@ -113,9 +114,11 @@ def test_parameters_must_be_finite_numbers(value: str, actor: Actor, tmp_path: P
     arrays = policy_arrays(actor)
     shape = arrays["embedding"].shape
     arrays["embedding"] = {
-        "text": np.full(shape, "1.0"), "nan": np.full(shape, np.nan, dtype=np.float32),
-        "complex": np.ones(shape, dtype=np.complex64), "whole": np.ones(shape, dtype=np.int64),
-    }[value]  # fmt: skip
+        "text": np.full(shape, "1.0"),
+        "nan": np.full(shape, np.nan, dtype=np.float32),
+        "complex": np.ones(shape, dtype=np.complex64),
+        "whole": np.ones(shape, dtype=np.int64),
+    }[value]
     path = tmp_path / "bad.npz"
     save_policy(path, arrays, ABOUT)
     with pytest.raises(BadPolicy, match="embedding"):

@@ -14,9 +14,20 @@ from loadmaster.program.program import Program
 from loadmaster.solvers.go.settings import Shape
 
 SMALL: dict[str, Any] = {
-    "init": "scratch", "width": 16, "heads": 2, "inner": 16, "layers": 1, "rounds": 1, "segment": 16,
-    "samples": 6, "greedy_samples": 4, "epochs": 2, "minibatch": 1, "warm_steps": 4, "updates": 4,
-}  # fmt: skip
+    "init": "scratch",
+    "width": 16,
+    "heads": 2,
+    "inner": 16,
+    "layers": 1,
+    "rounds": 1,
+    "segment": 16,
+    "samples": 6,
+    "greedy_samples": 4,
+    "epochs": 2,
+    "minibatch": 1,
+    "warm_steps": 4,
+    "updates": 4,
+}
 SHAPE = Shape(width=16, heads=2, inner=16, layers=1, rounds=1, segment=16)
 """The network of `SMALL`: what one test compiles, another need not."""
 
@@ -28,7 +39,7 @@ def chain(ops: int, edges: bool = True) -> Program:
     for step in range(ops):
         kind = "output" if step == ops - 1 or not edges else "activation"
         made = build.tensor(f"t{step}", shape=(4,), bytes=2**20, dtype="f32", kind=kind)
-        build.op(f"op{step}", "matmul", reads=[last if edges else given], writes=[made], matrix=10**9)  # fmt: skip
+        build.op(f"op{step}", "matmul", reads=[last if edges else given], writes=[made], matrix=10**9)
         last = made
     return build.build()
 

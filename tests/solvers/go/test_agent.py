@@ -32,12 +32,19 @@ def saved(path: Path, shape: Shape, **about: Any) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(("wrong", "says"), [
-    ({"mode": "two"}, "there is no mode 'two'"), ({"samples": 0}, "at least 1"),
-    ({"rate": float("nan")}, "can't work with rate"), ({"epochs": 1.5}, "can't work with epochs"),
-    ({"profile": "mine"}, "there is no profile"), ({"width": 30}, "no multiple of 4 heads"),
-    ({"colour": 1}, "no option 'colour'"), ({"segment": 0}, "segment = 0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"mode": "two"}, "there is no mode 'two'"),
+        ({"samples": 0}, "at least 1"),
+        ({"rate": float("nan")}, "can't work with rate"),
+        ({"epochs": 1.5}, "can't work with epochs"),
+        ({"profile": "mine"}, "there is no profile"),
+        ({"width": 30}, "no multiple of 4 heads"),
+        ({"colour": 1}, "no option 'colour'"),
+        ({"segment": 0}, "segment = 0"),
+    ],
+)
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any], says: str) -> None:
     with pytest.raises(LoadmasterError, match=says):
         Go(**wrong)
@@ -94,8 +101,9 @@ except MissingPackage as missing:
     print(missing.message)
 """
     here = [path for path in sys.path if path.endswith("tests")]
-    told = subprocess.run([sys.executable, "-c", code.replace("PATHS", repr(here))], check=True,
-                          capture_output=True, text=True).stdout.splitlines()  # fmt: skip
+    told = subprocess.run(
+        [sys.executable, "-c", code.replace("PATHS", repr(here))], check=True, capture_output=True, text=True
+    ).stdout.splitlines()
     assert told[0] == "5"
     assert "pip install 'loadmaster[agents]'" in told[1]
 
@@ -108,7 +116,9 @@ def test_zero_shot_is_the_likeliest_plan_then_draws() -> None:
     assert alone.value is not None and more.value is not None and more.value <= alone.value
 
 
-@pytest.mark.parametrize("tasks", [("placement",), ("fusion",), ("schedule",), ("placement", "fusion", "schedule")])  # fmt: skip
+@pytest.mark.parametrize(
+    "tasks", [("placement",), ("fusion",), ("schedule",), ("placement", "fusion", "schedule")]
+)
 @pytest.mark.parametrize("edges", [True, False])
 @pytest.mark.parametrize("ops", [1, 2, 3])
 def test_tiny_graphs(ops: int, edges: bool, tasks: tuple[str, ...]) -> None:
@@ -118,7 +128,7 @@ def test_tiny_graphs(ops: int, edges: bool, tasks: tuple[str, ...]) -> None:
 
 
 def test_with_nothing_to_decide_it_takes_the_base_plan() -> None:
-    one = GraphOptimization(chain(4), _one_device(), tasks=("placement",))  # fmt: skip
+    one = GraphOptimization(chain(4), _one_device(), tasks=("placement",))
     solution = solve(Go(**SMALL), one, Budget(evaluations=9))
     assert solution.evaluations == 1 and solution.value == one.evaluate(one.vector())
 
@@ -135,11 +145,11 @@ def test_one_device_can_still_be_fused_and_ordered() -> None:
 
 
 def test_it_conforms_without_learning() -> None:
-    conforms(lambda: make_solver("graph", "go", ZERO), random_problem(7), evaluations=(1, 3, 20), seeds=(0,))  # fmt: skip
+    conforms(lambda: make_solver("graph", "go", ZERO), random_problem(7), evaluations=(1, 3, 20), seeds=(0,))
 
 
 @pytest.mark.parametrize("mode", ["zero-shot", "fine-tune", "one"])
-def test_a_budget_may_end_anywhere_within_a_batch(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+def test_a_budget_may_end_anywhere_within_a_batch(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import loadmaster.solvers.go.agent as agent
 
     monkeypatch.setattr(agent, "batch_size", lambda problem, most: 2)

@@ -43,8 +43,11 @@ def test_cases_keep_to_their_split() -> None:
 def test_the_packaged_policy_saw_nothing_that_is_held_out() -> None:
     _, about = read_policy("pretrained:go", "go")
     assert about["split"] == "train"
-    held = [*SPLIT["held_out_larger"]["workloads"], *SPLIT["held_out_family"]["workloads"],
-            *SPLIT["validation"]["workloads"]]  # fmt: skip
+    held = [
+        *SPLIT["held_out_larger"]["workloads"],
+        *SPLIT["held_out_family"]["workloads"],
+        *SPLIT["validation"]["workloads"],
+    ]
     graphs = {name.partition("@")[0] for name in about["cases"]}
     assert graphs.isdisjoint(held)
     assert not any(graph.startswith(tuple(TEST_FAMILIES)) for graph in graphs)

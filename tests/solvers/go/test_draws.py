@@ -68,9 +68,7 @@ def test_devices_and_levels_survive_a_vector() -> None:
         drawn = row_of(draw(problem, logits_for(problem), rng, 1).actions, 0)
         vector = vectors_of(problem, drawn)
         again = actions_of(problem, vector)
-        (fused, placed, _), (kept, same, _) = map(
-            problem.split, (vector, vectors_of(problem, again))
-        )
+        (fused, placed, _), (kept, same, _) = map(problem.split, (vector, vectors_of(problem, again)))
         there, back = np.unique(np.stack([placed, same]), axis=1)
         assert len(set(there)) == len(set(back)) == len(there), "devices are renamed at most"
         assert np.array_equal(kept == 0, fused == 0), "what is never fused stays so"

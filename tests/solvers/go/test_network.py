@@ -23,8 +23,10 @@ def busy_network(shape: Shape = SHAPE) -> Network:
     """Every weight random, the gates and biases too: nothing is hidden behind a zero."""
     rng = np.random.default_rng(3)
     plain = make_network(1, shape)
-    arrays = {name: array + rng.normal(0, 0.2, array.shape).astype(np.float32)
-              for name, array in named_arrays(plain).items()}  # fmt: skip
+    arrays = {
+        name: array + rng.normal(0, 0.2, array.shape).astype(np.float32)
+        for name, array in named_arrays(plain).items()
+    }
     return filled(plain, arrays, "test")  # type: ignore[no-any-return]
 
 
@@ -34,13 +36,14 @@ def graph(problem: GraphOptimization, shape: Shape = SHAPE) -> Graph:
 
 def own(problem: GraphOptimization, logits: Logits) -> list[Any]:
     n, groups, devices = problem.nodes, problem.groups, problem.devices
-    return [np.asarray(logits.fusion)[:n], np.asarray(logits.device)[:groups, :devices],
-            np.asarray(logits.schedule)[:n]]  # fmt: skip
+    return [
+        np.asarray(logits.fusion)[:n],
+        np.asarray(logits.device)[:groups, :devices],
+        np.asarray(logits.schedule)[:n],
+    ]
 
 
-def different(
-    network: Network, problem: GraphOptimization, more: tuple[int, int, int, int]
-) -> float:
+def different(network: Network, problem: GraphOptimization, more: tuple[int, int, int, int]) -> float:
     """By how much logits differ with so much more padding."""
     sizes = padded_sizes(problem, SHAPE.segment)
     wider = tuple(a + b for a, b in zip(sizes, more, strict=True))
@@ -52,20 +55,26 @@ def different(
 def test_padding_changes_no_logit() -> None:
     network, rng = busy_network(), np.random.default_rng(0)
     for seed in range(25):
-        more = (16 * int(rng.integers(0, 4)), int(rng.integers(0, 300)), int(rng.integers(0, 40)),
-                int(rng.integers(0, 3)))  # fmt: skip
+        more = (
+            16 * int(rng.integers(0, 4)),
+            int(rng.integers(0, 300)),
+            int(rng.integers(0, 40)),
+            int(rng.integers(0, 3)),
+        )
         assert different(network, random_problem(seed), more) < 1e-5
     for ops in (1, 2, 3):
         assert different(network, problem_of(chain(ops, edges=ops != 3)), (32, 256, 16, 2)) < 1e-5
 
 
-@pytest.mark.parametrize("change", [{"attention": False}, {"modulation": False}, {"hints": False},
-                                    {"device_head": "dense"}, {"rounds": 0}])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [{"attention": False}, {"modulation": False}, {"hints": False}, {"device_head": "dense"}, {"rounds": 0}],
+)
 def test_every_switch_changes_the_logits(change: dict[str, Any]) -> None:
     problem = random_problem(4)
     shape = Shape(**({"width": 16, "heads": 2, "inner": 16, "segment": 16, "rounds": 2} | change))
     whole = Shape(width=16, heads=2, inner=16, segment=16, rounds=2)
-    a, b = (own(problem, forward(busy_network(each), graph(problem), each)) for each in (shape, whole))  # fmt: skip
+    a, b = (own(problem, forward(busy_network(each), graph(problem), each)) for each in (shape, whole))
     assert any(not np.allclose(x, y, atol=1e-4) for x, y in zip(a, b, strict=True))
 
 
@@ -75,7 +84,9 @@ def test_an_untrained_policy_follows_the_base_plan() -> None:
     from loadmaster.solvers.go.hints import by_first_use, hinted_devices
 
     problem = random_problem(6)
-    vector = vectors_of(problem, likeliest(problem, forward(make_network(0, SHAPE), graph(problem), SHAPE)))[0]  # fmt: skip
+    vector = vectors_of(problem, likeliest(problem, forward(make_network(0, SHAPE), graph(problem), SHAPE)))[
+        0
+    ]
     _, device, schedule = problem.split(vector)
     assert np.array_equal(device, hinted_devices(problem)[0])
     assert len(set(by_first_use(device, problem.devices).tolist())) == len(set(device.tolist()))
@@ -95,12 +106,14 @@ def lesson_of(problem: GraphOptimization, given: Graph, logits: Logits, plans: i
     rng = np.random.default_rng(2)
     drawn = draw(problem, logits, rng, plans)
     sizes = given.sizes[0], given.sizes[2]
-    old = Actions(
-        *(part + rng.normal(0, 0.1, part.shape).astype(np.float32) for part in drawn.chance)
-    )
+    old = Actions(*(part + rng.normal(0, 0.1, part.shape).astype(np.float32) for part in drawn.chance))
     best = Actions(*(part[0] for part in drawn.actions))
-    return Lesson(padded(drawn.actions, *sizes), padded(old, *sizes),
-                  rng.normal(size=plans).astype(np.float32), padded(best, *sizes))  # fmt: skip
+    return Lesson(
+        padded(drawn.actions, *sizes),
+        padded(old, *sizes),
+        rng.normal(size=plans).astype(np.float32),
+        padded(best, *sizes),
+    )
 
 
 def weights() -> Any:
@@ -131,7 +144,7 @@ def test_segments_together_give_the_gradient_of_the_whole_graph() -> None:
     )
     from loadmaster.solvers.go.network import run
 
-    problem, shape = random_problem(21, 60), Shape(width=8, heads=2, inner=8, layers=2, rounds=1, segment=16)  # fmt: skip
+    problem, shape = random_problem(21, 60), Shape(width=8, heads=2, inner=8, layers=2, rounds=1, segment=16)
     given, network = jax.tree.map(jax.numpy.asarray, (graph(problem, shape), busy_network(shape)))
     segments = given.sizes[0] // shape.segment
     assert problem.nodes > 2 * shape.segment, "several segments, one of them with padding"
@@ -140,15 +153,13 @@ def test_segments_together_give_the_gradient_of_the_whole_graph() -> None:
     pick = np.random.default_rng(1).permutation(segments).astype(np.int32)
 
     def whole(network: Network) -> Any:
-        return policy_loss(
-            run(network, given, shape, BACKEND)[0], lesson, masks(given), weights(), True
-        )[0]
+        return policy_loss(run(network, given, shape, BACKEND)[0], lesson, masks(given), weights(), True)[0]
 
     def parts(network: Network) -> Any:
         found, mask = segment_logits(network, given, memory, pick, shape)
-        return policy_loss(
-            found, _picked(lesson, picked_nodes(pick, shape.segment)), mask, weights(), True
-        )[0]
+        return policy_loss(found, _picked(lesson, picked_nodes(pick, shape.segment)), mask, weights(), True)[
+            0
+        ]
 
     full, ours = (jax.jit(jax.value_and_grad(loss))(network) for loss in (whole, parts))
     assert float(full[0]) == pytest.approx(float(ours[0]), rel=1e-5)
@@ -185,13 +196,7 @@ def test_what_has_no_effect_gets_no_gradient(tasks: tuple[str, ...], per_node: b
 
 
 def test_good_plans_get_likelier_and_bad_ones_less_likely() -> None:
-    from loadmaster.solvers.go.learner import (
-        learn_segments,
-        log_chances,
-        logits_of,
-        make_learner,
-        masks,
-    )
+    from loadmaster.solvers.go.learner import learn_segments, log_chances, logits_of, make_learner, masks
 
     problem = random_problem(21, 60)
     given: Graph = jax.tree.map(jax.numpy.asarray, graph(problem))
@@ -203,7 +208,7 @@ def test_good_plans_get_likelier_and_bad_ones_less_likely() -> None:
 
     def likelihood(network: Network) -> float:
         chances = log_chances(logits_of(network, given, SHAPE)[0], lesson.actions)
-        return sum(float(np.asarray(c)[0, np.asarray(m)].sum()) for c, m in zip(chances, mask, strict=True))  # fmt: skip
+        return sum(float(np.asarray(c)[0, np.asarray(m)].sum()) for c, m in zip(chances, mask, strict=True))
 
     calm = weights()._replace(imitation=jax.numpy.float32(0), entropy=jax.numpy.float32(0))
     before = likelihood(learner.network)

@@ -24,11 +24,16 @@ def narrow(seed: int, ops: int) -> Program:
     rng, build = np.random.default_rng(seed), Builder(f"narrow{seed}")
     made = [build.tensor("in", shape=(4,), bytes=2**16, dtype="f32", kind="input")]
     for number in range(ops):
-        size, kind = int(rng.integers(2**12, 2**20)), "output" if number >= ops - 3 else "activation"  # fmt: skip
+        size, kind = int(rng.integers(2**12, 2**20)), "output" if number >= ops - 3 else "activation"
         result = build.tensor(f"t{number}", shape=(4,), bytes=size, dtype="f32", kind=kind)
         reads = {int(row) for row in rng.integers(max(0, len(made) - 5), len(made), size=2)}
-        build.op(f"op{number}", "matmul", reads=[made[row] for row in sorted(reads)], writes=[result],
-                 matrix=int(rng.integers(10**7, 3 * 10**8)))  # fmt: skip
+        build.op(
+            f"op{number}",
+            "matmul",
+            reads=[made[row] for row in sorted(reads)],
+            writes=[result],
+            matrix=int(rng.integers(10**7, 3 * 10**8)),
+        )
         made.append(result)
     return build.build()
 

@@ -52,14 +52,12 @@ class Watch(Observer):
         return [dict(line[2:])["reward"] for line in self.told if line[0] == "progress"]
 
 
-def run(case: GraphOptimization, options: dict[str, Any], budget: Budget, seed: int = 0) -> tuple[Any, Watch]:  # fmt: skip
+def run(case: GraphOptimization, options: dict[str, Any], budget: Budget, seed: int = 0) -> tuple[Any, Watch]:
     watch = Watch()
     return solve(Go(**options), case, budget, seed, watch), watch
 
 
-def test_fine_tuning_tries_the_policy_first_and_ends_after_its_updates(
-    case: GraphOptimization,
-) -> None:
+def test_fine_tuning_tries_the_policy_first_and_ends_after_its_updates(case: GraphOptimization) -> None:
     solution, watch = run(case, SMALL, Budget())
     assert solution.evaluations == 1 + 4 + 4 * (6 + 1)
     assert solution.extra["updates"] == 4 and len(watch.rewards) == 4
@@ -67,9 +65,7 @@ def test_fine_tuning_tries_the_policy_first_and_ends_after_its_updates(
     assert solution.extra["policy"]["enter.weight"].shape[1] == 16
 
 
-def test_one_counts_the_known_plans_and_goes_on_until_the_budget_is_spent(
-    case: GraphOptimization,
-) -> None:
+def test_one_counts_the_known_plans_and_goes_on_until_the_budget_is_spent(case: GraphOptimization) -> None:
     from loadmaster.solvers.heuristic.graph_pipeline import seeds
 
     solution, watch = run(case, ONE, Budget(evaluations=90))
@@ -86,17 +82,13 @@ def test_imitation_makes_the_known_plan_the_likeliest(case: GraphOptimization) -
     options = ONE | {"warm_steps": 150, "rate": 3e-3}
     _, watch = run(case, options, Budget(evaluations=100))
     _, cold = run(case, options | {"warm_start": "none"}, Budget(evaluations=60))
-    first = [
-        dict(w.told[[line[0] for line in w.told].index("progress")][2:]) for w in (watch, cold)
-    ]
+    first = [dict(w.told[[line[0] for line in w.told].index("progress")][2:]) for w in (watch, cold)]
     assert first[0]["likeliest"] >= first[1]["likeliest"]
     assert first[0]["entropy"] < 2.0
 
 
 @pytest.mark.parametrize("options", [SMALL, ONE])
-def test_a_run_goes_on_as_if_it_had_never_stopped(
-    case: GraphOptimization, options: dict[str, Any]
-) -> None:
+def test_a_run_goes_on_as_if_it_had_never_stopped(case: GraphOptimization, options: dict[str, Any]) -> None:
     budget = Budget(evaluations=110)
     _, whole = run(case, options, budget, 1)
     at, best, state = whole.states[2]

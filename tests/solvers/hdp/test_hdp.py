@@ -38,7 +38,7 @@ def chains(count: int = 3, length: int = 6) -> Program:
         for step in range(length):
             kind = "output" if step == length - 1 else "activation"
             made = build.tensor(f"t{chain}.{step}", shape=(4,), bytes=2**22, dtype="f32", kind=kind)
-            build.op(f"op{chain}.{step}", "matmul", reads=[last], writes=[made], matrix=10**9 * (1 + chain))  # fmt: skip
+            build.op(f"op{chain}.{step}", "matmul", reads=[last], writes=[made], matrix=10**9 * (1 + chain))
             last = made
     return build.build()
 
@@ -72,8 +72,18 @@ def test_the_published_numbers_are_the_defaults() -> None:
     assert rates == pytest.approx([0.1, 0.1, 0.095, 0.09025])
 
 
-@pytest.mark.parametrize("wrong", [{"hidden": 7}, {"rate": -1.0}, {"decay": 2.0}, {"groups": -1},
-                                   {"failure": 0.0}, {"noise": float("nan")}, {"grouper": 2.5}])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"hidden": 7},
+        {"rate": -1.0},
+        {"decay": 2.0},
+        {"groups": -1},
+        {"failure": 0.0},
+        {"noise": float("nan")},
+        {"grouper": 2.5},
+    ],
+)
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(LoadmasterError, match="HDP can't work with"):
         Hdp(**wrong)
@@ -190,7 +200,7 @@ def test_after_sampling_stops_groups_stay_where_they_are() -> None:
 def test_plans_that_do_not_fit_cost_the_failure_and_are_never_reported() -> None:
     program = chains()
     size = int(program.tensor_bytes.sum())
-    machine = load_machine("toy2").with_capacity("hbm0", size // 64).with_capacity("hbm1", size // 64)  # fmt: skip
+    machine = load_machine("toy2").with_capacity("hbm0", size // 64).with_capacity("hbm1", size // 64)
     case = GraphOptimization(program, machine, tasks=("placement",), groups="op")
     values = case.score(np.zeros((1, case.width))).value
     assert values[0] >= UNFIT

@@ -15,10 +15,23 @@ from loadmaster.solvers.muzero.replay import Record, played_out
 from solvers.muzero.tiny import TINY
 
 SMALL: dict[str, Any] = TINY | {
-    "channels": 2, "grid_blocks": 0, "games": 8, "window": 6, "simulations": 4, "eval_simulations": 4,
-    "eval_games": 4, "eval_every": 2, "batch": 16, "updates": 3, "unroll": 2, "target_every": 4,
-    "learning_rate": 5e-3, "final_rate": 5e-4, "horizon": 400, "replay_games": 20,
-}  # fmt: skip
+    "channels": 2,
+    "grid_blocks": 0,
+    "games": 8,
+    "window": 6,
+    "simulations": 4,
+    "eval_simulations": 4,
+    "eval_games": 4,
+    "eval_every": 2,
+    "batch": 16,
+    "updates": 3,
+    "unroll": 2,
+    "target_every": 4,
+    "learning_rate": 5e-3,
+    "final_rate": 5e-4,
+    "horizon": 400,
+    "replay_games": 20,
+}
 
 
 def four_lives(seed: int = 5) -> MallocGame:

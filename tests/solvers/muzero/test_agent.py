@@ -87,8 +87,11 @@ def test_it_learns_while_it_plays(whole: tuple[Outcome, list[np.ndarray]]) -> No
     assert extra["gradient_steps"] == 12 and extra["iterations"] == 5
     assert {"mean_reward", "careful_reward", "policy_loss"} <= set(extra["metrics"])
     states = [moment.state for moment in whole[0].watcher.moments]
-    changed = [name for name in states[0] if name.startswith("leaf")
-               and not np.array_equal(states[0][name], states[-1][name])]  # fmt: skip
+    changed = [
+        name
+        for name in states[0]
+        if name.startswith("leaf") and not np.array_equal(states[0][name], states[-1][name])
+    ]
     assert len(changed) > 50
 
 
@@ -128,7 +131,7 @@ def test_prod_is_never_worse_than_its_baseline() -> None:
         problem = recording(number)
         assert baseline_of(problem) == "msa"
         baseline = solve(make_solver("malloc-game", "msa"), problem, Budget())
-        outcome = watched(partial(MuZeroProd, init="scratch", **SMALL), problem, Budget(evaluations=budget))  # fmt: skip
+        outcome = watched(partial(MuZeroProd, init="scratch", **SMALL), problem, Budget(evaluations=budget))
         solution = outcome.solution
         assert solution.value is not None and baseline.value is not None
         assert solution.value <= baseline.value and solution.evaluations == budget
@@ -136,7 +139,12 @@ def test_prod_is_never_worse_than_its_baseline() -> None:
         assert outcome.watcher.improvements[0][0] == baseline.value
         if outcome.watcher.moments:  # the baseline is not asked for again
             moment = outcome.watcher.moments[0]
-            rest = watched(partial(MuZeroProd, init="scratch", **SMALL), problem, Budget(evaluations=budget), moment=moment)  # fmt: skip
+            rest = watched(
+                partial(MuZeroProd, init="scratch", **SMALL),
+                problem,
+                Budget(evaluations=budget),
+                moment=moment,
+            )
             assert rest.solution.value == solution.value
             assert rest.solution.evaluations == budget
 
@@ -164,7 +172,10 @@ def test_a_light_state_goes_on() -> None:
     session, _ = together(problems, 13)
     session.run()
     light = session.arrays(ring=False)
-    assert sum(array.nbytes for array in light.values()) < sum(array.nbytes for array in session.arrays().values()) / 2  # fmt: skip
+    assert (
+        sum(array.nbytes for array in light.values())
+        < sum(array.nbytes for array in session.arrays().values()) / 2
+    )
     again, meters = together(problems, 16, state=light)
     assert again.steps == session.steps > 0 and again.iteration == session.iteration
     for mine, its in zip(again.replay.shelves, session.replay.shelves, strict=True):
@@ -185,9 +196,7 @@ def test_buckets_hold_games_of_about_one_length() -> None:
     assert buckets([700, 14, 500, 100, 900, 130]) == [[1], [3, 5], [2, 0], [4]]
 
 
-def test_the_policy_alone_learns_nothing_and_begins_with_its_likeliest_moves(
-    tmp_path: Path,
-) -> None:
+def test_the_policy_alone_learns_nothing_and_begins_with_its_likeliest_moves(tmp_path: Path) -> None:
     taught = solve(small(), made_up(9), Budget(evaluations=16)).extra["policy"]
     save_small(tmp_path / "policy.npz", taught, {"seed": 0}, Settings(**SMALL))
     runs = []
@@ -226,7 +235,7 @@ def test_a_warm_start_begins_with_known_games() -> None:
         {"simulations": 0, "best": 0.0, "reanalysed": 0.0, "window": 0},
         {"imitated": 1.0, "prioritised": False, "td_steps": 2},
     ],
-)  # fmt: skip
+)
 def test_switches(changes: dict[str, Any]) -> None:
     problem = recording()
     solution = solve(small(**changes), problem, Budget(evaluations=20))  # 8 and 8 are learned from
@@ -251,7 +260,15 @@ def test_what_cannot_be_played_is_told() -> None:
         solve(small(), MallocGame(synthetic(0), machine, profile="paper"), Budget(evaluations=1))
     roomless = MallocGame(synthetic(0), load_machine("tpu-v4i:cmem=512B"))
     assert solve(small(), roomless, Budget(evaluations=5)).evaluations == 1
-    for name, value in (("games", 0), ("policy", "luck"), ("best", 0.7), ("width", 1.5), ("unroll", 0), ("discount", 1.5), ("tutored", -1)):  # fmt: skip
+    for name, value in (
+        ("games", 0),
+        ("policy", "luck"),
+        ("best", 0.7),
+        ("width", 1.5),
+        ("unroll", 0),
+        ("discount", 1.5),
+        ("tutored", -1),
+    ):
         with pytest.raises(LoadmasterError, match=name):
             MuZero(**{name: value})
     with pytest.raises(LoadmasterError, match="no option 'updates'"):
@@ -269,11 +286,11 @@ def test_it_beats_as_many_random_games_on_twelve_moves() -> None:
     problem, games = four_lives(18), 96
     assert problem.moves == 12
     options = {"updates": 8, "eval_every": 3, "replay_games": 100, "window": 4}
-    mine = [
-        solve(small(**options), problem, Budget(evaluations=games), seed=seed) for seed in range(3)
+    mine = [solve(small(**options), problem, Budget(evaluations=games), seed=seed) for seed in range(3)]
+    random = [
+        solve(make_solver("malloc-game", "random-best"), problem, Budget(evaluations=games), seed=seed)
+        for seed in range(5)
     ]
-    random = [solve(make_solver("malloc-game", "random-best"), problem, Budget(evaluations=games), seed=seed)
-              for seed in range(5)]  # fmt: skip
     assert all(each.evaluations == games for each in mine)
     values = [np.median([float(each.value or 0) for each in runs]) for runs in (mine, random)]
     assert 0 < values[0] < values[1]

@@ -66,10 +66,8 @@ def network() -> Network:
 
 def compiled(settings: Settings) -> Any:
     return eqx.filter_jit(
-        lambda network, lesson: eqx.filter_value_and_grad(
-            lambda n: loss(n, lesson, settings)[0]
-        )(network)
-    )  # fmt: skip
+        lambda network, lesson: eqx.filter_value_and_grad(lambda n: loss(n, lesson, settings)[0])(network)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +96,7 @@ def test_the_loss_is_the_sum_of_its_parts(network: Network, lesson: Lesson, grad
     for row in range(ROWS):
         seen = {name: array[row] for name, array in lesson.seen.items()}
         of_row = 0.0
-        for k, (reward, policy, value, legality) in enumerate(said(network, seen, lesson.actions[row])):  # fmt: skip
+        for k, (reward, policy, value, legality) in enumerate(said(network, seen, lesson.actions[row])):
             share = 1.0 if k == 0 else 1 / settings.unroll
             if k > 0 and lesson.inside[row, k - 1]:
                 wanted = two_hot(lesson.rewards[row, k - 1], *REWARDS, settings.bins)
@@ -121,9 +119,10 @@ def test_nothing_past_the_end_teaches(network: Network, lesson: Lesson, gradient
     past = ~np.asarray(lesson.inside)
     other = lesson._replace(
         policy=jnp.where(past[..., None], 7.0, lesson.policy),
-        value=jnp.where(past, 0.9, lesson.value), legal=lesson.legal & ~past[..., None],
+        value=jnp.where(past, 0.9, lesson.value),
+        legal=lesson.legal & ~past[..., None],
         rewards=jnp.where(past[:, :-1], 0.3, lesson.rewards),
-    )  # fmt: skip
+    )
     (a, da), (b, db) = gradient(network, lesson), gradient(network, other)
     assert a == b
     for x, y in zip(jax.tree.leaves(da), jax.tree.leaves(db), strict=True):
@@ -134,9 +133,7 @@ def size(tree: Any) -> float:
     return float(sum(jnp.abs(leaf).sum() for leaf in jax.tree.leaves(tree)))
 
 
-def test_gradients_flow_through_the_unrolled_model(
-    network: Network, lesson: Lesson, gradient: Any
-) -> None:
+def test_gradients_flow_through_the_unrolled_model(network: Network, lesson: Lesson, gradient: Any) -> None:
     # Another last reward must change what the first position is taken for.
     row = int(np.argmax(lesson.inside.all(1)))
     assert lesson.inside[row].all()
@@ -171,7 +168,9 @@ def test_the_loss_falls_on_a_fixed_batch(lesson: Lesson) -> None:
 
 
 def test_the_rate_falls_and_only_matrices_decay() -> None:
-    settings = Settings(**SMALL | {"learning_rate": 1e-2, "final_rate": 1e-3, "horizon": 10, "weight_decay": 0.5})  # fmt: skip
+    settings = Settings(
+        **SMALL | {"learning_rate": 1e-2, "final_rate": 1e-3, "horizon": 10, "weight_decay": 0.5}
+    )
     rule = optimizer(settings)
     weights = {"matrix": jnp.ones((2, 2)), "bias": jnp.ones(2)}
     memory, steps = rule.init(weights), []
@@ -199,7 +198,7 @@ def test_what_is_searched_anew_teaches_something_else() -> None:
     lesson = finish(prepared, 1, search, None, jax.random.key(0), settings)  # type: ignore[arg-type]
     old = Lesson({}, *(array[1] for array in prepared.lesson[1:]))
     fresh, best, again = replay.counts(ROWS)
-    (seen, left, masks, how), = asked  # fmt: skip
+    ((seen, left, masks, how),) = asked
     assert how["simulations"] == settings.simulations and len(left) == best + again == ROWS - fresh
     assert masks.any(axis=1).all() and np.array_equal(masks, old.legal[fresh:, 0])
     for name, array in seen.items():

@@ -62,8 +62,7 @@ def test_the_default_network_has_about_three_million_parameters() -> None:
 
 
 def test_shapes_and_finite_numbers(network: Network, seen: dict[str, Any]) -> None:
-    extreme = {name: np.full_like(array, 255 if name == "grid" else MOST)
-               for name, array in seen.items()}  # fmt: skip
+    extreme = {name: np.full_like(array, 255 if name == "grid" else MOST) for name, array in seen.items()}
     empty = {name: np.zeros_like(array) for name, array in seen.items()}  # a game that is over
     batch = jax.tree.map(lambda *x: jnp.concatenate(x), seen, extreme, empty)
     actions = jnp.tile(jnp.arange(3), (18, 1))

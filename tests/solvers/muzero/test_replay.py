@@ -36,14 +36,21 @@ from solvers.muzero.tiny import made_up
 SETTINGS = Settings(**SMALL)
 
 
-def chance(network: Any, key: Any, seen: Any, left: Any, masks: Any, *, simulations: int,
-           gumbel_scale: Any = 1.0, played: Any = None) -> Found:  # fmt: skip
+def chance(
+    network: Any,
+    key: Any,
+    seen: Any,
+    left: Any,
+    masks: Any,
+    *,
+    simulations: int,
+    gumbel_scale: Any = 1.0,
+    played: Any = None,
+) -> Found:
     """A search that plays legal moves at random, and says how many moves are left."""
-    noise = np.random.default_rng(int(jax.random.randint(key, (), 0, 2**31 - 1))).random(
-        masks.shape
-    )
+    noise = np.random.default_rng(int(jax.random.randint(key, (), 0, 2**31 - 1))).random(masks.shape)
     action = np.argmax(noise * masks, axis=1)
-    return Found(action, np.eye(3)[action], np.asarray(left, np.float32), masks / masks.sum(1, keepdims=True))  # type: ignore[arg-type]  # fmt: skip
+    return Found(action, np.eye(3)[action], np.asarray(left, np.float32), masks / masks.sum(1, keepdims=True))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("number", [0, 24])
@@ -60,8 +67,10 @@ def test_positions_are_made_again_as_they_were_seen(number: int) -> None:
     for threads in (1, 3):
         found = problem.observe_at(moves[rows], at, count=3, threads=threads)
         for name, array in found.items():
-            wanted = [[seen[min(move + k, problem.moves)][name][row] for k in range(3)]
-                      for row, move in zip(rows, at, strict=True)]  # fmt: skip
+            wanted = [
+                [seen[min(move + k, problem.moves)][name][row] for k in range(3)]
+                for row, move in zip(rows, at, strict=True)
+            ]
             assert np.array_equal(array, wanted), name
     plain = problem.observe_at(moves[rows], at)
     assert all(np.array_equal(plain[name], found[name][:, 0]) for name in found)
@@ -103,19 +112,27 @@ def test_games_of_several_programs_are_recorded_as_they_were_played(
     monkeypatch.setattr(selfplay, "cores", lambda: threads)  # each on a thread of its own, or none
     problems = [made_up(0), made_up(9)]
     assert problems[0].moves < problems[1].moves
-    games, moves, whole = play(whole_games(problems, 7), 0, STYLE, None, jax.random.key(5), lambda: False)  # type: ignore[arg-type]  # fmt: skip
+    games, moves, whole = play(whole_games(problems, 7), 0, STYLE, None, jax.random.key(5), lambda: False)  # type: ignore[arg-type]
     assert whole and [len(played.record.value) for played in games] == [4, 3]
     assert moves == sum(played.record.actions.size for played in games)
     for problem, (record, first, last) in zip(problems, games, strict=True):
         assert (first, last) == (0, problem.moves)
         replayed(problem, record)
-        assert np.array_equal(record.value, np.broadcast_to(np.arange(problem.moves, 0, -1), record.value.shape))  # fmt: skip
+        assert np.array_equal(
+            record.value, np.broadcast_to(np.arange(problem.moves, 0, -1), record.value.shape)
+        )
 
 
 def test_games_that_are_stopped_are_ended_all_the_same() -> None:
     problem, asked = made_up(), iter([False, False, True])
-    (played,), moves, whole = play(whole_games([problem], 4), 0, STYLE, None, jax.random.key(0),  # type: ignore[arg-type]
-                                   lambda: next(asked))  # fmt: skip
+    (played,), moves, whole = play(
+        whole_games([problem], 4),
+        0,
+        STYLE,
+        None,
+        jax.random.key(0),  # type: ignore[arg-type]
+        lambda: next(asked),
+    )
     assert moves == 12 and not whole and (played.first, played.last) == (0, 3)
     replayed(problem, played.record)
     assert (played.record.actions[:, 3:] == 1)[played.record.legal[:, 3:, 1]].all()
@@ -128,7 +145,7 @@ def test_windows_are_like_a_known_game_before_and_after(window: int) -> None:
     last_start, changed = max(0, problem.moves - window), 0
     for start in sorted({0, last_start // 2, last_start}):
         opening = Opening(problem, 6, start, known)
-        (played,), moves, whole = play([opening], window, STYLE, None, jax.random.key(start), lambda: False)  # type: ignore[arg-type]  # fmt: skip
+        (played,), moves, whole = play([opening], window, STYLE, None, jax.random.key(start), lambda: False)  # type: ignore[arg-type]
         record, end = played.record, min(problem.moves, start + window)
         assert whole and (played.first, played.last) == (start, end) and moves == 6 * (end - start)
         for mine, its in zip(record, known, strict=True):
@@ -212,7 +229,9 @@ def test_ranks_are_a_games_only_reward() -> None:
     found = ranked(record, total).rewards
     moves = found.shape[1]
     assert (found[:, :-1] == 0).all() and found.max() == 0.5 * moves and found[:, -1].min() > 0
-    assert np.array_equal(np.argsort(found[:, -1], kind="stable"), np.argsort(np.round(total, 6), kind="stable"))  # fmt: skip
+    assert np.array_equal(
+        np.argsort(found[:, -1], kind="stable"), np.argsort(np.round(total, 6), kind="stable")
+    )
 
 
 def test_the_best_distinct_games_are_kept() -> None:
@@ -300,8 +319,9 @@ def test_lessons_hold_what_followed_each_position(changes: dict[str, Any]) -> No
         at = Picked(*(each[update, row] for each in picked))
         shelf = replay.shelves[at.shelf]
         record = (shelf.best if at.best else shelf.ring).take(at.game)
-        target = returns(shelf.best if at.best else shelf.ring, settings.discount,
-                         0 if at.best else settings.td_steps)[at.game]  # fmt: skip
+        target = returns(
+            shelf.best if at.best else shelf.ring, settings.discount, 0 if at.best else settings.td_steps
+        )[at.game]
         seen = shelf.problem.observe_at(record.actions[None], at.move[None], steps + 1)
         for name, array in lesson.seen.items():
             assert np.array_equal(array[update, row], seen[name][0, 0]), name
@@ -338,7 +358,10 @@ def test_a_shelf_goes_through_a_checkpoint() -> None:
         assert light.filled == 0 and np.array_equal(light.best.actions, first.best.actions)
         for shelf in (first, second):
             shelf.store(*random_games(first.problem, 5, 8))
-        for a, b in zip((*first.ring, *first.best, first.target, first.best_times, first.recent),
-                        (*second.ring, *second.best, second.target, second.best_times, second.recent), strict=True):  # fmt: skip
+        for a, b in zip(
+            (*first.ring, *first.best, first.target, first.best_times, first.recent),
+            (*second.ring, *second.best, second.target, second.best_times, second.recent),
+            strict=True,
+        ):
             assert np.array_equal(a, b)
         assert first.stored == second.stored

@@ -43,12 +43,27 @@ def positions() -> tuple[Any, Any]:
     return seen, problem.moves - at
 
 
-def searched(model: Tree, nodes: tuple[int, ...], left: int, masks: Any = None, *,
-             simulations: int = 96, scale: float = 0.0, **switches: Any) -> Found:  # fmt: skip
+def searched(
+    model: Tree,
+    nodes: tuple[int, ...],
+    left: int,
+    masks: Any = None,
+    *,
+    simulations: int = 96,
+    scale: float = 0.0,
+    **switches: Any,
+) -> Found:
     """What a search of a made-up tree finds at some of its nodes."""
     masks = np.ones((len(nodes), 3), np.uint8) if masks is None else masks
-    return Search(tiny(**switches))(model, KEY, at_nodes(*nodes), np.full(len(nodes), left), masks,
-                                    simulations=simulations, gumbel_scale=scale)  # fmt: skip
+    return Search(tiny(**switches))(
+        model,
+        KEY,
+        at_nodes(*nodes),
+        np.full(len(nodes), left),
+        masks,
+        simulations=simulations,
+        gumbel_scale=scale,
+    )
 
 
 # --- moves that may be played ---------------------------------------------------------------------
@@ -62,8 +77,9 @@ def test_only_legal_moves(
     seen, left = positions
     search = Search(tiny(policy=policy))
     for seed in range(5):
-        found = search(network, jax.random.key(seed), seen, left, LEGAL, simulations=simulations,
-                       gumbel_scale=scale)  # fmt: skip
+        found = search(
+            network, jax.random.key(seed), seen, left, LEGAL, simulations=simulations, gumbel_scale=scale
+        )
         assert LEGAL[np.arange(len(LEGAL)), found.action].all()
         for shares in (found.weights, found.prior):
             np.testing.assert_allclose(shares.sum(-1), 1, atol=1e-5)
@@ -114,9 +130,7 @@ def still_to_earn(rewards: np.ndarray) -> np.ndarray:
     """[NODES] by the best moves from each node on"""
     values = np.zeros(NODES)
     for node in range((NODES - 1) // 3 - 3**DEPTH - 1, -1, -1):
-        values[node] = max(
-            rewards[child] + values[child] for child in range(3 * node + 1, 3 * node + 4)
-        )
+        values[node] = max(rewards[child] + values[child] for child in range(3 * node + 1, 3 * node + 4))
     return values
 
 
@@ -172,8 +186,9 @@ def test_a_game_that_is_over_earns_nothing(policy: str) -> None:
     model = tree(dict.fromkeys(range(1, NODES), 0.3), values=jnp.ones(NODES))
     masks = np.array([[0, 0, 0], [1, 1, 1]], dtype=np.uint8)
     for simulations in (0, 8):
-        found = Search(tiny(policy=policy))(model, KEY, at_nodes(0, 0), np.array([0, 3]), masks,
-                                            simulations=simulations)  # fmt: skip
+        found = Search(tiny(policy=policy))(
+            model, KEY, at_nodes(0, 0), np.array([0, 3]), masks, simulations=simulations
+        )
         assert float(found.value[0]) == 0
         assert float(found.value[1]) > 0.5
         assert all(np.isfinite(part).all() for part in found)
@@ -239,8 +254,15 @@ def test_a_batch_is_many_searches(network: Network, positions: Any) -> None:
     together = search(network, KEY, seen, left, LEGAL, simulations=8, gumbel_scale=0.0)
     for row in range(len(LEGAL)):
         at = slice(row, row + 1)
-        alone = search(network, KEY, {name: x[at] for name, x in seen.items()}, left[at], LEGAL[at],
-                       simulations=8, gumbel_scale=0.0)  # fmt: skip
+        alone = search(
+            network,
+            KEY,
+            {name: x[at] for name, x in seen.items()},
+            left[at],
+            LEGAL[at],
+            simulations=8,
+            gumbel_scale=0.0,
+        )
         assert int(alone.action[0]) == int(together.action[row])
         for one, many in zip(alone[1:], together[1:], strict=True):
             np.testing.assert_allclose(one[0], many[row], atol=1e-4, rtol=1e-5)

@@ -26,7 +26,7 @@ def test_there_and_back(ends: tuple[float, float], bins: int) -> None:
     x = spread(ends, 500)
     shares = np.asarray(two_hot(jnp.asarray(x), *ends, bins), np.float64)
     # The mean of the two bins is the number itself, large or small.
-    np.testing.assert_allclose(shares @ np.asarray(centres(*ends, bins), np.float64), x, rtol=2e-5, atol=1e-4)  # fmt: skip
+    np.testing.assert_allclose(shares @ np.asarray(centres(*ends, bins), np.float64), x, rtol=2e-5, atol=1e-4)
     back = expectation(jnp.log(jnp.maximum(shares, 1e-30)), *ends)
     np.testing.assert_allclose(back, x, rtol=1e-4, atol=1e-3)
 
@@ -55,7 +55,7 @@ def test_what_is_out_of_range_is_clipped() -> None:
 
 
 def test_all_bins_alike_mean_their_mean() -> None:
-    assert float(expectation(jnp.zeros(101), *VALUES)) == pytest.approx(float(centres(*VALUES, 101).mean()))  # fmt: skip
+    assert float(expectation(jnp.zeros(101), *VALUES)) == pytest.approx(float(centres(*VALUES, 101).mean()))
     assert float(expectation(jnp.full(101, 7.0), *REWARDS)) == pytest.approx(0, abs=1e-3)
 
 

@@ -58,8 +58,11 @@ def test_the_model_is_the_game(problem: MallocGame, network: Network) -> None:
     """Step by step from the middle of random games: the game's masks, its rewards, its end."""
     moves, at, seen, _ = random_positions(problem, 5, seed=4)
     count = jnp.asarray(at)
-    model = jax.jit(lambda network, action, embedding: true_model(
-        problem, jnp.asarray(moves), count, 0.9)(network, KEY, action, embedding))  # fmt: skip
+    model = jax.jit(
+        lambda network, action, embedding: true_model(problem, jnp.asarray(moves), count, 0.9)(
+            network, KEY, action, embedding
+        )
+    )
     earned = jnp.asarray(seen["globals"][:, RETURN])
     embedding: Any = (jnp.zeros((5, DEEPEST), jnp.int8), jnp.zeros(5, jnp.int32), earned)
     total = problem.moves * np.asarray(earned, dtype=np.float64)
@@ -85,8 +88,9 @@ def test_past_the_end_nothing_happens(problem: MallocGame, network: Network) -> 
     at = np.array([problem.moves - 1, problem.moves])
     seen = problem.observe_at(moves, at)
     masks = seen.pop("mask")
-    found = TrueSearch(SETTINGS, problem)(network, KEY, seen, problem.moves - at, masks,
-                                        simulations=20, played=moves)  # fmt: skip
+    found = TrueSearch(SETTINGS, problem)(
+        network, KEY, seen, problem.moves - at, masks, simulations=20, played=moves
+    )
     assert masks[0, int(found.action[0])]
     assert float(found.value[1]) == 0
     assert all(np.isfinite(part).all() for part in found)
@@ -95,9 +99,7 @@ def test_past_the_end_nothing_happens(problem: MallocGame, network: Network) -> 
 def test_the_root_is_the_learned_models_root(problem: MallocGame, network: Network) -> None:
     moves, at, seen, masks = random_positions(problem, 4, seed=6)
     left = problem.moves - at
-    true = TrueSearch(SETTINGS, problem)(
-        network, KEY, seen, left, masks, simulations=0, played=moves
-    )
+    true = TrueSearch(SETTINGS, problem)(network, KEY, seen, left, masks, simulations=0, played=moves)
     learned = Search(SETTINGS)(network, KEY, seen, left, masks, simulations=0)
     for one, other in zip(true, learned, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
@@ -125,8 +127,16 @@ def test_two_hundred_simulations_reach_the_optimum(make: Any, network: Network) 
     for move in range(problem.moves):
         seen = dict(games.observe())
         masks = seen.pop("mask")
-        found = search(network, jax.random.fold_in(KEY, move), seen, np.array([problem.moves - move]),
-                       masks, simulations=200, gumbel_scale=0.0, played=played)  # fmt: skip
+        found = search(
+            network,
+            jax.random.fold_in(KEY, move),
+            seen,
+            np.array([problem.moves - move]),
+            masks,
+            simulations=200,
+            gumbel_scale=0.0,
+            played=played,
+        )
         played[:, move] = found.action
         games.step(played[:, move])
     assert int(games.judged()[0][0]) == optimum.value

@@ -42,11 +42,13 @@ def test_what_is_taught_is_the_best_reply() -> None:
                 games.finish(moves[None])
                 ends[action] = int(games.judged()[0][0])
             least = min(ends.values())
-            logits = {action: -(end - least) / (tutor.SOFT * unit_ps(problem))
-                      + tutor.OWN * (action == moves[move]) for action, end in ends.items()}  # fmt: skip
+            logits = {
+                action: -(end - least) / (tutor.SOFT * unit_ps(problem)) + tutor.OWN * (action == moves[move])
+                for action, end in ends.items()
+            }
             weights = {action: np.exp(logit) for action, logit in logits.items()}
             for action, weight in weights.items():
-                assert policy[game, move, action] == pytest.approx(weight / sum(weights.values()), abs=1e-5)  # fmt: skip
+                assert policy[game, move, action] == pytest.approx(weight / sum(weights.values()), abs=1e-5)
             better += policy[game, move].argmax() != moves[move]
     assert better > 10
 

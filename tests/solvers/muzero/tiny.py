@@ -16,9 +16,13 @@ from loadmaster.solvers.muzero.settings import Settings
 from loadmaster.solvers.muzero.support import REWARDS, VALUES, two_hot
 
 TINY: dict[str, Any] = {
-    "width": 16, "channels": 4, "grid_blocks": 1, "dynamics_blocks": 1, "prediction_blocks": 1,
+    "width": 16,
+    "channels": 4,
+    "grid_blocks": 1,
+    "dynamics_blocks": 1,
+    "prediction_blocks": 1,
     "bins": 11,
-}  # fmt: skip
+}
 BINS = 101
 DEPTH = 3
 NODES = sum(3**depth for depth in range(DEPTH + 2))

@@ -24,10 +24,22 @@ from loadmaster.solvers.solver import Budget, Meter, Observer, Solution, State, 
 from offload_stack import gpu, stack
 
 SMALL: dict[str, Any] = {
-    "init": "scratch", "width": 16, "channels": 2, "grid_blocks": 0, "dynamics_blocks": 1, "prediction_blocks": 1,
-    "bins": 11, "games": 4, "eval_games": 2, "replay_games": 50, "simulations": 2, "eval_simulations": 2, "batch": 4,
-    "updates": 1, "unroll": 2,
-}  # fmt: skip
+    "init": "scratch",
+    "width": 16,
+    "channels": 2,
+    "grid_blocks": 0,
+    "dynamics_blocks": 1,
+    "prediction_blocks": 1,
+    "bins": 11,
+    "games": 4,
+    "eval_games": 2,
+    "replay_games": 50,
+    "simulations": 2,
+    "eval_simulations": 2,
+    "batch": 4,
+    "updates": 1,
+    "unroll": 2,
+}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +49,7 @@ def half() -> Offload:
     return Offload(program, gpu(Offload(program, gpu(2**40)).model.needed // 2))
 
 
-def played(problem: Offload, name: str = "game", budget: Budget | None = None, **options: Any) -> Solution:  # fmt: skip
+def played(problem: Offload, name: str = "game", budget: Budget | None = None, **options: Any) -> Solution:
     found = solve(make_solver("offload", name, options), problem, budget or Budget(300, 30.0))
     assert found.decision is not None and found.value is not None
     assert not problem.violations(problem.plan(found.decision))
@@ -52,7 +64,7 @@ def test_a_game_over_two_runs_says_what_stays_between_them(half: Offload) -> Non
     game = MallocGame(twice(half.program), half.machine.with_reach("all"))
     plan = game.plan(solve(make_solver("malloc-game", "greedy-order"), game, Budget()).decision)
     keep = gaps_of_plan(half.model, plan, half.program.n_ops)
-    assert np.array_equal(keep, slow_gaps(half, plan)) and keep[half.model.gap_kind == BEFORE_USE].any()  # fmt: skip
+    assert np.array_equal(keep, slow_gaps(half, plan)) and keep[half.model.gap_kind == BEFORE_USE].any()
     assert not gaps_of_plan(half.model, plan)[half.model.gap_kind == BEFORE_USE].any()
 
 
@@ -62,15 +74,24 @@ def slow_gaps(problem: Offload, plan: Plan) -> list[bool]:
     kept = []
     for gap in range(model.gaps):
         item = int(model.gap_item[gap])
-        uses = [int(model.step_op[step]) for step in model.use_step[model.use_start[item] : model.use_start[item + 1]]]  # fmt: skip
+        uses = [
+            int(model.step_op[step])
+            for step in model.use_step[model.use_start[item] : model.use_start[item + 1]]
+        ]
         if model.gap_kind[gap] == BEFORE_USE:
             ends = (uses[-1], uses[0] + run)
         else:
             after = int(model.gap_to[gap])
-            ends = (int(model.step_op[model.gap_from[gap]]),
-                    int(model.step_op[min(after, model.steps - 1)]))  # fmt: skip
-        kept.append(any(row.memory == model.fast and row.tensor == model.root[item]
-                        and row.first <= ends[0] and ends[1] <= row.last for row in plan.residency_rows))  # fmt: skip
+            ends = (int(model.step_op[model.gap_from[gap]]), int(model.step_op[min(after, model.steps - 1)]))
+        kept.append(
+            any(
+                row.memory == model.fast
+                and row.tensor == model.root[item]
+                and row.first <= ends[0]
+                and ends[1] <= row.last
+                for row in plan.residency_rows
+            )
+        )
     return kept
 
 
@@ -89,7 +110,7 @@ class _Keeps(Observer):
 
     def checkpoint(self, meter: Meter, state: State) -> None:
         if self.state is None and int(state["games_played"]) >= self.after:
-            self.state, self.at, self.best, self.stop = dict(state), meter.evaluations, meter.best, True  # fmt: skip
+            self.state, self.at, self.best, self.stop = dict(state), meter.evaluations, meter.best, True
 
 
 def test_a_search_goes_on_as_if_it_had_not_stopped(half: Offload) -> None:
@@ -127,7 +148,9 @@ def test_moves_tell_what_their_plan_keeps(seed: int) -> None:
         return
     game = Streamed(problem)
     for share in (0.05, 0.4, 1.0):
-        moves = np.where(rng.random(game.moves) < share, rng.integers(0, 3, game.moves), NO_COPY).astype(np.int8)  # fmt: skip
+        moves = np.where(rng.random(game.moves) < share, rng.integers(0, 3, game.moves), NO_COPY).astype(
+            np.int8
+        )
         kept, plan = game.kept(moves), game.plan(moves)
         held = gaps_of_plan(problem.model, plan, program.n_ops)
         assert np.array_equal(held, slow_gaps(problem, plan))

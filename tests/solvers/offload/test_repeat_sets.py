@@ -17,9 +17,7 @@ from loadmaster.solvers.offload.repeat_sets import Choice, RepeatCuts, choices
 def kept_bytes(program: Program, ops: set[int]) -> int:
     """Bytes of what backward ops need of the forward pass if these ops are repeated."""
     root, maker = program.tensor_alias.tolist(), program.producer.tolist()
-    late = [
-        op for op in range(program.n_ops) if program.op_backward[op] and not program.op_view[op]
-    ]
+    late = [op for op in range(program.n_ops) if program.op_backward[op] and not program.op_view[op]]
     waiting = [root[tensor] for op in late for tensor in program.reads(op).tolist()]
     needed: set[int] = set()
     while waiting:
@@ -70,7 +68,9 @@ def test_random_networks_against_all_cuts() -> None:
     rng = np.random.default_rng(0)
     for _ in range(60):
         nodes = int(rng.integers(2, 8))
-        arcs = [(int(a), int(b), int(rng.integers(0, 10))) for a, b in rng.integers(0, nodes, (14, 2)) if a != b]  # fmt: skip
+        arcs = [
+            (int(a), int(b), int(rng.integers(0, 10))) for a, b in rng.integers(0, nodes, (14, 2)) if a != b
+        ]
         network = Network(nodes)
         for arc in arcs:
             network.add(*arc)
@@ -80,7 +80,7 @@ def test_random_networks_against_all_cuts() -> None:
             return sum(size for a, b, size in arcs if a not in ends and b in ends)
 
         inner = range(1, nodes - 1)
-        sides = [{nodes - 1, *some} for count in range(nodes - 1) for some in combinations(inner, count)]  # fmt: skip
+        sides = [{nodes - 1, *some} for count in range(nodes - 1) for some in combinations(inner, count)]
         least = min(map(room, sides))
         mine = {node for node in range(nodes) if side[node]}
         assert value == least == room(mine) and 0 not in mine

@@ -13,13 +13,7 @@ from loadmaster.problems.offload.kernels import Kernels
 from loadmaster.problems.offload.problem import Offload
 from loadmaster.program import Builder, Program
 from loadmaster.program.repeats import Repeated, repeat
-from loadmaster.solvers.offload.repeats import (  # fmt: skip
-    Recomputed,
-    op_times,
-    quick,
-    repeated_bound,
-    with_repeats,
-)
+from loadmaster.solvers.offload.repeats import Recomputed, op_times, quick, repeated_bound, with_repeats
 from loadmaster.solvers.offload.stream import Stream
 from loadmaster.solvers.registry import make_solver
 from loadmaster.solvers.solver import Budget, Solution, solve
@@ -45,7 +39,7 @@ def training(layers: int = 6, size: int = 64 * MIB) -> Program:
     for layer, (first, weight, narrow, wide) in reversed(list(enumerate(made))):
         back = build.tensor(f"d{layer}", bytes=size)
         step = build.tensor(f"dw{layer}", bytes=MIB, kind="output")
-        build.op(f"dgelu{layer}", "gelu_backward", reads=[value, narrow, wide], writes=[back], backward=True)  # fmt: skip
+        build.op(f"dgelu{layer}", "gelu_backward", reads=[value, narrow, wide], writes=[back], backward=True)
         build.op(f"dw{layer}", "matmul", reads=[back, first, weight], writes=[step], backward=True)
         costs += [[1e-4], [2e-3]]
         value = back
@@ -81,17 +75,13 @@ def test_cheap_large_results_are_made_again() -> None:
 
 def test_with_room_for_everything_nothing_is_repeated() -> None:
     base = training(3)
-    found = checked(
-        with_repeats(base, lambda repeated: Offload(repeated.program, gpu(2**34)), quick)
-    )
+    found = checked(with_repeats(base, lambda repeated: Offload(repeated.program, gpu(2**34)), quick))
     assert not len(found.repeated.ops) and found.repeated.program.hash == base.hash
 
 
 def test_a_program_without_a_backward_pass_is_planned_as_it_is() -> None:
     base = stack(layers=4)
-    found = checked(
-        with_repeats(base, lambda repeated: Offload(repeated.program, gpu(2**31)), quick)
-    )
+    found = checked(with_repeats(base, lambda repeated: Offload(repeated.program, gpu(2**31)), quick))
     assert found.repeated.program.hash == base.hash
 
 
@@ -101,9 +91,15 @@ def test_never_slower_than_without_repeats(seed: int) -> None:
     base = random_training(rng, forward=12, backward=12)
     roomy = Offload(base, small_gpu(rng, 2**40))
     least = roomy.least
-    machine = replace(roomy.machine, memories=(
-        replace(roomy.machine.memories[0], capacity=least + int(rng.random() * (roomy.model.needed - least))),
-        *roomy.machine.memories[1:]))  # fmt: skip
+    machine = replace(
+        roomy.machine,
+        memories=(
+            replace(
+                roomy.machine.memories[0], capacity=least + int(rng.random() * (roomy.model.needed - least))
+            ),
+            *roomy.machine.memories[1:],
+        ),
+    )
 
     def make(repeated: Repeated) -> Offload:
         return Offload(repeated.program, machine)
@@ -137,9 +133,14 @@ def test_the_first_results_leave_as_the_link_takes_them() -> None:
     roomy = Offload(base, gpu(2**40))
     assert op_times(roomy).sum() == roomy.limit_ps
     problem = Offload(base, gpu(roomy.model.needed - 8 * 64 * MIB))
-    value = {name: solve(make_solver("offload", name), problem, Budget()).value for name in ("stream", "spread")}  # fmt: skip
+    value = {
+        name: solve(make_solver("offload", name), problem, Budget()).value for name in ("stream", "spread")
+    }
     assert value["stream"] is not None and value["spread"] is not None
     assert value["stream"] <= value["spread"]
-    gone = {base.tensor_name[problem.model.root[item]] for decision in Stream().make(problem)
-            for item in problem.model.gap_item[np.asarray(decision)[:-2] == 0].tolist()}  # fmt: skip
+    gone = {
+        base.tensor_name[problem.model.root[item]]
+        for decision in Stream().make(problem)
+        for item in problem.model.gap_item[np.asarray(decision)[:-2] == 0].tolist()
+    }
     assert "wide0" in gone and "wide5" not in gone

@@ -17,7 +17,7 @@ from offload_stack import LAYER_BYTES, gpu, stack
 ACT = 80_000_000
 
 
-def solved(problem: Offload, name: str, evaluations: int | None = None, **options: object) -> Solution:  # fmt: skip
+def solved(problem: Offload, name: str, evaluations: int | None = None, **options: object) -> Solution:
     found = solve(make_solver("offload", name, options), problem, Budget(evaluations), seed=1)
     if found.decision is not None:
         assert problem.violations(problem.plan(found.decision)) == []
@@ -53,9 +53,7 @@ def test_short_sequences_are_bound_by_the_link() -> None:
 def test_everything_resident_takes_the_time_of_its_ops_and_its_input() -> None:
     problem = Offload(stack(layers=4), gpu(2**33))
     found = solved(problem, "all-resident")
-    assert (
-        found.value is not None and found.value - problem.limit_ps < 2 * ACT * 10**12 // 51 // 2**30
-    )
+    assert found.value is not None and found.value - problem.limit_ps < 2 * ACT * 10**12 // 51 // 2**30
 
 
 def test_leading_layers_stay_only_if_that_is_wanted(half: Offload) -> None:
@@ -80,7 +78,7 @@ def training(layers: int = 6) -> Program:
     for layer, kept, weight in reversed(saved):
         back = build.tensor(f"g{layer}", bytes=2**21)
         grad = build.tensor(f"gw{layer}", bytes=2**22, kind="output")
-        build.op(f"b{layer}", "matmul", reads=[value, kept, weight], writes=[back, grad], scope=f"l{layer}")  # fmt: skip
+        build.op(f"b{layer}", "matmul", reads=[value, kept, weight], writes=[back, grad], scope=f"l{layer}")
         value = back
         costs.append([2e-4])
     build.set_kind(value, "output")
@@ -101,9 +99,7 @@ def test_every_solver_plans_a_training_step_at_half_its_memory(name: str) -> Non
 def test_a_search_is_never_worse_than_the_rules_that_it_begins_with() -> None:
     roomy = Offload(training(), gpu(2**30))
     problem = Offload(training(), gpu(roomy.model.needed // 2))
-    rules = [
-        solved(problem, name).value for name in ("prefetch", "belady", "static", "spread", "msa")
-    ]
+    rules = [solved(problem, name).value for name in ("prefetch", "belady", "static", "spread", "msa")]
     best = min(value for value in rules if value is not None)
     found = solved(problem, "auto", evaluations=400)
     assert found.extra["fastest_ps"] <= best and found.value <= best * (1 + PRICE)
@@ -125,7 +121,7 @@ def test_layers_are_told_by_their_scopes_or_by_their_weights() -> None:
         build.op(f"op{number}", "add", reads=[value, *weights], writes=[made])
         value = made
     program = build.build()
-    assert layer_spans(program, Offload(program, gpu(2**20)).model).tolist() == [[0, 0], [1, 2], [3, 3]]  # fmt: skip
+    assert layer_spans(program, Offload(program, gpu(2**20)).model).tolist() == [[0, 0], [1, 2], [3, 3]]
 
 
 def test_a_search_goes_on_as_if_it_had_not_stopped() -> None:

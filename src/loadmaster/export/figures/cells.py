@@ -64,7 +64,7 @@ class Cell:
         known = self.compiler_ps
         if known is not None:
             return "compiler", known
-        return "the slowest map found", max((v for run in self.runs for _, v in run.improvements), default=1)  # fmt: skip
+        return "the slowest map found", max((v for run in self.runs for _, v in run.improvements), default=1)
 
     def groups(self) -> dict[str, list[MapRun]]:
         """Runs by solver, in the order they came; settings are named where one name has several."""
@@ -95,8 +95,11 @@ def find_runs(paths: list[Path]) -> list[Path]:
     for path in paths:
         inside = [path] if (path / "run.json").exists() else sorted(path.glob("*/run.json"))
         if not inside:
-            raise BadRun(f"there is no run in '{path}'", object=str(path),
-                         remedy="give a run's folder, or a folder of runs")  # fmt: skip
+            raise BadRun(
+                f"there is no run in '{path}'",
+                object=str(path),
+                remedy="give a run's folder, or a folder of runs",
+            )
         found += [file if file == path else file.parent for file in inside]
     return list(dict.fromkeys(found))
 
@@ -110,8 +113,11 @@ def read_cells(paths: list[Path]) -> list[Cell]:
         if key not in cells:
             problem = load_problem(path)
             if not isinstance(problem, Mapping):
-                raise BadRun(f"run '{path}' is about {problem.kind}", object=str(path),
-                             remedy="give runs about mapping, or games")  # fmt: skip
+                raise BadRun(
+                    f"run '{path}' is about {problem.kind}",
+                    object=str(path),
+                    remedy="give runs about mapping, or games",
+                )
             cells[key] = Cell(problem, problem.bound().value)
         _add(cells[key], run)
     return list(cells.values())
@@ -129,11 +135,14 @@ def _add(cell: Cell, run: RunFolder) -> None:
     solver = run.about["solver"]
     cell.runs.append(
         MapRun(
-            str(solver.get("name")), json.dumps(solver.get("switches"), sort_keys=True),
-            run.about["seed"], history.evaluations,
-            history.curve, maps,
+            str(solver.get("name")),
+            json.dumps(solver.get("switches"), sort_keys=True),
+            run.about["seed"],
+            history.evaluations,
+            history.curve,
+            maps,
         )
-    )  # fmt: skip
+    )
 
 
 def _baseline_ps(history: History) -> int | None:

@@ -128,6 +128,5 @@ def contiguity(problem: Mapping, decision: Maps) -> Contiguity:
     weights = decision[nodes:][live[nodes:]]
     follows = weights[1:] == weights[:-1]
     return Contiguity(
-        float(together.mean()) if len(together) else None,
-        float(follows.mean()) if len(follows) else None,
+        float(together.mean()) if len(together) else None, float(follows.mean()) if len(follows) else None
     )

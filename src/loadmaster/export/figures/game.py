@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-KIND_COLOURS = {"weight": "#0072b2", "input": "#56b4e9", "activation": "#e69f00", "output": "#009e73"}  # fmt: skip
+KIND_COLOURS = {"weight": "#0072b2", "input": "#56b4e9", "activation": "#e69f00", "output": "#009e73"}
 IN, OUT, STALL = "#0072b2", "#d55e00", "#cc0000"
 
 
@@ -39,9 +39,15 @@ def game_pictures(path: Path, problem: MallocGame) -> Iterator[tuple[str, Figure
         bound = problem.bound().value if history.bound is None else history.bound.value
         yield (
             f"{run.about['solver']['name']}-curve",
-            draw_learning_curves({str(run.about["solver"]["name"]): [history.curve]}, problem.all_slow_ps,
-                                 bound, max(1, history.evaluations), title, over="all-slow"),
-        )  # fmt: skip
+            draw_learning_curves(
+                {str(run.about["solver"]["name"]): [history.curve]},
+                problem.all_slow_ps,
+                bound,
+                max(1, history.evaluations),
+                title,
+                over="all-slow",
+            ),
+        )
 
 
 def draw_memory(problem: MallocGame, plan: Plan, title: str) -> Figure:
@@ -55,7 +61,9 @@ def draw_memory(problem: MallocGame, plan: Plan, title: str) -> Figure:
         _draw_residencies(memory, problem, plan, timeline)
         _draw_lanes(lanes, problem, plan, timeline)
         stall = int(timeline.op_stall.sum())
-        memory.set_title(f"{title}: {show_time(timeline.total_ps)}, of it {show_time(stall)} waiting for copies")  # fmt: skip
+        memory.set_title(
+            f"{title}: {show_time(timeline.total_ps)}, of it {show_time(stall)} waiting for copies"
+        )
     return figure
 
 
@@ -72,29 +80,33 @@ def _draw_residencies(axes: Axes, problem: MallocGame, plan: Plan, timeline: Tim
         end = _micro(timeline.op_end[row.last])
         shapes.append(patches.Rectangle((start, row.offset), end - start, int(sizes[row.tensor])))
         colours.append(KIND_COLOURS[_kind(int(kinds[row.tensor]))])
-    axes.add_collection(collections.PatchCollection(
-        shapes, facecolors=colours, edgecolors="white", linewidths=0.3 if len(shapes) < 2000 else 0.0))  # fmt: skip
+    axes.add_collection(
+        collections.PatchCollection(
+            shapes, facecolors=colours, edgecolors="white", linewidths=0.3 if len(shapes) < 2000 else 0.0
+        )
+    )
     capacity = problem.machine.memories[fast].capacity
     ticks = np.linspace(0, capacity, 5)
     axes.set_yticks(ticks, [show_bytes(int(tick)) for tick in ticks])
-    axes.set(xlim=(0, _micro(timeline.total_ps)), ylim=(0, capacity),
-             ylabel=f"address in {problem.machine.memories[fast].name}")  # fmt: skip
+    axes.set(
+        xlim=(0, _micro(timeline.total_ps)),
+        ylim=(0, capacity),
+        ylabel=f"address in {problem.machine.memories[fast].name}",
+    )
     axes.tick_params(labelbottom=False)
     used = {_kind(int(kinds[row.tensor])) for row in plan.residency_rows}
-    handles = [patches.Patch(color=colour, label=name) for name, colour in KIND_COLOURS.items() if name in used]  # fmt: skip
+    handles = [
+        patches.Patch(color=colour, label=name) for name, colour in KIND_COLOURS.items() if name in used
+    ]
     if handles:
-        axes.legend(handles=handles, loc="upper right", ncols=len(handles), framealpha=0.9, edgecolor="none")  # fmt: skip
+        axes.legend(handles=handles, loc="upper right", ncols=len(handles), framealpha=0.9, edgecolor="none")
 
 
 def _draw_lanes(axes: Axes, problem: MallocGame, plan: Plan, timeline: Timeline) -> None:
     """Three lanes: ops with the waits before them, copies in, copies out."""
     fast = problem.model.fast
-    ops = [
-        (op, timeline.op_start[op], timeline.op_end[op]) for op in problem.model.step_op.tolist()
-    ]
-    waits = [
-        (start - timeline.op_stall[op], start) for op, start, _ in ops if timeline.op_stall[op]
-    ]
+    ops = [(op, timeline.op_start[op], timeline.op_end[op]) for op in problem.model.step_op.tolist()]
+    waits = [(start - timeline.op_stall[op], start) for op, start, _ in ops if timeline.op_stall[op]]
     copies: list[list[tuple[Any, Any]]] = [[], []]
     for row, copy in enumerate(plan.copy_rows):
         copies[copy.target != fast].append((timeline.copy_start[row], timeline.copy_end[row]))
@@ -109,8 +121,13 @@ def _draw_lanes(axes: Axes, problem: MallocGame, plan: Plan, timeline: Timeline)
 def _bars(axes: Axes, lane: int, spans: list[tuple[Any, Any]], colour: str) -> None:
     if spans:
         bars = [(_micro(start), max(_micro(end) - _micro(start), 1e-9)) for start, end in spans]
-        axes.broken_barh(bars, (lane - 0.38, 0.76), facecolors=colour, edgecolors="white",
-                         linewidth=0.2 if len(bars) < 1000 else 0.0)  # fmt: skip
+        axes.broken_barh(
+            bars,
+            (lane - 0.38, 0.76),
+            facecolors=colour,
+            edgecolors="white",
+            linewidth=0.2 if len(bars) < 1000 else 0.0,
+        )
 
 
 def _kind(kind: int) -> str:

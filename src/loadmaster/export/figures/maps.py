@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from loadmaster.export.figures.data import (
-    Int64,
-    Maps,
-    contiguity,
-    distances,
-    scaled_to_plane,
-    transitions,
-)
+from loadmaster.export.figures.data import Int64, Maps, contiguity, distances, scaled_to_plane, transitions
 from loadmaster.export.figures.style import (
     COLOURS,
     MARKERS,
@@ -40,17 +33,16 @@ def memory_names(problem: Mapping) -> list[str]:
     return [problem.machine.memories[number].name for number in problem.memories]
 
 
-def draw_transitions(problem: Mapping, before: Maps, after: Maps, names: tuple[str, str],
-                     title: str) -> Figure:  # fmt: skip
+def draw_transitions(
+    problem: Mapping, before: Maps, after: Maps, names: tuple[str, str], title: str
+) -> Figure:
     """Four matrices: weights and activations apart, by bytes and by count."""
     with styled():
         figure = new_figure(6.2, 6.0, square=True)
         figure.suptitle(title, fontsize=10)
         axes = figure.subplots(2, 2)
         for row, (kind, found) in enumerate(transitions(problem, before, after).items()):
-            for column, (unit, table) in enumerate(
-                (("bytes", found.bytes), ("count", found.count))
-            ):
+            for column, (unit, table) in enumerate((("bytes", found.bytes), ("count", found.count))):
                 _matrix(axes[row, column], table, memory_names(problem), unit == "bytes")
                 axes[row, column].set_title(f"{kind}, by {unit}")
                 if column == 0:
@@ -74,17 +66,31 @@ def _matrix(axes: Axes, table: Int64, memories: list[str], as_bytes: bool) -> No
             continue
         text = show_bytes(int(amount)) if as_bytes else f"{amount:,}"
         colour = "white" if amount / total > 0.5 else "black"
-        axes.text(column, row, f"{text}\n{_percent(amount / total)}", ha="center", va="center",
-                  fontsize=8, color=colour)  # fmt: skip
+        axes.text(
+            column,
+            row,
+            f"{text}\n{_percent(amount / total)}",
+            ha="center",
+            va="center",
+            fontsize=8,
+            color=colour,
+        )
 
 
 def _percent(share: float) -> str:
     return "<1%" if share < 0.005 else f"{share:.0%}"
 
 
-def draw_embedding(problem: Mapping, maps: Sequence[Maps], times: Sequence[int],
-                   labels: Sequence[str], marked: Sequence[bool], title: str, over_ps: int,
-                   over: str = "compiler") -> Figure:  # fmt: skip
+def draw_embedding(
+    problem: Mapping,
+    maps: Sequence[Maps],
+    times: Sequence[int],
+    labels: Sequence[str],
+    marked: Sequence[bool],
+    title: str,
+    over_ps: int,
+    over: str = "compiler",
+) -> Figure:
     """Maps as points; near means that few bytes lie elsewhere. A label has a marker of its own,
     marked maps are large, and the colour is the speed-up over `over_ps`, the time of `over`."""
     with styled():
@@ -97,16 +103,25 @@ def draw_embedding(problem: Mapping, maps: Sequence[Maps], times: Sequence[int],
         for size, chosen, edge in ((22, ~best, "none"), (110, best, "black")):
             for i, label in enumerate(dict.fromkeys(labels)):
                 here = chosen & (np.array(labels) == label)
-                axes.scatter(points[here, 0], points[here, 1], c=speed[here], s=size, marker=MARKERS[i % len(MARKERS)],
-                             cmap="viridis", vmin=low, vmax=high, edgecolors=edge, linewidths=0.8, zorder=3 if edge == "black" else 2)  # fmt: skip
+                axes.scatter(
+                    points[here, 0],
+                    points[here, 1],
+                    c=speed[here],
+                    s=size,
+                    marker=MARKERS[i % len(MARKERS)],
+                    cmap="viridis",
+                    vmin=low,
+                    vmax=high,
+                    edgecolors=edge,
+                    linewidths=0.8,
+                    zorder=3 if edge == "black" else 2,
+                )
         for i, label in enumerate(dict.fromkeys(labels)):  # the legend's markers have no speed
-            axes.scatter(
-                [], [], marker=MARKERS[i % len(MARKERS)], color="#555555", s=30, label=label
-            )
-        figure.colorbar(
-            axes.collections[0], ax=axes, label=f"speed-up over {over_words(over)}", pad=0.01
+            axes.scatter([], [], marker=MARKERS[i % len(MARKERS)], color="#555555", s=30, label=label)
+        figure.colorbar(axes.collections[0], ax=axes, label=f"speed-up over {over_words(over)}", pad=0.01)
+        axes.set(
+            title=title, xlabel=f"large: the best of each; two dimensions show {shown:.0%} of the variance"
         )
-        axes.set(title=title, xlabel=f"large: the best of each; two dimensions show {shown:.0%} of the variance")  # fmt: skip
         axes.set_aspect("equal", adjustable="datalim")
         axes.margins(0.08)
         axes.set_xticks([])
@@ -120,14 +135,14 @@ def draw_contiguity(problem: Mapping, maps: Dict[str, Maps], title: str) -> Figu
     with styled():
         figure = new_figure(0.9 + 0.42 * len(maps))
         axes = figure.add_subplot()
-        bars = (("activations", "edges with both activations in one memory"),
-                ("weights", "consecutive weights in one memory"))  # fmt: skip
+        bars = (
+            ("activations", "edges with both activations in one memory"),
+            ("weights", "consecutive weights in one memory"),
+        )
         for i, (name, label) in enumerate(bars):
             shares = [getattr(contiguity(problem, decision), name) for decision in maps.values()]
             where = np.arange(len(maps)) + (i - 0.5) * 0.38
-            axes.barh(
-                where, [share or 0.0 for share in shares], 0.36, color=COLOURS[i], label=label
-            )
+            axes.barh(where, [share or 0.0 for share in shares], 0.36, color=COLOURS[i], label=label)
             for y, share in zip(where, shares, strict=True):
                 text = "none" if share is None else f"{share:.0%}"
                 axes.text((share or 0.0) + 0.008, y, text, va="center", fontsize=8)
@@ -153,14 +168,20 @@ def draw_strips(problem: Mapping, maps: Dict[str, Maps], title: str) -> Figure:
         rows = figure.subplots(len(maps), 1, squeeze=False)[:, 0]
         for axes, (name, decision) in zip(rows, maps.items(), strict=True):
             shown = np.where(problem.live, decision, len(colours)).reshape(2, problem.nodes)
-            axes.imshow(shown, cmap=cells, vmin=0, vmax=len(colours), aspect="auto",
-                        interpolation="nearest")  # fmt: skip
+            axes.imshow(shown, cmap=cells, vmin=0, vmax=len(colours), aspect="auto", interpolation="nearest")
             plain(axes)
             axes.set_yticks([0, 1], ["activations", "weights"], fontsize=7)
             axes.tick_params(length=0, pad=2)
             axes.axhline(0.5, color="white", linewidth=1.5)
-            axes.annotate(name, (1, 0.5), xycoords="axes fraction", xytext=(5, 0), va="center",
-                          textcoords="offset points", fontsize=8)  # fmt: skip
+            axes.annotate(
+                name,
+                (1, 0.5),
+                xycoords="axes fraction",
+                xytext=(5, 0),
+                va="center",
+                textcoords="offset points",
+                fontsize=8,
+            )
         rows[-1].set_xlabel(f"node 0 to {problem.nodes - 1}, in program order")
         patches = [
             Patch(color=colour, label=name)
@@ -168,7 +189,5 @@ def draw_strips(problem: Mapping, maps: Dict[str, Maps], title: str) -> Figure:
         ]
         patches.append(Patch(facecolor=_UNDECIDED, edgecolor="#999999", label="nothing to decide"))
         figure.suptitle(title, fontsize=10)
-        figure.legend(
-            handles=patches, loc="outside lower center", frameon=False, ncols=len(patches)
-        )
+        figure.legend(handles=patches, loc="outside lower center", frameon=False, ncols=len(patches))
     return figure

@@ -10,12 +10,7 @@ import numpy as np
 from loadmaster.export.figures.cells import WHITE_BOX, Cell, MapRun
 from loadmaster.export.figures.curves import draw_learning_curves
 from loadmaster.export.figures.data import Maps
-from loadmaster.export.figures.maps import (
-    draw_contiguity,
-    draw_embedding,
-    draw_strips,
-    draw_transitions,
-)
+from loadmaster.export.figures.maps import draw_contiguity, draw_embedding, draw_strips, draw_transitions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,14 +32,13 @@ def pictures(cell: Cell) -> Iterator[tuple[str, Figure]]:
     if searches:
         end = max(run.evaluations for runs in groups.values() for run in runs)
         levels = {
-            name: value for name, (value, _) in best.items()
+            name: value
+            for name, (value, _) in best.items()
             if groups[name][0].solver in WHITE_BOX and groups[name][0].solver != "compiler"
-        }  # fmt: skip
+        }
         yield (
             "curves",
-            draw_learning_curves(
-                searches, over_ps, cell.bound_ps, max(1, end), cell.name, levels, over
-            ),
+            draw_learning_curves(searches, over_ps, cell.bound_ps, max(1, end), cell.name, levels, over),
         )
     maps = maps_to_show(cell)
     for name, decision in list(maps.items())[1:]:

@@ -47,17 +47,14 @@ def scaled(machine: Machine, factor: float) -> Machine:
     return machine
 
 
-def room(program: Program, machine: Machine, factors: Sequence[float] = FACTORS,
-         seconds: float = 60.0) -> Iterator[Room]:  # fmt: skip
+def room(
+    program: Program, machine: Machine, factors: Sequence[float] = FACTORS, seconds: float = 60.0
+) -> Iterator[Room]:
     """One row per factor; the exact solver gets so many seconds for each."""
     for factor in factors:
         problem = Mapping(program, scaled(machine, factor))
         density = solve(make_solver("mapping", "density"), problem, Budget())
         exact = solve(make_solver("mapping", "exact"), problem, Budget(seconds=seconds))
         assert density.value is not None  # everything in the slowest memory is always legal
-        known = [
-            density.value,
-            problem.compiler_ps,
-            *([] if exact.value is None else [exact.value]),
-        ]
+        known = [density.value, problem.compiler_ps, *([] if exact.value is None else [exact.value])]
         yield Room(factor, problem.compiler_ps, density.value, min(known), exact.bound.value)

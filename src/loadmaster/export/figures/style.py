@@ -25,11 +25,21 @@ WIDTH = 8.0
 
 _STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so it is everywhere the same
-    "font.size": 9, "axes.titlesize": 10, "axes.labelsize": 9, "legend.fontsize": 8,
-    "xtick.labelsize": 8, "ytick.labelsize": 8, "axes.spines.top": False,
-    "axes.spines.right": False, "axes.axisbelow": True, "grid.color": "#e4e4e4",
-    "svg.hashsalt": "loadmaster", "svg.fonttype": "path", "figure.dpi": 100, "savefig.dpi": 150,
-}  # fmt: skip
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.labelsize": 9,
+    "legend.fontsize": 8,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": "#e4e4e4",
+    "svg.hashsalt": "loadmaster",
+    "svg.fonttype": "path",
+    "figure.dpi": 100,
+    "savefig.dpi": 150,
+}
 
 
 def memory_colours(memories: int) -> list[str]:

@@ -40,8 +40,21 @@ from loadmaster.plan.check.timeline import TimelineLike, check_timeline
 from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program
 
-RULES = ("shape", "order", "device", "colocation", "fusion", "residency", "overlap", "copy", "data",
-         "reach", "tie", "capacity", "timeline")  # fmt: skip
+RULES = (
+    "shape",
+    "order",
+    "device",
+    "colocation",
+    "fusion",
+    "residency",
+    "overlap",
+    "copy",
+    "data",
+    "reach",
+    "tie",
+    "capacity",
+    "timeline",
+)
 
 __all__ = ["MOST_PER_RULE", "RULES", "TimelineLike", "Violation", "check"]
 

@@ -36,8 +36,12 @@ def check_data(facts: Facts, report: Report) -> Relies:
         else:
             for row in facts.copies_of.get(tensor, []):
                 owner = facts.tensor_text(facts.root[tensor])
-                report.add("copy", f"copy {row} moves {facts.tensor_text(tensor)}, a view of {owner}: "
-                           "copy that one", tensor=tensor, number=row)  # fmt: skip
+                report.add(
+                    "copy",
+                    f"copy {row} moves {facts.tensor_text(tensor)}, a view of {owner}: copy that one",
+                    tensor=tensor,
+                    number=row,
+                )
     return relies
 
 
@@ -78,9 +82,13 @@ class _Trace:
             place = self.homes[memory] if row == HOME else self.strand_of.get(row)
             if place is None or not place.first <= writer <= place.last:
                 op = facts.steps[writer].number
-                self._data(f"{facts.op_text(op)} writes {facts.tensor_text(tensor)} to residency {row} "
-                           f"in {facts.memory_text(memory)}, which does not hold its {self.size:,} "
-                           "bytes then: let it cover the whole fused step", op, self.size)  # fmt: skip
+                self._data(
+                    f"{facts.op_text(op)} writes {facts.tensor_text(tensor)} to residency {row} "
+                    f"in {facts.memory_text(memory)}, which does not hold its {self.size:,} "
+                    "bytes then: let it cover the whole fused step",
+                    op,
+                    self.size,
+                )
             if place is not None:
                 place.put(2 * writer + 1, 0, self.size)
 
@@ -93,9 +101,13 @@ class _Trace:
             if missing:
                 op = facts.steps[readers[0]].number
                 home = facts.memory_text(self.own_home)
-                self._data(f"{facts.op_text(op)} on {facts.device_text(device)} reads "
-                           f"{facts.tensor_text(self.tensor)}, and {missing:,} of its bytes are not in "
-                           f"{home} when it is sent: let it be written there", op, missing)  # fmt: skip
+                self._data(
+                    f"{facts.op_text(op)} on {facts.device_text(device)} reads "
+                    f"{facts.tensor_text(self.tensor)}, and {missing:,} of its bytes are not in "
+                    f"{home} when it is sent: let it be written there",
+                    op,
+                    missing,
+                )
             self.homes[facts.machine.home[device]].put(2 * readers[0], 0, self.size)
 
     def copy(self) -> None:
@@ -110,16 +122,21 @@ class _Trace:
             if source == target:
                 self._copy(row, f"{what} stays in {facts.memory_text(source)}: remove it")
             elif (source, target) not in facts.machine.link_between:
-                self._copy(row, f"{what}: there is no link from {facts.memory_text(source)} to "
-                           f"{facts.memory_text(target)}")  # fmt: skip
+                self._copy(
+                    row,
+                    f"{what}: there is no link from {facts.memory_text(source)} to "
+                    f"{facts.memory_text(target)}",
+                )
             if facts.machine.rules.copies == "idle":
                 home = facts.machine.home[0]
                 if (source == home) == (target == home):
-                    self._copy(row, f"{what}: in idle time one of its ends must be "
-                               f"{facts.memory_text(home)}")  # fmt: skip
+                    self._copy(row, f"{what}: in idle time one of its ends must be {facts.memory_text(home)}")
             if issued >= needed:
-                self._copy(row, f"{what} is issued after {facts.op_text(facts.op_at(issued))} and "
-                           f"needed by {facts.op_text(facts.op_at(needed))}: issue it before")  # fmt: skip
+                self._copy(
+                    row,
+                    f"{what} is issued after {facts.op_text(facts.op_at(issued))} and "
+                    f"needed by {facts.op_text(facts.op_at(needed))}: issue it before",
+                )
             elif source != target:
                 self._source(row, what, low, high)
                 self._target(row, what)
@@ -132,8 +149,11 @@ class _Trace:
         if low == WHOLE and high == WHOLE:
             return 0, self.size
         if not 0 <= low < high <= self.size:
-            self._copy(row, f"{what} has the bytes {low:,} to {high:,} of {self.size:,}: give a range "
-                       "inside the tensor that is not empty")  # fmt: skip
+            self._copy(
+                row,
+                f"{what} has the bytes {low:,} to {high:,} of {self.size:,}: give a range "
+                "inside the tensor that is not empty",
+            )
             return 0, self.size
         return low, high
 
@@ -154,11 +174,17 @@ class _Trace:
         where = facts.memory_text(memory)
         after = facts.op_text(facts.op_at(issued)) if issued >= 0 else "the start"
         if leaves >= issued:
-            self._copy(row, f"{what} takes it from {where} until {facts.op_text(facts.op_at(needed))}, "
-                       f"and it leaves after {facts.op_text(facts.op_at(leaves))}: let it stay")  # fmt: skip
+            self._copy(
+                row,
+                f"{what} takes it from {where} until {facts.op_text(facts.op_at(needed))}, "
+                f"and it leaves after {facts.op_text(facts.op_at(leaves))}: let it stay",
+            )
         else:
-            self._copy(row, f"{what} takes it from {where} after {after}, where {max(least, 1):,} of "
-                       "its bytes are not: issue it later, or from another memory")  # fmt: skip
+            self._copy(
+                row,
+                f"{what} takes it from {where} after {after}, where {max(least, 1):,} of "
+                "its bytes are not: issue it later, or from another memory",
+            )
 
     def _target(self, row: int, what: str) -> None:
         """The target keeps room from the issue to the need."""
@@ -167,8 +193,11 @@ class _Trace:
         strands = [strand for strand in self.strands if strand.memory == memory]
         has_room = any(self._covers(strand, issued, needed) for strand in strands)
         if not has_room and not self._is_home(memory):
-            self._copy(row, f"{what} has no place in {facts.memory_text(memory)} from after its issue "
-                       f"to {facts.op_text(facts.op_at(needed))}: add a residency")  # fmt: skip
+            self._copy(
+                row,
+                f"{what} has no place in {facts.memory_text(memory)} from after its issue "
+                f"to {facts.op_text(facts.op_at(needed))}: add a residency",
+            )
 
     def _stores_for(self, memory: int, issued: int, needed: int) -> list[Store]:
         """Where a copy to a memory arrives: the home, and strands that are there meanwhile."""
@@ -197,9 +226,13 @@ class _Trace:
             missing = store.missing(2 * rank, 0, self.size) if store and kept else self.size
             if missing:
                 by = f"residency {row} in " if row != HOME else ""
-                self._data(f"{facts.op_text(step.number)} reads {facts.tensor_text(tensor)} from {by}"
-                           f"{facts.memory_text(memory)}, where {missing:,} of its {self.size:,} bytes "
-                           "are not: write or copy it there before", step.number, missing)  # fmt: skip
+                self._data(
+                    f"{facts.op_text(step.number)} reads {facts.tensor_text(tensor)} from {by}"
+                    f"{facts.memory_text(memory)}, where {missing:,} of its {self.size:,} bytes "
+                    "are not: write or copy it there before",
+                    step.number,
+                    missing,
+                )
             elif store is not None:
                 came = [entry for entry in store.entries if entry[0] <= 2 * rank]
                 if all(entry[3] != NO_COPY for entry in came):
@@ -214,10 +247,14 @@ class _Trace:
         stores.append(self.homes[self.own_home])
         least = min(store.missing(2 * self.last_rank + 2, 0, self.size) for store in stores)
         if least:
-            self._data(f"output {self.facts.tensor_text(self.tensor)} is nowhere at the end: {least:,} "
-                       f"of its {self.size:,} bytes are missing after "
-                       f"{self.facts.op_text(self.facts.op_at(self.last_rank))}: write it back, or keep "
-                       "it to the end", self.facts.op_at(self.last_rank), least)  # fmt: skip
+            self._data(
+                f"output {self.facts.tensor_text(self.tensor)} is nowhere at the end: {least:,} "
+                f"of its {self.size:,} bytes are missing after "
+                f"{self.facts.op_text(self.facts.op_at(self.last_rank))}: write it back, or keep "
+                "it to the end",
+                self.facts.op_at(self.last_rank),
+                least,
+            )
 
     def _data(self, message: str, op: int, number: int) -> None:
         self.report.add("data", message, tensor=self.tensor, op=op, number=number)

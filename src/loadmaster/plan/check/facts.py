@@ -77,11 +77,7 @@ class Facts(Steps):
                 for row in rows:
                     residency = self.residencies[row]
                     over = step.position > self.position[residency.last]
-                    if (
-                        residency.memory == memory
-                        and not over
-                        and self.serves_from[row] <= step.position
-                    ):
+                    if residency.memory == memory and not over and self.serves_from[row] <= step.position:
                         return memory, row
         return self.machine.home[step.device], HOME
 
@@ -100,10 +96,7 @@ class Facts(Steps):
             if copy.target != memory or copy.needed_by == self.n_ops:
                 continue
             issued = -1 if copy.issued_after == BEFORE else self.position[copy.issued_after]
-            if (
-                issued >= self.position[first] - 1
-                and self.position[copy.needed_by] <= self.position[last]
-            ):
+            if issued >= self.position[first] - 1 and self.position[copy.needed_by] <= self.position[last]:
                 needed = self.needed(copy_row)
                 late = self.n_ops if needed == len(self.steps) else self.steps[needed].position
                 ready = max(ready, late)

@@ -94,9 +94,7 @@ def _kept_elsewhere(facts: Facts) -> set[int]:
     return {tensor for tensor in before if facts.is_persistent[tensor]}
 
 
-def _home_copies(
-    facts: Facts, clock: Clock, tensor: int, stays: bool, sent_to: list[int]
-) -> list[Hold]:
+def _home_copies(facts: Facts, clock: Clock, tensor: int, stays: bool, sent_to: list[int]) -> list[Hold]:
     """A tensor in the homes of devices, from the first opener to the end of the last use."""
     home, near = facts.machine.home, facts.near
     lives_on = near[facts.home_device[tensor]]
@@ -200,11 +198,16 @@ def _too_small(
     facts: Facts, memory: int, needs: int, tensor: int, op: int | None, excess: int, report: Report
 ) -> None:
     when = f"at {facts.op_text(op)}" if op is not None else "before the program starts"
-    report.add("capacity", f"{facts.memory_text(memory)} needs {needs:,} bytes and has "
-               f"{facts.machine.memories[memory].capacity:,}, {excess:,} too few; it first overflows "
-               f"{when}, where {facts.tensor_text(tensor)} ({facts.size[tensor]:,} bytes) is the "
-               "largest: move it to another memory or free it earlier",
-               tensor=tensor, op=op, number=excess)  # fmt: skip
+    report.add(
+        "capacity",
+        f"{facts.memory_text(memory)} needs {needs:,} bytes and has "
+        f"{facts.machine.memories[memory].capacity:,}, {excess:,} too few; it first overflows "
+        f"{when}, where {facts.tensor_text(tensor)} ({facts.size[tensor]:,} bytes) is the "
+        "largest: move it to another memory or free it earlier",
+        tensor=tensor,
+        op=op,
+        number=excess,
+    )
 
 
 def check_capacity(facts: Facts, report: Report) -> None:

@@ -26,28 +26,48 @@ def check_offsets(
     found = []
     for b, offset in enumerate(offsets):
         if offset < 0:
-            found.append(
-                _violation("residency", f"buffer '{ids[b]}' has no offset ({offset})", b, offset)
-            )
+            found.append(_violation("residency", f"buffer '{ids[b]}' has no offset ({offset})", b, offset))
         if offset % alignment[b]:
-            found.append(_violation("residency", f"buffer '{ids[b]}' is at {offset:,}, off its alignment "
-                                    f"{alignment[b]:,}", b, offset))  # fmt: skip
+            found.append(
+                _violation(
+                    "residency",
+                    f"buffer '{ids[b]}' is at {offset:,}, off its alignment {alignment[b]:,}",
+                    b,
+                    offset,
+                )
+            )
         if pinned[b] >= 0 and offset != pinned[b]:
-            found.append(_violation("residency", f"buffer '{ids[b]}' is pinned to {pinned[b]:,} and lies at "
-                                    f"{offset:,}", b, offset))  # fmt: skip
+            found.append(
+                _violation(
+                    "residency",
+                    f"buffer '{ids[b]}' is pinned to {pinned[b]:,} and lies at {offset:,}",
+                    b,
+                    offset,
+                )
+            )
         if capacity is not None and offset + sizes[b] > capacity:
-            found.append(_violation("capacity", f"buffer '{ids[b]}' ends at {offset + sizes[b]:,} and the "
-                                    f"capacity is {capacity:,}", b, offset + sizes[b] - capacity))  # fmt: skip
+            found.append(
+                _violation(
+                    "capacity",
+                    f"buffer '{ids[b]}' ends at {offset + sizes[b]:,} and the capacity is {capacity:,}",
+                    b,
+                    offset + sizes[b] - capacity,
+                )
+            )
     for a, b in apart:
         if max(offsets[a], offsets[b]) < min(offsets[a] + sizes[a], offsets[b] + sizes[b]):
-            found.append(_violation("overlap", f"buffers '{ids[a]}' and '{ids[b]}' share bytes and must be "
-                                    "kept apart", a, offsets[a]))  # fmt: skip
+            found.append(
+                _violation(
+                    "overlap",
+                    f"buffers '{ids[a]}' and '{ids[b]}' share bytes and must be kept apart",
+                    a,
+                    offsets[a],
+                )
+            )
     return found + _overlaps(ids, pieces, offsets)
 
 
-def _overlaps(
-    ids: Sequence[str], pieces: Sequence[Piece], offsets: Sequence[int]
-) -> list[Violation]:
+def _overlaps(ids: Sequence[str], pieces: Sequence[Piece], offsets: Sequence[int]) -> list[Violation]:
     # Sweep over time; what is alive is kept by address, so only neighbours can collide.
     events = sorted(
         event
@@ -68,8 +88,15 @@ def _overlaps(
         for neighbour in alive[max(0, at - 1) : at + 1]:
             if neighbour[0] < entry[1] and entry[0] < neighbour[1]:
                 other = pieces[neighbour[2]][0]
-                found.append(_violation("overlap", f"buffers '{ids[other]}' and '{ids[buffer]}' share address "
-                                        f"{max(entry[0], neighbour[0]):,} at time {time}", buffer, time))  # fmt: skip
+                found.append(
+                    _violation(
+                        "overlap",
+                        f"buffers '{ids[other]}' and '{ids[buffer]}' share address "
+                        f"{max(entry[0], neighbour[0]):,} at time {time}",
+                        buffer,
+                        time,
+                    )
+                )
                 break
         else:
             insort(alive, entry)

@@ -15,13 +15,22 @@ def check_permutation(program: Program, plan: Plan, report: Report) -> bool:
     place: dict[int, int] = {}
     for position, op in enumerate(plan.order.tolist()):
         if op in place:
-            report.add("order", f"op {op} '{program.op_name[op]}' is at the positions {place[op]} "
-                       f"and {position}: give it one", op=op, number=position)  # fmt: skip
+            report.add(
+                "order",
+                f"op {op} '{program.op_name[op]}' is at the positions {place[op]} "
+                f"and {position}: give it one",
+                op=op,
+                number=position,
+            )
         place.setdefault(op, position)
     for op in range(program.n_ops):
         if op not in place:
-            report.add("order", f"op {op} '{program.op_name[op]}' has no position among "
-                       f"{program.n_ops:,}: add it", op=op, number=program.n_ops)  # fmt: skip
+            report.add(
+                "order",
+                f"op {op} '{program.op_name[op]}' has no position among {program.n_ops:,}: add it",
+                op=op,
+                number=program.n_ops,
+            )
     return len(place) == program.n_ops
 
 
@@ -32,8 +41,7 @@ def check_order(facts: Facts, report: Report) -> None:
         _steps_after_writers(facts, late, report)
     n_steps = len(facts.steps)
     waits_for = [
-        {facts.writer[tensor] for tensor in step.reads} - {rank, -1}
-        for rank, step in enumerate(facts.steps)
+        {facts.writer[tensor] for tensor in step.reads} - {rank, -1} for rank, step in enumerate(facts.steps)
     ]
     for _, _, op, users in facts.overwrites:
         waits_for[facts.step_of[op]].update(users)
@@ -46,14 +54,23 @@ def check_order(facts: Facts, report: Report) -> None:
         if circle and not report.count("order"):
             rank = min((node for node in circle if node < n_steps), default=0)
             op = facts.steps[rank].number
-            report.add("order", f"{facts.op_text(op)} can never start: the order of the transfers "
-                       f"makes {len(circle)} steps and transfers wait for each other",
-                       op=op, number=len(circle))  # fmt: skip
+            report.add(
+                "order",
+                f"{facts.op_text(op)} can never start: the order of the transfers "
+                f"makes {len(circle)} steps and transfers wait for each other",
+                op=op,
+                number=len(circle),
+            )
     elif circle:
         op = min(facts.steps[rank].number for rank in circle)
         others = ", ".join(facts.op_text(facts.steps[rank].number) for rank in circle[:4])
-        report.add("order", f"{facts.op_text(op)} waits for itself through {len(circle)} fused "
-                   f"steps ({others}): fuse fewer ops", op=op, number=len(circle))  # fmt: skip
+        report.add(
+            "order",
+            f"{facts.op_text(op)} waits for itself through {len(circle)} fused "
+            f"steps ({others}): fuse fewer ops",
+            op=op,
+            number=len(circle),
+        )
 
 
 def _ops_after_writers(facts: Facts, report: Report) -> set[tuple[int, int]]:
@@ -66,10 +83,15 @@ def _ops_after_writers(facts: Facts, report: Report) -> set[tuple[int, int]]:
             maker = producer[tensor]
             if maker >= 0 and maker != op and position[maker] > position[op]:
                 late.add((op, facts.root[tensor]))
-                report.add("order", f"{facts.op_text(op)} reads {facts.tensor_text(tensor)} at "
-                           f"position {position[op]} and {facts.op_text(maker)} writes it at "
-                           f"position {position[maker]}: swap them",
-                           tensor=tensor, op=op, number=position[maker])  # fmt: skip
+                report.add(
+                    "order",
+                    f"{facts.op_text(op)} reads {facts.tensor_text(tensor)} at "
+                    f"position {position[op]} and {facts.op_text(maker)} writes it at "
+                    f"position {position[maker]}: swap them",
+                    tensor=tensor,
+                    op=op,
+                    number=position[maker],
+                )
     return late
 
 
@@ -81,11 +103,16 @@ def _steps_after_writers(facts: Facts, late: set[tuple[int, int]], report: Repor
                 writer = facts.writer[tensor]
                 if writer > rank and (op, tensor) not in late:
                     other = facts.steps[writer]
-                    report.add("order", f"{facts.op_text(op)} reads {facts.tensor_text(tensor)} in "
-                               f"the fused step at position {step.position}, and the step of "
-                               f"{facts.op_text(other.number)}, which writes it, runs at position "
-                               f"{other.position}: fuse other ops or change the order",
-                               tensor=tensor, op=op, number=other.position)  # fmt: skip
+                    report.add(
+                        "order",
+                        f"{facts.op_text(op)} reads {facts.tensor_text(tensor)} in "
+                        f"the fused step at position {step.position}, and the step of "
+                        f"{facts.op_text(other.number)}, which writes it, runs at position "
+                        f"{other.position}: fuse other ops or change the order",
+                        tensor=tensor,
+                        op=op,
+                        number=other.position,
+                    )
 
 
 def _waits_with_transfers(facts: Facts, waits_for: list[set[int]]) -> list[set[int]]:

@@ -34,25 +34,45 @@ def check_residency(facts: Facts, report: Report) -> None:
         if first != BEFORE:
             begin, end = facts.position[first], facts.position[last]
             if begin > end:
-                bad(f"{what} ends with {facts.op_text(last)} at position {end} and begins with "
-                    f"{facts.op_text(first)} at position {begin}: swap them", first, begin)  # fmt: skip
+                bad(
+                    f"{what} ends with {facts.op_text(last)} at position {end} and begins with "
+                    f"{facts.op_text(first)} at position {begin}: swap them",
+                    first,
+                    begin,
+                )
         elif not facts.is_persistent[tensor]:
-            bad(f"{what} is there before the program ({BEFORE}) and only weights and state can be: "
-                "begin with an op", last, BEFORE)  # fmt: skip
+            bad(
+                f"{what} is there before the program ({BEFORE}) and only weights and state can be: "
+                "begin with an op",
+                last,
+                BEFORE,
+            )
         elif last != last_op and facts.position[last] != last_op:
-            bad(f"{what} is there before the program and must stay to the end: it ends with "
-                f"{facts.op_text(last)}, use op {last_op}", last, last)  # fmt: skip
+            bad(
+                f"{what} is there before the program and must stay to the end: it ends with "
+                f"{facts.op_text(last)}, use op {last_op}",
+                last,
+                last,
+            )
         if offset == NO_OFFSET:
             continue
         if offset % about.alignment:
             lower = offset - offset % about.alignment
-            bad(f"{what} has offset {offset:,}, no multiple of {about.alignment:,}: use {lower:,} or "
-                f"{lower + about.alignment:,}", op, offset)  # fmt: skip
+            bad(
+                f"{what} has offset {offset:,}, no multiple of {about.alignment:,}: use {lower:,} or "
+                f"{lower + about.alignment:,}",
+                op,
+                offset,
+            )
         end = offset + facts.aligned(size, memory)
         if end > about.capacity:
-            bad(f"{facts.memory_text(memory)} needs {end:,} bytes for {facts.tensor_text(tensor)} at "
+            bad(
+                f"{facts.memory_text(memory)} needs {end:,} bytes for {facts.tensor_text(tensor)} at "
                 f"offset {offset:,} from {facts.op_text(op)} on and has {about.capacity:,}: use a "
-                "lower offset or another memory", op, end - about.capacity)  # fmt: skip
+                "lower offset or another memory",
+                op,
+                end - about.capacity,
+            )
 
 
 class Block(NamedTuple):
@@ -76,11 +96,16 @@ def check_overlap(facts: Facts, report: Report) -> None:
         memory = facts.residencies[first].memory
         one, other = facts.residencies[first], facts.residencies[second]
         op = facts.op_at(begin)
-        report.add("overlap", f"{facts.memory_text(memory)} holds {facts.tensor_text(one.tensor)} "
-                   f"({facts.size[one.tensor]:,} bytes at {one.offset:,}, residency {first}) and "
-                   f"{facts.tensor_text(other.tensor)} ({facts.size[other.tensor]:,} bytes at "
-                   f"{other.offset:,}, residency {second}) at {facts.op_text(op)}: move one",
-                   tensor=other.tensor, op=op, number=second)  # fmt: skip
+        report.add(
+            "overlap",
+            f"{facts.memory_text(memory)} holds {facts.tensor_text(one.tensor)} "
+            f"({facts.size[one.tensor]:,} bytes at {one.offset:,}, residency {first}) and "
+            f"{facts.tensor_text(other.tensor)} ({facts.size[other.tensor]:,} bytes at "
+            f"{other.offset:,}, residency {second}) at {facts.op_text(op)}: move one",
+            tensor=other.tensor,
+            op=op,
+            number=second,
+        )
     for tensor, rows in facts.residencies_of.items():
         _one_spot(facts, tensor, rows, windows, report)
 
@@ -100,17 +125,20 @@ def _one_spot(
             apart = abs(facts.residencies[old].offset - offset) >= facts.size[tensor]
             if apart or NO_OFFSET in (facts.residencies[old].offset, offset):
                 op = facts.op_at(windows[row][0])
-                report.add("overlap", f"{facts.tensor_text(tensor)} is in {facts.memory_text(memory)} "
-                           f"at {facts.residencies[old].offset:,} (residency {old}) and at {offset:,} "
-                           f"(residency {row}) at {facts.op_text(op)}: let one end before",
-                           tensor=tensor, op=op, number=row)  # fmt: skip
+                report.add(
+                    "overlap",
+                    f"{facts.tensor_text(tensor)} is in {facts.memory_text(memory)} "
+                    f"at {facts.residencies[old].offset:,} (residency {old}) and at {offset:,} "
+                    f"(residency {row}) at {facts.op_text(op)}: let one end before",
+                    tensor=tensor,
+                    op=op,
+                    number=row,
+                )
         if old is None or windows[row][1] >= windows[old][1]:
             newest[memory] = row
 
 
-def overlapping(
-    facts: Facts, windows: list[tuple[int, int]], report: Report
-) -> list[tuple[int, int, int]]:
+def overlapping(facts: Facts, windows: list[tuple[int, int]], report: Report) -> list[tuple[int, int, int]]:
     """(row, later row, when they meet) for residencies that share time and addresses."""
     by_memory: dict[int, list[Block]] = {}
     for row, (tensor, memory, offset, _, _) in enumerate(facts.residencies):

@@ -30,15 +30,34 @@ def check_shape(program: Program, machine: Machine, plan: Plan, report: Report) 
         _column(plan.device, "device", 0, devices - 1, program, report),
         _column(plan.order, "order", 0, ops - 1, program, report),
         _column(plan.fusion, "fusion", -1, ops - 1, program, report),
-        _table(plan.residencies, "residency",
-               [tensor, ("memory", 0, memories - 1), ("offset", NO_OFFSET, MOST_BYTE),
-                ("first", BEFORE, ops - 1), ("last", 0, ops - 1)], report),
-        _table(plan.copies, "copy",
-               [tensor, ("source", 0, memories - 1), ("target", 0, memories - 1),
-                ("issued_after", BEFORE, ops - 1), ("needed_by", 0, ops),
-                ("low", -no_limit, MOST_BYTE), ("high", -no_limit, MOST_BYTE)], report),
+        _table(
+            plan.residencies,
+            "residency",
+            [
+                tensor,
+                ("memory", 0, memories - 1),
+                ("offset", NO_OFFSET, MOST_BYTE),
+                ("first", BEFORE, ops - 1),
+                ("last", 0, ops - 1),
+            ],
+            report,
+        ),
+        _table(
+            plan.copies,
+            "copy",
+            [
+                tensor,
+                ("source", 0, memories - 1),
+                ("target", 0, memories - 1),
+                ("issued_after", BEFORE, ops - 1),
+                ("needed_by", 0, ops),
+                ("low", -no_limit, MOST_BYTE),
+                ("high", -no_limit, MOST_BYTE),
+            ],
+            report,
+        ),
         _table(plan.transfers, "transfer", [tensor, ("device", 0, devices - 1)], report),
-    ]  # fmt: skip
+    ]
     _priority(plan, program, report)
     return all(readable)
 
@@ -57,8 +76,11 @@ def _queue(plan: Plan, machine: Machine, report: Report) -> bool:
             rows = getattr(plan, what)
             count = 0 if rows is None else len(np.atleast_1d(rows))
             if count or (what == "transfers" and rows is not None):  # even an empty list is a list
-                report.add("shape", f"queue '{plan.queue}' has {count:,} {what}: use the queue "
-                           "'order', or leave them out", number=count)  # fmt: skip
+                report.add(
+                    "shape",
+                    f"queue '{plan.queue}' has {count:,} {what}: use the queue 'order', or leave them out",
+                    number=count,
+                )
         if idle:
             report.add("shape", f"queue is '{plan.queue}' and copies in idle time need 'order'")
     elif idle and plan.transfers is not None:
@@ -73,23 +95,28 @@ def _integers(values: Any) -> np.ndarray[Any, Any] | None:
     return values
 
 
-def _column(
-    values: Any, name: str, least: int, most: int, program: Program, report: Report
-) -> bool:
+def _column(values: Any, name: str, least: int, most: int, program: Program, report: Report) -> bool:
     """One whole number per op."""
     if values is None:
         return True
     column = _integers(values)
     if column is None or column.ndim != 1 or len(column) != program.n_ops:
         shape = list(np.shape(values)) if column is not None else type(values).__name__
-        report.add("shape", f"'{name}' is {shape} and must be one whole number for each of "
-                   f"{program.n_ops:,} ops", number=int(np.size(values)))  # fmt: skip
+        report.add(
+            "shape",
+            f"'{name}' is {shape} and must be one whole number for each of {program.n_ops:,} ops",
+            number=int(np.size(values)),
+        )
         return False
     bad = np.flatnonzero((column < least) | (column > most)).tolist()
     for op in bad:
         value = int(column[op])
-        report.add("shape", f"'{name}' of op {op} '{program.op_name[op]}' is {value}: "
-                   f"use {least} to {most}", op=op, number=value)  # fmt: skip
+        report.add(
+            "shape",
+            f"'{name}' of op {op} '{program.op_name[op]}' is {value}: use {least} to {most}",
+            op=op,
+            number=value,
+        )
     return not bad
 
 
@@ -100,16 +127,18 @@ def _table(values: Any, name: str, columns: list[Bounds], report: Report) -> boo
     table = _integers(values)
     if table is None or table.ndim != 2 or table.shape[1] != len(columns):
         shape = list(np.shape(values)) if table is not None else type(values).__name__
-        report.add("shape", f"the {name} table is {shape} and must have {len(columns)} columns of "
-                   "whole numbers", number=int(np.size(values)))  # fmt: skip
+        report.add(
+            "shape",
+            f"the {name} table is {shape} and must have {len(columns)} columns of whole numbers",
+            number=int(np.size(values)),
+        )
         return False
     fine = True
     for row, entries in enumerate(table.tolist()):
         for value, (column, least, most) in zip(entries, columns, strict=True):
             if not least <= value <= most:
                 fine = False
-                report.add("shape", f"{name} {row} has {column} {value}: use {least} to {most}",
-                           number=value)  # fmt: skip
+                report.add("shape", f"{name} {row} has {column} {value}: use {least} to {most}", number=value)
     return fine
 
 
@@ -122,10 +151,16 @@ def _priority(plan: Plan, program: Program, report: Report) -> None:
     values = plan.priority
     is_column = isinstance(values, np.ndarray) and values.dtype.kind in "fiu" and values.ndim == 1
     if not is_column or len(values) != program.n_ops:
-        report.add("shape", f"'priority' must be one number for each of {program.n_ops:,} ops",
-                   number=int(np.size(values)))  # fmt: skip
+        report.add(
+            "shape",
+            f"'priority' must be one number for each of {program.n_ops:,} ops",
+            number=int(np.size(values)),
+        )
         return
     for op, value in enumerate(values.tolist()):
         if not math.isfinite(value):
-            report.add("shape", f"priority of op {op} '{program.op_name[op]}' is {value}: "
-                       "give a finite number", op=op)  # fmt: skip
+            report.add(
+                "shape",
+                f"priority of op {op} '{program.op_name[op]}' is {value}: give a finite number",
+                op=op,
+            )

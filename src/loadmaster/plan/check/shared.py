@@ -24,9 +24,13 @@ def devices(times: Times) -> None:
             end, start = times.step(before)[1], times.step(after)[0]
             if start < end:
                 op = facts.steps[after].number
-                times.bad(f"{facts.op_text(op)} starts at {start:,} ps and "
-                          f"{facts.op_text(facts.steps[before].number)} before it on "
-                          f"{facts.device_text(device)} ends at {end:,} ps", end, op)  # fmt: skip
+                times.bad(
+                    f"{facts.op_text(op)} starts at {start:,} ps and "
+                    f"{facts.op_text(facts.steps[before].number)} before it on "
+                    f"{facts.device_text(device)} ends at {end:,} ps",
+                    end,
+                    op,
+                )
 
 
 def engines(times: Times) -> None:
@@ -51,13 +55,21 @@ def engines(times: Times) -> None:
     for engine, jobs in sorted(served.items()):
         for (_, end, _), (start, _, tensor) in pairwise(sorted(jobs)):
             if start < end:
-                times.bad(f"engine '{engine}' starts {facts.tensor_text(tensor)} at {start:,} ps and "
-                          f"is busy until {end:,} ps", end, tensor=tensor)  # fmt: skip
+                times.bad(
+                    f"engine '{engine}' starts {facts.tensor_text(tensor)} at {start:,} ps and "
+                    f"is busy until {end:,} ps",
+                    end,
+                    tensor=tensor,
+                )
     for engine, jobs in sorted(in_list.items()):
         for (_, before, _), (_, start, tensor) in pairwise(sorted(jobs)):
             if start < before:
-                times.bad(f"engine '{engine}' starts {facts.tensor_text(tensor)} at {start:,} ps and "
-                          f"the transfer listed before it at {before:,} ps", start, tensor=tensor)  # fmt: skip
+                times.bad(
+                    f"engine '{engine}' starts {facts.tensor_text(tensor)} at {start:,} ps and "
+                    f"the transfer listed before it at {before:,} ps",
+                    start,
+                    tensor=tensor,
+                )
 
 
 def _engines_between(times: Times, source: int, target: int) -> tuple[str, ...]:
@@ -85,8 +97,9 @@ def memory(times: Times) -> None:
         for name, value in found.items():
             stated = int(getattr(times.timeline, name)[where])
             if stated != value:
-                times.bad(f"{name} of {facts.memory_text(where)} is {stated:,} and the times say "
-                          f"{value:,}", value)  # fmt: skip
+                times.bad(
+                    f"{name} of {facts.memory_text(where)} is {stated:,} and the times say {value:,}", value
+                )
     report_capacity(facts, usages, times.report)
 
 
@@ -108,18 +121,26 @@ def spots(times: Times) -> None:
         if begin > other_end or other_begin > end:  # else it was reported by position
             tensor = facts.residencies[second].tensor
             op = facts.op_at(by_position[second][0])
-            times.report.add("overlap", f"residencies {first} and {second} of "
-                             f"{facts.memory_text(facts.residencies[first].memory)} share addresses at "
-                             f"{when:,} ps, when {facts.tensor_text(tensor)} comes in at "
-                             f"{facts.op_text(op)}: move one",
-                             tensor=tensor, op=op, number=second)  # fmt: skip
+            times.report.add(
+                "overlap",
+                f"residencies {first} and {second} of "
+                f"{facts.memory_text(facts.residencies[first].memory)} share addresses at "
+                f"{when:,} ps, when {facts.tensor_text(tensor)} comes in at "
+                f"{facts.op_text(op)}: move one",
+                tensor=tensor,
+                op=op,
+                number=second,
+            )
 
 
 def total(times: Times) -> None:
     """The end of the last step, or of the last copy that is needed by the end."""
     ends = [times.step(rank)[1] for rank in range(len(times.facts.steps))]
-    ends += [end for row, (_, end) in enumerate(times.copy_times)
-             if times.facts.needed(row) == len(times.facts.steps)]  # fmt: skip
+    ends += [
+        end
+        for row, (_, end) in enumerate(times.copy_times)
+        if times.facts.needed(row) == len(times.facts.steps)
+    ]
     last, stated = max(ends, default=0), times.timeline.total_ps
     if stated != last:
         times.bad(f"total is {stated:,} ps and the last end is {last:,} ps", last)

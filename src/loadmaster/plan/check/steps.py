@@ -54,10 +54,14 @@ class Steps(Words):
         self.ties = [
             (kind, self.root[source], self.root[target], at)
             for kind, source, target, at in zip(
-                program.tie_kind.tolist(), program.tie_source.tolist(),
-                program.tie_target.tolist(), program.tie_at.tolist(), strict=True)
+                program.tie_kind.tolist(),
+                program.tie_source.tolist(),
+                program.tie_target.tolist(),
+                program.tie_at.tolist(),
+                strict=True,
+            )
             if kind != TieKind.DONATED
-        ]  # fmt: skip
+        ]
 
         self.device: list[int] = [0] * n_ops if plan.device is None else plan.device.tolist()
         self.order: list[int] = list(range(n_ops)) if plan.order is None else plan.order.tolist()

@@ -45,10 +45,15 @@ def _in_place(facts: Facts, source: int, target: int, op: int, report: Report) -
         where = _spot(facts, rank, target)
         found = _spot(facts, rank, source) if source in step.reads else where
         if found != where:
-            report.add("tie", f"{facts.op_text(op)} writes {facts.tensor_text(target)} to "
-                       f"{_spot_text(facts, where)} over {facts.tensor_text(source)} in "
-                       f"{_spot_text(facts, found)}: use one memory and one offset",
-                       tensor=target, op=op, number=where[1])  # fmt: skip
+            report.add(
+                "tie",
+                f"{facts.op_text(op)} writes {facts.tensor_text(target)} to "
+                f"{_spot_text(facts, where)} over {facts.tensor_text(source)} in "
+                f"{_spot_text(facts, found)}: use one memory and one offset",
+                tensor=target,
+                op=op,
+                number=where[1],
+            )
 
 
 def _after_users(facts: Facts, overwrite: Overwrite, report: Report) -> None:
@@ -99,9 +104,7 @@ def _loop_members(facts: Facts) -> dict[int, list[int]]:
     return members
 
 
-def _carried(
-    facts: Facts, source: int, target: int, loop: int, ranks: list[int], report: Report
-) -> None:
+def _carried(facts: Facts, source: int, target: int, loop: int, ranks: list[int], report: Report) -> None:
     """One spot for the whole loop: what an iteration leaves, the next one finds."""
     wanted: Spot | None = None
     for rank in ranks:
@@ -112,10 +115,15 @@ def _carried(
             spot = _spot(facts, rank, tensor)
             wanted = wanted or spot
             if spot != wanted:
-                report.add("tie", f"{facts.op_text(step.number)} accesses {facts.tensor_text(tensor)} "
-                           f"in {_spot_text(facts, spot)}, and loop {loop} carries it in "
-                           f"{_spot_text(facts, wanted)}: use one memory and one offset",
-                           tensor=tensor, op=step.number, number=spot[1])  # fmt: skip
+                report.add(
+                    "tie",
+                    f"{facts.op_text(step.number)} accesses {facts.tensor_text(tensor)} "
+                    f"in {_spot_text(facts, spot)}, and loop {loop} carries it in "
+                    f"{_spot_text(facts, wanted)}: use one memory and one offset",
+                    tensor=tensor,
+                    op=step.number,
+                    number=spot[1],
+                )
     rows = facts.residencies_of.get(source, []) + facts.residencies_of.get(target, [])
     in_spot = [row for row in rows if facts.residencies[row][1:3] == wanted]
     if wanted is None or not in_spot:
@@ -126,7 +134,12 @@ def _carried(
             covered = max(covered, last + 1)
     if covered <= ranks[-1]:
         op = facts.op_at(covered)
-        report.add("tie", f"loop {loop} carries {facts.tensor_text(source)} in "
-                   f"{_spot_text(facts, wanted)}, and it does not stay there at {facts.op_text(op)} "
-                   f"(position {facts.steps[covered].position}): let it cover the whole loop",
-                   tensor=source, op=op, number=facts.steps[covered].position)  # fmt: skip
+        report.add(
+            "tie",
+            f"loop {loop} carries {facts.tensor_text(source)} in "
+            f"{_spot_text(facts, wanted)}, and it does not stay there at {facts.op_text(op)} "
+            f"(position {facts.steps[covered].position}): let it cover the whole loop",
+            tensor=source,
+            op=op,
+            number=facts.steps[covered].position,
+        )

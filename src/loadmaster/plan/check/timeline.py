@@ -38,19 +38,30 @@ def ops(times: Times) -> None:
     for rank, step in enumerate(facts.steps):
         start, end = times.step(rank)
         if not 0 <= start < end:
-            times.bad(f"{facts.op_text(step.number)} starts at {start:,} ps and ends at {end:,} ps",
-                      start, step.number)  # fmt: skip
+            times.bad(
+                f"{facts.op_text(step.number)} starts at {start:,} ps and ends at {end:,} ps",
+                start,
+                step.number,
+            )
         for op in step.members[1:]:
             if (times.start[op], times.end[op]) != (start, end):
-                times.bad(f"{facts.op_text(op)} is fused with {facts.op_text(step.number)} and runs "
-                         f"from {times.start[op]:,} ps instead of {start:,} ps", times.start[op], op)  # fmt: skip
+                times.bad(
+                    f"{facts.op_text(op)} is fused with {facts.op_text(step.number)} and runs "
+                    f"from {times.start[op]:,} ps instead of {start:,} ps",
+                    times.start[op],
+                    op,
+                )
     for op in range(facts.n_ops):
         if facts.is_view[op]:
             writers = [facts.writer[facts.root[tensor]] for tensor in facts.op_writes[op]]
             made = max((times.step(rank)[1] for rank in writers if rank >= 0), default=0)
             if writers and (times.start[op], times.end[op]) != (made, made):
-                times.bad(f"view {facts.op_text(op)} is at {times.start[op]:,} ps and what it shows "
-                         f"is made at {made:,} ps", times.start[op], op)  # fmt: skip
+                times.bad(
+                    f"view {facts.op_text(op)} is at {times.start[op]:,} ps and what it shows "
+                    f"is made at {made:,} ps",
+                    times.start[op],
+                    op,
+                )
 
 
 def copies(times: Times) -> None:
@@ -62,12 +73,20 @@ def copies(times: Times) -> None:
         earliest = times.step(issued)[1] if issued >= 0 else 0
         what = f"copy {row} of {facts.tensor_text(tensor)}"
         if not earliest <= start < end:
-            times.bad(f"{what} runs from {start:,} ps to {end:,} ps and is issued at {earliest:,} ps",
-                     start, tensor=tensor)  # fmt: skip
+            times.bad(
+                f"{what} runs from {start:,} ps to {end:,} ps and is issued at {earliest:,} ps",
+                start,
+                tensor=tensor,
+            )
         if needed < len(facts.steps) and times.step(needed)[0] < end:
             op = facts.steps[needed].number
-            times.bad(f"{facts.op_text(op)} starts at {times.start[op]:,} ps and needs {what}, which "
-                     f"ends at {end:,} ps", end, op, tensor)  # fmt: skip
+            times.bad(
+                f"{facts.op_text(op)} starts at {times.start[op]:,} ps and needs {what}, which "
+                f"ends at {end:,} ps",
+                end,
+                op,
+                tensor,
+            )
 
 
 def transfers(times: Times) -> bool:
@@ -83,14 +102,22 @@ def transfers(times: Times) -> bool:
         writer = facts.writer[tensor]
         made = times.step(writer)[1] if writer >= 0 else 0
         if not made <= start < end:
-            times.bad(f"the transfer of {facts.tensor_text(tensor)} to device {device} runs from "
-                      f"{start:,} ps to {end:,} ps and the tensor is made at {made:,} ps",
-                      start, tensor=tensor)  # fmt: skip
+            times.bad(
+                f"the transfer of {facts.tensor_text(tensor)} to device {device} runs from "
+                f"{start:,} ps to {end:,} ps and the tensor is made at {made:,} ps",
+                start,
+                tensor=tensor,
+            )
     missing = [key for key in facts.transfers if key not in times.transfer_times]
     for tensor, device in missing:
         op = facts.steps[facts.transfers[tensor, device][0]].number
-        times.bad(f"the transfer of {facts.tensor_text(tensor)} to device {device} is missing, and "
-                  f"{facts.op_text(op)} waits for it", device, op, tensor)  # fmt: skip
+        times.bad(
+            f"the transfer of {facts.tensor_text(tensor)} to device {device} is missing, and "
+            f"{facts.op_text(op)} waits for it",
+            device,
+            op,
+            tensor,
+        )
     return not missing
 
 
@@ -107,9 +134,13 @@ def waits(times: Times, relies: Relies) -> None:
             if not facts.is_near(tensor, step.device) and facts.is_at_home(rank, tensor):
                 ready = times.transfer_times[tensor, facts.near[step.device]][1]
             if start < ready:
-                times.bad(f"{facts.op_text(step.number)} starts at {start:,} ps and reads "
-                         f"{facts.tensor_text(tensor)}, which is there at {ready:,} ps",
-                         ready, step.number, tensor)  # fmt: skip
+                times.bad(
+                    f"{facts.op_text(step.number)} starts at {start:,} ps and reads "
+                    f"{facts.tensor_text(tensor)}, which is there at {ready:,} ps",
+                    ready,
+                    step.number,
+                    tensor,
+                )
     for tensor, over, op, users in facts.overwrites:
         start = times.step(facts.step_of[op])[0]
         for rank in users:
@@ -126,5 +157,10 @@ def waits(times: Times, relies: Relies) -> None:
         start, end = times.step(rank)[0], times.copy_times[row][1]
         if start < end and facts.needed(row) != rank:  # the step that needs it: see `copies`
             op, tensor = facts.steps[rank].number, facts.copies[row].tensor
-            times.bad(f"{facts.op_text(op)} starts at {start:,} ps and reads what copy {row} of "
-                     f"{facts.tensor_text(tensor)} brings at {end:,} ps", end, op, tensor)  # fmt: skip
+            times.bad(
+                f"{facts.op_text(op)} starts at {start:,} ps and reads what copy {row} of "
+                f"{facts.tensor_text(tensor)} brings at {end:,} ps",
+                end,
+                op,
+                tensor,
+            )

@@ -39,11 +39,15 @@ def is_readable(facts: Facts, timeline: TimelineLike, report: Report) -> bool:
     """Whether all columns have their length and hold whole numbers."""
     memories, copies = len(facts.machine.memories), len(facts.copies)
     shapes: dict[str, tuple[int, ...]] = {
-        "op_start": (facts.n_ops,), "op_end": (facts.n_ops,),
-        "copy_start": (copies,), "copy_end": (copies,),
-        "memory_peak": (memories,), "memory_top": (memories,),
-        "memory_over": (memories,), "memory_first_over": (memories,),
-    }  # fmt: skip
+        "op_start": (facts.n_ops,),
+        "op_end": (facts.n_ops,),
+        "copy_start": (copies,),
+        "copy_end": (copies,),
+        "memory_peak": (memories,),
+        "memory_top": (memories,),
+        "memory_over": (memories,),
+        "memory_first_over": (memories,),
+    }
     before = report.count("timeline")
     for name, shape in shapes.items():
         column = getattr(timeline, name)
@@ -83,7 +87,5 @@ class Times:
     def transfer(self, tensor: int, device: int) -> tuple[int, int]:
         return self.transfer_times[tensor, device]
 
-    def bad(
-        self, message: str, number: int, op: int | None = None, tensor: int | None = None
-    ) -> None:
+    def bad(self, message: str, number: int, op: int | None = None, tensor: int | None = None) -> None:
         self.report.add("timeline", message, tensor=tensor, op=op, number=number)

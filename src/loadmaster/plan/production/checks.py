@@ -90,8 +90,9 @@ def check_sizes(text: str, assignment: str) -> dict[str, Any]:
         for value, name in known.items()
         if flat.values[value].shape.bytes != buffers[name].size
     ]
-    in_fast = {name for value, name in flat.buffer.items()
-               if flat.values[value].shape.memory_space == FAST_COLOUR}  # fmt: skip
+    in_fast = {
+        name for value, name in flat.buffer.items() if flat.values[value].shape.memory_space == FAST_COLOUR
+    }
     return {
         "values": len(known),
         "sizes differ": len(differ),

@@ -76,13 +76,14 @@ class _Reader:
         known = [op for op in self.op_of if op >= 0]
         self.partial["ops added"] = self.op_of.count(-1)
         self.partial["ops missing"] = self.program.n_ops - len(known)
-        ends = [
-            (self._is_fast(move.source), self._is_fast(move.target)) for move in self.flat.moves
-        ]
+        ends = [(self._is_fast(move.source), self._is_fast(move.target)) for move in self.flat.moves]
         self.partial["copies inside one memory"] = sum(here == there for here, there in ends)
         if known != sorted(known):
-            raise BadPlan(f"'{self.program.name}': the compiler changed the order of ops",
-                          object=self.program.name, remedy="leave this program out")  # fmt: skip
+            raise BadPlan(
+                f"'{self.program.name}': the compiler changed the order of ops",
+                object=self.program.name,
+                remedy="leave this program out",
+            )
 
     def residencies(self) -> Placed:
         """Where the compiler has every value that lies in fast memory."""
@@ -113,13 +114,9 @@ class _Reader:
 
     def written(self) -> dict[int, int]:
         """Of values that are fetched after they were written back: the op that waits for that."""
-        arrives = {
-            move.target: move.needed for move in self.flat.moves if not self._is_fast(move.target)
-        }
+        arrives = {move.target: move.needed for move in self.flat.moves if not self._is_fast(move.target)}
         return {
-            move.target: self._op(arrives[move.source])
-            for move in self.flat.moves
-            if move.source in arrives
+            move.target: self._op(arrives[move.source]) for move in self.flat.moves if move.source in arrives
         }
 
     def _is_fast(self, value: int) -> bool:
@@ -163,9 +160,7 @@ class _Reader:
     def _copy(self, move: Move, placed: Placed) -> Copy | None:
         source, target = (FAST if self._is_fast(v) else SLOW for v in (move.source, move.target))
         tensor = self._tensor(move.target)
-        if (source == FAST and move.source not in placed) or (
-            target == FAST and move.target not in placed
-        ):
+        if (source == FAST and move.source not in placed) or (target == FAST and move.target not in placed):
             return None
         if source == target or tensor < 0:
             return None

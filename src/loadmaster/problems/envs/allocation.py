@@ -37,15 +37,24 @@ class AllocationEnv(gymnasium.Env[Observation, Floats]):
 
     metadata = {"render_modes": []}  # noqa: RUF012 (so declared by Gymnasium)
 
-    def __init__(self, model: str = "resnet50", machine: str = "arena:unlimited", *,
-                 buffers: str | Path | None = None, problem: Allocation | None = None,
-                 render_mode: str | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        model: str = "resnet50",
+        machine: str = "arena:unlimited",
+        *,
+        buffers: str | Path | None = None,
+        problem: Allocation | None = None,
+        render_mode: str | None = None,
+    ) -> None:
         self.problem = problem or _load(model, machine, buffers)
         self.render_mode = render_mode
         self.bound = self.problem.bound().value
         if not self.bound:
-            raise LoadmasterError(f"'{self.problem.name}' has no bytes to place",
-                                  object=self.problem.name, remedy="give other buffers")  # fmt: skip
+            raise LoadmasterError(
+                f"'{self.problem.name}' has no bytes to place",
+                object=self.problem.name,
+                remedy="give other buffers",
+            )
         count = len(self.problem.buffers)
         self.observation_space = spaces.Dict({"buffers": spaces.Box(0.0, 1.0, (count, 3))})
         self.action_space = spaces.Box(0.0, 1.0, (count,))
@@ -63,8 +72,11 @@ class AllocationEnv(gymnasium.Env[Observation, Floats]):
         order = np.argsort(np.asarray(action), kind="stable").astype(np.int32)
         self.offsets = self.problem.native.place(order)
         if not len(self.offsets):  # whatever the order
-            raise LoadmasterError(f"the pins of '{self.problem.name}' leave no room",
-                                  object=self.problem.name, remedy="free some buffers")  # fmt: skip
+            raise LoadmasterError(
+                f"the pins of '{self.problem.name}' leave no room",
+                object=self.problem.name,
+                remedy="free some buffers",
+            )
         height = int(self.problem.native.height(self.offsets))
         capacity = self.problem.capacity
         info = {

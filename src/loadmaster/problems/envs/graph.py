@@ -38,23 +38,29 @@ class GraphEnv(gymnasium.Env[Observation, Action]):
 
     metadata = {"render_modes": []}  # noqa: RUF012 (so declared by Gymnasium)
 
-    def __init__(self, model: str = "txl-2", machine: str = "p100x2", *,
-                 problem: GraphOptimization | None = None, render_mode: str | None = None,
-                 **switches: Any) -> None:  # fmt: skip
-        self.problem = problem or GraphOptimization(
-            load_model(model), load_machine(machine), **switches
-        )
+    def __init__(
+        self,
+        model: str = "txl-2",
+        machine: str = "p100x2",
+        *,
+        problem: GraphOptimization | None = None,
+        render_mode: str | None = None,
+        **switches: Any,
+    ) -> None:
+        self.problem = problem or GraphOptimization(load_model(model), load_machine(machine), **switches)
         self.render_mode = render_mode
         self._still = _observation(self.problem)
         n, edges = self._still["node_features"].shape[0], self._still["edge_index"].shape[1]
-        self.observation_space = spaces.Dict({
-            "node_features": spaces.Box(-64.0, 64.0, (n, len(COLUMNS)), np.float32),
-            "edge_index": spaces.Box(0, max(1, n - 1), (2, edges), np.int32),
-            "group": spaces.Box(0, max(1, self.problem.groups - 1), (n,), np.int32),
-            "machine": spaces.Box(-64.0, 64.0, (8,), np.float32),
-            "node_mask": spaces.MultiBinary(n),
-            "edge_mask": spaces.MultiBinary(edges),
-        })  # fmt: skip
+        self.observation_space = spaces.Dict(
+            {
+                "node_features": spaces.Box(-64.0, 64.0, (n, len(COLUMNS)), np.float32),
+                "edge_index": spaces.Box(0, max(1, n - 1), (2, edges), np.int32),
+                "group": spaces.Box(0, max(1, self.problem.groups - 1), (n,), np.int32),
+                "machine": spaces.Box(-64.0, 64.0, (8,), np.float32),
+                "node_mask": spaces.MultiBinary(n),
+                "edge_mask": spaces.MultiBinary(edges),
+            }
+        )
         sizes = np.full(self.problem.width, LEVELS, dtype=np.int64)
         sizes[self.problem.part("device")] = self.problem.devices
         self.action_space = spaces.MultiDiscrete(sizes)

@@ -43,20 +43,33 @@ class MallocGameEnv(gymnasium.Env[Observation, np.int64]):
 
     metadata = {"render_modes": []}  # noqa: RUF012 (so declared by Gymnasium)
 
-    def __init__(self, model: str = "resnet50", machine: str = "tpu-v4i-8m", *,
-                 problem: MallocGame | None = None, render_mode: str | None = None,
-                 **switches: Any) -> None:  # fmt: skip
+    def __init__(
+        self,
+        model: str = "resnet50",
+        machine: str = "tpu-v4i-8m",
+        *,
+        problem: MallocGame | None = None,
+        render_mode: str | None = None,
+        **switches: Any,
+    ) -> None:
         self.problem = problem or MallocGame(load_model(model), load_machine(machine), **switches)
         self.render_mode = render_mode
         if not self.problem.moves:
-            raise LoadmasterError(f"there is nothing to decide about '{self.problem.program.name}' on "
-                                  f"'{self.problem.machine.name}'", object=self.problem.program.name, number=0,
-                                  remedy="give a machine with a larger fast memory")  # fmt: skip
+            raise LoadmasterError(
+                f"there is nothing to decide about '{self.problem.program.name}' on "
+                f"'{self.problem.machine.name}'",
+                object=self.problem.program.name,
+                number=0,
+                remedy="give a machine with a larger fast memory",
+            )
         self.games = self.problem.games(1, threads=1)
         boxes: dict[str, spaces.Space[Any]] = {
-            name: spaces.Box(0, 255, shape, np.uint8) if kind is np.uint8 else spaces.Box(-MOST, MOST, shape, np.float32)
-            for name, (shape, kind) in SHAPES.items() if name != "mask"
-        }  # fmt: skip
+            name: spaces.Box(0, 255, shape, np.uint8)
+            if kind is np.uint8
+            else spaces.Box(-MOST, MOST, shape, np.float32)
+            for name, (shape, kind) in SHAPES.items()
+            if name != "mask"
+        }
         self.observation_space = spaces.Dict({**boxes, "action_mask": spaces.MultiBinary(3)})
         self.action_space = spaces.Discrete(3)
 
@@ -72,12 +85,14 @@ class MallocGameEnv(gymnasium.Env[Observation, np.int64]):
         """Play one move."""
         wanted = int(action)
         if self.games.cursors[0] == self.problem.moves:
-            raise LoadmasterError("the game is over", object="step", number=self.problem.moves, remedy="call reset()")  # fmt: skip
+            raise LoadmasterError(
+                "the game is over", object="step", number=self.problem.moves, remedy="call reset()"
+            )
         mask = self.games.masks()[0]
         played = next(move for move in (wanted, 1, 0, 2) if mask[move])
         earned = self.games.step(np.array([played], dtype=np.int8))
         ended = bool(self.games.cursors[0] == self.problem.moves)
-        info: dict[str, Any] = {"action": played, "legal": played == wanted, "backups": self.games.backups(0)}  # fmt: skip
+        info: dict[str, Any] = {"action": played, "legal": played == wanted, "backups": self.games.backups(0)}
         if ended:
             total, stall = self.games.judged()
             info |= {"time_s": int(total[0]) / 1e12, "stall_s": int(stall[0]) / 1e12}

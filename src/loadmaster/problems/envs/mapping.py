@@ -45,10 +45,18 @@ class MappingEnv(gymnasium.Env[Observation, Action]):
 
     metadata = {"render_modes": []}  # noqa: RUF012 (so declared by Gymnasium)
 
-    def __init__(self, model: str = "resnet50", machine: str = "nnp-i", *,
-                 problem: Mapping | None = None, episode_steps: int = 1, max_nodes: int | None = None,
-                 max_edges: int | None = None, render_mode: str | None = None,
-                 **switches: Any) -> None:  # fmt: skip
+    def __init__(
+        self,
+        model: str = "resnet50",
+        machine: str = "nnp-i",
+        *,
+        problem: Mapping | None = None,
+        episode_steps: int = 1,
+        max_nodes: int | None = None,
+        max_edges: int | None = None,
+        render_mode: str | None = None,
+        **switches: Any,
+    ) -> None:
         self.problem = problem or Mapping(load_model(model), load_machine(machine), **switches)
         self.episode_steps, self.render_mode = episode_steps, render_mode
         pairs = edges(self.problem)
@@ -56,19 +64,25 @@ class MappingEnv(gymnasium.Env[Observation, Action]):
         self.max_nodes = _room("max_nodes", max_nodes, max(1, self.problem.nodes))
         self.max_edges = _room("max_edges", max_edges, max(1, pairs.shape[1]))
         if episode_steps < 1:
-            raise LoadmasterError(f"an episode has {episode_steps} steps", object="episode_steps",
-                                  number=episode_steps, remedy="give at least 1")  # fmt: skip
+            raise LoadmasterError(
+                f"an episode has {episode_steps} steps",
+                object="episode_steps",
+                number=episode_steps,
+                remedy="give at least 1",
+            )
         self._still = self._fixed_part(pairs)
         memories, k = len(self.problem.memories), self.max_nodes
         highest = max(_LARGEST_FEATURE, float(self.problem.slowest))
-        self.observation_space = spaces.Dict({
-            "node_features": spaces.Box(0.0, highest, (k, 21), np.float32),
-            "edge_index": spaces.Box(0, max(1, k - 1), (2, self.max_edges), np.int32),
-            "node_mask": spaces.MultiBinary(k),
-            "edge_mask": spaces.MultiBinary(self.max_edges),
-            "action_mask": spaces.MultiBinary(2 * k),
-            "globals": spaces.Box(0.0, 2.0, (2 * memories,), np.float32),
-        })  # fmt: skip
+        self.observation_space = spaces.Dict(
+            {
+                "node_features": spaces.Box(0.0, highest, (k, 21), np.float32),
+                "edge_index": spaces.Box(0, max(1, k - 1), (2, self.max_edges), np.int32),
+                "node_mask": spaces.MultiBinary(k),
+                "edge_mask": spaces.MultiBinary(self.max_edges),
+                "action_mask": spaces.MultiBinary(2 * k),
+                "globals": spaces.Box(0.0, 2.0, (2 * memories,), np.float32),
+            }
+        )
         self.action_space = spaces.MultiDiscrete([memories] * (2 * k))
         self.evaluations = 0
         self._steps, self._best, self._map = 0, -np.inf, self.problem.all_slowest()
@@ -129,6 +143,10 @@ class MappingEnv(gymnasium.Env[Observation, Action]):
 
 def _room(name: str, given: int | None, needed: int) -> int:
     if given is not None and given < needed:
-        raise LoadmasterError(f"{name} is {given:,} and this model needs {needed:,}", object=name,
-                              number=given, remedy=f"give at least {needed}")  # fmt: skip
+        raise LoadmasterError(
+            f"{name} is {given:,} and this model needs {needed:,}",
+            object=name,
+            number=given,
+            remedy=f"give at least {needed}",
+        )
     return needed if given is None else given

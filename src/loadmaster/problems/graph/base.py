@@ -50,12 +50,15 @@ class Base:
 
 def check_base(base: Base) -> None:
     """Raise if a name is not known."""
-    for what, value, known in (("fusion", base.fusion, FUSIONS),
-                               ("placement", base.placement, PLACEMENTS),
-                               ("schedule", base.schedule, SCHEDULES)):  # fmt: skip
+    for what, value, known in (
+        ("fusion", base.fusion, FUSIONS),
+        ("placement", base.placement, PLACEMENTS),
+        ("schedule", base.schedule, SCHEDULES),
+    ):
         if isinstance(value, str) and value not in known:
-            raise LoadmasterError(f"there is no base {what} '{value}'", object=what,
-                                  remedy=f"use one of {', '.join(known)}")  # fmt: skip
+            raise LoadmasterError(
+                f"there is no base {what} '{value}'", object=what, remedy=f"use one of {', '.join(known)}"
+            )
 
 
 def fixed_keys(nodes: int) -> Float64:

@@ -134,8 +134,10 @@ def _given_work(problem: GraphOptimization, cost: Int64, step: Int32) -> int:
     device = problem.split(problem.vector())[1][problem.node_group]
     where = np.full(len(cost), -1, dtype=np.int64)
     where[step] = device  # members of a cluster are on one device
-    busy = [int(cost[where == d, d].astype(object).sum()) if np.any(where == d) else 0
-            for d in range(problem.devices)]  # fmt: skip
+    busy = [
+        int(cost[where == d, d].astype(object).sum()) if np.any(where == d) else 0
+        for d in range(problem.devices)
+    ]
     return max(busy, default=0)
 
 
@@ -150,8 +152,10 @@ def memory_proof(problem: GraphOptimization) -> str | None:
     kept = np.unique(place[np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])])
     persistent, room = int(size[kept].sum()), sum(capacity.values())
     if persistent > room:
-        return (f"weights and moments take {show_bytes(persistent)} and all devices together have "
-                f"{show_bytes(room)}")  # fmt: skip
+        return (
+            f"weights and moments take {show_bytes(persistent)} and all devices together have "
+            f"{show_bytes(room)}"
+        )
     largest = max(capacity.values())
     # Ops that are steps of their own in every plan; clusters may keep results to themselves.
     alone = problem.touched == 0 if "fusion" in problem.tasks else problem.base_clusters < 0
@@ -159,6 +163,8 @@ def memory_proof(problem: GraphOptimization) -> str | None:
         used = place[np.concatenate([program.reads(op), program.writes(op)])]
         needed = int(size[np.unique(used)].sum())
         if needed > largest:
-            return (f"op {op} '{program.op_name[op]}' needs {show_bytes(needed)} at once and the "
-                    f"largest device has {show_bytes(largest)}")  # fmt: skip
+            return (
+                f"op {op} '{program.op_name[op]}' needs {show_bytes(needed)} at once and the "
+                f"largest device has {show_bytes(largest)}"
+            )
     return None

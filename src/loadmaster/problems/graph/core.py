@@ -70,8 +70,16 @@ class Core:
     batch: _core.GraphBatch
 
 
-def make_core(program: Program, machine: Machine, base: Base, tasks: tuple[str, ...], soft: str,
-              tie: str, readers: str, pins: Pins) -> Core:  # fmt: skip
+def make_core(
+    program: Program,
+    machine: Machine,
+    base: Base,
+    tasks: tuple[str, ...],
+    soft: str,
+    tie: str,
+    readers: str,
+    pins: Pins,
+) -> Core:
     """Groups, base plan and native tables of a problem."""
     simulator = Simulator(program, machine)
     component, chosen = pinned_components(program, machine, hard_components(program), pins)
@@ -85,9 +93,7 @@ def make_core(program: Program, machine: Machine, base: Base, tasks: tuple[str, 
     given = np.zeros(0, dtype=np.int32)
     if "placement" not in tasks:
         given = np.append(base_device, np.int32(0))[group]  # views, group -1, take the last
-    fusion = _core.Fusion(
-        simulator.native, _fusion_columns(program, rules, component, given, readers)
-    )
+    fusion = _core.Fusion(simulator.native, _fusion_columns(program, rules, component, given, readers))
     keys = np.zeros(program.n_ops)
     if base.fusion == "fixed":
         keys[node_op] = fixed_keys(len(node_op))
@@ -95,40 +101,64 @@ def make_core(program: Program, machine: Machine, base: Base, tasks: tuple[str, 
         keys = fusion.cost_model(0)
     clusters = fusion.fuse(keys)
     n = len(node_op)
-    parts = Parts((n if "fusion" in tasks else 0, groups if "placement" in tasks else 0,
-                   n if "schedule" in tasks else 0))  # fmt: skip
+    parts = Parts(
+        (
+            n if "fusion" in tasks else 0,
+            groups if "placement" in tasks else 0,
+            n if "schedule" in tasks else 0,
+        )
+    )
     columns = _decision_columns(parts, node_op, group, clusters, base_device, pinned, base, tie)
-    return Core(base, parts, simulator, rules, component, group, node_op, group[node_op],
-                base_device, pinned, keys, clusters, fusion, _core.GraphBatch(fusion, columns))  # fmt: skip
+    return Core(
+        base,
+        parts,
+        simulator,
+        rules,
+        component,
+        group,
+        node_op,
+        group[node_op],
+        base_device,
+        pinned,
+        keys,
+        clusters,
+        fusion,
+        _core.GraphBatch(fusion, columns),
+    )
 
 
-def _placed(
-    program: Program, base: Base, group: Int32, groups: int, devices: int
-) -> tuple[Base, Int32]:
+def _placed(program: Program, base: Base, group: Int32, groups: int, devices: int) -> tuple[Base, Int32]:
     placement = base.placement
     if isinstance(placement, str | None):
         found = None
         if placement in (None, "expert"):
             found = expert_placement(program, group, groups, devices)
             if found is None and placement == "expert":
-                raise BadProgram(f"the scopes of '{program.name}' don't tell layers apart, so there is no "
-                                 "expert placement", object=program.name,
-                                 remedy="use the base placement m_topo")  # fmt: skip
+                raise BadProgram(
+                    f"the scopes of '{program.name}' don't tell layers apart, so there is no "
+                    "expert placement",
+                    object=program.name,
+                    remedy="use the base placement m_topo",
+                )
             placement = "m_topo" if found is None else "expert"
         if found is None:
             single = placement == "single"
-            found = (np.zeros(groups, dtype=np.int32) if single
-                     else m_topo(program, group, groups, devices))  # fmt: skip
+            found = np.zeros(groups, dtype=np.int32) if single else m_topo(program, group, groups, devices)
         return Base(base.fusion, placement, base.schedule), found
     given = np.ascontiguousarray(placement, dtype=np.int32)
     if given.shape != (groups,) or given.min(initial=0) < 0 or given.max(initial=0) >= devices:
-        raise BadPlan(f"the base placement of '{program.name}' is {list(given.shape)}", object=program.name,
-                      number=len(given), remedy=f"give one of {devices} devices for each of {groups} groups")  # fmt: skip
+        raise BadPlan(
+            f"the base placement of '{program.name}' is {list(given.shape)}",
+            object=program.name,
+            number=len(given),
+            remedy=f"give one of {devices} devices for each of {groups} groups",
+        )
     return Base(base.fusion, given, base.schedule), given
 
 
-def _fusion_columns(program: Program, rules: FusionRules, component: Int32, device: Int32,
-                    readers: str) -> dict[str, Any]:  # fmt: skip
+def _fusion_columns(
+    program: Program, rules: FusionRules, component: Int32, device: Int32, readers: str
+) -> dict[str, Any]:
     # The native accesses are the reads, then the writes of each op; views have none.
     op = np.concatenate([program.read_op, program.write_op])
     repeats = np.concatenate([rules.repeats, np.zeros(len(program.write_op), dtype=np.int8)])
@@ -146,10 +176,19 @@ def _fusion_columns(program: Program, rules: FusionRules, component: Int32, devi
     }
 
 
-def _decision_columns(parts: Parts, node_op: Int32, group: Int32, clusters: Int32,
-                      base_device: Int32, pinned: Int32, base: Base, tie: str) -> dict[str, Any]:  # fmt: skip
-    starts = [parts.slice(name).start if size else -1
-              for name, size in zip(Parts.NAMES, parts.sizes, strict=True)]  # fmt: skip
+def _decision_columns(
+    parts: Parts,
+    node_op: Int32,
+    group: Int32,
+    clusters: Int32,
+    base_device: Int32,
+    pinned: Int32,
+    base: Base,
+    tie: str,
+) -> dict[str, Any]:
+    starts = [
+        parts.slice(name).start if size else -1 for name, size in zip(Parts.NAMES, parts.sizes, strict=True)
+    ]
     switches = [base.schedule == "critical_path", tie == "critical_path"]
     return {
         "parts": np.array([parts.width, *starts, *switches], dtype=np.int64),
@@ -163,14 +202,23 @@ def _decision_columns(parts: Parts, node_op: Int32, group: Int32, clusters: Int3
 
 def make_climb(core: Core, tie: str, reference: int) -> _core.GraphClimb:
     """Vectors one after another, each a few changes away from the one that stands."""
-    columns = _decision_columns(core.parts, core.node_op, core.group, core.base_fusion,
-                                core.base_device, core.pinned, core.base, tie)  # fmt: skip
+    columns = _decision_columns(
+        core.parts, core.node_op, core.group, core.base_fusion, core.base_device, core.pinned, core.base, tie
+    )
     return _core.GraphClimb(core.fusion, columns, float(max(1, reference)))
 
 
 def _base_batch(core: Core) -> _core.GraphBatch:
-    columns = _decision_columns(Parts((0, 0, 0)), core.node_op, core.group, core.base_fusion,
-                                core.base_device, core.pinned, core.base, "fifo")  # fmt: skip
+    columns = _decision_columns(
+        Parts((0, 0, 0)),
+        core.node_op,
+        core.group,
+        core.base_fusion,
+        core.base_device,
+        core.pinned,
+        core.base,
+        "fifo",
+    )
     return _core.GraphBatch(core.fusion, columns)
 
 

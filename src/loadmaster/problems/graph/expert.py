@@ -29,8 +29,9 @@ def expert_devices(program: Program, devices: int) -> Int32 | None:
     layers = _layers(program)
     if len(layers) < 2:
         return None
-    recurrent = any(_TIME_STEP.fullmatch(part) for scope in program.op_scope.values
-                    for part in scope.split("/"))  # fmt: skip
+    recurrent = any(
+        _TIME_STEP.fullmatch(part) for scope in program.op_scope.values for part in scope.split("/")
+    )
     place = _by_layer(layers, devices) if recurrent else _by_block(layers, devices)
     by_scope = [place.get(_layer(scope), 0) for scope in program.op_scope.values]
     return np.array(by_scope, dtype=np.int32)[program.op_scope.codes]

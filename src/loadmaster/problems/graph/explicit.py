@@ -46,8 +46,10 @@ def decision_of(problem: GraphOptimization, plan: Plan) -> Float64:
     clusters = np.full(n_ops, -1, dtype=np.int32) if plan.fusion is None else plan.fusion
     keys = _fusion_keys(problem, _by_smallest(clusters))
     placed = problem.vector(
-        fusion=keys, device=_group_devices(problem, device, _by_smallest(clusters)),
-        schedule=_schedule_keys(problem, plan))  # fmt: skip
+        fusion=keys,
+        device=_group_devices(problem, device, _by_smallest(clusters)),
+        schedule=_schedule_keys(problem, plan),
+    )
     again = problem.plan(placed)
     if not np.array_equal(again.device[nodes], device[nodes]):  # type: ignore[index]
         raise _inexpressible(problem, "the devices")
@@ -104,8 +106,11 @@ def _schedule_keys(problem: GraphOptimization, plan: Plan) -> Float64 | None:
 
 
 def _inexpressible(problem: GraphOptimization, what: str) -> BadPlan:
-    return BadPlan(f"{what} of this plan of '{problem.program.name}' are none that keys can express",
-                   object=problem.program.name, remedy="hand in a plan of this problem")  # fmt: skip
+    return BadPlan(
+        f"{what} of this plan of '{problem.program.name}' are none that keys can express",
+        object=problem.program.name,
+        remedy="hand in a plan of this problem",
+    )
 
 
 def violations(problem: GraphOptimization, plan: Plan) -> list[Violation]:

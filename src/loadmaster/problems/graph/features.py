@@ -13,10 +13,27 @@ Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 
 COLUMNS = (
-    "output_bytes", "input_bytes", "flops", "weight_bytes", "rank", "elements", "readers",
-    "producers", "cost", "top_level", "bottom_level", "slack", "index", "backward", "update",
-    "barrier", "reads_weight", "in_hard_group", "repeat", "dtype_bytes",
-)  # fmt: skip
+    "output_bytes",
+    "input_bytes",
+    "flops",
+    "weight_bytes",
+    "rank",
+    "elements",
+    "readers",
+    "producers",
+    "cost",
+    "top_level",
+    "bottom_level",
+    "slack",
+    "index",
+    "backward",
+    "update",
+    "barrier",
+    "reads_weight",
+    "in_hard_group",
+    "repeat",
+    "dtype_bytes",
+)
 """Sizes as log2(1 + x), degrees as log(1 + x), costs and levels as shares of work and critical path."""
 
 
@@ -27,8 +44,9 @@ def node_features(problem: GraphOptimization) -> Float32:
     read, written, weights = (np.zeros(program.n_ops) for _ in range(3))
     np.add.at(read, program.read_op, program.read_bytes)
     np.add.at(written, program.write_op, program.write_bytes)
-    kept = np.isin(program.tensor_kind[program.tensor_alias[program.read_tensor]],
-                   [int(kind) for kind in PERSISTENT])  # fmt: skip
+    kept = np.isin(
+        program.tensor_kind[program.tensor_alias[program.read_tensor]], [int(kind) for kind in PERSISTENT]
+    )
     np.add.at(weights, program.read_op, np.where(kept, program.read_bytes, 0))
     elements, rank = np.zeros(program.n_ops), np.zeros(program.n_ops)
     np.maximum.at(elements, program.write_op, tensor_elements(program)[program.write_tensor])
@@ -39,22 +57,30 @@ def node_features(problem: GraphOptimization) -> Float32:
     longest = max(float((top + bottom).max(initial=0.0)), 1.0)
     updates = np.zeros(program.n_ops, dtype=bool)
     in_place = program.tie_kind == TieKind.INPLACE
-    of_state = (
-        program.tensor_kind[program.tensor_alias[program.tie_source]] != TensorKind.ACTIVATION
-    )
+    of_state = program.tensor_kind[program.tensor_alias[program.tie_source]] != TensorKind.ACTIVATION
     updates[program.tie_at[in_place & of_state]] = True
     values = (
-        np.log2(1 + written[nodes]), np.log2(1 + read[nodes]),
-        np.log2(1 + program.op_flops.sum(axis=1)[nodes]), np.log2(1 + weights[nodes]), rank[nodes],
+        np.log2(1 + written[nodes]),
+        np.log2(1 + read[nodes]),
+        np.log2(1 + program.op_flops.sum(axis=1)[nodes]),
+        np.log2(1 + weights[nodes]),
+        rank[nodes],
         np.log2(1 + elements[nodes]),
         np.log1p(np.bincount(problem.edges[0], minlength=n)),
         np.log1p(np.bincount(problem.edges[1], minlength=n)),
-        cost / max(cost.sum(), 1.0), top / longest, bottom / longest,
-        1 - (top + bottom) / longest, np.arange(n) / max(1, n), program.op_backward[nodes],
-        updates[nodes], problem.rules.fusible[nodes] == 0, weights[nodes] > 0,
-        problem.hard[nodes] >= 0, np.log2(program.op_repeat[nodes]),
+        cost / max(cost.sum(), 1.0),
+        top / longest,
+        bottom / longest,
+        1 - (top + bottom) / longest,
+        np.arange(n) / max(1, n),
+        program.op_backward[nodes],
+        updates[nodes],
+        problem.rules.fusible[nodes] == 0,
+        weights[nodes] > 0,
+        problem.hard[nodes] >= 0,
+        np.log2(program.op_repeat[nodes]),
         written[nodes] / np.maximum(1, elements[nodes]),
-    )  # fmt: skip
+    )
     for number, column in enumerate(values):
         columns[:, number] = column
     return np.clip(columns, -64, 64).astype(np.float32)
@@ -80,8 +106,13 @@ def machine_vector(problem: GraphOptimization) -> Float32:
     device, home = machine.devices[0], machine.memories[machine.home[0]]
     link = machine.links[0] if machine.links else None
     values = (
-        len(machine.devices), max(device.rates["matrix"].values()),
-        max(device.rates["vector"].values()), home.read, device.launch,
-        link.bandwidth if link else 0, link.latency if link else 0, home.capacity,
-    )  # fmt: skip
+        len(machine.devices),
+        max(device.rates["matrix"].values()),
+        max(device.rates["vector"].values()),
+        home.read,
+        device.launch,
+        link.bandwidth if link else 0,
+        link.latency if link else 0,
+        home.capacity,
+    )
     return np.log2(1 + np.array(values, dtype=np.float64)).astype(np.float32)

@@ -110,9 +110,13 @@ def hard_components(program: Program) -> Int32:
     for ops in with_group.values():
         together(ops)
     inside = _loop_members(program)
-    for kind, source, target, at in zip(program.tie_kind.tolist(), program.tie_source.tolist(),
-                                        program.tie_target.tolist(), program.tie_at.tolist(),
-                                        strict=True):  # fmt: skip
+    for kind, source, target, at in zip(
+        program.tie_kind.tolist(),
+        program.tie_source.tolist(),
+        program.tie_target.tolist(),
+        program.tie_at.tolist(),
+        strict=True,
+    ):
         a, b = int(program.tensor_alias[source]), int(program.tensor_alias[target])
         if kind == TieKind.INPLACE:
             if program.tensor_kind[a] != TensorKind.INPUT:

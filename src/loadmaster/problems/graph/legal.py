@@ -7,12 +7,7 @@ import numpy as np
 from loadmaster.plan.check import Violation
 from loadmaster.plan.plan import Plan
 from loadmaster.problems.graph.groups import root_readers
-from loadmaster.problems.graph.rules import (
-    MOST_ENDS,
-    MOST_OPS,
-    MOST_REDUCTIONS,
-    FusionRules,
-)
+from loadmaster.problems.graph.rules import MOST_ENDS, MOST_OPS, MOST_REDUCTIONS, FusionRules
 from loadmaster.program.hazards import root_writers
 from loadmaster.program.program import Program, TensorKind, TieKind
 
@@ -30,9 +25,7 @@ def fusion_violations(program: Program, rules: FusionRules, plan: Plan) -> list[
         wrong = judge.wrong(members) if len(members) > 1 else None
         if wrong:
             first = members[0]
-            message = (
-                f"the cluster of op {first} '{program.op_name[first]}' {wrong}: fuse fewer ops"
-            )
+            message = f"the cluster of op {first} '{program.op_name[first]}' {wrong}: fuse fewer ops"
             found.append(Violation("fusion", message, op=first, number=len(members)))
     return found
 

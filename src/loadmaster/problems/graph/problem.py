@@ -27,14 +27,7 @@ from loadmaster.plan.check import Violation
 from loadmaster.plan.plan import Plan
 from loadmaster.problems.graph import bounds, explicit
 from loadmaster.problems.graph.base import Base, check_base
-from loadmaster.problems.graph.core import (
-    Core,
-    Parts,
-    base_schedule_keys,
-    make_climb,
-    make_core,
-    run_base,
-)
+from loadmaster.problems.graph.core import Core, Parts, base_schedule_keys, make_climb, make_core, run_base
 from loadmaster.problems.graph.groups import SOFT
 from loadmaster.problems.graph.pinned import check_runs
 from loadmaster.problems.graph.rules import FusionRules
@@ -88,8 +81,11 @@ class GraphOptimization:
         _known("tie", [tie or "fifo"], ("fifo", "critical_path"))
         _known("choice of readers", [readers], ("each", "all"))
         if machine.rules.copies == "idle":
-            raise BadMachine(f"machine '{machine.name}' copies in idle time, which knows one order alone",
-                             object=machine.name, remedy="use a machine such as p100x4")  # fmt: skip
+            raise BadMachine(
+                f"machine '{machine.name}' copies in idle time, which knows one order alone",
+                object=machine.name,
+                remedy="use a machine such as p100x4",
+            )
         refuse_first_alone(machine, self.kind)
         self.program, self.machine, self.profile, self.readers = program, machine, profile, readers
         self.tasks = tuple(task for task in TASKS if task in tasks)
@@ -97,10 +93,14 @@ class GraphOptimization:
         self.soft, self.pins = groups, pins or Pins()
         given = base or Base()
         check_base(given)
-        self.base = Base(given.fusion or ("none" if profile == "paper" else "fixed"),
-                         given.placement, given.schedule or "fifo")  # fmt: skip
-        self._core: Core = make_core(program, machine, self.base, self.tasks, groups, self.tie,
-                                     readers, self.pins)  # fmt: skip
+        self.base = Base(
+            given.fusion or ("none" if profile == "paper" else "fixed"),
+            given.placement,
+            given.schedule or "fifo",
+        )
+        self._core: Core = make_core(
+            program, machine, self.base, self.tasks, groups, self.tie, readers, self.pins
+        )
         self.base = self._core.base
         if self.pins:
             check_runs(program, machine, self.node_op, self.durations, self.pins)
@@ -211,9 +211,7 @@ class GraphOptimization:
             return int((cost.min(axis=1) * self.program.op_repeat[self.node_op]).sum())
         return total
 
-    def measure(
-        self, decisions: Decision, threads: int | None = None
-    ) -> tuple[Int64, Int64, Int64]:
+    def measure(self, decisions: Decision, threads: int | None = None) -> tuple[Int64, Int64, Int64]:
         """(time_ps [B], bytes over [B, memories], faults [B, 3]) of vectors [B, V]."""
         vectors = np.ascontiguousarray(decisions, dtype=np.float64)
         if vectors.ndim != 2 or vectors.shape[1] != self.width:
@@ -293,8 +291,10 @@ class GraphOptimization:
     def outside(self, plan: Plan) -> list[Violation]:
         """Residencies, copies and lists of transfers; clusters that the rules of fusion never make;
         what is not among the tasks and differs from the base plan; pins."""
-        broken = [Violation("pin", f"{what} {number} is not where it is pinned")
-                  for what, number in self.pins.broken(plan)]  # fmt: skip
+        broken = [
+            Violation("pin", f"{what} {number} is not where it is pinned")
+            for what, number in self.pins.broken(plan)
+        ]
         return explicit.outside(self, plan) + broken
 
     # --- bounds ------------------------------------------------------------------------------
@@ -335,8 +335,15 @@ class GraphOptimization:
 
     def switches(self) -> dict[str, Any]:
         pins = {"pins": self.pins.as_json()} if self.pins else {}
-        return {"tasks": list(self.tasks), "base": self.base.named(), "groups": self.soft,
-                "profile": self.profile, "tie": self.tie, "readers": self.readers, **pins}  # fmt: skip
+        return {
+            "tasks": list(self.tasks),
+            "base": self.base.named(),
+            "groups": self.soft,
+            "profile": self.profile,
+            "tie": self.tie,
+            "readers": self.readers,
+            **pins,
+        }
 
     def save(self, folder: Path) -> None:
         (folder / "problem.json").write_text(json.dumps(self.switches()), encoding="utf-8")
@@ -353,7 +360,8 @@ class GraphOptimization:
 def _known(what: str, names: Sequence[str], known: Sequence[str]) -> None:
     for name in names:
         if name not in known:
-            raise LoadmasterError(f"there is no {what} '{name}'", object=name,
-                                  remedy=f"use {', '.join(known)}")  # fmt: skip
+            raise LoadmasterError(
+                f"there is no {what} '{name}'", object=name, remedy=f"use {', '.join(known)}"
+            )
     if not names:
         raise LoadmasterError(f"no {what} is given", object=what, remedy=f"use {', '.join(known)}")

@@ -32,8 +32,9 @@ BIG_REDUCTION = 16
 CHEAP_FLOPS = 4
 
 _FLOWING = frozenset((*ELEMENTWISE, *TRANSCENDENTAL))
-_MOVING = frozenset(("broadcast", "transpose", "slice", "dynamic_slice", "split", "concat", "pad",
-                     "reverse", "iota"))  # fmt: skip
+_MOVING = frozenset(
+    ("broadcast", "transpose", "slice", "dynamic_slice", "split", "concat", "pad", "reverse", "iota")
+)
 _REDUCING = frozenset(REDUCTIONS) - {"cumsum"}  # a running sum overlaps its windows
 _SPREADING = _FLOWING | {"broadcast"}
 """Kinds that use an operand smaller than their result more than once."""
@@ -59,8 +60,9 @@ def fusion_rules(program: Program) -> FusionRules:
     """The columns of a program."""
     elements = tensor_elements(program)
     kinds = np.array(program.op_kind.values, dtype=object)[program.op_kind.codes]
-    known = {kind: kind in _FLOWING or kind in _MOVING or kind in _REDUCING
-             for kind in program.op_kind.values}  # fmt: skip
+    known = {
+        kind: kind in _FLOWING or kind in _MOVING or kind in _REDUCING for kind in program.op_kind.values
+    }
     fusible = np.array([known[kind] for kind in kinds], dtype=bool) & ~program.op_view
     largest_read = np.zeros(program.n_ops, dtype=np.int64)
     np.maximum.at(largest_read, program.read_op, elements[program.read_tensor])

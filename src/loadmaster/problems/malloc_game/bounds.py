@@ -56,8 +56,9 @@ def ideal_bound(program: Program, machine: Machine, model: GameModel) -> int:
         slow = access_times(machine, model.slow, amount, write=write)
         fast = access_times(machine, model.fast, amount, write=write)
         fast = np.where((named[op, 0] > 0) & first, 0, fast)
-        for step, is_free, *times in zip(number[op].tolist(), may[tensor].tolist(), slow.tolist(),
-                                         fast.tolist(), strict=True):  # fmt: skip
+        for step, is_free, *times in zip(
+            number[op].tolist(), may[tensor].tolist(), slow.tolist(), fast.tolist(), strict=True
+        ):
             if step >= 0 and is_free:
                 free[step].append(times)
             elif step >= 0:

@@ -123,10 +123,27 @@ class GameModel:
 
     def columns(self) -> dict[str, npt.NDArray[Any]]:
         """What the native core reads."""
-        own = {name: getattr(self, name) for name in (
-            "compute", "base_slow", "launch", "overlap", "repeat", "beside", "loop", "loop_parent",
-            "loop_first", "loop_last", "site_start", "site_step", "site_tensor", "site_write",
-            "site_slow", "site_fast")}  # fmt: skip
+        own = {
+            name: getattr(self, name)
+            for name in (
+                "compute",
+                "base_slow",
+                "launch",
+                "overlap",
+                "repeat",
+                "beside",
+                "loop",
+                "loop_parent",
+                "loop_first",
+                "loop_last",
+                "site_start",
+                "site_step",
+                "site_tensor",
+                "site_write",
+                "site_slow",
+                "site_fast",
+            )
+        }
         about = [self.capacity, self.alignment, self.parallel, self.idle_copies, *self.engines]
         return {**own, **self.tensors.columns(), "about": np.array(about, dtype=np.int64)}
 
@@ -139,9 +156,10 @@ def game_model(program: Program, machine: Machine, fast: str | None = None) -> G
     if chosen not in reach[:-1]:
         raise BadMachine(
             f"'{machine.memories[chosen].name}' is no fast memory of machine '{machine.name}'",
-            object=machine.memories[chosen].name, number=len(reach),
+            object=machine.memories[chosen].name,
+            number=len(reach),
             remedy="give a machine whose device has two or more memories, and one before its last",
-        )  # fmt: skip
+        )
     memory = machine.memories[chosen]
     tensors = find_tensors(program, machine, chosen)
     steps = np.flatnonzero(~program.op_view).astype(np.int32)
@@ -153,21 +171,32 @@ def game_model(program: Program, machine: Machine, fast: str | None = None) -> G
     other = access_times(machine, slow, program.op_other_bytes[steps], write=False)
     first, last = _loops(program, steps)
     return GameModel(
-        fast=chosen, slow=slow, alignment=memory.alignment,
+        fast=chosen,
+        slow=slow,
+        alignment=memory.alignment,
         capacity=memory.capacity // memory.alignment * memory.alignment,
-        parallel=machine.rules.ports == "parallel", idle_copies=machine.rules.copies == "idle",
-        engines=_engines(machine, chosen, slow), step_op=steps, compute=np.ascontiguousarray(compute[steps, 0]),
+        parallel=machine.rules.ports == "parallel",
+        idle_copies=machine.rules.copies == "idle",
+        engines=_engines(machine, chosen, slow),
+        step_op=steps,
+        compute=np.ascontiguousarray(compute[steps, 0]),
         base_slow=sites.pop("fixed") + np.where(given, 0, other),
         launch=np.where(given, 0, machine.devices[0].launch).astype(np.int64),
         overlap=np.where(given, 0, machine.rules.overlap).astype(np.int64),
-        repeat=program.op_repeat[steps], beside=np.where(given, other, 0), loop=program.op_loop[steps],
-        loop_parent=program.loop_parent, loop_first=first, loop_last=last,
-        tensors=tensors, **sites,
-    )  # fmt: skip
+        repeat=program.op_repeat[steps],
+        beside=np.where(given, other, 0),
+        loop=program.op_loop[steps],
+        loop_parent=program.loop_parent,
+        loop_first=first,
+        loop_last=last,
+        tensors=tensors,
+        **sites,
+    )
 
 
-def _sites(program: Program, machine: Machine, tensors: Tensors, number: Int32, fast: int,
-           slow: int) -> dict[str, Any]:  # fmt: skip
+def _sites(
+    program: Program, machine: Machine, tensors: Tensors, number: Int32, fast: int, slow: int
+) -> dict[str, Any]:
     """Sites in order, and the time of all other accesses by step."""
     n = int((number >= 0).sum())
     fixed = np.zeros(n, dtype=np.int64)
@@ -198,12 +227,15 @@ def _sites(program: Program, machine: Machine, tensors: Tensors, number: Int32, 
     times = np.array([costs for _, costs in rows], dtype=np.int64).reshape(len(rows), 3)
     start = np.concatenate([[0], np.cumsum(np.bincount(steps, minlength=n))]).astype(np.int64)
     return {
-        "fixed": fixed, "site_start": start, "site_step": steps,
+        "fixed": fixed,
+        "site_start": start,
+        "site_step": steps,
         "site_tensor": np.array([key[2] for key, _ in rows], dtype=np.int32),
         "site_write": np.array([key[1] for key, _ in rows], dtype=np.int8),
-        "site_slow": np.ascontiguousarray(times[:, 0]), "site_fast": np.ascontiguousarray(times[:, 1]),
+        "site_slow": np.ascontiguousarray(times[:, 0]),
+        "site_fast": np.ascontiguousarray(times[:, 1]),
         "site_bytes": np.ascontiguousarray(times[:, 2]),
-    }  # fmt: skip
+    }
 
 
 def _engines(machine: Machine, fast: int, slow: int) -> tuple[int, int]:

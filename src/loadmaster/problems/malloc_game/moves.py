@@ -19,9 +19,7 @@ def site_gains(model: GameModel) -> Int64:
     slow, _ = model.memory_times(np.zeros(model.sites, dtype=bool))
     step = model.site_step
     alone_slow = slow[step] - model.site_slow
-    memory = (
-        np.maximum(alone_slow, model.site_fast) if model.parallel else alone_slow + model.site_fast
-    )
+    memory = np.maximum(alone_slow, model.site_fast) if model.parallel else alone_slow + model.site_fast
     compute = model.compute[step]
     small, large = np.minimum(compute, memory), np.maximum(compute, memory)
     body = large + -((-small * model.overlap[step]) // 10**6)

@@ -36,8 +36,12 @@ def decode(rows: npt.NDArray[np.integer]) -> Plan:
     """The plan of `encode`'s rows."""
     table = np.asarray(rows, dtype=np.int64)
     if table.ndim != 2 or table.shape[1] != WIDTH:
-        raise BadPlan(f"a placement is [m, {WIDTH}] and this is {list(table.shape)}", object="placement",
-                      number=WIDTH, remedy="give the rows of encode(plan)")  # fmt: skip
+        raise BadPlan(
+            f"a placement is [m, {WIDTH}] and this is {list(table.shape)}",
+            object="placement",
+            number=WIDTH,
+            remedy="give the rows of encode(plan)",
+        )
     is_stay = table[:, 5] == RESIDENCY
     return Plan.of(residencies=table[is_stay, :5].tolist(), copies=table[~is_stay].tolist())
 
@@ -49,12 +53,20 @@ def game_plan(model: GameModel, n_ops: int, residencies: Int64, copies: Int64) -
     # if a view lies between.
     begin = [0, *(each + 1 for each in op)]
     return Plan.of(
-        residencies=[(root[tensor], model.fast, offset, begin[first], op[last])
-                     for tensor, offset, first, last in residencies.tolist()],
-        copies=[(root[tensor], *((model.slow, model.fast) if into else (model.fast, model.slow)),
-                 op[issued] if issued >= 0 else BEFORE, op[needed] if needed < len(op) else n_ops)
-                for tensor, into, issued, needed, _ in copies.tolist()],
-    )  # fmt: skip
+        residencies=[
+            (root[tensor], model.fast, offset, begin[first], op[last])
+            for tensor, offset, first, last in residencies.tolist()
+        ],
+        copies=[
+            (
+                root[tensor],
+                *((model.slow, model.fast) if into else (model.fast, model.slow)),
+                op[issued] if issued >= 0 else BEFORE,
+                op[needed] if needed < len(op) else n_ops,
+            )
+            for tensor, into, issued, needed, _ in copies.tolist()
+        ],
+    )
 
 
 def moves_of(model: GameModel, plan: Plan) -> Int8:
@@ -72,8 +84,13 @@ def moves_of(model: GameModel, plan: Plan) -> Int8:
         if tensor < 0 or stay.memory != model.fast:
             continue
         copies = [copy for copy in plan.copy_rows if copy.tensor == stay.tensor]
-        fills = [copy.needed_by for copy in copies if copy.target == model.fast
-                 and copy.issued_after >= stay.first - 1 and copy.needed_by <= stay.last]  # fmt: skip
+        fills = [
+            copy.needed_by
+            for copy in copies
+            if copy.target == model.fast
+            and copy.issued_after >= stay.first - 1
+            and copy.needed_by <= stay.last
+        ]
         leaves = any(copy.source == model.fast for copy in copies)
         served = [u for u in sites[tensor] if max([stay.first, *fills]) <= op_of[u] <= stay.last]
         for place, site in enumerate(served):

@@ -71,8 +71,16 @@ class MallocGame:
     kind = "malloc-game"
     unit = "ps"
 
-    def __init__(self, program: Program, machine: Machine, *, fast: str | None = None,
-                 profile: str = "loadmaster", pins: Pins | None = None, **switches: Any) -> None:  # fmt: skip
+    def __init__(
+        self,
+        program: Program,
+        machine: Machine,
+        *,
+        fast: str | None = None,
+        profile: str = "loadmaster",
+        pins: Pins | None = None,
+        **switches: Any,
+    ) -> None:
         refuse_first_alone(machine, self.kind)
         self.program, self.machine, self.fast, self.pins = program, machine, fast, pins or Pins()
         self.model: GameModel = game_model(_without(program, machine, self.pins), machine, fast)
@@ -116,8 +124,9 @@ class MallocGame:
             raise ValueError(f"moves must be [B, {self.moves}], not {list(wanted.shape)}")
         return Played(*self._core.play(wanted, threads or cores()))
 
-    def try_all(self, actions: npt.NDArray[Any], first: int = 0, last: int | None = None,
-                threads: int | None = None) -> Int64:  # fmt: skip
+    def try_all(
+        self, actions: npt.NDArray[Any], first: int = 0, last: int | None = None, threads: int | None = None
+    ) -> Int64:
         """[B, N, 3] the times of complete games of legal moves [B, N] if, at one site, another move
         were made and what follows stayed as near to the game as is legal; -1: not a legal move, or
         the only one. With `first` and `last`: of sites [first, last) alone."""
@@ -125,14 +134,25 @@ class MallocGame:
         end = self.moves if last is None else last
         return self._core.try_all(moves, first, end, threads or cores())
 
-    def observe_at(self, actions: npt.NDArray[Any], at: npt.NDArray[Any], count: int | None = None,
-                   threads: int | None = None) -> Seen:  # fmt: skip
+    def observe_at(
+        self,
+        actions: npt.NDArray[Any],
+        at: npt.NDArray[Any],
+        count: int | None = None,
+        threads: int | None = None,
+    ) -> Seen:
         """What games with the legal moves [R, N] look like before move at[R]: arrays [R, ...] as in
         `games.SHAPES`; with `count`, before that many moves in a row: arrays [R, count, ...]."""
         moves = np.ascontiguousarray(actions, dtype=np.int8)
         seen = seen_arrays(len(moves)) if count is None else seen_arrays(len(moves), count)
-        self._core.observe_at(moves, np.ascontiguousarray(at, dtype=np.int32), count or 1, seen,
-                              self.scale_ps, threads or cores())  # fmt: skip
+        self._core.observe_at(
+            moves,
+            np.ascontiguousarray(at, dtype=np.int32),
+            count or 1,
+            seen,
+            self.scale_ps,
+            threads or cores(),
+        )
         return seen
 
     def score(self, decisions: Decision, first: int = 0) -> Scores:
@@ -179,15 +199,32 @@ class MallocGame:
         found = decided_elsewhere(plan, self.kind, DECIDES)
         for row, stay in enumerate(plan.residency_rows):
             if stay.memory not in own:
-                found.append(Violation(self.kind, f"residency {row} is in memory {stay.memory}, and the game "
-                                       f"has the memories {own}", stay.tensor, None, row))  # fmt: skip
+                found.append(
+                    Violation(
+                        self.kind,
+                        f"residency {row} is in memory {stay.memory}, and the game has the memories {own}",
+                        stay.tensor,
+                        None,
+                        row,
+                    )
+                )
             elif stay.first == BEFORE and stay.memory == self.model.fast:
-                found.append(Violation(self.kind, f"residency {row} is in fast memory before the program "
-                                       "runs: copy it there", stay.tensor, None, row))  # fmt: skip
+                found.append(
+                    Violation(
+                        self.kind,
+                        f"residency {row} is in fast memory before the program runs: copy it there",
+                        stay.tensor,
+                        None,
+                        row,
+                    )
+                )
         for row, copy in enumerate(plan.copy_rows):
             if copy.source not in own or copy.target not in own:
-                found.append(Violation(self.kind, f"copy {row} leaves the memories {own} of the game",
-                                       copy.tensor, None, row))  # fmt: skip
+                found.append(
+                    Violation(
+                        self.kind, f"copy {row} leaves the memories {own} of the game", copy.tensor, None, row
+                    )
+                )
             elif (
                 copy.low != WHOLE
                 and not self.model.idle_copies
@@ -205,8 +242,10 @@ class MallocGame:
                     )
                 )
         found += self._kept_in_fast(plan)
-        found += [Violation("pin", f"{what} {number} is not where it is pinned")
-                  for what, number in self.pins.broken(plan)]  # fmt: skip
+        found += [
+            Violation("pin", f"{what} {number} is not where it is pinned")
+            for what, number in self.pins.broken(plan)
+        ]
         return found
 
     def _kept_in_fast(self, plan: Plan) -> list[Violation]:
@@ -233,9 +272,7 @@ class MallocGame:
         for copy in plan.copy_rows:
             if copy.tensor in copied and (copy.source, copy.target) == (fast, slow):
                 size = int(program.storage_bytes[copy.tensor])
-                copied[copy.tensor].append(
-                    (0, size) if copy.low == WHOLE else (copy.low, copy.high)
-                )
+                copied[copy.tensor].append((0, size) if copy.low == WHOLE else (copy.low, copy.high))
         found = []
         for tensor, ranges in sorted(copied.items()):
             missing, reached = int(program.storage_bytes[tensor]), 0
@@ -267,8 +304,10 @@ class MallocGame:
             raise BadMachine(
                 f"memory '{memory.name}' of machine '{self.machine.name}' must hold all of "
                 f"'{self.program.name}' and has {show_bytes(memory.capacity)}",
-                object=memory.name, number=needed,
-                remedy=f"raise its capacity to {needed:,} bytes")  # fmt: skip
+                object=memory.name,
+                number=needed,
+                remedy=f"raise its capacity to {needed:,} bytes",
+            )
 
     def save(self, folder: Path) -> None:
         (folder / "problem.json").write_text(json.dumps(self.switches()), encoding="utf-8")
@@ -288,15 +327,22 @@ def _without(program: Program, machine: Machine, pins: Pins) -> Program:
     for tensor, (memory, offset) in pins.memory.items():
         if memory != machine.home[0] or offset != NO_OFFSET:
             name, home = program.tensor_name[tensor], machine.memories[machine.home[0]].name
-            raise BadPin(f"tensor '{name}' can be pinned to '{home}' alone here, without an offset: what is in fast "
-                         "memory is decided use by use", object=name, number=machine.memories[memory].name,
-                         remedy="give --problem mapping, where a tensor has one memory for life")  # fmt: skip
+            raise BadPin(
+                f"tensor '{name}' can be pinned to '{home}' alone here, without an offset: what is in fast "
+                "memory is decided use by use",
+                object=name,
+                number=machine.memories[memory].name,
+                remedy="give --problem mapping, where a tensor has one memory for life",
+            )
         fast[tensor] = False
     for op, device in pins.device.items():
         if device != 0:
             name = program.op_name[op]
-            raise BadPin(f"op '{name}' can't be pinned: all ops run on '{machine.devices[0].name}'", object=name,
-                         remedy="give --problem graph")  # fmt: skip
+            raise BadPin(
+                f"op '{name}' can't be pinned: all ops run on '{machine.devices[0].name}'",
+                object=name,
+                remedy="give --problem graph",
+            )
     return replace(program, tensor_fast=fast) if pins.memory else program
 
 

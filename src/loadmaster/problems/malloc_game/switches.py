@@ -8,11 +8,21 @@ from typing import Any
 from loadmaster.errors import LoadmasterError, nearest
 
 PROFILES: dict[str, dict[str, Any]] = {
-    "loadmaster": {"supply": "idle", "ledger": "fifo", "reward": "telescoping", "backup": "retroactive",
-                   "offsets": "considerate"},
-    "paper": {"supply": "elapsed", "ledger": "latest", "reward": "static", "backup": "rewind",
-              "offsets": "best-fit"},
-}  # fmt: skip
+    "loadmaster": {
+        "supply": "idle",
+        "ledger": "fifo",
+        "reward": "telescoping",
+        "backup": "retroactive",
+        "offsets": "considerate",
+    },
+    "paper": {
+        "supply": "elapsed",
+        "ledger": "latest",
+        "reward": "static",
+        "backup": "rewind",
+        "offsets": "best-fit",
+    },
+}
 """'paper': the published game as far as its rules are known."""
 _VALUES: dict[str, tuple[str, ...]] = {
     "supply": ("idle", "elapsed"),
@@ -60,20 +70,32 @@ def switches_of(profile: str, chosen: dict[str, Any]) -> Switches:
     known = tuple(Switches.__dataclass_fields__)
     for name, value in chosen.items():
         if name not in known:
-            raise LoadmasterError(f"the game has no switch '{name}'{nearest(name, known)}", object=name,
-                                  remedy=f"use one of {', '.join(known)}")  # fmt: skip
+            raise LoadmasterError(
+                f"the game has no switch '{name}'{nearest(name, known)}",
+                object=name,
+                remedy=f"use one of {', '.join(known)}",
+            )
         if name in _VALUES and value not in _VALUES[name]:
             raise _bad(name, value, _VALUES[name])
     switches = Switches(**{**PROFILES[profile], **chosen})
     if not 0 <= switches.min_overlap <= 1_000:
-        raise LoadmasterError(f"min_overlap is {switches.min_overlap}", object="min_overlap",
-                              number=switches.min_overlap, remedy="give 0 to 1000")  # fmt: skip
+        raise LoadmasterError(
+            f"min_overlap is {switches.min_overlap}",
+            object="min_overlap",
+            number=switches.min_overlap,
+            remedy="give 0 to 1000",
+        )
     if switches.max_idle_s is not None and not switches.max_idle_s >= 0:
-        raise LoadmasterError(f"max_idle_s is {switches.max_idle_s}", object="max_idle_s",
-                              number=switches.max_idle_s, remedy="give at least 0, or None")  # fmt: skip
+        raise LoadmasterError(
+            f"max_idle_s is {switches.max_idle_s}",
+            object="max_idle_s",
+            number=switches.max_idle_s,
+            remedy="give at least 0, or None",
+        )
     return switches
 
 
 def _bad(name: str, value: object, known: tuple[str, ...]) -> LoadmasterError:
-    return LoadmasterError(f"{name} can't be '{value}'", object=name, number=str(value),
-                           remedy=f"use one of {', '.join(known)}")  # fmt: skip
+    return LoadmasterError(
+        f"{name} can't be '{value}'", object=name, number=str(value), remedy=f"use one of {', '.join(known)}"
+    )

@@ -45,9 +45,15 @@ class Tensors:
 
     def columns(self) -> dict[str, npt.NDArray[Any]]:
         """What the native core reads."""
-        return {"tensor_size": self.size, "tensor_in": self.copy_in, "tensor_out": self.copy_out,
-                "tensor_given": self.given, "tensor_output": self.output,
-                "tensor_over": self.over, "tensor_carried": self.carried}  # fmt: skip
+        return {
+            "tensor_size": self.size,
+            "tensor_in": self.copy_in,
+            "tensor_out": self.copy_out,
+            "tensor_given": self.given,
+            "tensor_output": self.output,
+            "tensor_over": self.over,
+            "tensor_carried": self.carried,
+        }
 
 
 def find_tensors(program: Program, machine: Machine, fast: int) -> Tensors:
@@ -69,18 +75,22 @@ def find_tensors(program: Program, machine: Machine, fast: int) -> Tensors:
     home = machine.memories[machine.home[0]]
     over, carried = _ties(program, of_root, place_of)
     return Tensors(
-        root=rows, of_root=of_root, size=size[rows],
+        root=rows,
+        of_root=of_root,
+        size=size[rows],
         copy_in=_copy_times(program, machine, rows, machine.home[0], fast, home.read),
         copy_out=_copy_times(program, machine, rows, fast, machine.home[0], home.write),
         given=np.isin(program.tensor_kind[rows], [int(kind) for kind in GIVEN]).astype(np.int8),
-        output=output[rows], over=over, carried=carried,
-    )  # fmt: skip
+        output=output[rows],
+        over=over,
+        carried=carried,
+    )
 
 
 def _accessed(program: Program) -> npt.NDArray[np.bool_]:
     """[T] whether a step reads or writes the root."""
     found = np.zeros(program.n_tensors, dtype=bool)
-    for op, tensor in ((program.read_op, program.read_tensor), (program.write_op, program.write_tensor)):  # fmt: skip
+    for op, tensor in ((program.read_op, program.read_tensor), (program.write_op, program.write_tensor)):
         found[program.tensor_alias[tensor[~program.op_view[op]]]] = True
     return found
 
@@ -92,14 +102,16 @@ def _barred_places(program: Program, place_of: Int32) -> npt.NDArray[np.bool_]:
     barred[place_of[~program.tensor_fast | (program.storage_bytes == 0)]] = True
     # A step that reads what it writes has no moment at which to decide about it.
     written = set(zip(program.write_op.tolist(), root[program.write_tensor].tolist(), strict=True))
-    for op, tensor in zip(program.read_op.tolist(), root[program.read_tensor].tolist(), strict=True):  # fmt: skip
+    for op, tensor in zip(program.read_op.tolist(), root[program.read_tensor].tolist(), strict=True):
         if (op, tensor) in written and not program.op_view[op]:
             barred[place_of[tensor]] = True
     # Two results over one tensor, or one result over two: nobody could say who is continued. Nor is
     # a tensor continued by an op that writes over it without reading it.
     inplace = program.tie_kind == TieKind.INPLACE
     reads = set(zip(program.read_op.tolist(), root[program.read_tensor].tolist(), strict=True))
-    for op, tensor in zip(program.tie_at[inplace].tolist(), root[program.tie_source[inplace]].tolist(), strict=True):  # fmt: skip
+    for op, tensor in zip(
+        program.tie_at[inplace].tolist(), root[program.tie_source[inplace]].tolist(), strict=True
+    ):
         if (op, tensor) not in reads:
             barred[place_of[tensor]] = True
     for ends in (program.tie_source[inplace], program.tie_target[inplace]):
@@ -124,8 +136,13 @@ def _ties(program: Program, of_root: Int32, place_of: Int32) -> tuple[Int32, Int
     root = program.tensor_alias
     reads = set(zip(program.read_op.tolist(), root[program.read_tensor].tolist(), strict=True))
     groups: dict[int, int] = {}
-    for kind, source, target, at in zip(program.tie_kind.tolist(), root[program.tie_source].tolist(),
-                                        root[program.tie_target].tolist(), program.tie_at.tolist(), strict=True):  # fmt: skip
+    for kind, source, target, at in zip(
+        program.tie_kind.tolist(),
+        root[program.tie_source].tolist(),
+        root[program.tie_target].tolist(),
+        program.tie_at.tolist(),
+        strict=True,
+    ):
         if of_root[source] < 0 or of_root[target] < 0 or source == target:
             continue
         if kind == TieKind.INPLACE and (at, source) in reads:
@@ -137,8 +154,9 @@ def _ties(program: Program, of_root: Int32, place_of: Int32) -> tuple[Int32, Int
     return over, carried
 
 
-def _copy_times(program: Program, machine: Machine, rows: Int32, source: int, target: int,
-                slow_rate: int) -> Int64:  # fmt: skip
+def _copy_times(
+    program: Program, machine: Machine, rows: Int32, source: int, target: int, slow_rate: int
+) -> Int64:
     link = machine.link_between.get((source, target))
     if link is None:
         return np.full(len(rows), NEVER, dtype=np.int64)

@@ -36,7 +36,9 @@ def traffic(program: Program, model: OffloadModel) -> tuple[int, int]:
     return coming, max(0, int((across + ending).max(initial=0)) - model.capacity)
 
 
-def _over_steps(model: OffloadModel, size: Int64, which: Bool, last: Int32 | None = None) -> tuple[Int64, Int64]:  # fmt: skip
+def _over_steps(
+    model: OffloadModel, size: Int64, which: Bool, last: Int32 | None = None
+) -> tuple[Int64, Int64]:
     """([S] bytes used up to a step and later, [S] bytes that the step uses last)."""
     rows = np.flatnonzero(which)
     until = model.last_use if last is None else last
@@ -88,14 +90,16 @@ def quick_bound(program: Program, machine: Machine, model: OffloadModel, duratio
     start = earliest_starts(program, machine, model, clock)
     best = ops_bound(start, clock)
     inward, outward = ((model.home, model.fast), (model.fast, model.home))
-    for amount, way, what in ((coming, inward, "bytes that must come in"),
-                              (leaving, outward, "bytes that must go out")):  # fmt: skip
+    for amount, way, what in (
+        (coming, inward, "bytes that must come in"),
+        (leaving, outward, "bytes that must go out"),
+    ):
         best = max(best, Bound(_moving(machine, way, amount), what), key=lambda bound: bound.value)
     out, back = around_steps(program, model)
     before = np.maximum(start, _times(machine, outward, out))
     after = np.maximum(clock[-1] - clock[:-1], _times(machine, inward, back))
     both = int((before + after).max(initial=0))
-    return max(best, Bound(both, "bytes that must go out and come back"), key=lambda bound: bound.value)  # fmt: skip
+    return max(best, Bound(both, "bytes that must go out and come back"), key=lambda bound: bound.value)
 
 
 def earliest_starts(program: Program, machine: Machine, model: OffloadModel, clock: Int64) -> Int64:

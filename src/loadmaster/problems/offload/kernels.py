@@ -38,8 +38,11 @@ class Kernels:
 
     def as_json(self) -> dict[str, Any]:
         some = np.flatnonzero(self.workspace)
-        return {"workspace": [some.tolist(), self.workspace[some].tolist()], "kept": self.kept,
-                "spare": self.spare}  # fmt: skip
+        return {
+            "workspace": [some.tolist(), self.workspace[some].tolist()],
+            "kept": self.kept,
+            "spare": self.spare,
+        }
 
     @classmethod
     def of_json(cls, about: dict[str, Any], ops: int) -> Kernels:

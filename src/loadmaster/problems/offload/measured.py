@@ -70,8 +70,11 @@ class MeasuredOffload(Measuring, Offload):
         if self._baseline is None:
             found = with_room(self, self.vector(np.ones(self.gaps, dtype=bool)))
             if found is None:
-                raise Refused(f"no offsets were found for a plan of '{self.program.name}'", object=self.program.name,
-                              remedy="give more capacity")  # fmt: skip
+                raise Refused(
+                    f"no offsets were found for a plan of '{self.program.name}'",
+                    object=self.program.name,
+                    remedy="give more capacity",
+                )
             self._baseline = found
         return self._baseline
 
@@ -99,7 +102,7 @@ class MeasuredOffload(Measuring, Offload):
         """Measured values and rewards; the reward of a failure, or of what can't be run, is -1."""
         sound = [self._sound_plan(decision) for decision in decisions]
         runs = np.array([isinstance(plan, Plan) for plan in sound], dtype=bool)
-        scores = self.measured_scores(sound.__getitem__, runs, np.full(len(sound), -1.0), first, self.power)  # fmt: skip
+        scores = self.measured_scores(sound.__getitem__, runs, np.full(len(sound), -1.0), first, self.power)
         for plan, value in zip(sound, scores.value.tolist(), strict=True):
             if isinstance(plan, Plan) and value >= 0:
                 self._latest[plan.hash] = value
@@ -160,4 +163,4 @@ def measured_again(folder: Path, about: dict[str, Any]) -> MeasuredOffload:
     program, options = load(folder / "program.npz"), about["options"]
     if "kernels" in options:
         options["kernels"] = Kernels.of_json(options["kernels"], program.n_ops)
-    return MeasuredOffload(program, read_machine(folder / "machine.toml"), kept_evaluator(about), **options)  # fmt: skip
+    return MeasuredOffload(program, read_machine(folder / "machine.toml"), kept_evaluator(about), **options)

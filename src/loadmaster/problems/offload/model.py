@@ -84,8 +84,22 @@ class OffloadModel:
     @cached_property
     def tables(self) -> _core.OffloadTables:
         """The columns as the native core reads them."""
-        names = ("size", "copy_in", "copy_out", "made", "first_gap", "end_gap", "use_start", "use_step",
-                 "use_gap", "gap_item", "gap_from", "gap_to", "gap_kind", "clock")  # fmt: skip
+        names = (
+            "size",
+            "copy_in",
+            "copy_out",
+            "made",
+            "first_gap",
+            "end_gap",
+            "use_start",
+            "use_step",
+            "use_gap",
+            "gap_item",
+            "gap_from",
+            "gap_to",
+            "gap_kind",
+            "clock",
+        )
         columns = {name: np.ascontiguousarray(getattr(self, name)) for name in names}
         return _core.OffloadTables({**columns, "output": self.output.astype(np.int8)})
 
@@ -142,17 +156,24 @@ def offload_model(program: Program, machine: Machine, reserve: int = 0) -> Offlo
     step = np.array([step for steps in used for step in steps], dtype=np.int32)
     held = np.array([held for root in roots.tolist() for held in uses.held[root]], dtype=bool)
     return OffloadModel(
-        fast=fast, home=home, capacity=(memory.capacity - reserve) // memory.alignment * memory.alignment,
-        step_op=uses.step_op, root=roots,
+        fast=fast,
+        home=home,
+        capacity=(memory.capacity - reserve) // memory.alignment * memory.alignment,
+        step_op=uses.step_op,
+        root=roots,
         size=-(-program.storage_bytes[roots] // memory.alignment) * memory.alignment,
         copy_in=_copy_times(program, machine, roots, home, fast),
         copy_out=_copy_times(program, machine, roots, fast, home),
-        given=given, persistent=persistent, output=leaves,
+        given=given,
+        persistent=persistent,
+        output=leaves,
         made=np.array([uses.whole.get(root, -1) for root in roots.tolist()], dtype=np.int32),
-        use_start=start, use_step=step, clock=np.zeros(len(uses.step_op) + 1, dtype=np.int64),
+        use_start=start,
+        use_step=step,
+        clock=np.zeros(len(uses.step_op) + 1, dtype=np.int64),
         taken=np.zeros(len(uses.step_op), dtype=np.int64),
         **_gaps(start, step, held, persistent, leaves, len(uses.step_op)),
-    )  # fmt: skip
+    )
 
 
 def _memories(machine: Machine) -> tuple[int, int]:
@@ -163,36 +184,42 @@ def _memories(machine: Machine) -> tuple[int, int]:
     if len(machine.devices) > 1 or fast == home or not both or machine.rules.copies != "free":
         raise BadMachine(
             f"machine '{machine.name}' can't be planned for as a device that works in one memory alone",
-            object=machine.name, number=len(machine.devices),
-            remedy="give one device, two memories, links both ways and copies = \"free\"",
-        )  # fmt: skip
+            object=machine.name,
+            number=len(machine.devices),
+            remedy='give one device, two memories, links both ways and copies = "free"',
+        )
     return fast, home
 
 
 def _check_ties(program: Program) -> None:
     for row in np.flatnonzero(program.tie_kind != TieKind.DONATED).tolist():
         name = program.tensor_name[program.tie_target[row]]
-        raise BadProgram(f"tensor '{name}' is written over another one, and offload plans know no such ties",
-                         object=name, remedy="capture the model with PyTorch, or give a machine such as h200-zero-copy and --problem mapping")  # fmt: skip
+        raise BadProgram(
+            f"tensor '{name}' is written over another one, and offload plans know no such ties",
+            object=name,
+            remedy="capture the model with PyTorch, or give a machine such as h200-zero-copy and --problem mapping",
+        )
 
 
 def _check_fast(program: Program, machine: Machine, fast: int, roots: Int32) -> None:
     for tensor in roots[~program.tensor_fast[roots]].tolist():
         name = program.tensor_name[tensor]
-        raise BadProgram(f"tensor '{name}' may not be in '{machine.memories[fast].name}', where the ops of "
-                         f"'{machine.devices[0].name}' work", object=name, remedy="let it be there")  # fmt: skip
+        raise BadProgram(
+            f"tensor '{name}' may not be in '{machine.memories[fast].name}', where the ops of "
+            f"'{machine.devices[0].name}' work",
+            object=name,
+            remedy="let it be there",
+        )
 
 
-def _copy_times(
-    program: Program, machine: Machine, roots: Int32, source: int, target: int
-) -> Int64:
+def _copy_times(program: Program, machine: Machine, roots: Int32, source: int, target: int) -> Int64:
     link = machine.links[machine.link_between[source, target]]
     size = np.ascontiguousarray(program.storage_bytes[roots])
     times: Int64 = _core.ceil_times(size, np.full(len(size), link.bandwidth, dtype=np.int64))
     return np.maximum(1, times + link.latency)
 
 
-def _gaps(start: Int64, step: Int32, held: Bool, weight: Bool, output: Bool, steps: int) -> dict[str, Any]:  # fmt: skip
+def _gaps(start: Int64, step: Int32, held: Bool, weight: Bool, output: Bool, steps: int) -> dict[str, Any]:
     """Gaps by item: before the first use, between uses, after the last."""
     items = len(start) - 1
     use_gap = np.full(len(step), -1, dtype=np.int32)
@@ -212,6 +239,12 @@ def _gaps(start: Int64, step: Int32, held: Bool, weight: Bool, output: Bool, ste
             end_gap[item] = len(rows)
             rows.append((item, TO_END, steps_of[end - 1], steps))
     table = np.array(rows, dtype=np.int32).reshape(len(rows), 4)
-    return {"use_gap": use_gap, "first_gap": first_gap, "end_gap": end_gap,
-            "gap_item": table[:, 0].copy(), "gap_kind": table[:, 1].astype(np.int8),
-            "gap_from": table[:, 2].copy(), "gap_to": table[:, 3].copy()}  # fmt: skip
+    return {
+        "use_gap": use_gap,
+        "first_gap": first_gap,
+        "end_gap": end_gap,
+        "gap_item": table[:, 0].copy(),
+        "gap_kind": table[:, 1].astype(np.int8),
+        "gap_from": table[:, 2].copy(),
+        "gap_to": table[:, 3].copy(),
+    }

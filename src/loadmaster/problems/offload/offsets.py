@@ -11,13 +11,15 @@ from loadmaster.problems.offload.stays import RESIDENT, Stays
 from loadmaster.problems.pack import search_nodes
 
 
-def offsets_of(model: OffloadModel, stays: Stays, capacity: int, seconds: float = 0.0) -> Int64 | None:  # fmt: skip
+def offsets_of(model: OffloadModel, stays: Stays, capacity: int, seconds: float = 0.0) -> Int64 | None:
     """[R] an offset for each stay, or None if none were found; see `pack`."""
     found = pack(model, stays, capacity, seconds)
     return None if found is None else found[0]
 
 
-def pack(model: OffloadModel, stays: Stays, capacity: int, seconds: float = 0.0) -> tuple[Int64, Int64] | None:  # fmt: skip
+def pack(
+    model: OffloadModel, stays: Stays, capacity: int, seconds: float = 0.0
+) -> tuple[Int64, Int64] | None:
     """([R] an offset for each stay, [n, 3] step, begin and end of what each step's kernels take), or None if
     none were found.
 
@@ -35,9 +37,13 @@ def pack(model: OffloadModel, stays: Stays, capacity: int, seconds: float = 0.0)
     scratch = np.stack([working, working, working], axis=1).astype(np.int64)
     if len(moving) + len(working):
         sizes = np.concatenate([size[moving], model.taken[working]])
-        found = _packed(np.concatenate([stays.first[moving], working]).astype(np.int64),
-                        np.concatenate([stays.last[moving], working]).astype(np.int64) + 1,
-                        sizes, capacity - base, seconds)  # fmt: skip
+        found = _packed(
+            np.concatenate([stays.first[moving], working]).astype(np.int64),
+            np.concatenate([stays.last[moving], working]).astype(np.int64) + 1,
+            sizes,
+            capacity - base,
+            seconds,
+        )
         if found is None:
             return None
         offset[moving] = base + found[: len(moving)]
@@ -49,16 +55,18 @@ def pack(model: OffloadModel, stays: Stays, capacity: int, seconds: float = 0.0)
 def _packed(lower: Int64, upper: Int64, size: Int64, capacity: int, seconds: float) -> Int64 | None:
     count = len(size)
     nowhere = np.full(count, -1, dtype=np.int64)
-    buffers = _core.Buffers(lower, upper, size, np.ones(count, dtype=np.int64), nowhere, nowhere,
-                            np.empty((0, 5), dtype=np.int64), np.empty((0, 2), dtype=np.int32))  # fmt: skip
+    buffers = _core.Buffers(
+        lower,
+        upper,
+        size,
+        np.ones(count, dtype=np.int64),
+        nowhere,
+        nowhere,
+        np.empty((0, 5), dtype=np.int64),
+        np.empty((0, 2), dtype=np.int32),
+    )
     length = upper - lower
-    for keys in (
-        (lower, -size),
-        (-length, -size),
-        (lower, -(size * length)),
-        (-size, lower),
-        (size, lower),
-    ):
+    for keys in ((lower, -size), (-length, -size), (lower, -(size * length)), (-size, lower), (size, lower)):
         offset: Int64 = buffers.place(np.lexsort(keys).astype(np.int32))
         if int((offset + size).max()) <= capacity:
             return offset

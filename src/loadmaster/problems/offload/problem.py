@@ -48,11 +48,21 @@ class Offload:
     kind = "offload"
     unit = "ps"
 
-    def __init__(self, program: Program, machine: Machine, *, reserve: int = 0,
-                 kernels: Kernels | None = None, pins: Pins | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        program: Program,
+        machine: Machine,
+        *,
+        reserve: int = 0,
+        kernels: Kernels | None = None,
+        pins: Pins | None = None,
+    ) -> None:
         if pins:
-            raise BadPin("an offload plan has no pins: what stays in fast memory is decided use by use",
-                         object="pins", remedy="leave them out")  # fmt: skip
+            raise BadPin(
+                "an offload plan has no pins: what stays in fast memory is decided use by use",
+                object="pins",
+                remedy="leave them out",
+            )
         # Whatever the machine allows: here ops work in its first memory alone, and `check` holds it.
         self.machine = machine if machine.rules.reach == "first" else machine.with_reach("first")
         self.program, self.reserve, self.kernels = program, reserve, kernels
@@ -107,9 +117,7 @@ class Offload:
         longest = int(self.model.copy_in.max(initial=0))
         ahead = min(int(LEADS[lead] * longest), _NO_LIMIT)
         stays = stays_of(self.model, keep)
-        return schedule_placed(self.model, stays, ahead) or schedule(
-            self.model, stays, capacity, ahead
-        )
+        return schedule_placed(self.model, stays, ahead) or schedule(self.model, stays, capacity, ahead)
 
     def time_of(self, made: Scheduled) -> int:
         plan = plan_of(self.model, self.program.n_ops, made)
@@ -165,8 +173,15 @@ class Offload:
         for row, (tensor, memory, offset, _, _) in enumerate(plan.residency_rows):
             over = offset + int(size[tensor]) - self.model.capacity
             if memory == self.model.fast and over > 0 and left:
-                found.append(Violation("offload", f"residency {row} reaches {over:,} bytes into the "
-                                       f"{left:,} that are left to kernels", tensor, None, over))  # fmt: skip
+                found.append(
+                    Violation(
+                        "offload",
+                        f"residency {row} reaches {over:,} bytes into the {left:,} that are left to kernels",
+                        tensor,
+                        None,
+                        over,
+                    )
+                )
         return found if found or not self.program.n_loops else self._away(plan)
 
     def _away(self, plan: Plan) -> list[Violation]:
@@ -183,21 +198,34 @@ class Offload:
             item = item_of.get(stay.tensor)
             if item is None or stay.memory != model.fast:
                 continue
-            since = max([stay.first, *(needed for issued, needed in brought.get(stay.tensor, ())
-                                       if stay.first - 1 <= issued and needed <= stay.last)])  # fmt: skip
+            since = max(
+                [
+                    stay.first,
+                    *(
+                        needed
+                        for issued, needed in brought.get(stay.tensor, ())
+                        if stay.first - 1 <= issued and needed <= stay.last
+                    ),
+                ]
+            )
             uses = slice(int(model.use_start[item]), int(model.use_start[item + 1]))
             begin = -1 if stay.first == BEFORE else int(rank[since])
             step = model.use_step[uses]
             served[uses] |= (step >= begin) & (model.step_op[step] <= stay.last)
         found = []
         for use in np.flatnonzero(~served)[:10].tolist():
-            tensor, op = (
-                int(model.root[model.use_item[use]]),
-                int(model.step_op[model.use_step[use]]),
-            )
+            tensor, op = (int(model.root[model.use_item[use]]), int(model.step_op[model.use_step[use]]))
             name, where = self.program.op_name[op], self.machine.memories[model.fast].name
-            found.append(Violation("offload", f"op '{name}' uses '{self.program.tensor_name[tensor]}', which is not "
-                                   f"in '{where}' then: copy it there before", tensor, op, None))  # fmt: skip
+            found.append(
+                Violation(
+                    "offload",
+                    f"op '{name}' uses '{self.program.tensor_name[tensor]}', which is not "
+                    f"in '{where}' then: copy it there before",
+                    tensor,
+                    op,
+                    None,
+                )
+            )
         return found
 
     def bound(self) -> Bound:
@@ -228,10 +256,12 @@ class Offload:
             left = f", of which kernels have {show_bytes(kernels)}" if kernels else ""
             raise BadMachine(
                 f"op '{name}' reads and writes {show_bytes(self.least)} at once and '{memory.name}' has "
-                f"{show_bytes(memory.capacity)}{left}", object=name, number=self.least,
+                f"{show_bytes(memory.capacity)}{left}",
+                object=name,
+                number=self.least,
                 remedy=f"give --capacity {memory.name}={self.least + memory.capacity - model.capacity} or more, or "
                 f"{self._smaller(op)}",
-            )  # fmt: skip
+            )
 
     def _smaller(self, op: int) -> str:
         """What makes an op need less: slices of weights, if they or their gradients are much of it."""

@@ -45,15 +45,14 @@ def schedule_placed(model: OffloadModel, stays: Stays, lead: int) -> Scheduled |
     if found is None:
         return None
     offset, scratch = found
-    times, offset = model.tables.scheduled_placed(
-        _table(stays), model.capacity, lead, scratch, offset
-    )
+    times, offset = model.tables.scheduled_placed(_table(stays), model.capacity, lead, scratch, offset)
     return replace(_timed(stays, times), offset=offset)
 
 
 def _table(stays: Stays) -> Int32:
-    return np.stack([stays.item, stays.first, stays.last, stays.begins, stays.leaves, stays.earliest],
-                    axis=1).astype(np.int32)  # fmt: skip
+    return np.stack(
+        [stays.item, stays.first, stays.last, stays.begins, stays.leaves, stays.earliest], axis=1
+    ).astype(np.int32)
 
 
 def _timed(stays: Stays, times: Int32) -> Scheduled:

@@ -40,8 +40,7 @@ class Streamed(MallocGame):
         root, op = own.tensors.root[own.site_tensor], own.step_op[own.site_step]
         # Of what an op reads and writes, it reads first.
         sites = {
-            key: site
-            for site, key in reversed(list(enumerate(zip(root.tolist(), op.tolist(), strict=True))))
+            key: site for site, key in reversed(list(enumerate(zip(root.tolist(), op.tolist(), strict=True))))
         }
         found = np.full(model.gaps, -1, dtype=np.int64)
         for gap in np.flatnonzero(model.gap_to < model.steps).tolist():

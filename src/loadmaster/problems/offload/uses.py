@@ -55,8 +55,10 @@ def _touched(program: Program, number: Int64) -> tuple[dict[int, set[int]], dict
     """Root -> its steps, and root -> the last step that writes it."""
     found: dict[int, set[int]] = {}
     written: dict[int, int] = {}
-    for ops, tensors, writes in ((program.read_op, program.read_tensor, False),
-                                 (program.write_op, program.write_tensor, True)):  # fmt: skip
+    for ops, tensors, writes in (
+        (program.read_op, program.read_tensor, False),
+        (program.write_op, program.write_tensor, True),
+    ):
         real = ~program.op_view[ops]
         roots = program.tensor_alias[tensors[real]].tolist()
         for step, root in zip(number[ops[real]].tolist(), roots, strict=True):

@@ -46,19 +46,29 @@ class OrderGraph:
         """The graph as the native core holds it."""
         before_start, before = _rows(self.before)
         user_start, user = _rows(self.users)
-        return _core.OrderGraph({
-            "before_start": before_start, "before": before, "user_start": user_start, "user": user,
-            "size": np.array(self.size, dtype=np.int64), "opener": np.array(self.opener, dtype=np.int32),
-            "kept": np.array(self.kept, dtype=np.int8),
-        })  # fmt: skip
+        return _core.OrderGraph(
+            {
+                "before_start": before_start,
+                "before": before,
+                "user_start": user_start,
+                "user": user,
+                "size": np.array(self.size, dtype=np.int64),
+                "opener": np.array(self.opener, dtype=np.int32),
+                "kept": np.array(self.kept, dtype=np.int8),
+            }
+        )
 
 
 def order_graph(program: Program, alignment: int = 1) -> OrderGraph:
     """The graph of a program without loops."""
     if program.n_loops:
-        raise BadProgram(f"program '{program.name}' has {program.n_loops} loops, and only straight programs "
-                         "can be put into another order", object=program.name, number=program.n_loops,
-                         remedy="give the lengths of its loops with --trip, so that they are unrolled")  # fmt: skip
+        raise BadProgram(
+            f"program '{program.name}' has {program.n_loops} loops, and only straight programs "
+            "can be put into another order",
+            object=program.name,
+            number=program.n_loops,
+            remedy="give the lengths of its loops with --trip, so that they are unrolled",
+        )
     return _Maker(program, alignment).graph()
 
 
@@ -77,8 +87,9 @@ class _Maker:
         self.place_size = -(-size // alignment) * alignment
         self.readers: list[list[int]] = [[] for _ in range(program.n_tensors)]
         real = ~program.op_view[program.read_op]
-        for tensor, op in zip(self.root[program.read_tensor[real]].tolist(),
-                              node[program.read_op[real]].tolist(), strict=True):  # fmt: skip
+        for tensor, op in zip(
+            self.root[program.read_tensor[real]].tolist(), node[program.read_op[real]].tolist(), strict=True
+        ):
             if op != self.writer[tensor] and op not in self.readers[tensor][-1:]:
                 self.readers[tensor].append(op)
         self.overwriter: list[int] = node[overwriters(program)].tolist()
@@ -98,9 +109,7 @@ class _Maker:
             if int(self.place[first]) in always:
                 continue
             begins = self.writer[first]
-            needs = {r for t in chain for r in self.readers[t]} | {
-                self.writer[t] for t in chain[1:]
-            }
+            needs = {r for t in chain for r in self.readers[t]} | {self.writer[t] for t in chain[1:]}
             stays = bool(output[chain].any())
             if begins < 0 and not needs:
                 continue  # an input that nobody reads
@@ -115,9 +124,7 @@ class _Maker:
     def _chains(self) -> Iterable[list[int]]:
         """Roots that follow each other in one place without a gap, each chain from its first."""
         # What a node writes, by the place: it takes the place of what it reads there.
-        written = {
-            (node, int(self.place[t])): t for t, node in enumerate(self.writer) if self.root[t] == t
-        }
+        written = {(node, int(self.place[t])): t for t, node in enumerate(self.writer) if self.root[t] == t}
         follower = {
             tensor: written[node, int(self.place[tensor])]
             for tensor, node in enumerate(self.overwriter)

@@ -24,13 +24,7 @@ from loadmaster.plan.check import Violation, check
 from loadmaster.plan.plan import Plan
 from loadmaster.problems.lives import resident_bytes, weights_in
 from loadmaster.problems.order.graph import OrderGraph, order_graph
-from loadmaster.problems.problem import (
-    Bound,
-    Decision,
-    Scores,
-    decided_elsewhere,
-    refuse_first_alone,
-)
+from loadmaster.problems.problem import Bound, Decision, Scores, decided_elsewhere, refuse_first_alone
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load
 from loadmaster.simulate.simulator import simulate

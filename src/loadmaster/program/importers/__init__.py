@@ -37,8 +37,9 @@ class ImportOptions:
 def _onnx(source: str, options: ImportOptions) -> Program:
     from loadmaster.program.importers.onnx.importer import import_onnx
 
-    return import_onnx(source, shapes=options.shapes, strict=options.strict, inplace=options.inplace,
-                       trips=options.trips)  # fmt: skip
+    return import_onnx(
+        source, shapes=options.shapes, strict=options.strict, inplace=options.inplace, trips=options.trips
+    )
 
 
 def _tflite(source: str, options: ImportOptions) -> Program:
@@ -50,16 +51,15 @@ def _tflite(source: str, options: ImportOptions) -> Program:
 def _hlo(source: str, options: ImportOptions) -> Program:
     from loadmaster.program.importers.hlo.importer import import_hlo
 
-    return import_hlo(
-        Path(source), strict=options.strict, trips=options.trips, weights=options.weights or ()
-    )
+    return import_hlo(Path(source), strict=options.strict, trips=options.trips, weights=options.weights or ())
 
 
 def _jax(source: str, options: ImportOptions) -> Program:
     from loadmaster.program.importers.jax.importer import import_jax_spec
 
-    return import_jax_spec(source, options.args, name=source, weights=options.weights, strict=options.strict,
-                           trips=options.trips)  # fmt: skip
+    return import_jax_spec(
+        source, options.args, name=source, weights=options.weights, strict=options.strict, trips=options.trips
+    )
 
 
 def _torch(source: str, options: ImportOptions, result: Any = None) -> Program:
@@ -114,16 +114,17 @@ ENDINGS = {
 }
 
 
-def import_model(
-    source: str, format: str | None = None, options: ImportOptions | None = None
-) -> Program:
+def import_model(source: str, format: str | None = None, options: ImportOptions | None = None) -> Program:
     """Import a file, or 'module:function' of JAX or PyTorch. The format follows from the ending."""
     found = format or _guess(source)
     if found == "function":
         return _function(source, options or ImportOptions())
     if found not in FORMATS:
-        raise BadProgram(f"'{source}' has the unknown format '{found}'", object=source,
-                         remedy=f"give --format {', '.join(FORMATS)}")  # fmt: skip
+        raise BadProgram(
+            f"'{source}' has the unknown format '{found}'",
+            object=source,
+            remedy=f"give --format {', '.join(FORMATS)}",
+        )
     if found not in FUNCTIONS and not Path(source).is_file():
         raise BadProgram(f"there is no file '{source}'", object=source, remedy="check the path")
     return FORMATS[found](source, options or ImportOptions())
@@ -136,5 +137,8 @@ def _guess(source: str) -> str:
     module, colon, function = source.partition(":")
     if colon and function.isidentifier() and all(part.isidentifier() for part in module.split(".")):
         return "function"
-    raise BadProgram(f"the format of '{source}' can't be told from its name", object=source,
-                     remedy=f"give --format {', '.join(FORMATS)}")  # fmt: skip
+    raise BadProgram(
+        f"the format of '{source}' can't be told from its name",
+        object=source,
+        remedy=f"give --format {', '.join(FORMATS)}",
+    )

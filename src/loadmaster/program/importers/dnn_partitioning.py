@@ -25,9 +25,7 @@ files were made with 2 GiB per second, 32 times as much. A byte is 15 ns."""
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
-def import_dnn_partitioning(
-    path: str | Path, *, edge_unit: str | None, node_unit: str = "ms"
-) -> Program:
+def import_dnn_partitioning(path: str | Path, *, edge_unit: str | None, node_unit: str = "ms") -> Program:
     """The Program of a file, with its cost table. Units are 's', 'ms', 'us' or 'ns'; that of the
     edges must be given: the published files of one model differ by 1,000 between folders."""
     edge_seconds = _seconds(edge_unit, "edges", str(path))
@@ -69,8 +67,12 @@ def _add_tensors(build: Builder, graph: Graph, seconds: float) -> dict[int, dict
         if cost not in results[source]:
             size = cost * seconds * NOMINAL
             if size >= UNLIMITED:
-                raise BadProgram(f"node {source} sends for {cost:g} units, which makes {size:.4g} bytes",
-                                 object=str(source), number=cost, remedy="check the unit of the edges")  # fmt: skip
+                raise BadProgram(
+                    f"node {source} sends for {cost:g} units, which makes {size:.4g} bytes",
+                    object=str(source),
+                    number=cost,
+                    remedy="check the unit of the edges",
+                )
             name = build.free_name("tensor", f"{source}.out")
             results[source][cost] = build.tensor(name, bytes=math.ceil(size))
     for node, tensors in results.items():
@@ -81,10 +83,17 @@ def _add_tensors(build: Builder, graph: Graph, seconds: float) -> dict[int, dict
 
 def _seconds(unit: str | None, what: str, source: str) -> float:
     if unit is None:
-        raise BadProgram(f"the times of the {what} of '{source}' have no unit", object=source,
-                         remedy="give --edge-unit s, ms, us or ns; of the published files, "
-                         "those for latency are in ms and those for throughput in s")  # fmt: skip
+        raise BadProgram(
+            f"the times of the {what} of '{source}' have no unit",
+            object=source,
+            remedy="give --edge-unit s, ms, us or ns; of the published files, "
+            "those for latency are in ms and those for throughput in s",
+        )
     if unit not in UNITS:
-        raise BadProgram(f"the times of the {what} of '{source}' can't be in '{unit}'", object=source,
-                         number=unit, remedy=f"use {', '.join(UNITS)}")  # fmt: skip
+        raise BadProgram(
+            f"the times of the {what} of '{source}' can't be in '{unit}'",
+            object=source,
+            number=unit,
+            remedy=f"use {', '.join(UNITS)}",
+        )
     return UNITS[unit]

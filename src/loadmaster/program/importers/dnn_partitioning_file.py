@@ -50,15 +50,22 @@ def read_graph(path: str | Path) -> Graph:
     top = _Fields(content, f"'{path}'")
     accelerators, processors = top.count("maxFPGAs"), top.count("maxCPUs")
     if not 1 <= accelerators + processors <= MOST_DEVICES:
-        raise BadProgram(f"'{path}' has {accelerators + processors} devices", object=str(path),
-                         number=accelerators + processors,
-                         remedy=f"give 1 to {MOST_DEVICES} as maxFPGAs + maxCPUs")  # fmt: skip
+        raise BadProgram(
+            f"'{path}' has {accelerators + processors} devices",
+            object=str(path),
+            number=accelerators + processors,
+            remedy=f"give 1 to {MOST_DEVICES} as maxFPGAs + maxCPUs",
+        )
     nodes: dict[int, Node] = {}
     for place, entry in enumerate(top.entries("nodes")):
         node = _node(entry, place)
         if node.id in nodes:
-            raise BadProgram(f"two nodes have the id {node.id}", object=node.name, number=node.id,
-                             remedy="number them anew")  # fmt: skip
+            raise BadProgram(
+                f"two nodes have the id {node.id}",
+                object=node.name,
+                number=node.id,
+                remedy="number them anew",
+            )
         nodes[node.id] = node
     if not nodes:
         top.refuse("nodes", [], "give at least one node")
@@ -67,8 +74,9 @@ def read_graph(path: str | Path) -> Graph:
         source, target, cost = _edge(entry, place, nodes)
         # The same edge twice is one tensor that is read once: the longer time counts.
         edges[source, target] = max(cost, edges.get((source, target), 0.0))
-    return Graph(Path(path).stem, tuple(nodes.values()), edges, accelerators, processors,
-                 top.size("maxSizePerFPGA"))  # fmt: skip
+    return Graph(
+        Path(path).stem, tuple(nodes.values()), edges, accelerators, processors, top.size("maxSizePerFPGA")
+    )
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
@@ -77,8 +85,9 @@ def read_json(path: str | Path) -> dict[str, Any]:
     try:
         content = json_text.read_json(read_regular(path, _MOST_BYTES))
     except OSError as error:
-        raise BadProgram(f"'{path}' can't be read: {error.strerror}", object=str(path),
-                         remedy="check the path") from None  # fmt: skip
+        raise BadProgram(
+            f"'{path}' can't be read: {error.strerror}", object=str(path), remedy="check the path"
+        ) from None
     except ValueError as error:
         raise BadProgram(f"'{path}' is no JSON: {error}", object=str(path), remedy=remedy) from None
     if not isinstance(content, dict):
@@ -110,11 +119,19 @@ def _edge(entry: object, place: int, nodes: Mapping[int, Node]) -> tuple[int, in
     fields.who = f"the edge from {source} to {target}"
     for end in (source, target):
         if end not in nodes:
-            raise BadProgram(f"{fields.who} names node {end}, which is not there", object=fields.who,
-                             number=end, remedy="add the node or remove the edge")  # fmt: skip
+            raise BadProgram(
+                f"{fields.who} names node {end}, which is not there",
+                object=fields.who,
+                number=end,
+                remedy="add the node or remove the edge",
+            )
     if source == target:
-        raise BadProgram(f"node {source} reads its own result: a cycle of 1", object=f"node {source}",
-                         number=1, remedy="remove the edge")  # fmt: skip
+        raise BadProgram(
+            f"node {source} reads its own result: a cycle of 1",
+            object=f"node {source}",
+            number=1,
+            remedy="remove the edge",
+        )
     return source, target, fields.amount("cost")
 
 
@@ -129,13 +146,13 @@ class _Fields:
 
     def refuse(self, name: str, value: object, remedy: str) -> NoReturn:
         shown = repr(value)[:60]
-        raise BadProgram(f"{self.who} has {name} = {shown}", object=self.who, number=shown,
-                         remedy=remedy)  # fmt: skip
+        raise BadProgram(f"{self.who} has {name} = {shown}", object=self.who, number=shown, remedy=remedy)
 
     def value(self, name: str) -> object:
         if name not in self.of:
-            raise BadProgram(f"{self.who} has no field '{name}'", object=self.who, number=name,
-                             remedy="add it")  # fmt: skip
+            raise BadProgram(
+                f"{self.who} has no field '{name}'", object=self.who, number=name, remedy="add it"
+            )
         return self.of[name]
 
     def amount(self, name: str) -> float:

@@ -28,8 +28,11 @@ def load_function(spec: str) -> Callable[..., Any]:
     except ImportError as error:
         if error.name is not None and error.name in FRAMEWORKS:
             require(error.name, FRAMEWORKS[error.name])
-        raise BadProgram(f"module '{module_name}' can't be imported: {error}", object=module_name,
-                         remedy="run this where the module is") from error  # fmt: skip
+        raise BadProgram(
+            f"module '{module_name}' can't be imported: {error}",
+            object=module_name,
+            remedy="run this where the module is",
+        ) from error
     finally:
         sys.path.remove(here)
     function = getattr(module, function_name, None)
@@ -37,8 +40,9 @@ def load_function(spec: str) -> Callable[..., Any]:
         known = [key for key, value in vars(module).items() if callable(value)]
         raise BadProgram(
             f"module '{module_name}' has no function '{function_name}'{nearest(function_name, known)}",
-            object=spec, remedy="check the name",
-        )  # fmt: skip
+            object=spec,
+            remedy="check the name",
+        )
     return function  # type: ignore[no-any-return]
 
 

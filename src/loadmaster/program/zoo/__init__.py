@@ -46,11 +46,7 @@ class Model:
 
 def _layer_level() -> list[Model]:
     rows: list[tuple[str, str, Callable[[], Program]]] = [
-        (
-            f"resnet{depth}",
-            f"ResNet-{depth} at layer level, 224 × 224, int8, batch 1",
-            partial(resnet, depth),
-        )
+        (f"resnet{depth}", f"ResNet-{depth} at layer level, 224 × 224, int8, batch 1", partial(resnet, depth))
         for depth in (50, 101, 152)
     ]
     rows.append(("bert", "BERT-base as 376 ops, 128 tokens, int8, batch 1", bert))
@@ -95,8 +91,11 @@ def _find(name: str) -> tuple[Model, Workload | None]:
     if not changes:
         return model, model.traced
     if model.source == COMPILED:
-        raise BadProgram(f"model '{stem}' comes in one size and can't take '{changes}'", object=name,
-                         remedy=f"write '{stem}'; docs/tpu.md tells how to compile another size")  # fmt: skip
+        raise BadProgram(
+            f"model '{stem}' comes in one size and can't take '{changes}'",
+            object=name,
+            remedy=f"write '{stem}'; docs/tpu.md tells how to compile another size",
+        )
     parameters = _parameters(stem, changes)
     if model.traced is None:
         return _layer_level_with(model, parameters), None
@@ -108,21 +107,32 @@ def _parameters(name: str, changes: str) -> dict[str, int]:
     for change in changes.split(","):
         key, _, value = change.partition("=")
         if not value.isdigit() or not 1 <= int(value) <= 4096:
-            raise BadProgram(f"model '{name}' can't take '{change}'", object=name, number=value,
-                             remedy="write NAME:parameter=NUMBER, for example gnmt-8:steps=5")  # fmt: skip
+            raise BadProgram(
+                f"model '{name}' can't take '{change}'",
+                object=name,
+                number=value,
+                remedy="write NAME:parameter=NUMBER, for example gnmt-8:steps=5",
+            )
         parameters[key] = int(value)
     return parameters
 
 
 def _layer_level_with(model: Model, parameters: dict[str, int]) -> Model:
-    known = [p.name for p in inspect.signature(model.build).parameters.values() if p.kind == p.KEYWORD_ONLY]  # fmt: skip
+    known = [p.name for p in inspect.signature(model.build).parameters.values() if p.kind == p.KEYWORD_ONLY]
     for key, value in parameters.items():
         if key not in known:
-            raise BadProgram(f"model '{model.name}' has no parameter '{key}'{nearest(key, known)}", object=key,
-                             remedy=f"use {', '.join(known)}")  # fmt: skip
+            raise BadProgram(
+                f"model '{model.name}' has no parameter '{key}'{nearest(key, known)}",
+                object=key,
+                remedy=f"use {', '.join(known)}",
+            )
         if key == "element_bytes" and value not in (1, 2, 4):
-            raise BadProgram(f"model '{model.name}' can't take '{key}={value}'", object=key, number=value,
-                             remedy="use 1, 2 or 4")  # fmt: skip
+            raise BadProgram(
+                f"model '{model.name}' can't take '{key}={value}'",
+                object=key,
+                number=value,
+                remedy="use 1, 2 or 4",
+            )
     return replace(model, build=partial(model.build, **parameters))
 
 
@@ -148,8 +158,11 @@ def _cached(workload: Workload) -> Program:
     except TypeError as error:
         if "unexpected keyword" not in str(error):
             raise
-        raise BadProgram(f"model '{workload.name}' has a parameter that its family '{workload.family}' does not know",
-                         object=workload.name, remedy="see 'loadmaster models NAME'") from None  # fmt: skip
+        raise BadProgram(
+            f"model '{workload.name}' has a parameter that its family '{workload.family}' does not know",
+            object=workload.name,
+            remedy="see 'loadmaster models NAME'",
+        ) from None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         save(program, path)
@@ -166,10 +179,17 @@ def _key(workload: Workload) -> str:
     try:
         jax = importlib.metadata.version("jax")
     except importlib.metadata.PackageNotFoundError:
-        raise MissingPackage(f"model '{workload.name}' is traced with JAX, which is not installed", object="jax",
-                             remedy="pip install 'loadmaster[agents]'") from None  # fmt: skip
-    parts: dict[str, Any] = {"family": workload.family, "parameters": workload.parameters, "jax": jax,
-                             "sources": _sources()}  # fmt: skip
+        raise MissingPackage(
+            f"model '{workload.name}' is traced with JAX, which is not installed",
+            object="jax",
+            remedy="pip install 'loadmaster[agents]'",
+        ) from None
+    parts: dict[str, Any] = {
+        "family": workload.family,
+        "parameters": workload.parameters,
+        "jax": jax,
+        "sources": _sources(),
+    }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -14,13 +14,7 @@ from __future__ import annotations
 import jax
 from jax import lax
 
-from loadmaster.program.zoo.convolution import (
-    batch_norm,
-    conv,
-    max_pool,
-    mean_over_space,
-    mean_pool,
-)
+from loadmaster.program.zoo.convolution import batch_norm, conv, max_pool, mean_over_space, mean_pool
 from loadmaster.program.zoo.layers import cross_entropy, linear, relu
 from loadmaster.program.zoo.training import Array, Batch, Model, Weights, inputs
 
@@ -71,20 +65,13 @@ def amoebanet(
 
 
 def _conv(
-    weights: Weights,
-    name: str,
-    x: Array,
-    size: int,
-    kernel: tuple[int, int] = (1, 1),
-    stride: int = 1,
+    weights: Weights, name: str, x: Array, size: int, kernel: tuple[int, int] = (1, 1), stride: int = 1
 ) -> Array:
     """ReLU, convolution, batch norm."""
     return batch_norm(weights, name, conv(weights, name, relu(x), size, kernel, stride=stride))
 
 
-def _cell(
-    weights: Weights, name: str, before: Array, now: Array, size: int, reduces: bool
-) -> Array:
+def _cell(weights: Weights, name: str, before: Array, now: Array, size: int, reduces: bool) -> Array:
     with jax.named_scope("in0"):
         stride = before.shape[1] // now.shape[1]
         results = [_conv(weights, f"{name}.in0", before, size, stride=stride)]
@@ -93,13 +80,7 @@ def _cell(
     for number, pair in enumerate(REDUCTION if reduces else NORMAL):
         with jax.named_scope(f"n{number}"):
             left, right = (
-                _step(
-                    weights,
-                    f"{name}.n{number}.{side}",
-                    results[source],
-                    what,
-                    reduces and source < 2,
-                )
+                _step(weights, f"{name}.n{number}.{side}", results[source], what, reduces and source < 2)
                 for side, (source, what) in enumerate(pair)
             )
             results.append(lax.add(left, right))

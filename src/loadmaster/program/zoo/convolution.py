@@ -17,16 +17,28 @@ LAYOUTS = {3: ("NWC", "WIO", "NWC"), 4: ("NHWC", "HWIO", "NHWC")}
 
 
 def conv(
-    weights: Weights, name: str, x: Array, size: int, kernel: Sequence[int] = (1, 1), *,
-    stride: int = 1, padding: Padding = "SAME", dilation: int = 1, bias: bool = False,
-) -> Array:  # fmt: skip
+    weights: Weights,
+    name: str,
+    x: Array,
+    size: int,
+    kernel: Sequence[int] = (1, 1),
+    *,
+    stride: int = 1,
+    padding: Padding = "SAME",
+    dilation: int = 1,
+    bias: bool = False,
+) -> Array:
     """A convolution to `size` channels."""
     filters = weights(f"{name}.w", (*kernel, x.shape[-1], size))
     spatial = x.ndim - 2
     y = lax.conv_general_dilated(
-        x, filters, (stride,) * spatial, padding, rhs_dilation=(dilation,) * spatial,
+        x,
+        filters,
+        (stride,) * spatial,
+        padding,
+        rhs_dilation=(dilation,) * spatial,
         dimension_numbers=LAYOUTS[x.ndim],
-    )  # fmt: skip
+    )
     return lax.add(y, last(weights(f"{name}.b", (size,)), y)) if bias else y
 
 

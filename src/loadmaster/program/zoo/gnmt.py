@@ -34,12 +34,7 @@ def gnmt(
     """The loss over one batch of sentence pairs, time first."""
 
     def run_layer(
-        weights: Weights,
-        name: str,
-        sequence: list[Array],
-        *,
-        back: bool = False,
-        residual: bool = False,
+        weights: Weights, name: str, sequence: list[Array], *, back: bool = False, residual: bool = False
     ) -> list[Array]:
         output = state = zeros(name, batch, hidden)
         results = list(sequence)
@@ -81,9 +76,7 @@ def gnmt(
                 name = f"dec{layer}"
                 with jax.named_scope(name), jax.named_scope(f"t{step}"):
                     read = lax.concatenate([x, context], 1)
-                    output, states[layer] = lstm_cell(
-                        weights, name, read, outputs[layer], states[layer]
-                    )
+                    output, states[layer] = lstm_cell(weights, name, read, outputs[layer], states[layer])
                     x = lax.add(x, output) if layer >= 2 else output
                     outputs[layer] = output
                 if layer == 0:

@@ -14,13 +14,7 @@ from collections.abc import Sequence
 import jax
 from jax import lax
 
-from loadmaster.program.zoo.convolution import (
-    batch_norm,
-    conv,
-    max_pool,
-    mean_over_space,
-    mean_pool,
-)
+from loadmaster.program.zoo.convolution import batch_norm, conv, max_pool, mean_over_space, mean_pool
 from loadmaster.program.zoo.layers import cross_entropy, linear, relu
 from loadmaster.program.zoo.training import Array, Batch, Model, Weights, inputs
 
@@ -31,20 +25,26 @@ Branch = Sequence[Step | list[Step]]
 
 
 def _block_a(pooled: int) -> list[Branch]:
-    return [[(64, "1x1")], [(48, "1x1"), (64, "5x5")], [(64, "1x1"), (96, "3x3"), (96, "3x3")],
-            ["mean", (pooled, "1x1")]]  # fmt: skip
+    return [
+        [(64, "1x1")],
+        [(48, "1x1"), (64, "5x5")],
+        [(64, "1x1"), (96, "3x3"), (96, "3x3")],
+        ["mean", (pooled, "1x1")],
+    ]
 
 
 def _block_c(c: int) -> list[Branch]:
-    return [[(192, "1x1")], [(c, "1x1"), (c, "1x7"), (192, "7x1")],
-            [(c, "1x1"), (c, "7x1"), (c, "1x7"), (c, "7x1"), (192, "1x7")],
-            ["mean", (192, "1x1")]]  # fmt: skip
+    return [
+        [(192, "1x1")],
+        [(c, "1x1"), (c, "1x7"), (192, "7x1")],
+        [(c, "1x1"), (c, "7x1"), (c, "1x7"), (c, "7x1"), (192, "1x7")],
+        ["mean", (192, "1x1")],
+    ]
 
 
 def _block_e() -> list[Branch]:
     fork: list[Step] = [(384, "1x3"), (384, "3x1")]
-    return [[(320, "1x1")], [(384, "1x1"), fork], [(448, "1x1"), (384, "3x3"), fork],
-            ["mean", (192, "1x1")]]  # fmt: skip
+    return [[(320, "1x1")], [(384, "1x1"), fork], [(448, "1x1"), (384, "3x3"), fork], ["mean", (192, "1x1")]]
 
 
 BLOCKS: list[list[Branch]] = [
@@ -52,8 +52,9 @@ BLOCKS: list[list[Branch]] = [
     [[(384, "3x3/2")], [(64, "1x1"), (96, "3x3"), (96, "3x3/2")], ["max/2"]],
     *(_block_c(channels) for channels in (128, 160, 160, 192)),
     [[(192, "1x1"), (320, "3x3/2")], [(192, "1x1"), (192, "1x7"), (192, "7x1"), (192, "3x3/2")], ["max/2"]],
-    _block_e(), _block_e(),
-]  # fmt: skip
+    _block_e(),
+    _block_e(),
+]
 AUXILIARY_AFTER = 7
 
 
@@ -86,9 +87,7 @@ def inception(*, batch: int = 32, image: int = 299, classes: int = 1000) -> Mode
     return Model(loss, inputs(images=images, labels=("int32", (batch,))))
 
 
-def _conv(
-    weights: Weights, name: str, x: Array, size: int, form: str, padding: str | None = None
-) -> Array:
+def _conv(weights: Weights, name: str, x: Array, size: int, form: str, padding: str | None = None) -> Array:
     """Convolution, batch norm, ReLU."""
     kernel, _, stride = form.partition("/")
     sides = [int(side) for side in kernel.split("x")]

@@ -45,15 +45,11 @@ def by_step(x: Array) -> list[Array]:
 
 def linear(weights: Weights, name: str, x: Array, size: int, *, bias: bool = True) -> Array:
     """A dense layer over the last dimension."""
-    y = lax.dot_general(
-        x, weights(f"{name}.w", (x.shape[-1], size)), (((x.ndim - 1,), (0,)), ((), ()))
-    )
+    y = lax.dot_general(x, weights(f"{name}.w", (x.shape[-1], size)), (((x.ndim - 1,), (0,)), ((), ())))
     return lax.add(y, last(weights(f"{name}.b", (size,)), y)) if bias else y
 
 
-def lstm_cell(
-    weights: Weights, name: str, x: Array, output: Array, state: Array
-) -> tuple[Array, Array]:
+def lstm_cell(weights: Weights, name: str, x: Array, output: Array, state: Array) -> tuple[Array, Array]:
     """One step of an LSTM: the new output and state, from its input and its last output and state."""
     size = state.shape[1]
     recurrent = linear(weights, f"{name}.recurrent", output, 4 * size, bias=False)
@@ -79,9 +75,7 @@ def softmax(x: Array) -> Array:
     return lax.div(powers, unsqueeze(lax.reduce_sum(powers, (x.ndim - 1,)), x.ndim - 1))
 
 
-def attention(
-    queries: Array, keys: Array, values: Array, scale: float, add: Array | None = None
-) -> Array:
+def attention(queries: Array, keys: Array, values: Array, scale: float, add: Array | None = None) -> Array:
     """What each query takes from the values; `add` is added to the scores, before the softmax.
 
     Queries are [batch, time, heads, size] or [batch, time, key heads, queries per key head, size],

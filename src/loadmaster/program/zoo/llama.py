@@ -28,9 +28,16 @@ from loadmaster.program.zoo.training import Array, Batch, Model, Weights, cast, 
 
 
 def llama(
-    *, layers: int = 16, width: int = 2048, heads: int = 16, key_heads: int = 8, inner: int = 5632,
-    vocabulary: int = 32_000, tokens: int = 1024, batch: int = 8,
-) -> Model:  # fmt: skip
+    *,
+    layers: int = 16,
+    width: int = 2048,
+    heads: int = 16,
+    key_heads: int = 8,
+    inner: int = 5632,
+    vocabulary: int = 32_000,
+    tokens: int = 1024,
+    batch: int = 8,
+) -> Model:
     """The loss over one batch of texts."""
     size = width // heads
 
@@ -59,9 +66,7 @@ def text_inputs(batch: int, tokens: int, size: int) -> dict[str, Array]:
     return inputs(tokens=words, labels=words, cosines=angles, sines=angles)
 
 
-def self_attention(
-    weights: Weights, name: str, x: Array, data: Batch, heads: int, key_heads: int
-) -> Array:
+def self_attention(weights: Weights, name: str, x: Array, data: Batch, heads: int, key_heads: int) -> Array:
     """Causal attention with rotary positions; several query heads share one key head."""
     batch, tokens, width = x.shape
     size = width // heads

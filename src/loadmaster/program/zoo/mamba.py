@@ -29,9 +29,16 @@ from loadmaster.program.zoo.training import Array, Batch, Model, Weights, cast, 
 
 
 def mamba(
-    *, layers: int = 24, width: int = 2048, head: int = 64, state: int = 128, chunks: int = 8,
-    chunk: int = 128, batch: int = 8, vocabulary: int = 32_000,
-) -> Model:  # fmt: skip
+    *,
+    layers: int = 24,
+    width: int = 2048,
+    head: int = 64,
+    state: int = 128,
+    chunks: int = 8,
+    chunk: int = 128,
+    batch: int = 8,
+    vocabulary: int = 32_000,
+) -> Model:
     """The loss over one batch of texts."""
     tokens, inner = chunks * chunk, 2 * width
     heads = inner // head
@@ -41,16 +48,11 @@ def mamba(
         gate, mixed, steps = lax.split(read, [inner, inner + 2 * state, heads], 2)
         mixed = silu(_neighbours(weights, f"{name}.near", mixed))
         steps = cast(steps, "float32")
-        steps = softplus(
-            lax.add(steps, last(cast(weights(f"{name}.step", (heads,)), "float32"), steps))
-        )
+        steps = softplus(lax.add(steps, last(cast(weights(f"{name}.step", (heads,)), "float32"), steps)))
         rate = lax.neg(lax.exp(cast(weights(f"{name}.rate", (heads,)), "float32")))
         decays = lax.mul(steps, last(rate, steps))
         values, entering, leaving = lax.split(mixed, [inner, state, state], 2)
-        parts = [
-            lax.split(part, [chunk] * chunks, 1)
-            for part in (values, entering, leaving, steps, decays)
-        ]
+        parts = [lax.split(part, [chunk] * chunks, 1) for part in (values, entering, leaving, steps, decays)]
         mask = unsqueeze(causal_mask(chunk, chunk), 0, 1)
         carried = lax.full((batch, heads, head, state), 0, "float32")
         results: list[Array] = []
@@ -88,9 +90,13 @@ def _neighbours(weights: Weights, name: str, x: Array, reach: int = 4) -> Array:
     """A causal convolution of each channel by itself."""
     size = x.shape[2]
     y = lax.conv_general_dilated(
-        x, weights(f"{name}.w", (reach, 1, size)), (1,), [(reach - 1, 0)], feature_group_count=size,
+        x,
+        weights(f"{name}.w", (reach, 1, size)),
+        (1,),
+        [(reach - 1, 0)],
+        feature_group_count=size,
         dimension_numbers=("NWC", "WIO", "NWC"),
-    )  # fmt: skip
+    )
     return lax.add(y, last(weights(f"{name}.b", (size,)), y))
 
 
@@ -111,9 +117,7 @@ def _chunk(
     shares = lax.mul(unsqueeze(meeting, 1), cast(kept, dtype))
     inside = lax.dot_general(shares, x, (((3,), (1,)), ((0, 1), (0, 2))))
     before = lax.dot_general(cast(carried, dtype), c, (((3,), (2,)), ((0,), (0,))))
-    before = lax.mul(
-        lax.transpose(before, (0, 1, 3, 2)), unsqueeze(cast(lax.exp(reached), dtype), 3)
-    )
+    before = lax.mul(lax.transpose(before, (0, 1, 3, 2)), unsqueeze(cast(lax.exp(reached), dtype), 3))
     result = lax.transpose(lax.add(inside, before), (0, 2, 1, 3))
     end = lax.slice_in_dim(reached, chunk - 1, chunk, axis=2)
     left = lax.transpose(cast(lax.exp(lax.sub(end, reached)), dtype), (0, 2, 1))

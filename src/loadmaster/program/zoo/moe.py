@@ -19,9 +19,16 @@ from loadmaster.program.zoo.training import Array, Batch, Model, Weights, cast
 
 
 def moe(
-    *, layers: int = 12, width: int = 1024, heads: int = 16, experts: int = 16, inner: int = 4096,
-    vocabulary: int = 32_000, tokens: int = 1024, batch: int = 8,
-) -> Model:  # fmt: skip
+    *,
+    layers: int = 12,
+    width: int = 1024,
+    heads: int = 16,
+    experts: int = 16,
+    inner: int = 4096,
+    vocabulary: int = 32_000,
+    tokens: int = 1024,
+    batch: int = 8,
+) -> Model:
     """The loss over one batch of texts."""
     rows = batch * tokens
     taken = 2 * rows // experts
@@ -65,6 +72,4 @@ def _take(rows: Array, numbers: Array) -> Array:
 def _give_back(rows: Array, numbers: Array, added: Array) -> Array:
     """The rows, with `added` added to those of these numbers."""
     dims = lax.ScatterDimensionNumbers((1,), (0,), (0,))
-    return lax.scatter_add(
-        rows, numbers, added, dims, unique_indices=True, mode="promise_in_bounds"
-    )
+    return lax.scatter_add(rows, numbers, added, dims, unique_indices=True, mode="promise_in_bounds")

@@ -35,11 +35,7 @@ def resnet(depth: int, *, batch: int = 1, element_bytes: int = 1) -> Program:
             stride = 2 if stage > 0 and block == 0 else 1
             narrow = net.conv(f"{name}.conv1", [x], width, kernel=1, stride=1)
             middle = net.conv(f"{name}.conv2", [narrow], width, kernel=3, stride=stride)
-            skip = (
-                net.conv(f"{name}.proj", [x], 4 * width, kernel=1, stride=stride)
-                if block == 0
-                else x
-            )
+            skip = net.conv(f"{name}.proj", [x], 4 * width, kernel=1, stride=stride) if block == 0 else x
             x = net.conv(f"{name}.conv3", [middle, skip], 4 * width, kernel=1, stride=1)
     x = net.pool("avgpool", x, side=1, window=7, stride=7)
     x = net.dense("fc", x, 1000)
@@ -56,8 +52,19 @@ class _Network:
     def size(self, side: int, channels: int) -> int:
         return self.batch * side * side * channels * self.element
 
-    def _op(self, name: str, kind: str, inputs: list[_Image], out: _Image | None, side: int, channels: int,
-            weight: int | None, macs: int, vector: int, **attributes: int) -> _Image:  # fmt: skip
+    def _op(
+        self,
+        name: str,
+        kind: str,
+        inputs: list[_Image],
+        out: _Image | None,
+        side: int,
+        channels: int,
+        weight: int | None,
+        macs: int,
+        vector: int,
+        **attributes: int,
+    ) -> _Image:
         role = "output" if kind == "softmax" else "activation"
         shape = (self.batch, side, side, channels) if side > 1 else (self.batch, channels)
         result = self.build.tensor(f"{name}.out", shape=shape, dtype=self.dtype, kind=role)
@@ -66,37 +73,67 @@ class _Network:
             reads.append(self.build.tensor(f"{name}.w", bytes=weight, kind="weight"))
         first = inputs[0]
         self.build.op(
-            name, kind, reads=reads, writes=[result], matrix=2 * macs, vector=vector, dtype=self.dtype,
+            name,
+            kind,
+            reads=reads,
+            writes=[result],
+            matrix=2 * macs,
+            vector=vector,
+            dtype=self.dtype,
             scope=name.rpartition(".")[0],
-            attributes={"ifm": [first.side, first.side, first.channels], "ofm": [side, side, channels],
-                        "batch": self.batch, **attributes},
-        )  # fmt: skip
+            attributes={
+                "ifm": [first.side, first.side, first.channels],
+                "ofm": [side, side, channels],
+                "batch": self.batch,
+                **attributes,
+            },
+        )
         return _Image(result, side, channels)
 
-    def conv(
-        self, name: str, inputs: list[_Image], channels: int, *, kernel: int, stride: int
-    ) -> _Image:
+    def conv(self, name: str, inputs: list[_Image], channels: int, *, kernel: int, stride: int) -> _Image:
         """The first input is convolved; a second one is the residual."""
         first = inputs[0]
         side = first.side // stride
         filters = kernel * kernel * first.channels * channels
         weight = filters * self.element + 4 * channels
         macs = self.batch * side * side * filters
-        return self._op(name, "conv", inputs, None, side, channels, weight, macs, 0, kernel=kernel,
-                        stride=stride, pad=kernel // 2, dilation=1, groups=1)  # fmt: skip
+        return self._op(
+            name,
+            "conv",
+            inputs,
+            None,
+            side,
+            channels,
+            weight,
+            macs,
+            0,
+            kernel=kernel,
+            stride=stride,
+            pad=kernel // 2,
+            dilation=1,
+            groups=1,
+        )
 
     def pool(self, name: str, x: _Image, *, side: int, window: int, stride: int) -> _Image:
         vector = self.batch * side * side * x.channels * window * window
-        return self._op(name, "pool", [x], None, side, x.channels, None, 0, vector, kernel=window, stride=stride,
-                        pad=window // 2 if stride < window else 0)  # fmt: skip
+        return self._op(
+            name,
+            "pool",
+            [x],
+            None,
+            side,
+            x.channels,
+            None,
+            0,
+            vector,
+            kernel=window,
+            stride=stride,
+            pad=window // 2 if stride < window else 0,
+        )
 
     def dense(self, name: str, x: _Image, channels: int) -> _Image:
         weight = x.channels * channels * self.element + 4 * channels
-        return self._op(
-            name, "matmul", [x], None, 1, channels, weight, self.batch * x.channels * channels, 0
-        )
+        return self._op(name, "matmul", [x], None, 1, channels, weight, self.batch * x.channels * channels, 0)
 
     def softmax(self, name: str, x: _Image) -> _Image:
-        return self._op(
-            name, "softmax", [x], None, 1, x.channels, None, 0, 6 * self.batch * x.channels
-        )
+        return self._op(name, "softmax", [x], None, 1, x.channels, None, 0, 6 * self.batch * x.channels)

@@ -41,8 +41,13 @@ def synthetic(number: int) -> Program:
         kind = TensorKind.OUTPUT if is_last or rng.random() < 0.08 else TensorKind.ACTIVATION
         result = tensor(f"t{op}", kind, bytes_of[newest] if in_place else None)
         moved = sum(bytes_of[each] for each in (result, *reads))
-        build.op(f"op{op}", "fusion", reads=sorted(reads), writes=[result],
-                 matrix=moved * int(rng.choice(FLOPS_PER_BYTE)))  # fmt: skip
+        build.op(
+            f"op{op}",
+            "fusion",
+            reads=sorted(reads),
+            writes=[result],
+            matrix=moved * int(rng.choice(FLOPS_PER_BYTE)),
+        )
         if kind == TensorKind.ACTIVATION:
             overwritable.add(result)
         if in_place:

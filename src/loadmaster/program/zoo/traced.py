@@ -39,9 +39,7 @@ class Workload:
         """Build the model; imports JAX."""
         zoo = "loadmaster.program.zoo"
         family = getattr(importlib.import_module(f"{zoo}.{self.family}"), self.family)
-        made: Made = importlib.import_module(f"{zoo}.training").train_step(
-            family(**self.parameters)
-        )
+        made: Made = importlib.import_module(f"{zoo}.training").train_step(family(**self.parameters))
         return made
 
     def with_parameters(self, **parameters: Any) -> Workload:
@@ -57,36 +55,103 @@ def _workloads() -> list[Workload]:
     for layers in (2, 4, 8):
         machine, size = f"p100x{layers}", {"layers": layers}
         rows += [
-            Workload(f"rnnlm-{layers}", "rnnlm", size, machine, layers,
-                     f"language model, {layers} LSTM layers of 2,048, 40 steps, batch 64"),
-            Workload(f"gnmt-{layers}", "gnmt", {**size, "steps": 76}, machine, layers,
-                     f"translation, {layers} + {layers} LSTM layers of 1,024 with attention, 76 + 76 steps, batch 64"),
-            Workload(f"txl-{layers}", "transformer_xl", size, machine, layers,
-                     f"Transformer-XL, {layers} layers of 1,024, 4 segments of 128, batch 32"),
-        ]  # fmt: skip
+            Workload(
+                f"rnnlm-{layers}",
+                "rnnlm",
+                size,
+                machine,
+                layers,
+                f"language model, {layers} LSTM layers of 2,048, 40 steps, batch 64",
+            ),
+            Workload(
+                f"gnmt-{layers}",
+                "gnmt",
+                {**size, "steps": 76},
+                machine,
+                layers,
+                f"translation, {layers} + {layers} LSTM layers of 1,024 with attention, 76 + 76 steps, batch 64",
+            ),
+            Workload(
+                f"txl-{layers}",
+                "transformer_xl",
+                size,
+                machine,
+                layers,
+                f"Transformer-XL, {layers} layers of 1,024, 4 segments of 128, batch 32",
+            ),
+        ]
     rows += [
-        Workload(f"inception-b{batch}", "inception", {"batch": batch}, "p100x2", 2,
-                 f"Inception-v3 with auxiliary head, 299 × 299, batch {batch}")
+        Workload(
+            f"inception-b{batch}",
+            "inception",
+            {"batch": batch},
+            "p100x2",
+            2,
+            f"Inception-v3 with auxiliary head, 299 × 299, batch {batch}",
+        )
         for batch in (32, 64)
-    ]  # fmt: skip
+    ]
     rows += [
-        Workload("amoebanet", "amoebanet", {}, "p100x4", 4,
-                 "AmoebaNet-D-like, 18 normal cells and 4 reductions, 256 filters, 224 × 224, batch 32"),
-        Workload("wavenet-2x9", "wavenet", {"stacks": 2}, "p100x2", 2,
-                 "WaveNet, 2 stacks of 9 layers, 256 channels, 16,000 samples, batch 4"),
-        Workload("wavenet-4x9", "wavenet", {"stacks": 4}, "p100x4", 4,
-                 "WaveNet, 4 stacks of 9 layers, 256 channels, 16,000 samples, batch 4"),
-        Workload("llama", "llama", {}, "a100-40x4", 4,
-                 "Llama-like, 16 layers of 2,048, 1,024 tokens, batch 8, bf16"),
-        Workload("vit-l16", "vit", {}, "a100-40x4", 4,
-                 "ViT-L/16, 24 blocks of 1,024, 224 × 224, batch 64, bf16"),
-        Workload("unet", "unet", {}, "a100-40x4", 4,
-                 "U-Net of latent diffusion, 64 × 64 × 4, 320 channels × (1, 2, 4, 4), batch 16, bf16"),
-        Workload("moe", "moe", {}, "a100-40x4", 4,
-                 "mixture of experts, 12 layers of 1,024 with 16 experts, 1,024 tokens, batch 8, bf16"),
-        Workload("mamba", "mamba", {}, "a100-40x4", 4,
-                 "Mamba-like, 24 layers of 2,048, 8 chunks of 128 tokens, batch 8, bf16"),
-    ]  # fmt: skip
+        Workload(
+            "amoebanet",
+            "amoebanet",
+            {},
+            "p100x4",
+            4,
+            "AmoebaNet-D-like, 18 normal cells and 4 reductions, 256 filters, 224 × 224, batch 32",
+        ),
+        Workload(
+            "wavenet-2x9",
+            "wavenet",
+            {"stacks": 2},
+            "p100x2",
+            2,
+            "WaveNet, 2 stacks of 9 layers, 256 channels, 16,000 samples, batch 4",
+        ),
+        Workload(
+            "wavenet-4x9",
+            "wavenet",
+            {"stacks": 4},
+            "p100x4",
+            4,
+            "WaveNet, 4 stacks of 9 layers, 256 channels, 16,000 samples, batch 4",
+        ),
+        Workload(
+            "llama",
+            "llama",
+            {},
+            "a100-40x4",
+            4,
+            "Llama-like, 16 layers of 2,048, 1,024 tokens, batch 8, bf16",
+        ),
+        Workload(
+            "vit-l16", "vit", {}, "a100-40x4", 4, "ViT-L/16, 24 blocks of 1,024, 224 × 224, batch 64, bf16"
+        ),
+        Workload(
+            "unet",
+            "unet",
+            {},
+            "a100-40x4",
+            4,
+            "U-Net of latent diffusion, 64 × 64 × 4, 320 channels × (1, 2, 4, 4), batch 16, bf16",
+        ),
+        Workload(
+            "moe",
+            "moe",
+            {},
+            "a100-40x4",
+            4,
+            "mixture of experts, 12 layers of 1,024 with 16 experts, 1,024 tokens, batch 8, bf16",
+        ),
+        Workload(
+            "mamba",
+            "mamba",
+            {},
+            "a100-40x4",
+            4,
+            "Mamba-like, 24 layers of 2,048, 8 chunks of 128 tokens, batch 8, bf16",
+        ),
+    ]
     return rows
 
 
@@ -117,8 +182,11 @@ def main(names: list[str]) -> None:
         program = trace(TRACED[name])
         seconds = time.perf_counter() - started
         millions, tera = weight_count(program) / 1e6, program.op_flops[:, 0].sum() / 1e12
-        print(f"{name:<16}{program.n_ops:>8,}{millions:>11.1f}{tera:>8.2f}{seconds:>9.1f}"
-              f"  {TRACED[name].machine}", flush=True)  # fmt: skip
+        print(
+            f"{name:<16}{program.n_ops:>8,}{millions:>11.1f}{tera:>8.2f}{seconds:>9.1f}"
+            f"  {TRACED[name].machine}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

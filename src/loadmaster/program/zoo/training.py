@@ -49,9 +49,7 @@ class Model(NamedTuple):
 
 def inputs(**shapes: tuple[str, Sequence[int]]) -> dict[str, Array]:
     """`inputs(tokens=("int32", (64, 40)))`: the shapes of a batch."""
-    return {
-        name: jax.ShapeDtypeStruct(tuple(size), dtype) for name, (dtype, size) in shapes.items()
-    }
+    return {name: jax.ShapeDtypeStruct(tuple(size), dtype) for name, (dtype, size) in shapes.items()}
 
 
 def declared_weights(model: Model) -> dict[str, Array]:
@@ -77,12 +75,7 @@ def train_step(model: Model) -> tuple[Callable[..., Any], tuple[Any, ...], dict[
 
     params = declared_weights(model)
     moments = {name: jax.ShapeDtypeStruct(p.shape, "float32") for name, p in params.items()}
-    options = {
-        "weights": [0],
-        "state": [1, 2],
-        "updates": {0: 1, 1: 2, 2: 3},
-        "group_scope": "update",
-    }
+    options = {"weights": [0], "state": [1, 2], "updates": {0: 1, 1: 2, 2: 3}, "group_scope": "update"}
     return step, (params, moments, moments, model.batch), options
 
 

@@ -30,19 +30,22 @@ from loadmaster.program.zoo.training import Array, Batch, Model, Weights, inputs
 
 
 def transformer_xl(
-    layers: int, *, width: int = 1024, heads: int = 16, inner: int = 4096, segments: int = 4,
-    segment: int = 128, batch: int = 32, vocabulary: int = 32_000,
-) -> Model:  # fmt: skip
+    layers: int,
+    *,
+    width: int = 1024,
+    heads: int = 16,
+    inner: int = 4096,
+    segments: int = 4,
+    segment: int = 128,
+    batch: int = 32,
+    vocabulary: int = 32_000,
+) -> Model:
     """The loss over one batch of consecutive segments; `positions` are the encoded distances."""
 
     def block(weights: Weights, name: str, x: Array, memory: Array, positions: Array) -> Array:
-        x = layer_norm(
-            weights, f"{name}.norm0", lax.add(x, attend(weights, name, x, memory, positions))
-        )
+        x = layer_norm(weights, f"{name}.norm0", lax.add(x, attend(weights, name, x, memory, positions)))
         within = relu(linear(weights, f"{name}.ff0", x, inner))
-        return layer_norm(
-            weights, f"{name}.norm1", lax.add(x, linear(weights, f"{name}.ff1", within, width))
-        )
+        return layer_norm(weights, f"{name}.norm1", lax.add(x, linear(weights, f"{name}.ff1", within, width)))
 
     def attend(weights: Weights, name: str, x: Array, memory: Array, positions: Array) -> Array:
         both = lax.concatenate([memory, x], 1)

@@ -15,22 +15,20 @@ import jax
 from jax import lax
 
 from loadmaster.program.zoo.convolution import conv, double, group_norm
-from loadmaster.program.zoo.layers import (
-    attention,
-    by_head,
-    gelu,
-    layer_norm,
-    linear,
-    silu,
-    unsqueeze,
-)
+from loadmaster.program.zoo.layers import attention, by_head, gelu, layer_norm, linear, silu, unsqueeze
 from loadmaster.program.zoo.training import Array, Batch, Model, Weights, cast, inputs
 
 
 def unet(
-    *, channels: int = 320, factors: tuple[int, ...] = (1, 2, 4, 4), latent: int = 64, heads: int = 8,
-    text: int = 77, text_width: int = 768, batch: int = 16,
-) -> Model:  # fmt: skip
+    *,
+    channels: int = 320,
+    factors: tuple[int, ...] = (1, 2, 4, 4),
+    latent: int = 64,
+    heads: int = 8,
+    text: int = 77,
+    text_width: int = 768,
+    batch: int = 16,
+) -> Model:
     """The squared error of the noise predicted for one batch of noisy latents."""
     levels = len(factors)
 
@@ -59,9 +57,7 @@ def unet(
                 kept.append(x)
             if level < levels - 1:
                 with jax.named_scope(f"down{level}"):
-                    x = conv(
-                        weights, f"down{level}.half", x, x.shape[3], (3, 3), stride=2, bias=True
-                    )
+                    x = conv(weights, f"down{level}.half", x, x.shape[3], (3, 3), stride=2, bias=True)
                 kept.append(x)
         for number in range(2):
             x = block(weights, f"middle/r{number}", x, x.shape[3], data, time, number == 0)

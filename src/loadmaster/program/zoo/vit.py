@@ -24,17 +24,22 @@ from loadmaster.program.zoo.training import Array, Batch, Model, Weights, inputs
 
 
 def vit(
-    *, layers: int = 24, width: int = 1024, heads: int = 16, inner: int = 4096, image: int = 224,
-    patch: int = 16, batch: int = 64, classes: int = 1000,
-) -> Model:  # fmt: skip
+    *,
+    layers: int = 24,
+    width: int = 1024,
+    heads: int = 16,
+    inner: int = 4096,
+    image: int = 224,
+    patch: int = 16,
+    batch: int = 64,
+    classes: int = 1000,
+) -> Model:
     """The loss over one batch of images."""
     side = image // patch
 
     def patches(weights: Weights, images: Array) -> Array:
         x = lax.reshape(images, (batch, side, patch, side, patch, 3))
-        x = lax.reshape(
-            lax.transpose(x, (0, 1, 3, 2, 4, 5)), (batch, side * side, patch * patch * 3)
-        )
+        x = lax.reshape(lax.transpose(x, (0, 1, 3, 2, 4, 5)), (batch, side * side, patch * patch * 3))
         x = linear(weights, "embed", x, width)
         first = unsqueeze(weights("embed.class", (width,)), 0, 1)
         first = lax.broadcast_in_dim(first, (batch, 1, width), (0, 1, 2))

@@ -18,9 +18,14 @@ from loadmaster.program.zoo.training import Array, Batch, Model, Weights, inputs
 
 
 def wavenet(
-    stacks: int, *, layers: int = 9, channels: int = 256, classes: int = 256, samples: int = 16_000,
+    stacks: int,
+    *,
+    layers: int = 9,
+    channels: int = 256,
+    classes: int = 256,
+    samples: int = 16_000,
     batch: int = 4,
-) -> Model:  # fmt: skip
+) -> Model:
     """The loss over one batch of sounds."""
 
     def loss(weights: Weights, data: Batch) -> Array:
@@ -51,8 +56,6 @@ def wavenet(
 def _gated(weights: Weights, name: str, x: Array, dilation: int) -> Array:
     """One convolution makes both the filter and the gate that opens it; it sees no later sample."""
     size = x.shape[2]
-    both = conv(
-        weights, name, x, 2 * size, (2,), dilation=dilation, padding=[(dilation, 0)], bias=True
-    )
+    both = conv(weights, name, x, 2 * size, (2,), dilation=dilation, padding=[(dilation, 0)], bias=True)
     value, gate = lax.split(both, [size, size], 2)
     return lax.mul(lax.tanh(value), lax.logistic(gate))

@@ -32,9 +32,7 @@ def parse_workers(text: str) -> Address:
         if not 1 <= int(found[2]) <= MOST or options:
             raise _wrong(text)
         return Address(found[1], int(found[2]))
-    if not (
-        found := re.fullmatch(r"(ray://|ray:)(auto|\[[0-9a-fA-F:]+\]:[0-9]+|[\w.-]+:[0-9]+)", where)
-    ):
+    if not (found := re.fullmatch(r"(ray://|ray:)(auto|\[[0-9a-fA-F:]+\]:[0-9]+|[\w.-]+:[0-9]+)", where)):
         raise _wrong(text)
     if found[1] == "ray://" and found[2] == "auto":
         raise _wrong(text)
@@ -49,5 +47,9 @@ def parse_workers(text: str) -> Address:
 
 
 def _wrong(text: str) -> LoadmasterError:
-    return LoadmasterError(f"'{text}' says not where the workers are", object="--workers", number=text,
-                           remedy=f"write {FORMS}, with N from 1 to {MOST:,}")  # fmt: skip
+    return LoadmasterError(
+        f"'{text}' says not where the workers are",
+        object="--workers",
+        number=text,
+        remedy=f"write {FORMS}, with N from 1 to {MOST:,}",
+    )

@@ -40,8 +40,12 @@ def ray_workers(address: Address, setup: bytes) -> Iterator[tuple[Hire, int]]:
             stack.callback(ray.shutdown)
         size = address.workers or int(ray.cluster_resources().get(address.resource or "CPU", 0))
         if size < 1:
-            raise LoadmasterError(f"the Ray cluster has no '{address.resource or 'CPU'}' for workers",
-                                  object="--workers", number=size, remedy="start nodes that have some")  # fmt: skip
+            raise LoadmasterError(
+                f"the Ray cluster has no '{address.resource or 'CPU'}' for workers",
+                object="--workers",
+                number=size,
+                remedy="start nodes that have some",
+            )
         takes: dict[str, Any] = {"num_cpus": 1}
         if address.resource is not None:
             takes = {"num_cpus": 0, "resources": {address.resource: 1}}
@@ -76,12 +80,19 @@ class RayWorker:
 
     def _lost(self, error: Exception) -> WorkerLost:
         if isinstance(error, self._ray.exceptions.GetTimeoutError):
-            return WorkerLost(f"Ray had no worker ready after {START_SECONDS:g} s", object="--workers",
-                              number=START_SECONDS, remedy="ask for fewer, or add nodes")  # fmt: skip
+            return WorkerLost(
+                f"Ray had no worker ready after {START_SECONDS:g} s",
+                object="--workers",
+                number=START_SECONDS,
+                remedy="ask for fewer, or add nodes",
+            )
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         said = lines[-1][:300] if lines else ""
-        return WorkerLost(f"a Ray worker was lost, {type(error).__name__}: {said}", object="--workers",
-                          remedy="see to the node")  # fmt: skip
+        return WorkerLost(
+            f"a Ray worker was lost, {type(error).__name__}: {said}",
+            object="--workers",
+            remedy="see to the node",
+        )
 
 
 def _join(ray: Any, address: Address) -> bool:
@@ -101,10 +112,13 @@ def _join(ray: Any, address: Address) -> bool:
         signals.take_back()  # Ray's own end the process
     except Exception as error:
         said = str(error).strip().splitlines()
-        raise LoadmasterError(f"no Ray cluster at '{address.cluster or 'this computer'}': {said[0][:300] if said else ''}",
-                              object="--workers", number=address.cluster,
-                              remedy="start one with 'ray start --head'; where it asks for a token, set "
-                                     "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN") from error  # fmt: skip
+        raise LoadmasterError(
+            f"no Ray cluster at '{address.cluster or 'this computer'}': {said[0][:300] if said else ''}",
+            object="--workers",
+            number=address.cluster,
+            remedy="start one with 'ray start --head'; where it asks for a token, set "
+            "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN",
+        ) from error
     if address.cluster is None and (host := ray.util.get_node_ip_address()) not in LOOPBACK:
         ray.shutdown()
         raise LoadmasterError(
@@ -160,6 +174,10 @@ def _check_listens(cluster: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
-        raise LoadmasterError(f"nothing answers at '{cluster}': {error}", object="--workers", number=cluster,
-                              remedy="start a cluster there with 'ray start --head'; ray:// is for its client port, "
-                                     "10001 unless told otherwise") from None  # fmt: skip
+        raise LoadmasterError(
+            f"nothing answers at '{cluster}': {error}",
+            object="--workers",
+            number=cluster,
+            remedy="start a cluster there with 'ray start --head'; ray:// is for its client port, "
+            "10001 unless told otherwise",
+        ) from None

@@ -49,8 +49,11 @@ def _command_of(problem: Problem) -> dict[str, Any] | None:
         return None
     evaluator = problem.gauge.evaluator
     if not isinstance(evaluator, CommandEvaluator):
-        raise LoadmasterError(f"evaluator '{problem.gauge.name}' is no command, and can't be sent to workers",
-                              object=problem.gauge.name, remedy="give a command that measures")  # fmt: skip
+        raise LoadmasterError(
+            f"evaluator '{problem.gauge.name}' is no command, and can't be sent to workers",
+            object=problem.gauge.name,
+            remedy="give a command that measures",
+        )
     return {"text": evaluator.command, "timeout_s": evaluator.timeout_s}
 
 
@@ -60,8 +63,12 @@ class Desk:
     def __init__(self, setup: bytes) -> None:
         about, files = unpacked(setup)
         if about["version"] != VERSION:
-            raise LoadmasterError(f"this worker has Loadmaster {VERSION}, and the run has {about['version']}",
-                                  object="worker", number=VERSION, remedy="install the same")  # fmt: skip
+            raise LoadmasterError(
+                f"this worker has Loadmaster {VERSION}, and the run has {about['version']}",
+                object="worker",
+                number=VERSION,
+                remedy="install the same",
+            )
         with tempfile.TemporaryDirectory(prefix="loadmaster-") as folder:
             for name, content in files.items():
                 (Path(folder) / Path(name).name).write_bytes(content.tobytes())

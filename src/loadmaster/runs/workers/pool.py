@@ -76,8 +76,12 @@ class Pool:
         self._given_up: dict[int, str] = {}
         self._tried: set[int] = set()
         self._closed = False
-        self._threads = [threading.Thread(target=self._attend, args=(place,), daemon=True,
-                                          name=f"loadmaster worker {place}") for place in range(size)]  # fmt: skip
+        self._threads = [
+            threading.Thread(
+                target=self._attend, args=(place,), daemon=True, name=f"loadmaster worker {place}"
+            )
+            for place in range(size)
+        ]
         for thread in self._threads:
             thread.start()
         try:
@@ -100,7 +104,7 @@ class Pool:
         """Places that have a worker now."""
         return sum(self._staffed)
 
-    def share(self, requests: Sequence[bytes], places: Sequence[int] | None = None) -> Iterator[Reply]:  # fmt: skip
+    def share(self, requests: Sequence[bytes], places: Sequence[int] | None = None) -> Iterator[Reply]:
         """Replies in the order of the requests, each as soon as it and those before it are there.
         `places` says whose each is. What nobody waits for any more is not begun."""
         wanted: Sequence[int | None] = places if places is not None else [None] * len(requests)
@@ -137,11 +141,15 @@ class Pool:
 
     def _check(self) -> None:
         if self._closed:
-            raise WorkerLost("the workers were let go", object="--workers", remedy="start them again")  # fmt: skip
+            raise WorkerLost("the workers were let go", object="--workers", remedy="start them again")
         if self._deserted:
             why = next(reversed(self._given_up.values()))
-            raise WorkerLost(f"no worker is left: {why}", object="--workers", number=self.size,
-                             remedy="see to the workers and resume the run")  # fmt: skip
+            raise WorkerLost(
+                f"no worker is left: {why}",
+                object="--workers",
+                number=self.size,
+                remedy="see to the workers and resume the run",
+            )
 
     def _attend(self, place: int) -> None:
         """Keep one place staffed and busy."""
@@ -208,4 +216,4 @@ class Pool:
 
 
 def _reason(error: Exception) -> str:
-    return error.message if isinstance(error, LoadmasterError) else f"{type(error).__name__}: {error}"  # fmt: skip
+    return error.message if isinstance(error, LoadmasterError) else f"{type(error).__name__}: {error}"

@@ -23,13 +23,20 @@ class ProcessWorker:
 
     def __init__(self, setup: bytes) -> None:
         # A session of its own: Ctrl-C is for the run to hear, not for its workers.
-        self.process = subprocess.Popen([sys.executable, "-m", SERVE], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, start_new_session=True)  # fmt: skip
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", SERVE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
         ready = unpacked(self.ask(setup)).about
         if "error" in ready:
             self.close()
-            raise WorkerLost(f"a worker could not begin: {ready['error']}", object="worker",
-                             remedy="see to it and start again")  # fmt: skip
+            raise WorkerLost(
+                f"a worker could not begin: {ready['error']}",
+                object="worker",
+                remedy="see to it and start again",
+            )
 
     def ask(self, request: bytes) -> bytes:
         stdin, stdout = self.process.stdin, self.process.stdout
@@ -41,8 +48,12 @@ class ProcessWorker:
             reply = None
         if reply is None:
             self.close()
-            raise WorkerLost(f"process {self.process.pid} ended with {self.process.returncode}", object="worker",
-                             number=self.process.returncode, remedy="see what killed it")  # fmt: skip
+            raise WorkerLost(
+                f"process {self.process.pid} ended with {self.process.returncode}",
+                object="worker",
+                number=self.process.returncode,
+                remedy="see what killed it",
+            )
         return reply
 
     def close(self) -> None:

@@ -43,8 +43,12 @@ def sharing(problem: Problem, workers: str | Address) -> Iterator[Shared]:
     """Share a problem's evaluations out for as long as the context lasts."""
     address = parse_workers(workers) if isinstance(workers, str) else workers
     if not isinstance(problem, MeasuredMapping) and not hasattr(problem, "score"):
-        raise LoadmasterError(f"a problem of kind '{problem.kind}' is not evaluated in batches", object="--workers",
-                              number=problem.kind, remedy="leave --workers out")  # fmt: skip
+        raise LoadmasterError(
+            f"a problem of kind '{problem.kind}' is not evaluated in batches",
+            object="--workers",
+            number=problem.kind,
+            remedy="leave --workers out",
+        )
     with _hiring(address, setup_of(problem)) as (hire, size), Pool(hire, size) as pool:
         if not isinstance(problem, MeasuredMapping):
             yield Shared(pool, _Scored(problem, pool))
@@ -75,13 +79,19 @@ class _Scored:
     def __call__(self, decisions: Decision, first: int = 0) -> Scores:
         if len(decisions) < 2:  # nobody else could do anything meanwhile
             return self.problem.score(decisions, first)
-        parts = [part for part in np.array_split(np.arange(len(decisions)), self.pool.size) if len(part)]  # fmt: skip
-        requests = [packed({"do": "score", "first": first + int(part[0])},
-                           {"decisions": np.ascontiguousarray(decisions[part])}) for part in parts]  # fmt: skip
+        parts = [part for part in np.array_split(np.arange(len(decisions)), self.pool.size) if len(part)]
+        requests = [
+            packed(
+                {"do": "score", "first": first + int(part[0])},
+                {"decisions": np.ascontiguousarray(decisions[part])},
+            )
+            for part in parts
+        ]
         replies = [_content(reply).arrays for reply in self.pool.share(requests)]
         failed = [reply["failed"] for reply in replies if "failed" in reply]
-        return Scores(_joined(replies, "value"), _joined(replies, "reward"),
-                      np.concatenate(failed) if failed else None)  # fmt: skip
+        return Scores(
+            _joined(replies, "value"), _joined(replies, "reward"), np.concatenate(failed) if failed else None
+        )
 
 
 class _SharedGauge(Gauge):
@@ -108,12 +118,17 @@ class _SharedGauge(Gauge):
     def measure_baseline(self, plan: Plan) -> list[Measurement]:
         places = range(self._pool.size)
         found = self._asked("measure", [plan] * self._pool.size, places)
-        return [Measurement(each.seconds, each.fault, place) for place, each in zip(places, found, strict=True)]  # fmt: skip
+        return [
+            Measurement(each.seconds, each.fault, place) for place, each in zip(places, found, strict=True)
+        ]
 
-    def _asked(self, do: str, plans: Sequence[Plan], places: Sequence[int] | None = None) -> Iterator[Measurement]:  # fmt: skip
+    def _asked(
+        self, do: str, plans: Sequence[Plan], places: Sequence[int] | None = None
+    ) -> Iterator[Measurement]:
         problem = self._problem
-        requests = [packed({"do": do, "plan": plan_to_json(plan, problem.program, problem.machine)})
-                    for plan in plans]  # fmt: skip
+        requests = [
+            packed({"do": do, "plan": plan_to_json(plan, problem.program, problem.machine)}) for plan in plans
+        ]
         for reply in self._pool.share(requests, places):
             if reply.fault is not None:
                 yield Measurement((), reply.fault, reply.place)
@@ -125,9 +140,12 @@ class _SharedGauge(Gauge):
 def _content(reply: Reply) -> Message:
     found = Message({"error": reply.fault}, {}) if reply.fault else unpacked(reply.data)
     if "error" in found.about:
-        raise LoadmasterError(f"worker {reply.place} could not evaluate: {found.about['error']}",
-                              object="--workers", number=reply.place,
-                              remedy="try it without --workers")  # fmt: skip
+        raise LoadmasterError(
+            f"worker {reply.place} could not evaluate: {found.about['error']}",
+            object="--workers",
+            number=reply.place,
+            remedy="try it without --workers",
+        )
     return found
 
 

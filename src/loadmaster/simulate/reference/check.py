@@ -43,9 +43,7 @@ def check_plan(program: Program, machine: Machine, plan: Plan) -> None:
         )
     if plan.tie not in TIES:
         raise BadPlan(
-            f"the plan has the tie '{plan.tie}'",
-            object=plan.tie,
-            remedy=f"use one of {', '.join(TIES)}",
+            f"the plan has the tie '{plan.tie}'", object=plan.tie, remedy=f"use one of {', '.join(TIES)}"
         )
     if plan.queue == "priority" and (
         plan.priority is None or any(key != key for key in plan.priority.tolist())

@@ -59,9 +59,7 @@ def compute_time(program: Program, device: Device, op: int) -> int:
         flops_each = VECTOR_FLOPS.get(kind, 1)
         flops_per_evaluation = VECTOR_FLOPS.get(kind, OTHER_TRANSCENDENTAL)
         time_of_class["vector"] = ceil_time(vector * flops_each, vector_rate)
-        time_of_class["transcendental"] = ceil_time(
-            transcendental * flops_per_evaluation, vector_rate
-        )
+        time_of_class["transcendental"] = ceil_time(transcendental * flops_per_evaluation, vector_rate)
     assert set(time_of_class) == set(FLOP_CLASSES)
     return max(sum(time_of_class[name] for name in unit) for unit in device.units)
 
@@ -108,9 +106,7 @@ def named_cost(program: Program, machine: Machine, op: int, device: int) -> int 
     return None if cost == COMPUTED else cost
 
 
-def other_accesses(
-    program: Program, machine: Machine, members: list[int], device: int
-) -> list[Access]:
+def other_accesses(program: Program, machine: Machine, members: list[int], device: int) -> list[Access]:
     """The bytes that the members move beyond their reads and writes: reads of the home."""
     home = machine.home[device]
     return [Access(-1, int(program.op_other_bytes[op]), home, False, False) for op in members]

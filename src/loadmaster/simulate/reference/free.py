@@ -7,13 +7,7 @@ from __future__ import annotations
 
 from loadmaster.errors import BadPlan
 from loadmaster.simulate.reference.log import Log
-from loadmaster.simulate.reference.memory import (
-    MemoryLedger,
-    Thing,
-    the_copy,
-    the_step,
-    the_transfer,
-)
+from loadmaster.simulate.reference.memory import MemoryLedger, Thing, the_copy, the_step, the_transfer
 from loadmaster.simulate.reference.steps import CopyWork, Scene, Step, TransferWork
 
 
@@ -124,11 +118,7 @@ class _FreeEngine:
         return min((time for time in instants if time > now), default=None)
 
     def _end_steps(self, now: int) -> None:
-        ending = [
-            step
-            for step in self.running
-            if step is not None and self.log.step_end[step.number] == now
-        ]
+        ending = [step for step in self.running if step is not None and self.log.step_end[step.number] == now]
         for step in sorted(ending, key=lambda step: step.number):
             self.running[step.device] = None
             self.previous_end[step.device] = now
@@ -157,9 +147,7 @@ class _FreeEngine:
     def _produce_transfers(self, step: Step | None, now: int) -> None:
         """The tensors that a step wrote (None: the given ones) can be sent."""
         number = None if step is None else step.number
-        mine = [
-            key for key in sorted(self.scene.transfers) if self.scene.writer.get(key[0]) == number
-        ]
+        mine = [key for key in sorted(self.scene.transfers) if self.scene.writer.get(key[0]) == number]
         if self.listed is None:
             for key in mine:
                 self._book_transfer(self.scene.transfers[key], now)

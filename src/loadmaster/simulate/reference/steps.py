@@ -80,9 +80,7 @@ class Scene:
         self.roots = [tensor for tensor in range(program.n_tensors) if self.root[tensor] == tensor]
         self.kind = [TensorKind(int(kind)) for kind in program.tensor_kind]
         self.output_roots = {
-            self.root[tensor]
-            for tensor in range(program.n_tensors)
-            if self.kind[tensor] == TensorKind.OUTPUT
+            self.root[tensor] for tensor in range(program.n_tensors) if self.kind[tensor] == TensorKind.OUTPUT
         }
         self.ops = [op for op in range(self.n_ops) if not program.op_view[op]]
         self.device_of_op = [0] * self.n_ops if plan.device is None else plan.device.tolist()
@@ -93,9 +91,7 @@ class Scene:
         self.op_reads = [_rows(program, op, "read", self.root) for op in range(self.n_ops)]
         self.op_writes = [_rows(program, op, "write", self.root) for op in range(self.n_ops)]
 
-        self.residencies = [
-            row._replace(tensor=self.root[row.tensor]) for row in plan.residency_rows
-        ]
+        self.residencies = [row._replace(tensor=self.root[row.tensor]) for row in plan.residency_rows]
         self.has_before_residency = {r.tensor for r in self.residencies if r.first == BEFORE}
 
         self.steps: dict[int, Step] = {}
@@ -168,9 +164,7 @@ class Scene:
             slow=slow_time(program, machine, members, device, reads + writes),
         )
 
-    def _fused_rows(
-        self, members: list[int]
-    ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    def _fused_rows(self, members: list[int]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         written = {tensor for op in members for tensor, _ in self.op_writes[op]}
         bytes_read: dict[int, int] = {}
         for op in members:
@@ -312,8 +306,7 @@ class Scene:
                         users |= {
                             self.step_of_op[other]
                             for other in self.ops
-                            if tensor
-                            in [t for t, _ in self.op_reads[other] + self.op_writes[other]]
+                            if tensor in [t for t, _ in self.op_reads[other] + self.op_writes[other]]
                         }
         return users - {step.number}
 
@@ -422,7 +415,4 @@ def _rows(program: Program, op: int, side: str, root: list[int]) -> list[tuple[i
     """(root, bytes) of an op's reads or writes, row by row."""
     start = getattr(program, f"{side}_start")
     tensors, sizes = getattr(program, f"{side}_tensor"), getattr(program, f"{side}_bytes")
-    return [
-        (root[int(tensors[row])], int(sizes[row]))
-        for row in range(int(start[op]), int(start[op + 1]))
-    ]
+    return [(root[int(tensors[row])], int(sizes[row])) for row in range(int(start[op]), int(start[op + 1]))]

@@ -37,9 +37,7 @@ class PolicyChoice:
     def consider(self, stack: Float32, rewards: npt.NDArray[np.float64]) -> None:
         """Networks [G, W] and what their maps earned in training: > 0 where they fitted."""
         # Speed-ups over the compiler as logarithms, so that no workload outweighs another.
-        worth = np.where(
-            rewards > 0, np.log(np.maximum(rewards, 1e-9)) / self.problem.power, -np.inf
-        )
+        worth = np.where(rewards > 0, np.log(np.maximum(rewards, 1e-9)) / self.problem.power, -np.inf)
         if not np.isfinite(worth).any():
             return
         for other, graph in zip(self.others, self.graphs, strict=True):
@@ -57,7 +55,4 @@ class PolicyChoice:
 
     def restore(self, state: State) -> None:
         if "choice.weights" in state:
-            self.weights, self.worth = (
-                np.array(state["choice.weights"]),
-                float(state["choice.worth"]),
-            )
+            self.weights, self.worth = (np.array(state["choice.weights"]), float(state["choice.worth"]))

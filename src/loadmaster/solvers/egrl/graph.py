@@ -73,8 +73,13 @@ def make_graph(problem: Mapping, *, pad_to: int | None = None, variant: str = "a
     n = max(real, pad_to or 0)
     grown = np.zeros((n, features.shape[1]), dtype=np.float32)
     grown[:real] = features
-    placed = np.concatenate([np.eye(memories, dtype=np.float32)[features[:, 19].astype(int)],
-                             np.eye(memories, dtype=np.float32)[features[:, 20].astype(int)]], axis=1)  # fmt: skip
+    placed = np.concatenate(
+        [
+            np.eye(memories, dtype=np.float32)[features[:, 19].astype(int)],
+            np.eye(memories, dtype=np.float32)[features[:, 20].astype(int)],
+        ],
+        axis=1,
+    )
     live = np.zeros((2, n), dtype=np.bool_)
     live[:, :real] = problem.live.reshape(2, real)
     dense = n <= MOST_DENSE if variant == "auto" else variant == "dense"

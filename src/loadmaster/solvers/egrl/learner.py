@@ -45,12 +45,25 @@ def first_learner(actor: Actor, critic: Critic, settings: Settings) -> Learner:
     """A learner that has learned nothing."""
     for_actor, for_critic = optimizers(settings)
     slow = critic if settings.target == "bootstrap" else None
-    return Learner(actor, critic, slow, for_actor.init(eqx.filter(actor, eqx.is_array)),
-                   for_critic.init(eqx.filter(critic, eqx.is_array)))  # fmt: skip
+    return Learner(
+        actor,
+        critic,
+        slow,
+        for_actor.init(eqx.filter(actor, eqx.is_array)),
+        for_critic.init(eqx.filter(critic, eqx.is_array)),
+    )
 
 
-def improve(key: Array, learner: Learner, graph: Graph, maps: Array, rewards: Array, best: Array,
-            count: Array, settings: Settings) -> tuple[Learner, Array]:  # fmt: skip
+def improve(
+    key: Array,
+    learner: Learner,
+    graph: Graph,
+    maps: Array,
+    rewards: Array,
+    best: Array,
+    count: Array,
+    settings: Settings,
+) -> tuple[Learner, Array]:
     """The first `count` of the updates that maps int8[U, batch, 2, n] and rewards [U, batch] hold.
 
     `best` int8[2, n] is the map to imitate, with -1 where there is none. Returns the learner and the last critic loss. One compiled loop, whatever the count.
@@ -59,16 +72,18 @@ def improve(key: Array, learner: Learner, graph: Graph, maps: Array, rewards: Ar
 
     def body(number: Array, carry: tuple[Any, Array]) -> tuple[Any, Array]:
         now = eqx.combine(carry[0], rest)
-        after, loss = _update(jax.random.fold_in(key, number), now, graph, maps[number],
-                              rewards[number], best, settings)  # fmt: skip
+        after, loss = _update(
+            jax.random.fold_in(key, number), now, graph, maps[number], rewards[number], best, settings
+        )
         return eqx.filter(after, eqx.is_array), loss
 
     arrays, loss = jax.lax.fori_loop(0, count, body, (arrays, jnp.float32(0)))
     return eqx.combine(arrays, rest), loss
 
 
-def _update(key: Array, learner: Learner, graph: Graph, maps: Array, rewards: Array, best: Array,
-            settings: Settings) -> tuple[Learner, Array]:  # fmt: skip
+def _update(
+    key: Array, learner: Learner, graph: Graph, maps: Array, rewards: Array, best: Array, settings: Settings
+) -> tuple[Learner, Array]:
     for_actor, for_critic = optimizers(settings)
     noise = settings.action_noise * jax.random.normal(key, (*maps.shape, graph.memories))
     actions = jnp.clip(jax.nn.one_hot(maps, graph.memories) + noise, 0, 1)
@@ -97,9 +112,7 @@ def _update(key: Array, learner: Learner, graph: Graph, maps: Array, rewards: Ar
     slow = learner.slow
     if slow is not None:
         slow = jax.tree.map(
-            lambda old, new: old + settings.polyak * (new - old) if eqx.is_array(old) else old,
-            slow,
-            critic,
+            lambda old, new: old + settings.polyak * (new - old) if eqx.is_array(old) else old, slow, critic
         )
     return Learner(actor, critic, slow, actor_memory, critic_memory), loss
 
@@ -119,9 +132,7 @@ def _entropy(p: Array, graph: Graph) -> Array:
 
 def _likelihood(logits: Array, best: Array, graph: Graph) -> Array:
     """Of a map, as a logarithm, in the same measure."""
-    each = jnp.take_along_axis(
-        jax.nn.log_softmax(logits), jnp.maximum(best, 0)[..., None].astype(int), -1
-    )
+    each = jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.maximum(best, 0)[..., None].astype(int), -1)
     return _mean(each[..., 0], graph.live & (best >= 0))
 
 

@@ -128,9 +128,7 @@ class Block(eqx.Module):  # type: ignore[misc]
         self.scale = jnp.ones(width)
         self.attention = settings.attention
 
-    def __call__(
-        self, x: Array, around: Near | Edges | Array, mask: Array, relu: bool = True
-    ) -> Array:
+    def __call__(self, x: Array, around: Near | Edges | Array, mask: Array, relu: bool = True) -> Array:
         h = x @ self.weight
         to, by = h @ _blocks(self.target), h @ _blocks(self.source)
         x = attend(h, to, by, around, self.attention) + self.bias
@@ -176,14 +174,10 @@ class UNet(eqx.Module):  # type: ignore[misc]
         return x
 
 
-def _pooled(
-    around: Near | Edges | Array, apart: Array | None, kept: Array, n: int
-) -> Edges | Array:
+def _pooled(around: Near | Edges | Array, apart: Array | None, kept: Array, n: int) -> Edges | Array:
     """The neighbours among the nodes that are kept: those at most two apart, if dense."""
     if isinstance(around, Edges) and apart is None:
-        place = (
-            jnp.full(n, -1, dtype=jnp.int32).at[kept].set(jnp.arange(len(kept), dtype=jnp.int32))
-        )
+        place = jnp.full(n, -1, dtype=jnp.int32).at[kept].set(jnp.arange(len(kept), dtype=jnp.int32))
         source, target = place[around.source], place[around.target]
         real = around.real & (source >= 0) & (target >= 0)
         return Edges(jnp.maximum(source, 0), jnp.maximum(target, 0), real)
@@ -218,10 +212,7 @@ class Actor(eqx.Module):  # type: ignore[misc]
         width = settings.width
         self.embedding = 0.1 * jax.random.normal(keys[0], (OPERATIONS, EMBEDDING))
         self.body = UNet(SCALED + EMBEDDING + 2 * memories, settings, keys[1])
-        self.hidden = [
-            eqx.nn.Linear(width, width, key=keys[2]),
-            eqx.nn.Linear(width, width, key=keys[3]),
-        ]
+        self.hidden = [eqx.nn.Linear(width, width, key=keys[2]), eqx.nn.Linear(width, width, key=keys[3])]
         self.heads = [
             eqx.nn.Linear(width, memories, key=keys[4]),
             eqx.nn.Linear(width, memories, key=keys[5]),
@@ -245,9 +236,7 @@ class Critic(eqx.Module):  # type: ignore[misc]
         keys = jax.random.split(key, 4)
         self.embedding = 0.1 * jax.random.normal(keys[0], (OPERATIONS, EMBEDDING))
         self.body = UNet(SCALED + EMBEDDING + 4 * memories, settings, keys[1])
-        self.heads = [
-            eqx.nn.MLP(settings.width, "scalar", settings.width, 2, key=k) for k in keys[2:]
-        ]
+        self.heads = [eqx.nn.MLP(settings.width, "scalar", settings.width, 2, key=k) for k in keys[2:]]
 
     def __call__(self, graph: Graph, action: Array) -> Array:
         # A dead entry never speaks: whatever stands there, the critic sees zeros.

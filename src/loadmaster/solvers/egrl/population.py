@@ -52,8 +52,9 @@ class Chromosomes(NamedTuple):
 
     def take(self, members: Int64) -> Chromosomes:
         """Copies of these members, in this order."""
-        return Chromosomes(self.prior[members], self.temperature[members], self.anchor[members],
-                           self.worth[members])  # fmt: skip
+        return Chromosomes(
+            self.prior[members], self.temperature[members], self.anchor[members], self.worth[members]
+        )
 
 
 class Proposals(NamedTuple):
@@ -68,9 +69,11 @@ class Proposals(NamedTuple):
 
     def join(self, other: Proposals) -> Proposals:
         """These, then the others."""
-        return Proposals(np.concatenate([self.maps, other.maps]),
-                         np.concatenate([self.probabilities, other.probabilities]),
-                         np.concatenate([self.rewards, other.rewards]))  # fmt: skip
+        return Proposals(
+            np.concatenate([self.maps, other.maps]),
+            np.concatenate([self.probabilities, other.probabilities]),
+            np.concatenate([self.rewards, other.rewards]),
+        )
 
 
 class Breeding(NamedTuple):
@@ -160,8 +163,9 @@ def draw(
     return maps
 
 
-def settle(old: Chromosomes, drawn_by: Int64, maps: npt.NDArray[np.int8],
-           rewards: npt.NDArray[np.float64]) -> Chromosomes:  # fmt: skip
+def settle(
+    old: Chromosomes, drawn_by: Int64, maps: npt.NDArray[np.int8], rewards: npt.NDArray[np.float64]
+) -> Chromosomes:
     """Move each chromosome to the best map that was drawn from it, if no worse than its anchor."""
     new = old.take(np.arange(len(old.worth)))
     for row in np.argsort(rewards, kind="stable"):  # the best comes last and stays
@@ -205,9 +209,15 @@ def choose(rng: Rng, fitness: npt.NDArray[np.float64], settings: Settings) -> Br
     return _by_kind(a, b, from_actor, mutated, fitness, gnns, settings.seeding != "none")
 
 
-def _by_kind(a: npt.NDArray[np.int64], b: npt.NDArray[np.int64], from_actor: int,
-             mutated: npt.NDArray[np.bool_], fitness: npt.NDArray[np.float64], gnns: int,
-             seeding: bool) -> Breeding:  # fmt: skip
+def _by_kind(
+    a: npt.NDArray[np.int64],
+    b: npt.NDArray[np.int64],
+    from_actor: int,
+    mutated: npt.NDArray[np.bool_],
+    fitness: npt.NDArray[np.float64],
+    gnns: int,
+    seeding: bool,
+) -> Breeding:
     """Parents of either kind, sorted out for the kind of the child's slot."""
     slots = np.arange(len(a))
     a_gnn, b_gnn = a < gnns, b < gnns
@@ -222,10 +232,13 @@ def _by_kind(a: npt.NDArray[np.int64], b: npt.NDArray[np.int64], from_actor: int
     chromosome_a = np.where(a_gnn, slots, a)[gnns:] - gnns
     chromosome_b = np.where(b_gnn, slots, b)[gnns:] - gnns
     return Breeding(
-        gnn_a[:gnns].astype(np.int32), gnn_b[:gnns].astype(np.int32),
-        chromosome_a.astype(np.int32), chromosome_b.astype(np.int32),
-        (seeded if seeding else np.full_like(seeded, -1))[gnns:].astype(np.int32), mutated,
-    )  # fmt: skip
+        gnn_a[:gnns].astype(np.int32),
+        gnn_b[:gnns].astype(np.int32),
+        chromosome_a.astype(np.int32),
+        chromosome_b.astype(np.int32),
+        (seeded if seeding else np.full_like(seeded, -1))[gnns:].astype(np.int32),
+        mutated,
+    )
 
 
 def breed(rng: Rng, stack: Float32, shapes: Shapes, plan: Breeding) -> Float32:
@@ -236,9 +249,7 @@ def breed(rng: Rng, stack: Float32, shapes: Shapes, plan: Breeding) -> Float32:
     return child
 
 
-def _cross(
-    rng: Rng, child: Float32, other: Float32, crossed: npt.NDArray[np.bool_], shapes: Shapes
-) -> None:
+def _cross(rng: Rng, child: Float32, other: Float32, crossed: npt.NDArray[np.bool_], shapes: Shapes) -> None:
     """Rows of a random subset of each matrix come from the other parent; of a vector, seldom, one
     element."""
     members, leaves = len(child), len(shapes.vector)
@@ -259,9 +270,7 @@ def _cross(
 def _mutate(rng: Rng, child: Float32, mutated: npt.NDArray[np.bool_], shapes: Shapes) -> None:
     """A few weights of some matrices, in three strengths; vectors rarely."""
     members, leaves = len(child), len(shapes.vector)
-    chance = np.minimum(1.0, 2.0 * rng.random((members, leaves))) * np.where(
-        shapes.vector, 0.04, 1.0
-    )
+    chance = np.minimum(1.0, 2.0 * rng.random((members, leaves))) * np.where(shapes.vector, 0.04, 1.0)
     rate = 0.05 * rng.random((members, leaves))
     rate *= (rng.random((members, leaves)) < chance) & mutated[:, None]
     picked = rng.random(child.shape, dtype=np.float32) < rate[:, shapes.leaf].astype(np.float32)
@@ -274,8 +283,9 @@ def _mutate(rng: Rng, child: Float32, mutated: npt.NDArray[np.bool_], shapes: Sh
     child[member, weight] = np.clip(new, -1e3, 1e3)
 
 
-def breed_chromosomes(rng: Rng, proposals: Proposals, old: Chromosomes, plan: Breeding,
-                      settings: Settings) -> Chromosomes:  # fmt: skip
+def breed_chromosomes(
+    rng: Rng, proposals: Proposals, old: Chromosomes, plan: Breeding, settings: Settings
+) -> Chromosomes:
     """The next chromosomes: mixed, or seeded from a GNN, then mutated."""
     count, entries, _ = old.prior.shape
     a, b = plan.chromosome_a, plan.chromosome_b
@@ -303,9 +313,9 @@ def breed_chromosomes(rng: Rng, proposals: Proposals, old: Chromosomes, plan: Br
     return Chromosomes(*_projected(prior, warmth), anchor, worth)
 
 
-def _projected(
-    prior: npt.NDArray[np.floating], warmth: npt.NDArray[np.floating]
-) -> tuple[Float32, Float32]:
+def _projected(prior: npt.NDArray[np.floating], warmth: npt.NDArray[np.floating]) -> tuple[Float32, Float32]:
     prior = np.maximum(prior, LEAST)
-    return ((prior / prior.sum(-1, keepdims=True)).astype(np.float32),
-            np.clip(warmth, COLDEST, WARMEST).astype(np.float32))  # fmt: skip
+    return (
+        (prior / prior.sum(-1, keepdims=True)).astype(np.float32),
+        np.clip(warmth, COLDEST, WARMEST).astype(np.float32),
+    )

@@ -26,7 +26,7 @@ BOLD = 0.2
 PRIOR = 1e-6
 MOST_KINDS = 1000
 """Programs with more kinds of layers than this are told apart by their ops alone."""
-_POSITION = [COLUMNS.index(name) for name in ("n_ops_left", "n_w_left", "placed_activation", "placed_weight")]  # fmt: skip
+_POSITION = [COLUMNS.index(name) for name in ("n_ops_left", "n_w_left", "placed_activation", "placed_weight")]
 _LEARNED = ("normal", "moment", "most", "scores", "scale", "cost")
 
 
@@ -59,9 +59,7 @@ class LinearCritic:
     def _bytes(features: Float32) -> Float64:
         """[2N] of activations and of weights, as the features tell them."""
         columns = [COLUMNS.index("ofm_size"), COLUMNS.index("weight_size")]
-        return np.concatenate(
-            [np.exp2(32.0 * features[:, c].astype(np.float64)) - 1 for c in columns]
-        )
+        return np.concatenate([np.exp2(32.0 * features[:, c].astype(np.float64)) - 1 for c in columns])
 
     def learn(self, maps: Maps, values: npt.NDArray[np.int64]) -> None:
         """Take in scores; maps that did not fit (value -1) teach nothing here."""
@@ -138,6 +136,8 @@ class LinearCritic:
     def _loads(self, maps: Maps) -> Float64:
         """[B, 2, M] bytes of activations and of weights in each memory"""
         held = maps[:, self.live]
-        parts = [[((held == m) * (self.bytes * head)).sum(axis=1) for m in range(self.memories)]
-                 for head in (~self.is_weight, self.is_weight)]  # fmt: skip
+        parts = [
+            [((held == m) * (self.bytes * head)).sum(axis=1) for m in range(self.memories)]
+            for head in (~self.is_weight, self.is_weight)
+        ]
         return np.moveaxis(np.array(parts), 2, 0)

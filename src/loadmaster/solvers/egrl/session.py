@@ -62,9 +62,7 @@ class Session:
         self.forward = _forward(settings.compiled, len(self.problem.memories))
         self.gradient = _gradient(settings.compiled)
         self.now = self._first(seed, init)
-        self.critic = LinearCritic(
-            node_features(self.problem), self.problem.live, len(self.problem.memories)
-        )
+        self.critic = LinearCritic(node_features(self.problem), self.problem.live, len(self.problem.memories))
         self.choice = PolicyChoice(self.problem, settings.validate, self.forward)
         if state is not None:
             for part in (self.now, self.critic, self.choice):
@@ -87,9 +85,7 @@ class Session:
             stack[:half] = ravel_pytree(actor)[0]
             stack[1:half] = mutants(rng, stack[1:half], self.shapes)
             found, likely = (np.asarray(x)[0] for x in self.forward(stack[:1], self.graph))
-            chromosomes = chromosomes_around(
-                rng, settings.chromosomes, self._canonical(found), likely
-            )
+            chromosomes = chromosomes_around(rng, settings.chromosomes, self._canonical(found), likely)
         return Progress(
             rng=rng,
             stack=stack[: settings.gnns],
@@ -103,24 +99,25 @@ class Session:
         """Score a map that is known from elsewhere; the first chromosome stays around it."""
         reward = self._submit(decision[None], np.array([1]))
         if self.settings.chromosomes and self.settings.anchor:
-            self.now.chromosomes = settle(self.now.chromosomes, np.array([0]), decision[None], reward)  # fmt: skip
+            self.now.chromosomes = settle(self.now.chromosomes, np.array([0]), decision[None], reward)
 
     def run(self) -> Solution:
         meter = self.meter
         while not meter.exhausted:
             self._generation()
             if meter.observer.wants_checkpoint(meter):
-                meter.checkpoint(
-                    {**self.now.arrays(), **self.critic.arrays(), **self.choice.arrays()}
-                )
+                meter.checkpoint({**self.now.arrays(), **self.critic.arrays(), **self.choice.arrays()})
             meter.progress(generation=self.now.generation, **self.seconds)
         share = self.now.invalid / max(1, meter.evaluations)
         return meter.solution(
-            champion_kind=KINDS[self.now.champion], invalid_fraction=share,
+            champion_kind=KINDS[self.now.champion],
+            invalid_fraction=share,
             first_valid_at=None if self.now.first_valid < 0 else self.now.first_valid,
-            unpackable=meter.unpackable, seconds_split=dict(self.seconds),
-            generations=self.now.generation, policy=self._policy(),
-        )  # fmt: skip
+            unpackable=meter.unpackable,
+            seconds_split=dict(self.seconds),
+            generations=self.now.generation,
+            policy=self._policy(),
+        )
 
     def _generation(self) -> None:
         now, settings = self.now, self.settings
@@ -144,18 +141,14 @@ class Session:
                 plan = choose(now.rng, fitness, settings)
                 now.stack = breed(now.rng, stack, self.shapes, plan)
                 if settings.chromosomes:
-                    now.chromosomes = breed_chromosomes(
-                        now.rng, proposed, now.chromosomes, plan, settings
-                    )
+                    now.chromosomes = breed_chromosomes(now.rng, proposed, now.chromosomes, plan, settings)
 
     def _population(self) -> tuple[npt.NDArray[np.float64], Proposals]:
         """(fitness of each slot, what the GNNs proposed)"""
         now, settings = self.now, self.settings
         gnns, members = settings.gnns, np.arange(settings.chromosomes)
         with self._timed("forward"):
-            found, probabilities = (
-                np.asarray(x)[:gnns] for x in self.forward(now.stack, self.graph)
-            )
+            found, probabilities = (np.asarray(x)[:gnns] for x in self.forward(now.stack, self.graph))
             found = self._canonical(found)
         known = self._recalled(found)
         new = np.flatnonzero(np.isnan(known))
@@ -182,9 +175,7 @@ class Session:
         each_draw = max(1, len(members)) * len(self.live)
         many = min(settings.screen, max(1, MOST_SCREENED // each_draw)) if settings.learner else 1
         each = now.chromosomes.take(np.repeat(members, many))
-        maps = draw(now.rng, each, self.live, settings).reshape(
-            len(members), many, 2 * self.problem.nodes
-        )
+        maps = draw(now.rng, each, self.live, settings).reshape(len(members), many, 2 * self.problem.nodes)
         maps = self._canonical(maps)
         if many == 1 or not len(members):
             return maps[:, 0]
@@ -249,8 +240,15 @@ class Session:
                 count = np.array(min(chunk, updates - begin))
                 rows = now.rng.integers(0, now.filled, (chunk, settings.batch))
                 maps = now.maps[rows].reshape(chunk, settings.batch, 2, self.problem.nodes)
-                now.learner, _ = self.gradient(jax.random.fold_in(key, begin), now.learner, self.graph,
-                                               maps, now.rewards[rows].astype(np.float32), best, count)  # fmt: skip
+                now.learner, _ = self.gradient(
+                    jax.random.fold_in(key, begin),
+                    now.learner,
+                    self.graph,
+                    maps,
+                    now.rewards[rows].astype(np.float32),
+                    best,
+                    count,
+                )
             jax.block_until_ready(now.learner.actor)
 
     def _explored(self, greedy: Maps) -> Maps:

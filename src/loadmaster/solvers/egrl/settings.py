@@ -7,22 +7,30 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 EVOLUTION = (
-    "population", "boltzmann", "learner", "elites", "tournament", "crossover", "mutation", "seeding",
-    "anchor", "swaps", "runs", "recall", "screen", "migration", "replay", "burn_in", "updates", "validate",
+    "population",
+    "boltzmann",
+    "learner",
+    "elites",
+    "tournament",
+    "crossover",
+    "mutation",
+    "seeding",
+    "anchor",
+    "swaps",
+    "runs",
+    "recall",
+    "screen",
+    "migration",
+    "replay",
+    "burn_in",
+    "updates",
+    "validate",
     "horizon",
-)  # fmt: skip
+)
 """Settings that neither the networks nor the learner's updates read."""
 _COUNTS = ("tournament", "screen", "width", "batch", "horizon")
 _SHARES = ("boltzmann", "crossover", "mutation", "swaps", "runs", "discount", "polyak")
-_AMOUNTS = (
-    "burn_in",
-    "updates",
-    "actor_rate",
-    "critic_rate",
-    "entropy",
-    "imitation",
-    "action_noise",
-)
+_AMOUNTS = ("burn_in", "updates", "actor_rate", "critic_rate", "entropy", "imitation", "action_noise")
 
 
 @dataclass(frozen=True)
@@ -92,8 +100,9 @@ class Settings:
     """Budget that exploration is tied to where the meter has none."""
 
     def __post_init__(self) -> None:
-        wrong = [field.name for field in fields(self)
-                 if not _like(field.default, getattr(self, field.name))] or self._impossible()  # fmt: skip
+        wrong = [
+            field.name for field in fields(self) if not _like(field.default, getattr(self, field.name))
+        ] or self._impossible()
         if wrong:
             raise ValueError(f"EGRL can't work with {wrong[0]} = {getattr(self, wrong[0])!r}")
 

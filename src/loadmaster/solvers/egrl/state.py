@@ -63,14 +63,7 @@ class Progress:
 
     def arrays(self) -> State:
         leaves = [x for x in jax.tree.leaves(self.learner) if hasattr(x, "shape")]
-        counters = [
-            self.stored,
-            self.learned,
-            self.generation,
-            self.champion,
-            self.invalid,
-            self.first_valid,
-        ]
+        counters = [self.stored, self.learned, self.generation, self.champion, self.invalid, self.first_valid]
         return {
             "rng": generator_state(self.rng),
             "counters": np.array(counters, dtype=np.int64),
@@ -86,8 +79,7 @@ class Progress:
         leaves, tree = jax.tree.flatten(self.learner)
         numbers = iter(range(len(leaves)))
         filled = [
-            jax.numpy.asarray(state[f"leaf{next(numbers)}"]) if hasattr(x, "shape") else x
-            for x in leaves
+            jax.numpy.asarray(state[f"leaf{next(numbers)}"]) if hasattr(x, "shape") else x for x in leaves
         ]
         self.learner = jax.tree.unflatten(tree, filled)
         self.stack = np.array(state["stack"])
@@ -95,8 +87,9 @@ class Progress:
             *(np.array(state[f"chromosomes.{name}"]) for name in Chromosomes._fields)
         )
         self.rng = restore_generator(state["rng"])
-        (self.stored, self.learned, self.generation, self.champion, self.invalid,
-         self.first_valid) = (int(x) for x in state["counters"])  # fmt: skip
+        (self.stored, self.learned, self.generation, self.champion, self.invalid, self.first_valid) = (
+            int(x) for x in state["counters"]
+        )
         count = len(state["rewards"])
         self.maps[:count], self.rewards[:count] = state["maps"], state["rewards"]
         oldest_first = np.arange(self.stored - count, self.stored) % len(self.maps)

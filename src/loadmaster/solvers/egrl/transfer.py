@@ -15,8 +15,16 @@ from loadmaster.solvers.egrl.network import Actor
 from loadmaster.solvers.egrl.settings import Settings
 from loadmaster.solvers.policies import PRETRAINED, BadPolicy, policy_arrays, save_policy
 
-__all__ = ["PRETRAINED", "BadPolicy", "load_policy", "policy_arrays", "pretrained_names", "read_policy",
-           "save_policy", "zero_shot"]  # fmt: skip
+__all__ = [
+    "PRETRAINED",
+    "BadPolicy",
+    "load_policy",
+    "policy_arrays",
+    "pretrained_names",
+    "read_policy",
+    "save_policy",
+    "zero_shot",
+]
 AGENT = "egrl"
 
 
@@ -28,15 +36,16 @@ def read_policy(name: str | Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str
 def load_policy(name: str | Path, like: Actor) -> Actor:
     """A policy as an actor of the same shapes as `like`."""
     actor: Actor = policies.load_policy(
-        name, like, AGENT, "it was trained for {memories} memories",
+        name,
+        like,
+        AGENT,
+        "it was trained for {memories} memories",
         "use it with a machine of as many memories, and the same width, heads and depth",
-    )  # fmt: skip
+    )
     return actor
 
 
-def zero_shot(
-    policy: str | Path, problem: Mapping, settings: Settings | None = None
-) -> npt.NDArray[np.int8]:
+def zero_shot(policy: str | Path, problem: Mapping, settings: Settings | None = None) -> npt.NDArray[np.int8]:
     """int8[2N]: one greedy forward pass of a policy on a problem, nothing learned."""
     from loadmaster.solvers.egrl.graph import make_graph
     from loadmaster.solvers.egrl.session import decide

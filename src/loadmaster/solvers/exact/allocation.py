@@ -19,16 +19,11 @@ class Exact:
 
     name = "exact"
     problem_kind = "allocation"
-    summary = (
-        "complete tree search over many orders on all cores; proves optimality and infeasibility"
-    )
+    summary = "complete tree search over many orders on all cores; proves optimality and infeasibility"
     deterministic = True
 
     def __init__(
-        self,
-        switches: dict[str, Any] | None = None,
-        threads: int | None = None,
-        nodes: int | None = None,
+        self, switches: dict[str, Any] | None = None, threads: int | None = None, nodes: int | None = None
     ) -> None:
         self.switches = switches or {}
         self.threads = threads
@@ -43,9 +38,7 @@ class Exact:
         options = {"threads": self.threads or cores(), "seed": seed, **self.switches}
         if problem.capacity is None:
             answer = run_native(
-                meter,
-                lambda stop, improved: problem.native.minimize(options, stop, improved),
-                self.nodes,
+                meter, lambda stop, improved: problem.native.minimize(options, stop, improved), self.nodes
             )
             meter.raise_bound(answer.bound, "exact search")
             if answer.status == OPTIMAL and meter.best_value is not None:

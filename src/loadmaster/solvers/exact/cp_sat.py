@@ -73,8 +73,7 @@ def _model(cp_model: Any, problem: Allocation) -> tuple[Any, list[Any], Any]:
         if not (b.size[a] and b.size[c]):  # an empty interval would still forbid to lie around it
             continue
         both = [
-            model.new_fixed_size_interval_var(offsets[i], int(b.size[i]), f"apart{i}-{a}-{c}")
-            for i in (a, c)
+            model.new_fixed_size_interval_var(offsets[i], int(b.size[i]), f"apart{i}-{a}-{c}") for i in (a, c)
         ]
         model.add_no_overlap(both)
     height = None

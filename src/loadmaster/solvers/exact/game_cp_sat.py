@@ -36,7 +36,9 @@ class CpSat:
 
     name = "cp-sat"
     problem_kind = "malloc-game"
-    summary = "OR-tools' CP-SAT over plans of small games, with a bound (needs: pip install 'loadmaster[exact]')"
+    summary = (
+        "OR-tools' CP-SAT over plans of small games, with a bound (needs: pip install 'loadmaster[exact]')"
+    )
     deterministic = True
 
     def __init__(self, most_moves: int = 80, work: float | None = None) -> None:
@@ -48,8 +50,10 @@ class CpSat:
         if problem.moves > self.most_moves:
             raise LoadmasterError(
                 f"'{problem.program.name}' has {problem.moves} moves, too many for cp-sat",
-                object=problem.program.name, number=problem.moves,
-                remedy=f"use another solver, or give most_moves (now {self.most_moves}) and time")  # fmt: skip
+                object=problem.program.name,
+                number=problem.moves,
+                remedy=f"use another solver, or give most_moves (now {self.most_moves}) and time",
+            )
         cp_model = require("ortools.sat.python.cp_model", "exact")
         if not meter.exhausted:
             meter.evaluate(problem.all_slow())
@@ -62,9 +66,7 @@ class CpSat:
 
 
 def _solve(cp_model: Any, meter: Meter, problem: MallocGame, seed: int, work: float | None) -> None:
-    game = game_linear(
-        problem.program, problem.model, problem.machine, lookback=problem.model.steps
-    )
+    game = game_linear(problem.program, problem.model, problem.machine, lookback=problem.model.steps)
     for turn in add_turns(game):
         for last in range(problem.model.steps + 1):
             for first in range(-1, last):
@@ -78,9 +80,7 @@ def _solve(cp_model: Any, meter: Meter, problem: MallocGame, seed: int, work: fl
     class Found(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
         def on_solution_callback(self) -> None:
             values = np.array([self.value(v) for v in variables], dtype=np.float64)
-            _submit(
-                meter, problem, game, values, {site: self.value(v) for site, v in offset.items()}
-            )
+            _submit(meter, problem, game, values, {site: self.value(v) for site, v in offset.items()})
             if meter.exhausted:
                 self.stop_search()
 
@@ -93,8 +93,9 @@ def _solve(cp_model: Any, meter: Meter, problem: MallocGame, seed: int, work: fl
         raised(solver.best_objective_bound)
 
 
-def _submit(meter: Meter, problem: MallocGame, game: GameLinear, values: Float64,
-            offset: dict[int, int]) -> None:  # fmt: skip
+def _submit(
+    meter: Meter, problem: MallocGame, game: GameLinear, values: Float64, offset: dict[int, int]
+) -> None:
     """The plan of a solution, and the game of its moves, which may go where the plan can't."""
     if meter.evaluations_left != 0:
         meter.evaluate(problem.decision(placement_from(problem, game, values, offset)))
@@ -117,9 +118,7 @@ def _add_addresses(model: Any, variables: list[Any], game: GameLinear) -> dict[i
         end = start + size
         times.append(model.new_optional_interval_var(start, size, end, present, ""))
         length = int(tensors.size[about.site_tensor[site]])
-        addresses.append(
-            model.new_optional_fixed_size_interval_var(offset[site], length, present, "")
-        )
+        addresses.append(model.new_optional_fixed_size_interval_var(offset[site], length, present, ""))
 
     for tensor, sites in enumerate(game.ties.sites):
         if tensors.carried[tensor] >= 0:
@@ -133,11 +132,7 @@ def _add_addresses(model: Any, variables: list[Any], game: GameLinear) -> dict[i
         steps = [int(about.site_step[site]) for site in sites]
         for i, site in enumerate(sites):
             over = int(tensors.over[tensor]) if about.site_write[site] else -1
-            below = (
-                [u for u in game.ties.sites[over] if about.site_step[u] == steps[i]]
-                if over >= 0
-                else []
-            )
+            below = [u for u in game.ties.sites[over] if about.site_step[u] == steps[i]] if over >= 0 else []
             if below:  # in place: one box for both
                 model.add(offset[site] == offset[below[0]])
             else:

@@ -43,11 +43,16 @@ class Exhaustive:
         if problem.moves > self.most_moves:
             raise LoadmasterError(
                 f"'{problem.program.name}' has {problem.moves} moves, too many to try all games",
-                object=problem.program.name, number=problem.moves,
-                remedy=f"use cp-sat, or give most_moves (now {self.most_moves}) and time")  # fmt: skip
+                object=problem.program.name,
+                number=problem.moves,
+                remedy=f"use cp-sat, or give most_moves (now {self.most_moves}) and time",
+            )
         if problem.switches()["backup"] == "rewind":
-            raise LoadmasterError("games that rewind can't be tried one after another", object="backup",
-                                  remedy="use backup = 'retroactive'")  # fmt: skip
+            raise LoadmasterError(
+                "games that rewind can't be tried one after another",
+                object="backup",
+                remedy="use backup = 'retroactive'",
+            )
 
     def _search(self, meter: Meter, problem: MallocGame) -> bool:
         simple = np.array([[DROP] * problem.moves, [NO_COPY] * problem.moves], dtype=np.int8)

@@ -52,8 +52,9 @@ from loadmaster.solvers.exact.mapping_linear import FREE
 Int64 = npt.NDArray[np.int64]
 
 
-def game_linear(program: Program, model: GameModel, machine: Machine, *, lookback: int,
-                unit: int = 1) -> GameLinear:  # fmt: skip
+def game_linear(
+    program: Program, model: GameModel, machine: Machine, *, lookback: int, unit: int = 1
+) -> GameLinear:
     """The program without windows (`game_windows`). Copies under way take room over `lookback`
     steps before they are needed, or after they are issued; what they take beyond is left out."""
     game = GameLinear(model, find_ties(program, model), unit)

@@ -28,9 +28,7 @@ class Rounded:
 
     name = "rounded"
     problem_kind = "malloc-game"
-    summary = (
-        "the linear bound's solution, rounded (white box; needs: pip install 'loadmaster[exact]')"
-    )
+    summary = "the linear bound's solution, rounded (white box; needs: pip install 'loadmaster[exact]')"
     deterministic = True
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
@@ -60,4 +58,4 @@ def _round(meter: Meter, problem: MallocGame, relaxed: Relaxed, rng: np.random.G
             best, best_value = tries[found.argmin()], int(found.min())
         # A few tensors of the best get other thresholds.
         drawn = rng.uniform(0.02, 0.98, (BATCH, tensors))
-        tries = np.where(rng.random((BATCH, tensors)) < rng.uniform(0.0, 0.3, (BATCH, 1)), drawn, best)  # fmt: skip
+        tries = np.where(rng.random((BATCH, tensors)) < rng.uniform(0.0, 0.3, (BATCH, 1)), drawn, best)

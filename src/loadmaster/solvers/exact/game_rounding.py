@@ -34,9 +34,7 @@ def moves_from(game: GameLinear, values: Float64, threshold: Float64 | float = 0
     return moves
 
 
-def placement_from(
-    problem: MallocGame, game: GameLinear, values: Float64, offset: dict[int, int]
-) -> Plan:
+def placement_from(problem: MallocGame, game: GameLinear, values: Float64, offset: dict[int, int]) -> Plan:
     """The plan of a whole solution with offsets of sites; sites without one are slow."""
     is_one = values > 0.5
     stays: list[Row] = []
@@ -44,13 +42,20 @@ def placement_from(
     for tensor, sites in enumerate(game.ties.sites):
         if sites[0] in offset:
             _strands(game, tensor, is_one, offset, stays, copies)
-    tables = (np.array(rows, dtype=np.int64).reshape(len(rows), width)
-              for rows, width in ((stays, 4), (copies, 5)))  # fmt: skip
+    tables = (
+        np.array(rows, dtype=np.int64).reshape(len(rows), width) for rows, width in ((stays, 4), (copies, 5))
+    )
     return game_plan(problem.model, problem.program.n_ops, *tables)
 
 
-def _strands(game: GameLinear, tensor: int, is_one: npt.NDArray[np.bool_], offset: dict[int, int],
-             stays: list[Row], copies: list[Row]) -> None:  # fmt: skip
+def _strands(
+    game: GameLinear,
+    tensor: int,
+    is_one: npt.NDArray[np.bool_],
+    offset: dict[int, int],
+    stays: list[Row],
+    copies: list[Row],
+) -> None:
     model, sites = game.model, game.ties.sites[tensor]
     free_from = -1
     """The first step after which slow memory has the bytes."""

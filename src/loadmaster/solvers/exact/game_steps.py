@@ -74,8 +74,15 @@ def undecided(program: Program, machine: Machine, model: GameModel) -> tuple[Int
     return in_slow, least
 
 
-def add_step(draft: Draft, model: GameModel, number: int, site_variable: Int64, site_place: Int64,
-             loose: tuple[Int64, Int64], unit: int) -> StepTime:  # fmt: skip
+def add_step(
+    draft: Draft,
+    model: GameModel,
+    number: int,
+    site_variable: Int64,
+    site_place: Int64,
+    loose: tuple[Int64, Int64],
+    unit: int,
+) -> StepTime:
     """A variable for the time above the least there can be; `loose`: see `undecided`; `unit`:
     picoseconds that a variable of time counts."""
     repeat, loose_slow = int(model.repeat[number]), int(loose[0][number])
@@ -106,9 +113,7 @@ def add_step(draft: Draft, model: GameModel, number: int, site_variable: Int64, 
     return StepTime((least, [(time, unit)]), slow_time)
 
 
-def _read(
-    model: GameModel, number: int, site_variable: Int64, site_place: Int64, base: int
-) -> _Step:
+def _read(model: GameModel, number: int, site_variable: Int64, site_place: Int64, base: int) -> _Step:
     sites = np.arange(model.site_start[number], model.site_start[number + 1])
     variables = list(dict.fromkeys(site_variable[sites].tolist()))
     which = np.array([variables.index(v) for v in site_variable[sites].tolist()], dtype=np.int64)
@@ -132,8 +137,9 @@ def _times(model: GameModel, number: int, slow: Int64, fast: Int64) -> Int64:
     return times
 
 
-def _hull(draft: Draft, chosen: list[int], ways: Bools, times: Int64, time: tuple[int, int], *,
-          exact: bool) -> None:  # fmt: skip
+def _hull(
+    draft: Draft, chosen: list[int], ways: Bools, times: Int64, time: tuple[int, int], *, exact: bool
+) -> None:
     """The time is what the chosen way takes; or at least that, if it is not exact."""
     single = np.flatnonzero(ways.sum(axis=1) == 1)
     alone = np.zeros(len(chosen), dtype=np.int64)

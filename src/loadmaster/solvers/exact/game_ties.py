@@ -31,8 +31,7 @@ def find_ties(program: Program, model: GameModel) -> Ties:
     for site, tensor in enumerate(model.site_tensor.tolist()):
         sites[tensor].append(site)
     alike, places = _Groups(model.sites), _Groups(len(sites))
-    at = {(int(model.site_step[site]), tensor): site
-          for tensor, own in enumerate(sites) for site in own}  # fmt: skip
+    at = {(int(model.site_step[site]), tensor): site for tensor, own in enumerate(sites) for site in own}
     for tensor, over in enumerate(model.tensors.over.tolist()):
         if over >= 0:
             places.join([tensor, over])
@@ -44,12 +43,15 @@ def find_ties(program: Program, model: GameModel) -> Ties:
     return Ties(sites, alike.numbers(), places.numbers())
 
 
-def _join_carried(
-    program: Program, model: GameModel, sites: list[list[int]], alike: _Groups
-) -> None:
+def _join_carried(program: Program, model: GameModel, sites: list[list[int]], alike: _Groups) -> None:
     root, rows = program.tensor_alias, model.tensors.of_root
-    ties = zip(program.tie_kind.tolist(), root[program.tie_source].tolist(),
-               root[program.tie_target].tolist(), program.tie_at.tolist(), strict=True)  # fmt: skip
+    ties = zip(
+        program.tie_kind.tolist(),
+        root[program.tie_source].tolist(),
+        root[program.tie_target].tolist(),
+        program.tie_at.tolist(),
+        strict=True,
+    )
     for kind, source, target, loop in ties:
         if kind != TieKind.CARRIED or rows[source] < 0 or rows[target] < 0 or source == target:
             continue

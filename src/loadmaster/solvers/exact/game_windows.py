@@ -44,8 +44,11 @@ def add_turns(game: GameLinear) -> list[Turn]:
         for site in sites
         if not model.site_write[site] and tensors.copy_in[tensor] != NEVER
     ]
-    writes = [(tensor, game.made(tensor), int(tensors.copy_out[tensor]))
-              for tensor, nodes in enumerate(game.back) if nodes and tensors.copy_out[tensor] != NEVER]  # fmt: skip
+    writes = [
+        (tensor, game.made(tensor), int(tensors.copy_out[tensor]))
+        for tensor, nodes in enumerate(game.back)
+        if nodes and tensors.copy_out[tensor] != NEVER
+    ]
     if model.idle_copies or (model.engines[0] == model.engines[1] >= 0):
         return [_turn(game, reads, writes)]
     _alone(game, reads if model.engines[0] < 0 else [], writes if model.engines[1] < 0 else [])
@@ -53,8 +56,9 @@ def add_turns(game: GameLinear) -> list[Turn]:
     return found + ([_turn(game, [], writes)] if model.engines[1] >= 0 else [])
 
 
-def _alone(game: GameLinear, reads: list[tuple[int, int, int, int]],
-           writes: list[tuple[int, int, int]]) -> None:  # fmt: skip
+def _alone(
+    game: GameLinear, reads: list[tuple[int, int, int, int]], writes: list[tuple[int, int, int]]
+) -> None:
     """The windows of copies that wait for no other: each by itself."""
     for site, made, needed, work in reads:
         for i, lead in (*game.lead[site].items(), (made, None)):
@@ -71,8 +75,9 @@ def _span(game: GameLinear, i: int, k: int) -> Terms:
     return ends + [(game.stall[k], -game.unit)] + ([(game.clock[i], game.unit)] if i >= 0 else [])
 
 
-def _turn(game: GameLinear, reads: list[tuple[int, int, int, int]],
-          writes: list[tuple[int, int, int]]) -> Turn:  # fmt: skip
+def _turn(
+    game: GameLinear, reads: list[tuple[int, int, int, int]], writes: list[tuple[int, int, int]]
+) -> Turn:
     given: list[Terms] = [[] for _ in range(game.model.steps + 1)]
     made: list[Terms] = [[] for _ in range(game.model.steps + 1)]
     for site, maker, needed, work in reads:
@@ -114,9 +119,7 @@ def add_window(game: GameLinear, turn: Turn, i: int, k: int) -> None:
     game.row(row, -FREE, 0)
 
 
-def broken(
-    game: GameLinear, turns: list[Turn], values: Float64, least: float, most: int
-) -> list[Window]:
+def broken(game: GameLinear, turns: list[Turn], values: Float64, least: float, most: int) -> list[Window]:
     """At most `most` windows that values exceed by more than `least` picoseconds, the worst first:
     one for each step where they begin and one for each where they end."""
     steps = game.model.steps
@@ -127,11 +130,15 @@ def broken(
     for number, turn in enumerate(turns):
         over = np.cumsum(_demand(game, turn, values), axis=1) - (end[None] - clock[:, None])
         over[end_at <= begin_at] = -np.inf
-        for rows, columns in ((np.arange(steps + 1), over.argmax(axis=1)),
-                              (over.argmax(axis=0), np.arange(steps + 1))):  # fmt: skip
-            worst += [(-float(over[r, c]), (number, r - 1, c))
-                      for r, c in zip(rows.tolist(), columns.tolist(), strict=True)
-                      if over[r, c] > least]  # fmt: skip
+        for rows, columns in (
+            (np.arange(steps + 1), over.argmax(axis=1)),
+            (over.argmax(axis=0), np.arange(steps + 1)),
+        ):
+            worst += [
+                (-float(over[r, c]), (number, r - 1, c))
+                for r, c in zip(rows.tolist(), columns.tolist(), strict=True)
+                if over[r, c] > least
+            ]
     return list(dict.fromkeys(window for _, window in sorted(worst)))[:most]
 
 

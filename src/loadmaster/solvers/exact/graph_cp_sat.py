@@ -31,14 +31,10 @@ class CpSat:
     see `make_cp_solver`."""
 
     name, problem_kind = "cp-sat", "graph"
-    summary = (
-        "OR-tools' CP-SAT on small graphs, with a bound (needs: pip install 'loadmaster[exact]')"
-    )
+    summary = "OR-tools' CP-SAT on small graphs, with a bound (needs: pip install 'loadmaster[exact]')"
     deterministic = True
 
-    def __init__(
-        self, most_groups: int = 150, most_steps: int = 1_000, work: float | None = None
-    ) -> None:
+    def __init__(self, most_groups: int = 150, most_steps: int = 1_000, work: float | None = None) -> None:
         self.most_groups, self.most_steps = int(most_groups), int(most_steps)
         self.work = work
 
@@ -55,16 +51,7 @@ class CpSat:
         if "fusion" in problem.tasks:
             if not meter.exhausted:
                 answer = units_of(problem, problem.base_clusters)
-                _solve(
-                    cp_model,
-                    meter,
-                    problem,
-                    answer,
-                    seed,
-                    self.work,
-                    share=ANSWER_SHARE,
-                    proves=False,
-                )
+                _solve(cp_model, meter, problem, answer, seed, self.work, share=ANSWER_SHARE, proves=False)
             if not meter.exhausted:
                 infeasible = _solve(
                     cp_model, meter, problem, units_of(problem), seed, self.work, answers=False
@@ -74,17 +61,32 @@ class CpSat:
         return meter.solution(infeasible=infeasible, white_box=True)
 
     def _check(self, problem: GraphOptimization) -> None:
-        for what, count, most in (("groups", problem.groups, self.most_groups),
-                                  ("devices", problem.devices, MOST_DEVICES),
-                                  ("ops", problem.nodes, self.most_steps)):  # fmt: skip
+        for what, count, most in (
+            ("groups", problem.groups, self.most_groups),
+            ("devices", problem.devices, MOST_DEVICES),
+            ("ops", problem.nodes, self.most_steps),
+        ):
             if count > most:
                 raise LoadmasterError(
                     f"'{problem.program.name}' has {count} {what}, too many for cp-sat (at most {most})",
-                    object=problem.program.name, number=count, remedy="use anneal or brkga")  # fmt: skip
+                    object=problem.program.name,
+                    number=count,
+                    remedy="use anneal or brkga",
+                )
 
 
-def _solve(cp_model: Any, meter: Meter, problem: GraphOptimization, units: Units, seed: int,
-           work: float | None, *, share: float = 1.0, answers: bool = True, proves: bool = True) -> bool:  # fmt: skip
+def _solve(
+    cp_model: Any,
+    meter: Meter,
+    problem: GraphOptimization,
+    units: Units,
+    seed: int,
+    work: float | None,
+    *,
+    share: float = 1.0,
+    answers: bool = True,
+    proves: bool = True,
+) -> bool:
     """Solve one model: submit what it finds if it `answers`, raise the bound if it `proves`. True:
     no plan fits."""
     # The best so far is a plan of the model, unless its clusters are others.
@@ -95,8 +97,7 @@ def _solve(cp_model: Any, meter: Meter, problem: GraphOptimization, units: Units
     class Found(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
         def on_solution_callback(self) -> None:
             if answers:
-                devices = [next(d for d in made.devices if self.boolean_value(row[d]))
-                           for row in made.on]  # fmt: skip
+                devices = [next(d for d in made.devices if self.boolean_value(row[d])) for row in made.on]
                 _submit(meter, problem, units, devices, [self.value(v) for v in made.start])
             if meter.exhausted:
                 self.stop_search()
@@ -119,8 +120,9 @@ def _solve(cp_model: Any, meter: Meter, problem: GraphOptimization, units: Units
     return False
 
 
-def _submit(meter: Meter, problem: GraphOptimization, units: Units, devices: list[int],
-            starts: list[int]) -> None:  # fmt: skip
+def _submit(
+    meter: Meter, problem: GraphOptimization, units: Units, devices: list[int], starts: list[int]
+) -> None:
     """The devices with the order in which steps start, and with the order left to the ties."""
     device = problem.split(problem.vector())[1].copy()
     for group, where in zip(units.group, devices, strict=True):

@@ -23,8 +23,9 @@ _LARGEST = 2**42
 class GraphModel:
     """Variables and constraints; `most`: a time that some plan is known to keep, or None."""
 
-    def __init__(self, cp_model: Any, problem: GraphOptimization, units: Units, most: int | None,
-                 memory: bool) -> None:  # fmt: skip
+    def __init__(
+        self, cp_model: Any, problem: GraphOptimization, units: Units, most: int | None, memory: bool
+    ) -> None:
         self.problem, self.units = problem, units
         self.model = cp_model.CpModel()
         machine = problem.machine
@@ -98,9 +99,7 @@ class GraphModel:
                 length = cost // self.unit
                 lengths.append(length * on[d])
                 work[d].append(length * on[d])
-                by_device[d].append(
-                    model.new_optional_fixed_size_interval_var(start, length, on[d], "")
-                )
+                by_device[d].append(model.new_optional_fixed_size_interval_var(start, length, on[d], ""))
             model.add(stop == start + sum(lengths))
             self.start.append(start)
             self.stop.append(stop)
@@ -148,8 +147,9 @@ class GraphModel:
                     self.sent[moving.root, source, to] = (sent, start, start + length)
                     for reader in moving.readers:
                         if units.choice[reader] != moving.home:
-                            self._when(sent, self.at[units.choice[reader]][to],
-                                       self.start[reader] >= start + length)  # fmt: skip
+                            self._when(
+                                sent, self.at[units.choice[reader]][to], self.start[reader] >= start + length
+                            )
         for intervals in engines.values():
             model.add_no_overlap(intervals)
 
@@ -162,8 +162,7 @@ class GraphModel:
     def _hold_for_ever(self) -> None:
         machine = self.problem.machine
         for home in self.homes:
-            held = [_aligned(size, machine, home) * self.at[choice][home]
-                    for choice, size in self.units.kept]  # fmt: skip
+            held = [_aligned(size, machine, home) * self.at[choice][home] for choice, size in self.units.kept]
             if held:
                 self.model.add(sum(held) <= machine.memories[home].capacity)
 
@@ -172,13 +171,18 @@ class GraphModel:
         and as copies in others. Tensors that share a place, and inputs, are left out."""
         model, units, program = self.model, self.units, self.problem.program
         machine, place = self.problem.machine, places(program)
-        alone = np.bincount(place[program.tensor_alias == np.arange(program.n_tensors)],
-                            minlength=program.n_tensors) == 1  # fmt: skip
+        alone = (
+            np.bincount(
+                place[program.tensor_alias == np.arange(program.n_tensors)], minlength=program.n_tensors
+            )
+            == 1
+        )
         rooms: dict[int, list[tuple[Any, int]]] = {home: [] for home in self.homes}
         for choice, size in units.kept:
             for home in self.homes:
                 whole = model.new_optional_fixed_size_interval_var(
-                    0, self.horizon, self._literal(self.at[choice][home]), "")  # fmt: skip
+                    0, self.horizon, self._literal(self.at[choice][home]), ""
+                )
                 rooms[home].append((whole, _aligned(size, machine, home)))
         for moving in units.tensors:
             if not alone[moving.root] or moving.writer < 0 or moving.home < 0:
@@ -192,8 +196,7 @@ class GraphModel:
                 if kept:
                     model.add(last >= self.end).only_enforce_if(here)
                 for reader in moving.readers:
-                    self._when(here, self.at[units.choice[reader]][home],
-                               last >= self.stop[reader])  # fmt: skip
+                    self._when(here, self.at[units.choice[reader]][home], last >= self.stop[reader])
                 for to in self.homes:
                     if (moving.root, home, to) in self.sent:
                         sent, _, end = self.sent[moving.root, home, to]

@@ -89,8 +89,7 @@ def units_of(problem: GraphOptimization, clusters: Int32 | None = None) -> Units
     return Units(cost, choice, group, device, tensors, others, kept, first, step)
 
 
-def _choices(problem: GraphOptimization, step: Int32, steps: int,
-             free: bool) -> tuple[list[int], list[int]]:  # fmt: skip
+def _choices(problem: GraphOptimization, step: Int32, steps: int, free: bool) -> tuple[list[int], list[int]]:
     """([steps] choice of each step, [choices] group or -1)."""
     hard = problem.hard[problem.node_op] >= 0
     known: dict[int, int] = {}
@@ -137,8 +136,9 @@ def _roots(program: Program, kinds: tuple[TensorKind, ...]) -> list[int]:
     return [int(root) for root in found]
 
 
-def _tensors(program: Program, step_of: Int64, choice: list[int], first_op: Int32,
-             free: bool) -> list[Moving]:  # fmt: skip
+def _tensors(
+    program: Program, step_of: Int64, choice: list[int], first_op: Int32, free: bool
+) -> list[Moving]:
     writers = root_writers(program)
     homes = _homes(program, step_of, choice, free)
     found: dict[int, Moving] = {}

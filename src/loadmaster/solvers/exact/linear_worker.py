@@ -37,9 +37,11 @@ def solve_whole(linear: Linear, cutoff: int, seconds: float) -> Answer | None:
         worker = subprocess.run(
             [sys.executable, "-m", "loadmaster.solvers.exact.linear_worker"],
             input=json.dumps(settings).encode() + b"\n" + file.getvalue(),
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=True,
             timeout=None if limit is None else limit + RESERVE,
-        )  # fmt: skip
+        )
         said = json.loads(worker.stdout.splitlines()[-1])
     except (subprocess.SubprocessError, ValueError, IndexError):
         return None
@@ -51,14 +53,15 @@ def main() -> None:
     given = sys.stdin.buffer
     settings = json.loads(given.readline())
     arrays = read_npz(given.read(), LoadmasterError)
-    linear = Linear(**{name: arrays[name] for name in _ARRAYS},
-                    constant=int(settings["constant"]), groups=())  # fmt: skip
+    linear = Linear(**{name: arrays[name] for name in _ARRAYS}, constant=int(settings["constant"]), groups=())
     seconds = math.inf if settings["seconds"] is None else settings["seconds"]
     answer = highs(linear, settings["cutoff"], seconds, 1, lambda _values, _bound: None)
     values = None if answer.values is None else answer.values.tolist()
     print()
-    print(json.dumps({"bound": answer.bound, "values": values, "doubt": answer.doubt,
-                      "closed": answer.closed}), flush=True)  # fmt: skip
+    print(
+        json.dumps({"bound": answer.bound, "values": values, "doubt": answer.doubt, "closed": answer.closed}),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -48,19 +48,23 @@ class Exact:
     summary = "HiGHS and CP-SAT side by side, with proof or bound (white box; needs: pip install 'loadmaster[exact]')"
     deterministic = False
 
-    def __init__(
-        self, methods: Sequence[str] | str = ("highs", "cp-sat"), gap: float = 0.0
-    ) -> None:
+    def __init__(self, methods: Sequence[str] | str = ("highs", "cp-sat"), gap: float = 0.0) -> None:
         self.methods = methods.split(",") if isinstance(methods, str) else list(methods)
         self.gap = float(gap)
         for method in self.methods:
             if method not in ENGINES:
                 raise LoadmasterError(
                     f"'exact' has no method '{method}'{nearest(method, tuple(ENGINES))}",
-                    object=method, remedy=f"use {' or '.join(ENGINES)}")  # fmt: skip
+                    object=method,
+                    remedy=f"use {' or '.join(ENGINES)}",
+                )
         if not self.methods or not 0 <= self.gap < 1:
-            raise LoadmasterError("'exact' needs a method and a gap from 0 to less than 1",
-                                  object="gap", number=self.gap, remedy="leave them out")  # fmt: skip
+            raise LoadmasterError(
+                "'exact' needs a method and a gap from 0 to less than 1",
+                object="gap",
+                number=self.gap,
+                remedy="leave them out",
+            )
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem
@@ -83,9 +87,12 @@ def linear_bound(problem: Mapping, seconds: float = 10.0) -> Bound:
 def _checked(problem: Mapping) -> MappingModel:
     model = mapping_model(problem)
     if model.too_long:
-        raise BadProgram(f"'{problem.program.name}' runs too long on '{problem.machine.name}' to be solved exactly",
-                         object=problem.program.name, number=int(problem.compiler_ps),
-                         remedy="use another solver, such as density")  # fmt: skip
+        raise BadProgram(
+            f"'{problem.program.name}' runs too long on '{problem.machine.name}' to be solved exactly",
+            object=problem.program.name,
+            number=int(problem.compiler_ps),
+            remedy="use another solver, such as density",
+        )
     return model
 
 
@@ -139,15 +146,20 @@ class _Race:
 
     def _start(self, method: str, seconds: float) -> None:
         settings = {
-            "method": method, "seconds": engine_seconds(max(0.0, seconds)), "best": self.value, "gap": self.gap,
+            "method": method,
+            "seconds": engine_seconds(max(0.0, seconds)),
+            "best": self.value,
+            "gap": self.gap,
             "threads": max(1, cores() - len(self.methods) + 1),
             "backwards": method != self.methods[0],
-        }  # fmt: skip
+        }
         worker = subprocess.Popen(
             [sys.executable, "-m", "loadmaster.solvers.exact.mapping_worker"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for us to hear
-        )  # fmt: skip
+        )
         assert worker.stdin is not None and worker.stdout is not None
         text, lines = json.dumps(settings).encode() + b"\n" + self.given, worker.stdout
 

@@ -51,8 +51,10 @@ def peak_cases(model: MappingModel, most_cases: int = MOST_CASES) -> list[Case]:
     cases: list[Case] = []
     most = None
     for mark in [*marks.tolist(), 0]:
-        here = [(0,) if fixable[e] and 0 < needed[e] <= mark and 0 in allowed[e] else allowed[e]
-                for e in range(model.entries)]  # fmt: skip
+        here = [
+            (0,) if fixable[e] and 0 < needed[e] <= mark and 0 in allowed[e] else allowed[e]
+            for e in range(model.entries)
+        ]
         cases.append(Case(tuple(here), most))
         most = mark - 1
     return cases
@@ -68,5 +70,7 @@ def _useful(model: MappingModel) -> list[tuple[int, ...]]:
         cost = model.access_cost
         np.logical_or.at(faster, model.access_entry, cost < cost[:, last:])
     pinned = model.pinned.tolist()
-    return [(pin,) if pin >= 0 else (*np.flatnonzero(row[:last]).tolist(), last)
-            for row, pin in zip(faster, pinned, strict=True)]  # fmt: skip
+    return [
+        (pin,) if pin >= 0 else (*np.flatnonzero(row[:last]).tolist(), last)
+        for row, pin in zip(faster, pinned, strict=True)
+    ]

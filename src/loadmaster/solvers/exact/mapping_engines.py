@@ -53,9 +53,10 @@ def relaxation(linear: Linear, seconds: float, engine: str = "GLOP") -> tuple[in
     mathopt = require("ortools.math_opt.python.mathopt", "exact")
     unit = _unit(linear)
     result = mathopt.solve(
-        _model(mathopt, linear, None), mathopt.SolverType[engine],
+        _model(mathopt, linear, None),
+        mathopt.SolverType[engine],
         params=mathopt.SolveParameters(time_limit=engine_limit(seconds)),
-    )  # fmt: skip
+    )
     multipliers = np.zeros(len(linear.row_lower))
     if result.solutions and result.solutions[0].dual_solution is not None:
         for row, value in result.solutions[0].dual_solution.dual_values.items():
@@ -89,9 +90,8 @@ def highs(linear: Linear, cutoff: int, seconds: float, threads: int, heard: Hear
     """HiGHS, one thread. It says nothing before it ends."""
     mathopt = require("ortools.math_opt.python.mathopt", "exact")
     params = mathopt.SolveParameters(
-        time_limit=engine_limit(seconds),
-        relative_gap_tolerance=0.0, absolute_gap_tolerance=0.0,
-    )  # fmt: skip
+        time_limit=engine_limit(seconds), relative_gap_tolerance=0.0, absolute_gap_tolerance=0.0
+    )
     result = mathopt.solve(_model(mathopt, linear, cutoff), mathopt.SolverType.HIGHS, params=params)
     reasons, reason = mathopt.TerminationReason, result.termination.reason
     if reason in (reasons.INFEASIBLE, reasons.INFEASIBLE_OR_UNBOUNDED):  # nothing is unbounded
@@ -133,12 +133,8 @@ def _model(mathopt: Any, linear: Linear, cutoff: int | None) -> Any:
     proto.objective.linear_coefficients.values.extend(price)
     limits, matrix = proto.linear_constraints, proto.linear_constraint_matrix
     limits.ids.extend(range(rows))
-    limits.lower_bounds.extend(
-        np.where(linear.row_lower == -FREE, -np.inf, linear.row_lower).tolist()
-    )
-    limits.upper_bounds.extend(
-        np.where(linear.row_upper == FREE, np.inf, linear.row_upper).tolist()
-    )
+    limits.lower_bounds.extend(np.where(linear.row_lower == -FREE, -np.inf, linear.row_lower).tolist())
+    limits.upper_bounds.extend(np.where(linear.row_upper == FREE, np.inf, linear.row_upper).tolist())
     row = np.repeat(np.arange(rows), np.diff(linear.row_start))
     order = np.lexsort((linear.variable, row))
     matrix.row_ids.extend(row[order].tolist())
@@ -158,8 +154,13 @@ def cp_program(cp_model: Any, linear: Linear) -> tuple[Any, list[Any], Any]:
     """(CP-SAT model without an objective, variables, the objective less its constant)"""
     model = cp_model.CpModel()
     variables = [model.new_int_var(0, most, "") for most in linear.upper.tolist()]
-    row_of = zip(linear.row_start[:-1].tolist(), linear.row_start[1:].tolist(),
-                 linear.row_lower.tolist(), linear.row_upper.tolist(), strict=True)  # fmt: skip
+    row_of = zip(
+        linear.row_start[:-1].tolist(),
+        linear.row_start[1:].tolist(),
+        linear.row_lower.tolist(),
+        linear.row_upper.tolist(),
+        strict=True,
+    )
     for begin, end, lower, upper in row_of:
         terms = [variables[v] for v in linear.variable[begin:end].tolist()]
         weighted = cp_model.LinearExpr.weighted_sum(terms, linear.coefficient[begin:end].tolist())

@@ -145,16 +145,16 @@ def _sum_or_table(
     """Add the costs of a node that is the sum of its entries'; the table of any other."""
     shape = [len(case.allowed[e]) for e in entries]
     ways = np.array(list(np.ndindex(*shape)), dtype=np.int64).reshape(math.prod(shape), -1)
-    chosen = np.stack([np.array(case.allowed[e])[ways[:, k]] for k, e in enumerate(entries)],
-                      axis=1) if entries else ways  # fmt: skip
+    chosen = (
+        np.stack([np.array(case.allowed[e])[ways[:, k]] for k, e in enumerate(entries)], axis=1)
+        if entries
+        else ways
+    )
     times = int(model.repeat[node]) * model.durations(node, chosen)
     grid = times.reshape(shape)
     base = int(times[0])
-    parts = [grid[(0,) * k + (slice(None),) + (0,) * (len(shape) - k - 1)] - base
-             for k in range(len(shape))]  # fmt: skip
-    sums = base + sum(
-        (part[ways[:, k]] for k, part in enumerate(parts)), np.zeros(len(ways), np.int64)
-    )
+    parts = [grid[(0,) * k + (slice(None),) + (0,) * (len(shape) - k - 1)] - base for k in range(len(shape))]
+    sums = base + sum((part[ways[:, k]] for k, part in enumerate(parts)), np.zeros(len(ways), np.int64))
     if not (times == sums).all():
         keep = [k for k, n in enumerate(shape) if n > 1]
         return _Node(node, [entries[k] for k in keep], chosen[:, keep], times)
@@ -175,9 +175,7 @@ def _groups(
             fixed[entry] = allowed[0]
             draft.constant += cost[allowed[0]]
         else:
-            same = (
-                entry if entry in bound_up else (cost, tuple(model.always[entry].tolist()), allowed)
-            )
+            same = entry if entry in bound_up else (cost, tuple(model.always[entry].tolist()), allowed)
             alike.setdefault(same, []).append(entry)
     groups = []
     for entries in alike.values():
@@ -198,9 +196,7 @@ def _table(draft: Draft, at: dict[tuple[int, int], int], case: Case, table: _Nod
             draft.row([(at[entry, m], -1), *((v, 1) for v in which)], 0, 0)
 
 
-def _lines(
-    draft: Draft, at: dict[tuple[int, int], int], model: MappingModel, case: Case, node: int
-) -> None:
+def _lines(draft: Draft, at: dict[tuple[int, int], int], model: MappingModel, case: Case, node: int) -> None:
     """Time >= compute + share * memory and >= memory + share * compute, share being `overlap`."""
     here, last = model.accesses(node), model.memories - 1
     compute, launch = int(model.compute[node]), int(model.launch[node])
@@ -229,19 +225,19 @@ def _lines(
 
 
 def _capacities(
-    draft: Draft,
-    at: dict[tuple[int, int], int],
-    model: MappingModel,
-    case: Case,
-    groups: list[Group],
+    draft: Draft, at: dict[tuple[int, int], int], model: MappingModel, case: Case, groups: list[Group]
 ) -> None:
     for m in range(model.memories - 1):
         sizes = [model.always[:, m], *(size[:, m] for _, size in model.rows)]
         unit = max(1, int(np.gcd.reduce(np.concatenate(sizes))))
         room = int(model.capacity[m]) // unit
         room -= sum(int(model.always[e, m]) for e in np.flatnonzero(_held(case, m))) // unit
-        weights = [(v, int(model.always[entries[0], m]) // unit, len(entries))
-                   for entries, counts in groups for memory, v in counts if memory == m]  # fmt: skip
+        weights = [
+            (v, int(model.always[entries[0], m]) // unit, len(entries))
+            for entries, counts in groups
+            for memory, v in counts
+            if memory == m
+        ]
         heavy = sum(size * count for _, size, count in weights)
         rows = _loads(at, model, case, m, unit)
         if m == 0 and case.most is not None:
@@ -282,7 +278,5 @@ def _limit(draft: Draft, terms: Sequence[tuple[int, int]], most: int) -> None:
     held: dict[int, int] = {}
     for v, size in terms:
         held[v] = held.get(v, 0) + size
-    unit = max(
-        1, math.gcd(*held.values())
-    )  # often more than all rows share, which makes it tighter
+    unit = max(1, math.gcd(*held.values()))  # often more than all rows share, which makes it tighter
     draft.row([(v, size // unit) for v, size in held.items()], -FREE, most // unit)

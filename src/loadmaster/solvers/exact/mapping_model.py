@@ -80,8 +80,11 @@ class MappingModel:
     def too_long(self) -> bool:
         """Whether the time of some map is beyond what solvers compute exactly."""
         memory = np.zeros(self.nodes)
-        np.add.at(memory, np.repeat(np.arange(self.nodes), np.diff(self.access_start)),
-                  self.access_cost.max(axis=1, initial=0).astype(np.float64))  # fmt: skip
+        np.add.at(
+            memory,
+            np.repeat(np.arange(self.nodes), np.diff(self.access_start)),
+            self.access_cost.max(axis=1, initial=0).astype(np.float64),
+        )
         once = 2.0 * (memory + self.fixed + self.compute + self.launch)
         return bool((once * self.repeat).sum() >= TOO_LONG)
 
@@ -140,8 +143,16 @@ def mapping_model(problem: Mapping) -> MappingModel:
     compute, named = compute_times(program, device)
     in_table = named[entries.node_op, 0] == 1
     costs = _access_costs(problem, in_table)
-    fixed = np.where(in_table, 0, _times(problem.machine, memories[-1:], program.op_other_bytes[entries.node_op],
-                                         np.zeros(problem.nodes, dtype=np.bool_))[:, 0])  # fmt: skip
+    fixed = np.where(
+        in_table,
+        0,
+        _times(
+            problem.machine,
+            memories[-1:],
+            program.op_other_bytes[entries.node_op],
+            np.zeros(problem.nodes, dtype=np.bool_),
+        )[:, 0],
+    )
     np.add.at(fixed, costs.node[costs.entry < 0], costs.cost[costs.entry < 0, -1])
     decided = costs.entry >= 0
     pairs, where = np.unique(
@@ -189,14 +200,10 @@ def _access_costs(problem: Mapping, in_table: npt.NDArray[np.bool_]) -> _Accesse
     node = (np.cumsum(~program.op_view) - 1)[op[real]]
     cost = _times(problem.machine, problem.memories, size[real], write[real])
     cost[in_table[node], 0] = 0  # the table has it: only slower memories add to it
-    return _Accesses(
-        node, entries.of_tensor[program.tensor_alias[tensor[real]]].astype(np.int64), cost
-    )
+    return _Accesses(node, entries.of_tensor[program.tensor_alias[tensor[real]]].astype(np.int64), cost)
 
 
-def _times(
-    machine: Machine, memories: Sequence[int], size: Int64, write: npt.NDArray[np.bool_]
-) -> Int64:
+def _times(machine: Machine, memories: Sequence[int], size: Int64, write: npt.NDArray[np.bool_]) -> Int64:
     """[., memories] picoseconds of accesses."""
     columns = []
     for memory in (machine.memories[number] for number in memories):
@@ -206,9 +213,7 @@ def _times(
     return np.stack(columns, axis=1)
 
 
-def _capacity_rows(
-    problem: Mapping, number: Int64, live: int
-) -> tuple[Int64, list[tuple[Int64, Int64]]]:
+def _capacity_rows(problem: Mapping, number: Int64, live: int) -> tuple[Int64, list[tuple[Int64, Int64]]]:
     """(bytes [E, M] that are always there, entries and bytes of the steps that matter)."""
     entries = problem.entries
     memories = entries.piece_size.shape[1]

@@ -35,8 +35,7 @@ class OmniMalloc:
         allocators = require("omnimalloc.allocators", "bench")
         rows = zip(b.size.tolist(), b.lower.tolist(), b.upper.tolist(), strict=True)
         given = [
-            om.Allocation(id=i, size=size, start=start, end=end)
-            for i, (size, start, end) in enumerate(rows)
+            om.Allocation(id=i, size=size, start=start, end=end) for i, (size, start, end) in enumerate(rows)
         ]
         left = engine_seconds(meter.seconds_left)
         solver = allocators.SupermallocAllocator(timeout=left, num_threads=THREADS)

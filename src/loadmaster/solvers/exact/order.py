@@ -74,8 +74,9 @@ class PeakDp:
         return looked
 
 
-def _least(meter: Meter, part: _core.OrderGraph, floor: int, height: int, limit: int
-           ) -> tuple[Order | None, int, int]:  # fmt: skip
+def _least(
+    meter: Meter, part: _core.OrderGraph, floor: int, height: int, limit: int
+) -> tuple[Order | None, int, int]:
     """(the best order found, what is proven, sets looked at) of one part between floor and height."""
     best, proven, low, looked = None, floor, floor, 0
     while low < height and not meter.exhausted:

@@ -133,8 +133,9 @@ class Bounds:
         return least
 
 
-def _refined(meter: Meter, problem: PeakOrder, start: Order, rng: np.random.Generator,
-             chance: float) -> Order:  # fmt: skip
+def _refined(
+    meter: Meter, problem: PeakOrder, start: Order, rng: np.random.Generator, chance: float
+) -> Order:
     """A legal order; `chance`: how often the op to cut at is any one above the floor."""
     done = np.zeros(problem.nodes, dtype=np.int8)
     order: list[Order] = []
@@ -165,8 +166,15 @@ def _out_of_time(meter: Meter) -> bool:
     return meter.observer.stop or meter.seconds_left == 0
 
 
-def _split(meter: Meter, problem: PeakOrder, members: Order, done: npt.NDArray[np.int8], floor: int, rng: np.random.Generator,
-           chance: float) -> tuple[tuple[Order, Order, Order] | Order, int]:  # fmt: skip
+def _split(
+    meter: Meter,
+    problem: PeakOrder,
+    members: Order,
+    done: npt.NDArray[np.int8],
+    floor: int,
+    rng: np.random.Generator,
+    chance: float,
+) -> tuple[tuple[Order, Order, Order] | Order, int]:
     """(before, op, after), or the members in an order that need not be cut; and the new floor, below
     which no part need go, because another cannot."""
     part = problem.native.part(np.ascontiguousarray(members), done)

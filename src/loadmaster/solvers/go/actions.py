@@ -48,8 +48,11 @@ def vectors_of(problem: GraphOptimization, actions: Actions) -> Float64:
     at = problem.part("fusion")
     if at.stop > at.start:
         level = np.asarray(actions.fusion)[..., :n].astype(np.int64)
-        device = np.asarray(actions.device)[..., :groups] if "placement" in problem.tasks else (
-            np.broadcast_to(problem.split(problem.vector())[1], (*batch, groups)))  # fmt: skip
+        device = (
+            np.asarray(actions.device)[..., :groups]
+            if "placement" in problem.tasks
+            else (np.broadcast_to(problem.split(problem.vector())[1], (*batch, groups)))
+        )
         never = (level < 1) | ((level >= WITHIN) & leaves(problem, device))
         vectors[..., at] = np.where(never, 0.0, (level + np.arange(n) / max(1, n)) / LEVELS)
     return vectors
@@ -86,5 +89,9 @@ def actions_of(problem: GraphOptimization, vector: Float64) -> Actions:
 def padded(actions: Actions, nodes: int, groups: int) -> Actions:
     """With room for padding behind."""
     widths = (nodes, groups, nodes)
-    return Actions(*(np.pad(part, [(0, 0)] * (part.ndim - 1) + [(0, width - part.shape[-1])])
-                     for part, width in zip(actions, widths, strict=True)))  # fmt: skip
+    return Actions(
+        *(
+            np.pad(part, [(0, 0)] * (part.ndim - 1) + [(0, width - part.shape[-1])])
+            for part, width in zip(actions, widths, strict=True)
+        )
+    )

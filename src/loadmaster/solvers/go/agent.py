@@ -82,8 +82,10 @@ def check_devices(problem: GraphOptimization) -> None:
     if problem.devices > MOST_DEVICES:
         raise LoadmasterError(
             f"GO knows machines of up to {MOST_DEVICES} devices, and '{problem.machine.name}' has {problem.devices}",
-            object=problem.machine.name, number=problem.devices, remedy="use --solver anneal",
-        )  # fmt: skip
+            object=problem.machine.name,
+            number=problem.devices,
+            remedy="use --solver anneal",
+        )
 
 
 def source_of(init: str, settings: Settings) -> str:
@@ -99,7 +101,7 @@ def start_of(name: str, seed: int, shape: Shape) -> Network:
     return make_network(seed, shape) if name == "scratch" else load_network(name, shape)
 
 
-def try_policy(meter: Meter, logits: Logits, rng: np.random.Generator, samples: int) -> Actions | None:  # fmt: skip
+def try_policy(meter: Meter, logits: Logits, rng: np.random.Generator, samples: int) -> Actions | None:
     """Evaluate the likeliest plan, then draws; of those, the one that is the best so far."""
     problem = meter.problem
     assert isinstance(problem, GraphOptimization)
@@ -116,9 +118,7 @@ def evaluated(meter: Meter, actions: Actions) -> tuple[np.ndarray[Any, Any], Act
     assert isinstance(problem, GraphOptimization)
     vectors, size = vectors_of(problem, actions), batch_size(problem, len(actions.device))
     value, reward = np.zeros(0, dtype=np.int64), np.zeros(0)
-    for at in range(
-        0, len(vectors), size
-    ):  # large graphs a few at a time, so that time limits hold
+    for at in range(0, len(vectors), size):  # large graphs a few at a time, so that time limits hold
         if not meter.exhausted:
             scores = meter.evaluate_many(vectors[at : at + size])
             value = np.concatenate([value, scores.value])

@@ -15,11 +15,24 @@ from loadmaster.program.zoo import MODELS
 from loadmaster.program.zoo.graphs import TRAINING_FAMILIES
 
 SPLITS = {
-    "train": (("rnnlm-2", "rnnlm-4", "gnmt-2", "txl-2", "txl-4", "inception-b32", "wavenet-2x9", "vit-l16", "llama"), 0),
+    "train": (
+        (
+            "rnnlm-2",
+            "rnnlm-4",
+            "gnmt-2",
+            "txl-2",
+            "txl-4",
+            "inception-b32",
+            "wavenet-2x9",
+            "vit-l16",
+            "llama",
+        ),
+        0,
+    ),
     "validation": (("gnmt-4",), 10_000),
-}  # fmt: skip
+}
 """Workloads, and the first seed of the synthetic families; as in benchmarks/splits/go.toml."""
-MACHINES = ("p100x2", "p100x4", "p100x8", "p100nv-x8", "v100nv-x4", "v100nv-x8", "a100-40x4", "h100x8")  # fmt: skip
+MACHINES = ("p100x2", "p100x4", "p100x8", "p100nv-x8", "v100nv-x4", "v100nv-x8", "a100-40x4", "h100x8")
 PLACED = (("placement",), Base(fusion="none", schedule="fifo"))
 JOINT = (TASKS, Base())
 ALONE = ((("fusion",), Base()), (("schedule",), Base()))
@@ -36,7 +49,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        return f"{self.graph}@{self.machine}/{'joint' if len(self.tasks) == 3 else '+'.join(self.tasks)}"  # fmt: skip
+        return f"{self.graph}@{self.machine}/{'joint' if len(self.tasks) == 3 else '+'.join(self.tasks)}"
 
     def load(self) -> GraphOptimization:
         family, _, seed = self.graph.partition(":")
@@ -51,15 +64,14 @@ def cases_of(split: str, synthetic: int = 60, seed: int = 0) -> list[Case]:
     """Every workload of a split on every machine, placed alone and jointly; on its own machine fused
     and ordered alone too; and so many graphs of each synthetic family, each on one machine."""
     if split not in SPLITS:
-        raise LoadmasterError(f"there is no split '{split}' to train on", object="split",
-                              remedy=f"use {' or '.join(SPLITS)}")  # fmt: skip
+        raise LoadmasterError(
+            f"there is no split '{split}' to train on", object="split", remedy=f"use {' or '.join(SPLITS)}"
+        )
     workloads, first = SPLITS[split]
     found = []
     for graph in workloads:
         own = MODELS[graph].machine
-        machines = (
-            (own, *(name for name in MACHINES if name != own)) if split == "train" else (own,)
-        )
+        machines = (own, *(name for name in MACHINES if name != own)) if split == "train" else (own,)
         found += [Case(graph, machine, *what) for machine in machines for what in (JOINT, PLACED)]
         found += [Case(graph, own, *what) for what in ALONE]
     rng = np.random.default_rng([seed, 77])

@@ -27,10 +27,12 @@ class Drawn(NamedTuple):
 
 def likeliest(problem: GraphOptimization, logits: Logits) -> Actions:
     """[1, …]"""
-    return Actions(*(
-        part.argmax(axis=1).astype(np.int8)[None] if decided else np.zeros((1, len(part)), np.int8)
-        for part, decided in _own(problem, logits)
-    ))  # fmt: skip
+    return Actions(
+        *(
+            part.argmax(axis=1).astype(np.int8)[None] if decided else np.zeros((1, len(part)), np.int8)
+            for part, decided in _own(problem, logits)
+        )
+    )
 
 
 def draw(problem: GraphOptimization, logits: Logits, rng: Rng, plans: int) -> Drawn:
@@ -51,9 +53,11 @@ def row_of(actions: Actions, row: int) -> Actions:
 def _own(problem: GraphOptimization, logits: Logits) -> list[tuple[Float32, bool]]:
     """(logits without padding, whether they decide anything) of fusion, device and schedule."""
     n, groups, devices = problem.nodes, problem.groups, problem.devices
-    parts: tuple[Any, ...] = (np.asarray(logits.fusion)[:n],
-                              np.asarray(logits.device)[:groups, :devices],
-                              np.asarray(logits.schedule)[:n])  # fmt: skip
+    parts: tuple[Any, ...] = (
+        np.asarray(logits.fusion)[:n],
+        np.asarray(logits.device)[:groups, :devices],
+        np.asarray(logits.schedule)[:n],
+    )
     wanted = ("placement" if name == "device" else name for name in Logits._fields)
     return [(part, name in problem.tasks) for part, name in zip(parts, wanted, strict=True)]
 

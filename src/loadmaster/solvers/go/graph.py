@@ -32,9 +32,7 @@ DEVICE = 5
 _GROWTH = 1.25
 
 # What makes the columns of about equal size: sizes in log2 up to 30, ranks up to 6, degrees up to 5.
-_SCALE = np.array(
-    [16, 16, 24, 16, 3, 16, 1, 1, 0.01, 1, 1, 1, 1, 1, 1, 1, 1, 1, 4, 4, 0.05, 0.05, 1]
-)
+_SCALE = np.array([16, 16, 24, 16, 3, 16, 1, 1, 0.01, 1, 1, 1, 1, 1, 1, 1, 1, 1, 4, 4, 0.05, 0.05, 1])
 
 
 class Graph(NamedTuple):
@@ -87,12 +85,17 @@ def padded_sizes(problem: GraphOptimization, segment: int) -> tuple[int, int, in
     devices = 2
     while devices < problem.devices:
         devices *= 2
-    return (bucket(problem.nodes, segment), bucket(2 * problem.edges.shape[1], 256),
-            bucket(problem.groups, 16), devices)  # fmt: skip
+    return (
+        bucket(problem.nodes, segment),
+        bucket(2 * problem.edges.shape[1], 256),
+        bucket(problem.groups, 16),
+        devices,
+    )
 
 
-def graph_of(problem: GraphOptimization, sizes: tuple[int, int, int, int],
-             hinted: Int32 | None = None) -> Graph:  # fmt: skip
+def graph_of(
+    problem: GraphOptimization, sizes: tuple[int, int, int, int], hinted: Int32 | None = None
+) -> Graph:
     """The arrays of a problem; `hinted` where the hints are known already."""
     n, groups, devices = problem.nodes, problem.groups, problem.devices
     nodes, pairs, group_room, device_room = sizes
@@ -109,19 +112,25 @@ def graph_of(problem: GraphOptimization, sizes: tuple[int, int, int, int],
     device = np.zeros((device_room, DEVICE), dtype=np.float32)
     device[:devices] = _devices(problem)
     seen = node_features(problem)
-    kinds = np.array(
-        [crc32(name.lower().encode()) % KINDS for name in problem.program.op_kind.values] or [0]
-    )
+    kinds = np.array([crc32(name.lower().encode()) % KINDS for name in problem.program.op_kind.values] or [0])
     return Graph(
-        _pad(_features(problem, seen), nodes), _pad(kinds[problem.program.op_kind.codes[problem.node_op]].astype(np.int32), nodes),
-        _pad(np.ones(n, dtype=bool), nodes), _pad(target[order].astype(np.int32), pairs, nodes),
-        _pad(source.astype(np.int32), pairs), _pad(by_group.astype(np.int32), nodes, nodes - 1),
-        _pad(sorted_groups.astype(np.int32), nodes, group_room), _pad(first.astype(np.int32), group_room),
-        _pad(np.ones(groups, dtype=bool), group_room), hints, hint_stats(problem, found), device,
-        _pad(np.ones(devices, dtype=bool), device_room), _about(problem, seen),
+        _pad(_features(problem, seen), nodes),
+        _pad(kinds[problem.program.op_kind.codes[problem.node_op]].astype(np.int32), nodes),
+        _pad(np.ones(n, dtype=bool), nodes),
+        _pad(target[order].astype(np.int32), pairs, nodes),
+        _pad(source.astype(np.int32), pairs),
+        _pad(by_group.astype(np.int32), nodes, nodes - 1),
+        _pad(sorted_groups.astype(np.int32), nodes, group_room),
+        _pad(first.astype(np.int32), group_room),
+        _pad(np.ones(groups, dtype=bool), group_room),
+        hints,
+        hint_stats(problem, found),
+        device,
+        _pad(np.ones(devices, dtype=bool), device_room),
+        _about(problem, seen),
         np.array([task in problem.tasks for task in ("fusion", "placement", "schedule")]),
         _pad(problem.touched[problem.node_op].astype(bool), nodes),
-    )  # fmt: skip
+    )
 
 
 def _pad(array: npt.NDArray[Any], rows: int, value: int = 0) -> npt.NDArray[Any]:
@@ -149,11 +158,15 @@ def _devices(problem: GraphOptimization) -> Float32:
     work = np.maximum(1.0, durations.sum(axis=0))
     need = max(1.0, float(expected_bytes(problem).sum()))
     rows = [
-        (math.log2(work[d] / work[0]), float((problem.durations[:, d] < 0).mean()),
-         math.log2(max(1, machine.memories[home].capacity) / need) / 4,
-         math.log2(1 + machine.memories[home].read) / 40, d / max(1, len(machine.home)))
+        (
+            math.log2(work[d] / work[0]),
+            float((problem.durations[:, d] < 0).mean()),
+            math.log2(max(1, machine.memories[home].capacity) / need) / 4,
+            math.log2(1 + machine.memories[home].read) / 40,
+            d / max(1, len(machine.home)),
+        )
         for d, home in enumerate(machine.home)
-    ]  # fmt: skip
+    ]
     return _clipped(np.array(rows))
 
 
@@ -170,16 +183,21 @@ def _about(problem: GraphOptimization, seen: Float32) -> Float32:
     np.add.at(written, program.write_op, program.write_bytes)
     link = machine.links[0].bandwidth if machine.links else 1
     moved = float(written[problem.node_op[problem.edges[0]]].sum()) / max(1, link) * 1e12
-    kept = program.tensor_bytes[
-        np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])
-    ].sum()
+    kept = program.tensor_bytes[np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])].sum()
     room = sum(machine.memories[home].capacity for home in set(machine.home))
-    flags = [task in problem.tasks for task in TASKS] + [base.fusion == "none", base.schedule == "fifo", problem.tie == "fifo"]  # fmt: skip
-    whole = [math.log2(1 + problem.nodes) / 8 - 1.5, math.log2(1 + problem.groups) / 4 - 2, math.log2(max(serial, 1e-6)) / 4,
-             math.log2((1 + moved) / work) / 4, math.log2((1 + float(kept)) / max(1, room)) / 4]  # fmt: skip
-    numbers = np.concatenate(
-        [machine_vector(problem) / 20 - 1, np.array(flags, dtype=float), whole]
-    )
+    flags = [task in problem.tasks for task in TASKS] + [
+        base.fusion == "none",
+        base.schedule == "fifo",
+        problem.tie == "fifo",
+    ]
+    whole = [
+        math.log2(1 + problem.nodes) / 8 - 1.5,
+        math.log2(1 + problem.groups) / 4 - 2,
+        math.log2(max(serial, 1e-6)) / 4,
+        math.log2((1 + moved) / work) / 4,
+        math.log2((1 + float(kept)) / max(1, room)) / 4,
+    ]
+    numbers = np.concatenate([machine_vector(problem) / 20 - 1, np.array(flags, dtype=float), whole])
     return _clipped(numbers)
 
 

@@ -67,17 +67,20 @@ def hint_stats(problem: GraphOptimization, hinted: Int32) -> npt.NDArray[np.floa
     capacity = np.array([machine.memories[home].capacity for home in machine.home], dtype=float)
     for row, device in zip(rows, hinted, strict=True):
         where = np.asarray(device)[step_group]
-        longest = int(
-            places.native.levels(np.ascontiguousarray(device, dtype=np.int32), True).max(initial=0)
-        )
+        longest = int(places.native.levels(np.ascontiguousarray(device, dtype=np.int32), True).max(initial=0))
         busy = np.bincount(where, cost[np.arange(len(where)), where], minlength=devices)
         far = where[edges[0]] != where[edges[1]]
         out = np.bincount(where[edges[0]][far], edges[2][far], minlength=devices)
         into = np.bincount(where[edges[1]][far], edges[2][far], minlength=devices)
         held = np.bincount(device, places.bytes, minlength=devices) / np.maximum(1, capacity)
         moved = max(out.max(initial=0), into.max(initial=0))
-        row[:] = (np.log2((1 + longest) / work), np.log2((1 + busy.max()) / work), np.log2((1 + moved) / work + 1e-3),
-                  min(4.0, held.max()), len(np.unique(device)) / devices)  # fmt: skip
+        row[:] = (
+            np.log2((1 + longest) / work),
+            np.log2((1 + busy.max()) / work),
+            np.log2((1 + moved) / work + 1e-3),
+            min(4.0, held.max()),
+            len(np.unique(device)) / devices,
+        )
     return np.clip(rows, -8, 8)
 
 

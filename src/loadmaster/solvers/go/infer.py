@@ -24,8 +24,12 @@ def load_network(name: str, shape: Shape) -> Network:
     """A trained network as NumPy arrays; `name` is 'pretrained:go' or a file of `train go`."""
     arrays, about = read_policy(name, "go")
     if about.get("schema") != SCHEMA:
-        raise BadPolicy(f"policy '{name}' knows features of version {about.get('schema')}, not {SCHEMA}",
-                        object=name, number=SCHEMA, remedy="train it again with this version")  # fmt: skip
+        raise BadPolicy(
+            f"policy '{name}' knows features of version {about.get('schema')}, not {SCHEMA}",
+            object=name,
+            number=SCHEMA,
+            remedy="train it again with this version",
+        )
     network: Network = filled(make_network(0, shape), arrays, name)
     return network
 
@@ -34,13 +38,19 @@ def filled(like: Any, arrays: dict[str, Any], name: str, path: str = "") -> Any:
     """The tree `like` with the arrays of a file."""
     if isinstance(like, tuple):
         fields = getattr(like, "_fields", range(len(like)))
-        parts = [filled(each, arrays, name, f"{path}.{field}" if path else str(field))
-                 for field, each in zip(fields, like, strict=True)]  # fmt: skip
+        parts = [
+            filled(each, arrays, name, f"{path}.{field}" if path else str(field))
+            for field, each in zip(fields, like, strict=True)
+        ]
         return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
     stored = arrays.get(path)
     if stored is None or stored.shape != like.shape or not np.isfinite(stored).all():
-        raise BadPolicy(f"policy '{name}' has no fitting '{path}'", object=name, number=str(like.shape),
-                        remedy="train it again with this version")  # fmt: skip
+        raise BadPolicy(
+            f"policy '{name}' has no fitting '{path}'",
+            object=name,
+            number=str(like.shape),
+            remedy="train it again with this version",
+        )
     return stored.astype(np.float32)
 
 
@@ -55,7 +65,7 @@ def named_arrays(tree: Any, path: str = "") -> dict[str, Any]:
     return found
 
 
-def prior_of(problem: GraphOptimization, init: str = CHECKPOINT, shape: Shape | None = None) -> Prior:  # fmt: skip
+def prior_of(problem: GraphOptimization, init: str = CHECKPOINT, shape: Shape | None = None) -> Prior:
     """The probabilities of every decision in one forward pass."""
     shape = shape or Shape()
     graph = graph_of(problem, padded_sizes(problem, shape.segment))

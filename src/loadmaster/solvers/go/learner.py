@@ -105,7 +105,7 @@ def log_chances(logits: Logits, actions: Actions) -> Actions:
 
     def one(logit: Array, action: Array) -> Array:
         chances = jax.nn.log_softmax(logit)
-        return jnp.take_along_axis(chances[None], action[..., None].astype(jnp.int32), axis=2)[..., 0]  # fmt: skip
+        return jnp.take_along_axis(chances[None], action[..., None].astype(jnp.int32), axis=2)[..., 0]
 
     return Actions(*(one(a, b) for a, b in zip(logits, actions, strict=True)))
 
@@ -114,20 +114,23 @@ def log_chances(logits: Logits, actions: Actions) -> Actions:
 def draw(logits: Logits, key: Array, plans: int) -> tuple[Actions, Actions]:
     """(actions, their log-probabilities) of so many plans; every node for itself."""
     keys = jax.random.split(key, 3)
-    actions = Actions(*(
-        jax.random.categorical(k, logit, shape=(plans, logit.shape[0])).astype(jnp.int8)
-        for k, logit in zip(keys, logits, strict=True)
-    ))  # fmt: skip
+    actions = Actions(
+        *(
+            jax.random.categorical(k, logit, shape=(plans, logit.shape[0])).astype(jnp.int8)
+            for k, logit in zip(keys, logits, strict=True)
+        )
+    )
     return actions, log_chances(logits, actions)
 
 
 def _mean(values: Array, mask: Array) -> Array:
     """Over what is masked in; 0 where nothing is."""
-    return jnp.where(mask, values, 0).sum() / jnp.maximum(1, jnp.broadcast_to(mask, values.shape).sum())  # fmt: skip
+    return jnp.where(mask, values, 0).sum() / jnp.maximum(1, jnp.broadcast_to(mask, values.shape).sum())
 
 
-def policy_loss(logits: Logits, lesson: Lesson, mask: Actions, weights: Weights,
-                per_node: bool) -> tuple[Array, Report]:  # fmt: skip
+def policy_loss(
+    logits: Logits, lesson: Lesson, mask: Actions, weights: Weights, per_node: bool
+) -> tuple[Array, Report]:
     """Each task's mean over its decisions, added up."""
     new, gain = log_chances(logits, lesson.actions), lesson.advantage[:, None]
     steps = [jnp.where(m, a - b, 0) for a, b, m in zip(new, lesson.chance, mask, strict=True)]
@@ -139,7 +142,7 @@ def policy_loss(logits: Logits, lesson: Lesson, mask: Actions, weights: Weights,
         ratio = jnp.exp(jnp.clip(step, -20, 20))
         clipped = jnp.clip(ratio, 1 - weights.clip, 1 + weights.clip)
         chances = jax.nn.log_softmax(logit)
-        entropy = _mean(-(jnp.exp(chances) * jnp.where(jnp.isfinite(chances), chances, 0)).sum(axis=1), m)  # fmt: skip
+        entropy = _mean(-(jnp.exp(chances) * jnp.where(jnp.isfinite(chances), chances, 0)).sum(axis=1), m)
         likely = jnp.take_along_axis(chances, best[:, None].astype(jnp.int32), axis=1)[:, 0]
         total -= share * _mean(jnp.minimum(ratio * gain, clipped * gain), m[None])
         total -= share * (weights.entropy * entropy + weights.imitation * _mean(likely, m))
@@ -157,7 +160,7 @@ def imitation_loss(logits: Logits, actions: Actions, mask: Actions) -> Array:
 
 def _changed(learner: Learner, gradient: Any, weights: Weights) -> Learner:
     size = jnp.sqrt(sum(jnp.sum(each**2) for each in jax.tree.leaves(gradient)))
-    scale = jnp.where(jnp.isfinite(size), jnp.minimum(1.0, weights.gradient / jnp.maximum(size, 1e-9)), 0.0)  # fmt: skip
+    scale = jnp.where(jnp.isfinite(size), jnp.minimum(1.0, weights.gradient / jnp.maximum(size, 1e-9)), 0.0)
     bounded = jax.tree.map(lambda each: jnp.where(scale > 0, each * scale, 0), gradient)
     direction, moments = optax.scale_by_adam().update(bounded, learner.moments)
     steps = jax.tree.map(lambda each: -weights.rate * each, direction)
@@ -165,8 +168,9 @@ def _changed(learner: Learner, gradient: Any, weights: Weights) -> Learner:
 
 
 @partial(eqx.filter_jit)
-def learn_batch(learner: Learner, graphs: Graph, lessons: Lesson, weights: Weights, shape: Shape,
-                per_node: bool) -> tuple[Learner, Report]:  # fmt: skip
+def learn_batch(
+    learner: Learner, graphs: Graph, lessons: Lesson, weights: Weights, shape: Shape, per_node: bool
+) -> tuple[Learner, Report]:
     """One step on whole graphs of one size, stacked."""
 
     def loss(network: Network) -> tuple[Array, Report]:
@@ -182,8 +186,9 @@ def learn_batch(learner: Learner, graphs: Graph, lessons: Lesson, weights: Weigh
 
 
 @partial(eqx.filter_jit)
-def imitate_batch(learner: Learner, graphs: Graph, actions: Actions, weights: Weights,
-                  shape: Shape) -> tuple[Learner, Array]:  # fmt: skip
+def imitate_batch(
+    learner: Learner, graphs: Graph, actions: Actions, weights: Weights, shape: Shape
+) -> tuple[Learner, Array]:
     """One step towards known plans of stacked graphs."""
 
     def loss(network: Network) -> Array:
@@ -196,8 +201,9 @@ def imitate_batch(learner: Learner, graphs: Graph, actions: Actions, weights: We
     return _changed(learner, gradient, weights), value
 
 
-def segment_logits(network: Network, graph: Graph, memory: Memory, pick: Array,
-                   shape: Shape) -> tuple[Logits, Actions]:  # fmt: skip
+def segment_logits(
+    network: Network, graph: Graph, memory: Memory, pick: Array, shape: Shape
+) -> tuple[Logits, Actions]:
     """(logits, masks) of the segments `pick` [m] alone; groups count where their first node is in
     one of them. `memory` is what `run` returned, of this network or the one before."""
     xp, s, width = jnp, shape.segment, shape.width
@@ -209,9 +215,14 @@ def segment_logits(network: Network, graph: Graph, memory: Memory, pick: Array,
     real_before = graph.real.reshape(-1, s)[before] & ~begins
     layers = network.layers if shape.attention else ()
     seen = tuple(
-        jnp.stack([jnp.where(begins[..., None], 0, jax.lax.stop_gradient(memory[task][number][before])) for task in range(3)])
+        jnp.stack(
+            [
+                jnp.where(begins[..., None], 0, jax.lax.stop_gradient(memory[task][number][before]))
+                for task in range(3)
+            ]
+        )
         for number in range(len(layers))
-    )  # fmt: skip
+    )
 
     def pass_of(out: Array, given: tuple[Array, tuple[Array, ...]]) -> tuple[Array, Array]:
         task, kept = given
@@ -246,21 +257,38 @@ def _picked(lesson: Lesson, nodes: Array) -> Lesson:
 
 
 @partial(eqx.filter_jit)
-def learn_segments(learner: Learner, graph: Graph, memory: Memory, pick: Array, lesson: Lesson,
-                   weights: Weights, shape: Shape, per_node: bool) -> tuple[Learner, Report]:  # fmt: skip
+def learn_segments(
+    learner: Learner,
+    graph: Graph,
+    memory: Memory,
+    pick: Array,
+    lesson: Lesson,
+    weights: Weights,
+    shape: Shape,
+    per_node: bool,
+) -> tuple[Learner, Report]:
     """One step on some segments of one graph."""
 
     def loss(network: Network) -> tuple[Array, Report]:
         logits, mask = segment_logits(network, graph, memory, pick, shape)
-        return policy_loss(logits, _picked(lesson, picked_nodes(pick, shape.segment)), mask, weights, per_node)  # fmt: skip
+        return policy_loss(
+            logits, _picked(lesson, picked_nodes(pick, shape.segment)), mask, weights, per_node
+        )
 
     gradient, report = jax.grad(loss, has_aux=True)(learner.network)
     return _changed(learner, gradient, weights), report
 
 
 @partial(eqx.filter_jit)
-def imitate_segments(learner: Learner, graph: Graph, memory: Memory, pick: Array, actions: Actions,
-                     weights: Weights, shape: Shape) -> tuple[Learner, Array]:  # fmt: skip
+def imitate_segments(
+    learner: Learner,
+    graph: Graph,
+    memory: Memory,
+    pick: Array,
+    actions: Actions,
+    weights: Weights,
+    shape: Shape,
+) -> tuple[Learner, Array]:
     """One step towards a known plan, on some segments of one graph."""
 
     def loss(network: Network) -> Array:

@@ -90,12 +90,16 @@ def make_network(seed: int, shape: Shape) -> Network:
     sage = tuple(
         Sage(rng.normal(0, 1 / math.sqrt(width), (width, width)).astype(np.float32), dense(2 * width, width))
         for _ in range(shape.rounds)
-    )  # fmt: skip
+    )
     layers = tuple(
-        Layer(dense(width, 3 * width), dense(width, width, 0.5), dense(width, shape.inner),
-              dense(shape.inner, width, 0.5))
+        Layer(
+            dense(width, 3 * width),
+            dense(width, width, 0.5),
+            dense(width, shape.inner),
+            dense(shape.inner, width, 0.5),
+        )
         for _ in range(shape.layers)
-    )  # fmt: skip
+    )
     fusion, schedule = dense(width, LEVELS, 0.05), dense(width, LEVELS, 0.05)
     follow = dense(2 * width, len(HINTS), 0.05)
     if not shape.plain_start:
@@ -103,15 +107,25 @@ def make_network(seed: int, shape: Shape) -> Network:
         follow.bias[HINTS.index("base")] = BASED
     columns = width if shape.device_head == "dot" else MOST_DEVICES
     return Network(
-        rng.normal(0, 0.3, (KINDS, EMBEDDING)).astype(np.float32), dense(FEATURES + EMBEDDING, width),
-        sage, rng.normal(0, 0.3, (3, width)).astype(np.float32), layers, fusion,
-        dense(2 * width, columns, 0.05), dense(DEVICE, width), rng.normal(0, 0.3, (MOST_DEVICES, width)).astype(np.float32),
-        follow, dense(STATS + ABOUT + len(HINTS), TRUST), dense(TRUST, 1, 0.1), schedule,
-    )  # fmt: skip
+        rng.normal(0, 0.3, (KINDS, EMBEDDING)).astype(np.float32),
+        dense(FEATURES + EMBEDDING, width),
+        sage,
+        rng.normal(0, 0.3, (3, width)).astype(np.float32),
+        layers,
+        fusion,
+        dense(2 * width, columns, 0.05),
+        dense(DEVICE, width),
+        rng.normal(0, 0.3, (MOST_DEVICES, width)).astype(np.float32),
+        follow,
+        dense(STATS + ABOUT + len(HINTS), TRUST),
+        dense(TRUST, 1, 0.1),
+        schedule,
+    )
 
 
-def run(network: Network, graph: Graph, shape: Shape, backend: Backend,
-        tasks: int = 3) -> tuple[Logits, Memory]:  # fmt: skip
+def run(
+    network: Network, graph: Graph, shape: Shape, backend: Backend, tasks: int = 3
+) -> tuple[Logits, Memory]:
     """The logits of a whole graph. `tasks`: how many of the three are wanted, in their order."""
     embedded = embed(network, graph, shape, backend)
     context = context_of(embedded, graph, backend)
@@ -154,8 +168,16 @@ def context_of(embedded: Array, graph: Graph, backend: Backend) -> Array:
     return backend.xp.concatenate([mean, graph.about])
 
 
-def attend(layer: Layer, context: Array, x: Array, before: Array, real: Array, real_before: Array,
-           shape: Shape, backend: Backend) -> Array:  # fmt: skip
+def attend(
+    layer: Layer,
+    context: Array,
+    x: Array,
+    before: Array,
+    real: Array,
+    real_before: Array,
+    shape: Shape,
+    backend: Backend,
+) -> Array:
     """[S, s, C]: each segment attends to itself and to the one before it; no positions."""
     xp, heads_, width = backend.xp, shape.heads, shape.width
     gate = gates(layer.attend, context, shape, xp)
@@ -169,9 +191,7 @@ def attend(layer: Layer, context: Array, x: Array, before: Array, real: Array, r
         both = normed @ weight[:, width:] + bias[width:]
         key, value = both[..., :width], both[..., width:]
         seen = xp.concatenate([real_before, real], axis=1)[:, None, None, :]
-        scores = (
-            _heads(query, heads_) @ _heads(key, heads_).swapaxes(2, 3) / math.sqrt(width // heads_)
-        )
+        scores = _heads(query, heads_) @ _heads(key, heads_).swapaxes(2, 3) / math.sqrt(width // heads_)
         scores = xp.where(seen, scores, FAR)
         raised = xp.exp(scores - scores.max(axis=3, keepdims=True))
         share = raised / raised.sum(axis=3, keepdims=True)
@@ -183,33 +203,41 @@ def attend(layer: Layer, context: Array, x: Array, before: Array, real: Array, r
     return backend.blocks(block, (x, before, real, real_before))
 
 
-def heads(network: Network, graph: Graph, context: Array, embedded: Array, outputs: list[Array], shape: Shape,
-          backend: Backend) -> Logits:  # fmt: skip
+def heads(
+    network: Network,
+    graph: Graph,
+    context: Array,
+    embedded: Array,
+    outputs: list[Array],
+    shape: Shape,
+    backend: Backend,
+) -> Logits:
     """Of the outputs [N, C] of the three tasks."""
     xp = backend.xp
     fusion = apply(network.fusion, norm(xp, outputs[0]), context, shape, xp)
     schedule = apply(network.schedule, norm(xp, outputs[2]), context, shape, xp)
-    device = place(
-        network, graph, context, embedded, norm(xp, outputs[1][graph.first]), shape, backend
-    )
+    device = place(network, graph, context, embedded, norm(xp, outputs[1][graph.first]), shape, backend)
     return Logits(fusion, device, schedule)
 
 
-def place(network: Network, graph: Graph, context: Array, embedded: Array, first: Array, shape: Shape,
-          backend: Backend) -> Array:  # fmt: skip
+def place(
+    network: Network,
+    graph: Graph,
+    context: Array,
+    embedded: Array,
+    first: Array,
+    shape: Shape,
+    backend: Backend,
+) -> Array:
     """[G, D] of the outputs [G, C] of the groups' first nodes."""
     xp = backend.xp
     total = backend.segment_sum(embedded[graph.by_group], graph.group, len(graph.first))
-    count = backend.segment_sum(
-        xp.ones((len(graph.group), 1), xp.float32), graph.group, len(graph.first)
-    )
+    count = backend.segment_sum(xp.ones((len(graph.group), 1), xp.float32), graph.group, len(graph.first))
     group = xp.concatenate([first, total / xp.maximum(count, 1)], axis=1)
     asked = apply(network.group, group, context, shape, xp)
     devices = graph.device.shape[0]
     if shape.device_head == "dot":
-        offered = (
-            graph.device @ network.device.weight + network.device.bias + network.index[:devices]
-        )
+        offered = graph.device @ network.device.weight + network.device.bias + network.index[:devices]
         logits = asked @ offered.T / math.sqrt(shape.width)
     else:
         logits = asked[:, :devices]

@@ -111,17 +111,21 @@ class Course:
         rows = []
         for each in self.classes:
             for row, pupil in enumerate(each.pupils):
-                times = hint_times(pupil.problem, pupil.hinted, self.threads) if "placement" in pupil.case.tasks else None  # fmt: skip
+                times = (
+                    hint_times(pupil.problem, pupil.hinted, self.threads)
+                    if "placement" in pupil.case.tasks
+                    else None
+                )
                 if times is not None:
-                    rows.append((np.asarray(each.graphs.stats[row]), np.asarray(each.graphs.about[row]), times))  # fmt: skip
+                    rows.append(
+                        (np.asarray(each.graphs.stats[row]), np.asarray(each.graphs.about[row]), times)
+                    )
         if not rows:
             return
         network = jax.tree.map(np.asarray, self.learner.network)
         network, worse = learn_trust(network, rows, self.shape, seed)
         self.learner = make_learner(network)
-        self.told(
-            f"chose among hints of {len(rows)} graphs: {worse - 1:.1%} behind the best of each"
-        )
+        self.told(f"chose among hints of {len(rows)} graphs: {worse - 1:.1%} behind the best of each")
 
     def imitate(self, seconds: float, rate: float, rate_end: float) -> None:
         """Steps towards the best known plans, as many as there is time for."""
@@ -132,7 +136,9 @@ class Course:
             rows = self.rng.integers(len(chosen.pupils), size=chosen.batch)
             now = rate * (rate_end / rate) ** min(1.0, passed / seconds)
             actions = _taken(chosen.best, jnp.asarray(rows))
-            self.learner, loss = imitate_batch(self.learner, chosen.take(rows), actions, _weights(now), self.shape)  # fmt: skip
+            self.learner, loss = imitate_batch(
+                self.learner, chosen.take(rows), actions, _weights(now), self.shape
+            )
             losses.append(loss)
             steps += 1
             if steps % 50 == 0:
@@ -143,8 +149,15 @@ class Course:
                 self.curve.append({"seconds": passed, "steps": steps, "loss": mean})
                 self.told(f"imitate {passed:.0f} s, {steps} steps, loss {mean:.4f}")
 
-    def reinforce(self, seconds: float, rate: float, rate_end: float, entropy: float,
-                  imitation: float, decay: float = 0.9) -> None:  # fmt: skip
+    def reinforce(
+        self,
+        seconds: float,
+        rate: float,
+        rate_end: float,
+        entropy: float,
+        imitation: float,
+        decay: float = 0.9,
+    ) -> None:
         """Updates of PPO, as many as there is time for."""
         started = said = time.monotonic()
         updates, beaten, means = 0, 0, []
@@ -158,7 +171,9 @@ class Course:
                 said = time.monotonic()
                 mean = float(np.mean(means[-100:]))
                 self.curve.append({"seconds": passed, "updates": updates, "reward": mean})
-                self.told(f"ppo {passed:.0f} s, {updates} updates, mean reward {mean:.4f}, {beaten} plans beaten")  # fmt: skip
+                self.told(
+                    f"ppo {passed:.0f} s, {updates} updates, mean reward {mean:.4f}, {beaten} plans beaten"
+                )
 
     def _update(self, weights: Weights, decay: float) -> tuple[float, int]:
         chosen = self._choose()
@@ -188,9 +203,7 @@ class Course:
             self.learner, _ = learn_batch(self.learner, graphs, lesson, weights, self.shape, True)
         return float(np.mean(rewards)), better
 
-    def _keep(
-        self, chosen: SizeClass, row: int, drawn: Actions, values: npt.NDArray[np.int64]
-    ) -> int:
+    def _keep(self, chosen: SizeClass, row: int, drawn: Actions, values: npt.NDArray[np.int64]) -> int:
         """A plan that beats the best known is imitated from now on."""
         pupil = chosen.pupils[row]
         values = np.where(values < 0, np.iinfo(np.int64).max, values)
@@ -199,7 +212,9 @@ class Course:
             return 0
         pupil.value = int(values[first])
         pupil.best = Actions(*(part[first] for part in drawn))
-        chosen.best = Actions(*(part.at[row].set(new) for part, new in zip(chosen.best, pupil.best, strict=True)))  # fmt: skip
+        chosen.best = Actions(
+            *(part.at[row].set(new) for part, new in zip(chosen.best, pupil.best, strict=True))
+        )
         return 1
 
     def compile(self, imitation: bool = True) -> None:
@@ -208,9 +223,7 @@ class Course:
 
         def one(each: SizeClass) -> None:
             graphs = each.take(np.zeros(each.batch, dtype=np.int64))
-            actions, chance = _draw_batch(
-                self.learner.network, graphs, key, self.samples, self.shape
-            )
+            actions, chance = _draw_batch(self.learner.network, graphs, key, self.samples, self.shape)
             best = _taken(each.best, jnp.zeros(each.batch, dtype=jnp.int32))
             lesson = Lesson(actions, chance, jnp.zeros(chance.device.shape[:2]), best)
             learn_batch(self.learner, graphs, lesson, _weights(0.0), self.shape, True)
@@ -234,7 +247,7 @@ class Course:
 
 
 @eqx.filter_jit  # type: ignore[untyped-decorator]
-def _draw_batch(network: Any, graphs: Graph, key: Any, plans: int, shape: Shape) -> tuple[Actions, Actions]:  # fmt: skip
+def _draw_batch(network: Any, graphs: Graph, key: Any, plans: int, shape: Shape) -> tuple[Actions, Actions]:
     logits = batch_logits(network, graphs, shape)
     keys = jax.random.split(key, len(graphs.kind))
     drawn: tuple[Actions, Actions] = jax.vmap(lambda each, k: draw(each, k, plans))(logits, keys)
@@ -245,8 +258,9 @@ def _weights(rate: float, entropy: float = 0.0, imitation: float = 0.0) -> Weigh
     return Weights(*(jnp.float32(x) for x in (rate, entropy, imitation, 0.2, 1.0)))
 
 
-def classes_of(taught: Mapping[Case, Taught], shape: Shape, processes: int = 1,
-               method: str = "spawn") -> list[SizeClass]:  # fmt: skip
+def classes_of(
+    taught: Mapping[Case, Taught], shape: Shape, processes: int = 1, method: str = "spawn"
+) -> list[SizeClass]:
     """Cases sorted into size classes, each padded to its largest. Reading a graph takes longer than
     learning from it once, so several processes read."""
     cases = [case for case, plan in taught.items() if plan.value < UNFIT]
@@ -254,7 +268,9 @@ def classes_of(taught: Mapping[Case, Taught], shape: Shape, processes: int = 1,
         sizes = pool.starmap(_sizes, [(case, shape) for case in cases], chunksize=4)
         sorted_: dict[int, list[int]] = {}
         for row, (nodes, *_) in enumerate(sizes):
-            number = next((n for n, (most, _) in enumerate(CLASSES) if nodes <= bucket(most, shape.segment)), None)  # fmt: skip
+            number = next(
+                (n for n, (most, _) in enumerate(CLASSES) if nodes <= bucket(most, shape.segment)), None
+            )
             if number is not None:
                 sorted_.setdefault(number, []).append(row)
         classes = []
@@ -276,20 +292,20 @@ def _graph(case: Case, sizes: tuple[int, int, int, int], hinted: npt.NDArray[np.
     return graph_of(case.load(), sizes, hinted)
 
 
-def _class(members: Sequence[tuple[Case, Taught]], graphs: Sequence[Graph],
-           sizes: tuple[int, int, int, int], batch: int) -> SizeClass:  # fmt: skip
+def _class(
+    members: Sequence[tuple[Case, Taught]],
+    graphs: Sequence[Graph],
+    sizes: tuple[int, int, int, int],
+    batch: int,
+) -> SizeClass:
     plans = [padded(plan.actions, sizes[0], sizes[2]) for _, plan in members]
     stacked = Graph(*(jnp.asarray(np.stack(part)) for part in zip(*graphs, strict=True)))
     best = Actions(*(jnp.asarray(np.stack(part)) for part in zip(*plans, strict=True)))
-    pupils = [
-        Pupil(case, plan.actions, plan.value, plan.reference, plan.hinted) for case, plan in members
-    ]
+    pupils = [Pupil(case, plan.actions, plan.value, plan.reference, plan.hinted) for case, plan in members]
     return SizeClass(pupils, stacked, best, min(batch, len(pupils)))
 
 
-def judged(
-    network: Any, classes: Sequence[SizeClass], shape: Shape, threads: int
-) -> list[dict[str, Any]]:
+def judged(network: Any, classes: Sequence[SizeClass], shape: Shape, threads: int) -> list[dict[str, Any]]:
     """Zero-shot: the likeliest plan of each case against its base plan and the best known."""
     rows = []
     for each in classes:
@@ -301,12 +317,18 @@ def judged(
                 pupil = each.pupils[row]
                 vector = vectors_of(pupil.problem, Actions(*(part[place] for part in likely)))
                 value = int(pupil.problem.score(vector[None], threads=threads).value[0])
-                rows.append({"case": pupil.case.name, "value": value, "best": pupil.value,
-                             "reference": pupil.reference})  # fmt: skip
+                rows.append(
+                    {
+                        "case": pupil.case.name,
+                        "value": value,
+                        "best": pupil.value,
+                        "reference": pupil.reference,
+                    }
+                )
     return rows
 
 
 def mean_saved(rows: Sequence[Mapping[str, Any]]) -> float:
     """Of the base plan's time; a plan that does not fit counts as twice that time."""
-    shares = [min(2.0, row["value"] / row["reference"]) if 0 <= row["value"] < UNFIT else 2.0 for row in rows]  # fmt: skip
+    shares = [min(2.0, row["value"] / row["reference"]) if 0 <= row["value"] < UNFIT else 2.0 for row in rows]
     return 1 - float(np.mean(shares))

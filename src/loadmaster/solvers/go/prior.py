@@ -50,8 +50,7 @@ class Prior:
         vector: Float64 = self._vectors(problem, *chosen)[0]
         return vector
 
-    def draw(self, problem: GraphOptimization, rng: Rng, count: int,
-             sharpness: float = 1.0) -> Float64:  # fmt: skip
+    def draw(self, problem: GraphOptimization, rng: Rng, count: int, sharpness: float = 1.0) -> Float64:
         """[count, V] drawn one by one; a larger `sharpness` keeps nearer to the likeliest."""
         drawn = []
         for part in self._parts:
@@ -72,15 +71,17 @@ class Prior:
     def mixed(self, other: Prior) -> Prior:
         """Half of each."""
         half = np.float32(0.5)
-        return Prior(half * self.device + half * other.device, half * self.fusion + half * other.fusion,
-                     half * self.schedule + half * other.schedule)  # fmt: skip
+        return Prior(
+            half * self.device + half * other.device,
+            half * self.fusion + half * other.fusion,
+            half * self.schedule + half * other.schedule,
+        )
 
     @property
     def _parts(self) -> tuple[Float32, Float32, Float32]:
         return self.fusion, self.device, self.schedule
 
-    def _vectors(self, problem: GraphOptimization, fusion: Int64, device: Int64,
-                 schedule: Int64) -> Float64:  # fmt: skip
+    def _vectors(self, problem: GraphOptimization, fusion: Int64, device: Int64, schedule: Int64) -> Float64:
         return vectors_of(problem, Actions(fusion, device, schedule))
 
 
@@ -102,8 +103,11 @@ def levels_of(problem: GraphOptimization, vectors: Float64) -> tuple[Int64, Int6
         far = leaves(problem, problem.split(vectors)[1])
         level = np.where(far, np.minimum(level, WITHIN - 1), level)
     rank = np.rint(np.clip(schedule, 0, 1) * (LEVELS - 1))
-    return (level.astype(np.int64), vectors[:, problem.part("device")].astype(np.int64),
-            rank.astype(np.int64))  # fmt: skip
+    return (
+        level.astype(np.int64),
+        vectors[:, problem.part("device")].astype(np.int64),
+        rank.astype(np.int64),
+    )
 
 
 def seeds_prior(problem: GraphOptimization, vectors: Float64, values: Int64) -> Prior:

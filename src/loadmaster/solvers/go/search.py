@@ -63,8 +63,11 @@ class Prepared:
         self.steering = learned.mixed(known) if learned else known
         """Half of it is what constructive plans do: the policy may be wrong about a graph."""
         rng = np.random.default_rng([seed, 3])
-        drawn = [self.prior.best(problem)[None], self.prior.draw(problem, rng, SHARP, 4.0),
-                 self.prior.draw(problem, rng, PLAIN)]  # fmt: skip
+        drawn = [
+            self.prior.best(problem)[None],
+            self.prior.draw(problem, rng, SHARP, 4.0),
+            self.prior.draw(problem, rng, PLAIN),
+        ]
         if len(self.plans.values) and not meter.exhausted:
             vectors = np.concatenate(drawn)
             self.plans.add(meter, [*vectors, *variants(problem, vectors)], SHARE)
@@ -93,9 +96,7 @@ class Prepared:
             for vector in named:
                 vector[at] = renamed(vector[at], self.steering.device)
             found.add(meter, named)
-            value = dict(
-                zip((v.tobytes() for v in found.vectors), found.values.tolist(), strict=True)
-            )
+            value = dict(zip((v.tobytes() for v in found.vectors), found.values.tolist(), strict=True))
             values = np.array([value.get(v.tobytes(), WORST) for v in named], dtype=np.int64)
             vectors = named
         again = np.arange(count) % max(1, len(rows))
@@ -108,9 +109,7 @@ def prior_for(problem: GraphOptimization, wanted: str) -> tuple[Prior | None, st
     from loadmaster.solvers.go.infer import prior_of
 
     known = CHECKPOINT.removeprefix(PRETRAINED) in pretrained_names("go")
-    if wanted == "seeds" or (
-        wanted == "learned" and not (known and problem.devices <= MOST_DEVICES)
-    ):
+    if wanted == "seeds" or (wanted == "learned" and not (known and problem.devices <= MOST_DEVICES)):
         return None, "seeds"
     name = CHECKPOINT if wanted == "learned" else wanted
     return prior_of(problem, name), name
@@ -125,21 +124,36 @@ class _Steered:
     problem_kind = "graph"
     deterministic = scheduled = True
 
-    def __init__(self, prior: str = "learned", chains: int | None = None,
-                 threads: int | None = None) -> None:  # fmt: skip
+    def __init__(self, prior: str = "learned", chains: int | None = None, threads: int | None = None) -> None:
         if chains is not None and chains < 1:
-            raise LoadmasterError(f"{chains} chains can't search", object="chains", number=chains,
-                                  remedy="use 1 or more")  # fmt: skip
+            raise LoadmasterError(
+                f"{chains} chains can't search", object="chains", number=chains, remedy="use 1 or more"
+            )
         self.prior, self.chains, self.threads = prior, chains, threads
 
     @property
     def switches(self) -> dict[str, Any]:
         return {"prior": self.prior, "chains": self.chains, "threads": self.threads}
 
-    def _anneal(self, meter: Meter, problem: GraphOptimization, prior: Prior, seed: int, begun: Float64,
-                starts: Candidates | None, state: State) -> None:  # fmt: skip
-        chains = Chains(meter, problem, SteeredMoves(problem, prior), seed, _progress(meter, begun),
-                        alike(problem), self.threads)  # fmt: skip
+    def _anneal(
+        self,
+        meter: Meter,
+        problem: GraphOptimization,
+        prior: Prior,
+        seed: int,
+        begun: Float64,
+        starts: Candidates | None,
+        state: State,
+    ) -> None:
+        chains = Chains(
+            meter,
+            problem,
+            SteeredMoves(problem, prior),
+            seed,
+            _progress(meter, begun),
+            alike(problem),
+            self.threads,
+        )
         if starts is not None:
             chains.begin(starts.vectors, starts.values)
         else:
@@ -204,8 +218,9 @@ class GoBrkga(_Steered):
             rng, fresh = restore_generator(state["rng"]), likely(genes, prior)
         kept = _kept(prior, begun)
         over = _progress(meter, begun)
-        keys, values = brkga.evolve(meter, genes, rng, keys, values, fresh, lambda: kept,
-                                    lambda: over() > EVOLVED)  # fmt: skip
+        keys, values = brkga.evolve(
+            meter, genes, rng, keys, values, fresh, lambda: kept, lambda: over() > EVOLVED
+        )
         if not meter.exhausted:
             count = min(self.chains or LAST_CHAINS, len(keys))
             rows = Candidates(genes.decoded(keys), values).best_placements(problem, count)
@@ -235,12 +250,7 @@ def likely(genes: Genes, prior: Prior) -> Fresh:
 
 def _kept(prior: Prior, begun: Float64) -> State:
     """What a checkpoint of either phase needs."""
-    return {
-        "device": prior.device,
-        "fusion": prior.fusion,
-        "schedule": prior.schedule,
-        "begun": begun,
-    }
+    return {"device": prior.device, "fusion": prior.fusion, "schedule": prior.schedule, "begun": begun}
 
 
 def _prior_in(state: State) -> Prior:

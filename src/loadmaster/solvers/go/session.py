@@ -64,8 +64,16 @@ class Rewards(NamedTuple):
 class Session:
     """Its state between updates is `learner`, `rewards`, `best`, `rng` and `update`."""
 
-    def __init__(self, meter: Meter, settings: Settings, network: Network, graph: Graph, rng: Rng,
-                 best: Actions | None, state: State | None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        meter: Meter,
+        settings: Settings,
+        network: Network,
+        graph: Graph,
+        rng: Rng,
+        best: Actions | None,
+        state: State | None,
+    ) -> None:
         assert isinstance(meter.problem, GraphOptimization)
         self.meter, self.problem, self.settings = meter, meter.problem, settings
         self.sizes = (graph.sizes[0], graph.sizes[2])
@@ -119,8 +127,9 @@ class Session:
             if step % REFRESHED == 0:
                 _, memory = logits_of(self.learner.network, self.graph, self.settings.shape)
             pick = picks(self.rng, self.segments, self.settings)[0]
-            self.learner, _ = imitate_segments(self.learner, self.graph, memory, pick, plan,
-                                               self._weights(), self.settings.shape)  # fmt: skip
+            self.learner, _ = imitate_segments(
+                self.learner, self.graph, memory, pick, plan, self._weights(), self.settings.shape
+            )
 
     # --- updates -----------------------------------------------------------------------------
 
@@ -137,14 +146,20 @@ class Session:
             return False
         self.rewards = self.rewards.after(rewards[:plans], settings.decay)
         lesson = Lesson(
-            self._padded(drawn.actions), self._padded(drawn.chance),
+            self._padded(drawn.actions),
+            self._padded(drawn.chance),
             jnp.asarray(self.rewards.advantage(rewards[:plans], settings.advantage)),
             self._padded(row_of(drawn.actions, 0) if self.best is None else self.best),
-        )  # fmt: skip
+        )
         kl, entropy, done = self._learn(lesson, memory)
         self.update += 1
-        self.meter.progress(update=self.update, reward=float(rewards[:plans].mean()),
-                            likeliest=float(rewards[-1]), kl=kl, entropy=entropy)  # fmt: skip
+        self.meter.progress(
+            update=self.update,
+            reward=float(rewards[:plans].mean()),
+            likeliest=float(rewards[-1]),
+            kl=kl,
+            entropy=entropy,
+        )
         return done
 
     def _learn(self, lesson: Lesson, memory: Memory) -> tuple[float, float, bool]:
@@ -154,9 +169,15 @@ class Session:
         for _ in range(settings.epochs_for(self.problem.nodes)):
             for pick in picks(self.rng, self.segments, settings):
                 self.learner, report = learn_segments(
-                    self.learner, self.graph, memory, pick, lesson, weights, settings.shape,
+                    self.learner,
+                    self.graph,
+                    memory,
+                    pick,
+                    lesson,
+                    weights,
+                    settings.shape,
                     settings.ratio == "node",
-                )  # fmt: skip
+                )
                 kl, entropy = float(report.kl), float(report.entropy)
                 if self.meter.exhausted:
                     return kl, entropy, False
@@ -173,8 +194,13 @@ class Session:
         tuned = settings.mode == "fine-tune"
         rate = settings.tuning_rate if tuned else between(settings.rate, settings.rate_end)
         imitation = 0.0 if self.best is None else settings.imitation
-        numbers = (rate, between(settings.entropy, settings.entropy_end), imitation, settings.clip,
-                   settings.gradient_bound)  # fmt: skip
+        numbers = (
+            rate,
+            between(settings.entropy, settings.entropy_end),
+            imitation,
+            settings.clip,
+            settings.gradient_bound,
+        )
         return Weights(*(jnp.float32(number) for number in numbers))
 
     def _share(self) -> float:
@@ -225,4 +251,4 @@ def _levels(problem: GraphOptimization, vectors: npt.NDArray[np.float64]) -> Act
         plain = vectors.copy()
         plain[:, problem.part("schedule")] = 0.0
         vectors = np.concatenate([vectors, plain])
-    return joined(*(Actions(*(part[None] for part in actions_of(problem, vector))) for vector in vectors))  # fmt: skip
+    return joined(*(Actions(*(part[None] for part in actions_of(problem, vector))) for vector in vectors))

@@ -7,8 +7,14 @@ from dataclasses import dataclass, fields
 
 PROFILES: dict[str, dict[str, object]] = {
     "loadmaster": {},
-    "paper": {"hints": False, "device_head": "dense", "warm_start": "none", "imitation": 0.0, "plain_start": True},
-}  # fmt: skip
+    "paper": {
+        "hints": False,
+        "device_head": "dense",
+        "warm_start": "none",
+        "imitation": 0.0,
+        "plain_start": True,
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -95,13 +101,19 @@ class Settings:
     plain_start: bool = False
 
     def __post_init__(self) -> None:
-        for name, known in (("profile", tuple(PROFILES)), ("mode", ("zero-shot", "fine-tune", "one")),
-                            ("warm_start", ("imitate", "none")), ("ratio", ("node", "graph"))):  # fmt: skip
+        for name, known in (
+            ("profile", tuple(PROFILES)),
+            ("mode", ("zero-shot", "fine-tune", "one")),
+            ("warm_start", ("imitate", "none")),
+            ("ratio", ("node", "graph")),
+        ):
             if getattr(self, name) not in known:
-                raise ValueError(f"there is no {name} '{getattr(self, name)}': use {', '.join(known)}")  # fmt: skip
+                raise ValueError(f"there is no {name} '{getattr(self, name)}': use {', '.join(known)}")
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(field.default, float) and (not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0):  # fmt: skip
+            if isinstance(field.default, float) and (
+                not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0
+            ):
                 raise ValueError(f"GO can't work with {field.name} = {value!r}")
             whole = isinstance(field.default, int) and not isinstance(field.default, bool)
             if whole and (isinstance(value, bool) or not isinstance(value, int) or value < 0):

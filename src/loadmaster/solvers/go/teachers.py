@@ -59,18 +59,31 @@ def teach(problem: GraphOptimization, evaluations: int | None = None, seed: int 
     values = problem.score(vectors_of(problem, stacked), threads=1).value
     values = np.where(values < 0, np.iinfo(np.int64).max, values)
     best = int(values.argmin())
-    return Taught(candidates[best], int(values[best]), problem.reference_ps, hinted_devices(problem),
-                  time.monotonic() - started)  # fmt: skip
+    return Taught(
+        candidates[best],
+        int(values[best]),
+        problem.reference_ps,
+        hinted_devices(problem),
+        time.monotonic() - started,
+    )
 
 
-def teach_all(cases: Sequence[Case], folder: Path, processes: int, until: float | None = None,
-              told: Callable[[str], None] = print, evaluations: int | None = None) -> None:  # fmt: skip
+def teach_all(
+    cases: Sequence[Case],
+    folder: Path,
+    processes: int,
+    until: float | None = None,
+    told: Callable[[str], None] = print,
+    evaluations: int | None = None,
+) -> None:
     """Teach what is not in `folder` yet, several at a time; stop at `until` (monotonic seconds)."""
     folder.mkdir(parents=True, exist_ok=True)
     missing = [case for case in cases if not file_of(folder, case).exists()]
     context = multiprocessing.get_context("spawn")
     with context.Pool(processes, initializer=_modest) as pool:
-        for number, line in enumerate(pool.imap_unordered(_teach_one, [(case, folder, until, evaluations) for case in missing])):  # fmt: skip
+        for number, line in enumerate(
+            pool.imap_unordered(_teach_one, [(case, folder, until, evaluations) for case in missing])
+        ):
             if line:
                 told(f"{number + 1}/{len(missing)} {line}")
 
@@ -88,9 +101,7 @@ def _teach_one(job: tuple[Case, Path, float | None, int | None]) -> str:
         return ""
     taught = teach(case.load(), evaluations)
     save(file_of(folder, case), taught)
-    fits = (
-        "does not fit" if taught.value >= UNFIT else f"{1 - taught.value / taught.reference:+.1%}"
-    )
+    fits = "does not fit" if taught.value >= UNFIT else f"{1 - taught.value / taught.reference:+.1%}"
     return f"{case.name}: {fits} in {taught.seconds:.1f} s"
 
 
@@ -100,9 +111,16 @@ def file_of(folder: Path, case: Case) -> Path:
 
 def save(path: Path, taught: Taught) -> None:
     with replacing(path) as temporary, temporary.open("wb") as file:
-        np.savez_compressed(file, fusion=taught.actions.fusion, device=taught.actions.device,
-                            schedule=taught.actions.schedule, value=taught.value, reference=taught.reference,
-                            hinted=taught.hinted.astype(np.int8), seconds=taught.seconds)  # fmt: skip
+        np.savez_compressed(
+            file,
+            fusion=taught.actions.fusion,
+            device=taught.actions.device,
+            schedule=taught.actions.schedule,
+            value=taught.value,
+            reference=taught.reference,
+            hinted=taught.hinted.astype(np.int8),
+            seconds=taught.seconds,
+        )
 
 
 def load(path: Path) -> Taught:

@@ -29,7 +29,7 @@ NOISE = 0.02
 """On what is known of a hint: it is an estimate."""
 
 
-def hint_times(problem: GraphOptimization, hinted: npt.NDArray[np.int32], threads: int) -> Float32 | None:  # fmt: skip
+def hint_times(problem: GraphOptimization, hinted: npt.NDArray[np.int32], threads: int) -> Float32 | None:
     """[hints] the time of the plan that follows each hint, over the best of them; None: none fits."""
     hints = len(hinted)
     level = np.ones((hints, problem.nodes), np.int8)
@@ -41,7 +41,9 @@ def hint_times(problem: GraphOptimization, hinted: npt.NDArray[np.int32], thread
     return np.where(fits, np.minimum(values / values[fits].min(), WORST), WORST).astype(np.float32)
 
 
-def learn_trust(network: Network, rows: Sequence[tuple[Float32, Float32, Float32]], shape: Shape, seed: int) -> tuple[Network, float]:  # fmt: skip
+def learn_trust(
+    network: Network, rows: Sequence[tuple[Float32, Float32, Float32]], shape: Shape, seed: int
+) -> tuple[Network, float]:
     """(network, mean time of the chosen hint over the best) of rows (stats, about, times). What the
     network knew of single groups is forgotten: groups that decide for themselves make no plan."""
     known = jnp.stack([_inputs(stats, about) for stats, about, _ in rows])
@@ -75,13 +77,14 @@ def learn_trust(network: Network, rows: Sequence[tuple[Float32, Float32, Float32
     (weigh, trust), _ = learn(parts, adam.init(parts), jax.random.key(seed))
     chosen = np.asarray(scores((weigh, trust), known)).argmax(axis=1)
     network = network._replace(
-        group=fresh.group, follow=follow,
+        group=fresh.group,
+        follow=follow,
         weigh=fresh.weigh._replace(weight=np.asarray(weigh.weight), bias=np.asarray(weigh.bias)),
         trust=fresh.trust._replace(weight=np.asarray(trust.weight), bias=np.asarray(trust.bias)),
-    )  # fmt: skip
+    )
     return network, float(np.asarray(times)[np.arange(len(chosen)), chosen].mean())
 
 
 def _inputs(stats: Float32, about: Float32) -> Any:
     hints = len(stats)
-    return jnp.concatenate([stats, jnp.broadcast_to(about, (hints, len(about))), jnp.eye(hints)], axis=1)  # fmt: skip
+    return jnp.concatenate([stats, jnp.broadcast_to(about, (hints, len(about))), jnp.eye(hints)], axis=1)

@@ -30,8 +30,9 @@ class Learner(NamedTuple):
     moments: optax.OptState
 
 
-def make_learner(seed: int, op_width: int, group_width: int, groups: int, devices: int,
-                 settings: Settings) -> Learner:  # fmt: skip
+def make_learner(
+    seed: int, op_width: int, group_width: int, groups: int, devices: int, settings: Settings
+) -> Learner:
     key = jax.random.key(seed)
     network = make_network(key, op_width, group_width, groups, devices, settings)
     return Learner(network, _ADAM.init(eqx.filter(network, eqx.is_array)))
@@ -50,9 +51,7 @@ def draw_grouping(network: Network, ops: Array, key: Array, noise: Array) -> Arr
 
 
 @eqx.filter_jit  # type: ignore[untyped-decorator]
-def draw_devices(
-    network: Network, rows: Array, key: Array, noise: Array, settings: Settings
-) -> Array:
+def draw_devices(network: Network, rows: Array, key: Array, noise: Array, settings: Settings) -> Array:
     """[groups] a device for each group."""
     return draw_places(network, rows, _place_noise(network, key), noise, settings)
 
@@ -83,8 +82,9 @@ def learn(learner: Learner, lesson: Lesson, rate: Array, settings: Settings) -> 
         logits = group_logits(network, lesson.ops, noise_key, lesson.noise)
         chances = jax.nn.log_softmax(logits)
         grouped = jnp.take_along_axis(chances, lesson.grouping[:, None], axis=1).sum()
-        placed = log_probability(network, lesson.rows, lesson.devices, _place_noise(network, lesson.key),
-                                 lesson.noise, settings)  # fmt: skip
+        placed = log_probability(
+            network, lesson.rows, lesson.devices, _place_noise(network, lesson.key), lesson.noise, settings
+        )
         return lesson.excess * (grouped + placed)
 
     gradient = eqx.filter_grad(loss)(learner.network)

@@ -41,8 +41,9 @@ class Network(eqx.Module):  # type: ignore[misc]
     """[2 H, D]"""
 
 
-def make_network(key: Array, op_width: int, group_width: int, groups: int, devices: int,
-                 settings: Settings) -> Network:  # fmt: skip
+def make_network(
+    key: Array, op_width: int, group_width: int, groups: int, devices: int, settings: Settings
+) -> Network:
     """Fresh weights, uniform by Glorot's rule."""
     hidden, keys = settings.hidden, iter(jax.random.split(key, 11))
 
@@ -78,7 +79,7 @@ class Noise(NamedTuple):
     @classmethod
     def of(cls, key: Array, groups: int, devices: int) -> Noise:
         one, two = jax.random.split(key)
-        return cls(jax.random.normal(one, (groups, devices)), jax.random.gumbel(two, (groups, devices)))  # fmt: skip
+        return cls(jax.random.normal(one, (groups, devices)), jax.random.gumbel(two, (groups, devices)))
 
 
 def group_logits(network: Network, ops: Array, key: Array, share: Array) -> Array:
@@ -88,7 +89,7 @@ def group_logits(network: Network, ops: Array, key: Array, share: Array) -> Arra
     return logits + share * size * jax.random.normal(key, logits.shape)
 
 
-def draw_places(network: Network, groups: Array, noise: Noise, share: Array, settings: Settings) -> Array:  # fmt: skip
+def draw_places(network: Network, groups: Array, noise: Noise, share: Array, settings: Settings) -> Array:
     """[K] a device for each group, one after another: each sees those before it."""
     carry, memory = _read(network, groups)
     width = network.start.shape[0]
@@ -105,19 +106,21 @@ def draw_places(network: Network, groups: Array, noise: Noise, share: Array, set
     return jax.lax.scan(step, (carry, start), noise)[1]
 
 
-def log_probability(network: Network, groups: Array, places: Array, noise: Noise, share: Array,
-                    settings: Settings) -> Array:  # fmt: skip
+def log_probability(
+    network: Network, groups: Array, places: Array, noise: Noise, share: Array, settings: Settings
+) -> Array:
     """Of the devices `places` [K], under the noise that they were drawn with."""
     carry, memory = _read(network, groups)
     width = network.start.shape[0]
     named = jnp.concatenate([network.start[None], network.device[places[:-1]]])
-    states, _ = _unrolled(named @ network.write[:width], carry, network.write[width:], network.write_forget)  # fmt: skip
+    states, _ = _unrolled(named @ network.write[:width], carry, network.write[width:], network.write_forget)
     logits = _device_logits(network, states, memory, noise.normal, share, settings)
     return jnp.take_along_axis(jax.nn.log_softmax(logits), places[:, None], axis=1).sum()
 
 
-def _device_logits(network: Network, states: Array, memory: Array, normal: Array, share: Array,
-                   settings: Settings) -> Array:  # fmt: skip
+def _device_logits(
+    network: Network, states: Array, memory: Array, normal: Array, share: Array, settings: Settings
+) -> Array:
     """[rows, D] of decoder states [rows, H] that look back at the memory [K, H]."""
     asked = jnp.tanh((states @ network.ask)[:, None] + memory[None])
     focus = jax.nn.softmax(asked @ network.weigh)
@@ -134,12 +137,12 @@ def _read(network: Network, groups: Array) -> tuple[Carry, Array]:
     def over(rows: Array, weights: Array) -> tuple[Array, Carry]:
         width = rows.shape[1]
         empty = jnp.zeros(weights.shape[1] // 4)
-        return _unrolled(rows @ weights[:width], (empty, empty), weights[width:], network.read_forget)  # fmt: skip
+        return _unrolled(rows @ weights[:width], (empty, empty), weights[width:], network.read_forget)
 
     ahead, last = over(groups, network.read_forward)
     back, last_back = over(groups[::-1], network.read_backward)
     memory = jnp.concatenate([ahead, back[::-1]], axis=1) @ network.remember
-    return (jnp.concatenate([last[0], last_back[0]]), jnp.concatenate([last[1], last_back[1]])), memory  # fmt: skip
+    return (jnp.concatenate([last[0], last_back[0]]), jnp.concatenate([last[1], last_back[1]])), memory
 
 
 def _unrolled(signals: Array, carry: Carry, weights: Array, forget: Array) -> tuple[Array, Carry]:

@@ -9,14 +9,7 @@ import numpy as np
 
 from loadmaster.problems.graph import UNFIT, GraphOptimization
 from loadmaster.solvers.hdp.features import features_of
-from loadmaster.solvers.hdp.learner import (
-    Lesson,
-    draw_devices,
-    draw_grouping,
-    learn,
-    make_learner,
-    step_key,
-)
+from loadmaster.solvers.hdp.learner import Lesson, draw_devices, draw_grouping, learn, make_learner, step_key
 from loadmaster.solvers.hdp.settings import Settings
 from loadmaster.solvers.solver import Meter, Solution, State
 from loadmaster.solvers.trees import arrays_of, restored
@@ -31,8 +24,14 @@ class Session:
         self.features = features_of(self.problem, settings)
         self.groups = settings.groups_for(self.problem.devices)
         self.ops = jnp.asarray(self.features.ops)
-        self.learner = make_learner(seed, self.features.ops.shape[1], self.features.width(self.groups),
-                                    self.groups, self.problem.devices, settings)  # fmt: skip
+        self.learner = make_learner(
+            seed,
+            self.features.ops.shape[1],
+            self.features.width(self.groups),
+            self.groups,
+            self.problem.devices,
+            settings,
+        )
         self.step, self.expected = 0, settings.failure
         self.devices = np.zeros(self.groups, dtype=np.int32)
         if state is not None:
@@ -63,7 +62,7 @@ class Session:
         if fits or step < settings.failures_until:
             excess = jnp.float32(cost - self.expected)
             lesson = Lesson(self.ops, grouping, rows, jnp.asarray(self.devices), key, noise, excess)
-            self.learner = learn(self.learner, lesson, jnp.float32(settings.rate_at(step)), settings.compiled)  # fmt: skip
+            self.learner = learn(self.learner, lesson, jnp.float32(settings.rate_at(step)), settings.compiled)
             self.expected = settings.baseline * self.expected + (1 - settings.baseline) * cost
         self.step += 1
         self.meter.progress(cost=cost, expected=self.expected)

@@ -43,7 +43,7 @@ class Settings:
     forget_bias: float = 1.0
 
     def __post_init__(self) -> None:
-        wrong = [field.name for field in fields(self) if not self._possible(field.name, field.default)]  # fmt: skip
+        wrong = [field.name for field in fields(self) if not self._possible(field.name, field.default)]
         if wrong:
             raise ValueError(f"HDP can't work with {wrong[0]} = {getattr(self, wrong[0])!r}")
 

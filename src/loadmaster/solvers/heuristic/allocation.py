@@ -35,9 +35,7 @@ class Large:
         threads, effort = self.threads or cores(), -1 if self.effort is None else self.effort
         answer = run_native(
             meter,
-            lambda stop, improved: problem.native.large(
-                capacity, seed, threads, effort, stop, improved
-            ),
+            lambda stop, improved: problem.native.large(capacity, seed, threads, effort, stop, improved),
         )
         meter.raise_bound(answer.bound, "bytes alive at one time")
         return meter.solution(infeasible=answer.status == INFEASIBLE)

@@ -33,12 +33,17 @@ def subset(buffers: Buffers, chosen: Int64) -> Buffers:
     """Some of the buffers, with the constraints among them."""
     new = {int(old): i for i, old in enumerate(chosen)}
     return Buffers.of(
-        buffers.lower[chosen], buffers.upper[chosen], buffers.size[chosen],
-        ids=[buffers.ids[b] for b in chosen], alignment=buffers.alignment[chosen],
-        pinned=buffers.pinned[chosen], hint=buffers.hint[chosen], worth=buffers.worth[chosen],
+        buffers.lower[chosen],
+        buffers.upper[chosen],
+        buffers.size[chosen],
+        ids=[buffers.ids[b] for b in chosen],
+        alignment=buffers.alignment[chosen],
+        pinned=buffers.pinned[chosen],
+        hint=buffers.hint[chosen],
+        worth=buffers.worth[chosen],
         gaps={new[b]: gaps for b, gaps in buffers.gaps.items() if b in new},
         apart=[(new[a], new[b]) for a, b in buffers.apart if a in new and b in new],
-    )  # fmt: skip
+    )
 
 
 def offsets_within(buffers: Buffers, capacity: int, seconds: float, seed: int = 0) -> Int64 | None:
@@ -67,9 +72,7 @@ class _Profile:
         self.live[self.first[b] : self.last[b]] += sign * self.size[b]
 
 
-def spill(
-    buffers: Buffers, capacities: Sequence[int], *, seconds: float = 1.0, seed: int = 0
-) -> Assignment:
+def spill(buffers: Buffers, capacities: Sequence[int], *, seconds: float = 1.0, seed: int = 0) -> Assignment:
     """Memories in order, fastest first; each takes what is worth most per byte and time it occupies.
 
     A buffer that is pinned stays in the first memory. What fits nowhere is left out (NOWHERE).
@@ -102,8 +105,15 @@ def _fill(buffers: Buffers, waiting: Int64, capacity: int) -> list[int]:
     return chosen
 
 
-def banks(buffers: Buffers, count: int, bank_size: int, *, different: Sequence[tuple[int, int]] = (),
-          seconds: float = 1.0, seed: int = 0) -> Assignment:  # fmt: skip
+def banks(
+    buffers: Buffers,
+    count: int,
+    bank_size: int,
+    *,
+    different: Sequence[tuple[int, int]] = (),
+    seconds: float = 1.0,
+    seed: int = 0,
+) -> Assignment:
     """`count` equal banks; no buffer crosses a bank's end, pairs in `different` lie in different banks.
 
     Offsets count from the start of the first bank. Largest buffers first, each into the bank where
@@ -117,22 +127,14 @@ def banks(buffers: Buffers, count: int, bank_size: int, *, different: Sequence[t
     profiles = [_Profile(buffers) for _ in range(count)]
     for b in np.lexsort((np.arange(len(buffers)), -buffers.size)).tolist():
         taken = {int(memory[p]) for p in partners.get(b, ())}
-        peaks = [
-            (profile.peak_with(b), bank)
-            for bank, profile in enumerate(profiles)
-            if bank not in taken
-        ]
+        peaks = [(profile.peak_with(b), bank) for bank, profile in enumerate(profiles) if bank not in taken]
         if peaks and min(peaks)[0] <= bank_size:
             memory[b] = min(peaks)[1]
             profiles[int(memory[b])].change(b, +1)
     offset = np.full(len(buffers), NONE, dtype=np.int64)
     for bank in range(count):
         chosen = np.flatnonzero(memory == bank)
-        found = (
-            offsets_within(subset(buffers, chosen), bank_size, seconds, seed)
-            if len(chosen)
-            else None
-        )
+        found = offsets_within(subset(buffers, chosen), bank_size, seconds, seed) if len(chosen) else None
         if found is None:
             memory[chosen] = NOWHERE
         else:

@@ -75,8 +75,7 @@ def _by_programme(own: Int64, edges: Int64, crossing: Int64, seconds: float) -> 
         model.add_linear_constraint(last - start[step] >= float(own[step]) / unit)
     model.minimize(last)
     limit = engine_limit(seconds)
-    result = mathopt.solve(model, mathopt.SolverType.HIGHS,
-                           params=mathopt.SolveParameters(time_limit=limit))  # fmt: skip
+    result = mathopt.solve(model, mathopt.SolverType.HIGHS, params=mathopt.SolveParameters(time_limit=limit))
     if result.termination.reason != mathopt.TerminationReason.OPTIMAL:
         return None
     values = result.variable_values()

@@ -9,12 +9,7 @@ import numpy as np
 from loadmaster.errors import require
 from loadmaster.problems.graph import GraphOptimization
 from loadmaster.problems.graph.groups import root_homes
-from loadmaster.solvers.heuristic.graph_placing import (
-    Int32,
-    Int64,
-    Places,
-    op_groups,
-)
+from loadmaster.solvers.heuristic.graph_placing import Int32, Int64, Places, op_groups
 from loadmaster.solvers.heuristic.graph_simple import Placements, Placer
 
 _LARGEST = 1 << 20
@@ -33,22 +28,21 @@ class Metis(Placer):
             yield (np.arange(problem.groups) % problem.devices).astype(np.int32)
             return
         start, other, bytes_ = group_edges(problem)
-        cost = (
-            np.maximum(problem.durations, 0).min(axis=1)
-            * problem.program.op_repeat[problem.node_op]
-        )
+        cost = np.maximum(problem.durations, 0).min(axis=1) * problem.program.op_repeat[problem.node_op]
         work = np.bincount(problem.node_group, cost, minlength=problem.groups)
         for weight in (work, places.bytes):
             yield _parts(metis, problem.devices, start, other, bytes_, weight)
 
 
-def _parts(
-    metis: Any, devices: int, start: Int64, other: Int64, bytes_: Int64, weight: Any
-) -> Int32:
+def _parts(metis: Any, devices: int, start: Int64, other: Int64, bytes_: Int64, weight: Any) -> Int32:
     _, part = metis.part_graph(
-        devices, metis.CSRAdjacency(start.tolist(), other.tolist()), eweights=_scaled(bytes_),
-        vweights=_scaled(weight), recursive=False, options=metis.Options(seed=0),
-    )  # fmt: skip
+        devices,
+        metis.CSRAdjacency(start.tolist(), other.tolist()),
+        eweights=_scaled(bytes_),
+        vweights=_scaled(weight),
+        recursive=False,
+        options=metis.Options(seed=0),
+    )
     return np.array(part, dtype=np.int32)
 
 

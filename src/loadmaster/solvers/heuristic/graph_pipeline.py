@@ -11,14 +11,7 @@ from loadmaster.errors import MissingPackage
 from loadmaster.problems.graph import GraphOptimization
 from loadmaster.problems.graph.base import fixed_keys
 from loadmaster.solvers.heuristic.graph_lists import Heft, MEtf, MSct
-from loadmaster.solvers.heuristic.graph_made import (
-    Float64,
-    Int32,
-    Made,
-    Vectors,
-    clusters_of,
-    like_base,
-)
+from loadmaster.solvers.heuristic.graph_made import Float64, Int32, Made, Vectors, clusters_of, like_base
 from loadmaster.solvers.heuristic.graph_metis import Metis
 from loadmaster.solvers.heuristic.graph_placing import Places
 from loadmaster.solvers.heuristic.graph_simple import Expert, MTopo, Placer, RoundRobin, Single
@@ -29,8 +22,7 @@ LP_SECONDS = 2.0
 
 def _placers() -> tuple[Placer, ...]:
     """What is cheap and often good comes first."""
-    return (Expert(), MTopo(), MEtf(), Heft(), Metis(), Single(), RoundRobin(),
-            MSct(lp_seconds=LP_SECONDS))  # fmt: skip
+    return (Expert(), MTopo(), MEtf(), Heft(), Metis(), Single(), RoundRobin(), MSct(lp_seconds=LP_SECONDS))
 
 
 def seeds(problem: GraphOptimization, seconds: float | None = None) -> list[tuple[str, Float64]]:
@@ -103,9 +95,7 @@ class Classical(Made):
     answer is never worse."""
 
     name = "classical"
-    summary = (
-        "the best of fusion by cost model or fixed, every constructive placement, critical path"
-    )
+    summary = "the best of fusion by cost model or fixed, every constructive placement, critical path"
 
     def make(self, problem: GraphOptimization, seconds: float | None = None) -> Vectors:
         best: int | None = None

@@ -10,14 +10,7 @@ import numpy as np
 from loadmaster.problems.graph import GraphOptimization
 from loadmaster.problems.graph.base import fixed_keys, m_topo
 from loadmaster.problems.graph.expert import expert_placement
-from loadmaster.solvers.heuristic.graph_made import (
-    Float64,
-    Int32,
-    Made,
-    Vectors,
-    first_come,
-    like_base,
-)
+from loadmaster.solvers.heuristic.graph_made import Float64, Int32, Made, Vectors, first_come, like_base
 from loadmaster.solvers.heuristic.graph_placing import Places, op_groups
 
 Placements = Generator[Int32, int | None, None]
@@ -59,13 +52,9 @@ class Expert(Placer):
 
     def place(self, places: Places, seconds: float | None = None) -> Placements:
         problem = places.problem
-        found = expert_placement(
-            problem.program, op_groups(problem), problem.groups, problem.devices
-        )
+        found = expert_placement(problem.program, op_groups(problem), problem.groups, problem.devices)
         if found is None:
-            self.notes["reason"] = (
-                "the scopes don't tell layers apart: there is no expert placement"
-            )
+            self.notes["reason"] = "the scopes don't tell layers apart: there is no expert placement"
             return
         yield found
 
@@ -134,9 +123,7 @@ class NoFusion(_Fusion):
 
 class FixedFusion(_Fusion):
     name = "fusion-fixed"
-    summary = (
-        "fused from the end of the graph to its beginning; placement and schedule as in the base"
-    )
+    summary = "fused from the end of the graph to its beginning; placement and schedule as in the base"
 
     def keys(self, problem: GraphOptimization) -> Float64:
         return fixed_keys(problem.nodes)

@@ -91,9 +91,7 @@ def _dearest(time: Float64, size: Float64, memory: int) -> float:
     return float((gain / size[held, memory]).max(initial=0.0))
 
 
-def _along(
-    worth: Callable[[Float64], float], prices: Float64, way: Float64, most: float
-) -> Float64:
+def _along(worth: Callable[[Float64], float], prices: Float64, way: Float64, most: float) -> Float64:
     """Better prices along one direction: what they are worth is concave."""
     low, high = -float(prices[way > 0].min()), most  # no price is below 0
 

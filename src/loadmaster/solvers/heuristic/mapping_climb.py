@@ -85,13 +85,7 @@ class Climb:
         for memory, time in enumerate(saved):
             if time > 0:
                 volume = self._volume[entry][memory]
-                move = (
-                    -time / volume,
-                    Fraction(-time, volume),
-                    entry,
-                    memory,
-                    self._version[entry],
-                )
+                move = (-time / volume, Fraction(-time, volume), entry, memory, self._version[entry])
                 heapq.heappush(self._queue, move)
 
 
@@ -156,11 +150,13 @@ class _Room:
         self._capacity = [problem.machine.memories[m].capacity for m in problem.memories]
         self._held = np.zeros((problem.slowest, problem.program.n_ops), dtype=np.int64)
         lives = zip(entries.piece_first.tolist(), entries.piece_last.tolist(), strict=True)
-        pieces = list(zip((slice(first, last + 1) for first, last in lives),
-                          entries.piece_size.tolist(), strict=True))  # fmt: skip
+        pieces = list(
+            zip((slice(first, last + 1) for first, last in lives), entries.piece_size.tolist(), strict=True)
+        )
         starts = entries.piece_start.tolist()
-        self._pieces = [pieces[starts[entry] : starts[entry + 1]]
-                        for entry in np.flatnonzero(entries.live).tolist()]  # fmt: skip
+        self._pieces = [
+            pieces[starts[entry] : starts[entry + 1]] for entry in np.flatnonzero(entries.live).tolist()
+        ]
         """[E] (ops of life, bytes [M]) of the places of an entry."""
 
     def move(self, entry: int, left: int, memory: int) -> bool:

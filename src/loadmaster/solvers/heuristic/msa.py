@@ -49,15 +49,17 @@ class Assigned:
 class Assigner:
     """Memory space assignment for one model; `order` permutes its own order of tensors."""
 
-    def __init__(
-        self, program: Program, machine: Machine, model: GameModel, switches: Switches
-    ) -> None:
+    def __init__(self, program: Program, machine: Machine, model: GameModel, switches: Switches) -> None:
         self.model, self.n_ops = model, program.n_ops
         self._cuts = _cuts(program.storage_bytes[model.tensors.root], switches.slices)
         self.tables = _core.GameTables(model.columns())
         slices = _slice_work(model, machine, self._cuts, switches.slice_bytes)
-        about = {"capacity_copy": _capacity_copy(model, machine), "site_bytes": model.site_bytes,
-                 "early": _early(program, model), "slice_work": slices}  # fmt: skip
+        about = {
+            "capacity_copy": _capacity_copy(model, machine),
+            "site_bytes": model.site_bytes,
+            "early": _early(program, model),
+            "slice_work": slices,
+        }
         self._options = {**asdict(switches), **about}
         self._take_times(model.all_slow, model.all_slow)
 
@@ -104,17 +106,24 @@ class Assigner:
         op = [*model.step_op.tolist(), self.n_ops, BEFORE]  # the last: of step -1
         root = model.tensors.root.tolist()
         copies, filled = [], set()
-        for (tensor, is_in, issued, needed, _), part in zip(found.copies.tolist(), found.slices.tolist(), strict=True):  # fmt: skip
+        for (tensor, is_in, issued, needed, _), part in zip(
+            found.copies.tolist(), found.slices.tolist(), strict=True
+        ):
             ends = (model.slow, model.fast) if is_in else (model.fast, model.slow)
             span = self._cuts[tensor, part : part + 2].tolist() if part >= 0 else ()
             copies.append((root[tensor], *ends, op[issued], op[needed], *span))
             filled.add((tensor, issued + 1) if is_in else None)
         # What a copy fills begins right after its issue: views may stand between two steps.
         residencies = [
-            (root[tensor], model.fast, offset,
-             op[first - 1] + 1 if (tensor, first) in filled else op[first], op[last])
+            (
+                root[tensor],
+                model.fast,
+                offset,
+                op[first - 1] + 1 if (tensor, first) in filled else op[first],
+                op[last],
+            )
             for tensor, offset, first, last in found.residencies.tolist()
-        ]  # fmt: skip
+        ]
         return Plan.of(residencies=residencies, copies=copies)
 
 
@@ -123,9 +132,7 @@ def _early(program: Program, model: GameModel) -> Int32:
     to an output changes from run to run, so compilers leave it where it is."""
     donated = program.tie_source[program.tie_kind == TieKind.DONATED]
     tensors = model.tensors
-    rows = np.flatnonzero(
-        (tensors.given > 0) & ~np.isin(tensors.root, program.tensor_alias[donated])
-    )
+    rows = np.flatnonzero((tensors.given > 0) & ~np.isin(tensors.root, program.tensor_alias[donated]))
     return rows[np.argsort(-tensors.size[rows], kind="stable")].astype(np.int32)
 
 

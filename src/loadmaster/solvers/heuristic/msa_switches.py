@@ -63,11 +63,15 @@ def switches_of(style: str | int, changes: dict[str, Any]) -> Switches:
     for name, names in [(style, list(STYLES)), *((change, known) for change in changes)]:
         if name not in names:
             what = "style" if names is not known else "switch"
-            raise BadSwitch(f"msa has no {what} '{name}'{nearest(name, names)}", object=name,
-                            remedy=f"use {', '.join(names)}")  # fmt: skip
+            raise BadSwitch(
+                f"msa has no {what} '{name}'{nearest(name, names)}",
+                object=name,
+                remedy=f"use {', '.join(names)}",
+            )
     chosen = replace(STYLES[style], **changes)
     for name, value in asdict(chosen).items():
         if value < 0 or (name in ("loop_factor", "async_factor", "slices") and value <= 0):
-            raise BadSwitch(f"msa's switch '{name}' is {value}", object=name, number=value,
-                            remedy="give a number above 0")  # fmt: skip
+            raise BadSwitch(
+                f"msa's switch '{name}' is {value}", object=name, number=value, remedy="give a number above 0"
+            )
     return chosen

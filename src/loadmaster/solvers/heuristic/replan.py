@@ -22,21 +22,24 @@ class Replan:
     """Numbers of unchanged buffers whose offset changed."""
 
 
-def replan(buffers: Buffers, before: Buffers, offset: npt.NDArray[np.int64], capacity: int, *,
-           seconds: float = 5.0, seed: int = 0) -> Replan | None:  # fmt: skip
+def replan(
+    buffers: Buffers,
+    before: Buffers,
+    offset: npt.NDArray[np.int64],
+    capacity: int,
+    *,
+    seconds: float = 5.0,
+    seed: int = 0,
+) -> Replan | None:
     """Offsets within a capacity that keep unchanged buffers (same id, life and size) where they were.
 
     First everything unchanged is held; if that leaves no room, those nearest in time to a change are
     let go, twice as many each time, until it fits. None: not even a new plan was found.
     """
     old = _old_offsets(buffers, before, offset)
-    unchanged = np.flatnonzero(
-        (old != NONE) & (buffers.pinned == NONE) & (old + buffers.size <= capacity)
-    )
+    unchanged = np.flatnonzero((old != NONE) & (buffers.pinned == NONE) & (old + buffers.size <= capacity))
     fresh = np.setdiff1d(np.arange(len(buffers)), unchanged)
-    by_distance = unchanged[
-        np.lexsort((-buffers.size[unchanged], _distance(buffers, unchanged, fresh)))
-    ]
+    by_distance = unchanged[np.lexsort((-buffers.size[unchanged], _distance(buffers, unchanged, fresh)))]
     release = 0
     while True:
         held = by_distance[release:]
@@ -54,17 +57,11 @@ def replan(buffers: Buffers, before: Buffers, offset: npt.NDArray[np.int64], cap
 
 def _old_offsets(buffers: Buffers, before: Buffers, offset: Int64) -> Int64:
     known = {
-        (before.ids[b], int(before.lower[b]), int(before.upper[b]), int(before.size[b])): int(
-            offset[b]
-        )
+        (before.ids[b], int(before.lower[b]), int(before.upper[b]), int(before.size[b])): int(offset[b])
         for b in range(len(before))
     }
     rows = zip(
-        buffers.ids,
-        buffers.lower.tolist(),
-        buffers.upper.tolist(),
-        buffers.size.tolist(),
-        strict=True,
+        buffers.ids, buffers.lower.tolist(), buffers.upper.tolist(), buffers.size.tolist(), strict=True
     )
     old = np.array([known.get(row, NONE) for row in rows], dtype=np.int64)
     return np.where((old != NONE) & (old % buffers.alignment != 0), NONE, old)

@@ -43,9 +43,7 @@ class MuZero:
         if not worth_playing(problem):
             meter.evaluate_many(problem.all_slow()[None])
             return meter.solution()
-        return Session(
-            [meter], seed, self.settings, start_of(self.init, self.settings), state
-        ).run()
+        return Session([meter], seed, self.settings, start_of(self.init, self.settings), state).run()
 
     @property
     def switches(self) -> dict[str, Any]:
@@ -97,6 +95,9 @@ def worth_playing(problem: MallocGame) -> bool:
 def check_playable(problem: MallocGame) -> None:
     """Games must be of one length: rewound ones are not."""
     if problem.switches()["backup"] == "rewind":
-        raise LoadmasterError("muzero plays games of a fixed length, and rewound ones have none",
-                              object="backup", number="rewind",
-                              remedy="play with backup='retroactive'")  # fmt: skip
+        raise LoadmasterError(
+            "muzero plays games of a fixed length, and rewound ones have none",
+            object="backup",
+            number="rewind",
+            remedy="play with backup='retroactive'",
+        )

@@ -132,9 +132,7 @@ def _step_losses(network: Network, latent: Array, wanted: tuple[Array, ...]) -> 
     of_policy = _cross_entropy(policy, jnp.where(legal, logits, FAR))
     of_value = _cross_entropy(two_hot(value, *VALUES, value_logits.shape[-1]), value_logits)
     of_legality = optax.sigmoid_binary_cross_entropy(legality, legal.astype(jnp.float32)).sum(-1)
-    return Losses(
-        of_policy * inside, of_value * inside, jnp.zeros_like(inside), of_legality * inside
-    )
+    return Losses(of_policy * inside, of_value * inside, jnp.zeros_like(inside), of_legality * inside)
 
 
 def _cross_entropy(wanted: Array, logits: Array) -> Array:
@@ -142,8 +140,12 @@ def _cross_entropy(wanted: Array, logits: Array) -> Array:
 
 
 def _total(losses: Losses, weight: Array, settings: Settings) -> Array:
-    parts = (losses.policy + settings.value_weight * losses.value + settings.reward_weight * losses.reward
-             + settings.legality_weight * losses.legality)  # fmt: skip
+    parts = (
+        losses.policy
+        + settings.value_weight * losses.value
+        + settings.reward_weight * losses.reward
+        + settings.legality_weight * losses.legality
+    )
     return (parts * weight).mean()
 
 
@@ -158,14 +160,10 @@ def _scaled(x: Array, share: float) -> Array:
 
 def improve(learner: Learner, lesson: Lesson, settings: Settings) -> tuple[Learner, Losses]:
     """One gradient step."""
-    (_, losses), gradient = eqx.filter_value_and_grad(loss, has_aux=True)(
-        learner.network, lesson, settings
-    )
+    (_, losses), gradient = eqx.filter_value_and_grad(loss, has_aux=True)(learner.network, lesson, settings)
     parameters = eqx.filter(learner.network, eqx.is_inexact_array)
     change, memory = optimizer(settings).update(gradient, learner.memory, parameters)
-    return learner._replace(
-        network=eqx.apply_updates(learner.network, change), memory=memory
-    ), losses
+    return learner._replace(network=eqx.apply_updates(learner.network, change), memory=memory), losses
 
 
 @lru_cache(maxsize=8)

@@ -59,12 +59,15 @@ def _cut(replay: Replay, picked: Picked, steps: int) -> Lesson:
     """The targets; without what was seen."""
     shape = picked.shelf.shape
     lesson = Lesson(
-        seen={}, actions=np.zeros((*shape, steps), np.int8),
-        rewards=np.zeros((*shape, steps), np.float32), legal=np.zeros((*shape, steps + 1, 3), np.bool_),
+        seen={},
+        actions=np.zeros((*shape, steps), np.int8),
+        rewards=np.zeros((*shape, steps), np.float32),
+        legal=np.zeros((*shape, steps + 1, 3), np.bool_),
         policy=np.zeros((*shape, steps + 1, 3), np.float32),
         value=np.zeros((*shape, steps + 1), np.float32),
-        inside=np.zeros((*shape, steps + 1), np.bool_), weight=picked.weight,
-    )  # fmt: skip
+        inside=np.zeros((*shape, steps + 1), np.bool_),
+        weight=picked.weight,
+    )
     for number in np.unique(picked.shelf).tolist():
         shelf = replay.shelves[number]
         for of_best in (False, True):
@@ -81,8 +84,9 @@ def _cut(replay: Replay, picked: Picked, steps: int) -> Lesson:
             lesson.actions[where] = record.actions[game, move][:, :steps]
             lesson.rewards[where] = (record.rewards[game, move] * inside)[:, :steps]
             lesson.legal[where] = masks_or_all(record.legal[game, move] & inside[..., None])
-            lesson.policy[where] = (ONE_HOT[record.actions[game, move]] if of_best
-                                    else record.policy[game, move])  # fmt: skip
+            lesson.policy[where] = (
+                ONE_HOT[record.actions[game, move]] if of_best else record.policy[game, move]
+            )
             lesson.value[where] = target[game, move] * inside
     return lesson
 
@@ -103,8 +107,9 @@ def _observe(replay: Replay, picked: Picked, into: Seen) -> None:
     list((map if alone else helpers().map)(observe, numbers))
 
 
-def finish(prepared: Prepared, number: int, search: Searching, target: Network, key: jax.Array,
-           settings: Settings) -> Lesson:  # fmt: skip
+def finish(
+    prepared: Prepared, number: int, search: Searching, target: Network, key: jax.Array, settings: Settings
+) -> Lesson:
     """Batch `number`, its last positions searched anew with the target network. The moves after them
     are taught as they were played: to search them too would take most of the time of learning."""
     count = prepared.left.shape[1]
@@ -113,11 +118,15 @@ def finish(prepared: Prepared, number: int, search: Searching, target: Network, 
     if not count:
         return lesson
     found = search(
-        target, key, {name: array[-count:] for name, array in seen.items()}, prepared.left[number],
-        lesson.legal[-count:, 0], simulations=settings.simulations or 0,
+        target,
+        key,
+        {name: array[-count:] for name, array in seen.items()},
+        prepared.left[number],
+        lesson.legal[-count:, 0],
+        simulations=settings.simulations or 0,
         gumbel_scale=settings.gumbel_scale,
         played=None if prepared.played is None else prepared.played[number],
-    )  # fmt: skip
+    )
     best = np.arange(count) < round(settings.best * len(lesson.weight))
     kept = np.where(best, settings.imitated, 0)[:, None].astype(np.float32)
     return Lesson(*_retaught(lesson, found.weights, found.value, settings.search_value, kept))
@@ -130,6 +139,4 @@ def _retaught(lesson: Lesson, weights: Any, value: Any, share: Any, kept: Any) -
     policy, values = jnp.asarray(lesson.policy), jnp.asarray(lesson.value)
     mixed = (1 - share) * values[fresh:, 0] + share * value
     weights = kept * policy[fresh:, 0] + (1 - kept) * weights
-    return lesson._replace(
-        policy=policy.at[fresh:, 0].set(weights), value=values.at[fresh:, 0].set(mixed)
-    )
+    return lesson._replace(policy=policy.at[fresh:, 0].set(weights), value=values.at[fresh:, 0].set(mixed))

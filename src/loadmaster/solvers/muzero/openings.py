@@ -21,15 +21,17 @@ MOST = 32
 def whole_games(problems: Sequence[MallocGame], rows: int) -> list[Opening]:
     """From the start, of each problem about as many."""
     return [
-        Opening(problem, count)
-        for problem, count in zip(problems, dealt(rows, len(problems)), strict=True)
+        Opening(problem, count) for problem, count in zip(problems, dealt(rows, len(problems)), strict=True)
     ]
 
 
 def windows(shelves: Sequence[Shelf], rows: int, window: int, rng: Rng) -> list[Opening]:
     """Anywhere in the best games, the better ones more often; at many places of few programs."""
-    counts = [(shelf, part) for shelf, count in zip(shelves, dealt(rows, len(shelves)), strict=True)
-              for part in dealt(count, min(count, max(1, MOST // len(shelves))))]  # fmt: skip
+    counts = [
+        (shelf, part)
+        for shelf, count in zip(shelves, dealt(rows, len(shelves)), strict=True)
+        for part in dealt(count, min(count, max(1, MOST // len(shelves))))
+    ]
     return [_window(shelf, count, window, rng) for shelf, count in counts]
 
 

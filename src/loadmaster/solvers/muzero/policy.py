@@ -23,14 +23,18 @@ AUTO, SCRATCH = "auto", "scratch"
 def load_policy(name: str | Path, like: Network) -> Network:
     """A trained network of the same shapes as `like`."""
     network: Network = policies.load_policy(
-        name, like, AGENT, "it was trained with {network}",
+        name,
+        like,
+        AGENT,
+        "it was trained with {network}",
         f"give the same {', '.join(NETWORK[:-1])} and {NETWORK[-1]} with --set",
-    )  # fmt: skip
+    )
     return network
 
 
-def save_small(path: Path, policy: dict[str, npt.NDArray[Any]], about: dict[str, Any],
-               settings: Settings) -> None:  # fmt: skip
+def save_small(
+    path: Path, policy: dict[str, npt.NDArray[Any]], about: dict[str, Any], settings: Settings
+) -> None:
     """Half precision: all that play needs, and half the size."""
     shapes = ", ".join(f"{name} = {getattr(settings, name)}" for name in NETWORK)
     small = {name: array.astype(np.float16) for name, array in policy.items()}

@@ -59,18 +59,25 @@ def unit_ps(problem: MallocGame) -> float:
 
 def empty_record(games: int, moves: int) -> Record:
     return Record(
-        np.zeros((games, moves), np.int8), np.zeros((games, moves), np.float32),
-        np.zeros((games, moves, 3), np.bool_), np.zeros((games, moves, 3), np.float16),
+        np.zeros((games, moves), np.int8),
         np.zeros((games, moves), np.float32),
-    )  # fmt: skip
+        np.zeros((games, moves, 3), np.bool_),
+        np.zeros((games, moves, 3), np.float16),
+        np.zeros((games, moves), np.float32),
+    )
 
 
 def played_out(problem: MallocGame, preferences: Array) -> Record:
     """The games that prefer the moves [B, N], as if a search had been sure of each of them."""
     games = problem.games(len(preferences))
     actions, earned, legal = games.finish(preferences)
-    record = Record(actions, (earned / unit_ps(problem)).astype(np.float32), legal.astype(np.bool_),
-                    np.eye(3, dtype=np.float16)[actions], np.zeros(actions.shape, np.float32))  # fmt: skip
+    record = Record(
+        actions,
+        (earned / unit_ps(problem)).astype(np.float32),
+        legal.astype(np.bool_),
+        np.eye(3, dtype=np.float16)[actions],
+        np.zeros(actions.shape, np.float32),
+    )
     return record._replace(value=returns(record))
 
 
@@ -169,11 +176,13 @@ class Shelf:
         """For a checkpoint; without `ring` only what is small."""
         kept = self.ring.take(slice(0, self.filled if ring else 0))
         return {
-            "stored": np.array(self.stored if ring else 0), "recent": self.recent,
-            "times": self.best_times, "searched": self.searched[: len(kept.value)],
+            "stored": np.array(self.stored if ring else 0),
+            "recent": self.recent,
+            "times": self.best_times,
+            "searched": self.searched[: len(kept.value)],
             **{f"best.{name}": array for name, array in self.best._asdict().items()},
             **{f"ring.{name}": array for name, array in kept._asdict().items()},
-        }  # fmt: skip
+        }
 
     def restore(self, state: State) -> None:
         self.stored, self.recent = int(state["stored"]), np.array(state["recent"])
@@ -182,10 +191,7 @@ class Shelf:
         kept = Record(*(np.array(state[f"ring.{name}"]) for name in Record._fields))
         for room, array in zip(self.ring, kept, strict=True):
             room[: len(array)] = array
-        self.searched[: len(kept.value)], self.choice[: len(kept.value)] = (
-            state["searched"],
-            choices(kept),
-        )
+        self.searched[: len(kept.value)], self.choice[: len(kept.value)] = (state["searched"], choices(kept))
         self.target[: self.filled] = returns(kept, self.settings.discount, self.settings.td_steps)
 
 
@@ -224,9 +230,10 @@ class Replay:
         picked = Picked(
             shelf=rng.choice(known, (updates, batch), p=chance / chance.sum()),
             best=np.zeros((updates, batch), np.bool_),
-            game=np.zeros((updates, batch), np.int64), move=np.zeros((updates, batch), np.int64),
+            game=np.zeros((updates, batch), np.int64),
+            move=np.zeros((updates, batch), np.int64),
             weight=np.ones((updates, batch), np.float32),
-        )  # fmt: skip
+        )
         column = np.arange(batch)
         picked.best[:] = (column >= fresh) & (column < fresh + best)
         for number in known:

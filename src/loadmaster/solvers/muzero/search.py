@@ -60,21 +60,46 @@ class Search:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
-    def __call__(self, network: Network, key: Array, observations: Observation, moves_left: Array,
-                 masks: Array, *, simulations: int, gumbel_scale: float = 1.0,
-                 played: Any = None) -> Found:  # fmt: skip
+    def __call__(
+        self,
+        network: Network,
+        key: Array,
+        observations: Observation,
+        moves_left: Array,
+        masks: Array,
+        *,
+        simulations: int,
+        gumbel_scale: float = 1.0,
+        played: Any = None,
+    ) -> Found:
         """For observations [B, ...], moves left [B] (0: the game is over) and masks [B, 3] of legal
         moves. `gumbel_scale` is how much chance there is in the choice of a move, 0: none.
         `played` is not needed here: the model goes on from what it sees."""
         del played
-        found: Found = _search(network, key, observations, moves_left, masks,
-                               jnp.float32(gumbel_scale), simulations, self.settings)  # fmt: skip
+        found: Found = _search(
+            network,
+            key,
+            observations,
+            moves_left,
+            masks,
+            jnp.float32(gumbel_scale),
+            simulations,
+            self.settings,
+        )
         return found
 
 
 @eqx.filter_jit  # type: ignore[untyped-decorator]
-def _search(network: Network, key: Array, observations: Observation, moves_left: Array, masks: Array,
-            gumbel_scale: Array, simulations: int, settings: Settings) -> Found:  # fmt: skip
+def _search(
+    network: Network,
+    key: Array,
+    observations: Observation,
+    moves_left: Array,
+    masks: Array,
+    gumbel_scale: Array,
+    simulations: int,
+    settings: Settings,
+) -> Found:
     root = look(network, observations, moves_left, masks)
     model = partial(learned_model, discount=settings.discount)
     return search_from(root, model, network, key, masks, gumbel_scale, simulations, settings)
@@ -88,8 +113,9 @@ def look(network: Network, observations: Observation, moves_left: Array, masks: 
     return Root(among_legal(policy, masks), value_of(value, left), (latent, left))
 
 
-def learned_model(network: Network, key: Array, action: Array, embedding: Any, *,
-                  discount: float) -> tuple[Any, Any]:  # fmt: skip
+def learned_model(
+    network: Network, key: Array, action: Array, embedding: Any, *, discount: float
+) -> tuple[Any, Any]:
     """One move further, as the network believes that the game goes on."""
     latent, left = embedding
     latent, reward = jax.vmap(network.dynamics)(latent, action)
@@ -105,9 +131,17 @@ def learned_model(network: Network, key: Array, action: Array, embedding: Any, *
     return output, (latent, after)
 
 
-def search_from(root: Root, model: Model, network: Any, key: Array, masks: Array,
-                gumbel_scale: Array, simulations: int, settings: Settings,
-                max_depth: int | None = None) -> Found:  # fmt: skip
+def search_from(
+    root: Root,
+    model: Model,
+    network: Any,
+    key: Array,
+    masks: Array,
+    gumbel_scale: Array,
+    simulations: int,
+    settings: Settings,
+    max_depth: int | None = None,
+) -> Found:
     """The moves that `simulations` looks ahead in `model` speak for; without any, the policy's."""
     prior = jax.nn.softmax(root.logits)
     if simulations == 0:
@@ -117,9 +151,14 @@ def search_from(root: Root, model: Model, network: Any, key: Array, masks: Array
     start = mctx.RootFnOutput(prior_logits=root.logits, value=root.value, embedding=root.embedding)
     policy = _gumbel if settings.policy == "gumbel" else _puct
     found = policy(settings, gumbel_scale)(
-        params=network, rng_key=key, root=start, recurrent_fn=model, num_simulations=simulations,
-        invalid_actions=~masks.astype(bool), max_depth=max_depth,
-    )  # fmt: skip
+        params=network,
+        rng_key=key,
+        root=start,
+        recurrent_fn=model,
+        num_simulations=simulations,
+        invalid_actions=~masks.astype(bool),
+        max_depth=max_depth,
+    )
     return Found(found.action, found.action_weights, found.search_tree.summary().value, prior)
 
 
@@ -127,19 +166,28 @@ def _gumbel(settings: Settings, gumbel_scale: Array) -> Callable[..., Any]:
     # Stretched to [0, 1], Q of moves that are worth the same are all noise: a large `value_scale` makes
     # near certainties of it, and a small one of 0.02 moves the policy by a logit or two.
     qtransform = partial(
-        mctx.qtransform_completed_by_mix_value, value_scale=settings.value_scale,
-        maxvisit_init=settings.maxvisit_init, rescale_values=settings.rescale_values,
-    )  # fmt: skip
-    return partial(mctx.gumbel_muzero_policy, qtransform=qtransform, gumbel_scale=gumbel_scale,
-                   max_num_considered_actions=settings.considered)  # fmt: skip
+        mctx.qtransform_completed_by_mix_value,
+        value_scale=settings.value_scale,
+        maxvisit_init=settings.maxvisit_init,
+        rescale_values=settings.rescale_values,
+    )
+    return partial(
+        mctx.gumbel_muzero_policy,
+        qtransform=qtransform,
+        gumbel_scale=gumbel_scale,
+        max_num_considered_actions=settings.considered,
+    )
 
 
 def _puct(settings: Settings, gumbel_scale: Array) -> Callable[..., Any]:
     return partial(
-        mctx.muzero_policy, temperature=gumbel_scale, dirichlet_alpha=settings.dirichlet_alpha,
+        mctx.muzero_policy,
+        temperature=gumbel_scale,
+        dirichlet_alpha=settings.dirichlet_alpha,
         dirichlet_fraction=settings.dirichlet_fraction * jnp.minimum(gumbel_scale, 1),
-        pb_c_init=settings.pb_c_init, pb_c_base=settings.pb_c_base,
-    )  # fmt: skip
+        pb_c_init=settings.pb_c_init,
+        pb_c_base=settings.pb_c_base,
+    )
 
 
 def among_legal(logits: Array, masks: Array) -> Array:

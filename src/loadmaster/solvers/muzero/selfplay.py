@@ -26,9 +26,18 @@ from loadmaster.solvers.muzero.search import Found
 class Searching(Protocol):
     """`Search` or `TrueSearch`."""
 
-    def __call__(self, network: Network, key: jax.Array, observations: Any, moves_left: Any,
-                 masks: Any, *, simulations: int, gumbel_scale: Any = 1.0,
-                 played: Any = None) -> Found: ...  # fmt: skip
+    def __call__(
+        self,
+        network: Network,
+        key: jax.Array,
+        observations: Any,
+        moves_left: Any,
+        masks: Any,
+        *,
+        simulations: int,
+        gumbel_scale: Any = 1.0,
+        played: Any = None,
+    ) -> Found: ...
 
 
 class Style(NamedTuple):
@@ -68,8 +77,14 @@ class Played(NamedTuple):
     last: int
 
 
-def play(openings: Sequence[Opening], window: int, style: Style, network: Network, key: jax.Array,
-         stopped: Callable[[], bool]) -> tuple[list[Played], int, bool]:  # fmt: skip
+def play(
+    openings: Sequence[Opening],
+    window: int,
+    style: Style,
+    network: Network,
+    key: jax.Array,
+    stopped: Callable[[], bool],
+) -> tuple[list[Played], int, bool]:
     """(finished games of all openings; moves searched; whether all that were to be). If `stopped` says
     so, games are ended without search."""
     hall = _Hall(openings, style)
@@ -130,8 +145,9 @@ class _Hall:
         counts = [opening.rows for opening in openings]
         edges = np.concatenate([[0], np.cumsum(counts)]).tolist()
         alone = len(openings) < cores()
-        self.tables = [_Table(opening, slice(edges[i], edges[i + 1]), alone)
-                       for i, opening in enumerate(openings)]  # fmt: skip
+        self.tables = [
+            _Table(opening, slice(edges[i], edges[i + 1]), alone) for i, opening in enumerate(openings)
+        ]
         self.each = map if alone else helpers().map
         self.seen = seen_arrays(edges[-1])
         left = [opening.problem.moves - opening.start for opening in openings]
@@ -154,18 +170,20 @@ class _Hall:
         alike = len({id(table.opening.problem) for table in self.tables}) == 1
         played = np.concatenate([table.record.actions for table in self.tables]) if alike else None
         return self.style.search(
-            network, key, seen, np.maximum(self.left - self.at, 0), masks,
-            simulations=self.style.simulations, gumbel_scale=self.noise, played=played,
-        )  # fmt: skip
+            network,
+            key,
+            seen,
+            np.maximum(self.left - self.at, 0),
+            masks,
+            simulations=self.style.simulations,
+            gumbel_scale=self.noise,
+            played=played,
+        )
 
     def move(self, found: Found) -> int:
         """Make the moves that were found; how many."""
         action = np.asarray(found.action).astype(np.int8)
-        weights, value, legal = (
-            np.asarray(found.weights),
-            np.asarray(found.value),
-            self.seen["mask"],
-        )
+        weights, value, legal = (np.asarray(found.weights), np.asarray(found.value), self.seen["mask"])
         self.at += 1
         return sum(self.each(lambda table: table.move(action, weights, value, legal), self.tables))
 

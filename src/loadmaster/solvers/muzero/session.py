@@ -19,13 +19,7 @@ import numpy as np
 from loadmaster.problems.malloc_game.moves import NO_COPY
 from loadmaster.problems.malloc_game.problem import MallocGame
 from loadmaster.problems.problem import Scores
-from loadmaster.solvers.muzero.learner import (
-    Learner,
-    Losses,
-    compiled_improve,
-    first_learner,
-    taken_up,
-)
+from loadmaster.solvers.muzero.learner import Learner, Losses, compiled_improve, first_learner, taken_up
 from loadmaster.solvers.muzero.lessons import Prepared, finish, prepare
 from loadmaster.solvers.muzero.network import make_network
 from loadmaster.solvers.muzero.openings import MOST, Gain, buckets, crossed, whole_games, windows
@@ -42,8 +36,10 @@ from loadmaster.solvers.state import generator_state, restore_generator
 from loadmaster.solvers.trees import arrays_of, restored
 
 WARM: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("msa", {"style": "2023"}), ("msa", {"style": "refined"}), ("es-moves", {"start": "msa"}),
-)  # fmt: skip
+    ("msa", {"style": "2023"}),
+    ("msa", {"style": "refined"}),
+    ("es-moves", {"start": "msa"}),
+)
 """Solvers, with options, whose games a warm start begins with."""
 CHUNK = 8
 """Gradient steps whose positions are made again at once."""
@@ -52,26 +48,31 @@ CHUNK = 8
 class Session:
     """Meters of the programs, the networks, and the games played so far."""
 
-    def __init__(self, meters: Sequence[Meter], seed: int, settings: Settings, init: str | None,
-                 state: State | None) -> None:  # fmt: skip
+    def __init__(
+        self, meters: Sequence[Meter], seed: int, settings: Settings, init: str | None, state: State | None
+    ) -> None:
         platform = jax.default_backend()
         self.settings = settings = settings.on(platform)
         self.meters = list(meters)
         self.problems = [problem_of(meter) for meter in meters]
         self.numbers = {id(problem): number for number, problem in enumerate(self.problems)}
         # Windows are of one length, whatever the games'.
-        self.buckets = ([list(range(len(meters)))] if settings.window
-                        else buckets([problem.moves for problem in self.problems]))  # fmt: skip
+        self.buckets = (
+            [list(range(len(meters)))]
+            if settings.window
+            else buckets([problem.moves for problem in self.problems])
+        )
         self.key = jax.random.key(seed)
         self.rng = np.random.default_rng(seed)
         self.trained = init is not None
         network = make_network(jax.random.fold_in(self.key, 0), settings)
-        self.learner = first_learner(
-            network if init is None else load_policy(init, network), settings
-        )
+        self.learner = first_learner(network if init is None else load_policy(init, network), settings)
         self.replay = Replay(self.problems, settings)
-        self.search: Searching = (Search(settings.only(SEARCHING)) if settings.model == "learned"
-                                  else TrueSearch(settings.only(SEARCHING), self.problems[0]))  # fmt: skip
+        self.search: Searching = (
+            Search(settings.only(SEARCHING))
+            if settings.model == "learned"
+            else TrueSearch(settings.only(SEARCHING), self.problems[0])
+        )
         self.iteration = self.steps = 0
         self.owed = 0
         """Gradient steps that the last batch of games is still to be followed by."""
@@ -97,9 +98,12 @@ class Session:
             self._tell()
         self._tell()
         return self.meters[0].solution(
-            iterations=self.iteration, gradient_steps=self.steps, seconds_split=dict(self.seconds),
-            policy=policy_arrays(self.learner.network), metrics=dict(self.metrics),
-        )  # fmt: skip
+            iterations=self.iteration,
+            gradient_steps=self.steps,
+            seconds_split=dict(self.seconds),
+            policy=policy_arrays(self.learner.network),
+            metrics=dict(self.metrics),
+        )
 
     @property
     def stopped(self) -> bool:
@@ -108,8 +112,11 @@ class Session:
     def _play(self) -> bool:
         """One batch of games; whether all of them could be scored."""
         settings, visit = self.settings, self.iteration // len(self.buckets)
-        mine = [number for number in self.buckets[self.iteration % len(self.buckets)]
-                if not self.meters[number].exhausted]  # fmt: skip
+        mine = [
+            number
+            for number in self.buckets[self.iteration % len(self.buckets)]
+            if not self.meters[number].exhausted
+        ]
         key = jax.random.fold_in(self.key, 2 * self.iteration + 1)
         self.iteration += 1
         if not mine:
@@ -127,9 +134,7 @@ class Session:
         style = Style(self.search, settings.eval_simulations or 0, settings.eval_gumbel_scale, True)
         if not settings.simulations:
             style = style._replace(simulations=0)  # the bare policy has no search to show
-        games = whole_games(
-            [self.problems[number] for number in mine], max(settings.eval_games, most)
-        )
+        games = whole_games([self.problems[number] for number in mine], max(settings.eval_games, most))
         return self._batch(games, 0, style, key, "careful_reward")
 
     def _bold(self, mine: list[int], key: jax.Array) -> bool:
@@ -153,10 +158,12 @@ class Session:
         self.owed = settings.updates or 0
         return whole
 
-    def _batch(self, openings: list[Opening], window: int, style: Style, key: jax.Array, name: str) -> bool:  # fmt: skip
+    def _batch(self, openings: list[Opening], window: int, style: Style, key: jax.Array, name: str) -> bool:
         """Play games, have them scored, keep them; whether all were."""
         with self._timed("play"):
-            games, moves, whole = play(openings, window, style, self.learner.network, key, lambda: self.stopped)  # fmt: skip
+            games, moves, whole = play(
+                openings, window, style, self.learner.network, key, lambda: self.stopped
+            )
         self.moves += moves
         earned, asked = [], 0
         gains: dict[int, list[Gain]] = {}
@@ -232,9 +239,7 @@ class Session:
             known = []
             for solver, options in WARM:
                 budget = Budget(self.settings.warm_start)
-                best = solve(
-                    make_solver("malloc-game", solver, options), problem, budget, number
-                ).decision
+                best = solve(make_solver("malloc-game", solver, options), problem, budget, number).decision
                 if best is not None:
                     known.append(best if best.ndim == 1 else problem.moves_of(problem.plan(best)))
             self._show(number, known)
@@ -265,11 +270,18 @@ class Session:
         """All that changes; without `ring`, only what is small: neither the games in the replay nor
         the target network nor the optimiser's memory, and so a run goes on, but not identically."""
         counters = [self.iteration, self.steps, self.owed, self.moves]
-        shelves = {f"shelf{number}.{name}": array for number, shelf in enumerate(self.replay.shelves)
-                   for name, array in shelf.arrays(ring).items()}  # fmt: skip
+        shelves = {
+            f"shelf{number}.{name}": array
+            for number, shelf in enumerate(self.replay.shelves)
+            for name, array in shelf.arrays(ring).items()
+        }
         learned = self.learner if ring else self.learner.network
-        return {"rng": generator_state(self.rng), "counters": np.array(counters, np.int64),
-                **arrays_of(learned), **shelves}  # fmt: skip
+        return {
+            "rng": generator_state(self.rng),
+            "counters": np.array(counters, np.int64),
+            **arrays_of(learned),
+            **shelves,
+        }
 
     def restore(self, state: State) -> None:
         """Go on from `arrays`; this object gives the shapes."""
@@ -277,16 +289,15 @@ class Session:
         self.rng = restore_generator(state["rng"])
         light = len(arrays_of(self.learner)) != sum(name.startswith("leaf") for name in state)
         if light:
-            self.learner = taken_up(
-                restored(self.learner.network, state), self.settings, self.steps
-            )
+            self.learner = taken_up(restored(self.learner.network, state), self.settings, self.steps)
             self.owed = 0  # there is nothing yet to learn from
         else:
             self.learner = Learner(*restored(self.learner, state))
         for number, shelf in enumerate(self.replay.shelves):
             start = f"shelf{number}."
-            shelf.restore({name.removeprefix(start): array for name, array in state.items()
-                           if name.startswith(start)})  # fmt: skip
+            shelf.restore(
+                {name.removeprefix(start): array for name, array in state.items() if name.startswith(start)}
+            )
 
     @contextmanager
     def _timed(self, part: str) -> Iterator[None]:
@@ -298,9 +309,11 @@ class Session:
 def _gains(opening: Opening, played: Played, times: Any) -> list[Gain]:
     """The games that were better than the ones they began in."""
     assert opening.times is not None
-    return [Gain(int(before - after), played.first, played.last, actions)
-            for before, after, actions in zip(opening.times, times, played.record.actions, strict=False)
-            if after < before]  # fmt: skip
+    return [
+        Gain(int(before - after), played.first, played.last, actions)
+        for before, after, actions in zip(opening.times, times, played.record.actions, strict=False)
+        if after < before
+    ]
 
 
 def problem_of(meter: Meter) -> MallocGame:

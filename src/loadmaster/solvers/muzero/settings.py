@@ -17,18 +17,71 @@ BY_PLATFORM: dict[str, tuple[int, int]] = {
 """(on a CPU, on an accelerator) for the settings that are None."""
 NETWORK = ("width", "channels", "grid_blocks", "dynamics_blocks", "prediction_blocks", "bins")
 """Settings that give the networks their shapes."""
-SEARCHING = ("policy", "model", "discount", "value_scale", "maxvisit_init", "rescale_values", "considered",
-             "dirichlet_fraction", "dirichlet_alpha", "pb_c_init", "pb_c_base")  # fmt: skip
+SEARCHING = (
+    "policy",
+    "model",
+    "discount",
+    "value_scale",
+    "maxvisit_init",
+    "rescale_values",
+    "considered",
+    "dirichlet_fraction",
+    "dirichlet_alpha",
+    "pb_c_init",
+    "pb_c_base",
+)
 """Settings that a search reads."""
-LEARNING = ("model", "unroll", "value_weight", "reward_weight", "legality_weight", "gradient_scale",
-            "learning_rate", "final_rate", "horizon", "weight_decay", "gradient_clip", "bins")  # fmt: skip
+LEARNING = (
+    "model",
+    "unroll",
+    "value_weight",
+    "reward_weight",
+    "legality_weight",
+    "gradient_scale",
+    "learning_rate",
+    "final_rate",
+    "horizon",
+    "weight_decay",
+    "gradient_clip",
+    "bins",
+)
 """Settings that a gradient step reads."""
-_COUNTS = ("tutor_positions", "games", "batch", "unroll", "eval_games", "eval_every", "best_games",
-           "replay_games", "target_every", "horizon", "width", "channels", "considered")  # fmt: skip
-_AMOUNTS = ("simulations", "eval_simulations", "updates", "td_steps", "grid_blocks", "dynamics_blocks",
-            "prediction_blocks", "weight_decay", "value_weight", "reward_weight", "legality_weight",
-            "gumbel_scale", "eval_gumbel_scale", "value_scale", "maxvisit_init", "final_rate", "window",
-            "warm_start", "tutored")  # fmt: skip
+_COUNTS = (
+    "tutor_positions",
+    "games",
+    "batch",
+    "unroll",
+    "eval_games",
+    "eval_every",
+    "best_games",
+    "replay_games",
+    "target_every",
+    "horizon",
+    "width",
+    "channels",
+    "considered",
+)
+_AMOUNTS = (
+    "simulations",
+    "eval_simulations",
+    "updates",
+    "td_steps",
+    "grid_blocks",
+    "dynamics_blocks",
+    "prediction_blocks",
+    "weight_decay",
+    "value_weight",
+    "reward_weight",
+    "legality_weight",
+    "gumbel_scale",
+    "eval_gumbel_scale",
+    "value_scale",
+    "maxvisit_init",
+    "final_rate",
+    "window",
+    "warm_start",
+    "tutored",
+)
 _SHARES = (
     "reanalysed",
     "best",
@@ -139,8 +192,11 @@ class Settings:
     """Of a value's and of a reward's distribution."""
 
     def __post_init__(self) -> None:
-        wrong = [field.name for field in fields(self)
-                 if not _like(field.name, field.default, getattr(self, field.name))]  # fmt: skip
+        wrong = [
+            field.name
+            for field in fields(self)
+            if not _like(field.name, field.default, getattr(self, field.name))
+        ]
         wrong = wrong or self._impossible()
         if wrong:
             raise ValueError(f"muzero can't work with {wrong[0]} = {getattr(self, wrong[0])!r}")
@@ -169,8 +225,9 @@ class Settings:
     def on(self, platform: str) -> Settings:
         """With nothing left open; `platform` as `jax.default_backend()` names it."""
         column = 0 if platform == "cpu" else 1
-        chosen: dict[str, Any] = {name: pair[column] for name, pair in BY_PLATFORM.items()
-                                  if getattr(self, name) is None}  # fmt: skip
+        chosen: dict[str, Any] = {
+            name: pair[column] for name, pair in BY_PLATFORM.items() if getattr(self, name) is None
+        }
         return replace(self, **chosen)
 
     def only(self, names: tuple[str, ...]) -> Settings:

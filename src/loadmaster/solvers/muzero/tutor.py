@@ -25,16 +25,7 @@ from loadmaster.solvers.muzero.learner import (
     taken_up,
     unrolled,
 )
-from loadmaster.solvers.muzero.replay import (
-    Array,
-    Record,
-    Rng,
-    Shelf,
-    choices,
-    played_out,
-    returns,
-    unit_ps,
-)
+from loadmaster.solvers.muzero.replay import Array, Record, Rng, Shelf, choices, played_out, returns, unit_ps
 from loadmaster.solvers.muzero.settings import LEARNING, Settings
 
 CHANGED = (0.0, 0.0, 0.02, 0.05, 0.15)
@@ -60,7 +51,7 @@ def course(shelves: Sequence[Shelf], settings: Settings, rng: Rng) -> Course:
     moves = np.array([shelf.problem.moves for shelf in known])
     # As in the replay: between as many of any program and as many as it has.
     most = np.ceil(settings.tutor_positions * np.sqrt(moves) / np.sqrt(moves).sum()).astype(int)
-    parts = [_positions(shelf, int(count), settings, rng) for shelf, count in zip(known, most, strict=True)]  # fmt: skip
+    parts = [_positions(shelf, int(count), settings, rng) for shelf, count in zip(known, most, strict=True)]
     joined = jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
     return Course(jax.device_put(joined), len(joined.weight))
 
@@ -68,7 +59,9 @@ def course(shelves: Sequence[Shelf], settings: Settings, rng: Rng) -> Course:
 def _positions(shelf: Shelf, most: int, settings: Settings, rng: Rng) -> Lesson:
     problem, steps = shelf.problem, unrolled(settings)
     good = shelf.best.actions[rng.integers(0, len(shelf.best_times), len(CHANGED))]
-    wanted = np.where(rng.random(good.shape) < np.array(CHANGED)[:, None], rng.integers(0, 3, good.shape), good)  # fmt: skip
+    wanted = np.where(
+        rng.random(good.shape) < np.array(CHANGED)[:, None], rng.integers(0, 3, good.shape), good
+    )
     record = played_out(problem, wanted.astype(np.int8))
     policy = _policy(problem, record, good)
     game, move = choices(record).nonzero()
@@ -82,10 +75,15 @@ def _positions(shelf: Shelf, most: int, settings: Settings, rng: Rng) -> Lesson:
     value = returns(record, settings.discount)
     legal = record.legal[row, at] & inside[..., None]
     return Lesson(
-        seen, record.actions[row, at][:, :steps], (record.rewards[row, at] * inside)[:, :steps],
-        legal | ~legal.any(-1, keepdims=True), policy[row, at], value[row, at] * inside, inside,
+        seen,
+        record.actions[row, at][:, :steps],
+        (record.rewards[row, at] * inside)[:, :steps],
+        legal | ~legal.any(-1, keepdims=True),
+        policy[row, at],
+        value[row, at] * inside,
+        inside,
         np.ones(len(game), np.float32),
-    )  # fmt: skip
+    )
 
 
 def _policy(problem: MallocGame, record: Record, good: Array) -> Array:
@@ -101,8 +99,13 @@ def _policy(problem: MallocGame, record: Record, good: Array) -> Array:
     return taught
 
 
-def tutored(learner: Learner, course: Course, settings: Settings, key: jax.Array,
-            told: Callable[[int, Learner, Losses], bool]) -> Learner:  # fmt: skip
+def tutored(
+    learner: Learner,
+    course: Course,
+    settings: Settings,
+    key: jax.Array,
+    told: Callable[[int, Learner, Losses], bool],
+) -> Learner:
     """After `tutored` gradient steps, or when `told` (with the steps so far) says to stop."""
     own = replace(settings.only(LEARNING), horizon=max(1, settings.tutored))
     learner = first_learner(learner.network, own)

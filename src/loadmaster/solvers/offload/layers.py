@@ -72,9 +72,7 @@ def _visits(model: OffloadModel, spans: Int32) -> Int64:
     return np.unique(rows, axis=0)
 
 
-def _weights(
-    model: OffloadModel, spans: Int32, visits: Int64, streamed: Int64, ahead: int
-) -> Stays:
+def _weights(model: OffloadModel, spans: Int32, visits: Int64, streamed: Int64, ahead: int) -> Stays:
     """The stays of streamed weights; layers that follow each other share one."""
     rows = visits[np.isin(visits[:, 0], streamed)]
     if not len(rows):
@@ -86,20 +84,26 @@ def _weights(
     end = np.append(begin[1:], len(rows)) - 1
     layer = rows[begin, 1]
     return Stays(
-        item=rows[begin, 0].astype(np.int32), first=spans[layer, 0], last=spans[rows[end, 1], 1],
-        begins=np.full(len(begin), FETCHED, dtype=np.int8), leaves=np.zeros(len(begin), dtype=bool),
+        item=rows[begin, 0].astype(np.int32),
+        first=spans[layer, 0],
+        last=spans[rows[end, 1], 1],
+        begins=np.full(len(begin), FETCHED, dtype=np.int8),
+        leaves=np.zeros(len(begin), dtype=bool),
         earliest=spans[np.maximum(0, layer - ahead), 0] - 1,
-    )  # fmt: skip
+    )
 
 
-def _fits(problem: Offload, spans: Int32, visits: Int64, first_layer: Int64, count: int, ahead: int,
-          capacity: int) -> bool:  # fmt: skip
+def _fits(
+    problem: Offload, spans: Int32, visits: Int64, first_layer: Int64, count: int, ahead: int, capacity: int
+) -> bool:
     """Whether all of this is there at once with `count` leading layers resident."""
     model = problem.model
     resident = model.persistent & (first_layer < count)
     streamed = np.flatnonzero(model.persistent & ~resident)
     stays = _weights(model, spans, visits, streamed, ahead)
-    early = Stays(stays.item, np.maximum(stays.earliest + 1, 0), stays.last, stays.begins, stays.leaves, stays.earliest)  # fmt: skip
+    early = Stays(
+        stays.item, np.maximum(stays.earliest + 1, 0), stays.last, stays.begins, stays.leaves, stays.earliest
+    )
     room = occupied(model, early) + _others(model) + int(model.size[resident].sum())
     return bool((room <= capacity).all())
 
@@ -114,8 +118,9 @@ def _others(model: OffloadModel) -> Int64:
     return np.cumsum(change)[:-1]
 
 
-def _scheduled(problem: Offload, spans: Int32, visits: Int64, first_layer: Int64, count: int,
-               ahead: int, capacity: int) -> Scheduled:  # fmt: skip
+def _scheduled(
+    problem: Offload, spans: Int32, visits: Int64, first_layer: Int64, count: int, ahead: int, capacity: int
+) -> Scheduled:
     model = problem.model
     keep = np.ones(model.gaps, dtype=bool)
     weight = model.persistent[model.gap_item]
@@ -133,13 +138,21 @@ def _scheduled(problem: Offload, spans: Int32, visits: Int64, first_layer: Int64
     if (room > capacity).any():
         return schedule(model, rest, capacity, 0)
     away = np.isin(rest.item, streamed)
-    columns = [np.concatenate([getattr(rest, name)[~away], getattr(stays, name)])
-               for name in ("item", "first", "last", "begins", "leaves", "earliest")]  # fmt: skip
+    columns = [
+        np.concatenate([getattr(rest, name)[~away], getattr(stays, name)])
+        for name in ("item", "first", "last", "begins", "leaves", "earliest")
+    ]
     order = np.lexsort((columns[1], columns[0]))
-    return schedule(model, Stays(*(column[order] for column in columns)), capacity, NO_LIMIT)  # fmt: skip
+    return schedule(model, Stays(*(column[order] for column in columns)), capacity, NO_LIMIT)
 
 
 def _only(stays: Stays, items: Int64) -> Stays:
     rows = np.isin(stays.item, items)
-    return Stays(stays.item[rows], stays.first[rows], stays.last[rows], stays.begins[rows],
-                 stays.leaves[rows], stays.earliest[rows])  # fmt: skip
+    return Stays(
+        stays.item[rows],
+        stays.first[rows],
+        stays.last[rows],
+        stays.begins[rows],
+        stays.leaves[rows],
+        stays.earliest[rows],
+    )

@@ -20,9 +20,7 @@ class FromMsa:
     solvers of the MallocGame: `game`."""
 
     name, problem_kind = "msa", "offload"
-    summary = (
-        "memory space assignment in the style of XLA, and weights in what room is left (white box)"
-    )
+    summary = "memory space assignment in the style of XLA, and weights in what room is left (white box)"
     deterministic = True
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:

@@ -63,22 +63,36 @@ class Refined:
     summary = "a simulated search, then its best plans and their neighbours measured (--evaluator)"
     deterministic = False  # hardware is not
 
-    def __init__(self, base: str = "auto", simulated: int = 4_000, seconds: float = 30.0, kept: int = 12,
-                 screened: int = 16) -> None:  # fmt: skip
+    def __init__(
+        self,
+        base: str = "auto",
+        simulated: int = 4_000,
+        seconds: float = 30.0,
+        kept: int = 12,
+        screened: int = 16,
+    ) -> None:
         if min(simulated, kept, screened) < 1 or seconds <= 0:
             raise ValueError("simulated, seconds, kept and screened must be above 0")
         self.base, self.simulated, self.seconds = base, simulated, seconds
         self.kept, self.screened = kept, screened
         self.candidates: list[Decision] | None = None
         """What a simulated search has found elsewhere, its champion first; None: it is made."""
-        self.switches = {"base": base, "simulated": simulated, "seconds": seconds, "kept": kept,
-                         "screened": screened}  # fmt: skip
+        self.switches = {
+            "base": base,
+            "simulated": simulated,
+            "seconds": seconds,
+            "kept": kept,
+            "screened": screened,
+        }
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem
         if not isinstance(problem, MeasuredOffload):
-            raise LoadmasterError("'refined' ends on hardware and there is none to measure on", object=self.name,
-                                  remedy="give --evaluator, or --solver auto")  # fmt: skip
+            raise LoadmasterError(
+                "'refined' ends on hardware and there is none to measure on",
+                object=self.name,
+                remedy="give --evaluator, or --solver auto",
+            )
         archive = Archive(problem)
         rng = np.random.default_rng(seed) if state is None else restore_generator(state["rng"])
         if state is None:
@@ -94,11 +108,14 @@ class Refined:
 
     def prepared(self, archive: Archive, seed: int) -> list[Decision]:
         """What the simulator thinks is best, and what else is worth measuring."""
-        found = solve(make_solver("offload", self.base), archive, Budget(self.simulated, self.seconds), seed)  # fmt: skip
+        found = solve(make_solver("offload", self.base), archive, Budget(self.simulated, self.seconds), seed)
         if found.decision is None:
-            raise LoadmasterError(f"the simulated search found no plan for '{archive.program.name}'",
-                                  object=archive.program.name, number=found.evaluations,
-                                  remedy="give more capacity, or --set simulated=20000")  # fmt: skip
+            raise LoadmasterError(
+                f"the simulated search found no plan for '{archive.program.name}'",
+                object=archive.program.name,
+                number=found.evaluations,
+                remedy="give more capacity, or --set simulated=20000",
+            )
         return archive.distinct(found.decision, self.kept)
 
     def _measured(self, meter: Meter, candidates: list[Decision]) -> tuple[Int8 | None, float]:
@@ -112,9 +129,7 @@ class Refined:
                 best = (np.asarray(decision, dtype=np.int8), reward)
         return best
 
-    def _climb(
-        self, meter: Meter, archive: Archive, current: Int8, reward: float, rng: Rng
-    ) -> None:
+    def _climb(self, meter: Meter, archive: Archive, current: Int8, reward: float, rng: Rng) -> None:
         """Changes one at a time. How early copies are issued comes first: a simulator knows least
         about what that is worth."""
         change = Change(archive)
@@ -136,11 +151,17 @@ class Refined:
                 new = (new + _reward(meter, trial)) / 2
             if new > reward:
                 current, reward = trial, new
-            meter.checkpoint({"rng": generator_state(rng), "current": current, "reward": np.array(reward),
-                              "baseline": meter.problem.baseline})  # type: ignore[attr-defined] # fmt: skip
+            meter.checkpoint(
+                {
+                    "rng": generator_state(rng),
+                    "current": current,
+                    "reward": np.array(reward),
+                    "baseline": meter.problem.baseline,
+                }
+            )  # type: ignore[attr-defined]
             meter.progress(reward=reward)
 
-    def _trial(self, archive: Archive, change: Change, current: Int8, tried: set[bytes], rng: Rng) -> Int8:  # fmt: skip
+    def _trial(self, archive: Archive, change: Change, current: Int8, tried: set[bytes], rng: Rng) -> Int8:
         count = self.screened if rng.random() < 0.5 else 1
         trials = [change(rng, current) for _ in range(count)]
         fresh = [trial for trial in trials if trial.tobytes() not in tried] or trials
@@ -171,26 +192,47 @@ class Refinement:
         return self.champion.gained
 
     def as_json(self) -> dict[str, Any]:
-        return {**self.champion.as_json(), "gained": self.gained, "candidates": len(self.leaders.candidates),
-                "baseline_simulated_ps": self.simulated_ps, "bound_ps": self.bound_ps,
-                "evaluations": self.evaluations, "measurements": self.measurements, "failures": self.failures}  # fmt: skip
+        return {
+            **self.champion.as_json(),
+            "gained": self.gained,
+            "candidates": len(self.leaders.candidates),
+            "baseline_simulated_ps": self.simulated_ps,
+            "bound_ps": self.bound_ps,
+            "evaluations": self.evaluations,
+            "measurements": self.measurements,
+            "failures": self.failures,
+        }
 
 
-def refine(problem: MeasuredOffload, budget: Budget, seed: int = 0, *, solver: Refined | None = None,
-           observer: Observer | None = None, times: int = TIMES, together: int = 1, leaders: int = 5,
-           first_times: int | None = None) -> Refinement:  # fmt: skip
+def refine(
+    problem: MeasuredOffload,
+    budget: Budget,
+    seed: int = 0,
+    *,
+    solver: Refined | None = None,
+    observer: Observer | None = None,
+    times: int = TIMES,
+    together: int = 1,
+    leaders: int = 5,
+    first_times: int | None = None,
+) -> Refinement:
     """Search, refine, measure the leaders again in turns with the simulator's champion (`first_times`,
     else `times`), then the best of them once more. `together`: see `remeasure`."""
     solution = solve(solver or Refined(), problem, budget, seed, observer)
     candidates = problem.leaders.decisions()[:leaders]
     first = remeasure(problem, candidates, times=first_times or times, seed=seed, together=together)
     assert first.winner.decision is not None
-    champion = remeasure(problem, [first.winner.decision], times=times, seed=seed + 1, together=together)  # fmt: skip
+    champion = remeasure(problem, [first.winner.decision], times=times, seed=seed + 1, together=together)
     return Refinement(
-        first, champion, first.winner.decision if champion.gained else problem.baseline,
-        problem.simulated_ps(problem.baseline), Offload.bound(problem).value, solution.evaluations,
-        problem.measurements, problem.failures,
-    )  # fmt: skip
+        first,
+        champion,
+        first.winner.decision if champion.gained else problem.baseline,
+        problem.simulated_ps(problem.baseline),
+        Offload.bound(problem).value,
+        solution.evaluations,
+        problem.measurements,
+        problem.failures,
+    )
 
 
 def _reward(meter: Meter, decision: Decision) -> float:

@@ -55,8 +55,7 @@ class RepeatCuts:
         self._maker = [number[op] for op in base.producer[self._tensors].tolist()]
         row_of = {tensor: row for row, tensor in enumerate(self._tensors)}
         self._reads = [
-            sorted({row_of[t] for t in root[base.reads(op)].tolist() if t in row_of})
-            for op in self._ops
+            sorted({row_of[t] for t in root[base.reads(op)].tolist() if t in row_of}) for op in self._ops
         ]
         can = repeatable(base)[self._ops]
         can[self._carried(borders)] = False
@@ -73,18 +72,21 @@ class RepeatCuts:
         np.add.at(change, np.array(self._maker, dtype=np.int64), self._bytes)
         np.add.at(change, np.array(last, dtype=np.int64), -np.array(self._bytes, dtype=np.int64))
         alive = np.cumsum(change)[:ops]  # [op] bytes that cross from it to the next
-        part = np.searchsorted(np.cumsum(self._time) / max(1, sum(self._time)), np.arange(borders + 1) / max(1, borders))  # fmt: skip
+        part = np.searchsorted(
+            np.cumsum(self._time) / max(1, sum(self._time)), np.arange(borders + 1) / max(1, borders)
+        )
         places = [
             begin + int(np.argmin(alive[begin:end]))
             for begin, end in zip(part[:-1].tolist(), part[1:].tolist(), strict=True)
             if end > begin
         ]
-        return sorted({op for place in places for op, end in zip(self._maker, last, strict=True)
-                       if op <= place < end})  # fmt: skip
+        return sorted(
+            {op for place in places for op, end in zip(self._maker, last, strict=True) if op <= place < end}
+        )
 
     def nothing(self) -> Choice:
         """No repeats."""
-        return Choice((), sum(size for size, used in zip(self._bytes, self._used, strict=True) if used), 0)  # fmt: skip
+        return Choice((), sum(size for size, used in zip(self._bytes, self._used, strict=True) if used), 0)
 
     def most(self) -> Choice:
         """The least bytes, and of those the least time."""
@@ -105,7 +107,9 @@ class RepeatCuts:
         source, sink = 2 * tensors + ops, 2 * tensors + ops + 1
         network = Network(sink + 1)
         for row in range(ops):
-            network.add(source, 2 * tensors + row, picosecond * self._time[row] if self._can[row] else _NO_LIMIT)  # fmt: skip
+            network.add(
+                source, 2 * tensors + row, picosecond * self._time[row] if self._can[row] else _NO_LIMIT
+            )
             for tensor in self._reads[row]:
                 network.add(2 * tensor + 1, 2 * tensors + row, _NO_LIMIT)
         for tensor in range(tensors):
@@ -115,10 +119,8 @@ class RepeatCuts:
                 network.add(2 * tensor + 1, sink, _NO_LIMIT)
         cost, needed = network.cut(source, sink)
         rows = [row for row in range(ops) if needed[2 * tensors + row]]
-        kept = sum(
-            self._bytes[t] for t in range(tensors) if needed[2 * t + 1] and not needed[2 * t]
-        )
-        return Choice(tuple(self._ops[row] for row in rows), kept, sum(self._time[row] for row in rows)), cost  # fmt: skip
+        kept = sum(self._bytes[t] for t in range(tensors) if needed[2 * t + 1] and not needed[2 * t])
+        return Choice(tuple(self._ops[row] for row in rows), kept, sum(self._time[row] for row in rows)), cost
 
 
 def choices(cuts: RepeatCuts, count: int) -> list[Choice]:

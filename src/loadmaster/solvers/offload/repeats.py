@@ -147,7 +147,9 @@ class _Search:
         return best
 
 
-def _neighbours(rows: dict[RepeatCuts, list[Choice]], ops: tuple[int, ...]) -> Iterator[tuple[RepeatCuts, Choice, Choice]]:  # fmt: skip
+def _neighbours(
+    rows: dict[RepeatCuts, list[Choice]], ops: tuple[int, ...]
+) -> Iterator[tuple[RepeatCuts, Choice, Choice]]:
     """(cuts, a choice, the next one) where one of the two repeats these ops."""
     for cuts, row in rows.items():
         for less, more in pairwise(row):

@@ -104,8 +104,14 @@ class Anneal(_Search):
                 if worse <= 0 or rng.random() < math.exp(-worse / temperature):
                     value, current = found, trial
             if tries % 64 == 0:
-                meter.checkpoint({"rng": generator_state(rng), "value": np.array(value),
-                                  "current": current, "misses": np.array(misses)})  # fmt: skip
+                meter.checkpoint(
+                    {
+                        "rng": generator_state(rng),
+                        "value": np.array(value),
+                        "current": current,
+                        "misses": np.array(misses),
+                    }
+                )
                 meter.progress(temperature=temperature, current=value / 10**12)
 
 
@@ -150,8 +156,13 @@ class Evolution(_Search):
             if value is not None and meter.unpackable == before:
                 alive.append((value, child))
             if tries % 64 == 0:
-                meter.checkpoint({"rng": generator_state(rng), "values": np.array([v for v, _ in alive]),
-                                  "decisions": np.stack([d for _, d in alive])})  # fmt: skip
+                meter.checkpoint(
+                    {
+                        "rng": generator_state(rng),
+                        "values": np.array([v for v, _ in alive]),
+                        "decisions": np.stack([d for _, d in alive]),
+                    }
+                )
                 meter.progress(mean=float(np.mean([v for v, _ in alive])) / 10**12)
 
 
@@ -202,6 +213,8 @@ class Change:
             trial[out], trial[int(rng.choice(gone, p=_normed(near)))] = 0, 1
 
 
-def _normed(weights: np.ndarray[tuple[int], np.dtype[np.float64]]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:  # fmt: skip
+def _normed(
+    weights: np.ndarray[tuple[int], np.dtype[np.float64]],
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     total = weights.sum()
     return weights / total if total > 0 else np.full(len(weights), 1 / len(weights))

@@ -74,14 +74,18 @@ class _Layers(OneRule):
 
     def __init__(self, resident: str = "first") -> None:
         if resident not in ("first", "none"):
-            raise LoadmasterError(f"resident can't be '{resident}'", object="resident", number=str(resident),
-                                  remedy="use first or none")  # fmt: skip
+            raise LoadmasterError(
+                f"resident can't be '{resident}'",
+                object="resident",
+                number=str(resident),
+                remedy="use first or none",
+            )
         self.resident = resident
         self.switches = {"resident": resident}
 
     def make(self, problem: Offload) -> list[Decision]:
         for squeeze in SQUEEZES:
-            made = by_layers(problem, ahead=self.ahead, resident=self.resident == "first", squeeze=squeeze)  # fmt: skip
+            made = by_layers(problem, ahead=self.ahead, resident=self.resident == "first", squeeze=squeeze)
             plan = placed(problem, made, 0.2 if squeeze else 1.0)
             if plan is not None:
                 return [plan]

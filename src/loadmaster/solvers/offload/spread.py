@@ -50,9 +50,7 @@ def spread_gaps(problem: Offload, share: float, buffer: float) -> Bool:
     free = room - int(occupied(model, stays_of(model, settled(model, keep))).max(initial=0))
     total = int(size[before].sum())
     if total:
-        streamed = _diffused(
-            size[before], clock[model.gap_to[before]], 1 - min(1.0, max(0, free) / total)
-        )
+        streamed = _diffused(size[before], clock[model.gap_to[before]], 1 - min(1.0, max(0, free) / total))
         chosen = np.zeros(len(before), dtype=bool)
         chosen[streamed] = True
         keep[before[~chosen]] = True

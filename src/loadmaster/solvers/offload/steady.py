@@ -54,10 +54,15 @@ class Steady(Offload):
 
     def _times(self, decision: Decision) -> tuple[int, int]:
         """As simulated, and with slower links; offsets make no difference."""
-        plan = (plan_of(self.model, self.program.n_ops, self.scheduled(decision))
-                if is_vector(decision) else self.plan(decision))  # fmt: skip
-        return (int(simulator(self.program, self.machine).run(plan).total_ps),
-                int(simulator(self.program, self.slower).run(plan).total_ps))  # fmt: skip
+        plan = (
+            plan_of(self.model, self.program.n_ops, self.scheduled(decision))
+            if is_vector(decision)
+            else self.plan(decision)
+        )
+        return (
+            int(simulator(self.program, self.machine).run(plan).total_ps),
+            int(simulator(self.program, self.slower).run(plan).total_ps),
+        )
 
     def bound(self) -> Bound:
         return self._slow_bound
@@ -65,10 +70,13 @@ class Steady(Offload):
 
 def slower(machine: Machine) -> Machine:
     """The machine with slower links."""
-    return replace(machine, links=tuple(
-        replace(link, bandwidth=max(1, int(link.bandwidth * SLOWER)), latency=link.latency * LATER)
-        for link in machine.links
-    ))  # fmt: skip
+    return replace(
+        machine,
+        links=tuple(
+            replace(link, bandwidth=max(1, int(link.bandwidth * SLOWER)), latency=link.latency * LATER)
+            for link in machine.links
+        ),
+    )
 
 
 def choose_steady(meter: Meter, seed: int) -> None:

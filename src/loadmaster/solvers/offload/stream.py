@@ -39,7 +39,9 @@ def stream_gaps(problem: Offload, pace: float, amount: float) -> Bool:
     keep = np.ones(model.gaps, dtype=bool)
     ready = clock[np.minimum(model.gap_from + 1, model.steps)]
     wait = clock[model.gap_to] - ready
-    long = (model.gap_kind == BETWEEN) & ~model.given[item] & (wait > model.copy_in[item] + model.copy_out[item])  # fmt: skip
+    long = (
+        (model.gap_kind == BETWEEN) & ~model.given[item] & (wait > model.copy_in[item] + model.copy_out[item])
+    )
     rows = np.flatnonzero(long)
     left = amount * (model.needed - model.capacity)
     patience, free = int(model.copy_out.max(initial=0)), 0

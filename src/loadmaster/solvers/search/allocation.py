@@ -93,17 +93,10 @@ class Anneal:
 
     def _temperature(self, evaluations: int) -> float:
         done = min(1.0, evaluations / self.length)
-        return float(
-            self.first_temperature * (self.last_temperature / self.first_temperature) ** done
-        )
+        return float(self.first_temperature * (self.last_temperature / self.first_temperature) ** done)
 
     def _accepts(
-        self,
-        rng: np.random.Generator,
-        old: int | None,
-        new: int | None,
-        bound: int,
-        evaluations: int,
+        self, rng: np.random.Generator, old: int | None, new: int | None, bound: int, evaluations: int
     ) -> bool:
         chance = rng.random()  # drawn every time, so that a resumed run draws the same
         if new is None:

@@ -73,16 +73,25 @@ class EsMoves(_Search):
     name = "es-moves"
     summary = "evolution over moves"
 
-    def __init__(self, population: int = 64, tournament: int = 4, elite: int = 2,
-                 mutations: int = 3, start: str = "greedy") -> None:  # fmt: skip
+    def __init__(
+        self,
+        population: int = 64,
+        tournament: int = 4,
+        elite: int = 2,
+        mutations: int = 3,
+        start: str = "greedy",
+    ) -> None:
         if not 1 <= elite < population or not 1 <= tournament <= population or mutations < 1:
-            raise ValueError(
-                "elite and tournament must be within the population, mutations positive"
-            )
+            raise ValueError("elite and tournament must be within the population, mutations positive")
         self.population, self.tournament, self.elite = population, tournament, elite
         self.mutations, self.start = mutations, _known_start(start)
-        self.switches = {"population": population, "tournament": tournament, "elite": elite,
-                         "mutations": mutations, "start": start}  # fmt: skip
+        self.switches = {
+            "population": population,
+            "tournament": tournament,
+            "elite": elite,
+            "mutations": mutations,
+            "start": start,
+        }
 
     def search(self, meter: Meter, problem: MallocGame, rng: Rng, state: State | None) -> None:
         if state is None:
@@ -169,10 +178,16 @@ class AnnealMoves(_Search):
             if meter.evaluations % every == 0:
                 game, reward = best, best_reward
             if meter.evaluations % 100 == 0:
-                meter.checkpoint({
-                    "rng": generator_state(rng), "game": game, "reward": np.array(reward),
-                    "best": best, "best_reward": np.array(best_reward), "length": np.array(length),
-                })  # fmt: skip
+                meter.checkpoint(
+                    {
+                        "rng": generator_state(rng),
+                        "game": game,
+                        "reward": np.array(reward),
+                        "best": best,
+                        "best_reward": np.array(best_reward),
+                        "length": np.array(length),
+                    }
+                )
                 meter.progress(temperature=temperature, reward=reward)
 
 

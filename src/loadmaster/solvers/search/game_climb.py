@@ -56,8 +56,12 @@ class Climb(_Search):
 
     def search(self, meter: Meter, problem: MallocGame, rng: Rng, state: State | None) -> None:
         if problem.switches()["backup"] == "rewind":
-            raise LoadmasterError("games that rewind can't be climbed", object="backup", number="rewind",
-                                  remedy="use backup = 'retroactive'")  # fmt: skip
+            raise LoadmasterError(
+                "games that rewind can't be climbed",
+                object="backup",
+                number="rewind",
+                remedy="use backup = 'retroactive'",
+            )
         if state is None:
             here = _played(meter, problem, self._first(problem)[None])
             top, rounds = here, 0
@@ -80,11 +84,17 @@ class Climb(_Search):
                     _played(meter, problem, tried[:left])
                 return
             here = _played(meter, problem, tried)
-            meter.checkpoint({
-                "rng": generator_state(rng), "game": here.game, "value": np.array(here.value),
-                "top": top.game, "top_value": np.array(top.value), "rounds": np.array(rounds),
-            })  # fmt: skip
-            meter.progress(rounds=rounds, reward=(problem.all_slow_ps - here.value) / problem.scale_ps)  # fmt: skip
+            meter.checkpoint(
+                {
+                    "rng": generator_state(rng),
+                    "game": here.game,
+                    "value": np.array(here.value),
+                    "top": top.game,
+                    "top_value": np.array(top.value),
+                    "rounds": np.array(rounds),
+                }
+            )
+            meter.progress(rounds=rounds, reward=(problem.all_slow_ps - here.value) / problem.scale_ps)
 
     def _first(self, problem: MallocGame) -> Int8:
         if self.start == "nocopy":

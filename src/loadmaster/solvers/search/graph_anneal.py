@@ -69,11 +69,16 @@ class Anneal:
         found = problem.values(total, over, fault)
         meter.take_many(_fitting(found), climb.vector)
         heat = _first_temperature(found, value, problem.reference_ps)
-        return {"rng": generator_state(rng), "vector": vector, "heat": np.array(heat),
-                "length": np.array(length)}  # fmt: skip
+        return {
+            "rng": generator_state(rng),
+            "vector": vector,
+            "heat": np.array(heat),
+            "length": np.array(length),
+        }
 
-    def _untied(self, meter: Meter, problem: GraphOptimization, vector: Float64,
-                value: int) -> tuple[Float64, int]:  # fmt: skip
+    def _untied(
+        self, meter: Meter, problem: GraphOptimization, vector: Float64, value: int
+    ) -> tuple[Float64, int]:
         """The same with all keys equal, if that is nearly as good: where the rule for ties decides, a
         single key is a small change."""
         plain, at = vector.copy(), problem.part("schedule")
@@ -81,9 +86,7 @@ class Anneal:
         if meter.exhausted or np.array_equal(plain, vector):
             return vector, value
         found = meter.evaluate(plain)
-        return (
-            (plain, found) if found is not None and found <= TOLERATED * value else (vector, value)
-        )
+        return (plain, found) if found is not None and found <= TOLERATED * value else (vector, value)
 
     def _anneal(self, meter: Meter, problem: GraphOptimization, state: State) -> None:
         rng, moves, climb = restore_generator(state["rng"]), Moves(problem), problem.climb()
@@ -93,16 +96,24 @@ class Anneal:
         while not meter.exhausted:
             changes, chance = moves.draw(rng, size), rng.exponential(size=size)
             rest = size if meter.evaluations_left is None else min(size, meter.evaluations_left)
-            done = self._progress(meter, length) + np.arange(rest) / length if length else (
-                np.full(rest, self._progress(meter, length)))  # fmt: skip
+            done = (
+                self._progress(meter, length) + np.arange(rest) / length
+                if length
+                else (np.full(rest, self._progress(meter, length)))
+            )
             slack = heat * COOLEST ** np.minimum(1.0, done) * chance[:rest]
             (total, over, fault), accepted = climb.run(*_first_rows(changes, rest), slack, True)
             meter.take_many(_fitting(problem.values(total, over, fault)), climb.vector)
             if rest == size and meter.observer.wants_checkpoint(meter):
-                meter.checkpoint({"rng": generator_state(rng), "vector": climb.vector(),
-                                  "heat": state["heat"], "length": state["length"]})  # fmt: skip
-            meter.progress(temperature=float(slack[-1] / chance[rest - 1]),
-                           accepted=float(accepted.mean()))  # fmt: skip
+                meter.checkpoint(
+                    {
+                        "rng": generator_state(rng),
+                        "vector": climb.vector(),
+                        "heat": state["heat"],
+                        "length": state["length"],
+                    }
+                )
+            meter.progress(temperature=float(slack[-1] / chance[rest - 1]), accepted=float(accepted.mean()))
 
     def _progress(self, meter: Meter, length: int) -> float:
         if length:
@@ -117,8 +128,9 @@ def _fitting(values: Int64) -> Int64:
     return np.where(values < UNFIT, values, -1)
 
 
-def _first_rows(changes: tuple[Int64, Int64, Int64, Float64],
-                count: int) -> tuple[Int64, Int64, Int64, Float64]:  # fmt: skip
+def _first_rows(
+    changes: tuple[Int64, Int64, Int64, Float64], count: int
+) -> tuple[Int64, Int64, Int64, Float64]:
     rows, index, source, value = changes
     end = int(rows[count])
     return rows[: count + 1], index[:end], source[:end], value[:end]

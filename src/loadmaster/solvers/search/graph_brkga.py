@@ -10,13 +10,7 @@ import numpy.typing as npt
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.problems.graph import GraphOptimization
-from loadmaster.solvers.search.graph_start import (
-    batch_size,
-    check_start,
-    graph_of,
-    random_vectors,
-    starts,
-)
+from loadmaster.solvers.search.graph_start import batch_size, check_start, graph_of, random_vectors, starts
 from loadmaster.solvers.solver import Meter, Solution, State
 from loadmaster.solvers.state import generator_state, restore_generator
 
@@ -66,17 +60,32 @@ class Brkga:
     summary = "biased random-key genetic algorithm over devices and keys"
     deterministic = True
 
-    def __init__(self, start: str = "base", population: int = 100, elite: float = 0.2,
-                 mutants: float = 0.15, inheritance: float = 0.7) -> None:  # fmt: skip
+    def __init__(
+        self,
+        start: str = "base",
+        population: int = 100,
+        elite: float = 0.2,
+        mutants: float = 0.15,
+        inheritance: float = 0.7,
+    ) -> None:
         self.start, self.population = check_start(start), int(population)
         self.elite = max(1, round(elite * self.population))
         self.mutants = round(mutants * self.population)
         self.inheritance = inheritance
-        self.switches = {"start": start, "population": population, "elite": elite, "mutants": mutants,
-                         "inheritance": inheritance}  # fmt: skip
+        self.switches = {
+            "start": start,
+            "population": population,
+            "elite": elite,
+            "mutants": mutants,
+            "inheritance": inheritance,
+        }
         if self.elite + self.mutants >= self.population:
-            raise LoadmasterError(f"a population of {population} has no room for children", object="population",
-                                  number=self.population, remedy="lower elite or mutants")  # fmt: skip
+            raise LoadmasterError(
+                f"a population of {population} has no room for children",
+                object="population",
+                number=self.population,
+                remedy="lower elite or mutants",
+            )
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = graph_of(meter)
@@ -90,16 +99,26 @@ class Brkga:
         self.evolve(meter, genes, rng, keys, values, uniform(genes), dict, lambda: False)
         return meter.solution(white_box=True)
 
-    def first(self, meter: Meter, genes: Genes, rng: Rng, vectors: Sequence[Float64],
-              fresh: Fresh) -> tuple[Float32, Int64]:  # fmt: skip
+    def first(
+        self, meter: Meter, genes: Genes, rng: Rng, vectors: Sequence[Float64], fresh: Fresh
+    ) -> tuple[Float32, Int64]:
         """A population of known vectors and fresh ones, and its values."""
         keys = fresh(rng, self.population)
         for row, vector in enumerate(vectors[: self.population]):
             keys[row] = genes.encoded(vector, keys[row])
         return keys, _scored(meter, genes, keys)
 
-    def evolve(self, meter: Meter, genes: Genes, rng: Rng, keys: Float32, values: Int64, fresh: Fresh,
-               also: Callable[[], State], enough: Callable[[], bool]) -> tuple[Float32, Int64]:  # fmt: skip
+    def evolve(
+        self,
+        meter: Meter,
+        genes: Genes,
+        rng: Rng,
+        keys: Float32,
+        values: Int64,
+        fresh: Fresh,
+        also: Callable[[], State],
+        enough: Callable[[], bool],
+    ) -> tuple[Float32, Int64]:
         """Generations until the budget is spent or it is enough; `also` belongs into a checkpoint."""
         while not meter.exhausted and genes.width and not enough():
             order = np.argsort(values, kind="stable")
@@ -108,9 +127,7 @@ class Brkga:
             values = np.concatenate([values[: self.elite], _scored(meter, genes, new)])
             keys = np.concatenate([keys[: self.elite], new])
             if not meter.exhausted and meter.observer.wants_checkpoint(meter):
-                meter.checkpoint(
-                    {"rng": generator_state(rng), "keys": keys, "values": values, **also()}
-                )
+                meter.checkpoint({"rng": generator_state(rng), "keys": keys, "values": values, **also()})
             meter.progress(mean=float(np.minimum(values, 2**60).mean()))
         return keys, values
 
@@ -135,9 +152,7 @@ class Genes:
         self.problem, self.device = problem, problem.part("device")
         self.groups = self.device.stop - self.device.start
         self.width = problem.width + self.groups * (problem.devices - 1)
-        self.affinities = slice(
-            self.device.start, self.device.start + self.groups * problem.devices
-        )
+        self.affinities = slice(self.device.start, self.device.start + self.groups * problem.devices)
 
     def decoded(self, keys: Float32) -> Float64:
         """[B, V] vectors of keys [B, width]."""

@@ -68,9 +68,7 @@ class Candidates:
     def follow(self, meter: Meter, maker: Vectors, share: float) -> None:
         """Evaluate what a constructive solver makes, which is told each value, in a share of the
         time."""
-        known = {
-            v.tobytes(): value for v, value in zip(self.vectors, self.values.tolist(), strict=True)
-        }
+        known = {v.tobytes(): value for v, value in zip(self.vectors, self.values.tolist(), strict=True)}
         new: list[Float64] = []
         value: int | None = None
         limit = meter.budget.seconds
@@ -86,9 +84,7 @@ class Candidates:
                 new.append(vector)
             value = None if known[key] == WORST else known[key]
         values = [known[vector.tobytes()] for vector in new]
-        self.vectors = np.concatenate(
-            [self.vectors, np.array(new).reshape(-1, self.vectors.shape[1])]
-        )
+        self.vectors = np.concatenate([self.vectors, np.array(new).reshape(-1, self.vectors.shape[1])])
         self.values = np.concatenate([self.values, np.array(values, dtype=np.int64)])
 
 
@@ -113,8 +109,10 @@ def variants(problem: GraphOptimization, vectors: Float64) -> list[Float64]:
         fusion, device, _ = problem.split(vector)
         made.append(problem.vector(fusion, device, zeros))
         if "fusion" in problem.tasks:
-            made += [problem.vector(fitting.keys(device), device, zeros),
-                     problem.vector(fitting.apart, device, zeros)]  # fmt: skip
+            made += [
+                problem.vector(fitting.keys(device), device, zeros),
+                problem.vector(fitting.apart, device, zeros),
+            ]
     return made
 
 
@@ -144,8 +142,9 @@ def renamed(device: npt.NDArray[np.generic], like: npt.NDArray[np.generic]) -> I
     return names[now]
 
 
-def children(problem: GraphOptimization, rng: np.random.Generator, parents: Float64, count: int,
-             alike: bool) -> Float64:  # fmt: skip
+def children(
+    problem: GraphOptimization, rng: np.random.Generator, parents: Float64, count: int, alike: bool
+) -> Float64:
     """[count, V] each of two parents: by a run of groups, by groups at random, or by tasks."""
     made, at = [], problem.part("device")
     for _ in range(count):
@@ -163,9 +162,7 @@ def children(problem: GraphOptimization, rng: np.random.Generator, parents: Floa
     return np.array(made).reshape(len(made), problem.width)
 
 
-def _chosen(
-    problem: GraphOptimization, rng: np.random.Generator, run: bool
-) -> npt.NDArray[np.bool_]:
+def _chosen(problem: GraphOptimization, rng: np.random.Generator, run: bool) -> npt.NDArray[np.bool_]:
     """[G] the groups that the other parent decides."""
     if not run:
         return rng.random(problem.groups) < rng.uniform(0.1, 0.5)
@@ -175,8 +172,7 @@ def _chosen(
     return chosen
 
 
-def _mix(problem: GraphOptimization, child: Float64, other: Float64,
-         groups: npt.NDArray[np.bool_]) -> None:  # fmt: skip
+def _mix(problem: GraphOptimization, child: Float64, other: Float64, groups: npt.NDArray[np.bool_]) -> None:
     nodes = groups[problem.node_group]
     for name, chosen in (("fusion", nodes), ("device", groups), ("schedule", nodes)):
         at = problem.part(name)

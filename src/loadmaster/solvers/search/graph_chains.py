@@ -62,8 +62,16 @@ class Work:
 class Chains:
     """`progress` tells how much of the search is over, from 0 to 1. `alike`: devices may be renamed."""
 
-    def __init__(self, meter: Meter, problem: GraphOptimization, moves: SteeredMoves, seed: int,
-                 progress: Callable[[], float], alike: bool, threads: int | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        meter: Meter,
+        problem: GraphOptimization,
+        moves: SteeredMoves,
+        seed: int,
+        progress: Callable[[], float],
+        alike: bool,
+        threads: int | None = None,
+    ) -> None:
         self.meter, self.problem, self.moves, self.progress = meter, problem, moves, progress
         self.seed, self.alike = seed, alike
         self.threads, self.size = threads or cores(), batch_size(problem, 64)
@@ -99,9 +107,7 @@ class Chains:
         """The better half goes on from its best plans, crossings among them."""
         count, most = max(self.least, len(self.live) // 2), 1 + BEHIND[self.rung]
         self.rung += 1
-        order = sorted(
-            [*self.live, *self._crossed()], key=lambda chain: (chain.value, chain.number)
-        )
+        order = sorted([*self.live, *self._crossed()], key=lambda chain: (chain.value, chain.number))
         best = order[0]
         self.live = [chain for chain in order[:count] if chain.value <= most * best.value]
         while len(self.live) < count:
@@ -181,10 +187,16 @@ class Chains:
 
     def restore(self, state: State) -> None:
         self.rung, self.made = state["rung"].tolist()
-        self.live = [Chain(number, restore_generator(state[f"rng{place}"]),
-                           np.array(state["standing"][place]), np.array(state["bests"][place]),
-                           int(state["values"][place]))
-                     for place, number in enumerate(state["numbers"].tolist())]  # fmt: skip
+        self.live = [
+            Chain(
+                number,
+                restore_generator(state[f"rng{place}"]),
+                np.array(state["standing"][place]),
+                np.array(state["bests"][place]),
+                int(state["values"][place]),
+            )
+            for place, number in enumerate(state["numbers"].tolist())
+        ]
         self._stand()
 
 

@@ -32,18 +32,19 @@ class Moves:
         """[2, P] groups of which one reads the other's results."""
         self.layers = _layers(problem)
         self.fusible = np.flatnonzero(problem.touched[problem.node_op])
-        makers: dict[str, list[Callable[[Rng], None]]] = {
-            "device": [],
-            "schedule": [],
-            "fusion": [],
-        }
+        makers: dict[str, list[Callable[[Rng], None]]] = {"device": [], "schedule": [], "fusion": []}
         if "placement" in problem.tasks and self.devices > 1 and self.groups:
             makers["device"] = [self._group, self._group, self._run, self._layer, self._swap]
             if self.pairs.size:
                 makers["device"] += [self._join, self._join]
         if "schedule" in problem.tasks and self.nodes:
-            makers["schedule"] = [self._key, self._shift_key, self._plain_key,
-                                  self._swap_keys, self._group_keys]  # fmt: skip
+            makers["schedule"] = [
+                self._key,
+                self._shift_key,
+                self._plain_key,
+                self._swap_keys,
+                self._group_keys,
+            ]
         if "fusion" in problem.tasks and len(self.fusible):
             makers["fusion"] = [self._never_fuse, self._fusion_key]
         kept = {name: made for name, made in makers.items() if made}
@@ -64,8 +65,12 @@ class Moves:
             makers = self.makers[min(pick, len(self.makers) - 1)]
             makers[int(rng.integers(len(makers)))](rng)
             rows.append(len(self._index))
-        return (np.array(rows, dtype=np.int64), np.array(self._index, dtype=np.int64),
-                np.array(self._source, dtype=np.int64), np.array(self._value))  # fmt: skip
+        return (
+            np.array(rows, dtype=np.int64),
+            np.array(self._index, dtype=np.int64),
+            np.array(self._source, dtype=np.int64),
+            np.array(self._value),
+        )
 
     def _set(self, part: str, entries: npt.NDArray[np.integer], value: float) -> None:
         self._index += (entries + self.at[part]).tolist()

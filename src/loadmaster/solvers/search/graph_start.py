@@ -24,8 +24,9 @@ SEED_SHARE = 0.3
 def check_start(start: str, known: tuple[str, ...] = STARTS) -> str:
     """The name, if it is one."""
     if start not in known:
-        raise LoadmasterError(f"there is no start '{start}'", object="start",
-                              remedy=f"use one of {', '.join(known)}")  # fmt: skip
+        raise LoadmasterError(
+            f"there is no start '{start}'", object="start", remedy=f"use one of {', '.join(known)}"
+        )
     return start
 
 

@@ -54,14 +54,18 @@ class SteeredMoves(Moves):
                 extra["fusion"] += [self._move_fitted, self._move_fitted]
             if prior is not None and len(prior.fusion):
                 extra["fusion"] += [self._likely_fusion]
-        decided = {"device": placed, "schedule": "schedule" in problem.tasks and self.nodes > 0,
-                   "fusion": self.fuses and len(self.fusible) > 0}  # fmt: skip
+        decided = {
+            "device": placed,
+            "schedule": "schedule" in problem.tasks and self.nodes > 0,
+            "fusion": self.fuses and len(self.fusible) > 0,
+        }
         self.parts = [name for name in _SHARES if decided[name]]
         for name, makers in zip(self.parts, self.makers, strict=True):
             makers += extra[name]
 
-    def draw_for(self, standing: Float64, rng: Rng, count: int,
-                 fusion_share: float = FUSION_SHARE) -> Changes:  # fmt: skip
+    def draw_for(
+        self, standing: Float64, rng: Rng, count: int, fusion_share: float = FUSION_SHARE
+    ) -> Changes:
         """Proposals for a vector, so many of them about fusion."""
         self.standing = standing
         shares = np.array([_SHARES[name] for name in self.parts])
@@ -78,9 +82,7 @@ class SteeredMoves(Moves):
         group)."""
         if group not in self._near:
             members = self.members[group]
-            rows = [
-                self._in[0, self._in_starts[i] : self._in_starts[i + 1]] for i in members.tolist()
-            ]
+            rows = [self._in[0, self._in_starts[i] : self._in_starts[i + 1]] for i in members.tolist()]
             feeds = np.concatenate([members[:0], *rows])
             nodes = np.unique(np.concatenate([members, feeds]))
             out = [np.arange(self._starts[i], self._starts[i + 1]) for i in nodes.tolist()]
@@ -103,8 +105,11 @@ class SteeredMoves(Moves):
         self._value += values.tolist()
 
     def _devices(self) -> Float64:
-        return self.standing[self.device_part] if len(self.standing[self.device_part]) else (
-            self.problem.split(self.standing)[1].astype(np.float64))  # fmt: skip
+        return (
+            self.standing[self.device_part]
+            if len(self.standing[self.device_part])
+            else (self.problem.split(self.standing)[1].astype(np.float64))
+        )
 
     def _fit_group(self, rng: Rng) -> None:
         self._fitted(int(rng.integers(self.groups)), self._devices())

@@ -71,8 +71,14 @@ class GreedyDp(_Search):
                 if not changed:
                     return
                 node, changed = 0, False
-            meter.checkpoint({"rng": generator_state(rng), "decision": decision,
-                              "node": np.array(node), "changed": np.array(changed)})  # fmt: skip
+            meter.checkpoint(
+                {
+                    "rng": generator_state(rng),
+                    "decision": decision,
+                    "node": np.array(node),
+                    "changed": np.array(changed),
+                }
+            )
             meter.progress()
 
     def _choices(self, problem: Mapping, decision: Int8, node: int) -> Int8:
@@ -138,8 +144,14 @@ class Annealing(_Search):
             if new >= reward or rng.random() < math.exp((new - reward) / temperature):
                 decision, reward = moved, new
             if meter.evaluations % _CHECKPOINT_EVERY == 0:
-                meter.checkpoint({"rng": generator_state(rng), "decision": decision,
-                                  "reward": np.array(reward), "length": np.array(length)})  # fmt: skip
+                meter.checkpoint(
+                    {
+                        "rng": generator_state(rng),
+                        "decision": decision,
+                        "reward": np.array(reward),
+                        "length": np.array(length),
+                    }
+                )
                 meter.progress(temperature=temperature, reward=reward)
 
     def _temperature(self, done: float) -> float:
@@ -187,8 +199,9 @@ class AgeingEvolution(_Search):
             maps[oldest], reward[oldest] = child, _reward(meter, child)
             oldest = (oldest + 1) % len(maps)
             if meter.evaluations % _CHECKPOINT_EVERY == 0:
-                meter.checkpoint({"rng": generator_state(rng), "maps": maps, "reward": reward,
-                                  "oldest": np.array(oldest)})  # fmt: skip
+                meter.checkpoint(
+                    {"rng": generator_state(rng), "maps": maps, "reward": reward, "oldest": np.array(oldest)}
+                )
                 meter.progress(mean_reward=float(reward.mean()))
 
 

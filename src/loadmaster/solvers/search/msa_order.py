@@ -37,8 +37,9 @@ class MsaOrder:
     deterministic = True
     summary = "evolution of the order of memory space assignment (white box)"
 
-    def __init__(self, style: str | int = "refined", population: int = 64, threads: int | None = None,
-                 **switches: Any) -> None:  # fmt: skip
+    def __init__(
+        self, style: str | int = "refined", population: int = 64, threads: int | None = None, **switches: Any
+    ) -> None:
         if population < 8:
             raise ValueError("population must be at least 8")
         self.chosen = switches_of(style, switches)
@@ -65,8 +66,9 @@ class MsaOrder:
         while not meter.exhausted and assigner.tensors > 1:
             best_first = np.argsort(values, kind="stable")
             keys, values = keys[best_first], values[best_first]
-            meter.checkpoint({"rng": generator_state(rng), "keys": keys, "values": values,
-                              "refined": np.array(refined)})  # fmt: skip
+            meter.checkpoint(
+                {"rng": generator_state(rng), "keys": keys, "values": values, "refined": np.array(refined)}
+            )
             meter.progress(mean_ps=float(values.mean()))
             elite = round(_ELITE * self.population)
             keys[elite:] = self._next(rng, keys, elite)

@@ -75,17 +75,22 @@ class Anneal:
             moved = neighbours.moved(rng, order)
             new, chance = meter.evaluate(moved), rng.random()
             heat = self._temperature(meter.evaluations) * scale
-            if new is not None and value is not None and (new <= value or chance < math.exp((value - new) / heat)):  # fmt: skip
+            if (
+                new is not None
+                and value is not None
+                and (new <= value or chance < math.exp((value - new) / heat))
+            ):
                 order, value = moved, new
             if meter.evaluations % _CHECKPOINT_EVERY == 0:
-                meter.checkpoint({"rng": generator_state(rng), "order": order,
-                                  "value": np.array([value], dtype=np.int64)})  # fmt: skip
+                meter.checkpoint(
+                    {"rng": generator_state(rng), "order": order, "value": np.array([value], dtype=np.int64)}
+                )
                 meter.progress(temperature=self._temperature(meter.evaluations))
         return meter.solution(white_box=True)
 
     def _temperature(self, evaluations: int) -> float:
         done = min(1.0, evaluations / self.length)
-        return float(self.first_temperature * (self.last_temperature / self.first_temperature) ** done)  # fmt: skip
+        return float(self.first_temperature * (self.last_temperature / self.first_temperature) ** done)
 
 
 class _Neighbours:

@@ -63,8 +63,12 @@ def record(lowered: Lowered, algorithm: Algorithm, *, strict: bool = False) -> R
 
     own = planned(lowered, algorithm, reader)
     if len(found) != 1:
-        raise BadProgram(f"'{lowered.name}' has {len(found)} methods", object=lowered.name,
-                         number=len(found), remedy="export a module with one method")  # fmt: skip
+        raise BadProgram(
+            f"'{lowered.name}' has {len(found)} methods",
+            object=lowered.name,
+            number=len(found),
+            remedy="export a module with one method",
+        )
     found[0].own = own
     return found[0]
 
@@ -79,14 +83,16 @@ def recorded(graph_module: Any, signature: Any, name: str, *, strict: bool = Fal
     graph.outputs = [value for value in graph.outputs if value.bytes]
     idle = [step for step in graph.steps if not step.results]
     if idle:
-        raise BadProgram(f"op '{idle[0].name}' makes nothing", object=idle[0].name, number=len(idle),
-                         remedy="give inputs that are not empty")  # fmt: skip
+        raise BadProgram(
+            f"op '{idle[0].name}' makes nothing",
+            object=idle[0].name,
+            number=len(idle),
+            remedy="give inputs that are not empty",
+        )
     program = emit(graph, name, strict=strict, fixed=True)
     specs = {id(value): spec for spec, value in values.items()}
     results = [[specs[id(v)] for v in every[step.name] if id(v) in specs] for step in graph.steps]
-    tensor_of = {
-        spec: value.root.tensor if value.bytes else NO_TENSOR for spec, value in values.items()
-    }
+    tensor_of = {spec: value.root.tensor if value.bytes else NO_TENSOR for spec, value in values.items()}
     return Recorded(program, tensor_of, list(graph_module.graph.nodes), results)
 
 
@@ -126,8 +132,11 @@ class _Reader:
             return  # a number or a flag
         type = type_of(spec, node.name)
         if spec.const:
-            tables = (signature.inputs_to_parameters, signature.inputs_to_buffers,
-                      signature.inputs_to_lifted_tensor_constants)  # fmt: skip
+            tables = (
+                signature.inputs_to_parameters,
+                signature.inputs_to_buffers,
+                signature.inputs_to_lifted_tensor_constants,
+            )
             name = next((table[node.name] for table in tables if node.name in table), node.name)
             value = Value(type, name, type.bytes, given=TensorKind.WEIGHT, fast=False)
             self._graph.given.append(value)
@@ -148,8 +157,11 @@ class _Reader:
             self._graph.folded += 1
             return
         if any(spec.storage_base is not None for spec in specs):
-            raise BadProgram(f"'{node.name}' is planned inside another tensor", object=node.name,
-                             remedy="leave out passes that share storage")  # fmt: skip
+            raise BadProgram(
+                f"'{node.name}' is planned inside another tensor",
+                object=node.name,
+                remedy="leave out passes that share storage",
+            )
         results = [type_of(spec, node.name) for spec in specs]
         call, operands = call_of(node, self._values, results)
         view = is_view(node)

@@ -45,9 +45,12 @@ def check_version() -> None:
     require("executorch", "executorch")
     version = importlib.metadata.version("executorch")
     if not version.startswith(VERSIONS):
-        raise MissingPackage(f"ExecuTorch {version} was never tried with this version of Loadmaster",
-                             object="executorch", number=version,
-                             remedy=f"pip install 'executorch=={VERSIONS[-1]}*'")  # fmt: skip
+        raise MissingPackage(
+            f"ExecuTorch {version} was never tried with this version of Loadmaster",
+            object="executorch",
+            number=version,
+            remedy=f"pip install 'executorch=={VERSIONS[-1]}*'",
+        )
 
 
 def lower(spec: str) -> Lowered:
@@ -59,7 +62,9 @@ def lower(spec: str) -> Lowered:
         return lower_module(*model_and_inputs(load_function(spec)(), spec), name=spec)
 
 
-def lower_module(module: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None, *, name: str) -> Lowered:  # fmt: skip
+def lower_module(
+    module: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None, *, name: str
+) -> Lowered:
     """Lower a module with its example inputs."""
     check_version()
     torch, exir = require("torch", "torch"), _exir()
@@ -103,7 +108,7 @@ def banked(banks: Sequence[tuple[str, int, int]]) -> Algorithm:
 def result_of(places: dict[Any, tuple[int, int]], sizes: list[int]) -> Any:
     """Its result type from spec -> (arena, offset) and the bytes of the arenas."""
     planning = require("executorch.exir.memory_planning", "executorch")
-    specs = {spec: planning.SpecAllocResult(arena, 0, offset) for spec, (arena, offset) in places.items()}  # fmt: skip
+    specs = {spec: planning.SpecAllocResult(arena, 0, offset) for spec, (arena, offset) in places.items()}
     return planning.MemoryAlgoResult(specs, sizes)
 
 
@@ -111,12 +116,20 @@ def refuse_unsupported(lowered: Lowered, graph_module: Any, signature: Any) -> N
     """Refuse what plans can't express: branches and loops, and buffers that a run changes."""
     inner = [m for m in graph_module.modules() if m is not graph_module and hasattr(m, "graph")]
     if inner:
-        raise BadProgram(f"'{lowered.name}' has {len(inner)} branches or loops", object=lowered.name,
-                         number=len(inner), remedy="export a module without torch.cond and loops")  # fmt: skip
+        raise BadProgram(
+            f"'{lowered.name}' has {len(inner)} branches or loops",
+            object=lowered.name,
+            number=len(inner),
+            remedy="export a module without torch.cond and loops",
+        )
     changed = sorted(signature.buffers_to_mutate.values()) if signature is not None else []
     if changed:
-        raise BadProgram(f"'{lowered.name}' changes its buffer '{changed[0]}'", object=changed[0],
-                         number=len(changed), remedy="give the buffer as an input and an output")  # fmt: skip
+        raise BadProgram(
+            f"'{lowered.name}' changes its buffer '{changed[0]}'",
+            object=changed[0],
+            number=len(changed),
+            remedy="give the buffer as an input and an output",
+        )
 
 
 @contextmanager

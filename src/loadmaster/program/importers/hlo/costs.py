@@ -18,34 +18,147 @@ from loadmaster.units import UNLIMITED
 Flops = tuple[int, int, int]
 NONE: Flops = (0, 0, 0)
 
-TRANSCENDENTAL = frozenset((
-    "exponential", "exponential-minus-one", "log", "log-plus-one", "logistic", "power", "sqrt", "cbrt",
-    "rsqrt", "tanh", "sine", "cosine", "tan", "erf", "atan2", "acos", "acosh", "asin", "asinh", "atanh",
-    "cosh", "sinh", "rng", "rng-bit-generator",
-))  # fmt: skip
+TRANSCENDENTAL = frozenset(
+    (
+        "exponential",
+        "exponential-minus-one",
+        "log",
+        "log-plus-one",
+        "logistic",
+        "power",
+        "sqrt",
+        "cbrt",
+        "rsqrt",
+        "tanh",
+        "sine",
+        "cosine",
+        "tan",
+        "erf",
+        "atan2",
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atanh",
+        "cosh",
+        "sinh",
+        "rng",
+        "rng-bit-generator",
+    )
+)
 """One evaluation per element of the result."""
-ELEMENTWISE = frozenset((
-    "abs", "add", "and", "bitcast-convert", "ceil", "clamp", "compare", "complex", "convert",
-    "count-leading-zeros", "divide", "floor", "imag", "is-finite", "maximum", "minimum", "multiply",
-    "negate", "not", "or", "popcnt", "real", "reduce-precision", "remainder", "round-nearest-afz",
-    "round-nearest-even", "select", "shift-left", "shift-right-arithmetic", "shift-right-logical", "sign",
-    "stochastic-convert", "subtract", "xor", "all-reduce",
-))  # fmt: skip
+ELEMENTWISE = frozenset(
+    (
+        "abs",
+        "add",
+        "and",
+        "bitcast-convert",
+        "ceil",
+        "clamp",
+        "compare",
+        "complex",
+        "convert",
+        "count-leading-zeros",
+        "divide",
+        "floor",
+        "imag",
+        "is-finite",
+        "maximum",
+        "minimum",
+        "multiply",
+        "negate",
+        "not",
+        "or",
+        "popcnt",
+        "real",
+        "reduce-precision",
+        "remainder",
+        "round-nearest-afz",
+        "round-nearest-even",
+        "select",
+        "shift-left",
+        "shift-right-arithmetic",
+        "shift-right-logical",
+        "sign",
+        "stochastic-convert",
+        "subtract",
+        "xor",
+        "all-reduce",
+    )
+)
 """One vector flop per element of the result; an all-reduce counts as a sum of two."""
-WITHOUT_FLOPS = frozenset((
-    "add-dependency", "after-all", "all-gather", "all-to-all", "async-done", "async-start", "async-update",
-    "batch-norm-grad", "batch-norm-inference", "batch-norm-training", "bitcast", "broadcast",
-    "collective-broadcast", "collective-permute", "concatenate", "constant", "copy", "copy-done",
-    "copy-start", "domain", "dynamic-reshape", "dynamic-slice", "dynamic-update-slice", "gather",
-    "get-dimension-size", "get-tuple-element", "infeed", "iota", "opt-barrier", "optimization-barrier",
-    "outfeed", "pad", "parameter", "partition-id", "ragged-all-to-all", "recv", "recv-done",
-    "reduce-scatter", "replica-id", "reshape", "reverse", "rng-get-and-update-state", "send", "send-done",
-    "set-dimension-size", "slice", "topk", "transpose", "tuple",
-))  # fmt: skip
-COUNTED = frozenset((
-    "call", "cholesky", "conditional", "convolution", "dot", "fft", "fusion", "map", "reduce",
-    "reduce-window", "scatter", "select-and-scatter", "sort", "triangular-solve", "while",
-))  # fmt: skip
+WITHOUT_FLOPS = frozenset(
+    (
+        "add-dependency",
+        "after-all",
+        "all-gather",
+        "all-to-all",
+        "async-done",
+        "async-start",
+        "async-update",
+        "batch-norm-grad",
+        "batch-norm-inference",
+        "batch-norm-training",
+        "bitcast",
+        "broadcast",
+        "collective-broadcast",
+        "collective-permute",
+        "concatenate",
+        "constant",
+        "copy",
+        "copy-done",
+        "copy-start",
+        "domain",
+        "dynamic-reshape",
+        "dynamic-slice",
+        "dynamic-update-slice",
+        "gather",
+        "get-dimension-size",
+        "get-tuple-element",
+        "infeed",
+        "iota",
+        "opt-barrier",
+        "optimization-barrier",
+        "outfeed",
+        "pad",
+        "parameter",
+        "partition-id",
+        "ragged-all-to-all",
+        "recv",
+        "recv-done",
+        "reduce-scatter",
+        "replica-id",
+        "reshape",
+        "reverse",
+        "rng-get-and-update-state",
+        "send",
+        "send-done",
+        "set-dimension-size",
+        "slice",
+        "topk",
+        "transpose",
+        "tuple",
+    )
+)
+COUNTED = frozenset(
+    (
+        "call",
+        "cholesky",
+        "conditional",
+        "convolution",
+        "dot",
+        "fft",
+        "fusion",
+        "map",
+        "reduce",
+        "reduce-window",
+        "scatter",
+        "select-and-scatter",
+        "sort",
+        "triangular-solve",
+        "while",
+    )
+)
 KNOWN = TRANSCENDENTAL | ELEMENTWISE | WITHOUT_FLOPS | COUNTED
 
 UPDATE = {"dynamic-update-slice": 1, "scatter": -1}
@@ -123,9 +236,7 @@ class CostModel:
             case "sort":
                 return (0, shapes[0].elements * max(shapes[0].elements - 1, 0).bit_length(), 0)
             case "fft":
-                stages = [
-                    size.bit_length() - 1 for size in numbers(instruction.attributes["fft_length"])
-                ]
+                stages = [size.bit_length() - 1 for size in numbers(instruction.attributes["fft_length"])]
                 return (0, 2 * 4 * math.prod(stages) * shapes[0].elements, 0)
             case "triangular-solve":
                 return (0, 2 * shapes[0].dims[-1] * shapes[1].elements, 0)
@@ -209,9 +320,7 @@ class CostModel:
                 size += user.shape.bytes
             elif user.opcode == "gather" and first:
                 size += _gathered(user, source.shape)
-            elif (
-                user.opcode == "scatter" and first and any(user is root for root in body.leaf_roots)
-            ):
+            elif user.opcode == "scatter" and first and any(user is root for root in body.leaf_roots):
                 size += body.instructions[user.operands[-1]].shape.bytes
             elif user.opcode in ("broadcast", "reshape"):
                 size += source.shape.bytes
@@ -222,15 +331,12 @@ class CostModel:
 
 def windows(instruction: Instruction) -> list[tuple[int, int, int, int, int]]:
     """(size, stride, padding below, base dilation, window dilation) of each window dimension."""
-    fields = dict(
-        field.split("=", 1) for field in instruction.attributes.get("window", "{}")[1:-1].split()
-    )
+    fields = dict(field.split("=", 1) for field in instruction.attributes.get("window", "{}")[1:-1].split())
     sizes = numbers(fields.get("size", ""))
     ones = [1] * len(sizes)
     pads = numbers(fields["pad"])[::2] if "pad" in fields else [0] * len(sizes)
     columns = [
-        numbers(fields[key]) if key in fields else ones
-        for key in ("stride", "lhs_dilate", "rhs_dilate")
+        numbers(fields[key]) if key in fields else ones for key in ("stride", "lhs_dilate", "rhs_dilate")
     ]
     return list(zip(sizes, columns[0], pads, columns[1], columns[2], strict=True))
 
@@ -267,9 +373,7 @@ def _sum(total: Flops, more: Flops, times: int = 1) -> Flops:
 
 
 def _unfit(instruction: Instruction) -> Exception:
-    return instruction.wrong(
-        "has attributes that do not fit its shapes", "give the text as XLA prints it"
-    )
+    return instruction.wrong("has attributes that do not fit its shapes", "give the text as XLA prints it")
 
 
 def _accesses(instruction: Instruction, shapes: list[Shape], flops: Flops) -> Cost:
@@ -318,8 +422,11 @@ def _convolution(convolution: Instruction, shapes: list[Shape]) -> int:
             kernel=shapes[1].dims[kernel.index(str(axis))],
             image=shapes[0].dims[image.index(str(axis))],
             result=convolution.shape.dims[result.index(str(axis))],
-            stride=stride, pad=pad, base=base, dilation=dilation,
-        )  # fmt: skip
+            stride=stride,
+            pad=pad,
+            base=base,
+            dilation=dilation,
+        )
     return count
 
 

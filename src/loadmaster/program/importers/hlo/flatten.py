@@ -12,12 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from loadmaster.errors import BadProgram
-from loadmaster.program.importers.hlo.costs import (
-    KNOWN,
-    UPDATE,
-    Cost,
-    CostModel,
-)
+from loadmaster.program.importers.hlo.costs import KNOWN, UPDATE, Cost, CostModel
 from loadmaster.program.importers.hlo.module import Computation, Instruction, Module, Shape, numbers
 from loadmaster.program.program import TensorKind, TieKind
 
@@ -113,9 +108,12 @@ class Flattener:
                 for name in (name for key in INLINED.get(i.opcode, ()) for name in i.calls(key)):
                     span += self.span(self.module.computations[name])
             if span > MAX_INSTRUCTIONS:
-                raise BadProgram(f"'{computation.name}' has {span} instructions once its calls are inlined",
-                                 object=computation.name, number=span,
-                                 remedy=f"at most {MAX_INSTRUCTIONS}")  # fmt: skip
+                raise BadProgram(
+                    f"'{computation.name}' has {span} instructions once its calls are inlined",
+                    object=computation.name,
+                    number=span,
+                    remedy=f"at most {MAX_INSTRUCTIONS}",
+                )
             self._spans[computation.name] = span
         return self._spans[computation.name]
 
@@ -143,9 +141,7 @@ class Flattener:
     def _passed(self, i: Instruction, operands: list[Leaves], leaves: Leaves) -> None:
         """Called for every instruction, also for those that leave no step."""
 
-    def _result(
-        self, i: Instruction, inside: Computation, operands: list[Leaves], loop: int
-    ) -> Leaves:
+    def _result(self, i: Instruction, inside: Computation, operands: list[Leaves], loop: int) -> Leaves:
         leaves = [leaf for operand in operands for leaf in operand]
         match i.opcode:
             case "constant":
@@ -167,14 +163,10 @@ class Flattener:
         if i.opcode in FORWARDED or (i.opcode.endswith("-done") and _starts(i, inside)):
             return leaves
         if i.opcode.endswith("-start"):
-            done = next(
-                (user for user in inside.users[i.name] if user.opcode.endswith("-done")), None
-            )
+            done = next((user for user in inside.users[i.name] if user.opcode.endswith("-done")), None)
             if is_sliced_copy(i, inside):
                 return leaves
-            i = replace(
-                i, opcode=i.opcode.removesuffix("-start"), shape=done.shape if done else i.shape
-            )
+            i = replace(i, opcode=i.opcode.removesuffix("-start"), shape=done.shape if done else i.shape)
         elif i.attributes.get("custom_call_target") == "ConcatBitcast" and len(set(leaves)) == 1:
             return leaves[:1]  # the slices of a sliced copy: the tensor itself, in another memory
         return self._step(i, inside, leaves, loop)
@@ -248,9 +240,7 @@ class Flattener:
         operands = Shape("tuple", parts=tuple(inside.operand_shapes(i)))
         pairs: list[tuple[int, int]] = []
         for result, operand in aliased:
-            pairs += zip(
-                leaves_at(i, i.shape, result), leaves_at(i, operands, operand), strict=False
-            )
+            pairs += zip(leaves_at(i, i.shape, result), leaves_at(i, operands, operand), strict=False)
         if i.opcode in UPDATE:
             pairs += [(n, n) for n in range(min(len(i.shape.leaves), len(operands.leaves)))]
         elif i.opcode == "fusion":
@@ -281,10 +271,7 @@ class Flattener:
 
 def aliases(text: str) -> list[tuple[list[int], list[int]]]:
     """Pairs (path in the result, path in the operands or parameters) of an aliasing attribute."""
-    return [
-        (numbers(result), numbers(f"{operand},{path}"))
-        for result, operand, path in _ALIAS.findall(text)
-    ]
+    return [(numbers(result), numbers(f"{operand},{path}")) for result, operand, path in _ALIAS.findall(text)]
 
 
 def leaves_at(i: Instruction, shape: Shape, path: list[int]) -> range:
@@ -322,9 +309,7 @@ def is_sliced_copy(start: Instruction, inside: Computation) -> bool:
         elif step.name not in seen:
             seen.add(step.name)
             waiting += inside.users[step.name]
-    return bool(ends) and all(
-        user.attributes.get("custom_call_target") == "ConcatBitcast" for user in ends
-    )
+    return bool(ends) and all(user.attributes.get("custom_call_target") == "ConcatBitcast" for user in ends)
 
 
 def _fit(i: Instruction, got: int, wanted: int, what: str) -> None:

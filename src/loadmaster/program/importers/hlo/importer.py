@@ -27,15 +27,36 @@ from loadmaster.program.program import Program, TensorKind, TieKind
 __all__ = ["HloParseError", "import_hlo"]
 
 KINDS = {
-    "dot": "matmul", "convolution": "conv", "subtract": "sub", "multiply": "mul", "divide": "div",
-    "maximum": "max", "minimum": "min", "negate": "neg", "remainder": "rem", "exponential": "exp",
-    "exponential-minus-one": "expm1", "log-plus-one": "log1p", "power": "pow", "sine": "sin",
-    "cosine": "cos", "concatenate": "concat", "round-nearest-afz": "round", "round-nearest-even": "round",
-    "rng": "random", "rng-bit-generator": "random",
-}  # fmt: skip
+    "dot": "matmul",
+    "convolution": "conv",
+    "subtract": "sub",
+    "multiply": "mul",
+    "divide": "div",
+    "maximum": "max",
+    "minimum": "min",
+    "negate": "neg",
+    "remainder": "rem",
+    "exponential": "exp",
+    "exponential-minus-one": "expm1",
+    "log-plus-one": "log1p",
+    "power": "pow",
+    "sine": "sin",
+    "cosine": "cos",
+    "concatenate": "concat",
+    "round-nearest-afz": "round",
+    "round-nearest-even": "round",
+    "rng": "random",
+    "rng-bit-generator": "random",
+}
 """Where HLO has another word for the same; all others are the opcode, '-' as '_'."""
-REDUCTIONS = {"add": "reduce_sum", "maximum": "reduce_max", "minimum": "reduce_min",
-              "multiply": "reduce_mul", "and": "reduce_and", "or": "reduce_or"}  # fmt: skip
+REDUCTIONS = {
+    "add": "reduce_sum",
+    "maximum": "reduce_max",
+    "minimum": "reduce_min",
+    "multiply": "reduce_mul",
+    "and": "reduce_and",
+    "or": "reduce_or",
+}
 
 PLACED = (0, 1, 3)
 """The memory spaces between which XLA places tensors: the slow one, VMEM and CMEM. What a text
@@ -69,9 +90,7 @@ def import_hlo(
     ]
     results = flat.inline(module.entry, arguments)
     if strict and flat.estimated:
-        raise BadProgram(
-            _estimates(flat), object=next(iter(flat.estimated)), remedy="import without strict"
-        )
+        raise BadProgram(_estimates(flat), object=next(iter(flat.estimated)), remedy="import without strict")
     return _emit(flat, arguments, results)
 
 
@@ -86,8 +105,11 @@ def _read(path: Path) -> str:
             return text.replace("\r\n", "\n").replace("\r", "\n")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
-        raise BadProgram(f"'{shown}' can't be read: {reason}", object=shown,
-                         remedy="give a file, or a text that begins with 'HloModule'") from None  # fmt: skip
+        raise BadProgram(
+            f"'{shown}' can't be read: {reason}",
+            object=shown,
+            remedy="give a file, or a text that begins with 'HloModule'",
+        ) from None
     raise BadProgram(
         f"'{shown}' has {size} bytes", object=shown, number=size, remedy=f"at most {MAX_CHARACTERS}"
     )
@@ -95,20 +117,23 @@ def _read(path: Path) -> str:
 
 def _check_options(module: Module, trips: Mapping[str, int], weights: Sequence[int]) -> None:
     loops = [
-        i.name
-        for c in module.computations.values()
-        for i in c.instructions.values()
-        if i.opcode == "while"
+        i.name for c in module.computations.values() for i in c.instructions.values() if i.opcode == "while"
     ]
     for name in trips:
         if name not in loops:
-            raise BadProgram(f"there is no while '{name}'{nearest(name, loops)}", object=name,
-                             remedy=f"the loops are: {', '.join(loops[:8]) or 'none'}")  # fmt: skip
+            raise BadProgram(
+                f"there is no while '{name}'{nearest(name, loops)}",
+                object=name,
+                remedy=f"the loops are: {', '.join(loops[:8]) or 'none'}",
+            )
     count = len(module.entry.parameters)
     for number in weights:
         if not 0 <= number < count:
-            raise BadProgram(f"weight {number} is no parameter", number=number,
-                             remedy=f"the module has parameters 0 to {count - 1}")  # fmt: skip
+            raise BadProgram(
+                f"weight {number} is no parameter",
+                number=number,
+                remedy=f"the module has parameters 0 to {count - 1}",
+            )
 
 
 def _emit(flat: Flattener, arguments: list[Leaves], results: Leaves) -> Program:
@@ -119,9 +144,7 @@ def _emit(flat: Flattener, arguments: list[Leaves], results: Leaves) -> Program:
     donated = _donations(flat.module, arguments, results)
     ties, dropped = _possible_ties(flat, {source for _, source, _, _ in donated})
 
-    build = Builder(
-        flat.module.name, order_source="schedule" if flat.module.is_scheduled else "file"
-    )
+    build = Builder(flat.module.name, order_source="schedule" if flat.module.is_scheduled else "file")
     tensors: dict[int, int] = {}
 
     def tensor(leaf: int) -> int:
@@ -129,10 +152,13 @@ def _emit(flat: Flattener, arguments: list[Leaves], results: Leaves) -> Program:
             value = flat.values[leaf]
             is_output = leaf in outputs and value.step >= 0
             tensors[leaf] = build.tensor(
-                value.name, shape=value.shape.dims, dtype=value.shape.dtype, bytes=value.shape.bytes,
+                value.name,
+                shape=value.shape.dims,
+                dtype=value.shape.dtype,
+                bytes=value.shape.bytes,
                 kind=TensorKind.OUTPUT if is_output else value.kind,
                 fast=value.shape.memory_space in PLACED,
-            )  # fmt: skip
+            )
         return tensors[leaf]
 
     for leaf in (leaf for argument in arguments for leaf in argument if leaf is not None):
@@ -141,26 +167,30 @@ def _emit(flat: Flattener, arguments: list[Leaves], results: Leaves) -> Program:
         build.loop(loop.trips, loop.parent)
     for step in flat.steps:
         made = [
-            (leaf, size)
-            for leaf, size in zip(step.writes, step.cost.writes, strict=True)
-            if leaf is not None
+            (leaf, size) for leaf, size in zip(step.writes, step.cost.writes, strict=True) if leaf is not None
         ]
         # A result that nobody wants is no tensor; one stays, so that no op is without any.
-        wanted = [(leaf, size) for leaf, size in made if flat.values[leaf].last_read >= 0] or made[
-            :1
-        ]
+        wanted = [(leaf, size) for leaf, size in made if flat.values[leaf].last_read >= 0] or made[:1]
         unwanted = sum(size for _, size in made) - sum(size for _, size in wanted)
         kind, attributes = _kind(step, flat.module)
         scope, backward = _scope(step.instruction.op_name)
         matrix, vector, transcendental = step.cost.flops
         build.op(
-            step.name, kind, attributes=attributes, scope=scope, backward=backward,
+            step.name,
+            kind,
+            attributes=attributes,
+            scope=scope,
+            backward=backward,
             reads=[(tensor(leaf), size) for leaf, size in step.reads.items()],
             writes=[(tensor(leaf), size) for leaf, size in wanted],
-            matrix=matrix, vector=vector, transcendental=transcendental,
+            matrix=matrix,
+            vector=vector,
+            transcendental=transcendental,
             other_bytes=step.cost.other_bytes + unwanted,
-            dtype=_matrix_dtype(step, flat.module), loop=step.loop, source=step.time,
-        )  # fmt: skip
+            dtype=_matrix_dtype(step, flat.module),
+            loop=step.loop,
+            source=step.time,
+        )
     for kind_of_tie, source, target, at in ties + donated:
         if source in tensors and target in tensors and flat.values[target].step >= 0:
             build.tie(kind_of_tie, tensors[source], tensors[target], at)
@@ -231,9 +261,7 @@ def _warnings(flat: Flattener, dropped: list[str]) -> list[str]:
         lines.append(f"{len(flat.untold)} loops have no known trip count and run once: {shown}")
     if flat.conditionals:
         shown = ", ".join(flat.conditionals[:4])
-        lines.append(
-            f"{len(flat.conditionals)} conditionals keep only their branch with most flops: {shown}"
-        )
+        lines.append(f"{len(flat.conditionals)} conditionals keep only their branch with most flops: {shown}")
     if flat.estimated:
         lines.append(_estimates(flat))
     if dropped:
@@ -252,10 +280,7 @@ def _kind(step: Step, module: Module) -> tuple[str, dict[str, Any]]:
     i = step.instruction
     if i.opcode == "fusion":
         root = module.computations[i.calls("calls")[0]].root.opcode
-        return "fusion", {
-            "fusion_kind": i.attributes.get("kind", "").removeprefix("k").lower(),
-            "root": root,
-        }
+        return "fusion", {"fusion_kind": i.attributes.get("kind", "").removeprefix("k").lower(), "root": root}
     if i.opcode == "custom-call":
         return "custom_call", {"target": i.attributes.get("custom_call_target", "")}
     if i.opcode not in KNOWN:

@@ -13,11 +13,17 @@ from loadmaster.errors import BadProgram
 from loadmaster.program.types import BITS
 
 DTYPES = {
-    "pred": "bool", "s1": "i2", "u1": "u2", "f8e4m3b11fnuz": "f8", "f8e8m0fnu": "f8e8m0", "f4e2m1fn": "f4e2m1",
-    "f6e2m3fn": "f6e2m3", "f6e3m2fn": "f6e3m2",
+    "pred": "bool",
+    "s1": "i2",
+    "u1": "u2",
+    "f8e4m3b11fnuz": "f8",
+    "f8e8m0fnu": "f8e8m0",
+    "f4e2m1fn": "f4e2m1",
+    "f6e2m3fn": "f6e2m3",
+    "f6e3m2fn": "f6e3m2",
     **{f"s{bits}": f"i{bits}" for bits in (2, 4, 8, 16, 32, 64)},
     **{name: name for name in BITS if name[0] in "ufbc" and name not in ("bool", "f8")},
-}  # fmt: skip
+}
 """HLO's element types, and their names in a Program."""
 WITHOUT_DATA = ("token", "opaque")
 
@@ -57,11 +63,7 @@ class Shape:
     @cached_property
     def leaves(self) -> tuple[Shape, ...]:
         """The arrays and tokens of nested tuples in order; itself if it is no tuple."""
-        return (
-            (self,)
-            if self.parts is None
-            else tuple(leaf for part in self.parts for leaf in part.leaves)
-        )
+        return (self,) if self.parts is None else tuple(leaf for part in self.parts for leaf in part.leaves)
 
     @cached_property
     def starts(self) -> list[int]:
@@ -202,9 +204,7 @@ class Computation:
     def leaf_roots(self) -> list[Instruction | None]:
         """What makes each leaf of the result, behind bitcasts; None where a tuple is handed on."""
         is_tuple = self.root.opcode == "tuple"
-        parts = (
-            [self.instructions[name] for name in self.root.operands] if is_tuple else [self.root]
-        )
+        parts = [self.instructions[name] for name in self.root.operands] if is_tuple else [self.root]
         return [
             self.unwrapped(part) if part.shape.parts is None else None
             for part in parts

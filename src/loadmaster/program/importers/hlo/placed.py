@@ -61,9 +61,7 @@ class PlacedFlattener(Flattener):
                 self.first_seen.setdefault(leaf, self.time)
                 self.last_seen[leaf] = self.time
 
-    def _result(
-        self, i: Instruction, inside: Computation, operands: list[Leaves], loop: int
-    ) -> Leaves:
+    def _result(self, i: Instruction, inside: Computation, operands: list[Leaves], loop: int) -> Leaves:
         leaves = [leaf for operand in operands for leaf in operand]
         if i.opcode == "copy-start" and leaves[0] is not None:
             shape = i.shape.leaves[0]
@@ -82,9 +80,7 @@ class PlacedFlattener(Flattener):
                 return [self._joined(i, slices)]
         return super()._result(i, inside, operands, loop)
 
-    def _copied(
-        self, name: str, buffer: str, shape: Shape, source: int, low: int, high: int
-    ) -> int:
+    def _copied(self, name: str, buffer: str, shape: Shape, source: int, low: int, high: int) -> int:
         target = self._add(self._new_name(name), buffer, shape, self.tensor(source))
         move = Move(name, source, target, len(self.steps), -1, low, high)
         self.moves.append(move)

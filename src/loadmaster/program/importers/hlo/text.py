@@ -25,22 +25,24 @@ from loadmaster.program.importers.hlo.module import (
 )
 from loadmaster.units import UNLIMITED
 
-__all__ = [
-    "Computation",
-    "HloParseError",
-    "Instruction",
-    "Module",
-    "Shape",
-    "padded_bytes",
-    "parse_hlo",
-]
+__all__ = ["Computation", "HloParseError", "Instruction", "Module", "Shape", "padded_bytes", "parse_hlo"]
 
 MAX_NESTING = 64
 """Of brackets, of tuple shapes, and of computations that call computations."""
 MAX_CHARACTERS = 2**30
 
-CALLS = ("calls", "to_apply", "condition", "body", "select", "scatter", "true_computation",
-         "false_computation", "branch_computations", "called_computations")  # fmt: skip
+CALLS = (
+    "calls",
+    "to_apply",
+    "condition",
+    "body",
+    "select",
+    "scatter",
+    "true_computation",
+    "false_computation",
+    "branch_computations",
+    "called_computations",
+)
 """Attributes that name computations."""
 
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
@@ -63,9 +65,7 @@ _ARRAY = re.compile(r"([a-z]\w*)\[([^\[\]{}()]*)\](?:\{([^{}]*)\})?")
 _OPCODE = re.compile(r"\s*([a-zA-Z][\w\-]*)\(")
 _PLAIN_OPERANDS = re.compile(r'[^(){}\[\]"]*\)')
 _ATTRIBUTE = re.compile(rf"\s*,\s*({NAME})(=?)")
-_PLAIN_VALUE = re.compile(
-    rf'[^,\s(){{}}\[\]"]+|{_STRING}|\{{[^{{}}"]*+(?:{_STRING}[^{{}}"]*+)*+\}}'
-)
+_PLAIN_VALUE = re.compile(rf'[^,\s(){{}}\[\]"]+|{_STRING}|\{{[^{{}}"]*+(?:{_STRING}[^{{}}"]*+)*+\}}')
 _BRACKET = re.compile(rf"{_STRING}|[(){{}}\[\]\"]", re.DOTALL)
 _INNERMOST = re.compile(r"[(\[{][^()\[\]{}]*[)\]}]")
 _WORD = re.compile(rf"%?({NAME})\s*$")
@@ -97,13 +97,9 @@ class _Parser:
     def __post_init__(self) -> None:
         # Blanks keep every position, so errors still name the right line and column.
         blank = re.compile(r"[^\n]")
-        self.text = _COMMENT.sub(
-            lambda m: m[0] if m[0][0] == '"' else blank.sub(" ", m[0]), self.text
-        )
+        self.text = _COMMENT.sub(lambda m: m[0] if m[0][0] == '"' else blank.sub(" ", m[0]), self.text)
 
-    def wrong(
-        self, what: str, remedy: str = "give the whole text, as XLA prints it"
-    ) -> HloParseError:
+    def wrong(self, what: str, remedy: str = "give the whole text, as XLA prints it") -> HloParseError:
         starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
         line = bisect.bisect_right(starts, self.at)
         return HloParseError(what, line=line, column=self.at - starts[line - 1] + 1, remedy=remedy)
@@ -112,9 +108,7 @@ class _Parser:
         found = pattern.match(self.text, self.at)
         if found is None:
             ends = not self.text[self.at :].strip()
-            raise self.wrong(
-                f"the text ends where {what} must stand" if ends else f"{what} must stand here"
-            )
+            raise self.wrong(f"the text ends where {what} must stand" if ends else f"{what} must stand here")
         self.at = found.end()
         return found
 
@@ -152,9 +146,7 @@ class _Parser:
         if not instructions:
             raise self.wrong(f"computation '{name}' is empty", "give it a root")
         if depth > MAX_NESTING:
-            raise self.wrong(
-                f"'{name}' calls computations {depth} levels deep", f"at most {MAX_NESTING}"
-            )
+            raise self.wrong(f"'{name}' calls computations {depth} levels deep", f"at most {MAX_NESTING}")
         self.depth[name] = depth
         # Without a ROOT the last one is it, as in XLA's own parser.
         result = instructions[root or next(reversed(instructions))]
@@ -188,14 +180,7 @@ class _Parser:
         if head.group(2) in above:
             raise self.wrong(f"a second instruction '{head.group(2)}'", "rename one")
         instruction = Instruction(
-            head.group(2),
-            shape,
-            opcode,
-            operands,
-            inside.strip(),
-            self.attributes(),
-            self.line,
-            column,
+            head.group(2), shape, opcode, operands, inside.strip(), self.attributes(), self.line, column
         )
         return head.group(1) is not None, instruction
 
@@ -207,8 +192,10 @@ class _Parser:
         for operand in inside.split(",") if inside.strip() else ():
             word = _WORD.search(operand)
             if word is None or word.group(1) not in above:
-                raise self.wrong(f"'{name}' reads '{operand.strip()[:60]}', which does not stand above it",
-                                 "give the whole computation, in a valid order")  # fmt: skip
+                raise self.wrong(
+                    f"'{name}' reads '{operand.strip()[:60]}', which does not stand above it",
+                    "give the whole computation, in a valid order",
+                )
             names.append(word.group(1))
         return tuple(names)
 
@@ -237,9 +224,7 @@ class _Parser:
                 expected.append(_CLOSING[token])
                 if len(expected) > MAX_NESTING:
                     self.at = found.start()
-                    raise self.wrong(
-                        f"more than {MAX_NESTING} brackets in one another", "nest less"
-                    )
+                    raise self.wrong(f"more than {MAX_NESTING} brackets in one another", "nest less")
             elif len(token) == 1:
                 if token != expected.pop():
                     self.at = found.start()
@@ -270,46 +255,40 @@ class _Parser:
     def array(self, found: re.Match[str]) -> Shape:
         element, sizes, layout = found.group(1), found.group(2), found.group(3) or ""
         if element not in DTYPES and element not in WITHOUT_DATA:
-            raise self.wrong(
-                f"the element type '{element}' is not known", f"one of {', '.join(DTYPES)}"
-            )
+            raise self.wrong(f"the element type '{element}' is not known", f"one of {', '.join(DTYPES)}")
         dims = tuple(self.dimension(size) for size in sizes.split(",")) if sizes.strip() else ()
         order, _, rest = layout.partition(":")
         minor_to_major = tuple(int(number) for number in re.findall(r"\d{1,9}", order))
         if layout and sorted(minor_to_major) != list(range(len(dims))):
             raise self.wrong(
-                f"the layout {{{order[:60]}}} does not order {len(dims)} dimensions",
-                "one number each",
+                f"the layout {{{order[:60]}}} does not order {len(dims)} dimensions", "one number each"
             )
         tiles = tuple(
-            self.tile(tile)
-            for run in _TILES.findall(rest)
-            for tile in re.findall(r"\(([^)]*)\)", run)
+            self.tile(tile) for run in _TILES.findall(rest) for tile in re.findall(r"\(([^)]*)\)", run)
         )
         bits, space = _ELEMENT_SIZE.search(rest), _MEMORY_SPACE.search(rest)
         shape = Shape(
-            element, dims, minor_to_major if layout else tuple(reversed(range(len(dims)))), tiles,
-            int(bits.group(1)) if bits else 0, int(space.group(1)) if space else 0,
-        )  # fmt: skip
+            element,
+            dims,
+            minor_to_major if layout else tuple(reversed(range(len(dims)))),
+            tiles,
+            int(bits.group(1)) if bits else 0,
+            int(space.group(1)) if space else 0,
+        )
         if shape.bytes > UNLIMITED:
-            raise self.wrong(
-                f"a shape of {element} takes more than 2^62 bytes", "give smaller sizes"
-            )
+            raise self.wrong(f"a shape of {element} takes more than 2^62 bytes", "give smaller sizes")
         return shape
 
     def dimension(self, text: str) -> int:
         found = _DIMENSION.fullmatch(text)
         if found is None or int(found.group(1)) >= 2**63:
             raise self.wrong(
-                f"'{text.strip()[:60]}' is no size of a dimension",
-                "give a static shape, below 2^63",
+                f"'{text.strip()[:60]}' is no size of a dimension", "give a static shape, below 2^63"
             )
         return int(found.group(1))
 
     def tile(self, text: str) -> tuple[int, ...]:
-        sizes = tuple(
-            COMBINED if size.strip() == "*" else self.dimension(size) for size in text.split(",")
-        )
+        sizes = tuple(COMBINED if size.strip() == "*" else self.dimension(size) for size in text.split(","))
         if 0 in sizes or sizes[-1] == COMBINED:
             raise self.wrong(f"the tile ({text[:60]}) has no size", "give sizes from 1")
         return sizes

@@ -217,18 +217,50 @@ _SAME_NAME_TRANSCENDENTAL = (
 _RULES: dict[str, Rule] = {
     **{name: _elementwise(name) for name in _SAME_NAME.split()},
     **{name: _elementwise("add") for name in ("add_any", "add_jaxvals")},
-    **{name: _elementwise("compare", by_operand=True)
-       for name in ("eq", "ne", "ge", "gt", "le", "lt", "eq_to", "le_to", "lt_to", "is_finite")},
+    **{
+        name: _elementwise("compare", by_operand=True)
+        for name in ("eq", "ne", "ge", "gt", "le", "lt", "eq_to", "le_to", "lt_to", "is_finite")
+    },
     **{name: _transcendental(name) for name in _SAME_NAME_TRANSCENDENTAL.split()},
-    **{name: _reduction(name) for name in ("cummax", "cummin", "cumprod", "cumsum", "reduce_and",
-       "reduce_max", "reduce_min", "reduce_or", "reduce_sum", "reduce_xor")},
+    **{
+        name: _reduction(name)
+        for name in (
+            "cummax",
+            "cummin",
+            "cumprod",
+            "cumsum",
+            "reduce_and",
+            "reduce_max",
+            "reduce_min",
+            "reduce_or",
+            "reduce_sum",
+            "reduce_xor",
+        )
+    },
     **{name: _reduction(name, by_operand=True) for name in ("argmax", "argmin")},
-    **dict.fromkeys(("reduce_window", "reduce_window_max", "reduce_window_min",
-                     "reduce_window_sum", "select_and_gather_add"), _window),
-    **dict.fromkeys(("random_bits", "random_fold_in", "random_seed", "random_split",
-                     "rng_bit_generator", "rng_uniform", "threefry2x32"), _random),
-    **{f"scatter{sign}{how}": _scatter(True)
-       for sign in "-_" for how in ("add", "mul", "min", "max", "sub")},
+    **dict.fromkeys(
+        (
+            "reduce_window",
+            "reduce_window_max",
+            "reduce_window_min",
+            "reduce_window_sum",
+            "select_and_gather_add",
+        ),
+        _window,
+    ),
+    **dict.fromkeys(
+        (
+            "random_bits",
+            "random_fold_in",
+            "random_seed",
+            "random_split",
+            "rng_bit_generator",
+            "rng_uniform",
+            "threefry2x32",
+        ),
+        _random,
+    ),
+    **{f"scatter{sign}{how}": _scatter(True) for sign in "-_" for how in ("add", "mul", "min", "max", "sub")},
     "approx_top_k": _top_k,
     "bitcast_convert_type": _bitcast,
     "broadcast_in_dim": _broadcast,
@@ -269,4 +301,4 @@ _RULES: dict[str, Rule] = {
     "top_k": _top_k,
     "transpose": _movement("transpose"),
     "unstack": _part("split"),
-}  # fmt: skip
+}

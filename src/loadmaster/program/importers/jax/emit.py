@@ -79,9 +79,7 @@ class Emitter:
         for number, operand in enumerate(operands):
             if operand != LITERAL:
                 size = cost.reads[number] if cost.reads else None
-                reads.append(
-                    self._tensor[operand] if size is None else (self._tensor[operand], size)
-                )
+                reads.append(self._tensor[operand] if size is None else (self._tensor[operand], size))
         if cost.view:
             reads, written = [(self._tensor[operands[0]], 0)], [(written[0], 0)]  # type: ignore[list-item]
         elif cost.over is not None and position in self._places.inplace:
@@ -139,6 +137,10 @@ class Emitter:
         names = ", ".join(f"{name} ×{count}" for name, count in kinds.most_common())
         total = f"{kinds.total()} ops of {len(kinds)} unknown kinds"
         if strict:
-            raise BadProgram(f"{total}: {names}", object=next(iter(kinds)), number=kinds.total(),
-                             remedy="import without strict to estimate them")  # fmt: skip
+            raise BadProgram(
+                f"{total}: {names}",
+                object=next(iter(kinds)),
+                number=kinds.total(),
+                remedy="import without strict to estimate them",
+            )
         self._build.warnings.append(f"{total} got an estimate: {names}")

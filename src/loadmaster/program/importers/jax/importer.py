@@ -89,8 +89,10 @@ def _program(
     if len(arguments) != len(flat):
         raise BadProgram(
             f"'{name}' traces {len(arguments)} arrays and its arguments hold {len(flat)}",
-            object=name, number=len(arguments), remedy="bind static arguments before the import",
-        )  # fmt: skip
+            object=name,
+            number=len(arguments),
+            remedy="bind static arguments before the import",
+        )
     pairs = _pairs(jax, traced, leaves, arguments, updates)
     pairs += _donated(jax, traced, walk, arguments, results, pairs)
     constants = [value for value, _ in walk.constants.values()]
@@ -116,8 +118,10 @@ def import_jax_spec(spec: str, arg_specs: Sequence[str], **options: Any) -> Prog
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise BadProgram(
             f"'{spec}' does not take {', '.join(arg_specs) or 'no arguments'}: {reason}",
-            object=spec, number=len(args), remedy="give the arguments that the function takes",
-        ) from error  # fmt: skip
+            object=spec,
+            number=len(args),
+            remedy="give the arguments that the function takes",
+        ) from error
 
 
 def _argument(jax: Any, text: str) -> Any:
@@ -125,8 +129,11 @@ def _argument(jax: Any, text: str) -> Any:
     names = {from_numpy(str(dtype)): dtype for dtype in _dtypes(jax)}
     if not match or match[1] not in names:
         known = match[1] if match else ""
-        raise BadProgram(f"'{text}' is no array type{nearest(known, list(names)) if known else ''}",
-                         object=text, remedy="write it like f32[8,128] or i32[]")  # fmt: skip
+        raise BadProgram(
+            f"'{text}' is no array type{nearest(known, list(names)) if known else ''}",
+            object=text,
+            remedy="write it like f32[8,128] or i32[]",
+        )
     shape = tuple(int(size) for size in match[2].split(",") if size.strip())
     return jax.ShapeDtypeStruct(shape, names[match[1]])
 
@@ -141,11 +148,7 @@ def _dtypes(jax: Any) -> list[Any]:
 
 
 def _leaves(
-    jax: Any,
-    function: Any,
-    args: Sequence[Any],
-    weights: Sequence[int] | None,
-    state: Sequence[int],
+    jax: Any, function: Any, args: Sequence[Any], weights: Sequence[int] | None, state: Sequence[int]
 ) -> list[list[tuple[str, TensorKind]]]:
     """Names and kinds of the arrays of each argument."""
     tree = jax.tree_util
@@ -153,18 +156,18 @@ def _leaves(
         weights = [0] if args and not tree.all_leaves([args[0]]) else []
     for position in (*weights, *state):
         if not 0 <= position < len(args):
-            raise BadProgram(f"there is no argument {position}", object="arguments", number=position,
-                             remedy=f"give positions from 0 to {len(args) - 1}")  # fmt: skip
+            raise BadProgram(
+                f"there is no argument {position}",
+                object="arguments",
+                number=position,
+                remedy=f"give positions from 0 to {len(args) - 1}",
+            )
     kinds = dict.fromkeys(weights, TensorKind.WEIGHT) | dict.fromkeys(state, TensorKind.STATE)
     rows = []
-    for position, (label, arg) in enumerate(
-        zip(_argument_names(function, len(args)), args, strict=True)
-    ):
+    for position, (label, arg) in enumerate(zip(_argument_names(function, len(args)), args, strict=True)):
         kind = kinds.get(position, TensorKind.INPUT)
         paths = [path for path, _ in tree.tree_flatten_with_path(arg)[0]]
-        names = [
-            ".".join([label, *(tree.keystr((key,), simple=True) for key in path)]) for path in paths
-        ]
+        names = [".".join([label, *(tree.keystr((key,), simple=True) for key in path)]) for path in paths]
         rows.append([(leaf, kind) for leaf in names])
     return rows
 
@@ -195,17 +198,23 @@ def _pairs(
     pairs: list[tuple[int, int]] = []
     for argument, result in updates.items():
         if not (0 <= argument < len(leaves) and 0 <= result < len(groups)):
-            raise BadProgram(f"there is no argument {argument} or no result {result} to update",
-                             object="updates", number=argument, remedy="check the positions")  # fmt: skip
+            raise BadProgram(
+                f"there is no argument {argument} or no result {result} to update",
+                object="updates",
+                number=argument,
+                remedy="check the positions",
+            )
         start = sum(len(group) for group in leaves[:argument])
         first = sum(len(group) for group in groups[:result])
         old = arguments[start : start + len(leaves[argument])]
         structures = [tree.tree_structure(t) for t in (_subtree(traced, argument), results[result])]
         if structures[0] != structures[1]:
             raise BadProgram(
-                f"argument {argument} and result {result} differ in structure", object="updates",
-                number=argument, remedy="update an argument by a result with the same leaves",
-            )  # fmt: skip
+                f"argument {argument} and result {result} differ in structure",
+                object="updates",
+                number=argument,
+                remedy="update an argument by a result with the same leaves",
+            )
         pairs += [(value, first + number) for number, value in enumerate(old)]
     return pairs
 
@@ -242,11 +251,7 @@ def _warn(build: Builder, walk: Walk) -> None:
     if walk.guessed:
         shown = ", ".join(f"--trip {loop}=N" for loop in walk.guessed[:_SHOWN])
         count = len(walk.guessed)
-        loops = (
-            "1 loop of unknown length counts"
-            if count == 1
-            else f"{count} loops of unknown length count"
-        )
+        loops = "1 loop of unknown length counts" if count == 1 else f"{count} loops of unknown length count"
         build.warnings.append(f"{loops} as one iteration: give {shown}{', …' * (count > _SHOWN)}")
     if walk.branches:
         count = walk.branches.total()

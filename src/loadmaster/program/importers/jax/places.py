@@ -16,9 +16,7 @@ from loadmaster.program.program import TieKind
 class Places:
     """The live nodes of a walk, their costs, and the ties between their values."""
 
-    def __init__(
-        self, walk: Walk, given: Iterable[int], donated: Iterable[int], results: Sequence[int]
-    ):
+    def __init__(self, walk: Walk, given: Iterable[int], donated: Iterable[int], results: Sequence[int]):
         self.walk = walk
         self.results = list(results)
         self.nodes = _live(walk, results)
@@ -135,9 +133,7 @@ class Places:
             if copy in leaving or copy in self._forward:
                 continue
             left = self.place(entering[copy][1]) if copy in entering else self.place(copy)
-            if copy not in entering or self._may_overwrite(
-                node.operands[0], position, node.loop, left
-            ):
+            if copy not in entering or self._may_overwrite(node.operands[0], position, node.loop, left):
                 self._drop(position)
 
     def _needless_at_end(self, value: int, loop: int, entered: int, taken: set[int]) -> bool:

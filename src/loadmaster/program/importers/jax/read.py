@@ -105,8 +105,11 @@ def _new_type(shape: Sequence[Any], dtype: Any) -> Type:
         sizes = tuple(int(size) for size in shape)
     except Exception:  # a symbolic size says in its own way that it is no number
         text = ",".join(str(size) for size in shape)
-        raise BadProgram(f"an array of shape [{text}] has an unknown dimension", object=text,
-                         remedy="give whole numbers for all dimensions") from None  # fmt: skip
+        raise BadProgram(
+            f"an array of shape [{text}] has an unknown dimension",
+            object=text,
+            remedy="give whole numbers for all dimensions",
+        ) from None
     name = from_numpy(str(dtype))
     if name.startswith("key<"):  # a random key is some 32-bit words
         sizes, name = (*sizes, dtype.itemsize // 4), "u32"

@@ -9,8 +9,21 @@ from __future__ import annotations
 import re
 from functools import cache
 
-_TRANSFORMS = {"jvp", "transpose", "vmap", "pmap", "remat", "checkpoint", "linearize", "vjp",
-               "batch", "mutable", "shard_map", "custom_jvp", "custom_vjp"}  # fmt: skip
+_TRANSFORMS = {
+    "jvp",
+    "transpose",
+    "vmap",
+    "pmap",
+    "remat",
+    "checkpoint",
+    "linearize",
+    "vjp",
+    "batch",
+    "mutable",
+    "shard_map",
+    "custom_jvp",
+    "custom_vjp",
+}
 """Written around the first name inside them."""
 _CALLS = {"jit", "pjit", "closed_call", "core_call", "xla_call", "named_call"}
 """Written around a function's name, which is no scope."""

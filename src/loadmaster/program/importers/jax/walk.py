@@ -20,8 +20,15 @@ LITERAL = -1
 """In the place of a value: a number that the op carries with it."""
 MAX_NESTING = 64
 
-_FORWARDED = {"optimization_barrier", "sharding_constraint", "name", "pvary", "mesh_cast", "reshard",
-              "device_put"}  # fmt: skip
+_FORWARDED = {
+    "optimization_barrier",
+    "sharding_constraint",
+    "name",
+    "pvary",
+    "mesh_cast",
+    "reshard",
+    "device_put",
+}
 """Results are the operands."""
 
 
@@ -88,8 +95,11 @@ class Walk:
         if self._trips:
             name = next(iter(self._trips))
             known = ", ".join(self.guessed) or "none"
-            raise BadProgram(f"there is no loop '{name}' of unknown length", object=name,
-                             remedy=f"the loops whose trips can be given: {known}")  # fmt: skip
+            raise BadProgram(
+                f"there is no loop '{name}' of unknown length",
+                object=name,
+                remedy=f"the loops whose trips can be given: {known}",
+            )
         return arguments, results
 
     def value(self, type: Type) -> int:
@@ -127,22 +137,22 @@ class Walk:
         self, jaxpr: Any, constants: Iterable[int], arguments: Iterable[int], place: Place
     ) -> list[int]:
         if place.depth > MAX_NESTING:
-            raise BadProgram(f"calls are nested more than {MAX_NESTING} deep", object=place.scope,
-                             number=place.depth, remedy="flatten the function")  # fmt: skip
+            raise BadProgram(
+                f"calls are nested more than {MAX_NESTING} deep",
+                object=place.scope,
+                number=place.depth,
+                remedy="flatten the function",
+            )
         values: dict[Any, int] = dict(zip(jaxpr.constvars, constants, strict=True))
         values.update(zip(jaxpr.invars, arguments, strict=True))
         literal = self._literal
         for equation in jaxpr.eqns:
             operands = [
-                self._literal_value(var) if type(var) is literal else values[var]
-                for var in equation.invars
+                self._literal_value(var) if type(var) is literal else values[var] for var in equation.invars
             ]
             results = self._equation(equation, operands, place)
             values.update(zip(equation.outvars, results, strict=True))
-        return [
-            self._literal_value(var) if type(var) is literal else values[var]
-            for var in jaxpr.outvars
-        ]
+        return [self._literal_value(var) if type(var) is literal else values[var] for var in jaxpr.outvars]
 
     def _literal_value(self, literal: Any) -> int:
         # An array that became a literal still has to lie somewhere.
@@ -196,9 +206,7 @@ class Walk:
         constants = operands[:n_constants]
         carried = operands[n_constants : n_constants + n_carried]
         sequences = operands[n_constants + n_carried :]
-        slices = [
-            self.read.type_of(var.aval) for var in body.jaxpr.invars[n_constants + n_carried :]
-        ]
+        slices = [self.read.type_of(var.aval) for var in body.jaxpr.invars[n_constants + n_carried :]]
         stacks = [self.read.type_of(var.aval) for var in equation.outvars[n_carried:]]
 
         def iteration(carried: list[int], stacked: list[int], at: Place) -> tuple[list[int], ...]:
@@ -253,15 +261,11 @@ class Walk:
         self, trips: int, carried: list[int], types: list[Type], place: Place
     ) -> tuple[Place, list[int]]:
         """A loop around what follows, and the values it enters with, each in its own place."""
-        entered = [
-            self._own(value, type, place) for value, type in zip(carried, types, strict=True)
-        ]
+        entered = [self._own(value, type, place) for value, type in zip(carried, types, strict=True)]
         self.loops.append(Loop(place.loop, trips))
         return Place(place.scope, place.backward, len(self.loops) - 1, place.depth), entered
 
-    def _leave(
-        self, inside: Place, entered: list[int], left: list[int], types: list[Type]
-    ) -> list[int]:
+    def _leave(self, inside: Place, entered: list[int], left: list[int], types: list[Type]) -> list[int]:
         """What each iteration leaves takes the place of what it entered with."""
         # Values that change places are read before any of them is overwritten.
         left = [

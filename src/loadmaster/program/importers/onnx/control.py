@@ -44,15 +44,23 @@ class _Loop:
         values = [*([number, holds] if self.counts else []), *states, *slices]
         names = [str(info.name) for info in self.body.input]
         if len(names) != len(values):
-            raise BadProgram(f"loop '{self.label}' gives its body {len(values)} values and it takes {len(names)}",
-                             object=self.label, number=len(values), remedy="export the model again")  # fmt: skip
+            raise BadProgram(
+                f"loop '{self.label}' gives its body {len(values)} values and it takes {len(names)}",
+                object=self.label,
+                number=len(values),
+                remedy="export the model again",
+            )
         return dict(zip(names, values, strict=True))
 
     def results(self, values: list[Value], items: Items) -> _Trip:
         wanted = self.counts + len(self.states) + len(self.stacked_axes)
         if len(values) != wanted:
-            raise BadProgram(f"the body of loop '{self.label}' makes {len(values)} values and {wanted} are taken",
-                             object=self.label, number=len(values), remedy="export the model again")  # fmt: skip
+            raise BadProgram(
+                f"the body of loop '{self.label}' makes {len(values)} values and {wanted} are taken",
+                object=self.label,
+                number=len(values),
+                remedy="export the model again",
+            )
         goes_on = values.pop(0) if self.counts else None
         split = len(self.states)
         return _Trip(goes_on, values[:split], values[split:], items)
@@ -72,8 +80,11 @@ def _attribute(node: Any, name: str, label: str) -> Any:
     for attribute in node.attribute:
         if attribute.name == name and attribute.HasField("g"):
             return attribute.g
-    raise BadProgram(f"node '{label}' ({node.op_type}) has no graph '{name}'", object=label,
-                     remedy="export the model again")  # fmt: skip
+    raise BadProgram(
+        f"node '{label}' ({node.op_type}) has no graph '{name}'",
+        object=label,
+        remedy="export the model again",
+    )
 
 
 def _integers(node: Any, name: str, count: int) -> list[int]:
@@ -114,8 +125,12 @@ def _plan_loop(
     planner.loops_seen.add(label)
     trips = planner.trips.get(label)
     if trips is not None and not 1 <= trips < _ENDLESS:
-        raise BadProgram(f"loop '{label}' has {trips} trips", object=label, number=trips,
-                         remedy=f"give --trip {label}=N from 1 to 2^31")  # fmt: skip
+        raise BadProgram(
+            f"loop '{label}' has {trips} trips",
+            object=label,
+            number=trips,
+            remedy=f"give --trip {label}=N from 1 to 2^31",
+        )
     if trips is None:
         trips = _found_trips(planner, loop, limit, condition, first.goes_on)
     if trips == 0:
@@ -124,8 +139,9 @@ def _plan_loop(
     return _repeated(planner, loop, trips, first, frame)
 
 
-def _found_trips(planner: Planner, loop: _Loop, limit: Value | None, condition: Value | None,
-                 goes_on: Value | None) -> int:  # fmt: skip
+def _found_trips(
+    planner: Planner, loop: _Loop, limit: Value | None, condition: Value | None, goes_on: Value | None
+) -> int:
     """What the model itself says of the trip count; notes say what it leaves open."""
     remedy = f"give --trip {loop.label}=N"
     number = None
@@ -137,9 +153,7 @@ def _found_trips(planner: Planner, loop: _Loop, limit: Value | None, condition: 
     if _is_false(goes_on):
         return 1
     if number is None or number >= _ENDLESS:
-        planner.notes.loops.append(
-            f"loop '{loop.label}' has an unknown trip count, 1 is taken: {remedy}"
-        )
+        planner.notes.loops.append(f"loop '{loop.label}' has an unknown trip count, 1 is taken: {remedy}")
         return 1
     if number > 1 and goes_on is not None and not goes_on.constant:
         planner.notes.loops.append(
@@ -156,32 +170,58 @@ def _plan_scan(
     planner: Planner, node: Any, label: str, inputs: Sequence[Value | None], frame: Frame
 ) -> Planned:
     if planner.sizes.versions.get("", 1) < 9:
-        raise BadProgram(f"node '{label}' is a Scan of operator set 8, which has a batch of its own", object=label,
-                         number=8, remedy="convert the model to operator set 9 or later")  # fmt: skip
+        raise BadProgram(
+            f"node '{label}' is a Scan of operator set 8, which has a batch of its own",
+            object=label,
+            number=8,
+            remedy="convert the model to operator set 9 or later",
+        )
     values = _present(inputs, label)
     scanned = next((int(a.i) for a in node.attribute if a.name == "num_scan_inputs"), 0)
     body = _attribute(node, "body", label)
     if not 1 <= scanned <= len(values):
-        raise BadProgram(f"node '{label}' (Scan) has {len(values)} inputs and scans {scanned}", object=label,
-                         number=scanned, remedy="export the model again")  # fmt: skip
+        raise BadProgram(
+            f"node '{label}' (Scan) has {len(values)} inputs and scans {scanned}",
+            object=label,
+            number=scanned,
+            remedy="export the model again",
+        )
     states, sources = values[:-scanned], values[-scanned:]
     axes = _integers(node, "scan_input_axes", scanned)
     for source, axis in zip(sources, axes, strict=True):
         if not -len(source.shape) <= axis < len(source.shape):
-            raise BadProgram(f"node '{label}' scans axis {axis} of '{source.name}', which has {len(source.shape)}",
-                             object=label, number=axis, remedy="export the model again")  # fmt: skip
+            raise BadProgram(
+                f"node '{label}' scans axis {axis} of '{source.name}', which has {len(source.shape)}",
+                object=label,
+                number=axis,
+                remedy="export the model again",
+            )
     lengths = {source.shape[axis] for source, axis in zip(sources, axes, strict=True)}
     if len(lengths) != 1:
-        raise BadProgram(f"node '{label}' scans inputs of the lengths {sorted(lengths)}", object=label,
-                         number=max(lengths), remedy="export the model again")  # fmt: skip
+        raise BadProgram(
+            f"node '{label}' scans inputs of the lengths {sorted(lengths)}",
+            object=label,
+            number=max(lengths),
+            remedy="export the model again",
+        )
     trips = lengths.pop()
     planner.loops_seen.add(label)
     if trips == 0:
-        raise BadProgram(f"node '{label}' scans inputs of length 0", object=label, number=0,
-                         remedy="give --shape a length from 1 up")  # fmt: skip
+        raise BadProgram(
+            f"node '{label}' scans inputs of length 0",
+            object=label,
+            number=0,
+            remedy="give --shape a length from 1 up",
+        )
     stacks = max(0, len(body.output) - len(states))
-    loop = _Loop(label, body, False, states, list(zip(sources, axes, strict=True)),
-                 _integers(node, "scan_output_axes", stacks))  # fmt: skip
+    loop = _Loop(
+        label,
+        body,
+        False,
+        states,
+        list(zip(sources, axes, strict=True)),
+        _integers(node, "scan_output_axes", stacks),
+    )
     return _repeated(planner, loop, trips, _trip(planner, loop, states, 0, frame), frame)
 
 
@@ -225,9 +265,7 @@ def _trip(planner: Planner, loop: _Loop, states: list[Value], number: int, frame
     slices, items = _slices(loop, prefix, frame, rolled=False)
     count = Value(f"{prefix}trip", "i64", (), constant=True, data=np.array(number))
     bound = loop.bind(count, states, slices)
-    results, body = planner.graph(
-        loop.body, frame.values, bound, prefix=prefix, source=frame.source
-    )
+    results, body = planner.graph(loop.body, frame.values, bound, prefix=prefix, source=frame.source)
     return loop.results(results, items + body)
 
 
@@ -239,10 +277,7 @@ def _slices(loop: _Loop, prefix: str, frame: Frame, *, rolled: bool) -> tuple[li
         del shape[axis]
         # A part of a weight is a weight, but not in a body that stands for all trips.
         part = Value(
-            f"{prefix}slice{number}",
-            source.dtype,
-            tuple(shape),
-            constant=source.constant and not rolled,
+            f"{prefix}slice{number}", source.dtype, tuple(shape), constant=source.constant and not rolled
         )
         if not part.constant:
             items.append(_plain(loop, f"slice{number}", "slice", [source], part, frame, prefix))
@@ -250,8 +285,15 @@ def _slices(loop: _Loop, prefix: str, frame: Frame, *, rolled: bool) -> tuple[li
     return slices, items
 
 
-def _plain(loop: _Loop, what: str, kind: str, reads: list[Value], result: Value, frame: Frame,
-           prefix: str | None = None) -> Step:  # fmt: skip
+def _plain(
+    loop: _Loop,
+    what: str,
+    kind: str,
+    reads: list[Value],
+    result: Value,
+    frame: Frame,
+    prefix: str | None = None,
+) -> Step:
     """An op that the loop needs and no node stands for."""
     prefix = f"{frame.prefix}{loop.label}/" if prefix is None else prefix
     vector = result.elements if kind == "copy" else 0
@@ -279,9 +321,7 @@ def _rolled(planner: Planner, loop: _Loop, trips: int, frame: Frame) -> Planned:
     number_of_trip = Value(f"{prefix}trip", "i64", ())
     items.append(_plain(loop, "trip", "iota", [], number_of_trip, frame))
     bound = loop.bind(number_of_trip, entered, slices)
-    trip = loop.results(
-        *planner.graph(loop.body, frame.values, bound, prefix=prefix, source=frame.source)
-    )
+    trip = loop.results(*planner.graph(loop.body, frame.values, bound, prefix=prefix, source=frame.source))
     items += trip.items
     made = {id(value) for step in steps(items) for value in step.writes}
     carried: list[tuple[Value, Value]] = []
@@ -291,8 +331,11 @@ def _rolled(planner: Planner, loop: _Loop, trips: int, frame: Frame) -> Planned:
         if state.shape != result.shape or state.dtype != result.dtype:
             raise BadProgram(
                 f"state {number} of loop '{loop.label}' enters as {list(state.shape)} and leaves as "
-                f"{list(result.shape)}, and the loop is too long to unroll", object=loop.label, number=trips,
-                remedy=f"give --trip {loop.label}=N with a smaller N")  # fmt: skip
+                f"{list(result.shape)}, and the loop is too long to unroll",
+                object=loop.label,
+                number=trips,
+                remedy=f"give --trip {loop.label}=N with a smaller N",
+            )
         if result is not state:
             if id(result.root) not in made or id(result.root) in taken:
                 own = Value(f"{prefix}next{number}", result.dtype, result.shape)

@@ -25,17 +25,37 @@ from typing import Any
 from loadmaster.program.importers.onnx.values import Value
 
 NOT_TENSORS: dict[str, tuple[int, ...]] = {
-    "CenterCropPad": (1,), "Clip": (1, 2), "ConstantOfShape": (0,), "CumSum": (1,), "CumProd": (1,),
-    "DFT": (1, 2), "Dropout": (1, 2), "Expand": (1,), "OneHot": (1, 2), "Pad": (1, 2, 3), "Range": (0, 1, 2),
-    "Reshape": (1,), "Resize": (1, 2, 3), "Slice": (1, 2, 3, 4), "Split": (1,), "Squeeze": (1,),
-    "Tile": (1,), "TopK": (1,), "Trilu": (1,), "Unsqueeze": (1,), "Upsample": (1,),
-    **{f"Reduce{word}": (1,) for word in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod",
-                                          "Sum", "SumSquare")},
-}  # fmt: skip
+    "CenterCropPad": (1,),
+    "Clip": (1, 2),
+    "ConstantOfShape": (0,),
+    "CumSum": (1,),
+    "CumProd": (1,),
+    "DFT": (1, 2),
+    "Dropout": (1, 2),
+    "Expand": (1,),
+    "OneHot": (1, 2),
+    "Pad": (1, 2, 3),
+    "Range": (0, 1, 2),
+    "Reshape": (1,),
+    "Resize": (1, 2, 3),
+    "Slice": (1, 2, 3, 4),
+    "Split": (1,),
+    "Squeeze": (1,),
+    "Tile": (1,),
+    "TopK": (1,),
+    "Trilu": (1,),
+    "Unsqueeze": (1,),
+    "Upsample": (1,),
+    **{
+        f"Reduce{word}": (1,)
+        for word in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+    },
+}
 """Operands that say how, not what: where constant, they are attributes."""
 
-RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
-                    "RandomUniformLike"})  # fmt: skip
+RANDOM = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
 """Never constant, even without inputs."""
 
 
@@ -104,9 +124,7 @@ def unknown_cost(site: Site) -> Cost:
 def _each(kind: str, vector: int = 1, transcendental: int = 0, elementwise: bool = True) -> Rule:
     def rule(site: Site) -> Cost:
         n = site.size
-        return Cost(
-            kind, vector=vector * n, transcendental=transcendental * n, elementwise=elementwise
-        )
+        return Cost(kind, vector=vector * n, transcendental=transcendental * n, elementwise=elementwise)
 
     return rule
 
@@ -119,9 +137,7 @@ def _many(kind: str, extra: int = 0) -> Rule:
     return rule
 
 
-def _reduction(
-    kind: str, vector: int = 1, each: int = 0, end_vector: int = 0, end: int = 0
-) -> Rule:
+def _reduction(kind: str, vector: int = 1, each: int = 0, end_vector: int = 0, end: int = 0) -> Rule:
     """`vector` and `each` (evaluations) per element of the input, `end…` per element of the result."""
 
     def rule(site: Site) -> Cost:
@@ -154,9 +170,7 @@ def _conv(x: int, w: int, bias: int, requantize: int = 0) -> Rule:
         # One product for each result (transposed: each input), kernel position and channel of the group.
         pixels = site.operand(x).elements if site.op == "ConvTranspose" else site.size
         each = math.prod(site.operand(w).shape[1:])
-        samples = (
-            site.size // max(site.operand(w).shape[0], 1) * each if site.op == "DeformConv" else 0
-        )
+        samples = site.size // max(site.operand(w).shape[0], 1) * each if site.op == "DeformConv" else 0
         vector = (requantize + site.has(bias)) * site.size + 8 * samples
         return Cost("conv", matrix=2 * pixels * each, vector=vector)
 
@@ -202,11 +216,7 @@ def _attention(site: Site) -> Cost:
     if site.has(4):
         length += site.operand(4).shape[-2]
     scores = query.shape[0] * heads * queries * length
-    own = (
-        value.shape[-1]
-        if len(value.shape) == 4
-        else value.shape[-1] // site.attributes["kv_num_heads"]
-    )
+    own = value.shape[-1] if len(value.shape) == 4 else value.shape[-1] // site.attributes["kv_num_heads"]
     matrix = 2 * query.elements * length + 2 * scores * own
     return Cost("attention", matrix=matrix, vector=5 * scores, transcendental=scores)
 
@@ -216,8 +226,12 @@ def _recurrent(gates: int, evaluations: int, vector: int) -> Rule:
         weights, recurrent = site.operand(1), site.operand(2)
         steps = site.x.elements // max(site.x.shape[-1], 1)  # time steps of all sequences
         cells = steps * math.prod(recurrent.shape[:2]) // gates
-        return Cost(site.op.lower(), matrix=2 * steps * (weights.elements + recurrent.elements),
-                    vector=cells * (vector + 2 * gates * site.has(3)), transcendental=cells * evaluations)  # fmt: skip
+        return Cost(
+            site.op.lower(),
+            matrix=2 * steps * (weights.elements + recurrent.elements),
+            vector=cells * (vector + 2 * gates * site.has(3)),
+            transcendental=cells * evaluations,
+        )
 
     return rule
 
@@ -241,9 +255,7 @@ def _dropout(site: Site) -> Cost:
     mode = site.operand(2) if site.has(2) else None
     training = mode is not None and (mode.data is None or bool(mode.data.any()))
     mask = len(site.outputs) > 1 and site.outputs[1] is not None
-    return (
-        Cost("dropout", vector=2 * site.size) if training or mask else Cost("identity", view=True)
-    )
+    return Cost("dropout", vector=2 * site.size) if training or mask else Cost("identity", view=True)
 
 
 def _sampled(site: Site) -> Cost:
@@ -271,58 +283,102 @@ def _scatter(site: Site) -> Cost:
 
 
 _PER_ELEMENT = {
-    "Softmax": ("softmax", 3, 1), "LogSoftmax": ("softmax", 3, 1), "Hardmax": ("hardmax", 2, 0),
-    "LpNormalization": ("lpnormalization", 3, 0), "RotaryEmbedding": ("rotaryembedding", 3, 0),
-    "MeanVarianceNormalization": ("meanvariancenormalization", 6, 0), "OneHot": ("compare", 1, 0),
-    "Bernoulli": ("random", 2, 0), "RandomNormal": ("random", 2, 2), "RandomNormalLike": ("random", 2, 2),
-    "RandomUniform": ("random", 2, 0), "RandomUniformLike": ("random", 2, 0),
-}  # fmt: skip
+    "Softmax": ("softmax", 3, 1),
+    "LogSoftmax": ("softmax", 3, 1),
+    "Hardmax": ("hardmax", 2, 0),
+    "LpNormalization": ("lpnormalization", 3, 0),
+    "RotaryEmbedding": ("rotaryembedding", 3, 0),
+    "MeanVarianceNormalization": ("meanvariancenormalization", 6, 0),
+    "OneHot": ("compare", 1, 0),
+    "Bernoulli": ("random", 2, 0),
+    "RandomNormal": ("random", 2, 2),
+    "RandomNormalLike": ("random", 2, 2),
+    "RandomUniform": ("random", 2, 0),
+    "RandomUniformLike": ("random", 2, 0),
+}
 """Kind, vector flops and evaluations per element, for ops that can't work in place."""
 
 
 def _layers() -> dict[str, Rule]:
     """Products and whole layers."""
     return {
-        "Conv": _conv(0, 1, 2), "ConvInteger": _conv(0, 1, 9), "ConvTranspose": _conv(0, 1, 2),
-        "DeformConv": _conv(0, 1, 3), "QLinearConv": _conv(0, 3, 8, requantize=2),
-        "MatMul": _matmul(0), "MatMulInteger": _matmul(0), "Gemm": _matmul(0, bias=2),
-        "QLinearMatMul": _matmul(0, requantize=2), "Einsum": _einsum, "Attention": _attention,
-        "LSTM": _recurrent(4, 5, 4), "GRU": _recurrent(3, 3, 5), "RNN": _recurrent(1, 1, 1),
-        **dict.fromkeys(("AveragePool", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool",
-                         "MaxPool"), _pool),
-        "BatchNormalization": _batchnorm, "LRN": _lrn, "Dropout": _dropout,
-        "LayerNormalization": _norm("layernorm", 7), "RMSNormalization": _norm("rmsnormalization", 4),
+        "Conv": _conv(0, 1, 2),
+        "ConvInteger": _conv(0, 1, 9),
+        "ConvTranspose": _conv(0, 1, 2),
+        "DeformConv": _conv(0, 1, 3),
+        "QLinearConv": _conv(0, 3, 8, requantize=2),
+        "MatMul": _matmul(0),
+        "MatMulInteger": _matmul(0),
+        "Gemm": _matmul(0, bias=2),
+        "QLinearMatMul": _matmul(0, requantize=2),
+        "Einsum": _einsum,
+        "Attention": _attention,
+        "LSTM": _recurrent(4, 5, 4),
+        "GRU": _recurrent(3, 3, 5),
+        "RNN": _recurrent(1, 1, 1),
+        **dict.fromkeys(
+            ("AveragePool", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxPool"), _pool
+        ),
+        "BatchNormalization": _batchnorm,
+        "LRN": _lrn,
+        "Dropout": _dropout,
+        "LayerNormalization": _norm("layernorm", 7),
+        "RMSNormalization": _norm("rmsnormalization", 4),
         "InstanceNormalization": _norm("instancenormalization", 7),
         "GroupNormalization": _norm("groupnormalization", 7),
         **{op: _each(*counts, elementwise=False) for op, counts in _PER_ELEMENT.items()},
-        "Resize": _sampled, "Upsample": _sampled, "GridSample": _sampled,
-        "TopK": _sorted("topk"), "Unique": _sorted("sort"), "DFT": _sorted("dft", 5, default=-2),
-    }  # fmt: skip
+        "Resize": _sampled,
+        "Upsample": _sampled,
+        "GridSample": _sampled,
+        "TopK": _sorted("topk"),
+        "Unique": _sorted("sort"),
+        "DFT": _sorted("dft", 5, default=-2),
+    }
 
 
 def _elementwise() -> dict[str, Rule]:
     same = "Abs Add And Ceil Div Floor Mul Neg Not Or Relu Round Sign Sub Xor"
-    evaluated = "Acos Asin Atan Cos Cosh Erf Exp Gelu Log Pow Sin Sinh Softplus Sqrt Tan Tanh Acosh Asinh Atanh"
+    evaluated = (
+        "Acos Asin Atan Cos Cosh Erf Exp Gelu Log Pow Sin Sinh Softplus Sqrt Tan Tanh Acosh Asinh Atanh"
+    )
     other = {
-        "BitShift": ("bitshift", 1, 0), "BitwiseAnd": ("and", 1, 0), "BitwiseNot": ("not", 1, 0),
-        "BitwiseOr": ("or", 1, 0), "BitwiseXor": ("xor", 1, 0), "Cast": ("convert", 1, 0),
-        "CastLike": ("convert", 1, 0), "Celu": ("celu", 3, 1), "Clip": ("clamp", 1, 0),
-        "DequantizeLinear": ("dequantizelinear", 2, 0), "DynamicQuantizeLinear": ("quantize", 4, 0),
-        "Elu": ("elu", 2, 1), "HardSigmoid": ("hardsigmoid", 4, 0), "HardSwish": ("hardswish", 5, 0),
-        "IsInf": ("compare", 1, 0), "IsNaN": ("compare", 1, 0), "LeakyRelu": ("leakyrelu", 2, 0),
-        "Mish": ("mish", 1, 2), "Mod": ("rem", 1, 0), "PRelu": ("prelu", 2, 0),
-        "QuantizeLinear": ("quantize", 1, 0), "Reciprocal": ("div", 1, 0), "Selu": ("selu", 3, 1),
-        "Shrink": ("shrink", 2, 0), "Sigmoid": ("logistic", 0, 1), "Softsign": ("softsign", 3, 0),
-        "SwiGLU": ("swiglu", 2, 1), "Swish": ("swish", 1, 1), "ThresholdedRelu": ("thresholdedrelu", 2, 0), "Trilu": ("select", 1, 0),
+        "BitShift": ("bitshift", 1, 0),
+        "BitwiseAnd": ("and", 1, 0),
+        "BitwiseNot": ("not", 1, 0),
+        "BitwiseOr": ("or", 1, 0),
+        "BitwiseXor": ("xor", 1, 0),
+        "Cast": ("convert", 1, 0),
+        "CastLike": ("convert", 1, 0),
+        "Celu": ("celu", 3, 1),
+        "Clip": ("clamp", 1, 0),
+        "DequantizeLinear": ("dequantizelinear", 2, 0),
+        "DynamicQuantizeLinear": ("quantize", 4, 0),
+        "Elu": ("elu", 2, 1),
+        "HardSigmoid": ("hardsigmoid", 4, 0),
+        "HardSwish": ("hardswish", 5, 0),
+        "IsInf": ("compare", 1, 0),
+        "IsNaN": ("compare", 1, 0),
+        "LeakyRelu": ("leakyrelu", 2, 0),
+        "Mish": ("mish", 1, 2),
+        "Mod": ("rem", 1, 0),
+        "PRelu": ("prelu", 2, 0),
+        "QuantizeLinear": ("quantize", 1, 0),
+        "Reciprocal": ("div", 1, 0),
+        "Selu": ("selu", 3, 1),
+        "Shrink": ("shrink", 2, 0),
+        "Sigmoid": ("logistic", 0, 1),
+        "Softsign": ("softsign", 3, 0),
+        "SwiGLU": ("swiglu", 2, 1),
+        "Swish": ("swish", 1, 1),
+        "ThresholdedRelu": ("thresholdedrelu", 2, 0),
+        "Trilu": ("select", 1, 0),
         "Where": ("select", 1, 0),
-    }  # fmt: skip
+    }
     return {
         **{op: _each(op.lower()) for op in same.split()},
         **{op: _each(op.lower(), 0, 1) for op in evaluated.split()},
         **{op: _each(*counts) for op, counts in other.items()},
-        **dict.fromkeys(
-            ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"), _each("compare")
-        ),
+        **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"), _each("compare")),
         "Sum": _many("add"),
         "Mean": _many("mean", 1),
         "Max": _many("max"),
@@ -332,24 +388,43 @@ def _elementwise() -> dict[str, Rule]:
 
 def _moves_and_reductions() -> dict[str, Rule]:
     return {
-        **{op: _view(op.lower()) for op in ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "BitCast")},
-        **{op: _move(op.lower()) for op in ("Concat", "Pad", "Transpose", "Tile", "DepthToSpace", "SpaceToDepth",
-                                            "CenterCropPad")},
+        **{
+            op: _view(op.lower())
+            for op in ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "BitCast")
+        },
+        **{
+            op: _move(op.lower())
+            for op in ("Concat", "Pad", "Transpose", "Tile", "DepthToSpace", "SpaceToDepth", "CenterCropPad")
+        },
         **dict.fromkeys(("Gather", "GatherElements", "GatherND"), _move("gather", partial=True)),
-        "Slice": _move("slice", partial=True), "Split": _move("split", partial=True),
-        "Compress": _move("gather", partial=True), "ReverseSequence": _move("reverse"),
-        "Expand": _move("broadcast"), "ConstantOfShape": _move("broadcast"), "EyeLike": _move("iota"),
-        "Range": _move("iota"), "MaxUnpool": _move("scatter"), "TensorScatter": _move("scatter"),
+        "Slice": _move("slice", partial=True),
+        "Split": _move("split", partial=True),
+        "Compress": _move("gather", partial=True),
+        "ReverseSequence": _move("reverse"),
+        "Expand": _move("broadcast"),
+        "ConstantOfShape": _move("broadcast"),
+        "EyeLike": _move("iota"),
+        "Range": _move("iota"),
+        "MaxUnpool": _move("scatter"),
+        "TensorScatter": _move("scatter"),
         **dict.fromkeys(("Scatter", "ScatterElements", "ScatterND"), _scatter),
-        "ArgMax": _reduction("argmax"), "ArgMin": _reduction("argmin"), "CumSum": _reduction("cumsum"),
-        "CumProd": _reduction("cumprod"), "NonZero": _reduction("nonzero"), "Col2Im": _reduction("col2im"),
-        "ReduceSum": _reduction("reduce_sum"), "ReduceMean": _reduction("reduce_sum", end_vector=1),
-        "ReduceMax": _reduction("reduce_max"), "ReduceMin": _reduction("reduce_min"),
-        "ReduceProd": _reduction("reduce_mul"), "ReduceL1": _reduction("reduce_sum", 2),
-        "ReduceL2": _reduction("reduce_sum", 2, end=1), "ReduceSumSquare": _reduction("reduce_sum", 2),
+        "ArgMax": _reduction("argmax"),
+        "ArgMin": _reduction("argmin"),
+        "CumSum": _reduction("cumsum"),
+        "CumProd": _reduction("cumprod"),
+        "NonZero": _reduction("nonzero"),
+        "Col2Im": _reduction("col2im"),
+        "ReduceSum": _reduction("reduce_sum"),
+        "ReduceMean": _reduction("reduce_sum", end_vector=1),
+        "ReduceMax": _reduction("reduce_max"),
+        "ReduceMin": _reduction("reduce_min"),
+        "ReduceProd": _reduction("reduce_mul"),
+        "ReduceL1": _reduction("reduce_sum", 2),
+        "ReduceL2": _reduction("reduce_sum", 2, end=1),
+        "ReduceSumSquare": _reduction("reduce_sum", 2),
         "ReduceLogSum": _reduction("reduce_sum", end=1),
         "ReduceLogSumExp": _reduction("reduce_sum", 2, each=1, end=1),
-    }  # fmt: skip
+    }
 
 
 _RULES: dict[str, Rule] = {**_layers(), **_elementwise(), **_moves_and_reductions()}

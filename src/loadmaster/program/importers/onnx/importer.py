@@ -44,16 +44,12 @@ def import_onnx(
     inputs, outputs, items = planner.program(model.graph)
     items += _program_outputs(model.graph, outputs)
     items = pruned(items, {id(value) for value in outputs})
-    emitter = _Emitter(
-        Builder(name, order_source="file" if planner.in_file_order else "topological")
-    )
+    emitter = _Emitter(Builder(name, order_source="file" if planner.in_file_order else "topological"))
     for value in inputs:
         emitter.tensor(value)
     emitter.emit(items)
     emitter.tie_inplace(inplace, outputs)
-    emitter.builder.warnings += _warnings(
-        planner.notes, len(model.graph.node), emitter.unknown, strict
-    )
+    emitter.builder.warnings += _warnings(planner.notes, len(model.graph.node), emitter.unknown, strict)
     return emitter.builder.build()
 
 
@@ -63,9 +59,7 @@ def _program_outputs(graph: Any, outputs: list[Value]) -> Items:
     for i, (info, value) in enumerate(zip(graph.output, outputs, strict=True)):
         if value.constant or value.given or value.output:
             own = Value(info.name, value.dtype, value.shape)
-            copies.append(
-                Step(f"copy_{info.name}", Cost("copy", vector=own.elements), [value], [own])
-            )
+            copies.append(Step(f"copy_{info.name}", Cost("copy", vector=own.elements), [value], [own]))
             outputs[i] = value = own
         value.output = True
         value.name = info.name
@@ -80,8 +74,12 @@ def _warnings(notes: Notes, nodes: int, unknown: Counter[str], strict: bool) -> 
         )
         total = sum(unknown.values())
         if strict:
-            raise BadProgram(f"{total} ops of {len(unknown)} unknown kinds: {kinds}", object=kinds, number=total,
-                             remedy="import without --strict to estimate them")  # fmt: skip
+            raise BadProgram(
+                f"{total} ops of {len(unknown)} unknown kinds: {kinds}",
+                object=kinds,
+                number=total,
+                remedy="import without --strict to estimate them",
+            )
         texts.append(f"{total} ops of {len(unknown)} unknown kinds got an estimate: {kinds}")
     if notes.branches:
         names = ", ".join(notes.branches[:8])
@@ -108,9 +106,13 @@ class _Emitter:
             kind = TensorKind.WEIGHT if value.constant else TensorKind.ACTIVATION
             kind = TensorKind.INPUT if value.given else TensorKind.OUTPUT if value.output else kind
             value.tensor = self.builder.tensor(
-                self._free_name("tensor", value.name), shape=value.shape, dtype=value.dtype,
-                bytes=value.stored, kind=kind, alias=None if value.base is None else self.tensor(value.base),
-            )  # fmt: skip
+                self._free_name("tensor", value.name),
+                shape=value.shape,
+                dtype=value.dtype,
+                bytes=value.stored,
+                kind=kind,
+                alias=None if value.base is None else self.tensor(value.base),
+            )
         return value.tensor
 
     def _free_name(self, table: str, wanted: str) -> str:
@@ -140,11 +142,20 @@ class _Emitter:
         elif step.write_bytes is not None:
             writes[0] = (step.writes[0].tensor, step.write_bytes)
         self.builder.op(
-            self._free_name("op", step.name or f"{does.kind}_{self.builder.n_ops}"), does.kind,
-            reads=reads, writes=writes, matrix=does.matrix, vector=does.vector,
-            transcendental=does.transcendental, dtype=step.dtype, scope=step.scope,
-            attributes=step.attributes, view=does.view, loop=loop, source=step.source,
-        )  # fmt: skip
+            self._free_name("op", step.name or f"{does.kind}_{self.builder.n_ops}"),
+            does.kind,
+            reads=reads,
+            writes=writes,
+            matrix=does.matrix,
+            vector=does.vector,
+            transcendental=does.transcendental,
+            dtype=step.dtype,
+            scope=step.scope,
+            attributes=step.attributes,
+            view=does.view,
+            loop=loop,
+            source=step.source,
+        )
         self._ops.append((step, loop))
         if is_unknown(does.kind):
             self.unknown[does.kind] += 1
@@ -155,8 +166,11 @@ class _Emitter:
             words = {*ELEMENTWISE, *TRANSCENDENTAL}
             words |= {step.cost.kind for step, _ in self._ops if step.cost.elementwise}
             if kind not in words:
-                raise BadProgram(f"'{kind}' is no elementwise op{nearest(kind, sorted(words))}", object=kind,
-                                 remedy="name kinds such as relu")  # fmt: skip
+                raise BadProgram(
+                    f"'{kind}' is no elementwise op{nearest(kind, sorted(words))}",
+                    object=kind,
+                    remedy="name kinds such as relu",
+                )
         last_reader: dict[Value, int] = {}
         maker: dict[Value, int] = {}
         for op, (step, _) in enumerate(self._ops):

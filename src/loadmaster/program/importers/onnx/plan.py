@@ -30,9 +30,7 @@ MOST_VISITS = 400_000
 class Planner:
     """Plans the graphs of one model."""
 
-    def __init__(
-        self, model: Any, shapes: Mapping[str, Sequence[int]], trips: Mapping[str, int]
-    ) -> None:
+    def __init__(self, model: Any, shapes: Mapping[str, Sequence[int]], trips: Mapping[str, int]) -> None:
         self.onnx = require("onnx", "onnx")
         self.sizes = Sizes(model, shapes)
         self.trips = dict(trips)
@@ -49,12 +47,22 @@ class Planner:
         for name in self.trips:
             if name not in self.loops_seen:
                 options = sorted(self.loops_seen)
-                raise BadProgram(f"the model has no loop '{clean_name(name)}'{nearest(name, options)}", object=name,
-                                 remedy=f"name one of {', '.join(options[:8]) or 'none'}")  # fmt: skip
+                raise BadProgram(
+                    f"the model has no loop '{clean_name(name)}'{nearest(name, options)}",
+                    object=name,
+                    remedy=f"name one of {', '.join(options[:8]) or 'none'}",
+                )
         return list(inputs.values()), outputs, items
 
-    def graph(self, graph: Any, outer: ChainMap[str, Value], bound: Mapping[str, Value], *,
-              prefix: str = "", source: int = -1) -> tuple[list[Value], Items]:  # fmt: skip
+    def graph(
+        self,
+        graph: Any,
+        outer: ChainMap[str, Value],
+        bound: Mapping[str, Value],
+        *,
+        prefix: str = "",
+        source: int = -1,
+    ) -> tuple[list[Value], Items]:
         """Values of the graph's outputs, and the steps that make them."""
         nodes, in_order = sorted_nodes(graph)
         self.in_file_order &= in_order
@@ -74,16 +82,23 @@ class Planner:
     def value(self, name: str, frame: Frame, who: str) -> Value:
         """The value of that name, or an error that says who wants it."""
         if name not in frame.values:
-            raise BadProgram(f"{who} reads '{clean_name(name)}', which nothing makes", object=clean_name(name),
-                             remedy="export the model again")  # fmt: skip
+            raise BadProgram(
+                f"{who} reads '{clean_name(name)}', which nothing makes",
+                object=clean_name(name),
+                remedy="export the model again",
+            )
         return frame.values[name]
 
     def _node(self, node: Any, position: int, frame: Frame) -> Items:
         label = node_name(node, position)
         self._visits += frame.source >= 0
         if self._visits > MOST_VISITS:
-            raise BadProgram(f"the loops and branches around node '{label}' stand for more than {MOST_VISITS} nodes",
-                             object=label, number=MOST_VISITS, remedy="give fewer trips")  # fmt: skip
+            raise BadProgram(
+                f"the loops and branches around node '{label}' stand for more than {MOST_VISITS} nodes",
+                object=label,
+                number=MOST_VISITS,
+                remedy="give fewer trips",
+            )
         who = f"node '{label}' ({clean_name(node.op_type)})"
         inputs = [self.value(name, frame, who) if name else None for name in node.input]
         standard = node.domain in STANDARD
@@ -92,51 +107,56 @@ class Planner:
             place = replace(frame, source=position if frame.source < 0 else frame.source)
             results, items = plan(self, node, label, inputs, place)
             if len(results) < len(node.output):
-                raise BadProgram(f"{who} has {len(node.output)} results and its graph makes {len(results)}",
-                                 object=label, number=len(results), remedy="export the model again")  # fmt: skip
-            frame.values.update(
-                (name, v) for name, v in zip(node.output, results, strict=False) if name
-            )
+                raise BadProgram(
+                    f"{who} has {len(node.output)} results and its graph makes {len(results)}",
+                    object=label,
+                    number=len(results),
+                    remedy="export the model again",
+                )
+            frame.values.update((name, v) for name, v in zip(node.output, results, strict=False) if name)
             return items
         constant = node.op_type not in RANDOM and all(v is None or v.constant for v in inputs)
         constant &= standard or bool(inputs)
         constant |= standard and node.op_type in ("Shape", "Size")
         outputs = self.sizes.results(node, inputs, frame, who, constant)
-        frame.values.update(
-            (name, v) for name, v in zip(node.output, outputs, strict=True) if v is not None
-        )
+        frame.values.update((name, v) for name, v in zip(node.output, outputs, strict=True) if v is not None)
         if constant:
             self.notes.folded += frame.source < 0
             return []
         return [self._step(node, label, position, inputs, outputs, frame, who)]
 
-    def _step(self, node: Any, label: str, position: int, inputs: Sequence[Value | None],
-              outputs: Sequence[Value | None], frame: Frame, who: str) -> Step:  # fmt: skip
+    def _step(
+        self,
+        node: Any,
+        label: str,
+        position: int,
+        inputs: Sequence[Value | None],
+        outputs: Sequence[Value | None],
+        frame: Frame,
+        who: str,
+    ) -> Step:
         try:
             attributes = {a.name: self.onnx.helper.get_attribute_value(a) for a in node.attribute}
             site = Site(node.op_type, inputs, outputs, attributes)
             does = (cost(site) if node.domain in STANDARD else None) or unknown_cost(site)
         except _MISFITS as error:
-            raise BadProgram(f"{who} does not fit its operands: {type(error).__name__} {error}", object=label,
-                             remedy="check the model with onnx.checker") from None  # fmt: skip
+            raise BadProgram(
+                f"{who} does not fit its operands: {type(error).__name__} {error}",
+                object=label,
+                remedy="check the model with onnx.checker",
+            ) from None
         skipped = NOT_TENSORS.get(node.op_type, ()) if node.domain in STANDARD else ()
-        reads = [
-            v for i, v in enumerate(inputs) if v is not None and not (v.constant and i in skipped)
-        ]
+        reads = [v for i, v in enumerate(inputs) if v is not None and not (v.constant and i in skipped)]
         writes = [v for v in outputs if v is not None]
         if does.view:
             # A view of one array under another shape; anything else has to move bytes.
-            does = replace(
-                does, view=len(reads) == len(writes) == 1 and reads[0].bytes == writes[0].bytes
-            )
+            does = replace(does, view=len(reads) == len(writes) == 1 and reads[0].bytes == writes[0].bytes)
             writes[0].base = reads[0] if does.view else None
         shown = {"onnx": clean_name(node.op_type)}
         shown |= {clean_name(k): v for k, v in attributes.items() if _is_short(v)}
         scope = clean_name(frame.prefix + node.name).rpartition("/")[0].strip("/")
         name = frame.prefix + node.name if node.name else ""
-        return Step(
-            name, does, reads, writes, shown, scope, position if frame.source < 0 else frame.source
-        )
+        return Step(name, does, reads, writes, shown, scope, position if frame.source < 0 else frame.source)
 
 
 def _is_short(value: Any) -> bool:

@@ -54,27 +54,34 @@ def _parse(onnx: Any, path: Path) -> Any:
         size = path.stat().st_size
         if size > LARGEST_FILE:
             raise BadProgram(
-                f"'{path}' has {size} bytes, and an ONNX file at most {LARGEST_FILE}", object=str(path),
-                number=size, remedy="save the model with its weights as external data",
-            )  # fmt: skip
+                f"'{path}' has {size} bytes, and an ONNX file at most {LARGEST_FILE}",
+                object=str(path),
+                number=size,
+                remedy="save the model with its weights as external data",
+            )
         return onnx.ModelProto.FromString(read_regular(path, LARGEST_FILE))
     except FileNotFoundError:
-        raise BadProgram(
-            f"there is no file '{path}'", object=str(path), remedy="check the path"
-        ) from None
+        raise BadProgram(f"there is no file '{path}'", object=str(path), remedy="check the path") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise BadProgram(
             f"'{path}' can't be read: {reason}", object=str(path), remedy="check the path"
         ) from None
     except message.DecodeError:
-        raise BadProgram(f"'{path}' ({size} bytes) is not an ONNX model, or it is cut off", object=str(path),
-                         number=size, remedy="export or copy it again") from None  # fmt: skip
+        raise BadProgram(
+            f"'{path}' ({size} bytes) is not an ONNX model, or it is cut off",
+            object=str(path),
+            number=size,
+            remedy="export or copy it again",
+        ) from None
 
 
 def _broken(name: str, reason: str) -> BadProgram:
-    return BadProgram(f"'{clean_name(name) or 'the model'}' is not a whole ONNX model: {reason}",
-                      object=clean_name(name), remedy="export or copy it again")  # fmt: skip
+    return BadProgram(
+        f"'{clean_name(name) or 'the model'}' is not a whole ONNX model: {reason}",
+        object=clean_name(name),
+        remedy="export or copy it again",
+    )
 
 
 def _inlined(onnx: Any, model: Any, name: str) -> Any:
@@ -82,10 +89,13 @@ def _inlined(onnx: Any, model: Any, name: str) -> Any:
     functions = {(f.domain, f.name): list(_all_nodes(f.node)) for f in model.functions}
     sizes = {key: len(nodes) for key, nodes in functions.items()}
     for _ in range(DEEPEST):
-        last, sizes = sizes, {
-            key: sum(sizes.get((node.domain, node.op_type), 1) for node in nodes)
-            for key, nodes in functions.items()
-        }  # fmt: skip
+        last, sizes = (
+            sizes,
+            {
+                key: sum(sizes.get((node.domain, node.op_type), 1) for node in nodes)
+                for key, nodes in functions.items()
+            },
+        )
         if sizes == last or max(sizes.values()) > LARGEST_GRAPH:
             break
     else:
@@ -143,30 +153,33 @@ def _check(onnx: Any, graph: Any, folder: Path | None) -> None:
 def _text(name: Any) -> None:
     if not isinstance(name, str):  # protobuf gives bytes for what is no UTF-8
         shown = bytes(name)[:40].decode("utf-8", "backslashreplace")
-        raise BadProgram(f"the name '{clean_name(shown)}' is not UTF-8", object=clean_name(shown),
-                         remedy="rename it and export the model again")  # fmt: skip
+        raise BadProgram(
+            f"the name '{clean_name(shown)}' is not UTF-8",
+            object=clean_name(shown),
+            remedy="rename it and export the model again",
+        )
 
 
 def _check_equation(node: Any, equation: bytes) -> None:
     # onnx (1.23.2 too) never comes back from inferring the shape of some broken equations.
     if _EQUATION.fullmatch(equation.replace(b" ", b"")) is None:
         shown = clean_name(equation[:80].decode("utf-8", "backslashreplace"))
-        raise BadProgram(f"node '{node_name(node, 0)}' (Einsum) has the equation '{shown}'", object=node_name(node, 0),
-                         number=shown, remedy="write it like 'bij,bjk->bik'")  # fmt: skip
+        raise BadProgram(
+            f"node '{node_name(node, 0)}' (Einsum) has the equation '{shown}'",
+            object=node_name(node, 0),
+            number=shown,
+            remedy="write it like 'bij,bjk->bik'",
+        )
 
 
 def _check_location(onnx: Any, tensor: Any, folder: Path | None) -> None:
     if tensor.data_location != onnx.TensorProto.EXTERNAL:
         return
     name = clean_name(str(tensor.name))
-    location = next(
-        (str(entry.value) for entry in tensor.external_data if entry.key == "location"), ""
-    )
+    location = next((str(entry.value) for entry in tensor.external_data if entry.key == "location"), "")
     windows = PureWindowsPath(location)
     parts = {*PurePosixPath(location).parts, *windows.parts}
-    inside = (
-        bool(location) and not windows.anchor and not location.startswith("/") and ".." not in parts
-    )
+    inside = bool(location) and not windows.anchor and not location.startswith("/") and ".." not in parts
     if inside and folder is not None:
         try:
             inside = (folder / location).resolve().is_relative_to(folder.resolve())
@@ -175,8 +188,10 @@ def _check_location(onnx: Any, tensor: Any, folder: Path | None) -> None:
     if not inside:
         raise BadProgram(
             f"the data of weight '{name}' is outside the model's folder, at '{clean_name(location)}'",
-            object=name, number=clean_name(location), remedy="keep external data beside the model",
-        )  # fmt: skip
+            object=name,
+            number=clean_name(location),
+            remedy="keep external data beside the model",
+        )
 
 
 def uses(node: Any) -> list[str]:
@@ -198,8 +213,12 @@ def sorted_nodes(graph: Any) -> tuple[list[tuple[int, Any]], bool]:
     for position, node in enumerate(graph.node):
         for name in filter(None, node.output):
             if maker.setdefault(name, position) != position:
-                raise BadProgram(f"tensor '{clean_name(name)}' is written by two nodes", object=clean_name(name),
-                                 number=position, remedy="export the model again")  # fmt: skip
+                raise BadProgram(
+                    f"tensor '{clean_name(name)}' is written by two nodes",
+                    object=clean_name(name),
+                    number=position,
+                    remedy="export the model again",
+                )
     needs = [sorted({maker[name] for name in uses(node) if name in maker}) for node in graph.node]
     if all(not sources or sources[-1] < position for position, sources in enumerate(needs)):
         return list(enumerate(graph.node)), True

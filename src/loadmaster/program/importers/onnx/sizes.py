@@ -71,18 +71,27 @@ class Sizes:
         given, shown = self._shapes[name], clean_name(name)
         self._met.add(name)
         if dims is not None and len(dims) != len(given):
-            raise BadProgram(f"input '{shown}' has {len(dims)} dimensions and --shape gives {len(given)}",
-                             object=shown, number=len(given), remedy="give them all")  # fmt: skip
+            raise BadProgram(
+                f"input '{shown}' has {len(dims)} dimensions and --shape gives {len(given)}",
+                object=shown,
+                number=len(given),
+                remedy="give them all",
+            )
         for dim, size in zip(dims or (), given, strict=False):
             if isinstance(dim, int):
                 self._declared_holds &= dim == size
             elif dim != "?" and self._symbols.setdefault(dim, size) != size:
-                raise BadProgram(f"dimension '{dim}' of input '{shown}' is {size} here and {self._symbols[dim]} elsewhere",
-                                 object=shown, number=size, remedy="give one size for one name")  # fmt: skip
+                raise BadProgram(
+                    f"dimension '{dim}' of input '{shown}' is {size} here and {self._symbols[dim]} elsewhere",
+                    object=shown,
+                    number=size,
+                    remedy="give one size for one name",
+                )
         return given
 
-    def results(self, node: Any, inputs: Sequence[Value | None], frame: Frame, who: str,
-                constant: bool) -> list[Value | None]:  # fmt: skip
+    def results(
+        self, node: Any, inputs: Sequence[Value | None], frame: Frame, who: str, constant: bool
+    ) -> list[Value | None]:
         """The values that a node makes; None for those nobody reads."""
         types = self._types(node, inputs, who)
         found: dict[str, tuple[str, Dims | None]] = {}
@@ -103,9 +112,7 @@ class Sizes:
             shown = clean_name(frame.prefix + name)
             shape = tuple(data[name].shape) if name in data else known(dims)
             if shape is None:
-                sizes_text = ",".join(
-                    "1" if isinstance(dim, str) else str(dim) for dim in dims or ("1",)
-                )
+                sizes_text = ",".join("1" if isinstance(dim, str) else str(dim) for dim in dims or ("1",))
                 raise unknown_dimension(
                     clean_name(name), dims, f"give --shape {clean_name(name)}={sizes_text}"
                 )
@@ -122,30 +129,25 @@ class Sizes:
         _check_parts(node, inputs, who)
         present = {n: v for n, v in zip(node.input, inputs, strict=True) if v is not None}
         numbers = {
-            n: self.onnx.numpy_helper.from_array(v.data)
-            for n, v in present.items()
-            if v.data is not None
+            n: self.onnx.numpy_helper.from_array(v.data) for n, v in present.items() if v.data is not None
         }
         make = self.onnx.helper.make_tensor_type_proto
         types = {n: make(_element_numbers()[v.dtype], v.shape) for n, v in present.items()}
         try:
             found: Mapping[str, Any] = self.onnx.shape_inference.infer_node_outputs(
-                schema,
-                node,
-                types,
-                numbers,
-                opset_imports=self._opsets,
-                ir_version=self._ir_version,
+                schema, node, types, numbers, opset_imports=self._opsets, ir_version=self._ir_version
             )
-        except (
-            Exception
-        ) as error:  # the schema, the inference and the bindings each raise their own
-            raise BadProgram(f"{who} does not fit its operands: {clean_name(str(error))}", object=who,
-                             remedy="check the model with onnx.checker") from None  # fmt: skip
+        except Exception as error:  # the schema, the inference and the bindings each raise their own
+            raise BadProgram(
+                f"{who} does not fit its operands: {clean_name(str(error))}",
+                object=who,
+                remedy="check the model with onnx.checker",
+            ) from None
         return found
 
-    def _completed(self, name: str, inferred: Any, inputs: Sequence[Value | None], frame: Frame,
-                   who: str) -> tuple[str, Dims | None]:  # fmt: skip
+    def _completed(
+        self, name: str, inferred: Any, inputs: Sequence[Value | None], frame: Frame, who: str
+    ) -> tuple[str, Dims | None]:
         """The type that was inferred, its gaps filled from the file and from the user."""
         shown = clean_name(name)
         stated = frame.declared.get(name) if self._declared_holds else None
@@ -157,13 +159,20 @@ class Sizes:
         if given is not None:
             self._met.add(name)
             if dims is not None and not _agrees(dims, given):
-                raise BadProgram(f"tensor '{shown}' has the shape {list(dims)} and --shape gives {list(given)}",
-                                 object=shown, number=str(list(given)), remedy="give the shape it has")  # fmt: skip
+                raise BadProgram(
+                    f"tensor '{shown}' has the shape {list(dims)} and --shape gives {list(given)}",
+                    object=shown,
+                    number=str(list(given)),
+                    remedy="give the shape it has",
+                )
             dims = given
         first = next((value.dtype for value in inputs if value is not None), "")
         if not (dtype or first):
-            raise BadProgram(f"{who} makes '{shown}', and nothing says of which type", object=shown,
-                             remedy="add it to the model's value_info")  # fmt: skip
+            raise BadProgram(
+                f"{who} makes '{shown}', and nothing says of which type",
+                object=shown,
+                remedy="add it to the model's value_info",
+            )
         return dtype or first, dims
 
     def _merged(self, dims: Dims | None, declared: Dims | None) -> Dims | None:
@@ -178,16 +187,17 @@ class Sizes:
         for name in self._shapes:
             if name not in self._met:
                 options = [*inputs, *self._met]
-                raise BadProgram(f"the model has no tensor '{clean_name(name)}'{nearest(name, options)}",
-                                 object=name, remedy=f"name one of {', '.join(options[:8])}")  # fmt: skip
+                raise BadProgram(
+                    f"the model has no tensor '{clean_name(name)}'{nearest(name, options)}",
+                    object=name,
+                    remedy=f"name one of {', '.join(options[:8])}",
+                )
 
 
 @cache
 def _element_numbers() -> dict[str, int]:
     numbers = require("onnx", "onnx").TensorProto.DataType
-    return {
-        element_type("", n): n for word, n in numbers.items() if word not in ("UNDEFINED", "STRING")
-    }
+    return {element_type("", n): n for word, n in numbers.items() if word not in ("UNDEFINED", "STRING")}
 
 
 def _check_axes(node: Any, inputs: Sequence[Value | None], who: str) -> None:
@@ -199,8 +209,12 @@ def _check_axes(node: Any, inputs: Sequence[Value | None], who: str) -> None:
             new = len(axes) if node.op_type in ("OneHot", "Unsqueeze") else 0
             wrong = [axis for axis in axes if not -rank - new <= axis <= rank + new]
             if wrong:
-                raise BadProgram(f"{who} has the {attribute.name} {wrong[0]}, and its operands have {rank} dimensions",
-                                 object=who, number=wrong[0], remedy="export the model again")  # fmt: skip
+                raise BadProgram(
+                    f"{who} has the {attribute.name} {wrong[0]}, and its operands have {rank} dimensions",
+                    object=who,
+                    number=wrong[0],
+                    remedy="export the model again",
+                )
 
 
 def _check_parts(node: Any, inputs: Sequence[Value | None], who: str) -> None:
@@ -234,8 +248,12 @@ def _sizes(name: str, sizes: Sequence[int]) -> tuple[int, ...]:
     except (TypeError, ValueError):
         shape = (-1,)
     if any(size < 0 or size >= 2**63 for size in shape):
-        raise BadProgram(f"the shape of '{clean_name(name)}' is {sizes}", object=name, number=str(sizes),
-                         remedy="give whole numbers from 0 up, such as 1,3,224,224")  # fmt: skip
+        raise BadProgram(
+            f"the shape of '{clean_name(name)}' is {sizes}",
+            object=name,
+            number=str(sizes),
+            remedy="give whole numbers from 0 up, such as 1,3,224,224",
+        )
     return shape
 
 

@@ -128,20 +128,16 @@ def element_type(name: str, number: int) -> str:
     known = onnx.TensorProto.DataType
     word = known.Name(number) if number in known.values() else f"number {number}"
     dtype = {"DOUBLE": "f64", "FLOAT": "f32", "BOOL": "bool"}.get(word, "")
-    for prefix, letter in (
-        ("BFLOAT", "bf"),
-        ("FLOAT", "f"),
-        ("UINT", "u"),
-        ("INT", "i"),
-        ("COMPLEX", "c"),
-    ):
+    for prefix, letter in (("BFLOAT", "bf"), ("FLOAT", "f"), ("UINT", "u"), ("INT", "i"), ("COMPLEX", "c")):
         if not dtype and word.startswith(prefix):
             dtype = letter + word.removeprefix(prefix).lower()
     if dtype not in BITS:
         raise BadProgram(
-            f"tensor '{name}' has elements of type {word}", object=name, number=number,
+            f"tensor '{name}' has elements of type {word}",
+            object=name,
+            number=number,
             remedy="cut the model where it leaves numbers",
-        )  # fmt: skip
+        )
     return dtype
 
 
@@ -150,28 +146,31 @@ def tensor_type(name: str, type_proto: Any) -> tuple[str, Dims | None]:
     form = type_proto.WhichOneof("value")
     if form not in ("tensor_type", "sparse_tensor_type"):
         word = (form or "none").removesuffix("_type")
-        raise BadProgram(f"tensor '{name}' is of type '{word}', not an array", object=name,
-                         remedy="cut the model where it leaves arrays")  # fmt: skip
+        raise BadProgram(
+            f"tensor '{name}' is of type '{word}', not an array",
+            object=name,
+            remedy="cut the model where it leaves arrays",
+        )
     tensor = getattr(type_proto, form)
     if not tensor.HasField("shape"):
         return element_type(name, tensor.elem_type), None
     dims = tuple(
-        dim.dim_value if dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0
+        dim.dim_value
+        if dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0
         else clean_name(str(dim.dim_param)) or "?"
         for dim in tensor.shape.dim
-    )  # fmt: skip
+    )
     return element_type(name, tensor.elem_type), dims
 
 
 def unknown_dimension(name: str, dims: Dims | None, remedy: str) -> BadProgram:
     """The error for a size that nobody gave. Sizes are never guessed."""
     if dims is None:
-        return BadProgram(
-            f"tensor '{name}' has an unknown number of dimensions", object=name, remedy=remedy
-        )
+        return BadProgram(f"tensor '{name}' has an unknown number of dimensions", object=name, remedy=remedy)
     unknown = next(dim for dim in dims if isinstance(dim, str))
-    return BadProgram(f"tensor '{name}' has unknown dimension '{unknown}'", object=name, number=unknown,
-                      remedy=remedy)  # fmt: skip
+    return BadProgram(
+        f"tensor '{name}' has unknown dimension '{unknown}'", object=name, number=unknown, remedy=remedy
+    )
 
 
 def known(dims: Dims | None) -> tuple[int, ...] | None:
@@ -187,15 +186,23 @@ def weight(tensor: Any) -> Value:
     name = clean_name(tensor.name)
     shape = tuple(tensor.dims)
     if any(size < 0 for size in shape):
-        raise BadProgram(f"weight '{name}' has the dimension {min(shape)}", object=name, number=min(shape),
-                         remedy="export the model again")  # fmt: skip
+        raise BadProgram(
+            f"weight '{name}' has the dimension {min(shape)}",
+            object=name,
+            number=min(shape),
+            remedy="export the model again",
+        )
     value = Value(name, element_type(name, tensor.data_type), shape, constant=True)
     if _is_small(value) and tensor.data_location != onnx.TensorProto.EXTERNAL:
         try:
             value.data = onnx.numpy_helper.to_array(tensor)
         except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-            raise BadProgram(f"weight '{name}' can't be read: {error}", object=name, number=value.elements,
-                             remedy="export the model again") from None  # fmt: skip
+            raise BadProgram(
+                f"weight '{name}' can't be read: {error}",
+                object=name,
+                number=value.elements,
+                remedy="export the model again",
+            ) from None
     return value
 
 
@@ -203,13 +210,16 @@ def sparse_weight(sparse: Any) -> Value:
     """A sparse initializer: its dense shape, with the bytes of what is stored."""
     values, indices = weight(sparse.values), weight(sparse.indices)
     shape = tuple(int(size) for size in sparse.dims)
-    return Value(
-        values.name, values.dtype, shape, constant=True, stored=values.bytes + indices.bytes
-    )
+    return Value(values.name, values.dtype, shape, constant=True, stored=values.bytes + indices.bytes)
 
 
-def evaluate(node: Any, inputs: Sequence[Value | None], version: int,
-             sizes: Mapping[str, tuple[int, ...] | None], types: Mapping[str, str]) -> dict[str, Any]:  # fmt: skip
+def evaluate(
+    node: Any,
+    inputs: Sequence[Value | None],
+    version: int,
+    sizes: Mapping[str, tuple[int, ...] | None],
+    types: Mapping[str, str],
+) -> dict[str, Any]:
     """The numbers that a constant node makes, by output name; empty where they are not wanted.
 
     Runs only arithmetic on sizes, only on numbers that are known, and only where the
@@ -218,9 +228,7 @@ def evaluate(node: Any, inputs: Sequence[Value | None], version: int,
     if node.op_type not in _SIZE_ARITHMETIC:
         return {}
     small = all(shape is not None and _few(shape, types[name]) for name, shape in sizes.items())
-    if (
-        node.op_type == "NonZero"
-    ):  # what it finds is known from its numbers alone, and no more than they are
+    if node.op_type == "NonZero":  # what it finds is known from its numbers alone, and no more than they are
         small = inputs[0] is not None and _is_small(inputs[0])
     if not small:
         return {}
@@ -240,9 +248,7 @@ def evaluate(node: Any, inputs: Sequence[Value | None], version: int,
             results = reference.ReferenceEvaluator(node, opsets={"": version}).run(None, arrays)
     except Exception:
         return {}  # any failure in there only means that the numbers stay unknown
-    return {
-        name: np.asarray(data) for name, data in zip(node.output, results, strict=False) if name
-    }
+    return {name: np.asarray(data) for name, data in zip(node.output, results, strict=False) if name}
 
 
 def _is_small(value: Value) -> bool:

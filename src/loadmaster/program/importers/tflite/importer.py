@@ -62,7 +62,8 @@ def import_with_places(
     try:
         walk.program()
     except Broken as error:
-        raise BadProgram(f"'{stem}' has a damaged operator: {error}", object=stem,
-                         remedy="export or copy it again") from None  # fmt: skip
+        raise BadProgram(
+            f"'{stem}' has a damaged operator: {error}", object=stem, remedy="export or copy it again"
+        ) from None
     walk.builder.warnings += walk.notes.texts(strict)
     return Imported(walk.builder.build(), walk.tensors, walk.scratch_of)

@@ -30,28 +30,41 @@ class Notes:
         """Refuse a length for a loop that the model does not have."""
         for name in given:
             if name not in self.loops:
-                raise BadProgram(f"the model has no loop '{name}'{nearest(name, self.loops)}", object=name,
-                                 remedy=f"name one of {', '.join(self.loops[:8]) or 'none'}")  # fmt: skip
+                raise BadProgram(
+                    f"the model has no loop '{name}'{nearest(name, self.loops)}",
+                    object=name,
+                    remedy=f"name one of {', '.join(self.loops[:8]) or 'none'}",
+                )
 
     def texts(self, strict: bool) -> list[str]:
         """The warnings; `strict` makes an error of the first."""
         texts = []
         if self.unknown:
-            kinds = ", ".join(f"{kind.removeprefix('unknown:')} ×{n}" for kind, n in self.unknown.most_common())  # fmt: skip
+            kinds = ", ".join(
+                f"{kind.removeprefix('unknown:')} ×{n}" for kind, n in self.unknown.most_common()
+            )
             total = sum(self.unknown.values())
             if strict:
-                raise BadProgram(f"{total} ops of {len(self.unknown)} unknown kinds: {kinds}", object=kinds, number=total,
-                                 remedy="import without --strict to estimate them")  # fmt: skip
-            texts.append(f"{total} ops of {len(self.unknown)} unknown kinds got an estimate: {kinds}")  # fmt: skip
+                raise BadProgram(
+                    f"{total} ops of {len(self.unknown)} unknown kinds: {kinds}",
+                    object=kinds,
+                    number=total,
+                    remedy="import without --strict to estimate them",
+                )
+            texts.append(f"{total} ops of {len(self.unknown)} unknown kinds got an estimate: {kinds}")
         if self.branches:
             names = ", ".join(self.branches[:8])
-            texts.append(f"{len(self.branches)} branches: the one with most flops is taken at {names}")  # fmt: skip
+            texts.append(f"{len(self.branches)} branches: the one with most flops is taken at {names}")
         if self.guessed:
-            texts.append(f"{len(self.guessed)} loops of unknown length count once: give --trip {self.guessed[0]}=N")  # fmt: skip
+            texts.append(
+                f"{len(self.guessed)} loops of unknown length count once: give --trip {self.guessed[0]}=N"
+            )
         if self.open:
-            texts.append(f"{self.open} tensors have open dimensions: the sizes in the file are taken")  # fmt: skip
+            texts.append(f"{self.open} tensors have open dimensions: the sizes in the file are taken")
         if self.without_result:
             texts.append(f"{self.without_result} operators without a result were left out")
         if self.folded:
-            texts.append(f"{self.folded} weights are stored smaller than they are used: the sizes in use are taken")  # fmt: skip
+            texts.append(
+                f"{self.folded} weights are stored smaller than they are used: the sizes in use are taken"
+            )
         return texts

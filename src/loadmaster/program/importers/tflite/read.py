@@ -100,12 +100,17 @@ def read_bytes(source: str | Path) -> bytes:
     try:
         size = path.stat().st_size
         if size > MOST_BYTES:
-            raise BadProgram(f"TFLite file '{path}' has {size:,} bytes, above 2 GiB", object=str(path), number=size,
-                             remedy="give a smaller model")  # fmt: skip
+            raise BadProgram(
+                f"TFLite file '{path}' has {size:,} bytes, above 2 GiB",
+                object=str(path),
+                number=size,
+                remedy="give a smaller model",
+            )
         return read_regular(path, MOST_BYTES)
     except OSError as error:
-        raise BadProgram(f"TFLite file '{path}' can't be read: {error.strerror}", object=str(path),
-                         remedy="check the path") from None  # fmt: skip
+        raise BadProgram(
+            f"TFLite file '{path}' can't be read: {error.strerror}", object=str(path), remedy="check the path"
+        ) from None
 
 
 def read_tflite(data: bytes, name: str = "model") -> TfliteModel:
@@ -113,8 +118,11 @@ def read_tflite(data: bytes, name: str = "model") -> TfliteModel:
     try:
         return _Reader(data).model()
     except (Broken, ValueError, OverflowError, MemoryError) as error:
-        raise BadProgram(f"'{name}' is no TFLite model, or a damaged one: {error}", object=name,
-                         remedy="export or copy it again") from None  # fmt: skip
+        raise BadProgram(
+            f"'{name}' is no TFLite model, or a damaged one: {error}",
+            object=name,
+            remedy="export or copy it again",
+        ) from None
 
 
 class _Reader:
@@ -177,9 +185,7 @@ class _Reader:
         inputs = self._operands(table, GRAPH.INPUTS, tensors, who)
         return inputs, self._operands(table, GRAPH.OUTPUTS, tensors, who)
 
-    def _operands(
-        self, table: Table, field: int, tensors: tuple[Tensor, ...], who: str
-    ) -> tuple[int, ...]:
+    def _operands(self, table: Table, field: int, tensors: tuple[Tensor, ...], who: str) -> tuple[int, ...]:
         numbers = table.numbers(field)
         self._spend(1 + len(numbers))
         bad = numbers[(numbers < ABSENT) | (numbers >= len(tensors))]
@@ -198,8 +204,15 @@ class _Reader:
             raise Broken(f"tensor '{name}' has the shape {shape[:8].tolist()}")
         buffer = table.number(2, "I")
         _, stored = self._content(buffer)
-        tensor = Tensor(name, TYPES[number], tuple(shape.tolist()), buffer, stored or None,
-                        bool(table.number(5, "B")), bool((table.numbers(7) < 0).any()))  # fmt: skip
+        tensor = Tensor(
+            name,
+            TYPES[number],
+            tuple(shape.tolist()),
+            buffer,
+            stored or None,
+            bool(table.number(5, "B")),
+            bool((table.numbers(7) < 0).any()),
+        )
         dense = table.table(6) is None
         if stored and dense and stored < tensor.bytes:
             raise Broken(f"weight '{name}' needs {tensor.bytes} bytes and the file has {stored}")

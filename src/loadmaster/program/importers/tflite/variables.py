@@ -31,8 +31,9 @@ class Variables:
 
     def of_handle(self, graph: Graph, number: int, who: str) -> Hashable:
         if (id(graph), number) not in self._handles:
-            raise BadProgram(f"{who} uses a variable that no VAR_HANDLE names", object=who,
-                             remedy="export the model again")  # fmt: skip
+            raise BadProgram(
+                f"{who} uses a variable that no VAR_HANDLE names", object=who, remedy="export the model again"
+            )
         return self._handles[id(graph), number]
 
     def current(self, key: Hashable, tensor: Tensor) -> int:
@@ -57,5 +58,6 @@ class Variables:
         self._builder.tie(TieKind.INPLACE, self._before[key], self._current[key], op)
 
     def _new(self, name: str, tensor: Tensor, kind: TensorKind) -> int:
-        return self._builder.tensor(self._builder.free_name("tensor", name), shape=tensor.shape,
-                                    dtype=tensor.dtype, kind=kind)  # fmt: skip
+        return self._builder.tensor(
+            self._builder.free_name("tensor", name), shape=tensor.shape, dtype=tensor.dtype, kind=kind
+        )

@@ -14,15 +14,28 @@ from loadmaster.program.importers.torch.calls import Call, Cost
 Rule = Callable[[Call], Cost]
 
 _PER_ELEMENT = {
-    "elu_backward": (3, 1), "gelu_backward": (6, 2), "hardsigmoid_backward": (3, 0),
-    "hardswish_backward": (6, 0), "hardtanh_backward": (2, 0), "leaky_relu_backward": (2, 0),
-    "log_sigmoid_backward": (3, 1), "mse_loss_backward": (3, 0), "native_dropout_backward": (2, 0),
-    "sigmoid_backward": (3, 0), "silu_backward": (5, 1), "smooth_l1_loss_backward": (4, 0),
-    "softplus_backward": (3, 1), "tanh_backward": (3, 0), "threshold_backward": (1, 0),
-    "_softmax_backward_data": (4, 0), "_log_softmax_backward_data": (3, 1),
-    "max_pool2d_with_indices_backward": (1, 0), "_adaptive_avg_pool2d_backward": (1, 0),
-    "upsample_nearest2d_backward": (1, 0), "upsample_bilinear2d_backward": (8, 0),
-}  # fmt: skip
+    "elu_backward": (3, 1),
+    "gelu_backward": (6, 2),
+    "hardsigmoid_backward": (3, 0),
+    "hardswish_backward": (6, 0),
+    "hardtanh_backward": (2, 0),
+    "leaky_relu_backward": (2, 0),
+    "log_sigmoid_backward": (3, 1),
+    "mse_loss_backward": (3, 0),
+    "native_dropout_backward": (2, 0),
+    "sigmoid_backward": (3, 0),
+    "silu_backward": (5, 1),
+    "smooth_l1_loss_backward": (4, 0),
+    "softplus_backward": (3, 1),
+    "tanh_backward": (3, 0),
+    "threshold_backward": (1, 0),
+    "_softmax_backward_data": (4, 0),
+    "_log_softmax_backward_data": (3, 1),
+    "max_pool2d_with_indices_backward": (1, 0),
+    "_adaptive_avg_pool2d_backward": (1, 0),
+    "upsample_nearest2d_backward": (1, 0),
+    "upsample_bilinear2d_backward": (8, 0),
+}
 """Vector flops and evaluations per element of the (first) result."""
 
 
@@ -87,11 +100,15 @@ def _named(names: str, rule: Rule) -> dict[str, Rule]:
 
 BACKWARD_RULES: dict[str, Rule] = {
     **{name: _each(*counts) for name, counts in _PER_ELEMENT.items()},
-    "convolution_backward": _conv, "embedding_dense_backward": _embedding,
+    "convolution_backward": _conv,
+    "embedding_dense_backward": _embedding,
     "avg_pool2d_backward": _window,
-    **_named("_scaled_dot_product_flash_attention_backward _scaled_dot_product_efficient_attention_backward "
-             "_scaled_dot_product_flash_attention_for_cpu_backward "
-             "_scaled_dot_product_cudnn_attention_backward", _attention),
+    **_named(
+        "_scaled_dot_product_flash_attention_backward _scaled_dot_product_efficient_attention_backward "
+        "_scaled_dot_product_flash_attention_for_cpu_backward "
+        "_scaled_dot_product_cudnn_attention_backward",
+        _attention,
+    ),
     **_named("native_batch_norm_backward batch_norm_backward", _norm("batchnorm_backward", 10)),
     "cudnn_batch_norm_backward": lambda call: Cost("batchnorm_backward", vector=10 * call.x.elements),
     "native_layer_norm_backward": _norm("layernorm_backward", 13),
@@ -99,7 +116,10 @@ BACKWARD_RULES: dict[str, Rule] = {
     "_fused_rms_norm_backward": _norm("rmsnormalization_backward", 9),
     **_named("nll_loss nll_loss_forward nll_loss2d_forward nll_loss_nd", _picked),
     **_named("nll_loss_backward nll_loss2d_backward", _spread),
-    "cross_entropy_loss": _loss(3, 1), "mse_loss": _loss(3), "l1_loss": _loss(3),
-    "smooth_l1_loss": _loss(4), "binary_cross_entropy_with_logits": _loss(4, 2),
+    "cross_entropy_loss": _loss(3, 1),
+    "mse_loss": _loss(3),
+    "l1_loss": _loss(3),
+    "smooth_l1_loss": _loss(4),
+    "binary_cross_entropy_with_logits": _loss(4, 2),
     **_named("slice_backward select_backward", lambda call: Cost("scatter")),
-}  # fmt: skip
+}

@@ -71,7 +71,7 @@ class Captured:
         for node, own in zip(graph.nodes, self.graph.nodes, strict=True):
             node.name = own.name  # a copy avoids names of Python's own, such as 'input'
             there = (node.args, node.kwargs)
-            node.args, node.kwargs = tree_map_only(torch.device, lambda _: torch.device(device), there)  # fmt: skip
+            node.args, node.kwargs = tree_map_only(torch.device, lambda _: torch.device(device), there)
         return replace(self, graph=graph)
 
     def repeated(self, ops: Sequence[int]) -> Captured:
@@ -80,12 +80,20 @@ class Captured:
         for op in ops:
             if self.op_node[op] in random:
                 name = self.program.op_name[op]
-                raise BadProgram(f"op '{name}' draws random numbers: run again it would draw others", object=name,
-                                 number=op, remedy="plan without it, or with --no-recompute")  # fmt: skip
+                raise BadProgram(
+                    f"op '{name}' draws random numbers: run again it would draw others",
+                    object=name,
+                    number=op,
+                    remedy="plan without it, or with --no-recompute",
+                )
         found = repeat(self.program, ops)
         renamed = {op: _renamed(self.program, found, op) for op in range(found.program.n_ops)}
-        return replace(self, program=found.program, op_node=tuple(self.op_node[op] for op in found.origin.tolist()),
-                       renamed={op: pairs for op, pairs in renamed.items() if pairs})  # fmt: skip
+        return replace(
+            self,
+            program=found.program,
+            op_node=tuple(self.op_node[op] for op in found.origin.tolist()),
+            renamed={op: pairs for op, pairs in renamed.items() if pairs},
+        )
 
 
 def _renamed(base: Program, found: Repeated, op: int) -> dict[int, int]:
@@ -118,8 +126,12 @@ def capture(
     slices = {} if split_over is None else split_layers(twin, split_over)
     if batch_slices != 1:
         if training or batch_slices < 1:
-            raise BadProgram(f"a batch can't be computed in {batch_slices} slices here", object=name,
-                             number=batch_slices, remedy="slice the batch of a forward pass alone")  # fmt: skip
+            raise BadProgram(
+                f"a batch can't be computed in {batch_slices} slices here",
+                object=name,
+                number=batch_slices,
+                remedy="slice the batch of a forward pass alone",
+            )
         slice_batch(twin, batch_slices)
     traced = (trace_step if training else trace_forward)(twin, inputs, named, name)
     name_slices(traced, slices)
@@ -135,13 +147,17 @@ def _rows(traced: Traced, name: str) -> Captured:
     graph.outputs = [leaf for leaf in leaves if leaf is not None and leaf.given is None]
     program = emit(graph, name, fixed=True)
     return Captured(
-        program, traced.graph, tuple(step.name for step in graph.steps),
+        program,
+        traced.graph,
+        tuple(step.name for step in graph.steps),
         {(node, part): value.tensor for node, found in at.items() for part, value in enumerate(found)},
         tuple(replace(given, tensor=at[given.node][0].tensor) for given in traced.given),
-        tuple(replace(result, tensor=-1 if leaf is None or leaf.given is not None else leaf.tensor)
-              for result, leaf in zip(traced.results, leaves, strict=True)),
+        tuple(
+            replace(result, tensor=-1 if leaf is None or leaf.given is not None else leaf.tensor)
+            for result, leaf in zip(traced.results, leaves, strict=True)
+        ),
         traced.constants,
-    )  # fmt: skip
+    )
 
 
 def _steps(traced: Traced, values: dict[Any, list[Value]]) -> Graph:
@@ -151,9 +167,7 @@ def _steps(traced: Traced, values: dict[Any, list[Value]]) -> Graph:
         if node.op == "placeholder" and node.name in given:
             role = given[node.name]
             kind = type_of(node.meta["val"], node.name)
-            named = (
-                role.source if role.rows is None else "{}[{}:{}]".format(role.source, *role.rows)
-            )
+            named = role.source if role.rows is None else "{}[{}:{}]".format(role.source, *role.rows)
             values[node] = [Value(kind, named or node.name, kind.bytes, given=role.kind)]
             graph.given += values[node]
         elif is_getitem(node):
@@ -169,16 +183,29 @@ def _step(traced: Traced, values: dict[Any, list[Value]], node: Any, position: i
     tensors = [part for part in _parts(node.meta["val"]) if hasattr(part, "dtype")]
     base = _shown(node, values, tensors)
     if base is not None and len(operands) != 1:
-        raise BadProgram(f"'{node.target}' returns one of its {len(operands)} tensors", object=node.name,
-                         number=len(operands), remedy="leave out the call that does nothing")  # fmt: skip
+        raise BadProgram(
+            f"'{node.target}' returns one of its {len(operands)} tensors",
+            object=node.name,
+            number=len(operands),
+            remedy="leave out the call that does nothing",
+        )
     names = [node.name if i == 0 else f"{node.name}:{i}" for i in range(len(types))]
     results = [made(kind, called, base) for kind, called in zip(types, names, strict=True)]
     if base is None:
         for result, tensor in zip(results, tensors, strict=True):
             result.bytes = int(tensor.untyped_storage().nbytes())  # padding counts too
     values[node] = results
-    return Step(node.name, call, operands, results, scope_of(node), position, base is not None,
-                node.name in traced.backward, is_random(node))  # fmt: skip
+    return Step(
+        node.name,
+        call,
+        operands,
+        results,
+        scope_of(node),
+        position,
+        base is not None,
+        node.name in traced.backward,
+        is_random(node),
+    )
 
 
 def _shown(node: Any, values: dict[Any, list[Value]], tensors: list[Any]) -> Value | None:

@@ -44,13 +44,14 @@ def _each(kind: str, vector: int = 1, transcendental: int = 0, *, by_operand: bo
     return rule
 
 
-def _reduction(kind: str, vector: int = 1, each: int = 0, end_vector: int = 0, end: int = 0,
-               *, by_operand: bool = False) -> Rule:  # fmt: skip
+def _reduction(
+    kind: str, vector: int = 1, each: int = 0, end_vector: int = 0, end: int = 0, *, by_operand: bool = False
+) -> Rule:
     """`vector` and `each` (evaluations) per element of the input, `end…` per element of the result."""
 
     def rule(call: Call) -> Cost:
         n, m = call.x.elements, call.size
-        return Cost(kind, 0, vector * n + end_vector * m, each * n + end * m, typed_by_operand=by_operand)  # fmt: skip
+        return Cost(kind, 0, vector * n + end_vector * m, each * n + end * m, typed_by_operand=by_operand)
 
     return rule
 
@@ -60,9 +61,7 @@ def _either(kind: str) -> Rule:
 
     def rule(call: Call) -> Cost:
         pair = len(call.operands) == 2
-        return (
-            Cost(kind, vector=call.size) if pair else Cost(f"reduce_{kind}", vector=call.x.elements)
-        )
+        return Cost(kind, vector=call.size) if pair else Cost(f"reduce_{kind}", vector=call.x.elements)
 
     return rule
 
@@ -85,7 +84,7 @@ def _einsum(call: Call) -> Cost:
     terms = str(call.args["equation"]).replace(" ", "").partition("->")[0].split(",")
     sizes: dict[str, int] = {}
     for term, operand in zip(terms, call.operands, strict=True):
-        sizes |= dict(zip(term.replace(".", ""), operand.shape[-len(term.replace(".", "")) :], strict=False))  # fmt: skip
+        sizes |= dict(zip(term.replace(".", ""), operand.shape[-len(term.replace(".", "")) :], strict=False))
     products = max(math.prod(sizes.values()), call.size)
     if len(terms) == 1:
         return Cost("reduce_sum", vector=call.x.elements)
@@ -202,55 +201,117 @@ def _layers() -> dict[str, Rule]:
     """Products and whole layers."""
     return {
         **_named("addbmm addmm addmv baddbmm bmm dot linear matmul mm mv", _product),
-        **_named("conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution "
-                 "_convolution", _conv),
-        "einsum": _einsum, "scaled_dot_product_attention": _attention,
-        **_named("_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention "
-                 "_scaled_dot_product_flash_attention _scaled_dot_product_cudnn_attention", _attention),
-        "lstm": _recurrent(4, 5, 4), "gru": _recurrent(3, 3, 5),
-        **_named("batch_norm native_batch_norm _native_batch_norm_legit cudnn_batch_norm "
-                 "_native_batch_norm_legit_no_training _batch_norm_no_update "
-                 "_native_batch_norm_legit_functional _batch_norm_with_update_functional", _batchnorm),
+        **_named(
+            "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution "
+            "_convolution",
+            _conv,
+        ),
+        "einsum": _einsum,
+        "scaled_dot_product_attention": _attention,
+        **_named(
+            "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention "
+            "_scaled_dot_product_flash_attention _scaled_dot_product_cudnn_attention",
+            _attention,
+        ),
+        "lstm": _recurrent(4, 5, 4),
+        "gru": _recurrent(3, 3, 5),
+        **_named(
+            "batch_norm native_batch_norm _native_batch_norm_legit cudnn_batch_norm "
+            "_native_batch_norm_legit_no_training _batch_norm_no_update "
+            "_native_batch_norm_legit_functional _batch_norm_with_update_functional",
+            _batchnorm,
+        ),
         **_named("layer_norm native_layer_norm", _norm("layernorm", 7)),
         **_named("group_norm native_group_norm", _norm("groupnormalization", 7)),
         "instance_norm": _norm("instancenormalization", 7),
         **_named("rms_norm _fused_rms_norm", _norm("rmsnormalization", 4)),
         **_named("softmax _softmax log_softmax _log_softmax _safe_softmax", _each("softmax", 3, 1)),
-        **_named("adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d "
-                 "adaptive_max_pool1d adaptive_max_pool2d avg_pool1d avg_pool2d avg_pool3d max_pool1d "
-                 "max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices", _pool),
+        **_named(
+            "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d "
+            "adaptive_max_pool1d adaptive_max_pool2d avg_pool1d avg_pool2d avg_pool3d max_pool1d "
+            "max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices",
+            _pool,
+        ),
         **_named("upsample_nearest1d upsample_nearest2d upsample_nearest3d", _resize(1)),
         **_named("upsample_linear1d upsample_bilinear2d upsample_trilinear3d grid_sampler_2d", _resize(2)),
-        "upsample_bicubic2d": _resize(4), "sort": _sorted("sort"), "topk": _sorted("topk"),
-        **_named("bernoulli multinomial native_dropout normal rand rand_like randint randn randn_like "
-                 "uniform", _random),
-    }  # fmt: skip
+        "upsample_bicubic2d": _resize(4),
+        "sort": _sorted("sort"),
+        "topk": _sorted("topk"),
+        **_named(
+            "bernoulli multinomial native_dropout normal rand rand_like randint randn randn_like uniform",
+            _random,
+        ),
+    }
 
 
 _PER_ELEMENT = {
-    "bitwise_not": ("not", 1, 0), "celu": ("celu", 3, 1), "dequantize_per_channel": ("dequantizelinear", 2, 0),
-    "dequantize_per_tensor": ("dequantizelinear", 2, 0), "elu": ("elu", 2, 1), "erfc": ("erf", 0, 1),
-    "exp2": ("exp", 0, 1), "gelu": ("gelu", 0, 1), "glu": ("glu", 1, 1), "hardsigmoid": ("hardsigmoid", 4, 0),
-    "hardswish": ("hardswish", 5, 0), "hardtanh": ("clamp", 1, 0), "leaky_relu": ("leakyrelu", 2, 0),
-    "lerp": ("lerp", 3, 0), "log10": ("log", 0, 1), "log2": ("log", 0, 1), "logical_not": ("not", 1, 0),
-    "logit": ("logit", 3, 1), "addcdiv": ("addcdiv", 3, 0), "addcmul": ("addcmul", 3, 0),
-    "masked_fill": ("select", 1, 0), "mish": ("mish", 1, 2), "prelu": ("prelu", 2, 0),
-    "quantize_per_channel": ("quantize", 1, 0), "quantize_per_tensor": ("quantize", 1, 0),
-    "reciprocal": ("div", 1, 0), "relu6": ("clamp", 1, 0), "rsub": ("sub", 1, 0), "selu": ("selu", 3, 1),
-    "sigmoid": ("logistic", 0, 1), "silu": ("swish", 1, 1), "softplus": ("softplus", 0, 1),
-    "square": ("mul", 1, 0), "threshold": ("select", 1, 0), "tril": ("select", 1, 0), "triu": ("select", 1, 0),
-    "where": ("select", 1, 0), "clamp_max": ("min", 1, 0), "clamp_min": ("max", 1, 0), "copysign": ("sign", 1, 0),
-    "trunc": ("round", 1, 0), "floor_divide": ("div", 1, 0), "fmod": ("rem", 1, 0), "remainder": ("rem", 1, 0),
-    "nan_to_num": ("select", 3, 0), "outer": ("mul", 1, 0), "repeat_interleave": ("broadcast", 0, 0),
-}  # fmt: skip
+    "bitwise_not": ("not", 1, 0),
+    "celu": ("celu", 3, 1),
+    "dequantize_per_channel": ("dequantizelinear", 2, 0),
+    "dequantize_per_tensor": ("dequantizelinear", 2, 0),
+    "elu": ("elu", 2, 1),
+    "erfc": ("erf", 0, 1),
+    "exp2": ("exp", 0, 1),
+    "gelu": ("gelu", 0, 1),
+    "glu": ("glu", 1, 1),
+    "hardsigmoid": ("hardsigmoid", 4, 0),
+    "hardswish": ("hardswish", 5, 0),
+    "hardtanh": ("clamp", 1, 0),
+    "leaky_relu": ("leakyrelu", 2, 0),
+    "lerp": ("lerp", 3, 0),
+    "log10": ("log", 0, 1),
+    "log2": ("log", 0, 1),
+    "logical_not": ("not", 1, 0),
+    "logit": ("logit", 3, 1),
+    "addcdiv": ("addcdiv", 3, 0),
+    "addcmul": ("addcmul", 3, 0),
+    "masked_fill": ("select", 1, 0),
+    "mish": ("mish", 1, 2),
+    "prelu": ("prelu", 2, 0),
+    "quantize_per_channel": ("quantize", 1, 0),
+    "quantize_per_tensor": ("quantize", 1, 0),
+    "reciprocal": ("div", 1, 0),
+    "relu6": ("clamp", 1, 0),
+    "rsub": ("sub", 1, 0),
+    "selu": ("selu", 3, 1),
+    "sigmoid": ("logistic", 0, 1),
+    "silu": ("swish", 1, 1),
+    "softplus": ("softplus", 0, 1),
+    "square": ("mul", 1, 0),
+    "threshold": ("select", 1, 0),
+    "tril": ("select", 1, 0),
+    "triu": ("select", 1, 0),
+    "where": ("select", 1, 0),
+    "clamp_max": ("min", 1, 0),
+    "clamp_min": ("max", 1, 0),
+    "copysign": ("sign", 1, 0),
+    "trunc": ("round", 1, 0),
+    "floor_divide": ("div", 1, 0),
+    "fmod": ("rem", 1, 0),
+    "remainder": ("rem", 1, 0),
+    "nan_to_num": ("select", 3, 0),
+    "outer": ("mul", 1, 0),
+    "repeat_interleave": ("broadcast", 0, 0),
+}
 """Kind, vector flops and evaluations per element of the result."""
 
 
 def _elementwise() -> dict[str, Rule]:
-    pairs = {"bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor", "logical_and": "and",
-             "logical_or": "or", "logical_xor": "xor", "maximum": "max", "minimum": "min", "true_divide": "div"}  # fmt: skip
+    pairs = {
+        "bitwise_and": "and",
+        "bitwise_or": "or",
+        "bitwise_xor": "xor",
+        "logical_and": "and",
+        "logical_or": "or",
+        "logical_xor": "xor",
+        "maximum": "max",
+        "minimum": "min",
+        "true_divide": "div",
+    }
     same = "abs add ceil clamp div floor mul neg relu round sign sub"
-    evaluated = "acos acosh asin asinh atan atan2 atanh cos cosh erf exp expm1 log log1p rsqrt sin sinh sqrt tan tanh"  # fmt: skip
+    evaluated = (
+        "acos acosh asin asinh atan atan2 atanh cos cosh erf exp expm1 log log1p rsqrt sin sinh sqrt tan tanh"
+    )
     return {
         **{name: _each(name) for name in same.split()},
         **{name: _each(name, 0, 1) for name in evaluated.split()},
@@ -258,10 +319,11 @@ def _elementwise() -> dict[str, Rule]:
         **{name: _each(*counts) for name, counts in _PER_ELEMENT.items()},
         **_named("eq ge gt isinf isnan le lt ne logical_eq", _each("compare", by_operand=True)),
         "pow": _power,
-        **_named("_to_copy to clone contiguous lift_fresh_copy _to_dim_order_copy _clone_dim_order",
-                 _convert),
+        **_named(
+            "_to_copy to clone contiguous lift_fresh_copy _to_dim_order_copy _clone_dim_order", _convert
+        ),
         "copy": lambda call: Cost("copy", vector=call.size, unread=True),
-    }  # fmt: skip
+    }
 
 
 def _moves_and_reductions() -> dict[str, Rule]:
@@ -274,28 +336,41 @@ def _moves_and_reductions() -> dict[str, Rule]:
         **_named("view reshape flatten squeeze unsqueeze alias detach _unsafe_view", _move("copy")),
         **_named("expand repeat tile", _move("broadcast")),
         **_named("constant_pad_nd pad reflection_pad2d replication_pad2d", _move("pad")),
-        **_named("flip roll", _move("reverse")), "unfold": _move("gather"), "im2col": _move("gather"),
+        **_named("flip roll", _move("reverse")),
+        "unfold": _move("gather"),
+        "im2col": _move("gather"),
         **_named("arange linspace", _move("iota")),
         **_named("full zeros ones scalar_tensor empty _empty_dim_order eye", _move("broadcast")),
-        **_named("full_like zeros_like ones_like empty_like new_full new_zeros new_ones fill",
-                 _move("broadcast", unread=True)),
-        **_named("scatter index_put _index_put_impl index_copy select_scatter slice_scatter diagonal_scatter "
-                 "masked_scatter as_strided_scatter", _scatter()),
+        **_named(
+            "full_like zeros_like ones_like empty_like new_full new_zeros new_ones fill",
+            _move("broadcast", unread=True),
+        ),
+        **_named(
+            "scatter index_put _index_put_impl index_copy select_scatter slice_scatter diagonal_scatter "
+            "masked_scatter as_strided_scatter",
+            _scatter(),
+        ),
         **_named("scatter_add scatter_reduce index_add", _scatter(combines=True)),
         **_named("argmax", _reduction("argmax", by_operand=True)),
         **_named("argmin", _reduction("argmin", by_operand=True)),
-        "cumsum": _reduction("cumsum"), "cumprod": _reduction("cumprod"), "nonzero": _reduction("nonzero"),
-        "sum": _reduction("reduce_sum"), "mean": _reduction("reduce_sum", end_vector=1),
-        "amax": _reduction("reduce_max"), "amin": _reduction("reduce_min"), "max": _either("max"),
+        "cumsum": _reduction("cumsum"),
+        "cumprod": _reduction("cumprod"),
+        "nonzero": _reduction("nonzero"),
+        "sum": _reduction("reduce_sum"),
+        "mean": _reduction("reduce_sum", end_vector=1),
+        "amax": _reduction("reduce_max"),
+        "amin": _reduction("reduce_min"),
+        "max": _either("max"),
         "min": _either("min"),
-        "prod": _reduction("reduce_mul"), "any": _reduction("reduce_or"), "all": _reduction("reduce_and"),
-        "var": _reduction("reduce_sum", 4, end_vector=1), "var_mean": _reduction("reduce_sum", 4, end_vector=1),
+        "prod": _reduction("reduce_mul"),
+        "any": _reduction("reduce_or"),
+        "all": _reduction("reduce_and"),
+        "var": _reduction("reduce_sum", 4, end_vector=1),
+        "var_mean": _reduction("reduce_sum", 4, end_vector=1),
         "std": _reduction("reduce_sum", 4, end_vector=1, end=1),
         **_named("norm linalg_vector_norm", _reduction("reduce_sum", 2, end=1)),
         "logsumexp": _reduction("reduce_sum", 2, each=1, end=1),
-    }  # fmt: skip
+    }
 
 
-_RULES: dict[str, Rule] = {
-    **_layers(), **_elementwise(), **_moves_and_reductions(), **BACKWARD_RULES,
-}  # fmt: skip
+_RULES: dict[str, Rule] = {**_layers(), **_elementwise(), **_moves_and_reductions(), **BACKWARD_RULES}

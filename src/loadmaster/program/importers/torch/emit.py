@@ -7,14 +7,7 @@ from collections.abc import Sequence
 
 from loadmaster.errors import BadProgram
 from loadmaster.program.build import Access, Builder
-from loadmaster.program.importers.torch.steps import (
-    Graph,
-    Step,
-    Value,
-    live,
-    needed_results,
-    own_updates,
-)
+from loadmaster.program.importers.torch.steps import Graph, Step, Value, live, needed_results, own_updates
 from loadmaster.program.kinds import is_unknown
 from loadmaster.program.program import Program, TensorKind, TieKind
 
@@ -40,8 +33,12 @@ def _unknown(steps: list[Step], strict: bool) -> list[str]:
     names = ", ".join(f"{name} ×{count}" for name, count in kinds.most_common())
     total = f"{kinds.total()} ops of {len(kinds)} unknown kinds"
     if strict:
-        raise BadProgram(f"{total}: {names}", object=next(iter(kinds)), number=kinds.total(),
-                         remedy="import without --strict to estimate them")  # fmt: skip
+        raise BadProgram(
+            f"{total}: {names}",
+            object=next(iter(kinds)),
+            number=kinds.total(),
+            remedy="import without --strict to estimate them",
+        )
     return [f"{total} got an estimate: {names}"]
 
 
@@ -77,11 +74,14 @@ class _Emitter:
     def _tensor(self, value: Value) -> int:
         if value.tensor < 0:
             value.tensor = self._build.tensor(
-                self._build.free_name("tensor", value.name), shape=value.type.shape,
-                dtype=value.type.dtype, bytes=value.bytes, fast=value.fast,
+                self._build.free_name("tensor", value.name),
+                shape=value.type.shape,
+                dtype=value.type.dtype,
+                bytes=value.bytes,
+                fast=value.fast,
                 kind=TensorKind.ACTIVATION if value.given is None else value.given,
                 alias=None if value.base is None else self._tensor(value.base),
-            )  # fmt: skip
+            )
         return value.tensor
 
     def _add_op(self, position: int, step: Step) -> int:
@@ -100,14 +100,20 @@ class _Emitter:
                 writes = [(self._tensor(results[0]), over[1])]
         by_operand = cost.typed_by_operand and step.operands
         return self._build.op(
-            self._build.free_name("op", step.name), _view_kind(step) if step.view else cost.kind,
-            reads=reads, writes=writes,
-            matrix=0 if step.view else cost.matrix, vector=0 if step.view else cost.vector,
+            self._build.free_name("op", step.name),
+            _view_kind(step) if step.view else cost.kind,
+            reads=reads,
+            writes=writes,
+            matrix=0 if step.view else cost.matrix,
+            vector=0 if step.view else cost.vector,
             transcendental=0 if step.view else cost.transcendental,
             dtype=step.operands[0].type.dtype if by_operand else None,
-            scope=step.scope, view=step.view, source=step.source, backward=step.backward,
+            scope=step.scope,
+            view=step.view,
+            source=step.source,
+            backward=step.backward,
             attributes={"random": True} if step.random else None,
-        )  # fmt: skip
+        )
 
     def _reads(self, step: Step, over: tuple[int, int] | None) -> Sequence[Access]:
         reads = [(self._tensor(v), v.bytes) for v in step.operands]
@@ -151,7 +157,15 @@ class _Emitter:
 
 
 def _view_kind(step: Step) -> str:
-    names = {"expand": "broadcast", "permute": "transpose", "t": "transpose", "select": "slice",
-             "narrow": "slice", "split_with_sizes": "split", "chunk": "split", "unbind": "split"}  # fmt: skip
+    names = {
+        "expand": "broadcast",
+        "permute": "transpose",
+        "t": "transpose",
+        "select": "slice",
+        "narrow": "slice",
+        "split_with_sizes": "split",
+        "chunk": "split",
+        "unbind": "split",
+    }
     known = ("transpose", "slice", "split", "squeeze", "unsqueeze", "flatten")
     return names.get(step.call.op, step.call.op if step.call.op in known else "reshape")

@@ -26,11 +26,11 @@ def faked(
 
     def fake(tensor: Any) -> Any:
         with mode:
-            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)  # fmt: skip
+            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
 
     memo: dict[int, Any] = {}
     for parameter in module.parameters():
-        memo[id(parameter)] = torch.nn.Parameter(fake(parameter), requires_grad=parameter.requires_grad)  # fmt: skip
+        memo[id(parameter)] = torch.nn.Parameter(fake(parameter), requires_grad=parameter.requires_grad)
     memo |= {id(buffer): fake(buffer) for buffer in module.buffers()}
     # What the memo holds counts as copied already: no weight is ever duplicated, ties stay ties.
     twin = copy.deepcopy(module, memo)

@@ -52,11 +52,16 @@ def import_torch(
     on the meta device cost no memory.
     """
     if level not in LEVELS:
-        raise BadProgram(f"there is no level '{level}'", object="--level", number=level,
-                         remedy=f"use {' or '.join(LEVELS)}")  # fmt: skip
+        raise BadProgram(
+            f"there is no level '{level}'",
+            object="--level",
+            number=level,
+            remedy=f"use {' or '.join(LEVELS)}",
+        )
     if views not in VIEWS:
-        raise BadProgram(f"views can't be '{views}'", object="views", number=views,
-                         remedy=f"use {' or '.join(VIEWS)}")  # fmt: skip
+        raise BadProgram(
+            f"views can't be '{views}'", object="views", number=views, remedy=f"use {' or '.join(VIEWS)}"
+        )
     torch = require("torch", "torch")
     with quiet(), torch.no_grad():
         exported = exported_program(module, args, kwargs, name)
@@ -82,8 +87,11 @@ def made_on_meta(function: Callable[[], Any]) -> Any:
 def model_and_inputs(result: Any, spec: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """(module, args, kwargs) from what a user's function returned."""
     if not is_model(result):
-        raise BadProgram(f"'{spec}' does not return (nn.Module, args) or (nn.Module, args, kwargs)", object=spec,
-                         remedy="return the module and a tuple of its example inputs")  # fmt: skip
+        raise BadProgram(
+            f"'{spec}' does not return (nn.Module, args) or (nn.Module, args, kwargs)",
+            object=spec,
+            remedy="return the module and a tuple of its example inputs",
+        )
     module, args, *rest = result
     return module.eval(), tuple(args), dict(rest[0]) if rest else {}
 
@@ -99,15 +107,18 @@ def is_model(result: Any) -> bool:
     )
 
 
-def exported_program(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, name: str) -> Any:  # fmt: skip
+def exported_program(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, name: str) -> Any:
     """torch.export's result, without dropouts that do nothing."""
     torch = require("torch", "torch")
     try:
         exported = torch.export.export(module, tuple(args), dict(kwargs or {}), strict=False)
     except Exception as error:  # the exporter has dozens of ways to say no
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise BadProgram(f"torch.export can't read '{name}': {reason}", object=name,
-                         remedy="make the module exportable with torch.export.export") from error  # fmt: skip
+        raise BadProgram(
+            f"torch.export can't read '{name}': {reason}",
+            object=name,
+            remedy="make the module exportable with torch.export.export",
+        ) from error
     for node in list(exported.graph.nodes):
         idle = node.op == "call_function" and op_name(node.target) in _DROPOUTS and not node.args[2]
         if idle and all(user.op != "output" for user in node.users):
@@ -138,9 +149,7 @@ def _graph(exported: Any, views: str) -> Graph:
     graph = Graph()
     values: dict[Any, list[Value]] = {}
     signature = exported.graph_signature
-    changed = {
-        spec.target for spec in signature.output_specs if spec.kind.name == "BUFFER_MUTATION"
-    }
+    changed = {spec.target for spec in signature.output_specs if spec.kind.name == "BUFFER_MUTATION"}
     roles = {spec.arg.name: spec for spec in signature.input_specs if hasattr(spec.arg, "name")}
     for position, node in enumerate(exported.graph.nodes):
         if node.op == "placeholder":
@@ -163,7 +172,7 @@ def _graph(exported: Any, views: str) -> Graph:
     return graph
 
 
-def _given(graph: Graph, values: dict[Any, list[Value]], node: Any, spec: Any, changed: set[str]) -> None:  # fmt: skip
+def _given(graph: Graph, values: dict[Any, list[Value]], node: Any, spec: Any, changed: set[str]) -> None:
     if not hasattr(node.meta.get("val"), "dtype"):
         return  # a number or a flag
     role = "USER_INPUT" if spec is None else spec.kind.name
@@ -177,7 +186,7 @@ def _given(graph: Graph, values: dict[Any, list[Value]], node: Any, spec: Any, c
     graph.given.append(value)
 
 
-def _call(graph: Graph, values: dict[Any, list[Value]], node: Any, position: int, views: str) -> None:  # fmt: skip
+def _call(graph: Graph, values: dict[Any, list[Value]], node: Any, position: int, views: str) -> None:
     results = results_of(node)
     if not results:
         graph.folded += 1
@@ -187,9 +196,7 @@ def _call(graph: Graph, values: dict[Any, list[Value]], node: Any, position: int
     base = operands[0] if view else None
     names = [node.name if i == 0 else f"{node.name}:{i}" for i in range(len(results))]
     values[node] = [made(type, name, base) for type, name in zip(results, names, strict=True)]
-    graph.steps.append(
-        Step(node.name, call, operands, values[node], scope_of(node), position, view)
-    )
+    graph.steps.append(Step(node.name, call, operands, values[node], scope_of(node), position, view))
 
 
 def _is_view(node: Any, op: str, views: str) -> bool:

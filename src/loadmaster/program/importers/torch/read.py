@@ -16,12 +16,20 @@ def type_of(value: Any, name: str) -> Type:
     """The type of a (fake) tensor. An unknown size is an error: it is never guessed."""
     for size in value.shape:
         if not isinstance(size, int) and not _is_plain(size):
-            raise BadProgram(f"tensor '{name}' has unknown dimension '{size}'", object=name, number=str(size),
-                             remedy="give example inputs whose results have fixed shapes")  # fmt: skip
+            raise BadProgram(
+                f"tensor '{name}' has unknown dimension '{size}'",
+                object=name,
+                number=str(size),
+                remedy="give example inputs whose results have fixed shapes",
+            )
     dtype = from_numpy(str(value.dtype).removeprefix("torch."))
     if dtype not in BITS:
-        raise BadProgram(f"tensor '{name}' has the element type '{dtype}', which is not known", object=name,
-                         number=dtype, remedy=f"use one of {', '.join(BITS)}")  # fmt: skip
+        raise BadProgram(
+            f"tensor '{name}' has the element type '{dtype}', which is not known",
+            object=name,
+            number=dtype,
+            remedy=f"use one of {', '.join(BITS)}",
+        )
     return Type(tuple(int(size) for size in value.shape), dtype)
 
 
@@ -81,7 +89,7 @@ def bind(node: Any, values: dict[Any, list[Value]]) -> tuple[dict[str, Any], lis
     return args, operands
 
 
-def call_of(node: Any, values: dict[Any, list[Value]], results: list[Type]) -> tuple[Call, list[Value]]:  # fmt: skip
+def call_of(node: Any, values: dict[Any, list[Value]], results: list[Type]) -> tuple[Call, list[Value]]:
     args, operands = bind(node, values)
     return Call(op_name(node.target), args, results), operands
 

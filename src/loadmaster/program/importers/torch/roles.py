@@ -88,11 +88,19 @@ def tidy(traced: Traced, name: str) -> None:
     for node in graph.nodes:
         known = node.op in ("placeholder", "output") or is_getitem(node)
         if not known and not (node.op == "call_function" and hasattr(node.target, "_schema")):
-            raise BadProgram(f"'{name}' calls '{node.target}', which is no ATen op", object=name,
-                             number=node.name, remedy="write that part with plain tensor ops")  # fmt: skip
+            raise BadProgram(
+                f"'{name}' calls '{node.target}', which is no ATen op",
+                object=name,
+                number=node.name,
+                remedy="write that part with plain tensor ops",
+            )
         if any(alias.is_write for alias in _aliases(node)):
-            raise BadProgram(f"'{name}' has '{node.target}', which writes over its argument", object=name,
-                             number=node.name, remedy="use the op that returns a new tensor")  # fmt: skip
+            raise BadProgram(
+                f"'{name}' has '{node.target}', which writes over its argument",
+                object=name,
+                number=node.name,
+                remedy="use the op that returns a new tensor",
+            )
 
 
 def _relative(node: Any) -> None:

@@ -12,16 +12,24 @@ from loadmaster.program.importers.torch.importer import made_on_meta, model_and_
 DEVICES = ("cuda", "cpu")
 
 
-def capture_spec(spec: str, device: str, result: Any = None, *, training: bool = False,
-                 split_over: int | None = None) -> Captured:  # fmt: skip
+def capture_spec(
+    spec: str, device: str, result: Any = None, *, training: bool = False, split_over: int | None = None
+) -> Captured:
     """`capture` of what a function gives, for the kind of a device ('cuda:1' is 'cuda'). It is called with the
     meta device as the default if its `result` isn't there yet."""
     require("torch", "torch")
     result = made_on_meta(load_function(spec)) if result is None else result
     module, args, kwargs = model_and_inputs(result, spec)
     module.train(training)
-    return capture(module, args, kwargs, name=spec, training=training, split_over=split_over,
-                   device=device.partition(":")[0])  # fmt: skip
+    return capture(
+        module,
+        args,
+        kwargs,
+        name=spec,
+        training=training,
+        split_over=split_over,
+        device=device.partition(":")[0],
+    )
 
 
 def capture_device(name: str | None) -> str:
@@ -31,10 +39,18 @@ def capture_device(name: str | None) -> str:
     if name is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name.partition(":")[0] not in DEVICES:
-        raise BadProgram(f"there is no device '{name}' to capture for", object="--device", number=name,
-                         remedy=f"use {' or '.join(DEVICES)}")  # fmt: skip
+        raise BadProgram(
+            f"there is no device '{name}' to capture for",
+            object="--device",
+            number=name,
+            remedy=f"use {' or '.join(DEVICES)}",
+        )
     if name != "cpu" and not torch.cuda.is_available():
-        raise BadProgram("this computer has no CUDA device that PyTorch can use", object="--device", number=name,
-                         remedy="capture where the GPU is ('loadmaster calibrate --program net.npz') and give "
-                         "net.npz here, or use --device cpu")  # fmt: skip
+        raise BadProgram(
+            "this computer has no CUDA device that PyTorch can use",
+            object="--device",
+            number=name,
+            remedy="capture where the GPU is ('loadmaster calibrate --program net.npz') and give "
+            "net.npz here, or use --device cpu",
+        )
     return name

@@ -22,12 +22,16 @@ def split_layers(module: Any, limit: int) -> Slices:
     """Replace, in place, the linear layers and embeddings whose weight has more than `limit` bytes."""
     torch = require("torch", "torch")
     if limit < 1:
-        raise BadProgram(f"weights can't be split over {limit} bytes", object="split_over", number=limit,
-                         remedy="give at least 1 byte")  # fmt: skip
+        raise BadProgram(
+            f"weights can't be split over {limit} bytes",
+            object="split_over",
+            number=limit,
+            remedy="give at least 1 byte",
+        )
     slices: Slices = {}
     shared: dict[int, Any] = {}
     for path, layer in list(module.named_modules()):
-        plain = type(layer) is torch.nn.Embedding and layer.padding_idx is None and layer.max_norm is None  # fmt: skip
+        plain = type(layer) is torch.nn.Embedding and layer.padding_idx is None and layer.max_norm is None
         if not plain and type(layer) is not torch.nn.Linear:
             continue
         weight = layer.weight
@@ -92,8 +96,10 @@ def _cut(weight: Any, limit: int) -> list[Any]:
     count = -(-rows // fit)
     ends = [rows * i // count for i in range(count + 1)]
     with torch.no_grad():
-        return [torch.nn.Parameter(weight[a:b].clone(), requires_grad=weight.requires_grad)
-                for a, b in pairwise(ends)]  # fmt: skip
+        return [
+            torch.nn.Parameter(weight[a:b].clone(), requires_grad=weight.requires_grad)
+            for a, b in pairwise(ends)
+        ]
 
 
 def _put(module: Any, path: str, layer: Any) -> None:

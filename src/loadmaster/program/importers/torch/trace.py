@@ -7,14 +7,7 @@ from typing import Any
 
 from loadmaster.errors import BadProgram, require
 from loadmaster.program.importers.torch.importer import exported_program, quiet
-from loadmaster.program.importers.torch.roles import (
-    Given,
-    Result,
-    Traced,
-    drop_idle,
-    placeholders,
-    tidy,
-)
+from loadmaster.program.importers.torch.roles import Given, Result, Traced, drop_idle, placeholders, tidy
 from loadmaster.program.program import TensorKind
 
 
@@ -56,8 +49,12 @@ def _result(spec: Any, leaf: Any, name: str) -> Result:
         return Result(node)
     if spec.kind.name == "BUFFER_MUTATION":
         return Result(node, what="update", name=str(spec.target))
-    raise BadProgram(f"'{name}' changes its input '{spec.target}'", object=name, number=str(spec.target),
-                     remedy="return the new value instead")  # fmt: skip
+    raise BadProgram(
+        f"'{name}' changes its input '{spec.target}'",
+        object=name,
+        number=str(spec.target),
+        remedy="return the new value instead",
+    )
 
 
 def share_tied(traced: Traced, module: Any) -> None:

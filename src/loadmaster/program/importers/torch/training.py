@@ -24,14 +24,15 @@ def trace_step(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name
     scopes = _Scopes(flat)
     try:
         with quiet():
-            joint, signature = aot_export_module(
-                flat, inputs, trace_joint=True, output_loss_index=0
-            )
+            joint, signature = aot_export_module(flat, inputs, trace_joint=True, output_loss_index=0)
     except Exception as error:  # the tracer has dozens of ways to say no
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise BadProgram(f"no gradients can be traced through '{name}': {reason}", object=name,
-                         remedy="let the first output be a scalar loss that every parameter that "
-                                "requires a gradient takes part in") from error  # fmt: skip
+        raise BadProgram(
+            f"no gradients can be traced through '{name}': {reason}",
+            object=name,
+            remedy="let the first output be a scalar loss that every parameter that "
+            "requires a gradient takes part in",
+        ) from error
     graph = joint.graph
     drop_idle(graph)
     results = _results(graph, signature, _summed(graph, flat))
@@ -42,7 +43,9 @@ def trace_step(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name
     return traced
 
 
-def _flattened(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...], list[int]]:  # fmt: skip
+def _flattened(
+    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Any, tuple[Any, ...], list[int]]:
     """The module as one of plain tensors in and out, its tensors, and where those came from."""
     torch = require("torch", "torch")
     from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
@@ -60,7 +63,7 @@ def _flattened(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
             for position, tensor in zip(positions, tensors, strict=True):
                 filled[position] = tensor
             a, k = tree_unflatten(filled, shape)
-            found = [leaf for leaf in tree_leaves(self.whole(*a, **k)) if isinstance(leaf, torch.Tensor)]  # fmt: skip
+            found = [leaf for leaf in tree_leaves(self.whole(*a, **k)) if isinstance(leaf, torch.Tensor)]
             return (*found[:1], *(leaf.detach() for leaf in found[1:]))
 
     return Flat(), tuple(leaves[i] for i in positions), positions
@@ -87,7 +90,7 @@ def _summed(graph: Any, flat: Any) -> list[str]:
     """The names of the trained parameters. One that has several names has a gradient for each: let
     the graph return their sum under the first name."""
     torch = require("torch", "torch")
-    trained = [(path, p) for path, p in flat.named_parameters(remove_duplicate=False) if p.requires_grad]  # fmt: skip
+    trained = [(path, p) for path, p in flat.named_parameters(remove_duplicate=False) if p.requires_grad]
     output = next(node for node in reversed(graph.nodes) if node.op == "output")
     leaves = list(output.args[0])
     kept, gradients = leaves[: -len(trained)], leaves[-len(trained) :]
@@ -118,7 +121,7 @@ def _results(graph: Any, signature: Any, trained: Sequence[str]) -> list[Result]
     roles = [("update", each.removeprefix(_PREFIX)) for each in buffers]
     roles += [("loss" if i == 0 else "output", "") for i in range(outputs)]
     roles += [("gradient", each.removeprefix(_PREFIX)) for each in trained]
-    return [Result(getattr(leaf, "name", ""), 0, *role) for leaf, role in zip(leaves, roles, strict=True)]  # fmt: skip
+    return [Result(getattr(leaf, "name", ""), 0, *role) for leaf, role in zip(leaves, roles, strict=True)]
 
 
 class _Scopes:

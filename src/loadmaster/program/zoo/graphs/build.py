@@ -37,8 +37,11 @@ class _Site:
 def synthetic_graph(family: str, seed: int) -> Program:
     """The graph of a family and a seed: always the same. Odd seeds have a backward pass."""
     if family not in FAMILIES:
-        raise BadProgram(f"there is no family '{family}'{nearest(family, tuple(FAMILIES))}", object=family,
-                         remedy=f"use {', '.join(FAMILIES)}")  # fmt: skip
+        raise BadProgram(
+            f"there is no family '{family}'{nearest(family, tuple(FAMILIES))}",
+            object=family,
+            remedy=f"use {', '.join(FAMILIES)}",
+        )
     rng = np.random.default_rng([30_000, list(FAMILIES).index(family), seed])
     mirrored = seed % 2 == 1
     most = MOST_OPS // _MIRRORED if mirrored else MOST_OPS
@@ -58,9 +61,7 @@ def _sites(rng: np.random.Generator, shape: Shape) -> dict[int, _Site]:
         kind = KINDS[int(rng.choice(len(KINDS), p=shares / shares.sum()))]
         place = rng.random()
         size = _between(kind.least_bytes, kind.most_bytes, place)
-        flops = _between(
-            kind.least_flops, kind.most_flops, rng.random() if kind.name in MATRIX else place
-        )
+        flops = _between(kind.least_flops, kind.most_flops, rng.random() if kind.name in MATRIX else place)
         weight = _between(*WEIGHT_BYTES, rng.random()) if kind.name in MATRIX else 0
         sources = [sites[shape.site[i]].size for i in shape.inputs[op] if shape.site[i] in sites]
         sites[site] = _Site(kind, _fitting(kind.name, size, sources), flops, weight)
@@ -93,10 +94,16 @@ class _Graph:
         self.add = Builder(name, order_source="topological")
         self.given = self.add.tensor("input", bytes=_INPUT_BYTES, kind="input")
         self.weights = {
-            site: self.add.tensor(f"weight{site}", shape=(each.weight // 4,), dtype="f32", kind="weight",
-                                  group=site if mirrored else -1)
-            for site, each in sites.items() if each.weight
-        }  # fmt: skip
+            site: self.add.tensor(
+                f"weight{site}",
+                shape=(each.weight // 4,),
+                dtype="f32",
+                kind="weight",
+                group=site if mirrored else -1,
+            )
+            for site, each in sites.items()
+            if each.weight
+        }
         self.readers: list[list[int]] = [[] for _ in shape.inputs]
         for op, sources in enumerate(shape.inputs):
             for source in sources:
@@ -147,11 +154,22 @@ class _Graph:
         for site, made in gradients.items():
             count = self.sites[site].weight // 4
             places = [self.weights[site]]
-            places += [self.add.tensor(f"{name}{site}", shape=(count,), dtype="f32", kind="state", group=site)
-                       for name in ("mean", "square")]  # fmt: skip
-            new = [self.add.tensor(f"new{i}.{site}", shape=(count,), dtype="f32", kind="output") for i in range(3)]  # fmt: skip
-            at = self.add.op(f"update{site}", "sub", reads=[*made, *places], writes=new, group=site,
-                             vector=_UPDATE_FLOPS * count)  # fmt: skip
+            places += [
+                self.add.tensor(f"{name}{site}", shape=(count,), dtype="f32", kind="state", group=site)
+                for name in ("mean", "square")
+            ]
+            new = [
+                self.add.tensor(f"new{i}.{site}", shape=(count,), dtype="f32", kind="output")
+                for i in range(3)
+            ]
+            at = self.add.op(
+                f"update{site}",
+                "sub",
+                reads=[*made, *places],
+                writes=new,
+                group=site,
+                vector=_UPDATE_FLOPS * count,
+            )
             for place, tensor in zip(places, new, strict=True):
                 self.add.tie(TieKind.INPLACE, place, tensor, at)
 

@@ -78,8 +78,7 @@ def cells(rng: Rng, ops: int) -> Shape:
     """An op reads two of the last few results, as in cells found by architecture search."""
     window = int(rng.integers(3, 13))
     inputs = [
-        sorted(set(rng.integers(max(0, op - window), op, 2).tolist())) if op else []
-        for op in range(ops)
+        sorted(set(rng.integers(max(0, op - window), op, 2).tolist())) if op else [] for op in range(ops)
     ]
     return Shape(inputs, list(range(ops)))
 
@@ -116,11 +115,9 @@ def stochastic_block(rng: Rng, ops: int) -> Shape:
     return _directed(rng, ops, pairs)
 
 
-def _pairs(rng: Rng, one: tuple[int, int], other: tuple[int, int], count: int) -> set[tuple[int, int]]:  # fmt: skip
+def _pairs(rng: Rng, one: tuple[int, int], other: tuple[int, int], count: int) -> set[tuple[int, int]]:
     """About `count` pairs with an end in each range; doubles fall together."""
-    ends: npt.NDArray[np.int64] = np.stack(
-        [rng.integers(*one, count), rng.integers(*other, count)], axis=1
-    )
+    ends: npt.NDArray[np.int64] = np.stack([rng.integers(*one, count), rng.integers(*other, count)], axis=1)
     return {(a, b) for a, b in np.sort(ends, axis=1).tolist()}
 
 

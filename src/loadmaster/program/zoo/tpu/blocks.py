@@ -37,16 +37,20 @@ def batch_norm(weights: Weights, name: str, x: Array) -> Array:
 
 
 def conv_relu(
-    weights: Weights, name: str, x: Array, size: int, kernel: Sequence[int], *, stride: int = 1,
+    weights: Weights,
+    name: str,
+    x: Array,
+    size: int,
+    kernel: Sequence[int],
+    *,
+    stride: int = 1,
     padding: Padding = "SAME",
-) -> Array:  # fmt: skip
+) -> Array:
     """A convolution with its bias, and a ReLU."""
     return relu(conv(weights, name, x, size, kernel, stride=stride, padding=padding, bias=True))
 
 
-def self_attention(
-    weights: Weights, name: str, x: Array, heads: int, add: Array | None = None
-) -> Array:
+def self_attention(weights: Weights, name: str, x: Array, heads: int, add: Array | None = None) -> Array:
     """Attention of a sequence to itself."""
     width = x.shape[-1]
     q, k, v = (by_head(linear(weights, f"{name}.{what}", x, width), heads) for what in "qkv")
@@ -59,9 +63,7 @@ def feed_forward(weights: Weights, name: str, x: Array, inner: int) -> Array:
     return linear(weights, f"{name}.ff1", within, x.shape[-1])
 
 
-def block(
-    weights: Weights, name: str, x: Array, heads: int, inner: int, add: Array | None = None
-) -> Array:
+def block(weights: Weights, name: str, x: Array, heads: int, inner: int, add: Array | None = None) -> Array:
     """A transformer block with its norms before each part."""
     with jax.named_scope(name):
         read = layer_norm(weights, f"{name}.norm0", x)

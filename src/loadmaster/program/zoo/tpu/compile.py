@@ -44,9 +44,13 @@ class Compiled:
 
 
 def compile_for_tpu(
-    source: str, flags: Mapping[str, str], *, python: str = sys.executable, seconds: float = 900,
+    source: str,
+    flags: Mapping[str, str],
+    *,
+    python: str = sys.executable,
+    seconds: float = 900,
     keep: Path | None = None,
-) -> Compiled:  # fmt: skip
+) -> Compiled:
     """Compile a program of the suite, or what 'module:function' returns.
 
     `python` is an interpreter that has JAX and libtpu. `keep` is a folder for the dumps, which are
@@ -70,19 +74,35 @@ def _run(source: str, flags: Mapping[str, str], folder: Path, python: str, secon
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     command = [python, "-m", WORKER, source, str(folder), json.dumps(dict(flags))]
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True,
-                              errors="replace", timeout=seconds, check=False)  # fmt: skip
+        done = subprocess.run(
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
-        raise BadProgram(f"compiling '{source}' with {shown} took more than {seconds:g} s",
-                         object=source, number=seconds,
-                         remedy="give it more time, or a smaller program") from None  # fmt: skip
+        raise BadProgram(
+            f"compiling '{source}' with {shown} took more than {seconds:g} s",
+            object=source,
+            number=seconds,
+            remedy="give it more time, or a smaller program",
+        ) from None
     except OSError as error:
-        raise BadProgram(f"'{python}' can't be run: {error.strerror}", object=python,
-                         remedy="give an interpreter that has JAX and libtpu") from None  # fmt: skip
+        raise BadProgram(
+            f"'{python}' can't be run: {error.strerror}",
+            object=python,
+            remedy="give an interpreter that has JAX and libtpu",
+        ) from None
     if done.returncode != 0:
-        raise BadProgram(f"compiling '{source}' with {shown} failed: {_reason(done.stderr)}",
-                         object=source, number=done.returncode, remedy="check the flags, and that "
-                         "the interpreter has 'loadmaster[tpu]'")  # fmt: skip
+        raise BadProgram(
+            f"compiling '{source}' with {shown} failed: {_reason(done.stderr)}",
+            object=source,
+            number=done.returncode,
+            remedy="check the flags, and that the interpreter has 'loadmaster[tpu]'",
+        )
 
 
 def _reason(errors: str) -> str:
@@ -103,8 +123,11 @@ def _read(folder: Path, source: str) -> Compiled:
     for ending in endings:
         found = sorted(folder.glob(f"*.{ending}"), key=lambda path: path.stat().st_size)
         if not found:
-            raise BadProgram(f"the compiler wrote no '{ending}' for '{source}'", object=source,
-                             remedy="use the versions named in docs/tpu.md")  # fmt: skip
+            raise BadProgram(
+                f"the compiler wrote no '{ending}' for '{source}'",
+                object=source,
+                remedy="use the versions named in docs/tpu.md",
+            )
         texts.append(found[-1].read_text(encoding="utf-8", errors="replace"))
     facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     return Compiled(texts[0], texts[1], texts[2], texts[3], facts)

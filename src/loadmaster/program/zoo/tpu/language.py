@@ -30,9 +30,7 @@ def bert_base(weights: Weights, data: Batch) -> Array:
     tokens = data["tokens"]
     x = embed(weights, "words", tokens, 30_522, 768)
     x = lax.add(x, unsqueeze(weights("positions", (tokens.shape[1], 768)), 0))
-    x = layer_norm(
-        weights, "embed.norm", lax.add(x, embed(weights, "kinds", data["kinds"], 2, 768))
-    )
+    x = layer_norm(weights, "embed.norm", lax.add(x, embed(weights, "kinds", data["kinds"], 2, 768)))
     for layer in range(12):
         name = f"layer{layer}"
         with jax.named_scope(name):
@@ -112,9 +110,7 @@ def _heads(weights: Weights, name: str, x: Array) -> list[Array]:
 
 def _rest(weights: Weights, name: str, x: Array, mixed: Array) -> Array:
     x = lax.add(x, linear(weights, f"{name}.o", mixed, WIDTH))
-    return lax.add(
-        x, feed_forward(weights, name, layer_norm(weights, f"{name}.norm1", x), 4 * WIDTH)
-    )
+    return lax.add(x, feed_forward(weights, name, layer_norm(weights, f"{name}.norm1", x), 4 * WIDTH))
 
 
 def _next_token(weights: Weights, x: Array) -> Array:

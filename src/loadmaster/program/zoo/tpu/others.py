@@ -8,15 +8,7 @@ import jax
 from jax import lax
 
 from loadmaster.program.zoo.convolution import conv
-from loadmaster.program.zoo.layers import (
-    attention,
-    by_head,
-    causal_mask,
-    layer_norm,
-    linear,
-    relu,
-    unsqueeze,
-)
+from loadmaster.program.zoo.layers import attention, by_head, causal_mask, layer_norm, linear, relu, unsqueeze
 from loadmaster.program.zoo.tpu.blocks import feed_forward, self_attention
 from loadmaster.program.zoo.training import Array, Batch, Weights, cast
 
@@ -28,8 +20,9 @@ def wavenet(weights: Weights, data: Batch, *, layers: int = 30, channels: int = 
     for layer in range(layers):
         name, dilation = f"layer{layer}", 2 ** (layer % 10)
         with jax.named_scope(name):
-            both = conv(weights, name, x, 2 * channels, (2,), dilation=dilation,
-                        padding=[(dilation, 0)], bias=True)  # fmt: skip
+            both = conv(
+                weights, name, x, 2 * channels, (2,), dilation=dilation, padding=[(dilation, 0)], bias=True
+            )
             value, gate = lax.split(both, [channels, channels], 2)
             unit = lax.mul(lax.tanh(value), lax.logistic(gate))
             skip = conv(weights, f"{name}.skip", unit, 2 * channels, (1,), bias=True)
@@ -63,9 +56,7 @@ def alphatensor_net(
                 rows = _attend(weights, name, lax.reshape(rows, (batch * size, 2 * size, width)))
                 rows = lax.reshape(rows, (batch, size, 2 * size, width))
                 grids[one] = lax.slice_in_dim(rows, 0, size, axis=2)
-                grids[other] = lax.transpose(
-                    lax.slice_in_dim(rows, size, None, axis=2), (0, 2, 1, 3)
-                )
+                grids[other] = lax.transpose(lax.slice_in_dim(rows, size, None, axis=2), (0, 2, 1, 3))
     seen = [lax.reshape(grid, (batch, size * size, width)) for grid in grids]
     return _policy(weights, data["factors"], lax.concatenate(seen, 1)), _value(weights, seen)
 

@@ -28,8 +28,11 @@ def load_tpu(name: str) -> Program:
     """A program of the suite, as the compiler scheduled it."""
     with resources.as_file(DATA / f"{name}.npz") as path:
         if not path.is_file():
-            raise BadProgram(f"'{name}' has not been compiled", object=name,
-                             remedy=f"run 'python tools/extract_tpu.py {name}'")  # fmt: skip
+            raise BadProgram(
+                f"'{name}' has not been compiled",
+                object=name,
+                remedy=f"run 'python tools/extract_tpu.py {name}'",
+            )
         return load(path)
 
 
@@ -39,8 +42,6 @@ def source_hash() -> str:
     here = Path(__file__).parent
     shared = ("layers", "convolution", "training", "inception", "unet")
     own = ("blocks", "vision", "language", "others", "steps", "suite")
-    for path in [here.parent / f"{name}.py" for name in shared] + [
-        here / f"{name}.py" for name in own
-    ]:
+    for path in [here.parent / f"{name}.py" for name in shared] + [here / f"{name}.py" for name in own]:
         digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -32,8 +32,9 @@ def made(program: TpuProgram, function: Callable[..., Any]) -> Made:
     batch = inputs(**program.batch)
     count, shape = program.caches
     if count:
-        return _with_caches(forward, batch, [jax.ShapeDtypeStruct(shape, program.dtype)] * count,
-                            program.dtype)  # fmt: skip
+        return _with_caches(
+            forward, batch, [jax.ShapeDtypeStruct(shape, program.dtype)] * count, program.dtype
+        )
     if program.step == "adam":
         step, arguments, _ = train_step(Model(forward, batch, program.dtype))
         return step, arguments, (0, 1, 2)

@@ -7,14 +7,7 @@ from collections.abc import Callable
 import jax
 from jax import lax
 
-from loadmaster.program.zoo.convolution import (
-    conv,
-    double,
-    group_norm,
-    max_pool,
-    mean_over_space,
-    mean_pool,
-)
+from loadmaster.program.zoo.convolution import conv, double, group_norm, max_pool, mean_over_space, mean_pool
 from loadmaster.program.zoo.inception import BLOCKS, Step
 from loadmaster.program.zoo.layers import layer_norm, linear, relu, silu
 from loadmaster.program.zoo.tpu.blocks import (
@@ -98,9 +91,7 @@ def _step(weights: Weights, name: str, x: Array, what: Step) -> Array:
     return mean_pool(x) if what == "mean" else max_pool(x, stride=2, padding="VALID")
 
 
-def _unit(
-    weights: Weights, name: str, x: Array, size: int, form: str, padding: str | None = None
-) -> Array:
+def _unit(weights: Weights, name: str, x: Array, size: int, form: str, padding: str | None = None) -> Array:
     """Convolution, scale and shift, ReLU; `form` is 'height x width', '/2' with a stride of 2."""
     kernel, _, stride = form.partition("/")
     sides = [int(side) for side in kernel.split("x")]

@@ -22,27 +22,26 @@ TOPOLOGY = "v4 lite:1x1"
 
 def main(source: str, folder: str, options: dict[str, str]) -> None:
     """Compile a program of the suite, or 'module:function' (which returns function, arguments, donated)."""
-    os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v4-8",
-                   "TPU_WORKER_HOSTNAMES": "localhost", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-                   "XLA_FLAGS": f"--xla_dump_to={folder} --xla_dump_hlo_as_text"}  # fmt: skip
+    os.environ |= {
+        "JAX_PLATFORMS": "cpu",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_ACCELERATOR_TYPE": "v4-8",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "XLA_FLAGS": f"--xla_dump_to={folder} --xla_dump_hlo_as_text",
+    }
     import jax
     from jax.experimental import topologies
 
     function, arguments, donated = _made(source)
     topology = topologies.get_topology_desc(platform="tpu", topology_name=TOPOLOGY)
     where = jax.sharding.SingleDeviceSharding(topology.devices[0])
-    placed = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), arguments
-    )
-    compiled = (
-        jax.jit(function, donate_argnums=donated).lower(*placed).compile(compiler_options=options)
-    )
+    placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), arguments)
+    compiled = jax.jit(function, donate_argnums=donated).lower(*placed).compile(compiler_options=options)
     counted: dict[str, float] = compiled.cost_analysis()
     facts = {
         "device": topology.devices[0].device_kind,
-        "versions": {
-            name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "libtpu")
-        },
+        "versions": {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "libtpu")},
         "cost_analysis": {
             key: counted.get(key, 0.0) for key in ("flops", "transcendentals", "bytes accessed")
         },
