@@ -14,19 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from graph_table import RESULTS, milliseconds
-from loadmaster.bench.graph_cells import (
-    ABLATED,
-    ABLATIONS,
-    APART,
-    BY_SECONDS,
-    STEERED,
-    TUNED,
-    WORKLOADS,
-    ZERO_SHOT,
-)
-from loadmaster.bench.graph_summary import saved
-from loadmaster.bench.malloc_summary import TIE, Found, played
-from loadmaster.bench.order import TRAINING
+from benchmarks.suites.graph_cells import ABLATED, ABLATIONS, APART, BY_SECONDS, STEERED, TUNED, WORKLOADS, ZERO_SHOT
+from benchmarks.suites.graph_summary import saved
+from benchmarks.suites.malloc_summary import TIE, Found, played
+from benchmarks.suites.order import TRAINING
 from mapping_table import table
 from pages import rewrite
 

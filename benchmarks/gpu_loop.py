@@ -24,19 +24,19 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.bench import Row
-from loadmaster.bench.gpu_folder import Folder, alone, free_host, told
-from loadmaster.bench.gpu_loop import MAPPED, SEARCHES, Loop, loop_rows
-from loadmaster.bench.gpu_on_device import all_need, ready
-from loadmaster.bench.gpu_plans import budget, kernels_of, roomy
+from benchmarks.suites import Row
+from benchmarks.suites.gpu_folder import Folder, alone, free_host, told
+from benchmarks.suites.gpu_loop import MAPPED, SEARCHES, Loop, loop_rows
+from benchmarks.suites.gpu_on_device import all_need, ready
+from benchmarks.suites.gpu_plans import budget, kernels_of, roomy
 from loadmaster.execute.own_allocator import fewer_holes
 from loadmaster.plan import load_planned
-from loadmaster.problems.mapping import Mapping
-from loadmaster.problems.offload.measured import options_of
-from loadmaster.problems.offload.problem import Offload
-from loadmaster.solvers.offload.refined import Archive, Refined
-from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget, solve
+from loadmaster.mapping.problem import Mapping
+from loadmaster.offload.measured import options_of
+from loadmaster.offload.problem import Offload
+from loadmaster.offload.refined import Archive, Refined
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget, solve
 
 MODELS = ("llama", "bert")
 ROWS = "loop.jsonl"
@@ -96,8 +96,8 @@ def measure(arguments: argparse.Namespace, folder: Folder) -> None:
         from loadmaster.execute.own_allocator import install
 
         print(f"own allocator: {install()}", flush=True)  # before anything uses CUDA
-    from loadmaster.bench.gpu_execute import Bench
-    from loadmaster.execute.clock import checked_device
+    from benchmarks.suites.gpu_execute import Bench
+    from loadmaster.execute.op_times import checked_device
     from loadmaster.execute.evaluator import ExecutorEvaluator
 
     device, began = checked_device(arguments.device), time.monotonic()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from loadmaster.bench.gpu_summary import Cell, cells
-from loadmaster.export.figures.style import COLOURS, GREY, new_figure, save, styled
+from benchmarks.suites.gpu_summary import Cell, cells
+from loadmaster.export.figures.curves import COLOURS, GREY, new_figure, save, styled
 
 HERE = Path(__file__).parent
 BARS = {

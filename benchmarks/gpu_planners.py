@@ -11,10 +11,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from loadmaster.bench import Row
-from loadmaster.bench.gpu_folder import Folder
-from loadmaster.bench.gpu_on_device import all_need
-from loadmaster.bench.gpu_plans import COPIES, PEER_SOLVERS, VARIANTS, kernels_of, plan_model
+from benchmarks.suites import Row
+from benchmarks.suites.gpu_folder import Folder
+from benchmarks.suites.gpu_on_device import all_need
+from benchmarks.suites.gpu_plans import COPIES, PEER_SOLVERS, VARIANTS, kernels_of, plan_model
 
 PERCENT = 50
 SIMULATED = "+simulated"

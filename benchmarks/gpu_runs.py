@@ -11,7 +11,7 @@
 
 import sys
 
-from loadmaster.bench.gpu_stages import main
+from benchmarks.suites.gpu_stages import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_planners import SIMULATED
-from loadmaster.bench.gpu_plans import COPIES, GRAPH, PEER_SOLVERS, PERCENTS
-from loadmaster.bench.gpu_summary import RAN, Cell, cells, gains, targets, variant_cells
+from benchmarks.suites.gpu_plans import COPIES, GRAPH, PEER_SOLVERS, PERCENTS
+from benchmarks.suites.gpu_summary import RAN, Cell, cells, gains, targets, variant_cells
 from mapping_table import table
 from pages import rewrite
 

@@ -22,10 +22,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from loadmaster.bench import Options
-from loadmaster.bench.graph import CASES
-from loadmaster.bench.graph_cells import CELLS, ONCE
-from loadmaster.bench.order import SEARCHES, cells
+from benchmarks.suites import Options
+from benchmarks.suites.graph import CASES
+from benchmarks.suites.graph_cells import CELLS, ONCE
+from benchmarks.suites.order import SEARCHES, cells
 from loadmaster.host import host, versions
 from mapping_runs import done_in
 

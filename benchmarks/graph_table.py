@@ -13,17 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loadmaster.bench.graph_cells import CLASSICAL, SEEDED
-from loadmaster.bench.graph_summary import (
-    best_classical,
-    gap,
-    other_cases,
-    saved_over_base,
-    targets,
-    workload_cases,
-)
-from loadmaster.bench.malloc_summary import Found, bound_of, played
-from loadmaster.solvers.graph import FUSERS, LEARNED, PLACERS, SCHEDULERS, SEARCHES
+from benchmarks.suites.graph_cells import CLASSICAL, SEEDED
+from benchmarks.suites.graph_summary import best_classical, gap, other_cases, saved_over_base, targets, workload_cases
+from benchmarks.suites.malloc_summary import Found, bound_of, played
+from loadmaster.graph.auto import FUSERS, LEARNED, PLACERS, SCHEDULERS, SEARCHES
 from mapping_table import table
 from pages import rewrite
 

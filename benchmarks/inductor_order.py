@@ -31,11 +31,11 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from loadmaster.host import host, versions
-from loadmaster.problems.order.problem import PeakOrder
+from loadmaster.order.problem import PeakOrder
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program
-from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget, solve
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget, solve
 
 RESULTS = Path(__file__).parent / "results" / "inductor_order.json"
 

@@ -19,9 +19,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from loadmaster.bench import Options
-from loadmaster.bench.malloc import CASES
-from loadmaster.bench.malloc_cells import GAMES
+from benchmarks.suites import Options
+from benchmarks.suites.malloc import CASES
+from benchmarks.suites.malloc_cells import GAMES
 from loadmaster.host import host, versions
 from mapping_runs import done_in
 

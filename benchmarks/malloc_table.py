@@ -13,17 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loadmaster.bench.malloc_cells import BUDGET, CURVE, ONE_PLAN, SEARCHES, WARM
-from loadmaster.bench.malloc_summary import (
-    Found,
-    best_search,
-    bound_of,
-    played,
-    speedup,
-    suite_cases,
-    targets,
-    wins,
-)
+from benchmarks.suites.malloc_cells import BUDGET, CURVE, ONE_PLAN, SEARCHES, WARM
+from benchmarks.suites.malloc_summary import Found, best_search, bound_of, played, speedup, suite_cases, targets, wins
 from mapping_table import table
 from pages import rewrite
 

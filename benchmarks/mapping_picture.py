@@ -6,9 +6,9 @@ import json
 import sys
 from pathlib import Path
 
-from loadmaster.bench.mapping_cells import BLACK, BUDGET
+from benchmarks.suites.mapping_cells import BLACK, BUDGET
 from loadmaster.export.figures.curves import draw_learning_curves
-from loadmaster.export.figures.style import save
+from loadmaster.export.figures.curves import save
 
 HERE = Path(__file__).parent
 

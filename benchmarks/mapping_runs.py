@@ -23,8 +23,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from loadmaster.bench.mapping_cells import CELLS, WHITE
-from loadmaster.bench.mapping_transfer import TRANSFERS
+from benchmarks.suites.mapping_cells import CELLS, WHITE
+from benchmarks.suites.mapping_transfer import TRANSFERS
 from loadmaster.host import host, versions
 
 Job = tuple[str, str, int]
@@ -63,8 +63,8 @@ def done_in(path: Path) -> set[Job]:
 
 def run_job(job: Job, budget: int | None, exact_seconds: float | None) -> dict[str, Any]:
     """One job, here: its rows and what they were made with."""
-    from loadmaster.bench.mapping_run import run_cell
-    from loadmaster.bench.mapping_transfer import run_transfer
+    from benchmarks.suites.mapping_run import run_cell
+    from benchmarks.suites.mapping_transfer import run_transfer
 
     case, solver, seed = job
     if case in TRANSFERS:

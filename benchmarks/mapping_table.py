@@ -13,19 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loadmaster.bench.mapping_cells import BLACK, CELLS, WORKLOADS
-from loadmaster.bench.mapping_summary import (
-    BEATS,
-    LOSES,
-    NEITHER,
-    Summary,
-    compare,
-    mean_and_deviation,
-    merged,
-    summaries,
-    verdict,
-)
-from loadmaster.bench.mapping_targets import SPEC, targets
+from benchmarks.suites.mapping_cells import BLACK, CELLS, WORKLOADS
+from benchmarks.suites.mapping_summary import BEATS, LOSES, NEITHER, Summary, compare, mean_and_deviation, merged, summaries, verdict
+from benchmarks.suites.mapping_targets import SPEC, targets
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "mapping.json"

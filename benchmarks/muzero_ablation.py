@@ -18,14 +18,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from loadmaster.bench.malloc_cells import GAMES
-from loadmaster.bench.malloc_run import loaded, row_of
-from loadmaster.bench.mapping_run import Improvements
+from benchmarks.suites.malloc_cells import GAMES
+from benchmarks.suites.malloc_run import loaded, row_of
+from benchmarks.suites.mapping_run import Improvements
 from loadmaster.host import host, versions
-from loadmaster.problems.malloc_game.problem import MallocGame
-from loadmaster.solvers.muzero.agent import MuZero
-from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget, solve
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.malloc_game.muzero.agent import MuZero
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget, solve
 from mapping_runs import done_in
 
 CASES = ("alexnet-train/tpu-v4i-16m", "resnet50-inf/tpu-v4i-16m", "synthetic-33")

@@ -19,17 +19,17 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from loadmaster.bench import Row
-from loadmaster.bench.malloc_cells import GAMES
-from loadmaster.bench.malloc_run import loaded, row_of
-from loadmaster.bench.mapping_run import Improvements
+from benchmarks.suites import Row
+from benchmarks.suites.malloc_cells import GAMES
+from benchmarks.suites.malloc_run import loaded, row_of
+from benchmarks.suites.mapping_run import Improvements
 from loadmaster.cli.plan import parse_settings
 from loadmaster.host import host, versions
-from loadmaster.problems.malloc_game.problem import MallocGame
-from loadmaster.solvers.muzero.agent import MuZero
-from loadmaster.solvers.muzero.policy import start_of
-from loadmaster.solvers.muzero.session import Session
-from loadmaster.solvers.solver import Budget, Meter
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.malloc_game.muzero.agent import MuZero
+from loadmaster.malloc_game.muzero.agent import start_of
+from loadmaster.malloc_game.muzero.session import Session
+from loadmaster.search.solver import Budget, Meter
 
 GAMES_EACH = 16
 """Whole games of each program in a zero-shot run: one without noise."""

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from loadmaster.bench.malloc_learned import FIRST, SEARCHED, learned_targets, lines, mean_speedup
-from loadmaster.bench.malloc_summary import Found, played
+from benchmarks.suites.malloc_learned import FIRST, SEARCHED, learned_targets, lines, mean_speedup
+from benchmarks.suites.malloc_summary import Found, played
 from mapping_table import table
 from pages import rewrite
 

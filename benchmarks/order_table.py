@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from loadmaster.bench.order_runtime import RUNTIME
+from benchmarks.suites.order_runtime import RUNTIME
 from mapping_table import table
 from pages import rewrite
 

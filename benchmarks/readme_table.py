@@ -12,12 +12,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from loadmaster.bench.graph_summary import best_classical, saved_over_base, workload_cases
-from loadmaster.bench.malloc_learned import lines as learned
-from loadmaster.bench.malloc_learned import mean_speedup
-from loadmaster.bench.malloc_summary import best_search, bound_of, played, suite_cases
-from loadmaster.bench.mapping_cells import BLACK, BUDGET, CELLS, WORKLOADS
-from loadmaster.bench.mapping_summary import summaries
+from benchmarks.suites.graph_summary import best_classical, saved_over_base, workload_cases
+from benchmarks.suites.malloc_learned import lines as learned
+from benchmarks.suites.malloc_learned import mean_speedup
+from benchmarks.suites.malloc_summary import best_search, bound_of, played, suite_cases
+from benchmarks.suites.mapping_cells import BLACK, BUDGET, CELLS, WORKLOADS
+from benchmarks.suites.mapping_summary import summaries
 
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
@@ -161,7 +161,7 @@ def graph_lines() -> list[str]:
 
 def gpu_lines() -> list[str]:
     """Measured, not simulated: half of the memory that a model needs."""
-    from loadmaster.bench.gpu_summary import cells, targets
+    from benchmarks.suites.gpu_summary import cells, targets
 
     if not (HERE / "results" / "gpu.json").exists():
         return []

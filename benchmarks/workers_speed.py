@@ -19,13 +19,13 @@ from typing import Any
 
 from loadmaster.host import host, load, versions
 from loadmaster.machine import load_machine
-from loadmaster.problems.evaluator import CommandEvaluator
-from loadmaster.problems.measured import MeasuredMapping
+from loadmaster.search.evaluator import CommandEvaluator
+from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.program.models import load_model
 from loadmaster.runs import run_solver
 from loadmaster.runs.workers import sharing
-from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget
 
 WAIT = "sleep 0.1\nwc -c\n"
 """Waits, and takes the length of the plan for a time: the same for the same plan."""

@@ -21,7 +21,7 @@ from loadmaster.simulate import simulate
 def main(out: str = "keyword.pte") -> None:
     machine = load_machine("ethos-u65").with_capacity("sram", 512 * 1024)
     arenas = arena_numbers(machine, {})
-    lowered = lower("loadmaster.bench.torch_models:keyword_transformer")
+    lowered = lower("benchmarks.suites.torch_models:keyword_transformer")
 
     greedy = greedy_placement(lowered, machine)
     banked = banked_placement(lowered, machine, arenas)

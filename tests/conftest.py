@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, settings
 
 from loadmaster import clock
 
-sys.path.insert(0, str(Path(__file__).parent))
+# Helpers of this folder, and the packages beside it: benchmarks and tools.
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 # The networks of the tests are tiny: nearly all of their time is XLA's compiler, which is done in
 # little more than half the time without its newer code generator.

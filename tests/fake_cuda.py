@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from loadmaster.execute.cuda import CudaBackend
+from loadmaster.execute.devices import CudaBackend
 from loadmaster.program.importers.torch.captured import Captured, capture
 
 

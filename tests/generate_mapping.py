@@ -8,7 +8,7 @@ import numpy as np
 
 from generate import RATES, Rng, _device, _rate, chance, pick, random_program, whole
 from loadmaster.machine.machine import Device, Machine, Memory, Rules
-from loadmaster.problems.mapping import Mapping
+from loadmaster.mapping.problem import Mapping
 from loadmaster.program.build import Builder
 from loadmaster.program.program import CANNOT_RUN, COMPUTED, Program
 

@@ -10,7 +10,7 @@ from loadmaster.errors import BadPlan
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import BEFORE, NO_OFFSET, WHOLE, Copy, Plan, Residency
 from loadmaster.program.program import Program
-from loadmaster.simulate.reference import simulate_reference
+from reference.simulate import simulate_reference
 
 Rng = np.random.Generator
 Item = TypeVar("Item")

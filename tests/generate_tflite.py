@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from loadmaster.export.tflm_file import Head
-from loadmaster.program.importers.tflite.names import OPERATORS
+from loadmaster.program.importers.tflite.read import OPERATORS
 
 REFERENCE = "reference"
 I8, I32, F32, RESOURCE = 9, 2, 0, 13

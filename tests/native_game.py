@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from loadmaster import _core
-from loadmaster.problems.malloc_game.model import GameModel
+from loadmaster.malloc_game.model import GameModel
 
 Placement = tuple[list[tuple[int, ...]], list[tuple[int, ...]], list[bool]]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from generate_game import random_game_program
 from loadmaster.machine import Machine, load_machine
-from loadmaster.problems.offload.problem import Offload
+from loadmaster.offload.problem import Offload
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program
 

@@ -13,18 +13,18 @@ from generate_graph import random_graph
 from generate_mapping import layers, three_memories
 from generate_order import random_straight
 from loadmaster.machine import load_machine
-from loadmaster.problems.allocation import Allocation
-from loadmaster.problems.buffers_csv import parse_buffers
-from loadmaster.problems.graph import GraphOptimization
-from loadmaster.problems.malloc_game.problem import MallocGame
-from loadmaster.problems.mapping import Mapping
-from loadmaster.problems.offload.problem import Offload
-from loadmaster.problems.order.problem import PeakOrder
-from loadmaster.problems.problem import Problem
+from loadmaster.allocation.problem import Allocation
+from loadmaster.allocation.buffers_csv import parse_buffers
+from loadmaster.graph import GraphOptimization
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.mapping.problem import Mapping
+from loadmaster.offload.problem import Offload
+from loadmaster.order.problem import PeakOrder
+from loadmaster.search.problem import Problem
 from loadmaster.program.models import load_model
 from loadmaster.program.zoo.synthetic import synthetic
-from loadmaster.solvers.registry import kinds, make_solver, solver_names
-from loadmaster.solvers.solver import Solver
+from loadmaster.search.registry import kinds, make_solver, solver_names
+from loadmaster.search.solver import Solver
 from offload_stack import LAYER_BYTES, gpu, stack
 
 LEARNING: dict[str, Any] = {"width": 8, "heads": 2, "depth": 0, "batch": 4, "burn_in": 8}

@@ -19,7 +19,7 @@ import loadmaster
 import toy
 from clocks import Ticking, wait_until
 from loadmaster import clock
-from loadmaster.solvers.solver import Budget, Meter, solve
+from loadmaster.search.solver import Budget, Meter, solve
 
 TESTS = Path(__file__).parent
 SOURCE = Path(loadmaster.__file__).parent
@@ -50,14 +50,14 @@ MEASURE = {
     "cli/progress.py": "what is shown; the clock is injected",
     "cli/train_go.py": "training by the clock, which tests replace",
     "cli/train_muzero.py": "when to save and to speak",
-    "problems/evaluator.py": "a user's command that hangs is ended",
+    "search/evaluator.py": "a user's command that hangs is ended",
     "program/zoo/traced.py": "says how long tracing took",
     "runs/": "when to check and to checkpoint, by what the last one took",
     "signals.py": "who does not listen to a signal is ended",
-    "solvers/egrl/session.py": "where the time went, for the log",
-    "solvers/muzero/session.py": "where the time went, for the log",
-    "solvers/go/pretrain.py": "training by the clock",
-    "solvers/go/teachers.py": "says how long teachers took",
+    "mapping/egrl/session.py": "where the time went, for the log",
+    "malloc_game/muzero/session.py": "where the time went, for the log",
+    "graph/go/pretrain.py": "training by the clock",
+    "graph/go/cases.py": "says how long teachers took",
 }
 """Module or folder of the package that reads another clock than `loadmaster.clock` -> why it may: no
 time limit of a solver does."""

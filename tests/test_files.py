@@ -139,17 +139,17 @@ def test_text_that_no_file_can_hold_is_refused_with_the_name(tmp_path: Path) -> 
 WRITERS = {"files.py", "runs/checkpoint.py"}
 """They open for writing themselves; a checkpoint is a folder that is renamed as a whole."""
 NEW_FOLDERS = {
-    "problems/evaluator.py",  # a temporary folder that is ours alone
+    "search/evaluator.py",  # a temporary folder that is ours alone
     "runs/workers/desk.py",
-    "program/zoo/tpu/worker.py",
-    "problems/allocation.py",  # `Problem.save`: a run's folder that was made a moment ago
-    "problems/mapping.py",
-    "problems/measured.py",
-    "problems/graph/problem.py",
-    "problems/malloc_game/problem.py",
-    "problems/offload/measured.py",
-    "problems/offload/problem.py",
-    "problems/order/problem.py",
+    "tools/tpu/worker.py",
+    "allocation/problem.py",  # `Problem.save`: a run's folder that was made a moment ago
+    "mapping/problem.py",
+    "mapping/measured.py",
+    "graph/problem.py",
+    "malloc_game/problem.py",
+    "offload/measured.py",
+    "offload/problem.py",
+    "order/problem.py",
 }
 
 

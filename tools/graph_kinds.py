@@ -1,4 +1,4 @@
-"""Prints the table of `loadmaster.program.zoo.graphs.kinds`: what the zoo's ops are and cost.
+"""Prints the table of `loadmaster.program.zoo.random_graphs`: what the zoo's ops are and cost.
 
     python tools/graph_kinds.py
 

@@ -33,7 +33,7 @@ def session(number: int, folder: Path, steps: int) -> None:
 
     from loadmaster.errors import MissingPackage
     from loadmaster.runs import run_solver
-    from loadmaster.solvers.solver import Budget
+    from loadmaster.search.solver import Budget
     from solver_cases import CASES
 
     done = 0

@@ -19,13 +19,13 @@ from loadmaster.cli.answer import Table
 from loadmaster.cli.show import show
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import load_machine
-from loadmaster.problems.champion import Champion, Remeasured, remeasure
-from loadmaster.problems.evaluator import CommandEvaluator
-from loadmaster.problems.evaluator_report import evaluator_report
-from loadmaster.problems.measured import MeasuredMapping
+from loadmaster.search.champion import Champion, Remeasured, remeasure
+from loadmaster.search.evaluator import CommandEvaluator
+from loadmaster.mapping.evaluator_report import evaluator_report
+from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.runs import run_solver
-from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget
 from loadmaster.units import show_time
 
 HERE = Path(__file__).parent

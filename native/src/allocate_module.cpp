@@ -195,7 +195,7 @@ class PyBuffers {
   }
 
  private:
-  // As problems/buffers.py words it for people: lives, sizes and offsets that add up.
+  // As allocation/buffers.py words it for people: lives, sizes and offsets that add up.
   void check_columns() const {
     const Buffers& b = buffers_;
     const i64 most = kMostAmount / std::max<i64>(1, b.count());

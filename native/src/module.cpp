@@ -200,7 +200,7 @@ void check_column(const Optional<i32>& column, i64 ops, i64 least, i64 most, con
     must(column->data()[i] >= least && column->data()[i] <= most, std::string(name) + " is out of range");
 }
 
-// As simulate/faults.py words it for people: every index exists, and tables go with a fixed order.
+// As simulate/simulator.py words it for people: every index exists, and tables go with a fixed order.
 void check_plan(const Model& model, const PlanArrays& plan) {
   const i64 ops = model.ops, memory = model.memory_count() - 1, tensor = model.tensors - 1;
   const Range place{-1, kMostByte};

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from loadmaster.machine import Machine, load_machine
     from loadmaster.plan import Plan, load_plan, load_planned, save_plan
     from loadmaster.plan.check import check
-    from loadmaster.problems.allocation import Allocation
-    from loadmaster.problems.buffers_csv import read_buffers
-    from loadmaster.problems.choose import pose
-    from loadmaster.problems.pins import Pins, parse_pins
-    from loadmaster.problems.problem import Problem
+    from loadmaster.allocation.problem import Allocation
+    from loadmaster.allocation.buffers_csv import read_buffers
+    from loadmaster.problem_choice import pose
+    from loadmaster.search.pins import Pins, parse_pins
+    from loadmaster.search.problem import Problem
     from loadmaster.program import Builder, Program
     from loadmaster.program.models import load_model
     from loadmaster.report import write_report
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from loadmaster.simulate import Timeline
     from loadmaster.simulate.needs import needs
     from loadmaster.simulate.simulator import simulate as timeline
-    from loadmaster.solvers.allocate import allocate
-    from loadmaster.solvers.fits import Fits, fits
-    from loadmaster.solvers.registry import make_solver, solver_names
-    from loadmaster.solvers.solver import Meter, Observer, Solution, Solver
+    from loadmaster.allocation.auto import allocate
+    from loadmaster.fits import Fits, fits
+    from loadmaster.search.registry import make_solver, solver_names
+    from loadmaster.search.solver import Meter, Observer, Solution, Solver
 
 __version__ = "0.1.0"
 
@@ -77,39 +77,39 @@ __all__ = [
 ]
 
 _HOME = {
-    "Allocation": "problems.allocation",
+    "Allocation": "allocation.problem",
     "BadMachine": "errors",
     "BadPlan": "errors",
     "BadProgram": "errors",
     "Builder": "program",
-    "Fits": "solvers.fits",
+    "Fits": "fits",
     "LoadmasterError": "errors",
     "Machine": "machine",
-    "Meter": "solvers.solver",
-    "Observer": "solvers.solver",
-    "Pins": "problems.pins",
+    "Meter": "search.solver",
+    "Observer": "search.solver",
+    "Pins": "search.pins",
     "Plan": "plan",
-    "Problem": "problems.problem",
+    "Problem": "search.problem",
     "Program": "program",
-    "Solution": "solvers.solver",
-    "Solver": "solvers.solver",
+    "Solution": "search.solver",
+    "Solver": "search.solver",
     "Timeline": "simulate",
-    "allocate": "solvers.allocate",
+    "allocate": "allocation.auto",
     "check": "plan.check",
     "export_plan": "export.plans",
-    "fits": "solvers.fits",
+    "fits": "fits",
     "load_machine": "machine",
     "load_model": "program.models",
     "load_plan": "plan",
     "load_planned": "plan",
-    "make_solver": "solvers.registry",
+    "make_solver": "search.registry",
     "needs": "simulate.needs",
-    "parse_pins": "problems.pins",
-    "pose": "problems.choose",
-    "read_buffers": "problems.buffers_csv",
+    "parse_pins": "search.pins",
+    "pose": "problem_choice",
+    "read_buffers": "allocation.buffers_csv",
     "save_plan": "plan",
     "solve": "runs.solve",
-    "solver_names": "solvers.registry",
+    "solver_names": "search.registry",
     "timeline": "simulate.simulator:simulate",
     "write_report": "report",
 }

@@ -15,7 +15,7 @@ import loadmaster.cli
 from loadmaster.cli.main import app
 from loadmaster.machine import load_machine
 from loadmaster.plan import save_plan
-from loadmaster.problems.first_fit import first_fit
+from loadmaster.mapping.first_fit import first_fit
 from loadmaster.program.zoo import load_workload
 
 SCHEMA = json.loads((Path(loadmaster.cli.__file__).parent / "schema.json").read_text())

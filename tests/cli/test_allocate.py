@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from loadmaster.bench.packings import perfect_packing
+from benchmarks.suites.packings import perfect_packing
 from loadmaster.cli.main import app
-from loadmaster.problems.buffers_csv import read_buffers, write_buffers
+from loadmaster.allocation.buffers_csv import read_buffers, write_buffers
 
 TIGHT = "id,lower,upper,size\na,0,4,40\nb,0,4,40\nc,2,6,20\nd,5,9,60\n"
 

@@ -9,11 +9,11 @@ import pytest
 
 import toy
 from loadmaster.machine import load_machine
-from loadmaster.problems.mapping import Mapping
+from loadmaster.mapping.problem import Mapping
 from loadmaster.program.models import load_model
 from loadmaster.runs.session import run_solver
-from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget
 
 pytest.importorskip("matplotlib")
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from loadmaster.cli.kernel_room import kernel_room
-from loadmaster.problems.offload.kernels import LIBRARIES, SPARE
-from loadmaster.problems.offload.problem import Offload
-from loadmaster.problems.registry import load_problem
+from loadmaster.offload.kernels import LIBRARIES, SPARE
+from loadmaster.offload.problem import Offload
+from loadmaster.search.registry import load_problem
 from loadmaster.program.measured_costs import MeasuredCosts, costless_hash, write_costs
 from loadmaster.program.storage import save
 from offload_stack import stack

@@ -15,8 +15,8 @@ from generate_mapping import layers, three_memories
 from loadmaster.cli.main import COMMANDS
 from loadmaster.machine.text import standalone_text
 from loadmaster.plan import save_plan
-from loadmaster.problems.measured import MeasuredMapping
-from loadmaster.problems.registry import load_problem
+from loadmaster.mapping.measured import MeasuredMapping
+from loadmaster.search.registry import load_problem
 from loadmaster.program import save
 from loadmaster.runs import RunFolder
 from loadmaster.runs.compare import read_side

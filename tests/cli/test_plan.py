@@ -14,9 +14,9 @@ from loadmaster.cli.plan import parse_settings
 from loadmaster.machine import load_machine
 from loadmaster.plan import load_plan
 from loadmaster.plan.check import check
-from loadmaster.problems import recorded
-from loadmaster.problems.measured import MeasuredMapping
-from loadmaster.problems.recorded import bound_key
+from loadmaster.search import recorded_bounds as recorded
+from loadmaster.mapping.measured import MeasuredMapping
+from loadmaster.search.recorded_bounds import bound_key
 from loadmaster.program.models import load_model
 from loadmaster.simulate import simulate
 

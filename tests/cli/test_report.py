@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from generate_mapping import layers, three_memories
-from loadmaster.problems.mapping import Mapping
+from loadmaster.mapping.problem import Mapping
 from loadmaster.runs.session import run_solver
-from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ import pytest
 import toy
 from loadmaster.plan import save_plan
 from loadmaster.runs import run_solver
-from loadmaster.solvers.registry import kinds
-from loadmaster.solvers.solver import Budget
+from loadmaster.search.registry import kinds
+from loadmaster.search.solver import Budget
 
 
 @pytest.fixture(scope="module")

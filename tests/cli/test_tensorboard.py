@@ -14,7 +14,7 @@ import toy
 from loadmaster.export.tensorboard import export_log, scalars
 from loadmaster.runs import run_solver
 from loadmaster.runs.log import Log, read_log
-from loadmaster.solvers.solver import Budget
+from loadmaster.search.solver import Budget
 
 Point = tuple[int, float]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from loadmaster.solvers.policies import read_policy
+from loadmaster.learn.policies import read_policy
 
 jax = pytest.importorskip("jax")
 for package in ("equinox", "optax"):

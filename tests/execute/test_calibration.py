@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from loadmaster.errors import BadProgram, LoadmasterError
-from loadmaster.execute.clock import Clock, checked_device, median
-from loadmaster.execute.links import LinkSpeed, fit, measure_links
+from loadmaster.execute.op_times import Clock, checked_device, median
+from loadmaster.execute.speeds import LinkSpeed, fit, measure_links
 from loadmaster.execute.measured_machine import machine_toml
 from loadmaster.execute.op_times import corrected
 from loadmaster.execute.speeds import Effort, Speeds, measure_speeds

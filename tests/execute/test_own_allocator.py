@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from loadmaster import _core
-from loadmaster.execute.rooms import free_ranges, held_bytes, room_columns
+from loadmaster.execute.placement import free_ranges, held_bytes, room_columns
 from loadmaster.execute.script import Call, Script, Stay, Step
 
 GRAIN, ROOM = 512, 64 * 512

@@ -16,7 +16,7 @@ from loadmaster import _core  # noqa: E402
 from loadmaster.errors import BadMachine, Refused  # noqa: E402
 from loadmaster.execute import own_allocator  # noqa: E402
 from loadmaster.execute.executor import Executor  # noqa: E402
-from loadmaster.execute.planned import Planned  # noqa: E402
+from loadmaster.execute.placement import Planned  # noqa: E402
 from loadmaster.execute.script import Call, Script, Stay, Step  # noqa: E402
 
 BYTES = 4096

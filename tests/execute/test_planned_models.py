@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from loadmaster.machine import load_machine
-from loadmaster.problems.offload.model import offload_model
-from loadmaster.problems.offload.problem import Offload
-from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget, solve
+from loadmaster.offload.model import offload_model
+from loadmaster.offload.problem import Offload
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget, solve
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-from loadmaster.bench.gpu_models import GPU_MODELS  # noqa: E402
+from benchmarks.suites.gpu_models import GPU_MODELS  # noqa: E402
 from loadmaster.execute.executor import Executor  # noqa: E402
 from loadmaster.execute.ready import Ready, agreement, ordinary_run  # noqa: E402
 from loadmaster.program.importers.torch.captured import capture  # noqa: E402

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 from torch import nn  # noqa: E402
 
-from loadmaster.bench.gpu_models import GPU_MODELS  # noqa: E402
+from benchmarks.suites.gpu_models import GPU_MODELS  # noqa: E402
 from loadmaster.execute.executor import Executor  # noqa: E402
 from loadmaster.program.importers.torch.captured import Captured, capture  # noqa: E402
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from loadmaster.errors import LoadmasterError
-from loadmaster.export.figures.cells import read_cells
+from loadmaster.export.figures.data import read_cells
 from loadmaster.export.figures.data import (
     contiguity,
     distances,
@@ -19,17 +19,17 @@ from loadmaster.export.figures.data import (
     scaled_to_plane,
     transitions,
 )
-from loadmaster.export.figures.pictures import maps_to_show, near_maps, pictures
-from loadmaster.export.figures.room import Room, room, scaled
+from loadmaster.export.figures.maps import maps_to_show, near_maps, pictures
+from loadmaster.export.figures.curves import Room, room, scaled
 from loadmaster.machine import load_machine
-from loadmaster.problems.mapping import Mapping
+from loadmaster.mapping.problem import Mapping
 from loadmaster.program.build import Builder
 from loadmaster.program.models import load_model
 from loadmaster.program.program import Program
 from loadmaster.runs.log import BadRun
 from loadmaster.runs.session import run_solver
-from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget
 
 pytest.importorskip("matplotlib")
 
@@ -146,7 +146,7 @@ def test_other_settings_are_another_group(folder: Path, tmp_path: Path) -> None:
 
 
 def test_every_picture_is_made_and_repeats(folder: Path, tmp_path: Path) -> None:
-    from loadmaster.export.figures.style import save
+    from loadmaster.export.figures.curves import save
 
     (cell,) = read_cells([folder])
     names = []
@@ -209,7 +209,7 @@ def test_room_is_what_the_exact_solver_proves() -> None:
 
 def test_the_picture_of_room(tmp_path: Path) -> None:
     from loadmaster.export.figures.curves import draw_room
-    from loadmaster.export.figures.style import save
+    from loadmaster.export.figures.curves import save
 
     figure = draw_room([Room(0.125, 150, 120, 101, 100), Room(12, 100, 100, 100, 100)], "x on y")
     lines: dict[Any, Any] = {line.get_label(): line for line in figure.axes[0].get_lines()}

@@ -12,12 +12,12 @@ from onnx import TensorProto, helper
 
 from loadmaster.errors import Refused
 from loadmaster.export.onnx_order import NotExported, export, export_onnx_order
-from loadmaster.export.onnx_runtime import run_model
+from loadmaster.export.onnx_order import run_model
 from loadmaster.export.rules import Asked
-from loadmaster.problems.order.problem import PeakOrder
+from loadmaster.order.problem import PeakOrder
 from loadmaster.program.importers.onnx import import_onnx
-from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget, solve
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget, solve
 
 pytest.importorskip("onnxruntime")
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"

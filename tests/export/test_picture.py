@@ -12,7 +12,7 @@ import pytest
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.export.picture import draw
-from loadmaster.problems.buffers import Buffers, Gap
+from loadmaster.allocation.buffers import Buffers, Gap
 
 NAME = '</title><script>alert(1)</script>&"'
 

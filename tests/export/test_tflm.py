@@ -16,12 +16,12 @@ from loadmaster.export.tflm_arena import METADATA, plan_arena, read_offsets
 from loadmaster.export.tflm_file import with_plan
 from loadmaster.machine import load_machine
 from loadmaster.plan import Plan
-from loadmaster.problems.order.problem import PeakOrder
+from loadmaster.order.problem import PeakOrder
 from loadmaster.program.importers.tflite import import_tflite
 from loadmaster.program.importers.tflite.read import read_tflite
 from loadmaster.program.program import TensorKind
-from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget, solve
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget, solve
 from loadmaster.units import UNLIMITED
 
 ARENA = load_machine(f"arena:{UNLIMITED}")

@@ -24,18 +24,18 @@ from loadmaster.export.shown import Shown, file_name
 from loadmaster.machine import Machine, load_machine
 from loadmaster.plan import Plan
 from loadmaster.plan.check import check
-from loadmaster.problems.allocation import Allocation
-from loadmaster.problems.buffers_csv import read_buffers
-from loadmaster.problems.first_fit import first_fit
-from loadmaster.problems.malloc_game.problem import MallocGame
-from loadmaster.problems.mapping import Mapping
+from loadmaster.allocation.problem import Allocation
+from loadmaster.allocation.buffers_csv import read_buffers
+from loadmaster.mapping.first_fit import first_fit
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.mapping.problem import Mapping
 from loadmaster.program import Program
 from loadmaster.program.build import Builder
 from loadmaster.program.importers.tflite import import_tflite
 from loadmaster.program.zoo import load_workload
 from loadmaster.simulate import simulate
-from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget, solve
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget, solve
 
 
 def sound_cases(count: int) -> Iterator[tuple[Program, Machine, Plan]]:

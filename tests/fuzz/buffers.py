@@ -8,10 +8,10 @@ from random import Random
 
 import numpy as np
 
-from loadmaster.problems.allocation import Allocation
-from loadmaster.problems.buffers_csv import format_buffers, parse_buffers, read_buffers, read_pairs
-from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget, solve
+from loadmaster.allocation.problem import Allocation
+from loadmaster.allocation.buffers_csv import format_buffers, parse_buffers, read_buffers, read_pairs
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget, solve
 
 from . import mutate
 from .use import may_refuse

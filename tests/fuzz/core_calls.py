@@ -19,12 +19,12 @@ from generate import random_case, random_program
 from loadmaster import _core
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import load_machine
-from loadmaster.problems.choose import pose
+from loadmaster.problem_choice import pose
 from loadmaster.program import Program
 from loadmaster.simulate import simulate
 from loadmaster.simulate.simulator import Simulator
-from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget, solve
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget, solve
 
 from . import mutate
 from .use import small_program

@@ -19,7 +19,7 @@ import numpy as np
 from loadmaster.machine import load_machine
 from loadmaster.plan import Plan, plan_to_json
 from loadmaster.program import save
-from loadmaster.solvers.policies import save_policy
+from loadmaster.learn.policies import save_policy
 
 from .npz_files import npy
 from .use import small_program

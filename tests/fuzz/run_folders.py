@@ -22,20 +22,20 @@ import numpy as np
 
 from loadmaster.machine import load_machine, read_machine
 from loadmaster.plan import load_plan
-from loadmaster.problems.choose import pose
-from loadmaster.problems.evaluator import CommandEvaluator
-from loadmaster.problems.measured import MeasuredMapping
-from loadmaster.problems.problem import Problem, keys
-from loadmaster.problems.registry import KINDS, load_problem
+from loadmaster.problem_choice import pose
+from loadmaster.search.evaluator import CommandEvaluator
+from loadmaster.mapping.measured import MeasuredMapping
+from loadmaster.search.problem import Problem, keys
+from loadmaster.search.registry import KINDS, load_problem
 from loadmaster.program import Builder, Program, load
 from loadmaster.report import write_report
 from loadmaster.runs import History, RunFolder, run_solver
 from loadmaster.runs.compare import different_keys, read_side, score_alone
-from loadmaster.runs.difference import difference
+from loadmaster.runs.compare import difference
 from loadmaster.runs.log import digest_of
 from loadmaster.runs.replay import replay
-from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget
 
 from . import machines, mutate, npz_files
 from .use import may_refuse
@@ -313,7 +313,7 @@ def _bound(folder: Path, place: Path) -> None:
 
 def _figures(folder: Path, place: Path) -> None:
     """What pictures are drawn from; drawing them takes seconds."""
-    from loadmaster.export.figures.cells import find_runs, read_cells
+    from loadmaster.export.figures.data import find_runs, read_cells
 
     for path in find_runs([folder]):
         if load_problem(path).kind == "mapping":

@@ -18,15 +18,15 @@ from loadmaster.machine.text import standalone_text
 from loadmaster.machine.toml import parse_machine
 from loadmaster.plan import Plan, plan_from_json, plan_to_json
 from loadmaster.plan.check import check
-from loadmaster.problems.choose import pose
+from loadmaster.problem_choice import pose
 from loadmaster.program import Program, TensorKind, load, save
 from loadmaster.program.build import Builder
 from loadmaster.program.validate import validate
 from loadmaster.simulate import simulate
 from loadmaster.simulate.bounds import time_bounds
 from loadmaster.simulate.needs import balance, largest, needs
-from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget, solve
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget, solve
 
 ON = (
     ("nnp-i", "mapping", "density"),

@@ -24,17 +24,17 @@ from law.moves import LIVES, MEMORY, OFFSETS, WORK, Ground, Move
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import Plan
-from loadmaster.problems.allocation import Allocation, ProgramAllocation
-from loadmaster.problems.graph import GraphOptimization
-from loadmaster.problems.graph.problem import UNFIT
-from loadmaster.problems.malloc_game.problem import MallocGame
-from loadmaster.problems.mapping import Mapping as MapProblem
-from loadmaster.problems.offload.problem import Offload
-from loadmaster.problems.order.problem import PeakOrder
-from loadmaster.problems.problem import Decision
-from loadmaster.simulate.timeline import Timeline
-from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget, Solution, Status, solve
+from loadmaster.allocation.problem import Allocation, ProgramAllocation
+from loadmaster.graph import GraphOptimization
+from loadmaster.graph.problem import UNFIT
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.mapping.problem import Mapping as MapProblem
+from loadmaster.offload.problem import Offload
+from loadmaster.order.problem import PeakOrder
+from loadmaster.search.problem import Decision
+from loadmaster.simulate.simulator import Timeline
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget, Solution, Status, solve
 
 MOST_DECISIONS = 5_000
 """So many are tried one by one."""
@@ -216,7 +216,7 @@ class MappingCase(Case):
             value = problem.score(maps).value
             yield Claim("every map", int(value[value >= 0].min()), True)
         if has_exact():
-            from loadmaster.solvers.exact.mapping import linear_bound
+            from loadmaster.mapping.exact import linear_bound
 
             bound = linear_bound(problem)
             yield Claim(bound.method, bound.value, False)

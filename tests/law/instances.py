@@ -13,8 +13,8 @@ from generate_order import random_straight
 from loadmaster.errors import BadProgram, LoadmasterError
 from loadmaster.machine.machine import Device, Link, Machine, Memory, Rules
 from loadmaster.plan.plan import NO_OFFSET, Plan
-from loadmaster.problems.buffers import Buffers, Gap
-from loadmaster.problems.pins import Pins
+from loadmaster.allocation.buffers import Buffers, Gap
+from loadmaster.search.pins import Pins
 from loadmaster.program.build import Builder
 from loadmaster.program.program import CANNOT_RUN, Program
 from loadmaster.program.validate import validate

@@ -9,15 +9,15 @@ import numpy as np
 from loadmaster.plan.check.facts import HOME as AT_HOME
 from loadmaster.plan.check.facts import Facts
 from loadmaster.plan.plan import BEFORE, NO_OFFSET, WHOLE, Plan
-from loadmaster.plan.static import HOME, static_plan
-from loadmaster.problems.allocation import Allocation
-from loadmaster.problems.graph import GraphOptimization
-from loadmaster.problems.graph.legal import fusion_violations
-from loadmaster.problems.lives import weights_in
-from loadmaster.problems.malloc_game.problem import MallocGame
-from loadmaster.problems.mapping import Mapping
-from loadmaster.problems.offload.problem import Offload
-from loadmaster.problems.order.problem import PeakOrder
+from loadmaster.plan.plan import HOME, static_plan
+from loadmaster.allocation.problem import Allocation
+from loadmaster.graph import GraphOptimization
+from loadmaster.graph.explicit import fusion_violations
+from loadmaster.plan.live_ranges import weights_in
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.mapping.problem import Mapping
+from loadmaster.offload.problem import Offload
+from loadmaster.order.problem import PeakOrder
 from loadmaster.program.program import Program
 
 Pinned = MallocGame | Mapping | GraphOptimization

@@ -15,8 +15,8 @@ from law.run import main
 from law.search import Outcome, beaten, run_instance, told
 from loadmaster.plan.check import Violation
 from loadmaster.plan.plan import Plan
-from loadmaster.problems.malloc_game.problem import MallocGame
-from loadmaster.problems.mapping import Mapping
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.mapping.problem import Mapping
 
 INSTANCES, MOVES = 25, 80
 KINDS = list(CASES)

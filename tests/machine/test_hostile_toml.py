@@ -13,7 +13,7 @@ from loadmaster.machine.dnn_partitioning import dnn_machine
 from loadmaster.machine.machine import MOST_LINKS, Device, Link, Memory
 from loadmaster.machine.text import standalone_text
 from loadmaster.machine.toml import parse_machine
-from loadmaster.program.importers.dnn_partitioning_file import Graph
+from loadmaster.program.importers.dnn_partitioning import Graph
 from loadmaster.units import parse_bytes, shorten
 
 SMALL = """

@@ -19,8 +19,8 @@ from loadmaster.plan.check.facts import Facts
 from loadmaster.plan.plan import BEFORE, NO_OFFSET, Copy, Plan, Residency
 from loadmaster.program.build import Builder
 from loadmaster.program.program import CANNOT_RUN, Program, TieKind
-from loadmaster.simulate.reference import simulate_reference
-from loadmaster.simulate.timeline import Timeline
+from reference.simulate import simulate_reference
+from loadmaster.simulate.simulator import Timeline
 
 RATES = {"matrix": {"*": 10**12}, "vector": {"*": 10**12}}
 SRAM, DRAM = 0, 1

@@ -28,7 +28,7 @@ from loadmaster.plan.check import check
 from loadmaster.plan.plan import MOST_BYTE
 from loadmaster.program import Builder, Program
 from loadmaster.simulate import simulate
-from loadmaster.simulate.reference import simulate_reference as reference
+from reference.simulate import simulate_reference as reference
 
 
 def small() -> Program:

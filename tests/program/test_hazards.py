@@ -12,15 +12,15 @@ from loadmaster.errors import BadPlan, BadProgram
 from loadmaster.machine.machine import Device, Link, Machine, Memory, Rules
 from loadmaster.plan.check import check
 from loadmaster.plan.plan import Plan
-from loadmaster.problems.graph import GraphOptimization
+from loadmaster.graph import GraphOptimization
 from loadmaster.program.build import Builder
 from loadmaster.program.hazards import overwrite_waits, overwriters
 from loadmaster.program.program import Program, TieKind
 from loadmaster.simulate import simulate
-from loadmaster.simulate.reference import simulate_reference
-from loadmaster.solvers.exact.graph_units import units_of
-from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget, solve
+from reference.simulate import simulate_reference
+from loadmaster.graph.exact import units_of
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget, solve
 
 RATE = 10**12
 

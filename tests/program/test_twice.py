@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from generate import random_program
 from generate_training import random_training
 from loadmaster.program import Program, TensorKind
-from loadmaster.program.twice import NEXT, twice
+from loadmaster.program.repeats import NEXT, twice
 
 KEPT = (TensorKind.WEIGHT, TensorKind.STATE)
 

@@ -68,7 +68,7 @@ def test_training_gives_back_what_it_is_given() -> None:
 
 
 def test_a_step_of_sgd_lowers_the_loss() -> None:
-    from loadmaster.program.zoo.tpu import steps
+    from tools.tpu import steps
     from loadmaster.program.zoo.tpu.suite import TpuProgram
 
     def model(weights: Any, data: Any) -> Any:
@@ -89,7 +89,7 @@ def test_a_step_of_sgd_lowers_the_loss() -> None:
 
 
 def test_decoding_continues_what_prefill_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    from loadmaster.program.zoo.tpu import language
+    from tools.tpu import language
 
     sizes = {"LAYERS": 2, "WIDTH": 32, "HEADS": 4, "VOCABULARY": 50, "SCALE": 8**-0.5}
     for name, value in sizes.items():
@@ -117,7 +117,7 @@ def _with_positions(weights: Random, count: int, name: str, shape: tuple[int, ..
 
 
 def test_a_mixture_is_its_two_best_experts() -> None:
-    from loadmaster.program.zoo.tpu.language import _mixture
+    from tools.tpu.language import _mixture
 
     texts, tokens, width, count = 2, 8, 16, 4
     x = np.random.default_rng(3).normal(size=(texts, tokens, width)).astype("float32")

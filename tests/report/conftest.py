@@ -12,16 +12,16 @@ import pytest
 from generate_game import random_game
 from generate_graph import random_graph, roomy
 from generate_mapping import layers, three_memories
-from loadmaster.problems.allocation import Allocation
-from loadmaster.problems.buffers import Buffers
-from loadmaster.problems.graph import GraphOptimization
-from loadmaster.problems.malloc_game.problem import MallocGame
-from loadmaster.problems.mapping import Mapping
-from loadmaster.problems.order.problem import PeakOrder
-from loadmaster.problems.problem import Problem
+from loadmaster.allocation.problem import Allocation
+from loadmaster.allocation.buffers import Buffers
+from loadmaster.graph import GraphOptimization
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.mapping.problem import Mapping
+from loadmaster.order.problem import PeakOrder
+from loadmaster.search.problem import Problem
 from loadmaster.runs.session import run_solver
-from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget
 
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = [

@@ -12,10 +12,10 @@ from generate_mapping import layers, three_memories
 from loadmaster.errors import LoadmasterError
 from loadmaster.plan import BEFORE, NO_OFFSET, Copy, Plan, Residency
 from loadmaster.program.build import Builder
-from loadmaster.report.changes import changes, order_moves
-from loadmaster.report.columns import Columns
-from loadmaster.report.lanes import _lanes
-from loadmaster.report.places import NOWHERE, strip_tensors, transitions
+from loadmaster.report.facts import changes, order_moves
+from loadmaster.report.view import Columns
+from loadmaster.report.view import _lanes
+from loadmaster.report.view import NOWHERE, strip_tensors, transitions
 from loadmaster.report.subject import Subject
 from loadmaster.report.view import View
 

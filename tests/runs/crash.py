@@ -25,7 +25,7 @@ import toy
 from loadmaster.runs import folder as folders
 from loadmaster.runs import observer, run_solver
 from loadmaster.runs.log import Log
-from loadmaster.solvers.solver import Budget
+from loadmaster.search.solver import Budget
 
 Step = Callable[[str, int | None], None]
 

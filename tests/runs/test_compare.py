@@ -14,8 +14,8 @@ from generate import random_case
 from loadmaster.plan import Copy, Plan, Residency, plan_to_json, save_plan
 from loadmaster.runs import run_solver
 from loadmaster.runs.compare import different_keys, reached, read_side, score_alone
-from loadmaster.runs.difference import difference
-from loadmaster.solvers.solver import Budget
+from loadmaster.runs.compare import difference
+from loadmaster.search.solver import Budget
 
 
 def document(plan: Plan) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 
 import toy
 from loadmaster.runs import History, RunFolder, run_solver
-from loadmaster.solvers.solver import Budget
+from loadmaster.search.solver import Budget
 from unbroken import difference
 
 KILLS = 50

@@ -9,14 +9,14 @@ import pytest
 
 from loadmaster.errors import BadPlan
 from loadmaster.machine import load_machine
-from loadmaster.problems.graph import GraphOptimization
-from loadmaster.problems.problem import plan_value
-from loadmaster.problems.registry import load_problem
-from loadmaster.program.zoo.graphs import synthetic_graph
+from loadmaster.graph import GraphOptimization
+from loadmaster.search.problem import plan_value
+from loadmaster.search.registry import load_problem
+from loadmaster.program.zoo.random_graphs import synthetic_graph
 from loadmaster.runs import RunFolder
 from loadmaster.runs.replay import replay
 from loadmaster.runs.session import run_solver
-from loadmaster.solvers.solver import Budget, Meter, Solution, State
+from loadmaster.search.solver import Budget, Meter, Solution, State
 
 
 class Draws:

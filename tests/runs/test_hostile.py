@@ -12,10 +12,10 @@ import pytest
 
 import toy
 from loadmaster.errors import LoadmasterError
-from loadmaster.problems.registry import load_problem
+from loadmaster.search.registry import load_problem
 from loadmaster.runs import RunFolder, run_solver
 from loadmaster.runs.replay import replay
-from loadmaster.solvers.solver import Budget, Solution
+from loadmaster.search.solver import Budget, Solution
 
 
 @pytest.fixture(scope="module")

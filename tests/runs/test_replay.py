@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import toy
-from loadmaster.problems import problem as problems
+from loadmaster.search import problem as problems
 from loadmaster.runs import RunFolder, run_solver
 from loadmaster.runs.log import Line, digest_of
 from loadmaster.runs.replay import replay
-from loadmaster.solvers.solver import Budget
+from loadmaster.search.solver import Budget
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from loadmaster.runs import BadRun, History, RunFolder, run_solver
 from loadmaster.runs.history import contradictions
 from loadmaster.runs.observer import Standing
 from loadmaster.runs.replay import replay
-from loadmaster.solvers.solver import Budget, Meter, Observer, Solution, State, Status, solve
+from loadmaster.search.solver import Budget, Meter, Observer, Solution, State, Status, solve
 from unbroken import difference
 
 

@@ -22,7 +22,7 @@ from loadmaster import signals
 from loadmaster.runs import History, RunFolder, run_solver
 from loadmaster.runs.history import contradictions
 from loadmaster.runs.replay import replay
-from loadmaster.solvers.solver import Budget
+from loadmaster.search.solver import Budget
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 ALL = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
@@ -35,7 +35,7 @@ import numpy as np
 import toy
 from loadmaster import signals
 from loadmaster.runs import run_solver
-from loadmaster.solvers.solver import Budget
+from loadmaster.search.solver import Budget
 
 
 def tell(*words):

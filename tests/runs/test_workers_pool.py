@@ -11,8 +11,8 @@ import pytest
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.runs.workers import pool as pools
-from loadmaster.runs.workers.address import Address, parse_workers
-from loadmaster.runs.workers.message import packed, unpacked
+from loadmaster.runs.workers.pool import Address, parse_workers
+from loadmaster.runs.workers.pool import packed, unpacked
 from loadmaster.runs.workers.pool import DEATHS, HIRES, Pool, WorkerLost
 
 Answer = Callable[[int, bytes], bytes]

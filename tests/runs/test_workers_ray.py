@@ -17,14 +17,14 @@ import pytest
 
 from generate_mapping import layers, three_memories
 from loadmaster.errors import LoadmasterError
-from loadmaster.problems.evaluator import CommandEvaluator
-from loadmaster.problems.mapping import Mapping
-from loadmaster.problems.measured import MeasuredMapping
-from loadmaster.problems.problem import Scores
+from loadmaster.search.evaluator import CommandEvaluator
+from loadmaster.mapping.problem import Mapping
+from loadmaster.mapping.measured import MeasuredMapping
+from loadmaster.search.problem import Scores
 from loadmaster.runs import run_solver
 from loadmaster.runs.workers import sharing
-from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget, Solution
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget, Solution
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, in threads of its own

@@ -88,7 +88,7 @@ def test_the_bound_is_reached_where_all_fits_the_fastest_memory() -> None:
         build.op(f"op{i}", "relu", reads=[before], writes=[after], vector=1000)
         before = after
     program, machine = build.build(), load_machine("nnp-i")
-    from loadmaster.problems.first_fit import first_fit
+    from loadmaster.mapping.first_fit import first_fit
 
     timeline = simulate(program, machine, first_fit(program, machine))
     assert timeline.total_ps == time_bounds(program, machine).together

@@ -14,12 +14,12 @@ from loadmaster.machine import load_machine
 from loadmaster.machine.machine import Machine
 from loadmaster.plan import Copy, Plan, Residency
 from loadmaster.plan.check import check
-from loadmaster.plan.static import static_plan
-from loadmaster.problems.first_fit import first_fit
+from loadmaster.plan.plan import static_plan
+from loadmaster.mapping.first_fit import first_fit
 from loadmaster.program import Builder, Program, TensorKind
 from loadmaster.program.models import load_model
 from loadmaster.simulate import simulate, simulator
-from loadmaster.simulate.reference import simulate_reference
+from reference.simulate import simulate_reference
 
 COMPILER = {  # picoseconds of first fit: the specification's white-box table
     ("resnet50", "nnp-i"): 112_041_521,

@@ -27,19 +27,19 @@ from loadmaster.machine import load_machine
 from loadmaster.machine.presets import preset_names
 from loadmaster.plan.check import check
 from loadmaster.plan.json import load_plan, plan_to_json
-from loadmaster.problems.allocation import Allocation
-from loadmaster.problems.buffers import Buffers
-from loadmaster.problems.graph import GraphOptimization
-from loadmaster.problems.malloc_game.problem import MallocGame
-from loadmaster.problems.mapping import Mapping
-from loadmaster.problems.offload.problem import Offload
-from loadmaster.problems.order.problem import PeakOrder
+from loadmaster.allocation.problem import Allocation
+from loadmaster.allocation.buffers import Buffers
+from loadmaster.graph import GraphOptimization
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.mapping.problem import Mapping
+from loadmaster.offload.problem import Offload
+from loadmaster.order.problem import PeakOrder
 from loadmaster.program.models import load_model
 from loadmaster.program.zoo import MODELS, is_cached
 from loadmaster.program.zoo.synthetic import synthetic
 from loadmaster.simulate import simulate
-from loadmaster.solvers.registry import kinds, make_solver, solver_names
-from loadmaster.solvers.solver import Budget, solve
+from loadmaster.search.registry import kinds, make_solver, solver_names
+from loadmaster.search.solver import Budget, solve
 
 __all__ = [
     "MODELS",
@@ -116,21 +116,21 @@ def run_command(*words: object) -> tuple[int, str]:
 
 def pretrained() -> dict[str, list[str]]:
     """Agent -> the policies that the package ships."""
-    from loadmaster.solvers.policies import pretrained_names
+    from loadmaster.learn.policies import pretrained_names
 
     return {agent: pretrained_names(agent) for agent in ("egrl", "go", "muzero")}
 
 
 def policy_parameters(agent: str, name: str) -> dict[str, np.ndarray]:
     """The arrays of a shipped policy."""
-    from loadmaster.solvers.policies import read_policy
+    from loadmaster.learn.policies import read_policy
 
     return read_policy(f"pretrained:{name}", agent)[0]
 
 
 def go_outputs(name: str, problem: GraphOptimization) -> dict[str, np.ndarray]:
     """Probabilities of every decision, by NumPy."""
-    from loadmaster.solvers.go.infer import prior_of
+    from loadmaster.graph.go.infer import prior_of
 
     prior = prior_of(problem, f"pretrained:{name}")
     return {"device": prior.device, "fusion": prior.fusion, "schedule": prior.schedule}
@@ -140,10 +140,10 @@ def egrl_outputs(name: str, problem: Mapping) -> dict[str, np.ndarray]:
     """Logits of every tensor's memory. There is no NumPy way yet."""
     import jax
 
-    from loadmaster.solvers.egrl.graph import make_graph
-    from loadmaster.solvers.egrl.network import Actor
-    from loadmaster.solvers.egrl.settings import Settings
-    from loadmaster.solvers.egrl.transfer import load_policy
+    from loadmaster.mapping.egrl.graph import make_graph
+    from loadmaster.mapping.egrl.network import Actor
+    from loadmaster.mapping.egrl.settings import Settings
+    from loadmaster.mapping.egrl.agent import load_policy
 
     like = Actor(len(problem.memories), Settings(), jax.random.key(0))
     actor = load_policy(f"pretrained:{name}", like)
@@ -162,10 +162,10 @@ def muzero_outputs(name: str, problem: MallocGame) -> dict[str, np.ndarray]:
     """Logits and value of a game's first position. There is no NumPy way yet."""
     import jax
 
-    from loadmaster.solvers.muzero.network import make_network
-    from loadmaster.solvers.muzero.policy import load_policy
-    from loadmaster.solvers.muzero.search import look
-    from loadmaster.solvers.muzero.settings import Settings
+    from loadmaster.malloc_game.muzero.network import make_network
+    from loadmaster.malloc_game.muzero.agent import load_policy
+    from loadmaster.malloc_game.muzero.search import look
+    from loadmaster.malloc_game.muzero.settings import Settings
 
     network = load_policy(f"pretrained:{name}", make_network(jax.random.key(0), Settings()))
     seen = dict(problem.games(1).observe())

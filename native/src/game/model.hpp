@@ -1,5 +1,5 @@
 // A program on one fast and one slow memory, as the game and its heuristics read it. The columns
-// are those of `GameModel` in problems/malloc_game/model.py, which says what each means.
+// are those of `GameModel` in malloc_game/model.py, which says what each means.
 #pragma once
 
 #include <algorithm>

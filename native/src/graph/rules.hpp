@@ -1,4 +1,4 @@
-// Which ops may be fused: columns over a program (problems/graph/rules.py says what each rule is), and
+// Which ops may be fused: columns over a program (graph/rules.py says what each rule is), and
 // what follows from them alone.
 #pragma once
 

@@ -13,8 +13,8 @@ from loadmaster.errors import LoadmasterError, Refused
 from loadmaster.units import parse_bytes, parse_time, show_bytes
 
 if TYPE_CHECKING:
-    from loadmaster.problems.allocation import Allocation
-    from loadmaster.solvers.solver import Solution
+    from loadmaster.allocation.problem import Allocation
+    from loadmaster.search.solver import Solution
 
 
 class NoAnswer(LoadmasterError):
@@ -112,8 +112,8 @@ def _size(text: str, option: str) -> int:
 
 
 def _problem(file: str, capacity: str | None, minimize: bool, pairs: Path | None) -> Allocation:
-    from loadmaster.problems.allocation import Allocation, ProgramAllocation
-    from loadmaster.problems.buffers_csv import read_buffers, read_pairs
+    from loadmaster.allocation.problem import Allocation, ProgramAllocation
+    from loadmaster.allocation.buffers_csv import read_buffers, read_pairs
 
     if capacity is not None and minimize:
         raise Usage("--capacity and --minimize exclude each other", object="--minimize", remedy="give one")
@@ -149,7 +149,7 @@ def _write(
 ) -> None:
     from loadmaster.export.picture import draw
     from loadmaster.plan import save_plan
-    from loadmaster.problems.buffers_csv import write_buffers
+    from loadmaster.allocation.buffers_csv import write_buffers
 
     assert solution.decision is not None
     decided = problem.plan(solution.decision)

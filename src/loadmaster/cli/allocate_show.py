@@ -7,11 +7,11 @@ from pathlib import Path
 from loadmaster.cli.allocate import NoAnswer
 from loadmaster.cli.answer import Answer, Table
 from loadmaster.errors import Refused
-from loadmaster.problems.allocation import Allocation
+from loadmaster.allocation.problem import Allocation
 from loadmaster.runs.session import Interrupted
-from loadmaster.solvers.allocate import explain_infeasible
-from loadmaster.solvers.heuristic.allocation import SizeFirstFit
-from loadmaster.solvers.solver import Budget, Solution, Status, solve
+from loadmaster.allocation.auto import explain_infeasible
+from loadmaster.allocation.heuristics import SizeFirstFit
+from loadmaster.search.solver import Budget, Solution, Status, solve
 
 _SHOWN = 12
 

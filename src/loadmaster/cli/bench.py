@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import loadmaster
 from loadmaster.cli.answer import Answer, Table
 from loadmaster.cli.progress import say
+from loadmaster.errors import LoadmasterError
 from loadmaster.units import show_time
 
 if TYPE_CHECKING:
-    from loadmaster.bench import Row
+    from benchmarks.suites import Row
 
 
 def command(
@@ -34,12 +38,12 @@ def command(
 
     Example: loadmaster bench simulate --quick --json > simulate.json
     """
-    from loadmaster.bench import Options, run_suite
+    suites = _suites()
     from loadmaster.host import host, load, versions
 
-    options = Options(quick, tuple(case or ()), seeds, tuple(solver or ()), data)
+    options = suites.Options(quick, tuple(case or ()), seeds, tuple(solver or ()), data)
     rows = []
-    for row in run_suite(suite, options):
+    for row in suites.run_suite(suite, options):
         by = f" {_by(row)}" if row.solver else ""
         say(f"{row.case}{by}: {_value(row)} ({row.status})")
         rows.append(row)
@@ -62,6 +66,20 @@ def command(
         [Table(columns, cells)],
         more={"suite": suite, "versions": versions(), "host": {**host(), "load": load()}},
     )
+
+
+def _suites() -> Any:
+    """The suites are in a checkout, beside the package: they measure it and are no part of it."""
+    root = Path(loadmaster.__file__).parents[2]
+    if not (root / "benchmarks" / "suites").is_dir():
+        raise LoadmasterError(
+            "the benchmarks are not installed",
+            object="benchmarks",
+            remedy="clone the repository, install it there with 'pip install -e .', and ask again",
+        )
+    if str(root) not in sys.path:
+        sys.path.append(str(root))
+    return import_module("benchmarks.suites")
 
 
 def _by(row: Row) -> str:

@@ -59,7 +59,7 @@ def command(
             object="MODEL",
             remedy="give module:function",
         )
-    from loadmaster.execute.clock import Clock, checked_device
+    from loadmaster.execute.op_times import Clock, checked_device
 
     clock = Clock(checked_device(device))
     rows: list[dict[str, Any]] = []
@@ -80,7 +80,7 @@ def command(
             write_text(out, machine_toml(speeds, given, out.stem))
             blocks.append(f"wrote {out}")
     if model is not None:
-        from loadmaster.execute.cost_file import cost_document, write_cost_file
+        from loadmaster.execute.op_times import cost_document, write_cost_file
         from loadmaster.execute.op_times import measure_ops
         from loadmaster.execute.ready import make_ready
         from loadmaster.program.storage import save

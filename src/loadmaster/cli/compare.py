@@ -13,7 +13,7 @@ from loadmaster.units import show_bytes
 
 if TYPE_CHECKING:
     from loadmaster.runs.compare import Side
-    from loadmaster.runs.difference import Difference
+    from loadmaster.runs.compare import Difference
 
 _NAMED = 10
 _ROW = {"moved": "tensors moved", "offset": "offsets changed", "lifetime": "lifetimes changed"}
@@ -34,7 +34,7 @@ def command(
     Example: loadmaster compare runs/A runs/B
     """
     from loadmaster.runs.compare import different_keys, read_side, score_alone
-    from loadmaster.runs.difference import difference
+    from loadmaster.runs.compare import difference
 
     sides = (read_side(a), read_side(b))
     different = different_keys(*sides)

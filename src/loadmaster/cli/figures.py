@@ -59,11 +59,11 @@ def command(
 
 def _runs(writer: _Writer, paths: list[Path]) -> list[str]:
     """Games one by one; runs of one mapping problem together. Returns what could not be drawn."""
-    from loadmaster.export.figures.cells import find_runs, read_cells
+    from loadmaster.export.figures.data import find_runs, read_cells
     from loadmaster.export.figures.game import game_pictures
-    from loadmaster.export.figures.pictures import pictures
-    from loadmaster.problems.malloc_game.problem import MallocGame
-    from loadmaster.problems.registry import load_problem
+    from loadmaster.export.figures.maps import pictures
+    from loadmaster.malloc_game.problem import MallocGame
+    from loadmaster.search.registry import load_problem
 
     mappings = []
     for path in find_runs(paths):
@@ -89,7 +89,7 @@ def _runs(writer: _Writer, paths: list[Path]) -> list[str]:
 
 def _room(writer: _Writer, model: str, machine: str, seconds: float) -> None:
     from loadmaster.export.figures.curves import draw_room
-    from loadmaster.export.figures.room import FACTORS, room
+    from loadmaster.export.figures.curves import FACTORS, room
     from loadmaster.machine import load_machine
     from loadmaster.program.models import load_model
 
@@ -110,7 +110,7 @@ class _Writer:
         self.rows: list[dict[str, Any]] = []
 
     def write(self, name: str, of: str, figure: Figure) -> None:
-        from loadmaster.export.figures.style import save
+        from loadmaster.export.figures.curves import save
 
         with writing(self.out):
             self.out.mkdir(parents=True, exist_ok=True)

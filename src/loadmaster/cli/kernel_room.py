@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from loadmaster.problems.offload.kernels import Kernels
+    from loadmaster.offload.kernels import Kernels
     from loadmaster.program.measured_costs import MeasuredCosts
 
 
@@ -27,7 +27,7 @@ class KernelRoom:
 def kernel_room(ops: int, measured: MeasuredCosts | None, device: str | None) -> KernelRoom:
     """For a program of so many ops: what was measured, else what any run takes on the device that it was
     captured for (None: it is not known)."""
-    from loadmaster.problems.offload.kernels import measured_kernels, unmeasured_kernels
+    from loadmaster.offload.kernels import measured_kernels, unmeasured_kernels
 
     if measured is None:
         if device is None or device.partition(":")[0] != "cuda":

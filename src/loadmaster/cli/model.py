@@ -136,8 +136,8 @@ class Model:
 
     def _imported(self) -> Program:
         if self.is_buffers:
-            from loadmaster.problems.buffers_csv import read_buffers
-            from loadmaster.problems.buffers_program import buffers_as_program
+            from loadmaster.allocation.buffers_csv import read_buffers
+            from loadmaster.allocation.buffers_program import buffers_as_program
 
             return buffers_as_program(read_buffers(self.source)[0], Path(self.source).stem)
         from loadmaster.program.importers import ImportOptions

@@ -17,7 +17,7 @@ from loadmaster.cli.model import MachineOption, Model, takes_model
 if TYPE_CHECKING:
     from loadmaster.cli.plan_posed import Asked
     from loadmaster.cli.planning import Wanted
-    from loadmaster.problems.problem import Problem
+    from loadmaster.search.problem import Problem
 
 Value = int | float | bool | str
 SetOption = Annotated[
@@ -213,7 +213,7 @@ def command(
     chosen = posed(asked)
     if objective == "bytes-moved":
         from loadmaster.cli.plan_bytes import plan_bytes
-        from loadmaster.problems.mapping import Mapping
+        from loadmaster.mapping.problem import Mapping
 
         assert isinstance(chosen, Mapping)
         with shared(chosen, wanted) as wanted:
@@ -284,12 +284,12 @@ def _planned_by_kind(problem: Problem, wanted: Wanted, source: str) -> Answer:
     from loadmaster.cli.plan_mapping import plan_mapping
     from loadmaster.cli.plan_offload import plan_offload
     from loadmaster.cli.plan_peak import plan_peak
-    from loadmaster.problems.allocation import Allocation
-    from loadmaster.problems.graph import GraphOptimization
-    from loadmaster.problems.malloc_game.problem import MallocGame
-    from loadmaster.problems.mapping import Mapping
-    from loadmaster.problems.offload.problem import Offload
-    from loadmaster.problems.order.problem import PeakOrder
+    from loadmaster.allocation.problem import Allocation
+    from loadmaster.graph import GraphOptimization
+    from loadmaster.malloc_game.problem import MallocGame
+    from loadmaster.mapping.problem import Mapping
+    from loadmaster.offload.problem import Offload
+    from loadmaster.order.problem import PeakOrder
 
     if isinstance(problem, Offload):
         return plan_offload(problem, wanted, source)

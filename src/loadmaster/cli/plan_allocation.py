@@ -11,10 +11,10 @@ from loadmaster.cli.answer import Answer, Table
 from loadmaster.cli.plan_show import ending
 from loadmaster.cli.planning import Wanted, chosen_solver, completed, ended_badly, solved, written
 from loadmaster.cli.progress import gap_text, say
-from loadmaster.problems.allocation import Allocation, ProgramAllocation
-from loadmaster.problems.problem import Decision
-from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget, Solution, Status, solve
+from loadmaster.allocation.problem import Allocation, ProgramAllocation
+from loadmaster.search.problem import Decision
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget, Solution, Status, solve
 
 BY_CLOCK = ("auto", "exact", "large", "cp-sat", "omnimalloc")
 BASELINES = ("first-fit", "xla-best-fit")

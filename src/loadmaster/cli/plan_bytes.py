@@ -14,12 +14,12 @@ from loadmaster.cli.planning import Wanted, chosen_solver, completed, ended_badl
 from loadmaster.cli.progress import gap_text, say
 from loadmaster.machine import Machine
 from loadmaster.plan import save_plan
-from loadmaster.problems.by_bytes import bound_bytes, moved_bytes
-from loadmaster.problems.mapping import Mapping
-from loadmaster.problems.problem import Decision
+from loadmaster.mapping.bytes_moved import bound_bytes, moved_bytes
+from loadmaster.mapping.problem import Mapping
+from loadmaster.search.problem import Decision
 from loadmaster.simulate import simulate
-from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget, Solution, solve
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget, Solution, solve
 from loadmaster.units import show_bytes, show_time
 
 

@@ -12,11 +12,11 @@ from loadmaster.cli.plan_offload import offload_problem
 from loadmaster.cli.planning import EXECUTOR
 from loadmaster.cli.progress import say
 from loadmaster.machine import Machine
-from loadmaster.problems.evaluator import CommandEvaluator
-from loadmaster.problems.measured import MeasuredMapping
-from loadmaster.problems.offload.measured import MeasuredOffload, options_of
-from loadmaster.problems.offload.problem import Offload
-from loadmaster.problems.problem import Problem
+from loadmaster.search.evaluator import CommandEvaluator
+from loadmaster.mapping.measured import MeasuredMapping
+from loadmaster.offload.measured import MeasuredOffload, options_of
+from loadmaster.offload.problem import Offload
+from loadmaster.search.problem import Problem
 
 if TYPE_CHECKING:
     from loadmaster.cli.plan_posed import Asked

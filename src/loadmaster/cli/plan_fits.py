@@ -12,7 +12,7 @@ from loadmaster.cli.progress import say
 from loadmaster.errors import LoadmasterError, Refused
 from loadmaster.plan import save_plan
 from loadmaster.program import Program
-from loadmaster.solvers.fits import Fits, buffers_fit, fits
+from loadmaster.fits import Fits, buffers_fit, fits
 from loadmaster.units import UNLIMITED
 
 SECONDS = 20.0

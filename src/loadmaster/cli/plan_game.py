@@ -13,12 +13,12 @@ from loadmaster.cli.planning import Wanted, chosen_solver, completed, ended_badl
 from loadmaster.cli.progress import gap_text, say
 from loadmaster.errors import MissingPackage
 from loadmaster.plan import Plan
-from loadmaster.problems.malloc_game.problem import MallocGame
-from loadmaster.problems.problem import Bound, Decision
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.search.problem import Bound, Decision
 from loadmaster.simulate import simulate
-from loadmaster.solvers.game import BY_CLOCK, WHITE_BOX, has_production, known_production
-from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget, Solution, solve
+from loadmaster.malloc_game.auto import BY_CLOCK, WHITE_BOX, has_production, known_production
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget, Solution, solve
 from loadmaster.units import show_bytes, show_time
 
 BASELINES = ("all-slow", "greedy-order", "msa", "production")
@@ -69,7 +69,7 @@ def _quick_bound(problem: MallocGame) -> Bound:
     own = problem.bound()
     if own.method.endswith("on record"):
         return own
-    from loadmaster.solvers.exact.game_bound import game_bound
+    from loadmaster.malloc_game.exact import game_bound
 
     with contextlib.suppress(MissingPackage):
         return max(own, game_bound(problem, BOUND_SECONDS), key=lambda bound: bound.value)

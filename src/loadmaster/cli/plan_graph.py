@@ -15,13 +15,13 @@ from loadmaster.cli.progress import say
 from loadmaster.errors import Refused
 from loadmaster.machine import Machine
 from loadmaster.plan import Plan
-from loadmaster.problems.graph import TASKS, Base, GraphOptimization
-from loadmaster.problems.graph.expert import expert_placement
-from loadmaster.problems.pins import Pins
-from loadmaster.problems.problem import Decision
+from loadmaster.graph import TASKS, Base, GraphOptimization
+from loadmaster.graph.expert import expert_placement
+from loadmaster.search.pins import Pins
+from loadmaster.search.problem import Decision
 from loadmaster.program import Program
-from loadmaster.solvers.graph import BY_CLOCK
-from loadmaster.solvers.solver import Solution
+from loadmaster.graph.auto import BY_CLOCK
+from loadmaster.search.solver import Solution
 
 
 def graph_problem(

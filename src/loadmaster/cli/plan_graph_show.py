@@ -11,11 +11,11 @@ from loadmaster.cli.plan_show import ending
 from loadmaster.cli.progress import gap_text
 from loadmaster.errors import LoadmasterError
 from loadmaster.plan import Plan
-from loadmaster.problems.graph import GraphOptimization
-from loadmaster.problems.problem import Decision
+from loadmaster.graph import GraphOptimization
+from loadmaster.search.problem import Decision
 from loadmaster.simulate import Timeline
-from loadmaster.solvers.graph import CONSTRUCTIVE
-from loadmaster.solvers.solver import Solution
+from loadmaster.graph.auto import CONSTRUCTIVE
+from loadmaster.search.solver import Solution
 from loadmaster.units import UNLIMITED, show_bytes, show_time
 
 

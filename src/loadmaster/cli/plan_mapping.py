@@ -12,18 +12,18 @@ from loadmaster.cli.planning import Bounded, Wanted, chosen_solver, completed, e
 from loadmaster.cli.progress import say
 from loadmaster.errors import MissingPackage
 from loadmaster.machine import Machine
-from loadmaster.problems.champion import Champion, Leaders, remeasure
-from loadmaster.problems.evaluator import CommandEvaluator
-from loadmaster.problems.mapping import Mapping
-from loadmaster.problems.measured import MeasuredMapping
-from loadmaster.problems.pins import Pins
-from loadmaster.problems.problem import Bound, Decision
-from loadmaster.problems.recorded import recorded_row
+from loadmaster.search.champion import Champion, Leaders, remeasure
+from loadmaster.search.evaluator import CommandEvaluator
+from loadmaster.mapping.problem import Mapping
+from loadmaster.mapping.measured import MeasuredMapping
+from loadmaster.search.pins import Pins
+from loadmaster.search.problem import Bound, Decision
+from loadmaster.search.recorded_bounds import recorded_row
 from loadmaster.program import Program
-from loadmaster.solvers.heuristic.mapping_bound import weights_bound
-from loadmaster.solvers.mapping import can_prove
-from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget, Solution, Status, solve
+from loadmaster.mapping.bound import weights_bound
+from loadmaster.mapping.auto import can_prove
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget, Solution, Status, solve
 
 BASELINES = ("all-slowest", "compiler", "density")
 FIRMWARE = ("one-arena", "greedy-by-size")
@@ -95,7 +95,7 @@ def quick_bound(problem: Mapping) -> Bound:
     if recorded_row(plain.program, plain.machine) is not None and not plain.pins:
         return plain.bound()  # what is on record knows no pins
     if can_prove(plain):
-        from loadmaster.solvers.exact.mapping import linear_bound
+        from loadmaster.mapping.exact import linear_bound
 
         with contextlib.suppress(MissingPackage):
             return max(plain.bound(), linear_bound(plain), key=lambda bound: bound.value)

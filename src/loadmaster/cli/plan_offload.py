@@ -18,19 +18,19 @@ from loadmaster.cli.progress import gap_text, say
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import Machine
 from loadmaster.plan import Plan
-from loadmaster.problems.champion import Champion, Leaders, remeasure
-from loadmaster.problems.offload.measured import MeasuredOffload
-from loadmaster.problems.offload.problem import Offload
-from loadmaster.problems.pins import Pins
-from loadmaster.problems.problem import Bound, Decision
+from loadmaster.search.champion import Champion, Leaders, remeasure
+from loadmaster.offload.measured import MeasuredOffload
+from loadmaster.offload.problem import Offload
+from loadmaster.search.pins import Pins
+from loadmaster.search.problem import Bound, Decision
 from loadmaster.program import Program
 from loadmaster.program.measured_costs import apply_costs, read_costs
 from loadmaster.program.repeats import AGAIN, Repeated, repeat
 from loadmaster.simulate import simulate
-from loadmaster.solvers.offload.auto import WHITE_BOX
-from loadmaster.solvers.offload.repeats import with_repeats
-from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget, Solution, solve
+from loadmaster.offload.auto import WHITE_BOX
+from loadmaster.offload.repeats import with_repeats
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget, Solution, solve
 from loadmaster.units import show_bytes, show_time
 
 MEASURED = 100

@@ -13,12 +13,12 @@ from loadmaster.cli.progress import gap_text, say
 from loadmaster.errors import LoadmasterError, Refused
 from loadmaster.machine import load_machine
 from loadmaster.machine.presets import with_capacities
-from loadmaster.problems.order.problem import PeakOrder
-from loadmaster.problems.problem import Decision
+from loadmaster.order.problem import PeakOrder
+from loadmaster.search.problem import Decision
 from loadmaster.program import Program
-from loadmaster.solvers.order import BY_CLOCK
-from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget, Solution, solve
+from loadmaster.order.auto import BY_CLOCK
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget, Solution, solve
 from loadmaster.units import show_bytes
 
 BASELINES = ("program-order", "peak-greedy", "depth-first", "reverse-post-order")

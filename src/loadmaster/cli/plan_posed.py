@@ -11,9 +11,9 @@ from loadmaster.cli.model import Model, divided
 
 if TYPE_CHECKING:
     from loadmaster.machine import Machine
-    from loadmaster.problems.allocation import Allocation
-    from loadmaster.problems.pins import Pins
-    from loadmaster.problems.problem import Problem
+    from loadmaster.allocation.problem import Allocation
+    from loadmaster.search.pins import Pins
+    from loadmaster.search.problem import Problem
     from loadmaster.program import Program
 
 PLANNED = ("mapping", "malloc-game", "offload", "graph", "allocation", "order")
@@ -43,7 +43,7 @@ class Asked:
     recompute: bool | None = None
 
     def pins(self, program: Program, machine: Machine) -> Pins:
-        from loadmaster.problems.pins import parse_pins
+        from loadmaster.search.pins import parse_pins
 
         return parse_pins(program, machine, self.pin, self.pin_op)
 
@@ -132,7 +132,7 @@ def posed(asked: Asked) -> Problem:
 
         return commanded(plain, asked.evaluator, asked.repeats, asked.timeout)
     if kind == "malloc-game":
-        from loadmaster.problems.malloc_game.problem import MallocGame
+        from loadmaster.malloc_game.problem import MallocGame
 
         return MallocGame(program, machine, pins=pins)
     if kind == "graph":
@@ -144,9 +144,9 @@ def posed(asked: Asked) -> Problem:
 
 def buffers_problem(asked: Asked) -> Allocation:
     """The offsets of a list of buffers; the capacity is the arena's, else the one in its name."""
-    from loadmaster.problems.allocation import Allocation
-    from loadmaster.problems.buffers_csv import read_buffers
-    from loadmaster.problems.choose import is_arena
+    from loadmaster.allocation.problem import Allocation
+    from loadmaster.allocation.buffers_csv import read_buffers
+    from loadmaster.problem_choice import is_arena
     from loadmaster.units import UNLIMITED
 
     source = asked.model.source
@@ -175,8 +175,8 @@ def _allocation(asked: Asked, program: Program, machine: Machine, pins: Pins) ->
     """Offsets in the program's order, or in one that fits where that does not."""
     from loadmaster.cli.plan_fits import refused
     from loadmaster.cli.progress import say
-    from loadmaster.problems.allocation import ProgramAllocation
-    from loadmaster.solvers.fits import fits
+    from loadmaster.allocation.problem import ProgramAllocation
+    from loadmaster.fits import fits
 
     own = ProgramAllocation(program, machine, pins=pins)
     if own.capacity is None or own.buffers.max_live <= own.capacity or asked.keep_order or pins:
@@ -209,7 +209,7 @@ def _mapping(asked: Asked, program: Program, machine: Machine, pins: Pins) -> Pr
 
     if asked.evaluator is None:
         if asked.objective == "bytes-moved":
-            from loadmaster.problems.by_bytes import bytes_machine
+            from loadmaster.mapping.bytes_moved import bytes_machine
 
             return simulated_problem(program, bytes_machine(machine), 0.0, 0, pins)
         return simulated_problem(program, machine, asked.noise, asked.seed, pins)
@@ -247,8 +247,8 @@ def _only_graphs(asked: Asked) -> str | None:
 def _kind(asked: Asked) -> tuple[str, Machine | None]:
     """Which problem is meant, and the machine where it needs one: named, or the one that the solver
     solves, or the one that suits machine and objective."""
-    from loadmaster.problems.choose import OBJECTIVES, problem_kind
-    from loadmaster.solvers.registry import kinds_with
+    from loadmaster.problem_choice import OBJECTIVES, problem_kind
+    from loadmaster.search.registry import kinds_with
 
     objective, problem = asked.objective, asked.problem
     if objective not in OBJECTIVES:

@@ -12,12 +12,12 @@ from loadmaster.cli.progress import gap_text
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import Machine, load_machine
 from loadmaster.plan import Plan
-from loadmaster.problems.champion import Champion
-from loadmaster.problems.mapping import Mapping
-from loadmaster.problems.measured import MeasuredMapping
+from loadmaster.search.champion import Champion
+from loadmaster.mapping.problem import Mapping
+from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.simulate import simulate
-from loadmaster.solvers.mapping import WHITE_BOX
-from loadmaster.solvers.solver import Solution
+from loadmaster.mapping.auto import WHITE_BOX
+from loadmaster.search.solver import Solution
 from loadmaster.units import show_bytes, show_time
 
 

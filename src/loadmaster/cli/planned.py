@@ -67,7 +67,7 @@ def with_shares(machine: Machine, program: Program, shares: Sequence[str], reser
 
 def _share(program: Program, machine: Machine, text: str, reserve: int) -> str:
     """'hbm=50%' as bytes."""
-    from loadmaster.problems.offload.model import offload_model
+    from loadmaster.offload.model import offload_model
     from loadmaster.units import UNLIMITED
 
     name, _, share = text.removesuffix("%").partition("=")

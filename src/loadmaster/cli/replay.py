@@ -65,7 +65,7 @@ def command(
 def _target(path: Path) -> tuple[Any, str | None]:
     """The run, and the one plan of it that was asked for."""
     from loadmaster.plan import load_plan
-    from loadmaster.problems.registry import load_problem
+    from loadmaster.search.registry import load_problem
     from loadmaster.runs import RunFolder
     from loadmaster.runs.compare import run_of
 

@@ -154,7 +154,7 @@ def _with_costs(ready: Ready, costs: Path | None, device: str) -> tuple[Program,
 
 
 def _inputs(path: Path, ready: Ready) -> list[Any]:
-    from loadmaster.npz import read_npz
+    from loadmaster.arrays import read_npz
 
     torch = require("torch", "torch")
     arrays = list(

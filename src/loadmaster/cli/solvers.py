@@ -17,7 +17,7 @@ def command(
 
     Example: loadmaster solvers exact
     """
-    from loadmaster.solvers.registry import UnknownSolver, kinds, make_solver, solver_names
+    from loadmaster.search.registry import UnknownSolver, kinds, make_solver, solver_names
 
     wanted = [(kind, each) for kind in kinds() for each in solver_names(kind) if name in (None, each)]
     if not wanted:

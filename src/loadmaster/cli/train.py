@@ -16,8 +16,8 @@ from loadmaster.errors import nearest
 from loadmaster.units import show_time
 
 if TYPE_CHECKING:
-    from loadmaster.problems.mapping import Mapping
-    from loadmaster.solvers.solver import Solution
+    from loadmaster.mapping.problem import Mapping
+    from loadmaster.search.solver import Solution
 
 AGENTS = ("egrl", "pg", "muzero", "go")
 """The solvers whose learner becomes a policy."""
@@ -105,7 +105,7 @@ def command(
         )
     rows: list[dict[str, Any]] = []
     from loadmaster.cli.plan_show import head
-    from loadmaster.problems.mapping import Mapping
+    from loadmaster.mapping.problem import Mapping
 
     for name in models:
         model = Model(name)
@@ -140,8 +140,8 @@ def _trained(
     problem: Mapping, agent: str, options: dict[str, Any], budget: int, seed: int, run: Path | None
 ) -> Solution:
     from loadmaster.runs.session import Interrupted, run_solver
-    from loadmaster.solvers.registry import make_solver
-    from loadmaster.solvers.solver import Budget
+    from loadmaster.search.registry import make_solver
+    from loadmaster.search.solver import Budget
 
     solver = make_solver("mapping", agent, options)
     solution = run_solver(solver, problem, Budget(budget), seed, folder=run, display=LiveLine())
@@ -179,7 +179,7 @@ def _save(
     options: dict[str, Any],
 ) -> None:
     from loadmaster.host import command_line, versions
-    from loadmaster.solvers.egrl.transfer import save_policy
+    from loadmaster.mapping.egrl.agent import save_policy
 
     memories = [problem.machine.memories[number].name for number in problem.memories]
     about = {

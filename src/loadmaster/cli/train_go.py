@@ -19,10 +19,10 @@ from loadmaster.host import command_line, cores, versions
 from loadmaster.units import show_time
 
 if TYPE_CHECKING:
-    from loadmaster.solvers.go.cases import Case
-    from loadmaster.solvers.go.pretrain import Course, SizeClass
-    from loadmaster.solvers.go.settings import Shape
-    from loadmaster.solvers.go.teachers import Taught
+    from loadmaster.graph.go.cases import Case
+    from loadmaster.graph.go.pretrain import Course, SizeClass
+    from loadmaster.graph.go.settings import Shape
+    from loadmaster.graph.go.cases import Taught
 
 MODES = ("batch", "one")
 SAVE_SECONDS = 60.0
@@ -56,7 +56,7 @@ class Asked:
 
 
 def train_go(asked: Asked) -> Answer:
-    from loadmaster.solvers.go.agent import PACKAGES
+    from loadmaster.graph.go.agent import PACKAGES
 
     for package in PACKAGES:
         require(package, "agents")
@@ -76,10 +76,10 @@ def train_go(asked: Asked) -> Answer:
 
 def _one(asked: Asked) -> Answer:
     """A run of the solver, whose policy is kept."""
-    from loadmaster.problems.graph import GraphOptimization
+    from loadmaster.graph import GraphOptimization
     from loadmaster.runs.session import Interrupted, run_solver
-    from loadmaster.solvers.registry import make_solver
-    from loadmaster.solvers.solver import Budget
+    from loadmaster.search.registry import make_solver
+    from loadmaster.search.solver import Budget
 
     if len(asked.models) != 1 or asked.split or asked.resume:
         raise Usage(
@@ -138,10 +138,10 @@ class _Batch:
     rewards."""
 
     def __init__(self, asked: Asked) -> None:
-        from loadmaster.solvers.go.agent import start_of
-        from loadmaster.solvers.go.learner import make_learner
-        from loadmaster.solvers.go.settings import Settings
-        from loadmaster.solvers.options import settings_from
+        from loadmaster.graph.go.agent import start_of
+        from loadmaster.graph.go.learner import make_learner
+        from loadmaster.graph.go.settings import Settings
+        from loadmaster.learn.options import settings_from
 
         options = dict(asked.options)
         self.synthetic = int(options.pop("synthetic", 60))
@@ -156,7 +156,7 @@ class _Batch:
             self._resume(asked.resume)
 
     def train(self, seconds: float) -> Answer:
-        from loadmaster.solvers.go.pretrain import Course, judged
+        from loadmaster.graph.go.pretrain import Course, judged
 
         classes = self._classes(TAUGHT_SHARE * seconds)
         rng = np.random.default_rng([self.asked.seed, len(self.before)])
@@ -201,15 +201,15 @@ class _Batch:
         course.learner = kept
 
     def _saved(self, course: Course, classes: list[SizeClass]) -> float:
-        from loadmaster.solvers.go.pretrain import judged, mean_saved
+        from loadmaster.graph.go.pretrain import judged, mean_saved
 
         return mean_saved(judged(course.learner.network, classes, self.shape, cores()))
 
     def _judges(self) -> list[SizeClass]:
         """The validation split, where the training split is learned from."""
-        from loadmaster.solvers.go.cases import cases_of
-        from loadmaster.solvers.go.pretrain import classes_of
-        from loadmaster.solvers.go.teachers import teach_all
+        from loadmaster.graph.go.cases import cases_of
+        from loadmaster.graph.go.pretrain import classes_of
+        from loadmaster.graph.go.cases import teach_all
 
         if self.asked.split != "train":
             return []
@@ -219,8 +219,8 @@ class _Batch:
         return classes_of(taught_in(folder, cases), self.shape, cores())
 
     def _classes(self, seconds: float) -> list[SizeClass]:
-        from loadmaster.solvers.go.pretrain import classes_of
-        from loadmaster.solvers.go.teachers import teach_all
+        from loadmaster.graph.go.pretrain import classes_of
+        from loadmaster.graph.go.cases import teach_all
 
         folder = plans_path(self.asked.out)
         say(f"{len(self.cases)} graphs; good plans for them are kept in {folder}")
@@ -245,9 +245,9 @@ class _Batch:
         import jax
 
         from loadmaster.cli.train_muzero import state_path, write_state
-        from loadmaster.solvers.go.infer import named_arrays
-        from loadmaster.solvers.go.pretrain import mean_saved
-        from loadmaster.solvers.trees import arrays_of
+        from loadmaster.graph.go.infer import named_arrays
+        from loadmaster.graph.go.pretrain import mean_saved
+        from loadmaster.learn.options import arrays_of
 
         assert self.course is not None
         pupils = [pupil for each in self.course.classes for pupil in each.pupils]
@@ -273,7 +273,7 @@ class _Batch:
 
     def _resume(self, path: Path) -> None:
         from loadmaster.cli.train_muzero import stored_state
-        from loadmaster.solvers.trees import arrays_of, restored
+        from loadmaster.learn.options import arrays_of, restored
 
         arrays, about = stored_state(path, "go")
         for name, like in arrays_of(self.learner).items():
@@ -289,7 +289,7 @@ class _Batch:
 
 def _cases(asked: Asked, synthetic: int) -> list[Case]:
     """Those of a split, or MODEL@MACHINE by name, jointly and placed alone."""
-    from loadmaster.solvers.go.cases import JOINT, PLACED, Case, cases_of
+    from loadmaster.graph.go.cases import JOINT, PLACED, Case, cases_of
 
     if bool(asked.models) == bool(asked.split):
         raise Usage(
@@ -307,7 +307,7 @@ def _cases(asked: Asked, synthetic: int) -> list[Case]:
 
 def taught_in(folder: Path, cases: Sequence[Case]) -> dict[Case, Taught]:
     """The plans that are there."""
-    from loadmaster.solvers.go.teachers import file_of, load
+    from loadmaster.graph.go.cases import file_of, load
 
     return {case: load(path) for case in cases if (path := file_of(folder, case)).exists()}
 
@@ -318,8 +318,8 @@ def plans_path(out: Path) -> Path:
 
 
 def _write(asked: Asked, policy: Mapping[str, Any], shape: Shape, about: Mapping[str, Any]) -> None:
-    from loadmaster.solvers.go.graph import SCHEMA
-    from loadmaster.solvers.policies import save_policy
+    from loadmaster.graph.go.graph import SCHEMA
+    from loadmaster.learn.policies import save_policy
 
     made = {
         "agent": "go",
@@ -339,7 +339,7 @@ def _write(asked: Asked, policy: Mapping[str, Any], shape: Shape, about: Mapping
 
 def _answer(found: list[dict[str, Any]], out: Path) -> Answer:
     """The likeliest plan of each graph, beside the base plan and the best that is known."""
-    from loadmaster.problems.graph import UNFIT
+    from loadmaster.graph import UNFIT
 
     def fitting(value: int) -> int | None:
         return value if 0 <= value < UNFIT else None

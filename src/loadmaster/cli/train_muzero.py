@@ -18,14 +18,14 @@ from loadmaster.cli.model import Model
 from loadmaster.cli.progress import gap_text, say
 from loadmaster.errors import LoadmasterError, require
 from loadmaster.files import replacing
-from loadmaster.npz import json_entry, read_npz
+from loadmaster.arrays import json_entry, read_npz
 from loadmaster.runs.log import Log
-from loadmaster.solvers.solver import Budget, Meter, Observer, State
+from loadmaster.search.solver import Budget, Meter, Observer, State
 from loadmaster.units import show_time
 
 if TYPE_CHECKING:
-    from loadmaster.problems.malloc_game.problem import MallocGame
-    from loadmaster.solvers.muzero.session import Session
+    from loadmaster.malloc_game.problem import MallocGame
+    from loadmaster.malloc_game.muzero.session import Session
 
 SAVE_SECONDS = 60.0
 SAY_SECONDS = 10.0
@@ -123,7 +123,7 @@ class Teacher(Observer):
     def save(self) -> None:
         """The small file to play with, and beside it what training goes on from."""
         from loadmaster.host import command_line, versions
-        from loadmaster.solvers.muzero.policy import policy_arrays, save_small
+        from loadmaster.malloc_game.muzero.agent import policy_arrays, save_small
 
         session, lessons = self.session, self.lessons
         assert session is not None
@@ -150,12 +150,12 @@ class Teacher(Observer):
 
 def train_muzero(lessons: Lessons) -> Answer:
     """One network over all models at once; writes the policy and, beside it, the state."""
-    from loadmaster.solvers.muzero.agent import PACKAGES, MuZero
-    from loadmaster.solvers.muzero.policy import start_of
+    from loadmaster.malloc_game.muzero.agent import PACKAGES, MuZero
+    from loadmaster.malloc_game.muzero.agent import start_of
 
     for package in PACKAGES:
         require(package, "agents")
-    from loadmaster.solvers.muzero.session import Session
+    from loadmaster.malloc_game.muzero.session import Session
 
     if lessons.budget is None and lessons.seconds is None:
         raise Usage(
@@ -196,9 +196,9 @@ def train_muzero(lessons: Lessons) -> Answer:
 
 def _problem(name: str, machine: str | None) -> MallocGame:
     """Of MODEL, or of MODEL@MACHINE where that is another machine; 'synthetic-07' is a made-up model."""
-    from loadmaster.problems.malloc_game.problem import MallocGame
+    from loadmaster.malloc_game.problem import MallocGame
     from loadmaster.program.zoo.synthetic import COUNT, synthetic
-    from loadmaster.solvers.muzero.agent import check_playable, worth_playing
+    from loadmaster.malloc_game.muzero.agent import check_playable, worth_playing
 
     source, _, own = name.partition("@")
     model = Model(source)

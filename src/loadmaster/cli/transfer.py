@@ -12,7 +12,7 @@ from loadmaster.cli.progress import gap_text
 from loadmaster.units import show_time
 
 if TYPE_CHECKING:
-    from loadmaster.problems.mapping import Int8, Mapping
+    from loadmaster.mapping.problem import Int8, Mapping
 
 
 def command(
@@ -31,9 +31,9 @@ def command(
     from loadmaster.errors import require
 
     require("jax", "agents"), require("equinox", "agents")
-    from loadmaster.bench.mapping_transfer import random_map, untrained_map
-    from loadmaster.problems.mapping import Mapping
-    from loadmaster.solvers.egrl.transfer import zero_shot
+    from benchmarks.suites.mapping_transfer import random_map, untrained_map
+    from loadmaster.mapping.problem import Mapping
+    from loadmaster.mapping.egrl.agent import zero_shot
 
     rows: list[dict[str, Any]] = []
     for name in models:

@@ -3,13 +3,84 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+import numpy as np
+import numpy.typing as npt
+from loadmaster.execute.script import Script
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
-
 from loadmaster.errors import BadMachine, Refused, require
-from loadmaster.execute.layout import Layout, flat, layout_of, shaped
+from loadmaster.execute.pinned import Layout, flat, layout_of, shaped
 from loadmaster.execute.script import Stay
 from loadmaster.plan.plan import NO_OFFSET
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+from loadmaster import _core
+from loadmaster.errors import Refused
+from loadmaster.execute import own_allocator
+from loadmaster.execute.pinned import flat, layout_of
+from loadmaster.units import show_bytes
+
+# ----------------------------------------------------------------------------
+# What a plan leaves to an allocator step by step: where results go, and which room nobody has then.
+
+Int64 = npt.NDArray[np.int64]
+
+
+def room_columns(
+    script: Script, offsets: Sequence[int], sizes: Sequence[int], capacity: int
+) -> tuple[dict[str, Int64], dict[int, int]]:
+    """Columns of `_core.rooms` by name, and the number of the result that begins a stay. `offsets` by stay,
+    `sizes` (bytes of the storage) by tensor."""
+    stays, start = script.stays, [0]
+    number: dict[int, int] = {}
+    results: list[tuple[int, int, int]] = []
+    for step in script.steps:
+        for stay in step.stays:
+            if stay >= 0 and stay not in number:
+                number[stay] = len(results)
+                results.append((sizes[stays[stay].tensor], stays[stay].bytes, offsets[stay]))
+        start.append(len(results))
+    table = np.array(results, dtype=np.int64).reshape(-1, 3)
+    free = free_ranges(script, offsets, capacity)
+    columns = {
+        "result_start": np.array(start, dtype=np.int64),
+        "result_bytes": table[:, 0].copy(),
+        "result_room": table[:, 1].copy(),
+        "result_offset": table[:, 2].copy(),
+    }
+    columns["free_start"] = np.cumsum([0, *(len(each) for each in free)]).astype(np.int64)
+    every = np.concatenate([*free, np.zeros((0, 2), dtype=np.int64)])
+    return columns | {"free_low": every[:, 0].copy(), "free_high": every[:, 1].copy()}, number
+
+
+def free_ranges(script: Script, offsets: Sequence[int], capacity: int) -> list[Int64]:
+    """[steps] of rows (low, high), ascending: what no stay has while the step runs."""
+    rows = [
+        (max(0, stay.first), stay.last, offset, offset + stay.bytes)
+        for stay, offset in zip(script.stays, offsets, strict=True)
+    ]
+    table = np.array(rows, dtype=np.int64).reshape(-1, 4)
+    table = table[np.lexsort((table[:, 3], table[:, 2]))]
+    found = []
+    for step in range(len(script.steps)):
+        there = table[(table[:, 0] <= step) & (step <= table[:, 1])]
+        low = np.concatenate([[0], np.maximum.accumulate(there[:, 3])])
+        high = np.concatenate([there[:, 2], [capacity]])
+        gaps = np.stack([low, high], axis=1)
+        found.append(gaps[high > low])
+    return found
+
+
+def held_bytes(script: Script) -> Int64:
+    """[steps] bytes of the stays that are there."""
+    change = np.zeros(len(script.steps) + 1, dtype=np.int64)
+    for stay in script.stays:
+        change[max(0, stay.first)] += stay.bytes
+        change[stay.last + 1] -= stay.bytes
+    held: Int64 = np.cumsum(change)[:-1]
+    return held
+
 
 PLACEMENTS = ("planned", "arena", "allocator")
 
@@ -146,3 +217,120 @@ def placed(stays: Sequence[Stay], capacity: int) -> list[int]:
         offsets[number] = low
         known.append(number)
     return offsets
+
+
+# ----------------------------------------------------------------------------
+# `Planned`: kernels write their results straight to the plan's offsets, by an allocator of our own.
+
+EDGE = 512
+"""Bytes before the arena: PyTorch knows memory by its address, so no result may begin where the block does."""
+
+
+class Planned(Arena):
+    """An arena of the whole budget that kernels' temporaries share. Which allocation of an op is its result
+    is told by the size; where that was wrong the result is copied, and known in later runs.
+
+    `kept`: what libraries have of the budget. `stream`: of all runs. `name`: of a step, for messages.
+    """
+
+    def __init__(
+        self,
+        script: Script,
+        sizes: Sequence[int],
+        capacity: int,
+        device: Any,
+        kept: int,
+        stream: Any,
+        name: Callable[[int], str],
+        own: _core.OwnAllocator | None = None,
+    ) -> None:
+        self._own = own or _core.device_allocator()
+        self._script, self._kept, self._name, self.stream = script, kept, name, stream
+        room = (capacity - kept - EDGE) // EDGE * EDGE
+        super().__init__(script.stays, room, device, whole=True, edge=EDGE)
+        self._held = room + EDGE
+        self._base = int(self._block.data_ptr())
+        self._address = [self._base + offset for offset in self.offsets]
+        columns, self._number = room_columns(script, self.offsets, sizes, room)
+        self._rooms = _core.rooms(self._base, columns)
+        self._rank = -1
+        # What outlives the run must not be the allocator's: the next run gives its address away again.
+        self._stays_on = {
+            number for number, stay in enumerate(script.stays) if stay.last >= len(script.steps) - 1
+        }
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        with nullcontext() if self.stream is None else own_allocator.on_compute(self.stream):
+            try:
+                yield
+            finally:
+                self._rank = -1
+                self._own.at(self._rooms, -1)
+
+    def at(self, rank: int) -> None:
+        last, self._rank = self._rank, rank
+        left = self._own.at(self._rooms, rank)
+        if left and last >= 0:
+            raise self._kept_by_library(last, left)
+
+    def put(self, stays: Sequence[int], results: list[Any]) -> list[Any]:
+        wrong = [
+            at
+            for at, (stay, result) in enumerate(zip(stays, results, strict=True))
+            if stay >= 0
+            and not (result.data_ptr() == self._address[stay] and not result.storage_offset())
+            and layout_of(result).bytes
+        ]
+        if wrong:
+            self._bring(wrong, stays, results)
+        return [
+            self.room(stay, layout_of(result)) if at in wrong or stay in self._stays_on else result
+            for at, (stay, result) in enumerate(zip(stays, results, strict=True))
+        ]
+
+    def _bring(self, wrong: list[int], stays: Sequence[int], results: list[Any]) -> None:
+        """Results that lie elsewhere come to their places; next time they are made there."""
+        begins = [int(result.untyped_storage().data_ptr()) for result in results]
+        numbers = [self._own.number_of(begin) for begin in begins]
+        for at in wrong:
+            if numbers[at] >= 0 and numbers.count(numbers[at]) == 1:
+                self._rooms.learn(self._number[stays[at]], numbers[at])
+        taken = {
+            number
+            for at in wrong
+            for number in self._own.within(self.offsets[stays[at]], self._bytes[stays[at]])
+        }
+        if taken - set(numbers):
+            raise self._kept_by_library(self._rank, self._bytes[stays[wrong[0]]])
+        rows = [flat(results[at], layout_of(results[at])) for at in wrong]
+        if taken:  # by another result, which is in the way: all step aside
+            rows = [row.to("cpu", copy=True) for row in rows]
+        for at, row in zip(wrong, rows, strict=True):
+            self._block[self.offsets[stays[at]] :][: len(row)].copy_(row)
+
+    def _kept_by_library(self, rank: int, count: int) -> Refused:
+        return Refused(
+            f"'{self._name(rank)}' keeps {show_bytes(count)} of fast memory for itself, which the plan "
+            "gives to others",
+            object=self._name(rank),
+            number=count,
+            remedy="use --placement allocator",
+        )
+
+    def peaks(self) -> tuple[int, int] | None:
+        used = held_bytes(self._script) + self._rooms.most
+        return self._kept + int(used.max(initial=0)), self._kept + self._held
+
+
+def own_stream(device: Any) -> tuple[Any, int]:
+    """The stream of planned runs and what libraries keep for it; refuses where the allocator isn't ours."""
+    if not own_allocator.install():
+        raise Refused(
+            "PyTorch's allocator was used before: results can't be placed",
+            object="placement",
+            number="planned",
+            remedy="install ours first (own_allocator.install), or use --placement allocator",
+        )
+    made = own_allocator.compute(device)
+    return made.stream, made.kept_bytes

@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
+from loadmaster.errors import BadProgram, require
+from loadmaster.program.importers.torch.captured import Captured
 
 ALONE = -1
 """As a part: the call's result is one tensor, not a tuple."""
@@ -107,3 +111,95 @@ class Script:
     """Tensors that need room on the host beside what is given: those copied out."""
     peak: int
     """Most bytes of fast memory that are held at once."""
+
+
+# ----------------------------------------------------------------------------
+# Nodes of a captured graph as calls over slots, and views that are made again when their root is.
+
+class Calls:
+    """The calls of one graph, in the order in which a script needs them."""
+
+    def __init__(self, captured: Captured, device: Any) -> None:
+        torch = require("torch", "torch")
+        self.captured, self.program = captured, captured.program
+        self.device, self._device_type = torch.device(device), torch.device
+        self.nodes = {node.name: node for node in captured.graph.nodes}
+        self._alive: dict[int, set[int]] = {}
+        """Root -> the slots of its views that hold something now."""
+
+    def call(self, op: int) -> Call:
+        node, renamed = self.nodes[self.captured.op_node[op]], self.captured.renamed.get(op, {})
+        kwargs = {name: self._argument(value, renamed) for name, value in node.kwargs.items()}
+        args = tuple(self._argument(value, renamed) for value in node.args)
+        results = tuple((part, renamed.get(slot, slot)) for part, slot in self._results(node))
+        return Call(op, node.target, args, kwargs, results)
+
+    def views_for(self, call: Call) -> tuple[Call, ...]:
+        """The views to make so that a call finds its arguments."""
+        made: list[Call] = []
+        for slot in slots_of((call.args, call.kwargs)):
+            self._show(slot, made)
+        return tuple(made)
+
+    def drop(self, root: int) -> list[int]:
+        """The slots to clear so that a root's memory is free: its own and those of its views."""
+        return [root, *sorted(self._alive.pop(root, ()))]
+
+    def path(self, slot: int) -> tuple[Call, ...]:
+        """The views that lead from the root of a slot to it."""
+        calls: list[Call] = []
+        while self.program.tensor_alias[slot] != slot:
+            op = int(self.program.producer[slot])
+            calls.append(self.call(op))
+            slot = int(self.program.reads(op)[0])
+        return tuple(reversed(calls))
+
+    def _show(self, slot: int, made: list[Call]) -> None:
+        root = int(self.program.tensor_alias[slot])
+        alive = self._alive.setdefault(root, set())
+        if slot == root or slot in alive:
+            return
+        op = int(self.program.producer[slot])
+        self._show(int(self.program.reads(op)[0]), made)
+        call = self.call(op)
+        alive.update(number for _, number in call.results)
+        made.append(call)
+
+    def _argument(self, value: Any, renamed: Mapping[int, int]) -> Any:
+        """An argument with slots in place of nodes, and this device in place of the tracer's."""
+        if hasattr(value, "all_input_nodes"):
+            return self._tensors(value, renamed)
+        if isinstance(value, list | tuple):
+            return [self._argument(each, renamed) for each in value]
+        return self.device if isinstance(value, self._device_type) else value
+
+    def _tensors(self, node: Any, renamed: Mapping[int, int]) -> Any:
+        at = self.captured.tensor_at
+        if not isinstance(node.meta.get("val"), list | tuple):
+            if at.get((node.name, 0), -1) < 0:
+                raise BadProgram(
+                    f"'{node.name}' is no tensor of the program",
+                    object=node.name,
+                    remedy="capture the module again",
+                )
+            return Slot(renamed.get(at[node.name, 0], at[node.name, 0]))
+        count = sum(hasattr(part, "dtype") for part in node.meta["val"])
+        slots = [at[node.name, part] for part in range(count)]
+        return [Slot(renamed.get(slot, slot)) for slot in slots]
+
+    def _results(self, node: Any) -> tuple[tuple[int, int], ...]:
+        at, value = self.captured.tensor_at, node.meta["val"]
+        if not isinstance(value, list | tuple):
+            return ((ALONE, at[node.name, 0]),)
+        parts = [part for part, each in enumerate(value) if hasattr(each, "dtype")]
+        found = [(part, at.get((node.name, number), -1)) for number, part in enumerate(parts)]
+        return tuple((part, slot) for part, slot in found if slot >= 0)
+
+
+def slots_of(value: Any) -> list[int]:
+    """The slots in arguments, in order."""
+    if type(value) is Slot:
+        return [value.number]
+    if isinstance(value, list | tuple):
+        return [slot for each in value for slot in slots_of(each)]
+    return slots_of(list(value.values())) if isinstance(value, dict) else []

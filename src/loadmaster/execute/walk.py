@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadmaster.errors import BadProgram
-from loadmaster.execute.backend import Backend
-from loadmaster.execute.layout import Layout, layout_of
+from loadmaster.execute.devices import Backend
+from loadmaster.execute.pinned import Layout, layout_of
 from loadmaster.execute.placement import Placement
 from loadmaster.execute.script import ALONE, Call, Move, Script, Slot
 

@@ -22,22 +22,15 @@ from loadmaster.export.executorch_plans import (
     banked_placement,
     greedy_placement,
 )
-from loadmaster.export.executorch_read import (
-    EAGER_TOLERANCE,
-    difference,
-    eager,
-    read_back,
-    run,
-    sample_inputs,
-)
-from loadmaster.export.executorch_reduce import order_of, reduced
+from loadmaster.export.executorch_plans import EAGER_TOLERANCE, difference, eager, read_back, run, sample_inputs
+from loadmaster.export.executorch_plans import order_of, reduced
 from loadmaster.export.rules import Asked, Exported, Figure, NotExported, check_sound
 from loadmaster.files import replacing
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import Plan
 from loadmaster.program.importers.executorch.importer import NO_TENSOR, Recorded, recorded
 from loadmaster.program.importers.executorch.lower import Lowered, lower, planned, result_of
-from loadmaster.program.importers.torch.read import is_getitem
+from loadmaster.program.importers.torch.graph import is_getitem
 from loadmaster.simulate.simulator import simulate
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.files import replacing
-from loadmaster.problems.buffers import Buffers
+from loadmaster.allocation.buffers import Buffers
 from loadmaster.units import show_bytes
 
 # Eight hues that stay apart for colour-blind readers (after Okabe and Ito).

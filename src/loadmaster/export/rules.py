@@ -14,7 +14,7 @@ from loadmaster.files import replacing, same_file
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.check import check
 from loadmaster.plan.plan import Plan
-from loadmaster.problems.problem import COST_MODEL
+from loadmaster.search.problem import COST_MODEL
 from loadmaster.program.program import Program
 
 Figure = int | float | str | bool | None

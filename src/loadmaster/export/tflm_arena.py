@@ -17,13 +17,13 @@ from loadmaster.export.tflm_file import ALIGNMENT, with_plan
 from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import load_machine
 from loadmaster.plan.plan import Plan
-from loadmaster.problems.allocation import ProgramAllocation
-from loadmaster.problems.pins import Pins
+from loadmaster.allocation.problem import ProgramAllocation
+from loadmaster.search.pins import Pins
 from loadmaster.program.importers.tflite.importer import Imported, import_with_places
 from loadmaster.program.importers.tflite.read import TfliteModel, read_tflite
 from loadmaster.program.program import PERSISTENT, Program
-from loadmaster.solvers.allocate import Auto
-from loadmaster.solvers.solver import Budget, solve
+from loadmaster.allocation.auto import Auto
+from loadmaster.search.solver import Budget, solve
 from loadmaster.units import UNLIMITED
 
 METADATA = "OfflineMemoryAllocation"

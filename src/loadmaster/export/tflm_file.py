@@ -11,7 +11,7 @@ import struct
 from collections.abc import Mapping, Sequence
 
 from loadmaster.export.rules import NotExported
-from loadmaster.program.importers.tflite.flatbuffer import Table
+from loadmaster.program.importers.tflite.read import Table
 from loadmaster.program.importers.tflite.read import ABSENT, GRAPH, IDENTIFIER, MODEL, OPERATOR, TfliteModel
 
 ALIGNMENT = 16

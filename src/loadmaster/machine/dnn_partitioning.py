@@ -11,7 +11,7 @@ from pathlib import Path
 
 from loadmaster.machine.machine import Device, Link, Machine, Memory
 from loadmaster.program.importers.dnn_partitioning import NOMINAL
-from loadmaster.program.importers.dnn_partitioning_file import Graph, read_graph
+from loadmaster.program.importers.dnn_partitioning import Graph, read_graph
 from loadmaster.units import UNLIMITED
 
 _RATE = 10**12

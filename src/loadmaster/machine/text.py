@@ -9,7 +9,7 @@ from typing import Any
 from loadmaster.files import read_regular
 from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import preset_names, preset_text
-from loadmaster.machine.toml_text import MOST_BYTES, read_toml
+from loadmaster.machine.toml import MOST_BYTES, read_toml
 from loadmaster.units import UNLIMITED
 
 

@@ -1,7 +1,7 @@
 """Program: ops, tensors, and who reads and writes what."""
 
 from loadmaster.program.build import Builder
-from loadmaster.program.labels import Labels
+from loadmaster.program.program import Labels
 from loadmaster.program.program import (
     CANNOT_RUN,
     COMPUTED,

@@ -15,9 +15,9 @@ import numpy.typing as npt
 from loadmaster.errors import BadProgram
 from loadmaster.files import replacing
 from loadmaster.json_text import read_json
-from loadmaster.npz import Array, Refuse, json_entry, read_npz
+from loadmaster.arrays import Array, Refuse, json_entry, read_npz
 from loadmaster.program.build import clean_name
-from loadmaster.program.labels import Labels
+from loadmaster.program.program import Labels
 from loadmaster.program.program import Program, Repeats
 from loadmaster.program.validate import validate
 

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from loadmaster import _core
 from loadmaster.plan.check.facts import Facts
 from loadmaster.plan.check.memory import Hold, holds
-from loadmaster.plan.check.report import Report
-from loadmaster.plan.check.times import Times
+from loadmaster.plan.check.facts import Report
+from loadmaster.plan.check.timeline import Times
 from loadmaster.plan.plan import BEFORE, NO_OFFSET
 from loadmaster.simulate import Timeline
 

@@ -2,31 +2,88 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
+from importlib import resources
+from typing import Any
+from loadmaster import __version__
+from loadmaster.report.view import Columns
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
 import numpy as np
-
 from loadmaster.errors import LoadmasterError
 from loadmaster.files import replacing
 from loadmaster.machine.machine import Machine
 from loadmaster.plan import Plan
-from loadmaster.problems.by_bytes import SUFFIX
+from loadmaster.mapping.bytes_moved import SUFFIX
 from loadmaster.program.program import Program
-from loadmaster.report.before import before
-from loadmaster.report.changes import changes
-from loadmaster.report.columns import Columns
-from loadmaster.report.curves import curves
-from loadmaster.report.figures import plan_row, transition_rows, view_rows
-from loadmaster.report.measured import measured_rows
-from loadmaster.report.page import page
-from loadmaster.report.places import strip_rows, strip_tensors, transitions
+from loadmaster.report.facts import before
+from loadmaster.report.facts import changes
+from loadmaster.report.facts import curves
+from loadmaster.report.facts import plan_row, transition_rows, view_rows
+from loadmaster.report.facts import measured_rows
+from loadmaster.report.view import strip_rows, strip_tensors, transitions
 from loadmaster.report.subject import Subject, is_run, problem_key, read_plan, read_run, same_thing, value_of
 from loadmaster.report.view import View
 from loadmaster.simulate.bounds import time_bounds
+
+# ----------------------------------------------------------------------------
+# The page: HTML, style and script are files of this package; a report joins them with its data.
+#
+# The page's own rules allow this style and this script, by their hashes, and nothing else: no other
+# script, no request. Data is inert text that the script reads; it reaches the page as text only.
+
+_STYLES = ("base.css", "parts.css")
+_SCRIPTS = (
+    "text.js",
+    "data.js",
+    "axis.js",
+    "raster.js",
+    "memory.js",
+    "lanes.js",
+    "details.js",
+    "explorer.js",
+    "tables.js",
+    "curves.js",
+    "changes.js",
+    "main.js",
+)
+
+
+def page(columns: Columns, content: dict[str, Any]) -> str:
+    """The whole file."""
+    style = "\n".join(_asset(name) for name in _STYLES)
+    script = '"use strict";\n' + "\n".join(_asset(name) for name in _SCRIPTS)
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{_sha256(script)}'; "
+        f"style-src 'sha256-{_sha256(style)}'; img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    about = {"version": __version__, "columns": columns.table, **content}
+    parts = {
+        "POLICY": policy,
+        "STYLE": style,
+        "SCRIPT": script,
+        "CONTENT": _inert(about),
+        "COLUMNS": columns.packed(),
+    }
+    # Piece by piece: what a part holds is never searched for the place of another.
+    return "".join(parts.get(piece, piece) for piece in _asset("page.html").split("@@"))
+
+
+def _asset(name: str) -> str:
+    return (resources.files("loadmaster.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _sha256(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+
+
+def _inert(content: dict[str, Any]) -> str:
+    """JSON that ends no script tag and opens no comment, whatever the names hold."""
+    return json.dumps(content, allow_nan=False).replace("<", "\\u003c")
 
 
 @dataclass(frozen=True)

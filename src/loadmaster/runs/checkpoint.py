@@ -23,11 +23,11 @@ import numpy.typing as npt
 
 from loadmaster.files import naming
 from loadmaster.json_text import read_json
-from loadmaster.npz import read_npz
-from loadmaster.problems.problem import Bound, Decision
+from loadmaster.arrays import read_npz
+from loadmaster.search.problem import Bound, Decision
 from loadmaster.runs.folder import RunFolder, plain_file, sync
 from loadmaster.runs.log import BadRun, Line
-from loadmaster.solvers.solver import Meter, State
+from loadmaster.search.solver import Meter, State
 
 KEPT = 3
 _PREFIX = "array."

@@ -26,7 +26,7 @@ from loadmaster.files import naming, replacing
 from loadmaster.machine.text import standalone_text
 from loadmaster.machine.toml import parse_machine
 from loadmaster.plan import Plan, load_plan, plan_to_json
-from loadmaster.problems.problem import Problem
+from loadmaster.search.problem import Problem
 from loadmaster.program.storage import save as save_program
 from loadmaster.runs.log import BadRun, Log, LogText, read_log
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from loadmaster.problems.problem import Bound
+from loadmaster.search.problem import Bound
 from loadmaster.runs.log import Line, digest_of
-from loadmaster.solvers.solver import Budget
+from loadmaster.search.solver import Budget
 
 
 def gap_of(value: int | None, bound: int | None) -> float | None:

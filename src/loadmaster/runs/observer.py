@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from loadmaster.plan.plan import Plan
-from loadmaster.problems.problem import Bound, Decision, Note, Problem
+from loadmaster.search.problem import Bound, Decision, Note, Problem
 from loadmaster.runs.checkpoint import write_checkpoint
 from loadmaster.runs.folder import RunFolder
 from loadmaster.runs.history import gap_of
-from loadmaster.solvers.solver import Meter, Observer, State
+from loadmaster.search.solver import Meter, Observer, State
 
 _SLOW_CHECK = 0.05
 """Seconds; a check that takes longer is not made for every improvement of a burst."""

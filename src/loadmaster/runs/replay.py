@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.plan import Plan, load_plan
-from loadmaster.problems.problem import COST_MODEL, Problem, plan_value, repeatable
-from loadmaster.problems.registry import load_problem
+from loadmaster.search.problem import COST_MODEL, Problem, plan_value, repeatable
+from loadmaster.search.registry import load_problem
 from loadmaster.runs.checkpoint import evaluations_in
 from loadmaster.runs.folder import RunFolder, plain_file
 from loadmaster.runs.history import History, contradictions

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loadmaster.problems.problem import Problem
+from loadmaster.search.problem import Problem
 from loadmaster.runs.session import run_solver
-from loadmaster.solvers.registry import make_solver
-from loadmaster.solvers.solver import Budget, Solution, Solver
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget, Solution, Solver
 
 
 def solve(

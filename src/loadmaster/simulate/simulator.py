@@ -2,24 +2,207 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Sequence
-from typing import Any
-
+from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
-
+from loadmaster.units import PICOSECONDS
+from typing import Any
+from loadmaster.errors import BadPlan
+from loadmaster.machine.machine import Machine
+from loadmaster.plan.plan import MOST_BYTE, QUEUES, TIES, Plan
+from loadmaster.program.program import Program
+import weakref
+from collections.abc import Sequence
 from loadmaster import _core
 from loadmaster.host import cores
-from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import QUEUES, Plan
 from loadmaster.program.hazards import overwriters, places
 from loadmaster.program.program import GIVEN, Program, TensorKind, TieKind
 from loadmaster.simulate.costs import compute_times
-from loadmaster.simulate.faults import check_ranges, explain
-from loadmaster.simulate.timeline import Timeline
+
+# ----------------------------------------------------------------------------
+# `Timeline`: what a plan costs. All times are integer picoseconds.
 
 Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """Start and end of everything, bytes over links, and the memories' peaks."""
+
+    total_ps: int
+    op_start: Int64
+    """[n_ops]; members of a fused group share their times, a view has its root's end as both."""
+    op_end: Int64
+    op_stall: Int64
+    """[n_ops] how long an op waited for explicit copies alone"""
+    copy_start: Int64
+    """[copies], in the plan's order"""
+    copy_end: Int64
+    transfers: Int64
+    """[x, 4]: tensor, destination device, start, end, in order of booking"""
+    link_bytes: Int64
+    """[links]"""
+    device_busy: Int64
+    """[devices]"""
+    memory_peak: Int64
+    """[memories] largest number of bytes held at once"""
+    memory_top: Int64
+    """[memories] highest address that an explicit offset uses"""
+    memory_over: Int64
+    """[memories] bytes above the capacity; the plan is valid only if all are 0"""
+    memory_first_over: Int64
+    """[memories] when the held bytes first exceeded the capacity, or -1"""
+
+    @property
+    def seconds(self) -> float:
+        return self.total_ps / PICOSECONDS
+
+    @property
+    def stall_ps(self) -> int:
+        return int(self.op_stall.sum())
+
+    @property
+    def fits(self) -> bool:
+        """Whether no memory is over its capacity."""
+        return not self.memory_over.any()
+
+
+# ----------------------------------------------------------------------------
+# Plans that can't be run: what is out of range, and what the core found, as sentences.
+
+def check_ranges(program: Program, machine: Machine, plan: Plan) -> None:
+    """Every index must exist before the native core follows it."""
+    n, t, m, d = program.n_ops, program.n_tensors, len(machine.memories), len(machine.devices)
+    if plan.queue not in QUEUES or plan.tie not in TIES:
+        raise _bad(
+            f"queue '{plan.queue}' with tie '{plan.tie}' is not known", "queue", f"use {', '.join(QUEUES)}"
+        )
+    _column(plan.device, "device", n, 0, d)
+    _column(plan.order, "order", n, 0, n)
+    _column(plan.fusion, "fusion", n, -1, n)
+    if plan.order is not None and n and (np.bincount(plan.order, minlength=n) != 1).any():
+        raise _bad("the order is not a permutation of the ops", "order", "list every op once")
+    if plan.queue == "priority":
+        if plan.priority is None:
+            raise _bad("the queue 'priority' has no priorities", "priority", "give one per op")
+        if plan.priority.shape != (n,) or not np.isfinite(plan.priority).all():
+            raise _bad("the priorities must be finite, one per op", "priority", f"give {n} finite numbers")
+    tables = (plan.residencies, plan.copies, plan.transfers)
+    if plan.queue != "order" and any(table is not None for table in tables):
+        raise _bad(
+            f"residencies, copies and transfers need an order, and the queue is '{plan.queue}'",
+            "queue",
+            "use queue 'order'",
+        )
+    if plan.transfers is not None and machine.rules.copies == "idle":
+        raise _bad("a machine with copies = 'idle' has no transfers", "transfers", "leave them out")
+    if machine.rules.copies == "idle" and d != 1:
+        raise _bad(
+            f"a machine with copies = 'idle' needs one device and has {d}",
+            machine.name,
+            "use copies = 'free'",
+            d,
+        )
+    if machine.rules.copies == "idle" and plan.queue != "order":
+        raise _bad(
+            f"a machine with copies = 'idle' needs queue 'order', not '{plan.queue}'", "queue", "use 'order'"
+        )
+    _table(plan.residencies, "residency", ((0, t), (0, m), (-1, MOST_BYTE + 1), (-1, n), (0, n)))
+    place = (-1, MOST_BYTE + 1)
+    _table(plan.copies, "copy", ((0, t), (0, m), (0, m), (-1, n), (0, n + 1), place, place))
+    _table(plan.transfers, "transfer", ((0, t), (0, d)))
+    if plan.copies is not None:
+        low, high = plan.copies[:, 5], plan.copies[:, 6]
+        bad = np.flatnonzero((low >= 0) & (high < low) | (low < 0) & (high >= 0))
+        if len(bad):
+            raise _bad(
+                f"copy {bad[0]} has the byte range {low[bad[0]]} to {high[bad[0]]}",
+                f"copy {bad[0]}",
+                "give 0 <= low <= high, or leave both out",
+            )
+
+
+def _bad(what: str, object: str, remedy: str, number: Any = None) -> BadPlan:
+    return BadPlan(f"the plan can't be run: {what}", object=object, number=number, remedy=remedy)
+
+
+def _column(values: npt.NDArray[Any] | None, name: str, rows: int, least: int, limit: int) -> None:
+    if values is None:
+        return
+    if values.dtype != np.int32 or values.shape != (rows,):
+        raise _bad(f"'{name}' must be int32[{rows}]", name, "give one entry per op")
+    bad = np.flatnonzero((values < least) | (values >= limit))
+    if len(bad):
+        raise _bad(
+            f"'{name}' of op {bad[0]} is {values[bad[0]]}",
+            name,
+            f"give {least} to {limit - 1}",
+            int(values[bad[0]]),
+        )
+
+
+def _table(rows: npt.NDArray[Any] | None, name: str, limits: tuple[tuple[int, int], ...]) -> None:
+    if rows is None:
+        return
+    if rows.dtype != np.int64 or rows.ndim != 2 or rows.shape[1] != len(limits):
+        raise _bad(f"the table of each {name} must be int64[.., {len(limits)}]", name, "use Plan.of")
+    for column, (least, limit) in enumerate(limits):
+        bad = np.flatnonzero((rows[:, column] < least) | (rows[:, column] >= limit))
+        if len(bad):
+            raise _bad(
+                f"{name} {bad[0]} has {rows[bad[0], column]} in column {column}",
+                f"{name} {bad[0]}",
+                f"give {least} to {limit - 1}",
+                int(rows[bad[0], column]),
+            )
+
+
+def explain(fault: tuple[int, int, int], program: Program, machine: Machine) -> BadPlan:
+    """The native core's fault as a sentence."""
+    code, a, b = fault
+    op = program.op_name
+    memory = [m.name for m in machine.memories]
+    if code == 1:
+        return _bad(
+            f"fused ops '{op[a]}' and '{op[b]}' are on different devices", op[a], "put them on one", b
+        )
+    if code == 2:
+        return _bad(
+            f"fused ops '{op[a]}' and '{op[b]}' are in different loops", op[a], "fuse within a loop", b
+        )
+    if code == 3:
+        return _bad(f"op '{op[a]}' can't run on device '{machine.devices[b].name}'", op[a], "move it", b)
+    if code == 4:
+        return _bad(
+            f"machine '{machine.name}' has no link from '{memory[a]}' to '{memory[b]}'",
+            memory[a],
+            "add the link, or move the data another way",
+            b,
+        )
+    if code == 5:
+        return _bad(
+            f"op '{op[a]}' waits for something that never happens",
+            op[a],
+            "order it after what it reads, and fuse no cycle",
+            a,
+        )
+    if code == 6:
+        return _bad(f"copy {a} is needed before it is issued", f"copy {a}", "issue it after an earlier op", a)
+    if code == 7:
+        return _bad(
+            f"copy {a} must start or end in '{memory[machine.home[0]]}' on this machine",
+            f"copy {a}",
+            "copy through the slowest memory",
+            a,
+        )
+    name = program.tensor_name[a] if a >= 0 else "?"
+    return _bad(
+        f"the list of transfers is wrong at tensor '{name}' to device {b}",
+        name,
+        "list every needed transfer once, or none",
+        b,
+    )
 
 
 def simulate(program: Program, machine: Machine, plan: Plan | None = None) -> Timeline:

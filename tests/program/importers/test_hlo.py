@@ -16,7 +16,7 @@ from loadmaster.errors import BadProgram
 from loadmaster.program import Program, TensorKind, TieKind, load, save
 from loadmaster.program.importers.hlo.costs import _valid_positions
 from loadmaster.program.importers.hlo.importer import import_hlo
-from loadmaster.program.importers.hlo.text import HloParseError, padded_bytes, parse_hlo
+from loadmaster.program.importers.hlo.module import HloParseError, padded_bytes, parse_hlo
 
 TINY = """HloModule tiny, is_scheduled=true, entry_computation_layout={(f32[4,8]{1,0}, /*index=1*/f32[8,2]{1,0})->f32[4,2]{1,0}}
 

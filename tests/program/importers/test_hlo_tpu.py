@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loadmaster.program.importers.hlo import import_hlo
-from loadmaster.program.importers.hlo.placed import flatten_placed
+from tools.tpu.hlo_placed import flatten_placed
 
 TILED = """HloModule tiled, is_scheduled=true
 

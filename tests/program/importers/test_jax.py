@@ -15,7 +15,7 @@ from loadmaster.errors import BadProgram
 from loadmaster.program import Program, TensorKind, TieKind, load, save
 from loadmaster.program.importers import jax as importer
 from loadmaster.program.importers.jax.importer import import_jax_spec
-from loadmaster.program.importers.jax.scopes import read_stack
+from loadmaster.program.importers.jax.walk import read_stack
 
 
 def f32(*shape: int) -> jax.ShapeDtypeStruct:

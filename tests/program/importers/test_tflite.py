@@ -16,11 +16,11 @@ from loadmaster.export.tflm_file import Head
 from loadmaster.machine import load_machine
 from loadmaster.plan import Plan
 from loadmaster.plan.check import check
-from loadmaster.problems.order.problem import PeakOrder
+from loadmaster.order.problem import PeakOrder
 from loadmaster.program import Program, load, save
 from loadmaster.program.importers.tflite import import_tflite
 from loadmaster.program.importers.tflite.importer import import_with_places
-from loadmaster.program.importers.tflite.names import OPERATORS
+from loadmaster.program.importers.tflite.read import OPERATORS
 from loadmaster.program.importers.tflite.read import read_tflite
 from loadmaster.program.program import TensorKind, TieKind
 from loadmaster.simulate import simulate

@@ -157,7 +157,7 @@ def test_a_module_that_torch_export_refuses_is_named() -> None:
 
 
 def test_a_llama_of_seven_billion_parameters_takes_no_memory() -> None:
-    program = import_model("loadmaster.bench.torch_models:llama_7b")
+    program = import_model("benchmarks.suites.torch_models:llama_7b")
     weights = program.tensor_kind == TensorKind.WEIGHT
     assert int(program.tensor_bytes[weights].sum()) == 4 * 6_738_415_616
     # 6.6 billion products a token (the table of words is looked up, not multiplied), and attention.

@@ -8,7 +8,7 @@ from loadmaster.errors import BadProgram
 from loadmaster.program.importers.torch.calls import Call, Type
 from loadmaster.program.importers.torch.costs import cost_of
 from loadmaster.program.importers.torch.emit import emit
-from loadmaster.program.importers.torch.steps import Graph, Step, Value, made
+from loadmaster.program.importers.torch.graph import Graph, Step, Value, made
 from loadmaster.program.program import Program, TensorKind, TieKind
 
 

@@ -2,16 +2,159 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from loadmaster.errors import LoadmasterError, require
+from loadmaster.files import replacing
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from loadmaster.machine.machine import Machine
+from loadmaster.mapping.problem import Mapping
+from loadmaster.program.program import Program
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget, solve
 from collections.abc import Mapping as Dict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
-
 from loadmaster.export.figures.data import Improvements, learning_curves
-from loadmaster.export.figures.room import Room
-from loadmaster.export.figures.style import COLOURS, MARKERS, STYLES, new_figure, over_words, styled
-
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+# ----------------------------------------------------------------------------
+# How the pictures look, and how they are written: the same data gives the same bytes.
+
+# Hues that stay apart for colour-blind readers (after Okabe and Ito); line styles tell more apart.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d1f")
+STYLES: tuple[str, ...] = ("-", "--", ":", "-.")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "h", "p")
+GREY = "#c8c8c8"
+_BETWEEN = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
+WIDTH = 8.0
+"""Inches; text of 9 points stays legible when a README scales it to its column."""
+
+_STYLE: dict[str, Any] = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so it is everywhere the same
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.labelsize": 9,
+    "legend.fontsize": 8,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": "#e4e4e4",
+    "svg.hashsalt": "loadmaster",
+    "svg.fonttype": "path",
+    "figure.dpi": 100,
+    "savefig.dpi": 150,
+}
+
+
+def memory_colours(memories: int) -> list[str]:
+    """Fastest first; the slowest, where everything is at first, is grey."""
+    return [_BETWEEN[i % len(_BETWEEN)] for i in range(memories - 1)] + [GREY]
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw inside it; whatever style the user has is left alone."""
+    matplotlib = require("matplotlib", "figures")
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_STYLE)
+        yield
+
+
+def new_figure(height: float, width: float = WIDTH, *, square: bool = False) -> Figure:
+    """Without pyplot, so without a display and without state. `square`: of axes whose aspect is
+    fixed, which are then moved together."""
+    require("matplotlib", "figures")
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="compressed" if square else "constrained")
+
+
+def over_words(over: str) -> str:
+    """What a speed-up is over, within a label."""
+    return "the compiler" if over == "compiler" else over
+
+
+def plain(axes: Axes) -> None:
+    """No frame and no ticks."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write an SVG or a PNG; the ending says which."""
+    kind = path.suffix.lower().lstrip(".")
+    if kind not in ("svg", "png"):
+        raise LoadmasterError(
+            f"'{path}' has no ending of a picture", object=str(path), remedy="name it .svg or .png"
+        )
+    # The date and the version would make every file another one.
+    metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+    with styled(), replacing(path) as temporary:
+        figure.savefig(temporary, format=kind, metadata=metadata)
+    return path
+
+
+# ----------------------------------------------------------------------------
+# Room: what a compiler leaves on the table as memories grow and shrink. No training is needed.
+
+FACTORS = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0, 12.0)
+
+
+@dataclass(frozen=True)
+class Room:
+    """One scaled machine; times in picoseconds."""
+
+    factor: float
+    compiler_ps: int
+    density_ps: int
+    best_ps: int
+    bound_ps: int
+
+    @property
+    def compiler(self) -> float:
+        """compiler / bound: the largest speed-up that anybody could show."""
+        return self.compiler_ps / self.bound_ps
+
+    @property
+    def density(self) -> float:
+        return self.density_ps / self.bound_ps
+
+    @property
+    def best(self) -> float:
+        """1 where the optimum is proven; else the best map and the bound leave this open."""
+        return self.best_ps / self.bound_ps
+
+
+def scaled(machine: Machine, factor: float) -> Machine:
+    """The machine with other capacities, but for the slowest memory, which holds everything."""
+    for number in machine.reach[0][:-1]:
+        memory = machine.memories[number]
+        machine = machine.with_capacity(memory.name, max(1, round(memory.capacity * factor)))
+    return machine
+
+
+def room(
+    program: Program, machine: Machine, factors: Sequence[float] = FACTORS, seconds: float = 60.0
+) -> Iterator[Room]:
+    """One row per factor; the exact solver gets so many seconds for each."""
+    for factor in factors:
+        problem = Mapping(program, scaled(machine, factor))
+        density = solve(make_solver("mapping", "density"), problem, Budget())
+        exact = solve(make_solver("mapping", "exact"), problem, Budget(seconds=seconds))
+        assert density.value is not None  # everything in the slowest memory is always legal
+        known = [density.value, problem.compiler_ps, *([] if exact.value is None else [exact.value])]
+        yield Room(factor, problem.compiler_ps, density.value, min(known), exact.bound.value)
 
 
 def draw_learning_curves(

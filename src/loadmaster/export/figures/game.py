@@ -10,9 +10,9 @@ import numpy as np
 
 from loadmaster.errors import require
 from loadmaster.export.figures.curves import draw_learning_curves
-from loadmaster.export.figures.style import GREY, new_figure, styled
+from loadmaster.export.figures.curves import GREY, new_figure, styled
 from loadmaster.plan import Plan
-from loadmaster.problems.malloc_game.problem import MallocGame
+from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.program import TensorKind
 from loadmaster.runs.folder import RunFolder
 from loadmaster.runs.history import History

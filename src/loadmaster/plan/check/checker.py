@@ -27,15 +27,15 @@ from __future__ import annotations
 
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.check.data import check_data
-from loadmaster.plan.check.device import check_colocation, check_device, check_fusion
+from loadmaster.plan.check.placement import check_colocation, check_device, check_fusion
 from loadmaster.plan.check.facts import Facts
 from loadmaster.plan.check.memory import check_capacity
-from loadmaster.plan.check.order import check_order, check_permutation
-from loadmaster.plan.check.reach import check_reach
-from loadmaster.plan.check.report import MOST_PER_RULE, Report, Violation
-from loadmaster.plan.check.residency import check_overlap, check_residency
-from loadmaster.plan.check.shape import check_shape
-from loadmaster.plan.check.tie import check_ties
+from loadmaster.plan.check.placement import check_order, check_permutation
+from loadmaster.plan.check.placement import check_reach
+from loadmaster.plan.check.facts import MOST_PER_RULE, Report, Violation
+from loadmaster.plan.check.memory import check_overlap, check_residency
+from loadmaster.plan.check.placement import check_shape
+from loadmaster.plan.check.data import check_ties
 from loadmaster.plan.check.timeline import TimelineLike, check_timeline
 from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program

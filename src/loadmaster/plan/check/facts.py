@@ -6,14 +6,250 @@ copies are, home devices, transfers and places.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from loadmaster.machine.machine import Machine
+from loadmaster.program.program import Program
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
-
-from loadmaster.machine.machine import Machine
-from loadmaster.plan.check.steps import Steps
+from loadmaster.plan.plan import Plan
+from loadmaster.program.program import GIVEN, PERSISTENT, Program, TensorKind, TieKind
 from loadmaster.plan.plan import BEFORE, Plan
-from loadmaster.program.program import Program
+from dataclasses import dataclass, field
+
+# ----------------------------------------------------------------------------
+# `Violation`: one defect of a plan, and the list that collects them.
+
+MOST_PER_RULE = 1_000
+"""A plan that breaks a rule everywhere must not fill the memory with texts."""
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A rule that a plan breaks, where, by which number, and what would help.
+
+    What `number` is depends on the rule and stands in the message too: the value out of
+    range, the row of a residency or copy, a device, bytes that are missing or too many.
+    """
+
+    rule: str
+    message: str
+    tensor: int | None = None
+    op: int | None = None
+    number: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.message}"
+
+
+class Report:
+    """Collects violations: at most `MOST_PER_RULE` of a rule, the others are counted."""
+
+    def __init__(self) -> None:
+        self._kept: list[Violation] = []
+        self._count: dict[str, int] = {}
+
+    def add(
+        self,
+        rule: str,
+        message: str,
+        *,
+        tensor: int | None = None,
+        op: int | None = None,
+        number: int | None = None,
+    ) -> None:
+        """Note one violation."""
+        self._count[rule] = self._count.get(rule, 0) + 1
+        if self._count[rule] <= MOST_PER_RULE:
+            self._kept.append(Violation(rule, message, tensor, op, number))
+
+    def count(self, rule: str) -> int:
+        """How often a rule was broken so far."""
+        return self._count.get(rule, 0)
+
+    def is_full(self, rule: str) -> bool:
+        """Whether further violations of a rule would only be counted."""
+        return self.count(rule) >= MOST_PER_RULE
+
+    def violations(self) -> list[Violation]:
+        """All that was found, in the order of the rules' checks."""
+        more = [
+            Violation(rule, f"and {count - MOST_PER_RULE:,} more", number=count - MOST_PER_RULE)
+            for rule, count in self._count.items()
+            if count > MOST_PER_RULE
+        ]
+        return self._kept + more
+
+
+class Words:
+    """How messages name things."""
+
+    def __init__(self, program: Program, machine: Machine) -> None:
+        self.program, self.machine = program, machine
+
+    def op_text(self, op: int) -> str:
+        names = self.program.op_name
+        return f"op {op} '{names[op]}'" if 0 <= op < len(names) else "the end"
+
+    def tensor_text(self, tensor: int) -> str:
+        return f"tensor '{self.program.tensor_name[tensor]}'"
+
+    def memory_text(self, memory: int) -> str:
+        return f"memory '{self.machine.memories[memory].name}'"
+
+    def device_text(self, device: int) -> str:
+        return f"device '{self.machine.devices[device].name}'"
+
+
+# ----------------------------------------------------------------------------
+# Ops as steps, as a readable plan has them: who runs together, at which position, who reads what.
+#
+# Follows section 1 of docs/simulation.md. A step is known by its *rank*: 0 is the step with the
+# smallest position, 1 the next, and so on. "Tensor" means a root wherever nothing else is said.
+
+class Step(NamedTuple):
+    """Ops that run as one."""
+
+    number: int
+    """Its smallest op."""
+    position: int
+    device: int
+    members: tuple[int, ...]
+    reads: list[int]
+    """The tensors it reads from outside (a step of one op: all that it reads)."""
+    writes: list[int]
+    """The tensors it writes and that leave it (a step of one op: all that it writes)."""
+
+
+class Steps(Words):
+    """The program's columns as lists, and the plan's steps. Its order is a permutation."""
+
+    def __init__(self, program: Program, machine: Machine, plan: Plan) -> None:
+        super().__init__(program, machine)
+        self.plan = plan
+        n_ops, n_tensors = program.n_ops, program.n_tensors
+        self.n_ops, self.n_tensors = n_ops, n_tensors
+        self.in_order = plan.queue == "order"
+
+        self.root: list[int] = program.tensor_alias.tolist()
+        self.roots = [tensor for tensor in range(n_tensors) if self.root[tensor] == tensor]
+        self.size: list[int] = program.storage_bytes.tolist()
+        kinds = program.tensor_kind.tolist()
+        self.is_input = [kind == TensorKind.INPUT for kind in kinds]
+        self.is_given = [kind in GIVEN for kind in kinds]
+        self.is_persistent = [kind in PERSISTENT for kind in kinds]
+        self.is_output = [False] * n_tensors
+        for tensor, kind in enumerate(kinds):
+            if kind == TensorKind.OUTPUT:
+                self.is_output[self.root[tensor]] = True
+        self.ties = [
+            (kind, self.root[source], self.root[target], at)
+            for kind, source, target, at in zip(
+                program.tie_kind.tolist(),
+                program.tie_source.tolist(),
+                program.tie_target.tolist(),
+                program.tie_at.tolist(),
+                strict=True,
+            )
+            if kind != TieKind.DONATED
+        ]
+
+        self.device: list[int] = [0] * n_ops if plan.device is None else plan.device.tolist()
+        self.order: list[int] = list(range(n_ops)) if plan.order is None else plan.order.tolist()
+        self.position = [0] * n_ops
+        for position, op in enumerate(self.order):
+            self.position[op] = position
+        self.is_view: list[bool] = program.op_view.tolist()
+        self.loop: list[int] = program.op_loop.tolist()
+
+        self.op_reads = _rows(program.read_start.tolist(), program.read_tensor.tolist())
+        self.op_writes = _rows(program.write_start.tolist(), program.write_tensor.tolist())
+
+        groups = self._groups()
+        self.step_of = [-1] * n_ops
+        for rank, members in enumerate(groups):
+            for op in members:
+                self.step_of[op] = rank
+        self.writer = self._writers()
+        self.steps = [self._step(members) for members in groups]
+        self.readers: list[list[int]] = [[] for _ in range(n_tensors)]
+        for rank, step in enumerate(self.steps):
+            for tensor in dict.fromkeys(step.reads):
+                self.readers[tensor].append(rank)
+
+    def _groups(self) -> list[tuple[int, ...]]:
+        """The members of every step, steps by their smallest position."""
+        fusion = [-1] * self.n_ops if self.plan.fusion is None else self.plan.fusion.tolist()
+        groups: dict[tuple[str, int], list[int]] = {}
+        for op in self.order:
+            if not self.is_view[op]:
+                key = ("fused", fusion[op]) if fusion[op] >= 0 else ("alone", op)
+                groups.setdefault(key, []).append(op)
+        return [tuple(sorted(members)) for members in groups.values()]
+
+    def _writers(self) -> list[int]:
+        """[tensors] the rank of the step that writes each root, or -1."""
+        writer = [-1] * self.n_tensors
+        for op in range(self.n_ops):
+            if not self.is_view[op]:
+                for tensor in self.op_writes[op]:
+                    root = self.root[tensor]
+                    if tensor == root or writer[root] < 0:
+                        writer[root] = self.step_of[op]
+        return writer
+
+    def _step(self, members: tuple[int, ...]) -> Step:
+        reads = [self.root[tensor] for op in members for tensor in self.op_reads[op]]
+        writes = [self.root[tensor] for op in members for tensor in self.op_writes[op]]
+        if len(members) > 1:
+            inside = set(writes)
+            reads = [tensor for tensor in dict.fromkeys(reads) if tensor not in inside]
+            writes = [tensor for tensor in dict.fromkeys(writes) if self.leaves[tensor]]
+        number = members[0]
+        position = min(self.position[op] for op in members)
+        return Step(number, position, self.device[number], members, reads, writes)
+
+    @cached_property
+    def leaves(self) -> list[bool]:
+        """[tensors] whether a written tensor is needed outside the step that writes it."""
+        leaves = list(self.is_output)
+        for _, _, target, _ in self.ties:
+            leaves[target] = True
+        for op in range(self.n_ops):
+            if not self.is_view[op]:
+                for tensor in self.op_reads[op]:
+                    if self.writer[self.root[tensor]] != self.step_of[op]:
+                        leaves[self.root[tensor]] = True
+        return leaves
+
+    @cached_property
+    def step_at_or_before(self) -> list[int]:
+        """[positions] rank of the step of the last op, views left out, up to there; or -1."""
+        ranks, last = [], -1
+        for op in self.order:
+            last = last if self.is_view[op] else self.step_of[op]
+            ranks.append(last)
+        return ranks
+
+    @cached_property
+    def step_at_or_after(self) -> list[int]:
+        """[positions] rank of the step of the first op, views left out, from there; or n steps."""
+        ranks, following = [], len(self.steps)
+        for op in reversed(self.order):
+            following = following if self.is_view[op] else self.step_of[op]
+            ranks.append(following)
+        return ranks[::-1]
+
+    def op_at(self, rank: int) -> int:
+        """The number of a step, or of the nearest one if there is none of this rank."""
+        rank = max(0, min(rank, len(self.steps) - 1))
+        return self.steps[rank].number if self.steps else 0
+
+
+def _rows(start: list[int], entries: list[int]) -> list[list[int]]:
+    """Compressed rows as lists."""
+    return [entries[low:high] for low, high in pairwise(start)]
+
 
 HOME = -1
 """In place of a residency's row: the access is served by the home of the device."""
@@ -202,3 +438,59 @@ class Facts(Steps):
         """A size rounded up to a memory's alignment."""
         alignment = self.machine.memories[memory].alignment
         return -(-size // alignment) * alignment
+
+
+# ----------------------------------------------------------------------------
+# Stores: the places where the bytes of one tensor can lie, and which of them are there when.
+#
+# A store is the home of devices, or a strand. A *strand* is a run of residencies in one memory at one
+# offset whose windows touch, so bytes put into one are still there in the next. Moments: step k
+# starts at 2k and ends at 2k + 1; -1 is before the program.
+
+NO_COPY = -1
+
+
+@dataclass
+class Store:
+    """A place for one tensor, and the bytes [low, high) that are there from a moment on."""
+
+    memory: int
+    first: int
+    last: int
+    """The ranks between which its bytes are kept."""
+    offset: int = HOME
+    entries: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """(moment, low, high, the copy that brought them or NO_COPY)"""
+
+    def put(self, moment: int, low: int, high: int, copy: int = NO_COPY) -> None:
+        self.entries.append((moment, low, high, copy))
+
+    def missing(self, moment: int, low: int, high: int) -> int:
+        """How many of the bytes [low, high) are not there at a moment."""
+        count, reached = 0, low
+        for since, begin, end, _ in sorted(self.entries, key=lambda entry: entry[1]):
+            if since <= moment and end > reached and reached < high:
+                count += max(0, min(begin, high) - reached)
+                reached = max(reached, end)
+        return count + max(0, high - reached)
+
+
+def strands_of(facts: Facts, tensor: int) -> tuple[list[Store], dict[int, Store]]:
+    """The strands of a tensor, and the strand of each residency that holds anything."""
+    windows = []
+    for row in facts.residencies_of.get(tensor, []):
+        first, last = facts.window(row)
+        if first <= last:
+            residency = facts.residencies[row]
+            windows.append((residency.memory, residency.offset, first, last, row))
+    strands: list[Store] = []
+    strand_of: dict[int, Store] = {}
+    for memory, offset, first, last, row in sorted(windows):
+        newest = strands[-1] if strands else None
+        same = newest is not None and (newest.memory, newest.offset) == (memory, offset)
+        if newest is None or not same or first > newest.last + 1:
+            newest = Store(memory, first, last, offset)
+            strands.append(newest)
+        newest.last = max(newest.last, last)
+        strand_of[row] = newest
+    return strands, strand_of

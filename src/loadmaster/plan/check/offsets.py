@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 
-from loadmaster.plan.check.report import Violation
+from loadmaster.plan.check.facts import Violation
 
 Piece = tuple[int, int, int, int, int]
 """(buffer, lower, upper, low, high): the buffer's bytes [low, high) are in use during [lower, upper)."""

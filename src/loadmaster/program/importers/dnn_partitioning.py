@@ -4,19 +4,205 @@ A node becomes an op with its own row in the cost table: the accelerators' colum
 processors'. Its `size` is a weight, its colour class a hard group. What goes out of it is one
 tensor per different edge cost, as large as a link of `NOMINAL` bytes per second moves in that time.
 `loadmaster.machine.dnn_partitioning` makes the machine that belongs to a file, and
-`loadmaster.plan.dnn_partitioning` reads a split.
+`benchmarks.suites.dnn_partitioning_splits` reads a split.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-
+from typing import Any, NoReturn
+from loadmaster import json_text
 from loadmaster.errors import BadProgram
-from loadmaster.program.build import Builder
-from loadmaster.program.importers.dnn_partitioning_file import Graph, read_graph
-from loadmaster.program.program import Program, TensorKind
+from loadmaster.files import read_regular
 from loadmaster.units import UNLIMITED
+from loadmaster.program.build import Builder
+from loadmaster.program.program import Program, TensorKind
+
+# ----------------------------------------------------------------------------
+# What a file of dnn-partitioning says, checked field by field.
+
+MOST_DEVICES = 256
+_MOST_BYTES = 2**28
+
+
+@dataclass(frozen=True)
+class Node:
+    """A layer or an operator. Times are in the file's unit; infinity: it can't run there."""
+
+    id: int
+    name: str
+    on_accelerator: float
+    on_processor: float
+    backward: bool
+    color: int | None
+    size: int
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A file's content, in its own units."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    edges: Mapping[tuple[int, int], float]
+    """(source id, destination id) -> cost"""
+    accelerators: int
+    processors: int
+    capacity: int
+    """Bytes of an accelerator."""
+
+
+def read_graph(path: str | Path) -> Graph:
+    """Raises `BadProgram` that names the object, the number and the remedy."""
+    content = read_json(path)
+    top = _Fields(content, f"'{path}'")
+    accelerators, processors = top.count("maxFPGAs"), top.count("maxCPUs")
+    if not 1 <= accelerators + processors <= MOST_DEVICES:
+        raise BadProgram(
+            f"'{path}' has {accelerators + processors} devices",
+            object=str(path),
+            number=accelerators + processors,
+            remedy=f"give 1 to {MOST_DEVICES} as maxFPGAs + maxCPUs",
+        )
+    nodes: dict[int, Node] = {}
+    for place, entry in enumerate(top.entries("nodes")):
+        node = _node(entry, place)
+        if node.id in nodes:
+            raise BadProgram(
+                f"two nodes have the id {node.id}",
+                object=node.name,
+                number=node.id,
+                remedy="number them anew",
+            )
+        nodes[node.id] = node
+    if not nodes:
+        top.refuse("nodes", [], "give at least one node")
+    edges: dict[tuple[int, int], float] = {}
+    for place, entry in enumerate(top.entries("edges")):
+        source, target, cost = _edge(entry, place, nodes)
+        # The same edge twice is one tensor that is read once: the longer time counts.
+        edges[source, target] = max(cost, edges.get((source, target), 0.0))
+    return Graph(
+        Path(path).stem, tuple(nodes.values()), edges, accelerators, processors, top.size("maxSizePerFPGA")
+    )
+
+
+def read_json(path: str | Path) -> dict[str, Any]:
+    """The object in a JSON file; NaN and infinities are refused."""
+    remedy = "give a whole JSON file in the format of dnn-partitioning"
+    try:
+        content = json_text.read_json(read_regular(path, _MOST_BYTES))
+    except OSError as error:
+        raise BadProgram(
+            f"'{path}' can't be read: {error.strerror}", object=str(path), remedy="check the path"
+        ) from None
+    except ValueError as error:
+        raise BadProgram(f"'{path}' is no JSON: {error}", object=str(path), remedy=remedy) from None
+    if not isinstance(content, dict):
+        raise BadProgram(f"'{path}' holds no JSON object", object=str(path), remedy=remedy)
+    return content
+
+
+def _node(entry: object, place: int) -> Node:
+    fields = _Fields(entry, f"node number {place}")
+    number = fields.count("id")
+    fields.who = f"node {number}"
+    name = fields.of.get("name")
+    time = fields.amount("fpgaLatency")
+    supported = fields.flag("supportedOnFpga")
+    return Node(
+        id=number,
+        name=name if isinstance(name, str) and name else f"node{number}",
+        on_accelerator=time if supported else math.inf,
+        on_processor=fields.amount("cpuLatency"),
+        backward=fields.flag("isBackwardNode"),
+        color=fields.whole("colorClass") if fields.of.get("colorClass") is not None else None,
+        size=fields.size("size"),
+    )
+
+
+def _edge(entry: object, place: int, nodes: Mapping[int, Node]) -> tuple[int, int, float]:
+    fields = _Fields(entry, f"edge number {place}")
+    source, target = fields.count("sourceId"), fields.count("destId")
+    fields.who = f"the edge from {source} to {target}"
+    for end in (source, target):
+        if end not in nodes:
+            raise BadProgram(
+                f"{fields.who} names node {end}, which is not there",
+                object=fields.who,
+                number=end,
+                remedy="add the node or remove the edge",
+            )
+    if source == target:
+        raise BadProgram(
+            f"node {source} reads its own result: a cycle of 1",
+            object=f"node {source}",
+            number=1,
+            remedy="remove the edge",
+        )
+    return source, target, fields.amount("cost")
+
+
+class _Fields:
+    """The fields of one JSON object, and how it is called in messages."""
+
+    def __init__(self, of: object, who: str) -> None:
+        self.who = who
+        if not isinstance(of, dict):
+            raise BadProgram(f"{who} is no JSON object", object=who, remedy="give its fields")
+        self.of: dict[str, Any] = of
+
+    def refuse(self, name: str, value: object, remedy: str) -> NoReturn:
+        shown = repr(value)[:60]
+        raise BadProgram(f"{self.who} has {name} = {shown}", object=self.who, number=shown, remedy=remedy)
+
+    def value(self, name: str) -> object:
+        if name not in self.of:
+            raise BadProgram(
+                f"{self.who} has no field '{name}'", object=self.who, number=name, remedy="add it"
+            )
+        return self.of[name]
+
+    def amount(self, name: str) -> float:
+        value = self.value(name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self.refuse(name, value, "give a number")
+        if not 0 <= value <= UNLIMITED:  # NaN is refused when the file is read
+            self.refuse(name, value, "give a number from 0 to 2^62")
+        return float(value)
+
+    def size(self, name: str) -> int:
+        return math.ceil(self.amount(name))
+
+    def whole(self, name: str) -> int:
+        value = self.value(name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self.refuse(name, value, "give a whole number")
+        if abs(value) > UNLIMITED or value != int(value):
+            self.refuse(name, value, "give a whole number from -2^62 to 2^62")
+        return int(value)
+
+    def count(self, name: str) -> int:
+        value = self.whole(name)
+        if value < 0:
+            self.refuse(name, value, "give a whole number from 0 up")
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self.value(name)
+        if value not in (0, 1):
+            self.refuse(name, value, "give true or false")
+        return bool(value)
+
+    def entries(self, name: str) -> list[object]:
+        value = self.value(name)
+        if not isinstance(value, list):
+            self.refuse(name, value, "give a list")
+        return value
+
 
 NOMINAL = 2**26
 """Bytes per second between an accelerator and host memory. Only its products with costs matter. The

@@ -17,7 +17,7 @@ from typing import Any
 
 from loadmaster import signals
 from loadmaster.errors import LoadmasterError, require
-from loadmaster.runs.workers.address import Address
+from loadmaster.runs.workers.pool import Address
 from loadmaster.runs.workers.desk import Desk
 from loadmaster.runs.workers.pool import Hire, WorkerLost
 

@@ -6,13 +6,111 @@ whose worker died goes back to the front of the queue, for another to do, while 
 
 from __future__ import annotations
 
+import io
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+import numpy as np
+import numpy.typing as npt
+from loadmaster.errors import LoadmasterError
+from loadmaster.arrays import json_entry, read_npz
+import re
+from dataclasses import dataclass
+from urllib.parse import parse_qsl
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-from loadmaster.errors import LoadmasterError
+# ----------------------------------------------------------------------------
+# What goes between a run and its workers: JSON and arrays in one npz, which runs no code when read.
+
+Array = npt.NDArray[Any]
+_ABOUT = "about.json"
+
+
+class Message(NamedTuple):
+    """`about` is JSON; `arrays` have names."""
+
+    about: dict[str, Any]
+    arrays: dict[str, Array]
+
+
+def packed(about: Mapping[str, Any], arrays: Mapping[str, Array] | None = None) -> bytes:
+    """A message as bytes."""
+    file = io.BytesIO()
+    text = np.frombuffer(json.dumps(dict(about)).encode(), np.uint8)
+    np.savez(file, allow_pickle=False, **{_ABOUT: text}, **(arrays or {}))
+    return file.getvalue()
+
+
+def unpacked(data: bytes) -> Message:
+    """The inverse of `packed`."""
+    arrays = read_npz(data, _refuse)
+    about = json_entry(arrays, _ABOUT, _refuse)
+    if not isinstance(about, dict):
+        raise _refuse("its text is no JSON object")
+    del arrays[_ABOUT]
+    return Message(about, arrays)
+
+
+def _refuse(reason: str) -> LoadmasterError:
+    return LoadmasterError(
+        f"a message between a run and its workers can't be read: {reason}",
+        object="worker",
+        remedy="start the run and its workers again with one version",
+    )
+
+
+# ----------------------------------------------------------------------------
+# Where workers are: what `--workers` says.
+
+MOST = 4096
+FORMS = "local:N, ray:N, ray:HOST:PORT or ray://HOST:PORT"
+
+
+@dataclass(frozen=True)
+class Address:
+    """`kind` is 'local' (processes of this computer) or 'ray'."""
+
+    kind: str
+    workers: int | None = None
+    """None: as many as the cluster has room for."""
+    cluster: str | None = None
+    """None: a cluster on this computer, for this run."""
+    resource: str | None = None
+    """What a worker takes one of, by Ray's name for it; None: a CPU."""
+
+
+def parse_workers(text: str) -> Address:
+    """`FORMS`; the last two may end in '?workers=4&resource=board'."""
+    where, _, options = text.partition("?")
+    if found := re.fullmatch(r"(local|ray):([0-9]{1,6})", where):
+        if not 1 <= int(found[2]) <= MOST or options:
+            raise _wrong(text)
+        return Address(found[1], int(found[2]))
+    if not (found := re.fullmatch(r"(ray://|ray:)(auto|\[[0-9a-fA-F:]+\]:[0-9]+|[\w.-]+:[0-9]+)", where)):
+        raise _wrong(text)
+    if found[1] == "ray://" and found[2] == "auto":
+        raise _wrong(text)
+    given = dict(parse_qsl(options, keep_blank_values=True))
+    workers, resource = given.pop("workers", None), given.pop("resource", None)
+    if given or resource == "" or (options and workers is None and resource is None):
+        raise _wrong(text)
+    if workers is not None and not (workers.isdecimal() and 1 <= int(workers) <= MOST):
+        raise _wrong(text)
+    cluster = where if found[1] == "ray://" else found[2]
+    return Address("ray", None if workers is None else int(workers), cluster, resource)
+
+
+def _wrong(text: str) -> LoadmasterError:
+    return LoadmasterError(
+        f"'{text}' says not where the workers are",
+        object="--workers",
+        number=text,
+        remedy=f"write {FORMS}, with N from 1 to {MOST:,}",
+    )
+
 
 HIRES = 3
 """So many workers in a row that can't be started, and a place stays empty."""

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from typing import IO
 
-from loadmaster.runs.workers.message import unpacked
+from loadmaster.runs.workers.pool import unpacked
 from loadmaster.runs.workers.pool import WorkerLost
 
 SERVE = "loadmaster.runs.workers.serve"

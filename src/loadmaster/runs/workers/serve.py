@@ -11,7 +11,7 @@ from pathlib import Path
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.runs.workers.desk import Desk
-from loadmaster.runs.workers.message import packed
+from loadmaster.runs.workers.pool import packed
 from loadmaster.runs.workers.processes import read_message, write_message
 
 

@@ -17,17 +17,17 @@ import numpy as np
 from loadmaster.errors import LoadmasterError
 from loadmaster.plan.json import plan_to_json
 from loadmaster.plan.plan import Plan
-from loadmaster.problems.evaluator import EvaluationError
-from loadmaster.problems.gauge import Gauge, Measurement
-from loadmaster.problems.measured import MeasuredMapping
-from loadmaster.problems.problem import BatchProblem, Decision, Problem, Scores
-from loadmaster.runs.workers.address import Address, parse_workers
+from loadmaster.search.evaluator import EvaluationError
+from loadmaster.search.evaluator import Gauge, Measurement
+from loadmaster.mapping.measured import MeasuredMapping
+from loadmaster.search.problem import BatchProblem, Decision, Problem, Scores
+from loadmaster.runs.workers.pool import Address, parse_workers
 from loadmaster.runs.workers.clusters import ray_workers
 from loadmaster.runs.workers.desk import setup_of
-from loadmaster.runs.workers.message import Array, Message, packed, unpacked
+from loadmaster.runs.workers.pool import Array, Message, packed, unpacked
 from loadmaster.runs.workers.pool import Hire, Pool, Reply
 from loadmaster.runs.workers.processes import ProcessWorker
-from loadmaster.solvers.solver import Scoring
+from loadmaster.search.solver import Scoring
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 
 from loadmaster.errors import BadProgram, require
 from loadmaster.program.build import clean_name
-from loadmaster.program.types import BITS, bytes_of
+from loadmaster.program.kinds import BITS, bytes_of
 
 SMALL = 4096
 """Elements up to which the numbers of a constant are kept."""

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from loadmaster.program.importers.tflite.flatbuffer import Table
+from loadmaster.program.importers.tflite.read import Table
 from loadmaster.program.importers.tflite.read import Tensor
 
 NOT_TENSORS: dict[str, tuple[int, ...]] = {

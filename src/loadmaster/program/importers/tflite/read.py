@@ -2,16 +2,175 @@
 
 from __future__ import annotations
 
-import math
+import struct
 from dataclasses import dataclass
+import numpy as np
+import numpy.typing as npt
+import math
 from pathlib import Path
-
 from loadmaster.errors import BadProgram
 from loadmaster.files import read_regular
 from loadmaster.program.build import clean_name
-from loadmaster.program.importers.tflite.flatbuffer import Broken, Table, root
-from loadmaster.program.importers.tflite.names import CUSTOM, TYPES, operator_name
-from loadmaster.program.types import bytes_of
+from loadmaster.program.kinds import bytes_of
+
+# ----------------------------------------------------------------------------
+# Flatbuffers, as far as TFLite's files need them: tables, vectors and texts in a piece of bytes.
+#
+# A table begins with the way back to its vtable, which says where each field lies; a field that is
+# not there has its default. Everything else is reached by unsigned offsets, counted from where they
+# stand, hence always forward. Nothing in a file is trusted: each access is checked against its end.
+
+class Broken(ValueError):
+    """The bytes are no flatbuffer of this kind."""
+
+
+_SIZES = {"b": 1, "B": 1, "h": 2, "H": 2, "i": 4, "I": 4, "q": 8, "Q": 8}
+
+
+def number(data: bytes, at: int, code: str) -> int:
+    """The whole number of a `struct` code at a place."""
+    if not 0 <= at <= len(data) - _SIZES[code]:
+        raise Broken(f"place {at} is outside of {len(data)} bytes")
+    return int(struct.unpack_from("<" + code, data, at)[0])
+
+
+def follow(data: bytes, at: int) -> int:
+    """Where the offset at a place leads to."""
+    step = number(data, at, "I")
+    if step == 0 or at + step > len(data) - 4:
+        raise Broken(f"the offset {step} at {at} leads nowhere")
+    return at + step
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table; fields are numbered as in the schema."""
+
+    data: bytes
+    at: int
+
+    @property
+    def fields(self) -> int:
+        """How many fields its vtable has room for."""
+        return (number(self.data, self._vtable, "H") - 4) // 2
+
+    @property
+    def _vtable(self) -> int:
+        return self.at - number(self.data, self.at, "i")
+
+    def place(self, field: int) -> int | None:
+        """Where a field lies, or None if it has its default."""
+        vtable = self._vtable
+        entry = 4 + 2 * field
+        if entry + 2 > number(self.data, vtable, "H"):
+            return None
+        step = number(self.data, vtable + entry, "H")
+        if step >= number(self.data, vtable + 2, "H"):
+            raise Broken(f"field {field} is outside of its table")
+        return self.at + step if step else None
+
+    def number(self, field: int, code: str, default: int = 0) -> int:
+        place = self.place(field)
+        return default if place is None else number(self.data, place, code)
+
+    def target(self, field: int) -> int | None:
+        """Where the object of a field lies."""
+        place = self.place(field)
+        return None if place is None else follow(self.data, place)
+
+    def table(self, field: int) -> Table | None:
+        target = self.target(field)
+        return None if target is None else Table(self.data, target)
+
+    def vector(self, field: int, size: int) -> tuple[int, int]:
+        """(where the elements of this size begin, how many there are)."""
+        target = self.target(field)
+        if target is None:
+            return 0, 0
+        count = number(self.data, target, "I")
+        if target + 4 + count * size > len(self.data):
+            raise Broken(f"{count} elements at {target} are more than the file has")
+        return target + 4, count
+
+    def tables(self, field: int) -> list[Table]:
+        begin, count = self.vector(field, 4)
+        return [Table(self.data, follow(self.data, begin + 4 * i)) for i in range(count)]
+
+    def numbers(self, field: int, dtype: str = "<i4") -> npt.NDArray[np.int64]:
+        begin, count = self.vector(field, np.dtype(dtype).itemsize)
+        return np.frombuffer(self.data, dtype, count, begin).astype(np.int64)
+
+    def text(self, field: int) -> str:
+        begin, count = self.vector(field, 1)
+        return self.data[begin : begin + count].decode("utf-8", errors="replace")
+
+
+def root(data: bytes, identifier: bytes) -> Table:
+    """The table that a file is about."""
+    if data[4:8] != identifier:
+        raise Broken(f"it does not say {identifier.decode()} after its first four bytes")
+    return Table(data, follow(data, 0))
+
+
+# ----------------------------------------------------------------------------
+# TFLite's words: its operators and element types by number.
+
+CUSTOM = 32
+
+_WORDS = """
+ADD AVERAGE_POOL_2D CONCATENATION CONV_2D DEPTHWISE_CONV_2D DEPTH_TO_SPACE DEQUANTIZE EMBEDDING_LOOKUP
+FLOOR FULLY_CONNECTED HASHTABLE_LOOKUP L2_NORMALIZATION L2_POOL_2D LOCAL_RESPONSE_NORMALIZATION LOGISTIC
+LSH_PROJECTION LSTM MAX_POOL_2D MUL RELU RELU_N1_TO_1 RELU6 RESHAPE RESIZE_BILINEAR RNN SOFTMAX
+SPACE_TO_DEPTH SVDF TANH CONCAT_EMBEDDINGS SKIP_GRAM CALL CUSTOM EMBEDDING_LOOKUP_SPARSE PAD
+UNIDIRECTIONAL_SEQUENCE_RNN GATHER BATCH_TO_SPACE_ND SPACE_TO_BATCH_ND TRANSPOSE MEAN SUB DIV SQUEEZE
+UNIDIRECTIONAL_SEQUENCE_LSTM STRIDED_SLICE BIDIRECTIONAL_SEQUENCE_RNN EXP TOPK_V2 SPLIT LOG_SOFTMAX
+DELEGATE BIDIRECTIONAL_SEQUENCE_LSTM CAST PRELU MAXIMUM ARG_MAX MINIMUM LESS NEG PADV2 GREATER
+GREATER_EQUAL LESS_EQUAL SELECT SLICE SIN TRANSPOSE_CONV SPARSE_TO_DENSE TILE EXPAND_DIMS EQUAL NOT_EQUAL
+LOG SUM SQRT RSQRT SHAPE POW ARG_MIN FAKE_QUANT REDUCE_PROD REDUCE_MAX PACK LOGICAL_OR ONE_HOT LOGICAL_AND
+LOGICAL_NOT UNPACK REDUCE_MIN FLOOR_DIV REDUCE_ANY SQUARE ZEROS_LIKE FILL FLOOR_MOD RANGE
+RESIZE_NEAREST_NEIGHBOR LEAKY_RELU SQUARED_DIFFERENCE MIRROR_PAD ABS SPLIT_V UNIQUE CEIL REVERSE_V2 ADD_N
+GATHER_ND COS WHERE RANK ELU REVERSE_SEQUENCE MATRIX_DIAG QUANTIZE MATRIX_SET_DIAG ROUND HARD_SWISH IF
+WHILE NON_MAX_SUPPRESSION_V4 NON_MAX_SUPPRESSION_V5 SCATTER_ND SELECT_V2 DENSIFY SEGMENT_SUM BATCH_MATMUL
+PLACEHOLDER_FOR_GREATER_OP_CODES CUMSUM CALL_ONCE BROADCAST_TO RFFT2D CONV_3D IMAG REAL COMPLEX_ABS
+HASHTABLE HASHTABLE_FIND HASHTABLE_IMPORT HASHTABLE_SIZE REDUCE_ALL CONV_3D_TRANSPOSE VAR_HANDLE
+READ_VARIABLE ASSIGN_VARIABLE BROADCAST_ARGS RANDOM_STANDARD_NORMAL BUCKETIZE RANDOM_UNIFORM MULTINOMIAL
+GELU DYNAMIC_UPDATE_SLICE RELU_0_TO_1 UNSORTED_SEGMENT_PROD UNSORTED_SEGMENT_MAX UNSORTED_SEGMENT_SUM
+ATAN2 UNSORTED_SEGMENT_MIN SIGN BITCAST BITWISE_XOR RIGHT_SHIFT
+"""
+OPERATORS = tuple(_WORDS.split())
+"""Name by number; later numbers are StableHLO's, which nothing small runs."""
+
+TYPES = (
+    "f32",
+    "f16",
+    "i32",
+    "u8",
+    "i64",
+    "",
+    "bool",
+    "i16",
+    "c64",
+    "i8",
+    "f64",
+    "c128",
+    "u64",
+    "i32",
+    "",
+    "u32",
+    "u16",
+    "i4",
+    "bf16",
+    "i2",
+    "u4",
+    "f8e4m3fn",
+    "f8e5m2",
+)
+"""Element type by number; '' has no fixed size (texts, variants), a resource is a number of 32 bits."""
+
+
+def operator_name(number: int) -> str:
+    return OPERATORS[number] if 0 <= number < len(OPERATORS) else f"BUILTIN_{number}"
+
 
 IDENTIFIER = b"TFL3"
 MOST_BYTES = 2**31

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from loadmaster.program.types import bytes_of
+from loadmaster.program.kinds import bytes_of
 
 
 class Type(NamedTuple):

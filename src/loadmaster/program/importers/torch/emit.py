@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from loadmaster.errors import BadProgram
 from loadmaster.program.build import Access, Builder
-from loadmaster.program.importers.torch.steps import Graph, Step, Value, live, needed_results, own_updates
+from loadmaster.program.importers.torch.graph import Graph, Step, Value, live, needed_results, own_updates
 from loadmaster.program.kinds import is_unknown
 from loadmaster.program.program import Program, TensorKind, TieKind
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from loadmaster.errors import BadProgram, require
-from loadmaster.program.importers.torch.roles import Traced
+from loadmaster.program.importers.torch.graph import Traced
 
 Slices = dict[str, tuple[str, tuple[int, int]]]
 """A slice's own name -> the name of the whole weight, and the rows."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-PACKAGE = "loadmaster.program.zoo.tpu"
+PACKAGE = "tools.tpu"
 Shapes = dict[str, tuple[str, tuple[int, ...]]]
 
 

@@ -1,0 +1,1 @@
+"""Benchmarks: suites of measurements, peers that are only compared with, and recorded results."""

@@ -1,0 +1,1 @@
+"""Peers: methods of others that we only compare with."""

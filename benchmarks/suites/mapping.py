@@ -1,0 +1,83 @@
+"""The mapping suite: every solver in every cell at equal evaluations, ablations, transfer, speed.
+
+The full suite takes hours; `benchmarks/mapping_runs.py` runs its jobs side by side, and what is
+recorded is put together from such parts.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from benchmarks.suites import Case, Options, Row
+from benchmarks.suites.mapping_cells import CELLS, LEARNERS, WHITE, Cell
+from benchmarks.suites.mapping_run import run_cell
+from benchmarks.suites.mapping_transfer import TRANSFERS, run_transfer
+
+QUICK_CELL = "resnet50/nnp-i"
+QUICK_SOLVERS = ("egrl", "ea", "ageing-evolution", "greedy-dp", "random", "annealing", *WHITE)
+QUICK_BUDGET = 220
+QUICK_EXACT_SECONDS = 10.0
+QUICK_NETWORK = {"width": 32, "depth": 2, "batch": 8}
+"""Gradient steps of the full networks take most of a minute; the row names these options."""
+SPEED_TARGET = 50_000
+
+
+def cell_rows(cell: Cell, options: Options, seed: int) -> Iterator[Row]:
+    """The solvers of one cell with one seed; those without chance only once."""
+    solvers = options.solvers or cell.solvers
+    if options.quick:
+        if cell.case != QUICK_CELL:
+            return
+        solvers = options.solvers or QUICK_SOLVERS
+    for solver in solvers:
+        if solver in WHITE and seed:
+            continue
+        if options.quick:
+            small = QUICK_NETWORK if solver in LEARNERS else {}
+            quick = replace(cell, budget=QUICK_BUDGET, solver=cell.solver | small)
+            yield run_cell(quick, solver, seed, seconds=QUICK_EXACT_SECONDS)
+        else:
+            yield run_cell(cell, solver, seed)
+
+
+def speed(options: Options, seed: int) -> Iterator[Row]:
+    """Maps of BERT that one core rectifies and times in a second."""
+    problem = CELLS["bert/nnp-i"].load()
+    count, rng = (4_096 if options.quick else 16_384), np.random.default_rng(seed)
+    maps = rng.integers(0, len(problem.memories), (count, 2 * problem.nodes), dtype=np.int8)
+    times = []
+    for _ in range(5 if options.quick else 15):
+        started = time.perf_counter()
+        problem.rectify(maps, threads=1)
+        times.append(time.perf_counter() - started)
+    rate = count / statistics.median(times)
+    yield Row(
+        "speed",
+        rate,
+        "maps/s",
+        "met" if rate >= SPEED_TARGET else "missed",
+        machine="nnp-i",
+        seed=seed,
+        evaluations=count * len(times),
+        seconds=sum(times),
+        extra={"target": f">= {SPEED_TARGET:,} maps/s", "best": count / min(times), "model": "bert"},
+    )
+
+
+def transfer_rows(case: str, options: Options, seed: int) -> Iterator[Row]:
+    """A policy trained on one model, tried at once on the others."""
+    if not options.quick:
+        yield from run_transfer(case, seed)
+
+
+CASES: dict[str, Case] = {
+    "speed": speed,
+    **{case: partial(cell_rows, cell) for case, cell in CELLS.items()},
+    **{case: partial(transfer_rows, case) for case in TRANSFERS},
+}

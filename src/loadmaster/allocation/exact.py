@@ -1,0 +1,180 @@
+"""OmniMalloc's SuperMalloc, where its package is installed: a peer to be measured beside ours.
+
+It runs with six threads, its best setting on few cores: below that its ladder of bounds does not
+reach down to the lower bound. It has no alignment, gaps or pairs, so such problems are not its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from loadmaster.host import cores
+from loadmaster.allocation.problem import Allocation
+from loadmaster.search.native import INFEASIBLE, OPTIMAL, run_native
+from loadmaster.search.solver import Meter, Solution, State
+import numpy as np
+from loadmaster.errors import require
+from loadmaster.search.engines import make_cp_solver
+from loadmaster.clock import engine_seconds
+
+# ----------------------------------------------------------------------------
+# The exact solver of the offset problem: complete, raced over orders and cores, with proofs.
+#
+# The native search (`native/src/allocate`) does the work; this hands it the problem, lets the
+# problem score what it finds, and turns its proofs into bounds and statuses.
+
+class Exact:
+    """Fits a capacity or finds the least height. `switches` turns techniques off for ablation."""
+
+    name = "exact"
+    problem_kind = "allocation"
+    summary = "complete tree search over many orders on all cores; proves optimality and infeasibility"
+    deterministic = True
+
+    def __init__(
+        self, switches: dict[str, Any] | None = None, threads: int | None = None, nodes: int | None = None
+    ) -> None:
+        self.switches = switches or {}
+        self.threads = threads
+        self.nodes = nodes
+        """At most so many search nodes; None: until the budget ends."""
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        problem = meter.problem
+        assert isinstance(problem, Allocation)
+        if meter.exhausted:
+            return meter.solution()
+        options = {"threads": self.threads or cores(), "seed": seed, **self.switches}
+        if problem.capacity is None:
+            answer = run_native(
+                meter, lambda stop, improved: problem.native.minimize(options, stop, improved), self.nodes
+            )
+            meter.raise_bound(answer.bound, "exact search")
+            if answer.status == OPTIMAL and meter.best_value is not None:
+                meter.raise_bound(min(answer.height, meter.best_value), "exact search")
+        else:
+            capacity = problem.capacity
+            answer = run_native(
+                meter, lambda stop, _: problem.native.fit(capacity, options, stop), self.nodes
+            )
+            meter.raise_bound(answer.bound, "exact search")
+        return meter.solution(infeasible=answer.status == INFEASIBLE, nodes=answer.nodes)
+
+
+# ----------------------------------------------------------------------------
+# The offset problem as a CP-SAT model: fixed intervals in time, free ones in address, no overlap.
+#
+# A second opinion beside our own search, and the only exact one for those who trust OR-tools alone.
+
+class CpSat:
+    """Decides a capacity, or minimises the height. `work`: see `make_cp_solver`."""
+
+    name = "cp-sat"
+    problem_kind = "allocation"
+    summary = "OR-tools' CP-SAT with a no-overlap-2D model (needs: pip install 'loadmaster[exact]')"
+    deterministic = True
+
+    def __init__(self, work: float | None = None) -> None:
+        self.work = work
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        problem = meter.problem
+        assert isinstance(problem, Allocation)
+        if meter.exhausted:
+            return meter.solution()
+        cp_model = require("ortools.sat.python.cp_model", "exact")
+        model, offsets, height = _model(cp_model, problem)
+        solver = make_cp_solver(cp_model, meter, seed, self.work)
+        callback = _callback(cp_model, meter, offsets)
+        status = solver.solve(model, callback)
+        if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) and meter.evaluations_left != 0:
+            meter.evaluate(np.array([solver.value(offset) for offset in offsets], dtype=np.int64))
+        if problem.capacity is None and height is not None:
+            meter.raise_bound(int(np.ceil(solver.best_objective_bound - 1e-6)), "CP-SAT")
+        return meter.solution(infeasible=status == cp_model.INFEASIBLE)
+
+
+def _model(cp_model: Any, problem: Allocation) -> tuple[Any, list[Any], Any]:
+    b, pieces = problem.buffers, problem.buffers.pieces
+    model = cp_model.CpModel()
+    # Without a capacity the sum of the sizes is room enough for any order.
+    slack = int((b.alignment - 1).sum()) + int(b.pinned.max(initial=0))
+    top = problem.capacity if problem.capacity is not None else int(b.size.sum()) + slack
+    offsets = []
+    for i in range(len(b)):
+        align, pin, size = int(b.alignment[i]), int(b.pinned[i]), int(b.size[i])
+        if pin >= 0:
+            offsets.append(model.new_constant(pin))
+        elif align == 1:
+            offsets.append(model.new_int_var(0, max(0, top - size), f"offset{i}"))
+        else:
+            unit = model.new_int_var(0, max(0, top - size) // align, f"unit{i}")
+            offsets.append(unit * align)
+    times, addresses = [], []
+    for piece, i in enumerate(pieces.buffer.tolist()):
+        low, high = int(pieces.low[piece]), int(pieces.high[piece])
+        start, end = int(pieces.lower[piece]), int(pieces.upper[piece])
+        if high > low:
+            times.append(model.new_fixed_size_interval_var(start, end - start, f"time{piece}"))
+            addresses.append(
+                model.new_fixed_size_interval_var(offsets[i] + low, high - low, f"address{piece}")
+            )
+    model.add_no_overlap_2d(times, addresses)
+    for a, c in b.apart:
+        if not (b.size[a] and b.size[c]):  # an empty interval would still forbid to lie around it
+            continue
+        both = [
+            model.new_fixed_size_interval_var(offsets[i], int(b.size[i]), f"apart{i}-{a}-{c}") for i in (a, c)
+        ]
+        model.add_no_overlap(both)
+    height = None
+    if problem.capacity is None:
+        height = model.new_int_var(problem.bound().value, top, "height")
+        for i in range(len(b)):
+            model.add(offsets[i] + int(b.size[i]) <= height)
+        model.minimize(height)
+    return model, offsets, height
+
+
+def _callback(cp_model: Any, meter: Meter, offsets: list[Any]) -> Any:
+    class Improved(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
+        def on_solution_callback(self) -> None:
+            if meter.evaluations_left != 0:
+                meter.evaluate(np.array([self.value(offset) for offset in offsets], dtype=np.int64))
+            if meter.exhausted:
+                self.stop_search()
+
+    return Improved()
+
+
+THREADS = 6
+
+
+class OmniMalloc:
+    """The portfolio branch-and-bound of OmniMalloc, minimising."""
+
+    name = "omnimalloc"
+    problem_kind = "allocation"
+    summary = "OmniMalloc's SuperMalloc (needs the package: pip install 'loadmaster[bench]')"
+    deterministic = False
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        problem = meter.problem
+        assert isinstance(problem, Allocation)
+        b = problem.buffers
+        plain = (b.alignment == 1).all() and (b.pinned < 0).all()
+        if meter.exhausted or b.gaps or b.apart or not plain:
+            return meter.solution(unsupported=True)
+        om = require("omnimalloc", "bench")
+        allocators = require("omnimalloc.allocators", "bench")
+        rows = zip(b.size.tolist(), b.lower.tolist(), b.upper.tolist(), strict=True)
+        given = [
+            om.Allocation(id=i, size=size, start=start, end=end) for i, (size, start, end) in enumerate(rows)
+        ]
+        left = engine_seconds(meter.seconds_left)
+        solver = allocators.SupermallocAllocator(timeout=left, num_threads=THREADS)
+        placed = om.allocate(given, allocator=solver)
+        offsets = np.zeros(len(b), dtype=np.int64)
+        for allocation in placed:
+            offsets[allocation.id] = allocation.offset
+        meter.evaluate(offsets)
+        return meter.solution()

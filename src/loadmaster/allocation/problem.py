@@ -1,0 +1,237 @@
+"""`Allocation`: an offset for every buffer; fit a capacity, or find the least height.
+
+A decision is int64[n]: the offset of each buffer. Its value is the height, the largest
+offset + size; with a capacity, anything above it is not legal.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmaster import _core
+from loadmaster.machine import load_machine, read_machine
+from loadmaster.machine.machine import Machine
+from loadmaster.plan.check import Violation, check
+from loadmaster.plan.check.offsets import check_offsets
+from loadmaster.plan.plan import Plan, Residency
+from loadmaster.allocation.buffers import Buffers
+from loadmaster.allocation.buffers_csv import format_buffers, parse_buffers
+from loadmaster.allocation.buffers_program import buffers_as_program, pinned_buffers, program_as_buffers
+from loadmaster.plan.live_ranges import needed_ops, resident_bytes, weights_in
+from loadmaster.search.pins import Pins
+from loadmaster.search.problem import Bound, Decision, decided_elsewhere, refuse_first_alone
+from loadmaster.program.program import Program
+from loadmaster.program.storage import load
+from loadmaster.simulate.simulator import simulate
+from loadmaster.units import UNLIMITED
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+
+class Allocation:
+    """The offset problem over plain buffers. The program has one op per stretch of time in which
+    the same buffers are alive, and one tensor per piece of a buffer."""
+
+    kind = "allocation"
+    unit = "bytes"
+
+    def __init__(self, buffers: Buffers, capacity: int | None = None, name: str = "buffers") -> None:
+        self.buffers = buffers
+        self.capacity = capacity
+        self.name = name
+
+    @cached_property
+    def program(self) -> Program:
+        return buffers_as_program(self.buffers, self.name)
+
+    @cached_property
+    def machine(self) -> Machine:
+        return load_machine(f"arena:{UNLIMITED if self.capacity is None else max(1, self.capacity)}")
+
+    @cached_property
+    def native(self) -> _core.Buffers:
+        """The buffers as the native core holds them."""
+        b = self.buffers
+        gaps = [(buffer, *gap) for buffer, rows in sorted(b.gaps.items()) for gap in rows]
+        return _core.Buffers(
+            b.lower,
+            b.upper,
+            b.size,
+            b.alignment,
+            b.pinned,
+            b.hint,
+            np.array(gaps, dtype=np.int64).reshape(len(gaps), 5),
+            np.array(b.apart, dtype=np.int32).reshape(len(b.apart), 2),
+        )
+
+    def switches(self) -> dict[str, Any]:
+        return {"capacity": self.capacity, "buffers": self.buffers.hash}
+
+    def evaluate(self, decision: Decision) -> int | None:
+        """The height; None if buffers collide, rules are broken, or it exceeds the capacity."""
+        offsets = np.ascontiguousarray(decision, dtype=np.int64)
+        if offsets.shape != (len(self.buffers),):
+            return None
+        height = self.native.height(offsets)  # negative: not legal
+        legal = height >= 0 and (self.capacity is None or height <= self.capacity)
+        return int(height) if legal else None
+
+    def admits(self, decision: Decision) -> bool:
+        return True
+
+    def plan(self, decision: Decision) -> Plan:
+        pieces, memory = self.buffers.pieces, self.machine.memory("arena")
+        first, last = self._ops
+        offset = np.asarray(decision, dtype=np.int64)[pieces.buffer] + pieces.low
+        kept = np.flatnonzero(pieces.high > pieces.low)
+        columns = [kept, np.full(len(kept), memory), offset[kept], first[kept], last[kept]]
+        return Plan(residencies=np.stack(columns, axis=1).astype(np.int64) if len(kept) else None)
+
+    def decision(self, plan: Plan) -> Decision:
+        offsets = np.zeros(len(self.buffers), dtype=np.int64)
+        pieces = self.buffers.pieces
+        for row in plan.residency_rows:
+            row = Residency(*row)
+            offsets[pieces.buffer[row.tensor]] = row.offset - pieces.low[row.tensor]
+        empty = (self.buffers.size == 0) & (self.buffers.pinned > 0)
+        offsets[empty] = self.buffers.pinned[empty]  # an empty buffer has no residency
+        return offsets
+
+    def violations(self, plan: Plan) -> list[Violation]:
+        """The checker on the plan, and the buffers' own rules: alignment, pins, pairs."""
+        return check(self.program, self.machine, plan) or self.outside(plan)
+
+    def outside(self, plan: Plan) -> list[Violation]:
+        """Anything but one offset for the life of each buffer, by the buffers' own rules."""
+        decision = self.decision(plan)
+        again = self.plan(decision)
+        wrong = decided_elsewhere(plan, self.kind, ("residencies", "order"))
+        if not np.array_equal(_sorted(plan), _sorted(again)):
+            wrong.append(
+                Violation(
+                    self.kind,
+                    f"the plan's {len(plan.residency_rows):,} residencies are not the lives of "
+                    f"{len(self.buffers):,} buffers, each at one offset: decide offsets alone",
+                    number=len(plan.residency_rows),
+                )
+            )
+        if (plan.order is None) != (again.order is None) or not np.array_equal(
+            plan.order if plan.order is not None else (), again.order if again.order is not None else ()
+        ):
+            wrong.append(Violation(self.kind, "the order is not the one whose lives these are"))
+        return self.offset_violations(decision) + wrong
+
+    def offset_violations(self, decision: Decision) -> list[Violation]:
+        """The buffers' own rules alone: a plain sweep that a million buffers can afford."""
+        b = self.buffers
+        rows = zip(*(column.tolist() for column in b.pieces), strict=True)
+        return check_offsets(
+            b.ids,
+            list(rows),
+            b.size.tolist(),
+            np.asarray(decision).tolist(),
+            alignment=b.alignment.tolist(),
+            pinned=b.pinned.tolist(),
+            apart=b.apart,
+            capacity=self.capacity,
+        )
+
+    def bound(self) -> Bound:
+        return Bound(self.buffers.max_live, "bytes alive at one time")
+
+    def save(self, folder: Path) -> None:
+        (folder / "buffers.csv").write_text(format_buffers(self.buffers), encoding="utf-8")
+        about = {"name": self.name, "capacity": self.capacity, "apart": self.buffers.apart}
+        (folder / "problem.json").write_text(json.dumps(about), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> Allocation:
+        """What `save` wrote."""
+        about = json.loads((folder / "problem.json").read_text(encoding="utf-8"))
+        if about.get("of") == "program":
+            order = about.get("order")
+            return ProgramAllocation(
+                load(folder / "program.npz"),
+                read_machine(folder / "machine.toml"),
+                order=None if order is None else np.array(order, dtype=np.int32),
+                pins=Pins.of_json(about.get("pins")),
+            )
+        buffers = parse_buffers((folder / "buffers.csv").read_text(encoding="utf-8"), "buffers.csv")
+        apart = tuple((int(a), int(b)) for a, b in about["apart"])
+        return cls(buffers.changed(apart=apart), about["capacity"], about["name"])
+
+    @cached_property
+    def _ops(self) -> tuple[Int64, Int64]:
+        pieces = self.buffers.pieces
+        times = np.unique(np.concatenate([pieces.lower, pieces.upper]))
+        return np.searchsorted(times, pieces.lower), np.searchsorted(times, pieces.upper) - 1
+
+
+def _sorted(plan: Plan) -> Int64:
+    """[r, 5] the residencies, in an order of their own."""
+    rows = np.empty((0, 5), dtype=np.int64) if plan.residencies is None else plan.residencies
+    return rows[np.lexsort(rows.T[::-1])]
+
+
+class ProgramAllocation(Allocation):
+    """The offset problem of a program in the home memory of the machine's device, in its own order
+    or in `order` (all ops, views too). `pins` may fix offsets.
+
+    Weights and state are not decided: they lie in the first other memory, if there is one and they
+    need not stay at home.
+    """
+
+    def __init__(
+        self, program: Program, machine: Machine, *, order: Int32 | None = None, pins: Pins | None = None
+    ) -> None:
+        refuse_first_alone(machine, self.kind)
+        if program.costs is not None:  # an op that the device can't run
+            simulate(program, machine)
+        self._memory, self.order, self.pins = machine.home[0], order, pins or Pins()
+        buffers, self._roots = program_as_buffers(program, machine, self._memory, order)
+        if self.pins:
+            buffers = pinned_buffers(buffers, self._roots, program, machine, self.pins)
+        home = machine.memories[self._memory]
+        self.resident = resident_bytes(program, home.alignment, self._weights(program, machine))
+        """Bytes of the weights and state that stay at home: no buffer has their room."""
+        room = max(0, home.capacity - self.resident)
+        super().__init__(buffers, room if home.capacity < UNLIMITED else None, program.name)
+        self.__dict__["program"], self.__dict__["machine"] = program, machine
+
+    def _weights(self, program: Program, machine: Machine) -> list[Residency]:
+        """Where weights and state lie, if not at home."""
+        others = [memory for memory in machine.reach[0] if memory != self._memory]
+        return list(weights_in(program, others[0], self.order)) if others else []
+
+    def switches(self) -> dict[str, Any]:
+        order = {} if self.order is None else {"order": self.order.tolist()}
+        return super().switches() | order | ({"pins": self.pins.as_json()} if self.pins else {})
+
+    def plan(self, decision: Decision) -> Plan:
+        first, last = needed_ops(self.program, self.order)
+        rows = [
+            Residency(root, self._memory, int(decision[b]), int(first[root]), int(last[root]))
+            for b, group in enumerate(self._roots)
+            for root in group
+        ]
+        rows += self._weights(self.program, self.machine)
+        return Plan.of(residencies=rows, order=self.order)
+
+    def decision(self, plan: Plan) -> Decision:
+        of_root = {row.tensor: row.offset for row in plan.residency_rows}
+        return np.array([of_root.get(group[0], 0) for group in self._roots], dtype=np.int64)
+
+    def save(self, folder: Path) -> None:
+        about = {
+            "of": "program",
+            "order": None if self.order is None else self.order.tolist(),
+            "pins": self.pins.as_json(),
+        }
+        (folder / "problem.json").write_text(json.dumps(about), encoding="utf-8")

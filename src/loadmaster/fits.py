@@ -1,0 +1,283 @@
+"""`fits`: does a program fit a machine? Yes with a checked plan, no with a proof, or not known.
+
+Where one memory holds everything but the weights (`arena:SIZE`), the answer is about offsets, and
+about the order of the ops too: 'no' means that no order helps, unless the order is to be kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmaster.clock import now
+from loadmaster.machine.machine import Machine
+from loadmaster.plan.check import check
+from loadmaster.plan.plan import Plan
+from loadmaster.allocation.problem import Allocation, ProgramAllocation
+from loadmaster.problem_choice import is_arena
+from loadmaster.mapping.first_fit import first_fit
+from loadmaster.graph import GraphOptimization
+from loadmaster.order.problem import OP_BOUND, PeakOrder
+from loadmaster.search.pins import Pins
+from loadmaster.search.problem import Bound
+from loadmaster.program.program import Program
+from loadmaster.allocation.auto import Blame, explain_infeasible
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget, Meter, Observer, Status, solve
+from loadmaster.units import UNLIMITED
+
+Int32 = npt.NDArray[np.int32]
+BLAME_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Fits:
+    """The answer. Bytes are those of `memory`; of several memories, of all together."""
+
+    answer: bool | None
+    """None: neither found nor refuted in the time."""
+    memory: str
+    capacity: int
+    need: int
+    """Proven: with less, the answer is no."""
+    proof: str
+    """Why `need` is needed."""
+    enough: int | None = None
+    """With so much there is a plan; equal to `need`: the least capacity."""
+    any_order: bool = False
+    """Whether 'no' holds for every order of the ops."""
+    op: int | None = None
+    """The op that alone needs too much, or at which too much is alive."""
+    tensors: list[tuple[str, int]] = field(default_factory=list)
+    """Who is to blame, with bytes: what `op` holds, or (without one) buffers that do not fit together
+    and would without any one of them."""
+    plan: Plan | None = None
+    """Checked; its order is the program's own unless it says so."""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def excess(self) -> int:
+        """Bytes too many; 0 if it fits, or if the bytes would and their shapes do not."""
+        return max(0, self.need - self.capacity) if self.answer is False else 0
+
+
+def fits(
+    program: Program,
+    machine: Machine,
+    *,
+    seconds: float = 20.0,
+    keep_order: bool = False,
+    pins: Pins | None = None,
+    seed: int = 0,
+) -> Fits:
+    """Whether a program fits a machine."""
+    clock = _Clock(seconds)
+    if is_arena(machine):
+        return _in_arena(program, machine, clock, keep_order, pins or Pins(), seed)
+    return _in_memories(program, machine, clock, seed)
+
+
+def buffers_fit(problem: Allocation, seconds: float = 20.0, seed: int = 0) -> Fits:
+    """Whether buffers fit the capacity of their problem."""
+    clock = _Clock(seconds)
+    found = _placed(problem, clock.left(0.7), seed)
+    return _explained(problem, found, clock, seed) if found.plan is None else found
+
+
+class _Clock:
+    """What is left of the time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = now() + seconds
+
+    def left(self, share: float = 1.0) -> float:
+        return max(0.1, share * (self._end - now()))
+
+
+def _in_arena(
+    program: Program, machine: Machine, clock: _Clock, keep_order: bool, pins: Pins, seed: int
+) -> Fits:
+    own = ProgramAllocation(program, machine, pins=pins)
+    found = _beside_weights(own, program, machine, clock, keep_order, pins, seed)
+    enough = None if found.enough is None else found.enough + own.resident
+    capacity = min(UNLIMITED, found.capacity + own.resident)
+    return replace(found, capacity=capacity, need=found.need + own.resident, enough=enough)
+
+
+def _beside_weights(
+    own: ProgramAllocation,
+    program: Program,
+    machine: Machine,
+    clock: _Clock,
+    keep_order: bool,
+    pins: Pins,
+    seed: int,
+) -> Fits:
+    """The answer about all but the weights that stay in the arena."""
+    found = _placed(own, clock.left(0.3), seed)
+    if keep_order or program.n_loops or pins:  # pins are about offsets in this very order
+        return _explained(own, found, clock, seed) if found.plan is None else found
+    ordered = PeakOrder(program, machine)
+    bound = ordered.bound()
+    if found.plan is not None or own.capacity is None:
+        return replace(found, need=bound.value, proof=bound.method)
+    if bound.value > own.capacity:
+        return _no_order(ordered, bound, found, clock, seed)
+    # Without a limit, so that the least peak comes with a proof.
+    free = PeakOrder(program, _with_home(machine, UNLIMITED))
+    best = solve(make_solver("order", "auto"), free, Budget(seconds=clock.left(0.5)), seed)
+    if best.bound.value > own.capacity:
+        return _no_order(ordered, best.bound, found, clock, seed)
+    if best.decision is not None and best.value is not None and best.value <= own.capacity:
+        again = ProgramAllocation(program, machine, order=free.plan(best.decision).order)
+        other = _placed(again, clock.left(0.8), seed)
+        if other.plan is not None:
+            return replace(other, need=best.bound.value, proof=best.bound.method)
+    return replace(found, answer=None, need=best.bound.value, proof=best.bound.method)
+
+
+def _placed(problem: Allocation, seconds: float, seed: int) -> Fits:
+    """Yes if offsets are found; else not known yet, or 'no' by a complete search."""
+    name = problem.machine.memories[problem.machine.home[0]].name
+    solution = solve(make_solver("allocation", "auto"), problem, Budget(seconds=seconds), seed)
+    capacity = UNLIMITED if problem.capacity is None else problem.capacity
+    told = Fits(None, name, capacity, solution.bound.value, solution.bound.method)
+    if solution.decision is None:
+        return replace(told, answer=False if solution.status == Status.INFEASIBLE else None)
+    plan = problem.plan(solution.decision)
+    if problem.violations(plan):  # the order itself is unsound, as in a program made by hand
+        return told
+    return replace(told, answer=True, enough=solution.value, plan=plan)
+
+
+def _explained(problem: Allocation, found: Fits, clock: _Clock, seed: int) -> Fits:
+    """Who is to blame in this order, if the search has proved it."""
+    assert problem.capacity is not None
+    if found.answer is not False:
+        return found
+    blame: Blame = explain_infeasible(problem, min(BLAME_SECONDS, clock.left()), seed)
+    rows = blame.buffers.tolist()
+    named = [(problem.buffers.ids[b], int(problem.buffers.size[b])) for b in rows]
+    least = _least(Allocation(problem.buffers), clock, seed)
+    need = max(problem.capacity + 1, blame.alive)
+    if least is not None and least[1] > need:
+        need = least[1]
+    return replace(
+        found,
+        need=need,
+        tensors=named,
+        enough=None if least is None else least[0],
+        proof="bytes alive at one time" if blame.excess else "exact search",
+        extra={"instant": blame.instant, "alive": blame.alive},
+    )
+
+
+def _no_order(ordered: PeakOrder, bound: Bound, found: Fits, clock: _Clock, seed: int) -> Fits:
+    """No order helps: the op that holds most alone, if that is the proof, and what would be enough."""
+    program, free = ordered.program, _with_home(ordered.machine, UNLIMITED)
+    in_order = ProgramAllocation(program, free)
+    least = _least(in_order, clock, seed)
+    if least is None or least[0] > bound.value:
+        orders = PeakOrder(program, free)
+        best = solve(make_solver("order", "auto"), orders, Budget(seconds=clock.left(0.5)), seed)
+        bound = max(bound, best.bound, key=lambda each: each.value)
+        if best.decision is not None:
+            in_order = ProgramAllocation(program, free, order=orders.plan(best.decision).order)
+            other = _least(in_order, clock, seed)
+            least = min((each for each in (least, other) if each is not None), default=None)
+    op, tensors = _widest(ordered) if bound.method == OP_BOUND else _alive(in_order)
+    return replace(
+        found,
+        answer=False,
+        any_order=True,
+        need=bound.value,
+        proof=bound.method,
+        op=op,
+        tensors=tensors,
+        enough=None if least is None else least[0],
+    )
+
+
+def _least(problem: Allocation, clock: _Clock, seed: int) -> tuple[int, int] | None:
+    """(least capacity found, bound) in one order."""
+    solution = solve(make_solver("allocation", "auto"), problem, Budget(seconds=clock.left(0.5)), seed)
+    return None if solution.value is None else (solution.value, solution.bound.value)
+
+
+def _widest(ordered: PeakOrder) -> tuple[int | None, list[tuple[str, int]]]:
+    """The op that holds most bytes alone, and what it holds; None: what is given or kept is more."""
+    graph = ordered.graph
+    held: list[list[int]] = [[] for _ in graph.node_op]
+    for value, (opener, users) in enumerate(zip(graph.opener, graph.users, strict=True)):
+        for node in {opener, *users} - {-1}:
+            held[node].append(value)
+
+    def total(values: list[int]) -> int:
+        return sum(graph.size[value] for value in values)
+
+    node = max(range(len(held)), key=lambda each: total(held[each]), default=-1)
+    op = int(graph.node_op[node]) if node >= 0 else None
+    chosen = held[node] if node >= 0 else []
+    if total(chosen) < ordered.bound().value:
+        given = [v for v, opener in enumerate(graph.opener) if opener < 0]
+        kept = [v for v, stays in enumerate(graph.kept) if stays]
+        op, chosen = None, max(given, kept, key=total)
+    names = ordered.program.tensor_name
+    return op, [(names[graph.root[value]], graph.size[value]) for value in chosen]
+
+
+def _alive(problem: ProgramAllocation) -> tuple[int, list[tuple[str, int]]]:
+    """The op at the peak of an order, and what is alive there."""
+    buffers = problem.buffers
+    times, live = buffers.live_profile()
+    peak = int(times[int(np.argmax(live))])
+    here = np.flatnonzero((buffers.lower <= peak) & (peak < buffers.upper)).tolist()
+    op = peak if problem.order is None else int(problem.order[peak])
+    return op, [(buffers.ids[b], int(buffers.size[b])) for b in here]
+
+
+class _First(Observer):
+    """Ends a search at its first plan."""
+
+    def improved(self, meter: Meter) -> None:
+        self.stop = True
+
+
+def _in_memories(program: Program, machine: Machine, clock: _Clock, seed: int) -> Fits:
+    """Several memories, or several devices: any sound plan is a yes."""
+    names = ", ".join(memory.name for memory in machine.memories)
+    capacity = min(UNLIMITED, sum(memory.capacity for memory in machine.memories))
+    told = Fits(None, names, capacity, 0, "nothing is proven")
+    if len(machine.devices) > 1:
+        problem = GraphOptimization(program, machine)
+        if problem.no_plan is not None:
+            return replace(told, answer=False, any_order=True, proof=problem.no_plan)
+        found = solve(make_solver("graph", "auto"), problem, Budget(seconds=clock.left()), seed, _First())
+        plan = None if found.decision is None else problem.plan(found.decision)
+        return told if plan is None else replace(told, answer=True, plan=plan)
+    for plan in (Plan(), first_fit(program, machine)):
+        if not check(program, machine, plan):
+            return replace(told, answer=True, plan=plan)
+    if program.n_loops:
+        return told
+    ordered = PeakOrder(program)  # aligned to single bytes: no machine needs less
+    need = ordered.bound().value + ordered.graph.resident
+    if need > capacity:
+        op, tensors = _widest(ordered)
+        return replace(
+            told,
+            answer=False,
+            any_order=True,
+            need=need,
+            op=op,
+            tensors=tensors,
+            proof=f"{OP_BOUND}, and the weights",
+        )
+    return told
+
+
+def _with_home(machine: Machine, capacity: int) -> Machine:
+    return machine.with_capacity(machine.memories[machine.home[0]].name, capacity)

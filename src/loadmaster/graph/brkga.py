@@ -1,0 +1,186 @@
+"""Searches of GraphOptimization that evaluate whole batches: random vectors, and a biased random-key
+genetic algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmaster.errors import LoadmasterError
+from loadmaster.graph import GraphOptimization
+from loadmaster.graph.anneal import batch_size, check_start, graph_of, random_vectors, starts
+from loadmaster.search.solver import Meter, Solution, State
+from loadmaster.search.solver import generator_state, restore_generator
+
+Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+Float32 = npt.NDArray[np.float32]
+Rng = np.random.Generator
+
+Fresh = Callable[[Rng, int], Float32]
+"""So many chromosomes out of nothing."""
+
+_WORST = np.iinfo(np.int64).max
+
+
+class RandomBest:
+    """Uniform devices and keys."""
+
+    name, problem_kind = "random-best", "graph"
+    summary = "best of random vectors"
+    deterministic = True
+
+    def __init__(self, vectors: int | None = None) -> None:
+        self.vectors = vectors
+        """At most so many; None: until the budget is spent (2,000 where there is none)."""
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        problem = graph_of(meter)
+        rng = np.random.default_rng(seed) if state is None else restore_generator(state["rng"])
+        free = meter.budget.evaluations is None and meter.budget.seconds is None
+        limit, size = self.vectors or (2_000 if free else None), batch_size(problem, 64)
+        while not meter.exhausted and (limit is None or meter.evaluations < limit):
+            batch = random_vectors(problem, rng, size)
+            batch = batch if limit is None else batch[: limit - meter.evaluations]
+            if len(meter.evaluate_many(batch).value) == size:
+                meter.checkpoint({"rng": generator_state(rng)})
+            meter.progress()
+        return meter.solution(white_box=True)
+
+
+class Brkga:
+    """Chromosomes of keys in [0, 1]: per group one for each device, of which the largest is chosen,
+    and the fusion and schedule keys as they are. Each generation keeps the elite, takes up mutants
+    and fills up with children of an elite and another parent. `start`: 'base', 'seeds' or 'random'
+    for what is in the first population beside random ones."""
+
+    name, problem_kind = "brkga", "graph"
+    summary = "biased random-key genetic algorithm over devices and keys"
+    deterministic = True
+
+    def __init__(
+        self,
+        start: str = "base",
+        population: int = 100,
+        elite: float = 0.2,
+        mutants: float = 0.15,
+        inheritance: float = 0.7,
+    ) -> None:
+        self.start, self.population = check_start(start), int(population)
+        self.elite = max(1, round(elite * self.population))
+        self.mutants = round(mutants * self.population)
+        self.inheritance = inheritance
+        self.switches = {
+            "start": start,
+            "population": population,
+            "elite": elite,
+            "mutants": mutants,
+            "inheritance": inheritance,
+        }
+        if self.elite + self.mutants >= self.population:
+            raise LoadmasterError(
+                f"a population of {population} has no room for children",
+                object="population",
+                number=self.population,
+                remedy="lower elite or mutants",
+            )
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        problem = graph_of(meter)
+        genes = Genes(problem)
+        rng = np.random.default_rng(seed) if state is None else restore_generator(state["rng"])
+        if state is None:
+            first = starts(meter, self.start)
+            keys, values = self.first(meter, genes, rng, first, uniform(genes))
+        else:
+            keys, values = np.array(state["keys"]), np.array(state["values"])
+        self.evolve(meter, genes, rng, keys, values, uniform(genes), dict, lambda: False)
+        return meter.solution(white_box=True)
+
+    def first(
+        self, meter: Meter, genes: Genes, rng: Rng, vectors: Sequence[Float64], fresh: Fresh
+    ) -> tuple[Float32, Int64]:
+        """A population of known vectors and fresh ones, and its values."""
+        keys = fresh(rng, self.population)
+        for row, vector in enumerate(vectors[: self.population]):
+            keys[row] = genes.encoded(vector, keys[row])
+        return keys, _scored(meter, genes, keys)
+
+    def evolve(
+        self,
+        meter: Meter,
+        genes: Genes,
+        rng: Rng,
+        keys: Float32,
+        values: Int64,
+        fresh: Fresh,
+        also: Callable[[], State],
+        enough: Callable[[], bool],
+    ) -> tuple[Float32, Int64]:
+        """Generations until the budget is spent or it is enough; `also` belongs into a checkpoint."""
+        while not meter.exhausted and genes.width and not enough():
+            order = np.argsort(values, kind="stable")
+            keys, values = keys[order], values[order]
+            new = self._next(rng, keys, fresh)
+            values = np.concatenate([values[: self.elite], _scored(meter, genes, new)])
+            keys = np.concatenate([keys[: self.elite], new])
+            if not meter.exhausted and meter.observer.wants_checkpoint(meter):
+                meter.checkpoint({"rng": generator_state(rng), "keys": keys, "values": values, **also()})
+            meter.progress(mean=float(np.minimum(values, 2**60).mean()))
+        return keys, values
+
+    def _next(self, rng: Rng, keys: Float32, fresh: Fresh) -> Float32:
+        """Mutants, then children."""
+        children, width = self.population - self.elite - self.mutants, keys.shape[1]
+        mutants = fresh(rng, self.mutants)
+        elite = keys[rng.integers(self.elite, size=children)]
+        other = keys[rng.integers(self.elite, self.population, size=children)]
+        of_elite = rng.random((children, width), dtype=np.float32) < self.inheritance
+        return np.concatenate([mutants, np.where(of_elite, elite, other)])
+
+
+def uniform(genes: Genes) -> Fresh:
+    return lambda rng, count: rng.random((count, genes.width), dtype=np.float32)
+
+
+class Genes:
+    """Between keys and vectors."""
+
+    def __init__(self, problem: GraphOptimization) -> None:
+        self.problem, self.device = problem, problem.part("device")
+        self.groups = self.device.stop - self.device.start
+        self.width = problem.width + self.groups * (problem.devices - 1)
+        self.affinities = slice(self.device.start, self.device.start + self.groups * problem.devices)
+
+    def decoded(self, keys: Float32) -> Float64:
+        """[B, V] vectors of keys [B, width]."""
+        vectors = np.empty((len(keys), self.problem.width))
+        vectors[:, : self.device.start] = keys[:, : self.affinities.start]
+        shape = (len(keys), self.groups, self.problem.devices)
+        vectors[:, self.device] = keys[:, self.affinities].reshape(shape).argmax(axis=2)
+        vectors[:, self.device.stop :] = keys[:, self.affinities.stop :]
+        return vectors
+
+    def encoded(self, vector: Float64, keys: Float32) -> Float32:
+        """Keys that give a vector; the affinities keep the order of `keys` below the chosen one."""
+        found = keys.copy()
+        found[: self.affinities.start] = vector[: self.device.start]
+        shape = (self.groups, self.problem.devices)
+        affinity = found[self.affinities].reshape(shape) / 2
+        affinity[np.arange(self.groups), vector[self.device].astype(np.int64)] += 0.5
+        found[self.affinities] = affinity.ravel()
+        found[self.affinities.stop :] = vector[self.device.stop :]
+        return found
+
+
+def _scored(meter: Meter, genes: Genes, keys: Float32) -> Int64:
+    """Values in batches that leave time to stop; what was not scored or can't run is the worst."""
+    values, size = np.full(len(keys), _WORST), batch_size(genes.problem, 64)
+    for first in range(0, len(keys), size):
+        if meter.exhausted:
+            break
+        found = meter.evaluate_many(genes.decoded(keys[first : first + size])).value
+        values[first : first + len(found)] = np.where(found < 0, _WORST, found)
+    return values

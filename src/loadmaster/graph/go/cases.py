@@ -1,0 +1,257 @@
+"""Which graphs GO is trained on, on which machines, deciding what. Held-out graphs are not here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+import numpy as np
+from loadmaster.machine import Machine, load_machine
+from loadmaster.program.program import PERSISTENT, Program
+from loadmaster.program.zoo.random_graphs import FAMILIES, synthetic_graph
+from loadmaster.simulate import simulate
+from dataclasses import dataclass
+from loadmaster.errors import LoadmasterError
+from loadmaster.machine import load_machine
+from loadmaster.graph import TASKS, Base, GraphOptimization
+from loadmaster.program.models import load_model
+from loadmaster.program.zoo import MODELS
+from loadmaster.program.zoo.random_graphs import TRAINING_FAMILIES
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+import numpy.typing as npt
+from loadmaster.files import replacing
+from loadmaster.arrays import read_npz
+from loadmaster.graph import UNFIT, GraphOptimization
+from loadmaster.graph.go.actions import Actions, actions_of, vectors_of
+from loadmaster.graph.go.graph import hinted_devices
+from loadmaster.search.registry import make_solver
+from loadmaster.graph.chains import variants
+from loadmaster.search.solver import Budget, solve
+
+# ----------------------------------------------------------------------------
+# Random graphs with a machine that is short of memory: what agents train on.
+
+SHARES = (0.4, 1.2)
+"""Of what the whole graph needs on one device, a device holds a share between these."""
+
+
+def synthetic_case(family: str, seed: int, machine: str | Machine = "p100x4") -> tuple[Program, Machine]:
+    """A graph, and the machine with the capacities drawn for it: always the same."""
+    program = synthetic_graph(family, seed)
+    whole = load_machine(machine) if isinstance(machine, str) else machine
+    rng = np.random.default_rng([31_000, list(FAMILIES).index(family), seed])
+    peak = int(simulate(program, whole).memory_peak[whole.home[0]])
+    drawn = rng.uniform(*SHARES) * peak
+    capacity = min(max(drawn, _least(program, len(whole.devices))), SHARES[1] * peak)
+    memories = [
+        replace(memory, capacity=int(capacity)) if number in whole.home else memory
+        for number, memory in enumerate(whole.memories)
+    ]
+    name = f"{whole.name}:{family}-{seed}"
+    return program, replace(whole, name=name, memories=tuple(memories), text="")
+
+
+def _least(program: Program, devices: int) -> float:
+    """Less proves that no plan exists: an even share of what is kept, and the largest op."""
+    kept = np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])
+    used = np.zeros(program.n_ops, dtype=np.int64)
+    np.add.at(used, program.read_op, program.tensor_bytes[program.read_tensor])
+    np.add.at(used, program.write_op, program.tensor_bytes[program.write_tensor])
+    share = int(program.tensor_bytes[kept].sum()) / devices
+    return 1.05 * (share + int(used.max(initial=0)))
+
+
+SPLITS = {
+    "train": (
+        (
+            "rnnlm-2",
+            "rnnlm-4",
+            "gnmt-2",
+            "txl-2",
+            "txl-4",
+            "inception-b32",
+            "wavenet-2x9",
+            "vit-l16",
+            "llama",
+        ),
+        0,
+    ),
+    "validation": (("gnmt-4",), 10_000),
+}
+"""Workloads, and the first seed of the synthetic families; as in benchmarks/splits/go.toml."""
+MACHINES = ("p100x2", "p100x4", "p100x8", "p100nv-x8", "v100nv-x4", "v100nv-x8", "a100-40x4", "h100x8")
+PLACED = (("placement",), Base(fusion="none", schedule="fifo"))
+JOINT = (TASKS, Base())
+ALONE = ((("fusion",), Base()), (("schedule",), Base()))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem by its name: 'rnnlm-2@p100x4/joint' or 'cells:17@p100x4/placement'."""
+
+    graph: str
+    machine: str
+    tasks: tuple[str, ...] = TASKS
+    base: Base = JOINT[1]
+
+    @property
+    def name(self) -> str:
+        return f"{self.graph}@{self.machine}/{'joint' if len(self.tasks) == 3 else '+'.join(self.tasks)}"
+
+    def load(self) -> GraphOptimization:
+        family, _, seed = self.graph.partition(":")
+        if seed:
+            program, machine = synthetic_case(family, int(seed), self.machine)
+        else:
+            program, machine = load_model(self.graph), load_machine(self.machine)
+        return GraphOptimization(program, machine, tasks=self.tasks, base=self.base)
+
+
+def cases_of(split: str, synthetic: int = 60, seed: int = 0) -> list[Case]:
+    """Every workload of a split on every machine, placed alone and jointly; on its own machine fused
+    and ordered alone too; and so many graphs of each synthetic family, each on one machine."""
+    if split not in SPLITS:
+        raise LoadmasterError(
+            f"there is no split '{split}' to train on", object="split", remedy=f"use {' or '.join(SPLITS)}"
+        )
+    workloads, first = SPLITS[split]
+    found = []
+    for graph in workloads:
+        own = MODELS[graph].machine
+        machines = (own, *(name for name in MACHINES if name != own)) if split == "train" else (own,)
+        found += [Case(graph, machine, *what) for machine in machines for what in (JOINT, PLACED)]
+        found += [Case(graph, own, *what) for what in ALONE]
+    rng = np.random.default_rng([seed, 77])
+    for family in TRAINING_FAMILIES:
+        for number in range(synthetic):
+            what = JOINT if rng.random() < 0.6 else PLACED
+            found.append(Case(f"{family}:{first + number}", str(rng.choice(MACHINES)), *what))
+    return found
+
+
+# ----------------------------------------------------------------------------
+# Good plans for training cases: the best of constructive solvers and annealing, in GO's levels.
+#
+# They are what a new policy imitates before it learns from rewards. A plan is kept as levels, with the
+# time that these levels give, so that what is imitated is what was measured.
+
+EVALUATIONS = 3_000
+LARGE, LARGE_EVALUATIONS = 20_000, 1_000
+"""Above so many nodes, so many evaluations."""
+
+
+@dataclass(frozen=True)
+class Taught:
+    """A case's best known plan."""
+
+    actions: Actions
+    value: int
+    """Its time; from `UNFIT` on: none fits."""
+    reference: int
+    hinted: npt.NDArray[np.int32]
+    seconds: float
+
+
+def teach(problem: GraphOptimization, evaluations: int | None = None, seed: int = 0) -> Taught:
+    """The best of constructive solvers and chains of annealing that no policy steers."""
+    started = time.monotonic()
+    budget = evaluations or (LARGE_EVALUATIONS if problem.nodes > LARGE else EVALUATIONS)
+    solver = make_solver("graph", "go+anneal", {"prior": "seeds", "threads": 1})
+    found = solve(solver, problem, Budget(budget), seed)
+    vectors = [problem.vector()]
+    if found.decision is not None:
+        vectors.append(np.asarray(found.decision))
+    vectors += variants(problem, np.stack(vectors))
+    candidates = [actions_of(problem, vector) for vector in vectors]
+    stacked = Actions(*(np.stack(part) for part in zip(*candidates, strict=True)))
+    values = problem.score(vectors_of(problem, stacked), threads=1).value
+    values = np.where(values < 0, np.iinfo(np.int64).max, values)
+    best = int(values.argmin())
+    return Taught(
+        candidates[best],
+        int(values[best]),
+        problem.reference_ps,
+        hinted_devices(problem),
+        time.monotonic() - started,
+    )
+
+
+def teach_all(
+    cases: Sequence[Case],
+    folder: Path,
+    processes: int,
+    until: float | None = None,
+    told: Callable[[str], None] = print,
+    evaluations: int | None = None,
+) -> None:
+    """Teach what is not in `folder` yet, several at a time; stop at `until` (monotonic seconds)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = [case for case in cases if not file_of(folder, case).exists()]
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(processes, initializer=_modest) as pool:
+        for number, line in enumerate(
+            pool.imap_unordered(_teach_one, [(case, folder, until, evaluations) for case in missing])
+        ):
+            if line:
+                told(f"{number + 1}/{len(missing)} {line}")
+
+
+def _modest() -> None:
+    """One core each: a case is too small for more."""
+    if hasattr(os, "sched_setaffinity"):
+        free = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {free[os.getpid() % len(free)]})
+
+
+def _teach_one(job: tuple[Case, Path, float | None, int | None]) -> str:
+    case, folder, until, evaluations = job
+    if until is not None and time.monotonic() > until:
+        return ""
+    taught = teach(case.load(), evaluations)
+    save(file_of(folder, case), taught)
+    fits = "does not fit" if taught.value >= UNFIT else f"{1 - taught.value / taught.reference:+.1%}"
+    return f"{case.name}: {fits} in {taught.seconds:.1f} s"
+
+
+def file_of(folder: Path, case: Case) -> Path:
+    return folder / f"{case.name.replace('/', '_').replace(':', '-')}.npz"
+
+
+def save(path: Path, taught: Taught) -> None:
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(
+            file,
+            fusion=taught.actions.fusion,
+            device=taught.actions.device,
+            schedule=taught.actions.schedule,
+            value=taught.value,
+            reference=taught.reference,
+            hinted=taught.hinted.astype(np.int8),
+            seconds=taught.seconds,
+        )
+
+
+def load(path: Path) -> Taught:
+    """A plan of `save`; its levels are checked against the case by whoever uses them."""
+
+    def refuse(reason: str) -> LoadmasterError:
+        return LoadmasterError(
+            f"'{path}' is no plan to imitate: {reason}",
+            object=str(path),
+            remedy="remove it: it is made again",
+        )
+
+    kept = read_npz(path, refuse)
+    vectors, numbers = ("fusion", "device", "schedule", "hinted"), ("value", "reference", "seconds")
+    for names, dimensions in ((vectors, 1), (numbers, 0)):
+        for name in names:
+            if name not in kept or kept[name].ndim != dimensions:
+                raise refuse(f"it has no '{name}' of {dimensions} dimensions")
+    if not np.isfinite(kept["seconds"]):
+        raise refuse(f"it took {kept['seconds']} seconds")
+    actions = Actions(kept["fusion"], kept["device"], kept["schedule"])
+    hinted = kept["hinted"].astype(np.int32)
+    value, reference = int(kept["value"]), int(kept["reference"])
+    return Taught(actions, value, reference, hinted, float(kept["seconds"]))

@@ -1,0 +1,1 @@
+"""Learn: what the agents share: policy files, options, trees of arrays."""

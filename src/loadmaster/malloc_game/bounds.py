@@ -1,0 +1,125 @@
+"""Quick lower bounds of the game: no plan that its rules allow is faster.
+
+*Ideal*: every step by itself, every access in the memory that suits the step best, if the tensor
+may be in fast memory and fits at all. Where the ports work side by side, accesses are split so that
+both memories end together, which no whole split beats.
+
+*Traffic*: what is given must leave slow memory, and outputs must reach it, at least once: each
+tensor by accesses of at least `min(size, all its accesses)` bytes, or by a copy of its size. In idle
+time, copies move only while no access does, so all of it takes its turn. On links with engines,
+copies move beside the accesses, R bytes in and W out at most `T * link` of them: what is left for
+accesses is `(R - T*in)/read + (W - T*out)/write <= T`. Without engines there is no such bound.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmaster.machine.machine import Machine
+from loadmaster.malloc_game.model import GameModel, access_times
+from loadmaster.search.problem import Bound
+from loadmaster.program.program import GIVEN, Program, TensorKind
+from loadmaster.simulate.costs import compute_times
+
+PICO = 10**12
+SCALE = 1 << 20
+"""Weights of means are multiples of 1 / SCALE."""
+
+
+def quick_bound(program: Program, machine: Machine, model: GameModel) -> Bound:
+    """The larger of the two, rounded down."""
+    ideal, traffic = ideal_bound(program, machine, model), traffic_bound(program, machine, model)
+    if traffic > ideal:
+        return Bound(traffic, "bytes that slow memory has to move")
+    return Bound(ideal, "every op alone, all that may be fast is")
+
+
+def ideal_bound(program: Program, machine: Machine, model: GameModel) -> int:
+    """Picoseconds."""
+    n = model.steps
+    number = np.full(program.n_ops, -1, dtype=np.int64)
+    number[model.step_op] = np.arange(n)
+    root = program.tensor_alias
+    size = -(-program.storage_bytes // model.alignment) * model.alignment
+    may = (program.tensor_fast & (size <= model.capacity))[root]
+    _, named = compute_times(program, machine)
+    first = model.fast == machine.reach[0][0]  # what the cost table's times include
+    fixed = _other_times(program, machine, model, named)
+    free: list[list[list[int]]] = [[] for _ in range(n)]
+    for write, op, tensor, amount in (
+        (False, program.read_op, program.read_tensor, program.read_bytes),
+        (True, program.write_op, program.write_tensor, program.write_bytes),
+    ):
+        slow = access_times(machine, model.slow, amount, write=write)
+        fast = access_times(machine, model.fast, amount, write=write)
+        fast = np.where((named[op, 0] > 0) & first, 0, fast)
+        for step, is_free, *times in zip(
+            number[op].tolist(), may[tensor].tolist(), slow.tolist(), fast.tolist(), strict=True
+        ):
+            if step >= 0 and is_free:
+                free[step].append(times)
+            elif step >= 0:
+                fixed[step] += times[0]
+    least = side_by_side if model.parallel else one_by_one
+    memory = np.array([least(fixed[i], free[i]) for i in range(n)], dtype=np.int64)
+    small, large = np.minimum(model.compute, memory), np.maximum(model.compute, memory)
+    body = large + -((-small * model.overlap) // 10**6)
+    return int((np.maximum(1, model.launch + body) * model.repeat).sum())
+
+
+def one_by_one(fixed: int, free: list[list[int]]) -> int:
+    return fixed + sum(min(times) for times in free)
+
+
+def side_by_side(fixed: int, free: list[list[int]]) -> int:
+    """The larger of the two memories' times is at least any mean of them, and each access can be
+    put where it adds least to the mean: the best of the means at which one changes sides."""
+    best = 0
+    for slow, fast in [[1, 0], *free]:
+        share = (fast * SCALE) // (slow + fast) if slow + fast else SCALE
+        for weight in {share, min(SCALE, share + 1), SCALE - 1}:
+            mean = weight * fixed + sum(
+                min(weight * in_slow, (SCALE - weight) * in_fast) for in_slow, in_fast in free
+            )
+            best = max(best, -(-mean // SCALE))
+    return best
+
+
+def _other_times(
+    program: Program, machine: Machine, model: GameModel, named: npt.NDArray[np.int8]
+) -> list[int]:
+    times = access_times(machine, model.slow, program.op_other_bytes, write=False)
+    kept: list[int] = np.where(named[:, 0] > 0, 0, times)[model.step_op].tolist()
+    return kept
+
+
+def traffic_bound(program: Program, machine: Machine, model: GameModel) -> int:
+    """Picoseconds; 0 where there is no such bound."""
+    root, real = program.tensor_alias, ~program.op_view
+    given = np.isin(program.tensor_kind, [int(kind) for kind in GIVEN])
+    read = np.zeros(program.n_tensors, dtype=np.int64)
+    reads = real[program.read_op]
+    np.add.at(read, root[program.read_tensor[reads]], program.read_bytes[reads])
+    written = np.zeros(program.n_tensors, dtype=np.int64)
+    writes = real[program.write_op]
+    np.add.at(written, root[program.write_tensor[writes]], program.write_bytes[writes])
+    output = np.zeros(program.n_tensors, dtype=bool)
+    output[root[program.tensor_kind == TensorKind.OUTPUT]] = True
+    size = program.storage_bytes
+    coming = int(np.minimum(size, read)[given].sum())
+    leaving = int(np.minimum(size, written)[output & ~given].sum())
+    slow = machine.memories[model.slow]
+    alone = Fraction(coming, slow.read) + Fraction(leaving, slow.write)
+    beside = Fraction(1)
+    if not model.idle_copies:
+        pairs = ((model.slow, model.fast, slow.read), (model.fast, model.slow, slow.write))
+        for engine, (source, target, rate) in zip(model.engines, pairs, strict=True):
+            link = machine.link_between.get((source, target))
+            if link is not None and engine < 0:
+                return 0
+            if link is not None:
+                beside += Fraction(machine.links[link].bandwidth, rate)
+    return int(alone / beside * PICO)

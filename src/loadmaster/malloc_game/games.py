@@ -1,0 +1,246 @@
+"""`Games`: a batch of games that step together, arrays in and out."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from loadmaster.malloc_game.model import GameModel
+from loadmaster.errors import BadPlan
+from loadmaster.plan.plan import BEFORE, Plan
+from loadmaster.search.problem import decided_elsewhere
+from typing import TYPE_CHECKING, Any
+from loadmaster import _core
+from loadmaster.host import cores
+from loadmaster.plan.plan import Plan
+if TYPE_CHECKING:
+    from loadmaster.malloc_game.problem import MallocGame
+
+# ----------------------------------------------------------------------------
+# The moves, and what is known about sites before a game is played.
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+COPY, NO_COPY, DROP = 0, 1, 2
+ACTIONS = ("Copy", "NoCopy", "Drop")
+
+
+def site_gains(model: GameModel) -> Int64:
+    """[N] time saved over the whole program if this site alone were fast."""
+    slow, _ = model.memory_times(np.zeros(model.sites, dtype=bool))
+    step = model.site_step
+    alone_slow = slow[step] - model.site_slow
+    memory = np.maximum(alone_slow, model.site_fast) if model.parallel else alone_slow + model.site_fast
+    compute = model.compute[step]
+    small, large = np.minimum(compute, memory), np.maximum(compute, memory)
+    body = large + -((-small * model.overlap[step]) // 10**6)
+    alone = np.maximum(1, model.launch[step] + body)
+    gains: Int64 = (model.all_slow[step] - alone) * model.repeat[step]
+    return gains
+
+
+def neighbours(model: GameModel) -> tuple[Int32, Int32]:
+    """([N] the site of the same tensor before each site, [N] the one after it), or -1."""
+    before = np.full(model.sites, -1, dtype=np.int32)
+    after = np.full(model.sites, -1, dtype=np.int32)
+    order = np.argsort(model.site_tensor, kind="stable")
+    same = model.site_tensor[order[1:]] == model.site_tensor[order[:-1]]
+    before[order[1:][same]] = order[:-1][same]
+    after[order[:-1][same]] = order[1:][same]
+    return before, after
+
+
+# ----------------------------------------------------------------------------
+# Placements between the game and plans: rows of numbers, plans, and moves that resemble them.
+
+Int8 = npt.NDArray[np.int8]
+
+RESIDENCY = -2
+"""In the last two columns of a row: it is a residency (tensor, memory, offset, first, last), and no
+copy (tensor, source, target, issued after, needed by, low, high)."""
+WIDTH = 7
+DECIDES = ("residencies", "copies")
+"""Parts of a plan: those that rows can hold."""
+
+
+def encode(plan: Plan) -> Int64:
+    """[m, 7] the residencies, then the copies of a plan that decides nothing else."""
+    for row in decided_elsewhere(plan, "malloc-game", DECIDES):
+        raise BadPlan(row.message, object="plan", remedy="give residencies and copies alone")
+    stays = np.empty((0, 5), dtype=np.int64) if plan.residencies is None else plan.residencies
+    copies = np.empty((0, WIDTH), dtype=np.int64) if plan.copies is None else plan.copies
+    marked = np.pad(stays, ((0, 0), (0, 2)), constant_values=RESIDENCY)
+    return np.concatenate([marked, copies]).astype(np.int64)
+
+
+def decode(rows: npt.NDArray[np.integer]) -> Plan:
+    """The plan of `encode`'s rows."""
+    table = np.asarray(rows, dtype=np.int64)
+    if table.ndim != 2 or table.shape[1] != WIDTH:
+        raise BadPlan(
+            f"a placement is [m, {WIDTH}] and this is {list(table.shape)}",
+            object="placement",
+            number=WIDTH,
+            remedy="give the rows of encode(plan)",
+        )
+    is_stay = table[:, 5] == RESIDENCY
+    return Plan.of(residencies=table[is_stay, :5].tolist(), copies=table[~is_stay].tolist())
+
+
+def game_plan(model: GameModel, n_ops: int, residencies: Int64, copies: Int64) -> Plan:
+    """The plan of a placement by rows of the model's tensors and by steps, as the core gives it."""
+    op, root = model.step_op.tolist(), model.tensors.root.tolist()
+    # A window begins right after the op before it, so that a copy issued there belongs to it even
+    # if a view lies between.
+    begin = [0, *(each + 1 for each in op)]
+    return Plan.of(
+        residencies=[
+            (root[tensor], model.fast, offset, begin[first], op[last])
+            for tensor, offset, first, last in residencies.tolist()
+        ],
+        copies=[
+            (
+                root[tensor],
+                *((model.slow, model.fast) if into else (model.fast, model.slow)),
+                op[issued] if issued >= 0 else BEFORE,
+                op[needed] if needed < len(op) else n_ops,
+            )
+            for tensor, into, issued, needed, _ in copies.tolist()
+        ],
+    )
+
+
+def moves_of(model: GameModel, plan: Plan) -> Int8:
+    """[N] the moves that come nearest to a plan: a fast site is Copy if a copy brought the tensor
+    for it, or takes it from there; NoCopy if not; all others are Drop."""
+    moves = np.full(model.sites, DROP, dtype=np.int8)
+    row_of, carried = model.tensors.of_root, model.tensors.carried
+    sites: list[list[int]] = [[] for _ in range(len(model.tensors.root))]
+    for site, tensor in enumerate(model.site_tensor.tolist()):
+        sites[tensor].append(site)
+    step_op = model.step_op.tolist()
+    op_of = [step_op[step] for step in model.site_step.tolist()]
+    for stay in sorted(plan.residency_rows, key=lambda row: (row.tensor, row.first, row.last)):
+        tensor = int(row_of[stay.tensor])
+        if tensor < 0 or stay.memory != model.fast:
+            continue
+        copies = [copy for copy in plan.copy_rows if copy.tensor == stay.tensor]
+        fills = [
+            copy.needed_by
+            for copy in copies
+            if copy.target == model.fast
+            and copy.issued_after >= stay.first - 1
+            and copy.needed_by <= stay.last
+        ]
+        leaves = any(copy.source == model.fast for copy in copies)
+        served = [u for u in sites[tensor] if max([stay.first, *fills]) <= op_of[u] <= stay.last]
+        for place, site in enumerate(served):
+            if model.site_write[site]:
+                moves[site] = COPY if leaves else NO_COPY
+            else:
+                moves[site] = COPY if fills and place == 0 else NO_COPY
+    _settle_groups(model, carried, moves)
+    return moves
+
+
+def _settle_groups(model: GameModel, carried: npt.NDArray[np.int32], moves: Int8) -> None:
+    """A group is decided at its first site: Copy where any of it comes or goes."""
+    group_of = carried[model.site_tensor]
+    for group in np.unique(group_of[group_of >= 0]).tolist():
+        members = np.flatnonzero(group_of == group)
+        tensors = np.flatnonzero(carried == group)
+        moving = (model.tensors.given[tensors] | model.tensors.output[tensors]).any()
+        fast = moves[members[0]] != DROP
+        moves[members] = NO_COPY if fast else DROP
+        if fast and moving:
+            moves[members[0]] = COPY
+
+
+UInt8 = npt.NDArray[np.uint8]
+
+
+SHAPES: dict[str, tuple[tuple[int, ...], type[Any]]] = {
+    "grid": ((128, 64, 4), np.uint8),
+    "series": ((128, 8), np.float32),
+    "current": ((24,), np.float32),
+    "ahead": ((32, 16), np.float32),
+    "back": ((32, 16), np.float32),
+    "globals": ((8,), np.float32),
+    "mask": ((3,), np.uint8),
+}
+"""Of one game's observation, whatever the program."""
+MOST = 16.0
+"""No number of an observation is larger, nor smaller than -MOST; `grid` has shares of 255."""
+
+
+Seen = dict[str, npt.NDArray[Any]]
+
+
+def seen_arrays(*count: int) -> Seen:
+    """Room for observations [*count, ...]."""
+    return {name: np.zeros((*count, *shape), kind) for name, (shape, kind) in SHAPES.items()}
+
+
+class Games:
+    """B games of one problem, all at their first move. Results do not depend on `threads`."""
+
+    def __init__(self, problem: MallocGame, count: int, threads: int | None = None) -> None:
+        self.problem, self.count = problem, count
+        self.threads = threads or cores()
+        self.native = _core.Game(problem.tables, problem.switches())
+        self.native.reset(count, self.threads)
+        self._seen: Seen = {}
+
+    def observe(self, into: Seen | None = None) -> Seen:
+        """Arrays [B, ...] as in `SHAPES`; the next call writes over them. `into`: arrays to fill."""
+        if into is None:
+            self._seen = into = self._seen or seen_arrays(self.count)
+        self.native.observe(into, self.problem.scale_ps)
+        return into
+
+    def reset(self) -> None:
+        """All at their first move again."""
+        self.native.reset(self.count, self.threads)
+
+    @property
+    def cursors(self) -> Int64:
+        """[B] the move that comes next; N: the game is over."""
+        return self.native.cursors()
+
+    def masks(self) -> UInt8:
+        """[B, 3] which moves are legal; none in a game that is over."""
+        return self.native.masks()
+
+    def step(self, actions: Int8) -> Int64:
+        """[B] picoseconds that legal moves [B] earn; a game that is over takes none."""
+        return self.native.step(np.ascontiguousarray(actions, dtype=np.int8))
+
+    def step_towards(self, preferences: Int8) -> Int64:
+        """The same for moves that need not be legal: if not, NoCopy, else Copy, else Drop."""
+        return self.native.step_towards(np.ascontiguousarray(preferences, dtype=np.int8))
+
+    def finish(self, preferences: Int8) -> tuple[Int8, Int64, UInt8]:
+        """To the end, moves as near to [B, N] as is legal: (played [B, N], earned [B, N], legal
+        [B, N, 3]), zero before the moves that were next."""
+        return self.native.finish(np.ascontiguousarray(preferences, dtype=np.int8))
+
+    def replay(self, actions: Int8) -> None:
+        """From the start, legal moves [B, k]."""
+        self.native.replay(np.ascontiguousarray(actions, dtype=np.int8))
+
+    def undo(self) -> None:
+        """Take each game's last move back."""
+        self.native.undo()
+
+    def backups(self, game: int) -> int:
+        """Dead ends of a game so far."""
+        return int(self.native.backups()[game])
+
+    def judged(self) -> tuple[Int64, Int64]:
+        """([B] total, [B] of it stalls) in picoseconds; what is not decided yet is slow."""
+        return self.native.judged()
+
+    def plan(self, game: int) -> Plan:
+        """What a game's moves so far amount to."""
+        stays, copies, _ = self.native.placement(game)
+        return game_plan(self.problem.model, self.problem.program.n_ops, stays, copies)

@@ -1,0 +1,364 @@
+"""Memory space assignment in the style of XLA, for any machine with a fast and a slow memory.
+
+Tensors in order of benefit, each whole: a use is served from fast memory if the tensor can stay there
+since it was made or used last, or if a copy in fits under the steps before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+from loadmaster.errors import LoadmasterError, nearest
+from copy import copy
+from dataclasses import asdict, dataclass
+import numpy as np
+import numpy.typing as npt
+from loadmaster import _core
+from loadmaster.machine.machine import Machine
+from loadmaster.plan.plan import BEFORE, Plan
+from loadmaster.malloc_game.model import GameModel
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.malloc_game.model import NEVER
+from loadmaster.program.program import Program, TieKind
+from loadmaster.search.solver import Meter, Solution, State
+from loadmaster.units import PICOSECONDS
+from dataclasses import asdict
+from loadmaster.host import cores
+from loadmaster.search.solver import generator_state, restore_generator
+
+# ----------------------------------------------------------------------------
+# What can be set about memory space assignment, and three ways to set it.
+
+class BadSwitch(LoadmasterError):
+    """There is no such style or switch, or its value makes no sense."""
+
+
+@dataclass(frozen=True)
+class Switches:
+    """The defaults are those of XLA in 2023 with the ratios that its TPU compiler uses."""
+
+    min_ratio: float = 1.0
+    """A copy in has at least so many times its own duration between start and use."""
+    preferred_ratio: float = 2.0
+    max_ratio: float = 8.0
+    """Unused in fast memory for so many times the duration of a copy that fills it, at most."""
+    most_in: int = 40
+    """Copies under way at once."""
+    most_out: int = 40
+    retries: int = 2
+    repacks: int = 4
+    inefficient_ratio: float = 0.0
+    """A place in fast memory must serve so many times the bytes that are copied for it."""
+    cross_program: int = 0
+    """So many given tensors, the largest, are fetched before the first op."""
+    loop_factor: float = 5.0
+    """How often a loop is taken to run."""
+    async_factor: float = 1.0
+    """Of the rate at which copies are taken to run."""
+    slices: int = 1
+    """Copies in of large tensors go in so many parts, so that others can pass between them."""
+    slice_bytes: int = 2**20
+    """From this size on a tensor is large."""
+    slice_need: float = 1.8
+    """A copy in parts is only issued where so many times its own duration is left."""
+    refinements: int = 0
+    """So often it is run again with the times of ops that its own placement gives them."""
+    strict_order: bool = False
+    """A copy that starts earlier must not end later."""
+
+
+STYLES = {
+    "2023": Switches(),
+    "test": Switches(min_ratio=0.8, preferred_ratio=1.5, max_ratio=10.0),
+    "production": Switches(inefficient_ratio=0.5, cross_program=1, slices=4),
+    "refined": Switches(refinements=4),
+}
+"""'test': the ratios of XLA's own tests. 'production': the switches of the TPU compiler. 'refined':
+ours, no longer XLA's: its copies fit what the simulator leaves to them."""
+
+
+def switches_of(style: str | int, changes: dict[str, Any]) -> Switches:
+    """A style with some switches set anew; '2023' may come as a number."""
+    style = str(style)
+    known = [field.name for field in fields(Switches)]
+    for name, names in [(style, list(STYLES)), *((change, known) for change in changes)]:
+        if name not in names:
+            what = "style" if names is not known else "switch"
+            raise BadSwitch(
+                f"msa has no {what} '{name}'{nearest(name, names)}",
+                object=name,
+                remedy=f"use {', '.join(names)}",
+            )
+    chosen = replace(STYLES[style], **changes)
+    for name, value in asdict(chosen).items():
+        if value < 0 or (name in ("loop_factor", "async_factor", "slices") and value <= 0):
+            raise BadSwitch(
+                f"msa's switch '{name}' is {value}", object=name, number=value, remedy="give a number above 0"
+            )
+    return chosen
+
+
+__all__ = ["Assigned", "Assigner", "Msa", "Switches", "submit", "switches_of"]
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """A placement by rows of the model's tensors and by steps."""
+
+    residencies: Int64
+    """[r, 4] tensor, offset, first step, last step"""
+    copies: Int64
+    """[c, 5] tensor, 1 (in) or 0 (out), issued after step, needed by step, picoseconds of work"""
+    slices: Int64
+    """[c] which part of the tensor is copied, or -1: all of it"""
+    is_fast: npt.NDArray[np.int8]
+    """[N] which sites fast memory serves"""
+    info: dict[str, int]
+    """How often it repacked, gave a group up, and pinned inefficient sites"""
+
+
+class Assigner:
+    """Memory space assignment for one model; `order` permutes its own order of tensors."""
+
+    def __init__(self, program: Program, machine: Machine, model: GameModel, switches: Switches) -> None:
+        self.model, self.n_ops = model, program.n_ops
+        self._cuts = _cuts(program.storage_bytes[model.tensors.root], switches.slices)
+        self.tables = _core.GameTables(model.columns())
+        slices = _slice_work(model, machine, self._cuts, switches.slice_bytes)
+        about = {
+            "capacity_copy": _capacity_copy(model, machine),
+            "site_bytes": model.site_bytes,
+            "early": _early(program, model),
+            "slice_work": slices,
+        }
+        self._options = {**asdict(switches), **about}
+        self._take_times(model.all_slow, model.all_slow)
+
+    def _take_times(self, elapsed: Int64, supply: Int64) -> None:
+        """How long each step is taken to last, and how much of it to be left to copies."""
+        times = {"elapsed": elapsed, "supply": supply}
+        self._msa = _core.Msa(self.tables, {**self._options, **times})
+
+    def refined(self) -> Assigner:
+        """The same with the times of steps, and what they leave to copies, that its own placement
+        gives them, instead of those with everything in slow memory."""
+        model, is_fast = self.model, self.assign().is_fast.astype(bool)
+        elapsed = model.elapsed(is_fast)
+        busy = model.memory_times(is_fast)[0] if model.idle_copies else np.zeros_like(elapsed)
+        again = copy(self)
+        again._take_times(elapsed, np.maximum(0, elapsed - busy))
+        return again
+
+    @property
+    def tensors(self) -> int:
+        return len(self.model.tensors.size)
+
+    @property
+    def sorted(self) -> list[int]:
+        """[B] rows of tensors in the order in which they are placed"""
+        return self._msa.sorted
+
+    @property
+    def boundedness(self) -> list[float]:
+        """[B] picoseconds per square root of a byte that fast memory would save"""
+        return self._msa.boundedness
+
+    def assign(self, order: Int32 | None = None) -> Assigned:
+        residencies, copies, is_fast, info = self._msa.run(order)
+        own = np.ascontiguousarray(copies[:, :5])
+        return Assigned(residencies, own, copies[:, 5], is_fast.astype(np.int8), info)
+
+    def totals(self, orders: Int32, threads: int) -> Int64:
+        """[K] picoseconds of the plans of orders [K, B], as the simulator has them."""
+        return self._msa.run_many(np.ascontiguousarray(orders, dtype=np.int32), threads)
+
+    def plan(self, order: Int32 | None = None) -> Plan:
+        found, model = self.assign(order), self.model
+        op = [*model.step_op.tolist(), self.n_ops, BEFORE]  # the last: of step -1
+        root = model.tensors.root.tolist()
+        copies, filled = [], set()
+        for (tensor, is_in, issued, needed, _), part in zip(
+            found.copies.tolist(), found.slices.tolist(), strict=True
+        ):
+            ends = (model.slow, model.fast) if is_in else (model.fast, model.slow)
+            span = self._cuts[tensor, part : part + 2].tolist() if part >= 0 else ()
+            copies.append((root[tensor], *ends, op[issued], op[needed], *span))
+            filled.add((tensor, issued + 1) if is_in else None)
+        # What a copy fills begins right after its issue: views may stand between two steps.
+        residencies = [
+            (
+                root[tensor],
+                model.fast,
+                offset,
+                op[first - 1] + 1 if (tensor, first) in filled else op[first],
+                op[last],
+            )
+            for tensor, offset, first, last in found.residencies.tolist()
+        ]
+        return Plan.of(residencies=residencies, copies=copies)
+
+
+def _early(program: Program, model: GameModel) -> Int32:
+    """Given tensors that could be fetched before the program, the largest first. What is donated
+    to an output changes from run to run, so compilers leave it where it is."""
+    donated = program.tie_source[program.tie_kind == TieKind.DONATED]
+    tensors = model.tensors
+    rows = np.flatnonzero((tensors.given > 0) & ~np.isin(tensors.root, program.tensor_alias[donated]))
+    return rows[np.argsort(-tensors.size[rows], kind="stable")].astype(np.int32)
+
+
+def _cuts(size: Int64, parts: int) -> Int64:
+    """[B, parts + 1] where tensors are cut into equal parts"""
+    return size[:, None] * np.arange(parts + 1) // parts
+
+
+def _rate(model: GameModel, machine: Machine) -> tuple[int, int]:
+    """(bytes per second, latency) of a copy in; without a link, of slow memory itself."""
+    link = machine.link_between.get((model.slow, model.fast))
+    home = machine.memories[model.slow].read
+    if link is None:
+        return home, 0
+    about = machine.links[link]
+    rate = min(about.bandwidth, home) if model.idle_copies else about.bandwidth
+    return rate, about.latency
+
+
+def _slice_work(model: GameModel, machine: Machine, cuts: Int64, least: int) -> Int64:
+    """[B * parts] picoseconds of a copy in of each part; NEVER: it is too small to be cut"""
+    rate, latency = _rate(model, machine)
+    size = np.diff(cuts, axis=1)
+    flat = np.ascontiguousarray(size.reshape(-1))
+    times = _core.ceil_times(flat, np.full(len(flat), rate, dtype=np.int64)).reshape(size.shape)
+    too_small = (cuts[:, -1] < max(least, size.shape[1]))[:, None]
+    return np.where(too_small, NEVER, np.maximum(1, times + latency)).reshape(-1)
+
+
+def _capacity_copy(model: GameModel, machine: Machine) -> float:
+    """Picoseconds of a copy from slow memory that fills the fast one."""
+    rate, latency = _rate(model, machine)
+    return latency + model.capacity * PICOSECONDS / rate
+
+
+def submit(meter: Meter, problem: MallocGame, switches: Switches) -> tuple[Assigner, int]:
+    """Evaluate its plan, and those of its refinements. Returns the one with the best plan, and how
+    often that one is refined."""
+    assigner = Assigner(problem.program, problem.machine, problem.model, switches)
+    best, best_pass, best_value = assigner, 0, None
+    for number in range(switches.refinements + 1):
+        value = meter.evaluate(problem.decision(assigner.plan()))
+        if value is not None and (best_value is None or value < best_value):
+            best, best_pass, best_value = assigner, number, value
+        if meter.exhausted or number == switches.refinements:
+            break
+        assigner = assigner.refined()
+    return best, best_pass
+
+
+class Msa:
+    """One placement and its refinements; `style` and switches as in `Switches`."""
+
+    name = "msa"
+    problem_kind = "malloc-game"
+    deterministic = True
+    summary = "memory space assignment in the style of XLA (white box)"
+
+    def __init__(self, style: str | int = "2023", **switches: Any) -> None:
+        self.chosen = switches_of(style, switches)
+        self.switches = {"style": str(style), **asdict(self.chosen)}
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        problem = meter.problem
+        assert isinstance(problem, MallocGame)
+        if not meter.exhausted:
+            submit(meter, problem, self.chosen)
+        return meter.solution(white_box=True)
+
+
+# ----------------------------------------------------------------------------
+# Evolution of the order in which memory space assignment takes the tensors.
+#
+# An individual is one random number per tensor: sorted, they permute the assignment's own order. Of
+# each generation the best stay, pairs of one of the best and one of the others have children that
+# take each number from the better parent with a fixed likelihood, and the rest is drawn anew.
+
+Float64 = npt.NDArray[np.float64]
+Rng = np.random.Generator
+
+_ELITE, _MUTANTS, _BIAS = 0.2, 0.15, 0.7
+
+
+class MsaOrder:
+    """`style` and switches as of `msa`; half of the first generation are its own order, shaken. What
+    is refined, is so once, before the evolution."""
+
+    name = "msa-order"
+    problem_kind = "malloc-game"
+    deterministic = True
+    summary = "evolution of the order of memory space assignment (white box)"
+
+    def __init__(
+        self, style: str | int = "refined", population: int = 64, threads: int | None = None, **switches: Any
+    ) -> None:
+        if population < 8:
+            raise ValueError("population must be at least 8")
+        self.chosen = switches_of(style, switches)
+        self.switches = {"style": str(style), "population": population, **asdict(self.chosen)}
+        self.population = population
+        self.threads = threads or cores()
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        problem = meter.problem
+        assert isinstance(problem, MallocGame)
+        if meter.exhausted:
+            return meter.solution(white_box=True)
+        if state is None:
+            rng = np.random.default_rng(seed)
+            assigner, refined = submit(meter, problem, self.chosen)
+            keys = self._first(rng, assigner.tensors)
+            values = self._scored(meter, assigner, keys)
+        else:
+            rng, keys = restore_generator(state["rng"]), np.array(state["keys"])
+            values, refined = np.array(state["values"]), int(state["refined"])
+            assigner = Assigner(problem.program, problem.machine, problem.model, self.chosen)
+            for _ in range(refined):
+                assigner = assigner.refined()
+        while not meter.exhausted and assigner.tensors > 1:
+            best_first = np.argsort(values, kind="stable")
+            keys, values = keys[best_first], values[best_first]
+            meter.checkpoint(
+                {"rng": generator_state(rng), "keys": keys, "values": values, "refined": np.array(refined)}
+            )
+            meter.progress(mean_ps=float(values.mean()))
+            elite = round(_ELITE * self.population)
+            keys[elite:] = self._next(rng, keys, elite)
+            values[elite:] = self._scored(meter, assigner, keys[elite:])
+        return meter.solution(white_box=True)
+
+    def _first(self, rng: Rng, tensors: int) -> Float64:
+        """Its own order, that order more and more shaken, and orders at random."""
+        own = (np.arange(tensors) + 0.5) / max(1, tensors)
+        keys = rng.random((self.population, tensors))
+        shaken = self.population // 2
+        strength = np.linspace(0.0, 0.5, shaken)[:, None]
+        keys[:shaken] = own + strength * (keys[:shaken] - 0.5)
+        return keys
+
+    def _next(self, rng: Rng, keys: Float64, elite: int) -> Float64:
+        """All but the elite of the next generation; `keys` are sorted, the best first."""
+        children = self.population - elite - round(_MUTANTS * self.population)
+        better = keys[rng.integers(0, elite, children)]
+        other = keys[rng.integers(elite, self.population, children)]
+        crossed = np.where(rng.random(better.shape) < _BIAS, better, other)
+        mutants = rng.random((self.population - elite - children, keys.shape[1]))
+        return np.concatenate([crossed, mutants])
+
+    def _scored(self, meter: Meter, assigner: Assigner, keys: Float64) -> Int64:
+        """[K] times; those beyond the budget are left out of the count."""
+        orders: Int32 = np.argsort(keys, axis=1, kind="stable").astype(np.int32)
+        values = assigner.totals(orders, self.threads)
+        problem = meter.problem
+        meter.take_many(values, lambda row: problem.decision(assigner.plan(orders[row])))
+        return values

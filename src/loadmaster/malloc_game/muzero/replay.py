@@ -1,0 +1,257 @@
+"""Games to learn from. A game is its moves, what they earned, which were legal, and what its searches
+said; what was seen is made again from the moves, so that many games fit in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmaster.host import cores
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.malloc_game.muzero.settings import Settings
+from loadmaster.search.solver import State
+
+Array = npt.NDArray[Any]
+Rng = np.random.Generator
+FLOOR = 0.1
+"""Of the mean priority, added to each: bounds how much the rarest position weighs."""
+RANKED = 512
+"""Games among which a return is ranked."""
+
+
+class Record(NamedTuple):
+    """B games of one program, N moves each."""
+
+    actions: Array
+    """int8[B, N]"""
+    rewards: Array
+    """float32[B, N] in units of `unit_ps`"""
+    legal: Array
+    """bool[B, N, 3]"""
+    policy: Array
+    """float16[B, N, 3] what the search would play"""
+    value: Array
+    """float32[B, N] what the search expected from there on"""
+
+    def take(self, rows: Any) -> Record:
+        return Record(*(array[rows] for array in self))
+
+    def join(self, other: Record) -> Record:
+        return Record(*map(np.concatenate, zip(self, other, strict=True)))
+
+
+@lru_cache(maxsize=1)
+def helpers() -> ThreadPoolExecutor:
+    """Threads that work for one program each, where there are many."""
+    return ThreadPoolExecutor(cores())
+
+
+def unit_ps(problem: MallocGame) -> float:
+    """What a move of an optimal game earns in the mean: rewards of all programs are of one size."""
+    return problem.scale_ps / problem.moves
+
+
+def empty_record(games: int, moves: int) -> Record:
+    return Record(
+        np.zeros((games, moves), np.int8),
+        np.zeros((games, moves), np.float32),
+        np.zeros((games, moves, 3), np.bool_),
+        np.zeros((games, moves, 3), np.float16),
+        np.zeros((games, moves), np.float32),
+    )
+
+
+def played_out(problem: MallocGame, preferences: Array) -> Record:
+    """The games that prefer the moves [B, N], as if a search had been sure of each of them."""
+    games = problem.games(len(preferences))
+    actions, earned, legal = games.finish(preferences)
+    record = Record(
+        actions,
+        (earned / unit_ps(problem)).astype(np.float32),
+        legal.astype(np.bool_),
+        np.eye(3, dtype=np.float16)[actions],
+        np.zeros(actions.shape, np.float32),
+    )
+    return record._replace(value=returns(record))
+
+
+def returns(record: Record, discount: float = 1.0, td_steps: int = 0) -> Array:
+    """[B, N] value targets: all that was earned from each move on, what comes later for less; with
+    `td_steps` = n > 0, of the next n moves, and what the search expected after them."""
+    to_end = record.rewards.astype(np.float64)
+    for move in range(to_end.shape[1] - 2, -1, -1):
+        to_end[:, move] += discount * to_end[:, move + 1]
+    if 0 < td_steps < to_end.shape[1]:
+        later = record.value[:, td_steps:] - to_end[:, td_steps:]
+        to_end[:, :-td_steps] += discount**td_steps * later
+    return to_end.astype(np.float32)
+
+
+def ranked(record: Record, recent: Array) -> Record:
+    """With half the rank of its return among `recent` ones as a game's only reward."""
+    total = record.rewards.sum(axis=1, dtype=np.float64)
+    rewards = np.zeros_like(record.rewards)
+    rewards[:, -1] = 0.5 * rewards.shape[1] * (recent[None] <= total[:, None] + 1e-9).mean(axis=1)
+    return record._replace(rewards=rewards)
+
+
+def choices(record: Record) -> Array:
+    """bool[B, N] where more than one move is legal; in a game that has no such move, everywhere."""
+    free: Array = record.legal.sum(axis=-1) > 1
+    free |= ~free.any(axis=1, keepdims=True)
+    return free
+
+
+class Shelf:
+    """The newest games of one program, in a ring, and its best ones."""
+
+    def __init__(self, problem: MallocGame, capacity: int, settings: Settings) -> None:
+        self.problem, self.settings = problem, settings
+        self.ring = empty_record(capacity, problem.moves)
+        self.target = np.zeros((capacity, problem.moves), np.float32)
+        self.searched = np.zeros((capacity, 2), np.int64)
+        """Moves [first, last) of each: only they are drawn, and of them those that have a choice."""
+        self.choice = np.zeros((capacity, problem.moves), np.bool_)
+        self.stored = 0
+        """Games ever stored."""
+        self.best = empty_record(0, problem.moves)
+        self.best_times = np.zeros(0, np.int64)
+        self.recent = np.zeros(0)
+        """The last returns."""
+
+    @property
+    def best_target(self) -> Array:
+        """[best, N]: what was really earned from each move on."""
+        return returns(self.best, self.settings.discount)
+
+    @property
+    def capacity(self) -> int:
+        return len(self.target)
+
+    @property
+    def filled(self) -> int:
+        return min(self.stored, self.capacity)
+
+    def store(self, record: Record, times: Array, first: int = 0, last: int | None = None) -> None:
+        """Finished games, of which moves [first, last) were searched, and their judged times [B]."""
+        total = record.rewards.sum(axis=1, dtype=np.float64)
+        self.recent = np.concatenate([self.recent, total])[-RANKED:]
+        if self.settings.rank_returns:
+            record = ranked(record, self.recent)
+        at = (self.stored + np.arange(len(times))) % self.capacity
+        for kept, new in zip(self.ring, record, strict=True):
+            kept[at] = new
+        self.target[at] = returns(record, self.settings.discount, self.settings.td_steps)
+        self.searched[at] = first, self.problem.moves if last is None else last
+        self.choice[at] = choices(record)
+        self.stored += len(times)
+        self._keep_best(record, times)
+
+    def _keep_best(self, record: Record, times: Array) -> None:
+        both = self.best.join(record.take(np.argsort(times, kind="stable")))
+        all_times = np.concatenate([self.best_times, np.sort(times, kind="stable")])
+        first = np.sort(np.unique(both.actions, axis=0, return_index=True)[1])
+        order = first[np.argsort(all_times[first], kind="stable")][: self.settings.best_games]
+        self.best, self.best_times = both.take(order), all_times[order]
+
+    def priorities(self) -> Array:
+        """[filled * N] chances to be drawn, up to a factor."""
+        move = np.arange(self.problem.moves)
+        searched = self.searched[: self.filled, :, None]
+        drawn = (searched[:, 0] <= move) & (move < searched[:, 1]) & self.choice[: self.filled]
+        if not self.settings.prioritised:
+            return drawn.astype(np.float64).ravel()
+        wrong = np.abs(self.ring.value[: self.filled] - self.target[: self.filled])
+        mean = wrong.mean(where=drawn, dtype=np.float64)
+        chances: Array = np.where(drawn, np.maximum(wrong + FLOOR * mean, 1e-6), 0.0).ravel()
+        return chances
+
+    def arrays(self, ring: bool = True) -> State:
+        """For a checkpoint; without `ring` only what is small."""
+        kept = self.ring.take(slice(0, self.filled if ring else 0))
+        return {
+            "stored": np.array(self.stored if ring else 0),
+            "recent": self.recent,
+            "times": self.best_times,
+            "searched": self.searched[: len(kept.value)],
+            **{f"best.{name}": array for name, array in self.best._asdict().items()},
+            **{f"ring.{name}": array for name, array in kept._asdict().items()},
+        }
+
+    def restore(self, state: State) -> None:
+        self.stored, self.recent = int(state["stored"]), np.array(state["recent"])
+        self.best_times = np.array(state["times"])
+        self.best = Record(*(np.array(state[f"best.{name}"]) for name in Record._fields))
+        kept = Record(*(np.array(state[f"ring.{name}"]) for name in Record._fields))
+        for room, array in zip(self.ring, kept, strict=True):
+            room[: len(array)] = array
+        self.searched[: len(kept.value)], self.choice[: len(kept.value)] = (state["searched"], choices(kept))
+        self.target[: self.filled] = returns(kept, self.settings.discount, self.settings.td_steps)
+
+
+class Picked(NamedTuple):
+    """R positions of one draw: first those taught as they were played, then those searched anew."""
+
+    shelf: Array
+    best: Array
+    """bool: of the shelf's best games"""
+    game: Array
+    move: Array
+    weight: Array
+    """float32, to undo what priorities do to the mean"""
+
+
+class Replay:
+    """All shelves."""
+
+    def __init__(self, problems: Sequence[MallocGame], settings: Settings) -> None:
+        each = max(1, settings.replay_games // len(problems))
+        self.settings = settings
+        self.shelves = [Shelf(problem, each, settings) for problem in problems]
+
+    def counts(self, batch: int) -> tuple[int, int, int]:
+        """(as played, best, reanalysed) positions of a batch."""
+        best, again = round(self.settings.best * batch), round(self.settings.reanalysed * batch)
+        again = min(again, batch - best)
+        return batch - best - again, best, again
+
+    def draw(self, rng: Rng, updates: int, batch: int) -> Picked:
+        """[updates, batch] positions: as played, then best, then reanalysed ones."""
+        fresh, best, _ = self.counts(batch)
+        known = [number for number, shelf in enumerate(self.shelves) if shelf.stored]
+        # Between as often as any other program and as often as any other position.
+        chance = np.sqrt([self.shelves[number].problem.moves for number in known])
+        picked = Picked(
+            shelf=rng.choice(known, (updates, batch), p=chance / chance.sum()),
+            best=np.zeros((updates, batch), np.bool_),
+            game=np.zeros((updates, batch), np.int64),
+            move=np.zeros((updates, batch), np.int64),
+            weight=np.ones((updates, batch), np.float32),
+        )
+        column = np.arange(batch)
+        picked.best[:] = (column >= fresh) & (column < fresh + best)
+        for number in known:
+            shelf, mine = self.shelves[number], picked.shelf == number
+            moves = shelf.problem.moves
+            for is_best in (False, True):
+                where = mine & (picked.best == is_best)
+                count = int(where.sum())
+                if not count:
+                    continue
+                if is_best:
+                    flat = rng.choice(choices(shelf.best).ravel().nonzero()[0], count)
+                else:
+                    chances = shelf.priorities()
+                    chance = np.cumsum(chances)
+                    flat = np.searchsorted(chance, rng.random(count) * chance[-1], side="right")
+                    flat = np.minimum(flat, chances.nonzero()[0][-1])
+                    each = np.diff(chance, prepend=0.0)[flat]
+                    picked.weight[where] = chance[-1] / np.count_nonzero(chances) / each
+                picked.game[where], picked.move[where] = np.divmod(flat, moves)
+        return picked

@@ -1,0 +1,343 @@
+"""`MallocGame`: one fast memory over one slow one; what is where, when and at which address.
+
+A decision is either N preferred moves, int8[N] (Copy, NoCopy, Drop for each use of a tensor; the
+game plays each if it is legal, else NoCopy, Copy or Drop), or the rows int64[m, 7] of any plan
+(`placement.encode`). Its value is the simulated time, stalls for copies included.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmaster import _core
+from loadmaster.errors import BadMachine, BadPlan
+from loadmaster.host import cores
+from loadmaster.machine.machine import Machine
+from loadmaster.machine.presets import read_machine
+from loadmaster.plan.check import Violation, check
+from loadmaster.plan.plan import BEFORE, NO_OFFSET, WHOLE, Plan
+from loadmaster.malloc_game.bounds import quick_bound
+from loadmaster.malloc_game.games import Games, Seen, seen_arrays
+from loadmaster.malloc_game.model import GameModel, game_model
+from loadmaster.malloc_game.games import DROP
+from loadmaster.malloc_game.games import DECIDES, decode, encode, moves_of
+from loadmaster.malloc_game.options import switches_of
+from loadmaster.search.pins import BadPin, Pins
+from loadmaster.search.problem import Bound, Decision, Scores, decided_elsewhere, refuse_first_alone, within_core
+from loadmaster.search.recorded_bounds import recorded_bound
+from loadmaster.program.hazards import root_writers
+from loadmaster.program.program import Program, TensorKind
+from loadmaster.program.storage import load
+from loadmaster.simulate.simulator import simulator
+from loadmaster.units import show_bytes
+
+Int8 = npt.NDArray[np.int8]
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Played:
+    """B finished games."""
+
+    actions: Int8
+    """[B, N] the moves as they were played."""
+    total: Int64
+    """[B] judged time in picoseconds."""
+    stall: Int64
+    """[B] of it, waiting for copies."""
+    backups: Int32
+    """[B] dead ends."""
+
+
+class MallocGame:
+    """`fast` names the fast memory (by default the device's first); `profile` and switches: see
+    `Switches`. Times are those of one run of the program, and nothing is in fast memory before it.
+    Tensors that `pins` fix stay in slow memory and are not decided."""
+
+    kind = "malloc-game"
+    unit = "ps"
+
+    def __init__(
+        self,
+        program: Program,
+        machine: Machine,
+        *,
+        fast: str | None = None,
+        profile: str = "loadmaster",
+        pins: Pins | None = None,
+        **switches: Any,
+    ) -> None:
+        refuse_first_alone(machine, self.kind)
+        self.program, self.machine, self.fast, self.pins = program, machine, fast, pins or Pins()
+        self.model: GameModel = game_model(_without(program, machine, self.pins), machine, fast)
+        self._switches = switches_of(profile, switches)
+        with within_core(program, machine):
+            self.tables = _core.GameTables(self.model.columns())
+        self._core = _core.Game(self.tables, self._switches.values())
+        known = recorded_bound(program, machine, self.kind) if fast is None else None
+        self._bound = known or quick_bound(program, machine, self.model)
+        self.all_slow_ps = self.model.all_slow_ps
+        """T0"""
+        self._check_slow()
+
+    @property
+    def moves(self) -> int:
+        """N"""
+        return self.model.sites
+
+    @property
+    def scale_ps(self) -> int:
+        """Z: what an optimum that reaches the bound saves; at least 1."""
+        return max(1, self.all_slow_ps - self._bound.value)
+
+    def switches(self) -> dict[str, Any]:
+        fast = {} if self.fast is None else {"fast": self.fast}
+        pins = {"pins": self.pins.as_json()} if self.pins else {}
+        return {**self._switches.values(), **fast, **pins}
+
+    def all_slow(self) -> Int8:
+        """The moves that decide nothing."""
+        return np.full(self.moves, DROP, dtype=np.int8)
+
+    def games(self, count: int, threads: int | None = None) -> Games:
+        """A batch of games to be played move by move."""
+        return Games(self, count, threads)
+
+    def play(self, preferences: npt.NDArray[Any], threads: int | None = None) -> Played:
+        """Complete games that prefer the moves [B, N]."""
+        wanted = np.ascontiguousarray(preferences, dtype=np.int8)
+        if wanted.ndim != 2 or wanted.shape[1] != self.moves:
+            raise ValueError(f"moves must be [B, {self.moves}], not {list(wanted.shape)}")
+        return Played(*self._core.play(wanted, threads or cores()))
+
+    def try_all(
+        self, actions: npt.NDArray[Any], first: int = 0, last: int | None = None, threads: int | None = None
+    ) -> Int64:
+        """[B, N, 3] the times of complete games of legal moves [B, N] if, at one site, another move
+        were made and what follows stayed as near to the game as is legal; -1: not a legal move, or
+        the only one. With `first` and `last`: of sites [first, last) alone."""
+        moves = np.ascontiguousarray(actions, dtype=np.int8)
+        end = self.moves if last is None else last
+        return self._core.try_all(moves, first, end, threads or cores())
+
+    def observe_at(
+        self,
+        actions: npt.NDArray[Any],
+        at: npt.NDArray[Any],
+        count: int | None = None,
+        threads: int | None = None,
+    ) -> Seen:
+        """What games with the legal moves [R, N] look like before move at[R]: arrays [R, ...] as in
+        `games.SHAPES`; with `count`, before that many moves in a row: arrays [R, count, ...]."""
+        moves = np.ascontiguousarray(actions, dtype=np.int8)
+        seen = seen_arrays(len(moves)) if count is None else seen_arrays(len(moves), count)
+        self._core.observe_at(
+            moves,
+            np.ascontiguousarray(at, dtype=np.int32),
+            count or 1,
+            seen,
+            self.scale_ps,
+            threads or cores(),
+        )
+        return seen
+
+    def score(self, decisions: Decision, first: int = 0) -> Scores:
+        """Judged times of preferred moves [B, N], and the shares (T0 - T)/Z of what can be saved."""
+        total = self.play(decisions).total
+        return Scores(total, (self.all_slow_ps - total) / self.scale_ps)
+
+    def evaluate(self, decision: Decision) -> int | None:
+        if np.asarray(decision).dtype.kind not in "iu":
+            return None
+        if _is_moves(decision):
+            return int(self.play(np.asarray(decision)[None]).total[0])
+        try:
+            plan = decode(decision)
+            total = int(simulator(self.program, self.machine).run(plan).total_ps)
+        except BadPlan:
+            return None
+        return None if self.outside(plan) else total
+
+    def admits(self, decision: Decision) -> bool:
+        return not self.violations(self.plan(decision))
+
+    def plan(self, decision: Decision) -> Plan:
+        if not _is_moves(decision):
+            return decode(decision)
+        games = self.games(1, threads=1)
+        games.replay(self.play(np.asarray(decision)[None]).actions)
+        return games.plan(0)
+
+    def decision(self, plan: Plan) -> Decision:
+        return encode(plan)
+
+    def moves_of(self, plan: Plan) -> Int8:
+        """[N] the moves that come nearest to a plan; played, they may end elsewhere."""
+        return moves_of(self.model, plan)
+
+    def violations(self, plan: Plan) -> list[Violation]:
+        return check(self.program, self.machine, plan) or self.outside(plan)
+
+    def outside(self, plan: Plan) -> list[Violation]:
+        """Other memories than its two, tensors in fast memory before the program, outputs that are
+        not in slow memory at the end, what is pinned elsewhere: its bounds do not hold there."""
+        own = (self.model.fast, self.model.slow)
+        found = decided_elsewhere(plan, self.kind, DECIDES)
+        for row, stay in enumerate(plan.residency_rows):
+            if stay.memory not in own:
+                found.append(
+                    Violation(
+                        self.kind,
+                        f"residency {row} is in memory {stay.memory}, and the game has the memories {own}",
+                        stay.tensor,
+                        None,
+                        row,
+                    )
+                )
+            elif stay.first == BEFORE and stay.memory == self.model.fast:
+                found.append(
+                    Violation(
+                        self.kind,
+                        f"residency {row} is in fast memory before the program runs: copy it there",
+                        stay.tensor,
+                        None,
+                        row,
+                    )
+                )
+        for row, copy in enumerate(plan.copy_rows):
+            if copy.source not in own or copy.target not in own:
+                found.append(
+                    Violation(
+                        self.kind, f"copy {row} leaves the memories {own} of the game", copy.tensor, None, row
+                    )
+                )
+            elif (
+                copy.low != WHOLE
+                and not self.model.idle_copies
+                and self.model.engines[copy.source == self.model.fast] < 0
+            ):
+                # Nothing takes turns there: byte by byte, all of a tensor would be there at once.
+                found.append(
+                    Violation(
+                        self.kind,
+                        f"copy {row} moves a part of its tensor over a link without an engine: copy all "
+                        "of it",
+                        copy.tensor,
+                        None,
+                        row,
+                    )
+                )
+        found += self._kept_in_fast(plan)
+        found += [
+            Violation("pin", f"{what} {number} is not where it is pinned")
+            for what, number in self.pins.broken(plan)
+        ]
+        return found
+
+    def _kept_in_fast(self, plan: Plan) -> list[Violation]:
+        """Outputs that an op leaves in fast memory and no copies take to slow memory: who called the
+        program looks for them there."""
+        program, fast, slow = self.program, self.model.fast, self.model.slow
+        root = program.tensor_alias
+        is_output = np.zeros(program.n_tensors, dtype=bool)
+        is_output[root[program.tensor_kind == TensorKind.OUTPUT]] = True
+        writer = root_writers(program)
+        copied: dict[int, list[tuple[int, int]]] = {}
+        for row in plan.residency_rows:
+            if row.memory == fast and is_output[row.tensor]:
+                # One that copies fill serves when they are there: what is written before goes home.
+                filled = [
+                    copy.needed_by
+                    for copy in plan.copy_rows
+                    if (copy.tensor, copy.target) == (row.tensor, fast)
+                    and row.first - 1 <= copy.issued_after
+                    and copy.needed_by <= row.last
+                ]
+                if max([row.first, *filled]) <= writer[row.tensor] <= row.last:
+                    copied[row.tensor] = []
+        for copy in plan.copy_rows:
+            if copy.tensor in copied and (copy.source, copy.target) == (fast, slow):
+                size = int(program.storage_bytes[copy.tensor])
+                copied[copy.tensor].append((0, size) if copy.low == WHOLE else (copy.low, copy.high))
+        found = []
+        for tensor, ranges in sorted(copied.items()):
+            missing, reached = int(program.storage_bytes[tensor]), 0
+            for low, high in sorted(ranges):
+                missing -= max(0, high - max(low, reached))
+                reached = max(reached, high)
+            if missing > 0:
+                name, memory = program.tensor_name[tensor], self.machine.memories[slow].name
+                found.append(
+                    Violation(
+                        self.kind,
+                        f"{missing:,} bytes of output '{name}' are not in memory '{memory}' at the end: "
+                        "copy them there",
+                        tensor,
+                        int(writer[tensor]),
+                        missing,
+                    )
+                )
+        return found
+
+    def bound(self) -> Bound:
+        return self._bound
+
+    def _check_slow(self) -> None:
+        """The plan that decides nothing is always there to fall back on, or there is no game."""
+        memory = self.machine.memories[self.model.slow]
+        needed = int(simulator(self.program, self.machine).run(Plan()).memory_peak[self.model.slow])
+        if needed > memory.capacity:
+            raise BadMachine(
+                f"memory '{memory.name}' of machine '{self.machine.name}' must hold all of "
+                f"'{self.program.name}' and has {show_bytes(memory.capacity)}",
+                object=memory.name,
+                number=needed,
+                remedy=f"raise its capacity to {needed:,} bytes",
+            )
+
+    def save(self, folder: Path) -> None:
+        (folder / "problem.json").write_text(json.dumps(self.switches()), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> MallocGame:
+        """What `save` wrote."""
+        about = json.loads((folder / "problem.json").read_text(encoding="utf-8"))
+        pins = Pins.of_json(about.pop("pins", None))
+        program, machine = load(folder / "program.npz"), read_machine(folder / "machine.toml")
+        return cls(program, machine, pins=pins, **about)
+
+
+def _without(program: Program, machine: Machine, pins: Pins) -> Program:
+    """The program of which pinned tensors may not be in fast memory."""
+    fast = program.tensor_fast.copy()
+    for tensor, (memory, offset) in pins.memory.items():
+        if memory != machine.home[0] or offset != NO_OFFSET:
+            name, home = program.tensor_name[tensor], machine.memories[machine.home[0]].name
+            raise BadPin(
+                f"tensor '{name}' can be pinned to '{home}' alone here, without an offset: what is in fast "
+                "memory is decided use by use",
+                object=name,
+                number=machine.memories[memory].name,
+                remedy="give --problem mapping, where a tensor has one memory for life",
+            )
+        fast[tensor] = False
+    for op, device in pins.device.items():
+        if device != 0:
+            name = program.op_name[op]
+            raise BadPin(
+                f"op '{name}' can't be pinned: all ops run on '{machine.devices[0].name}'",
+                object=name,
+                remedy="give --problem graph",
+            )
+    return replace(program, tensor_fast=fast) if pins.memory else program
+
+
+def _is_moves(decision: Decision) -> bool:
+    return np.asarray(decision).ndim == 1

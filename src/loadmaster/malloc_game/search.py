@@ -1,0 +1,386 @@
+"""Hill climbing in the MallocGame: at every site each other legal move is tried in the game itself, the
+best changes are made together, and so on until none helps; then the best game is shaken and climbed again.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+import numpy as np
+import numpy.typing as npt
+from loadmaster.malloc_game.games import COPY, DROP, NO_COPY
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.malloc_game.msa import Assigner, switches_of
+from loadmaster.search.solver import Meter, Solution, State
+from loadmaster.search.solver import generator_state, restore_generator
+from typing import NamedTuple
+from loadmaster.errors import LoadmasterError
+from loadmaster.malloc_game.games import NO_COPY
+from loadmaster.search.solver import Meter, State
+from loadmaster.search.solver import generator_state
+
+# ----------------------------------------------------------------------------
+# Searches over the moves of the MallocGame. A genome is N preferred moves; the game plays each if
+# it is legal, else NoCopy, else Copy, else Drop, so every genome is a whole game.
+#
+# Each can be stopped and resumed with the identical continuation, so a checkpoint is made only after
+# batches that were scored whole.
+
+Int8 = npt.NDArray[np.int8]
+Float64 = npt.NDArray[np.float64]
+Rng = np.random.Generator
+
+STARTS = ("greedy", "msa", "random")
+"""What a search begins with: 'greedy' also has all-slow; 'msa' has the heuristic's moves as well."""
+
+
+class _Search(ABC):
+    """What the searches share."""
+
+    problem_kind = "malloc-game"
+    deterministic = True
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        problem = meter.problem
+        assert isinstance(problem, MallocGame)
+        if meter.exhausted:
+            return meter.solution()
+        if not problem.moves:  # nothing to decide
+            meter.evaluate_many(np.zeros((1, 0), dtype=np.int8))
+            return meter.solution()
+        rng = np.random.default_rng(seed) if state is None else restore_generator(state["rng"])
+        self.search(meter, problem, rng, state)
+        return meter.solution()
+
+    @abstractmethod
+    def search(self, meter: Meter, problem: MallocGame, rng: Rng, state: State | None) -> None:
+        """Go on until the meter is exhausted; `rng` is as it was at `state`."""
+
+
+class RandomBest(_Search):
+    """Uniform preferences, the best of the budget."""
+
+    name = "random-best"
+    summary = "best of games with random moves"
+    batch = 64
+
+    def search(self, meter: Meter, problem: MallocGame, rng: Rng, state: State | None) -> None:
+        while not meter.exhausted:
+            games = _random_games(rng, self.batch, problem.moves)
+            if len(meter.evaluate_many(games).reward) < self.batch:
+                return
+            meter.checkpoint({"rng": generator_state(rng)})
+            meter.progress()
+
+
+class EsMoves(_Search):
+    """Evolution: the two best stay; parents win tournaments of four; children take one segment of
+    the program from the second parent and one to three random moves."""
+
+    name = "es-moves"
+    summary = "evolution over moves"
+
+    def __init__(
+        self,
+        population: int = 64,
+        tournament: int = 4,
+        elite: int = 2,
+        mutations: int = 3,
+        start: str = "greedy",
+    ) -> None:
+        if not 1 <= elite < population or not 1 <= tournament <= population or mutations < 1:
+            raise ValueError("elite and tournament must be within the population, mutations positive")
+        self.population, self.tournament, self.elite = population, tournament, elite
+        self.mutations, self.start = mutations, _known_start(start)
+        self.switches = {
+            "population": population,
+            "tournament": tournament,
+            "elite": elite,
+            "mutations": mutations,
+            "start": start,
+        }
+
+    def search(self, meter: Meter, problem: MallocGame, rng: Rng, state: State | None) -> None:
+        if state is None:
+            games = _random_games(rng, self.population, problem.moves)
+            seeds = _seeds(problem, self.start)[: self.population]
+            games[: len(seeds)] = seeds
+            reward = meter.evaluate_many(games).reward
+            if len(reward) < self.population:
+                return
+        else:
+            games, reward = np.array(state["games"]), np.array(state["reward"])
+        while not meter.exhausted:
+            children = self._children(rng, games, reward)
+            scored = meter.evaluate_many(children).reward
+            if len(scored) < len(children):
+                return
+            best = np.argsort(-reward, kind="stable")[: self.elite]
+            games = np.concatenate([games[best], children])
+            reward = np.concatenate([reward[best], scored])
+            meter.checkpoint({"rng": generator_state(rng), "games": games, "reward": reward})
+            meter.progress(mean_reward=float(reward.mean()))
+
+    def _children(self, rng: Rng, games: Int8, reward: Float64) -> Int8:
+        count, moves = self.population - self.elite, games.shape[1]
+        first, second = (self._winners(rng, reward, count) for _ in range(2))
+        children = games[first]
+        edges = np.sort(rng.integers(0, moves + 1, (count, 2)), axis=1)
+        site = np.arange(moves)
+        segment = (site >= edges[:, :1]) & (site < edges[:, 1:])
+        children = np.where(segment, games[second], children)
+        for row, count_changed in enumerate(rng.integers(1, self.mutations + 1, count).tolist()):
+            chosen = rng.integers(0, moves, count_changed)
+            children[row, chosen] = (children[row, chosen] + rng.integers(1, 3, count_changed)) % 3
+        return children
+
+    def _winners(self, rng: Rng, reward: Float64, count: int) -> npt.NDArray[np.int64]:
+        few = rng.integers(0, len(reward), (count, self.tournament))
+        winners: npt.NDArray[np.int64] = few[np.arange(count), reward[few].argmax(axis=1)]
+        return winners
+
+
+class AnnealMoves(_Search):
+    """Simulated annealing: one to three moves of one tensor change; the temperature falls
+    geometrically over the evaluations of the budget, and now and then the walk returns to its
+    best."""
+
+    name = "anneal-moves"
+    summary = "simulated annealing over moves"
+    scheduled = True
+    last_share = 1e-3
+    """Of the first temperature, at the end."""
+    default_length = 4_000
+    """Evaluations of a run that has no such limit; after them the temperature stays."""
+
+    def __init__(self, temperature: float = 0.01, restarts: int = 8, start: str = "greedy") -> None:
+        if not 0 < temperature <= 1 or restarts < 0:
+            raise ValueError("temperature must be in (0, 1] and restarts not negative")
+        self.temperature, self.restarts, self.start = temperature, restarts, _known_start(start)
+        self.switches = {"temperature": temperature, "restarts": restarts, "start": start}
+
+    def search(self, meter: Meter, problem: MallocGame, rng: Rng, state: State | None) -> None:
+        sites = _sites_of_tensors(problem)
+        if state is None:
+            seeds = _seeds(problem, self.start)
+            rewards = meter.evaluate_many(seeds).reward
+            if len(rewards) < len(seeds):
+                return
+            game, reward = seeds[int(rewards.argmax())], float(rewards.max())
+            best, best_reward = game, reward
+            length = meter.budget.evaluations or self.default_length
+        else:
+            game, reward = np.array(state["game"]), float(state["reward"])
+            best, best_reward = np.array(state["best"]), float(state["best_reward"])
+            length = int(state["length"])
+        every = length // (self.restarts + 1) + 1
+        while not meter.exhausted:
+            changed = _changed(rng, game, sites)
+            temperature = self.temperature * self.last_share ** min(1.0, meter.evaluations / length)
+            new = float(meter.evaluate_many(changed[None]).reward[0])
+            if new >= reward or rng.random() < math.exp((new - reward) / temperature):
+                game, reward = changed, new
+            if reward > best_reward:
+                best, best_reward = game, reward
+            if meter.evaluations % every == 0:
+                game, reward = best, best_reward
+            if meter.evaluations % 100 == 0:
+                meter.checkpoint(
+                    {
+                        "rng": generator_state(rng),
+                        "game": game,
+                        "reward": np.array(reward),
+                        "best": best,
+                        "best_reward": np.array(best_reward),
+                        "length": np.array(length),
+                    }
+                )
+                meter.progress(temperature=temperature, reward=reward)
+
+
+def _known_start(start: str) -> str:
+    if start not in STARTS:
+        raise ValueError(f"start must be one of {', '.join(STARTS)}, not {start!r}")
+    return start
+
+
+def _random_games(rng: Rng, count: int, moves: int) -> Int8:
+    return rng.integers(0, 3, (count, moves), dtype=np.int8)
+
+
+def _seeds(problem: MallocGame, start: str) -> Int8:
+    """[k, N] games to begin with."""
+    if start == "random":
+        return _random_games(np.random.default_rng(0), 1, problem.moves)
+    games = [np.full(problem.moves, move, dtype=np.int8) for move in (NO_COPY, DROP, COPY)]
+    if start == "msa":
+        switches = switches_of("2023", {})
+        assigner = Assigner(problem.program, problem.machine, problem.model, switches)
+        games.insert(0, problem.moves_of(assigner.plan()))
+    return np.stack(games)
+
+
+def _sites_of_tensors(problem: MallocGame) -> list[npt.NDArray[np.int64]]:
+    """The sites of each tensor that has any."""
+    tensor = problem.model.site_tensor
+    order = np.argsort(tensor, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(tensor[order])) + 1)
+
+
+def _changed(rng: Rng, game: Int8, sites: list[npt.NDArray[np.int64]]) -> Int8:
+    """One to three neighbouring moves of one tensor set to another move."""
+    own = sites[int(rng.integers(len(sites)))]
+    count = min(len(own), int(rng.integers(1, 4)))
+    first = int(rng.integers(0, len(own) - count + 1))
+    chosen = own[first : first + count]
+    changed = game.copy()
+    changed[chosen] = (game[chosen] + rng.integers(1, 3, count)) % 3
+    return changed
+
+
+Int64 = npt.NDArray[np.int64]
+
+CLIMB_STARTS = ("nocopy", "msa")
+AT_ONCE = 256
+"""Sites that are tried between two looks at the clock."""
+
+
+class Standing(NamedTuple):
+    """A game as it was played, and its time."""
+
+    game: Int8
+    value: int
+
+
+class Change(NamedTuple):
+    """Other moves that would each improve a game, the best first."""
+
+    site: Int64
+    move: Int8
+
+
+class Climb(_Search):
+    """`start`: 'nocopy', or 'msa' for the moves of memory space assignment. `least` and `most` are the
+    shares of the moves that are changed at random when no single change helps any more."""
+
+    name = "climb"
+    summary = "hill climbing over moves, each of them tried in the game"
+
+    def __init__(self, start: str = "nocopy", least: float = 0.01, most: float = 0.03) -> None:
+        if start not in CLIMB_STARTS:
+            raise ValueError(f"start must be one of {', '.join(STARTS)}, not {start!r}")
+        if not 0 < least <= most <= 1:
+            raise ValueError("least and most must be shares, the one not above the other")
+        self.start, self.least, self.most = start, least, most
+        self.switches = {"start": start, "least": least, "most": most}
+
+    def search(self, meter: Meter, problem: MallocGame, rng: Rng, state: State | None) -> None:
+        if problem.switches()["backup"] == "rewind":
+            raise LoadmasterError(
+                "games that rewind can't be climbed",
+                object="backup",
+                number="rewind",
+                remedy="use backup = 'retroactive'",
+            )
+        if state is None:
+            here = _played(meter, problem, self._first(problem)[None])
+            top, rounds = here, 0
+        else:
+            here = Standing(np.array(state["game"]), int(state["value"]))
+            top = Standing(np.array(state["top"]), int(state["top_value"]))
+            rounds = int(state["rounds"])
+        while not meter.exhausted:
+            changes = _improving(meter, problem, here)
+            if changes is None:
+                return
+            if len(changes.site):
+                tried = together(here.game, changes)
+            else:  # a summit
+                rounds += 1
+                top = min(here, top, key=_value)
+                tried = self._shaken(rng, top.game)[None]
+            if (left := meter.evaluations_left) is not None and left < len(tried):
+                if left:
+                    _played(meter, problem, tried[:left])
+                return
+            here = _played(meter, problem, tried)
+            meter.checkpoint(
+                {
+                    "rng": generator_state(rng),
+                    "game": here.game,
+                    "value": np.array(here.value),
+                    "top": top.game,
+                    "top_value": np.array(top.value),
+                    "rounds": np.array(rounds),
+                }
+            )
+            meter.progress(rounds=rounds, reward=(problem.all_slow_ps - here.value) / problem.scale_ps)
+
+    def _first(self, problem: MallocGame) -> Int8:
+        if self.start == "nocopy":
+            return np.full(problem.moves, NO_COPY, dtype=np.int8)
+        switches = switches_of("2023", {})
+        assigner = Assigner(problem.program, problem.machine, problem.model, switches)
+        return problem.moves_of(assigner.plan())
+
+    def _shaken(self, rng: Rng, game: Int8) -> Int8:
+        """With some moves changed, two at least where there are as many."""
+        share = rng.uniform(self.least, self.most)
+        count = min(len(game), max(2, round(share * len(game))))
+        site = rng.choice(len(game), count, replace=False)
+        shaken = game.copy()
+        shaken[site] = (game[site] + rng.integers(1, 3, count)) % 3
+        return shaken
+
+
+def together(game: Int8, changes: Change) -> Int8:
+    """[K, N] the game with the best 1, 2, 3, 4, 6, 8, 12, … of the changes, and with all of them."""
+    most = len(changes.site)
+    counts = {min(most, count << twice) for twice in range(most.bit_length()) for count in (2, 3)}
+    tried = np.repeat(game[None], len(counts | {1}), axis=0)
+    for row, count in zip(tried, sorted(counts | {1}), strict=True):
+        row[changes.site[:count]] = changes.move[:count]
+    return tried
+
+
+def _improving(meter: Meter, problem: MallocGame, here: Standing) -> Change | None:
+    """Every other legal move at every site; None if there was no time, or no budget, for all of them.
+    Each is one evaluation."""
+    gain = np.zeros((problem.moves, 3), np.int64)
+    first = 0
+    while first < problem.moves:
+        if meter.exhausted:
+            return None
+        last = min(problem.moves, first + min(AT_ONCE, meter.evaluations_left or AT_ONCE))
+        totals = problem.try_all(here.game[None], first, last)[0]
+        totals[np.arange(last - first), here.game[first:last]] = -1  # known
+        site, move = (totals >= 0).nonzero()
+        value = totals[site, move]
+        gain[first + site, move] = here.value - value
+        left = meter.evaluations_left
+        meter.take_many(value, lambda row: _changed_site(here.game, first + site[row], move[row]))  # noqa: B023
+        if left is not None and left < len(value):
+            return None
+        first = last
+    best, move = gain.max(axis=1), gain.argmax(axis=1).astype(np.int8)
+    order = np.argsort(-best, kind="stable")
+    order = order[best[order] > 0]
+    return Change(order, move[order])
+
+
+def _changed_site(game: Int8, site: int, move: int) -> Int8:
+    changed = game.copy()
+    changed[site] = move
+    return changed
+
+
+def _played(meter: Meter, problem: MallocGame, games: Int8) -> Standing:
+    """The best of these games, as it was played."""
+    played = problem.play(games)
+    best = int(played.total.argmin())
+    meter.take_many(played.total, played.actions.__getitem__)
+    return Standing(played.actions[best], int(played.total[best]))
+
+
+def _value(standing: Standing) -> int:
+    return standing.value

@@ -1,0 +1,122 @@
+"""EGRL as a solver. One generation: the population proposes and is scored, the learner trains on
+all that was ever scored, the learner proposes, the population evolves with the learner among it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+import numpy as np
+import numpy.typing as npt
+from loadmaster.errors import require
+from loadmaster.mapping.problem import Mapping
+from loadmaster.mapping.egrl.settings import Settings
+from loadmaster.learn.options import free_settings, settings_from
+from loadmaster.search.solver import Meter, Solution, State
+from pathlib import Path
+from typing import Any
+import jax
+from loadmaster.learn import policies
+from loadmaster.mapping.egrl.network import Actor
+from loadmaster.learn.policies import PRETRAINED, BadPolicy, policy_arrays, save_policy
+
+class Egrl:
+    """Evolutionary graph reinforcement learning. Options are the fields of `Settings`, and
+    `init`: a trained policy ('pretrained:bert', or a file of `loadmaster train egrl`)."""
+
+    name = "egrl"
+    problem_kind = "mapping"
+    summary = "evolution of graph networks and Boltzmann maps beside a gradient learner; sees rewards only"
+    deterministic = True
+    scheduled = True
+    fixed: ClassVar[dict[str, Any]] = {}
+    """Settings that make this solver what it is."""
+
+    def __init__(self, init: str | None = None, **settings: Any) -> None:
+        self.settings = settings_from(Settings, self.name, settings, self.fixed)
+        self.init = init
+        self.start: npt.NDArray[np.int8] | None = None
+        """A map to begin with, should one be known: the first Boltzmann chromosome stays around it."""
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        require("jax", "agents"), require("equinox", "agents"), require("optax", "agents")
+        from loadmaster.mapping.egrl.session import Session
+
+        assert isinstance(meter.problem, Mapping)
+        if not meter.problem.live.any():
+            meter.evaluate(meter.problem.all_slowest())
+            return meter.solution()
+        session = Session(meter, seed, self.settings, self.init, state)
+        if self.start is not None and state is None and not meter.exhausted:
+            session.begin(self.start)
+        return session.run()
+
+    @property
+    def switches(self) -> dict[str, Any]:
+        """The options that make this solver again, for a run that is resumed."""
+        return {"init": self.init, **free_settings(self.settings, self.fixed)}
+
+
+class EvolutionAlone(Egrl):
+    """EGRL without its gradient learner."""
+
+    name = "ea"
+    summary = "EGRL's evolution alone"
+    scheduled = False  # only the learner's noise falls over the budget
+    fixed: ClassVar = {"learner": False}
+
+
+class GradientAlone(Egrl):
+    """EGRL's learner alone: one noisy and one greedy rollout a round."""
+
+    name = "pg"
+    summary = "EGRL's gradient learner alone"
+    fixed: ClassVar = {"population": 0, "boltzmann": 0.0, "imitation": 0.0, "updates": 1.0}
+
+
+# ----------------------------------------------------------------------------
+# Trained policies of EGRL: loaded, and run on a problem that they have never seen.
+
+__all__ = [
+    "PRETRAINED",
+    "BadPolicy",
+    "load_policy",
+    "policy_arrays",
+    "pretrained_names",
+    "read_policy",
+    "save_policy",
+    "zero_shot",
+]
+AGENT = "egrl"
+
+
+def read_policy(name: str | Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+    """(parameters by name, what made it) of 'pretrained:NAME' or a file."""
+    return policies.read_policy(name, AGENT)
+
+
+def load_policy(name: str | Path, like: Actor) -> Actor:
+    """A policy as an actor of the same shapes as `like`."""
+    actor: Actor = policies.load_policy(
+        name,
+        like,
+        AGENT,
+        "it was trained for {memories} memories",
+        "use it with a machine of as many memories, and the same width, heads and depth",
+    )
+    return actor
+
+
+def zero_shot(policy: str | Path, problem: Mapping, settings: Settings | None = None) -> npt.NDArray[np.int8]:
+    """int8[2N]: one greedy forward pass of a policy on a problem, nothing learned."""
+    from loadmaster.mapping.egrl.graph import make_graph
+    from loadmaster.mapping.egrl.session import decide
+
+    like = Actor(len(problem.memories), settings or Settings(), jax.random.key(0))
+    actor = load_policy(policy, like)
+    found, _ = jax.jit(decide)(actor, make_graph(problem))
+    return np.where(problem.live, np.asarray(found), np.int8(problem.slowest)).astype(np.int8)
+
+
+def pretrained_names() -> list[str]:
+    """The policies that come with the package."""
+    return policies.pretrained_names(AGENT)

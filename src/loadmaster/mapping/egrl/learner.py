@@ -1,0 +1,140 @@
+"""The gradient learner: a discrete soft actor-critic on one-step episodes.
+
+The critic learns y = 5 (reward + 1) of stored maps; the actor climbs the critic with a
+straight-through one-hot of its most likely map, and an entropy bonus. What the population found
+reaches it through the buffer, and as a map to imitate.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from loadmaster.mapping.egrl.graph import Graph
+from loadmaster.mapping.egrl.network import Actor, Critic
+from loadmaster.mapping.egrl.settings import Settings
+
+SCALE, SHIFT = 5.0, 1.0
+
+
+class Learner(NamedTuple):
+    """Parameters and the optimisers' memories: all that training changes."""
+
+    actor: Actor
+    critic: Critic
+    slow: Critic | None
+    """The target critic; only with `target = "bootstrap"`."""
+    actor_memory: Any
+    critic_memory: Any
+
+
+def optimizers(settings: Settings) -> tuple[optax.GradientTransformation, ...]:
+    """The actor's and the critic's: clipped after the gradient exists, then Adam."""
+    return tuple(
+        optax.chain(optax.clip_by_global_norm(settings.gradient_clip), optax.adam(rate))
+        for rate in (settings.actor_rate, settings.critic_rate)
+    )
+
+
+def first_learner(actor: Actor, critic: Critic, settings: Settings) -> Learner:
+    """A learner that has learned nothing."""
+    for_actor, for_critic = optimizers(settings)
+    slow = critic if settings.target == "bootstrap" else None
+    return Learner(
+        actor,
+        critic,
+        slow,
+        for_actor.init(eqx.filter(actor, eqx.is_array)),
+        for_critic.init(eqx.filter(critic, eqx.is_array)),
+    )
+
+
+def improve(
+    key: Array,
+    learner: Learner,
+    graph: Graph,
+    maps: Array,
+    rewards: Array,
+    best: Array,
+    count: Array,
+    settings: Settings,
+) -> tuple[Learner, Array]:
+    """The first `count` of the updates that maps int8[U, batch, 2, n] and rewards [U, batch] hold.
+
+    `best` int8[2, n] is the map to imitate, with -1 where there is none. Returns the learner and the last critic loss. One compiled loop, whatever the count.
+    """
+    arrays, rest = eqx.partition(learner, eqx.is_array)
+
+    def body(number: Array, carry: tuple[Any, Array]) -> tuple[Any, Array]:
+        now = eqx.combine(carry[0], rest)
+        after, loss = _update(
+            jax.random.fold_in(key, number), now, graph, maps[number], rewards[number], best, settings
+        )
+        return eqx.filter(after, eqx.is_array), loss
+
+    arrays, loss = jax.lax.fori_loop(0, count, body, (arrays, jnp.float32(0)))
+    return eqx.combine(arrays, rest), loss
+
+
+def _update(
+    key: Array, learner: Learner, graph: Graph, maps: Array, rewards: Array, best: Array, settings: Settings
+) -> tuple[Learner, Array]:
+    for_actor, for_critic = optimizers(settings)
+    noise = settings.action_noise * jax.random.normal(key, (*maps.shape, graph.memories))
+    actions = jnp.clip(jax.nn.one_hot(maps, graph.memories) + noise, 0, 1)
+    wanted = SCALE * (rewards + SHIFT)
+    if settings.target == "bootstrap":
+        wanted = wanted + settings.discount * _later(learner, graph, settings)
+
+    def critic_loss(critic: Critic) -> Array:
+        values = jax.vmap(lambda action: critic(graph, action))(actions)  # [batch, 2]
+        return ((values - wanted[:, None]) ** 2).mean(axis=0).sum()
+
+    def actor_loss(actor: Actor) -> Array:
+        logits = actor(graph)
+        p = jax.nn.softmax(logits, axis=-1)
+        hard = jax.nn.one_hot(p.argmax(-1), graph.memories)
+        value = critic(graph, hard + p - jax.lax.stop_gradient(p)).min()
+        bonus = settings.entropy * _entropy(p, graph)
+        return -(value + bonus + settings.imitation * _likelihood(logits, best, graph))
+
+    loss, gradient = eqx.filter_value_and_grad(critic_loss)(learner.critic)
+    change, critic_memory = for_critic.update(gradient, learner.critic_memory)
+    critic = eqx.apply_updates(learner.critic, change)
+    gradient = eqx.filter_grad(actor_loss)(learner.actor)
+    change, actor_memory = for_actor.update(gradient, learner.actor_memory)
+    actor = eqx.apply_updates(learner.actor, change)
+    slow = learner.slow
+    if slow is not None:
+        slow = jax.tree.map(
+            lambda old, new: old + settings.polyak * (new - old) if eqx.is_array(old) else old, slow, critic
+        )
+    return Learner(actor, critic, slow, actor_memory, critic_memory), loss
+
+
+def _later(learner: Learner, graph: Graph, settings: Settings) -> Array:
+    """The circulated bootstrap: the value of what the actor would do next."""
+    assert learner.slow is not None
+    p = jax.nn.softmax(learner.actor(graph), axis=-1)
+    value = learner.slow(graph, p).min() + 0.2 * settings.entropy * _entropy(p, graph)
+    return jax.lax.stop_gradient(value)
+
+
+def _entropy(p: Array, graph: Graph) -> Array:
+    """Summed over the two heads, the mean over entries that decide something."""
+    return _mean(-(p * jnp.log(p + 1e-9)).sum(-1), graph.live)
+
+
+def _likelihood(logits: Array, best: Array, graph: Graph) -> Array:
+    """Of a map, as a logarithm, in the same measure."""
+    each = jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.maximum(best, 0)[..., None].astype(int), -1)
+    return _mean(each[..., 0], graph.live & (best >= 0))
+
+
+def _mean(each: Array, counted: Array) -> Array:
+    return (jnp.where(counted, each, 0).sum(-1) / jnp.maximum(counted.sum(-1), 1)).sum()

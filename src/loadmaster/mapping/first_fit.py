@@ -1,0 +1,73 @@
+"""A memory per tensor by first fit in program order: the frozen `compiler` baseline of Mapping.
+
+Pass 1 gives each activation the fastest memory in which it fits over its whole life; pass 2
+does the same for weights, but sparse tables (less than half of their bytes are read) stay in
+the slowest memory. It stands in for a chip's own compiler, whose rules are not public, and is
+never tuned.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmaster.machine.machine import Machine
+from loadmaster.plan.plan import Plan
+from loadmaster.plan.plan import HOME, lifetimes_in_loops, static_plan
+from loadmaster.allocation.pack import pack
+from loadmaster.program.program import PERSISTENT, Program, TensorKind
+
+
+def first_fit(program: Program, machine: Machine) -> Plan:
+    """The whole plan, with offsets: weights from offset 0, activations above them."""
+    memory = first_fit_memories(program, machine)
+    offsets, _ = pack(program, machine, memory)
+    return static_plan(program, machine, memory.tolist(), offsets.tolist(), in_loops=True)
+
+
+def first_fit_memories(program: Program, machine: Machine) -> npt.NDArray[np.int64]:
+    """[T] the memory of each root on the machine's first device, or HOME where it is not decided."""
+    memories = machine.reach[0]
+    first, last = lifetimes_in_loops(program)
+    live = np.zeros((len(machine.memories), program.n_ops), dtype=np.int64)
+    chosen = np.full(program.n_tensors, HOME, dtype=np.int64)
+    # Inputs are not decided: they live in the slowest memory and count there.
+    roots = np.flatnonzero((program.tensor_alias == np.arange(program.n_tensors)) & (last >= first))
+    kept = np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])
+    given = program.tensor_kind == TensorKind.INPUT
+    by_producer = roots[np.argsort(program.producer[roots], kind="stable")]
+    by_reader = roots[np.argsort(_first_reader(program)[roots], kind="stable")]
+    sparse = sparse_tables(program)
+    order = [
+        *by_producer[given[by_producer]],
+        *by_producer[~kept[by_producer] & ~given[by_producer]],
+        *by_reader[kept[by_reader]],
+    ]
+    for tensor in order:
+        slow = given[tensor] or sparse[tensor] or not program.tensor_fast[tensor]
+        span = slice(first[tensor], last[tensor] + 1)
+        for number in memories[-1:] if slow else memories:
+            align = machine.memories[number].alignment
+            size = -(-int(program.storage_bytes[tensor]) // align) * align
+            fits = live[number, span].max(initial=0) + size <= machine.memories[number].capacity
+            if fits or number == memories[-1]:  # what fits nowhere stays in the slowest, and is reported
+                live[number, span] += size
+                chosen[tensor] = HOME if given[tensor] else number
+                break
+    return chosen
+
+
+def _first_reader(program: Program) -> npt.NDArray[np.int64]:
+    reader = np.full(program.n_tensors, program.n_ops, dtype=np.int64)
+    np.minimum.at(reader, program.tensor_alias[program.read_tensor], program.read_op)
+    return reader
+
+
+def sparse_tables(program: Program) -> npt.NDArray[np.bool_]:
+    """[T] weights and state of which no access reads half."""
+    read = np.zeros(program.n_tensors, dtype=np.int64)
+    np.maximum.at(read, program.tensor_alias[program.read_tensor], program.read_bytes)
+    viewed = np.zeros(program.n_tensors, dtype=np.bool_)  # a view's readers read the root
+    viewed[program.tensor_alias[program.tensor_alias != np.arange(program.n_tensors)]] = True
+    kept = np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])
+    return kept & (2 * read < program.storage_bytes) & ~viewed

@@ -1,0 +1,108 @@
+"""`MeasuredMapping`: the Mapping problem with hardware in the loop.
+
+A map is rectified by the machine file first; only one that fits, has offsets and passes the
+checker is measured. Its value is the median of some repeats. Values differ from time to time, so
+they are not `repeatable`: nothing is cached, no bound is claimed, and the champion is named by
+`loadmaster.search.champion.remeasure`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadmaster.errors import BadPlan
+from loadmaster.machine.machine import Machine
+from loadmaster.machine.presets import read_machine
+from loadmaster.plan.plan import Plan
+from loadmaster.search.evaluator import Evaluator
+from loadmaster.mapping.problem import Int8, Mapping
+from loadmaster.search.measuring import Measuring, kept_evaluator
+from loadmaster.search.problem import Decision, Scores
+from loadmaster.program.program import Program
+from loadmaster.program.storage import load
+
+
+class MeasuredMapping(Measuring, Mapping):
+    """`evaluator` takes a plan and returns seconds (`loadmaster.search.evaluator`); see `Measuring`
+    for how it is used. The baseline is the compiler's plan, should the evaluator have none."""
+
+    what = "map"
+
+    def __init__(
+        self,
+        program: Program,
+        machine: Machine,
+        evaluator: Evaluator,
+        *,
+        repeats: int = 5,
+        warmups: int = 2,
+        baseline_every: int = 50,
+        invalid: str = "penalty",
+        power: float = 2.0,
+    ) -> None:
+        Mapping.__init__(self, program, machine, invalid=invalid, power=power)
+        self._latest: dict[bytes, int] = {}
+        self.start_measuring(program, evaluator, repeats, warmups, baseline_every)
+
+    def switches(self) -> dict[str, Any]:
+        return {**super().switches(), **self.measured_switches()}
+
+    @property
+    def compiler_ps(self) -> int:
+        """The latest baseline, of the first board."""
+        return self.baseline_ps
+
+    def baseline_plan(self) -> Plan:
+        return self.plan(self.compiler)
+
+    def plan(self, decision: Decision) -> Plan:
+        return Mapping.plan(self, decision)
+
+    def score(self, decisions: Decision, first: int = 0) -> Scores:
+        """Measured values and rewards of maps int8[B, 2N]; the reward of a failure is -1."""
+        _, epsilon, rectified = self.rectify(decisions)
+        runs = (epsilon == 0) | (self.invalid == "repair")
+        scores = self.measured_scores(
+            lambda row: self._sound_plan(rectified[row]), runs, -epsilon, first, self.power
+        )
+        for row in np.flatnonzero(scores.value >= 0).tolist():
+            self._latest[rectified[row].tobytes()] = int(scores.value[row])
+        return scores
+
+    def evaluate(self, decision: Decision) -> int | None:
+        """The latest median of this map if it has been measured, else it is measured now; None if
+        it does not fit, or the measurement failed."""
+        _, epsilon, rectified = self.rectify(np.asarray(decision)[None])
+        if epsilon[0] > 0 and self.invalid != "repair":
+            return None
+        known = self._latest.get(rectified[0].tobytes())
+        if known is None:
+            known = int(self.score(rectified, self._scored).value[0])
+        return None if known < 0 else known
+
+    def save(self, folder: Path) -> None:
+        about = self.measured_about()
+        about["options"] |= {"invalid": self.invalid, "power": self.power}
+        (folder / "problem.json").write_text(json.dumps(about), encoding="utf-8")
+
+    def _sound_plan(self, chosen: Int8) -> Plan | str:
+        try:
+            plan = self.plan(chosen)
+        except BadPlan as error:
+            return error.message
+        violations = self.violations(plan)
+        return f"the checker refuses it: {violations[0]}" if violations else plan
+
+
+def measured_again(folder: Path, about: dict[str, Any]) -> MeasuredMapping:
+    """What `save` wrote."""
+    return MeasuredMapping(
+        load(folder / "program.npz"),
+        read_machine(folder / "machine.toml"),
+        kept_evaluator(about),
+        **about["options"],
+    )

@@ -1,0 +1,317 @@
+"""`OffloadModel`: what is used when, and the gaps between two uses that can be decided about.
+
+Steps are the ops that are no views, in program order. An *item* is a root tensor that a step uses: reads
+or writes.
+A *gap* lies before the first use of a weight, between two uses that a step separates, or after the last
+use of an output. Kept: the item stays in fast memory. Not kept: it leaves, and comes back if it is used
+again. A loop counts as one long step for all that is touched in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+import numpy as np
+import numpy.typing as npt
+from loadmaster.program.program import Program
+from functools import cached_property
+from typing import Any
+from loadmaster import _core
+from loadmaster.errors import BadMachine, BadProgram
+from loadmaster.machine.machine import Machine
+from loadmaster.program.program import GIVEN, PERSISTENT, Program, TensorKind, TieKind
+
+# ----------------------------------------------------------------------------
+# Which steps use what.
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Uses:
+    """By root."""
+
+    step_op: Int32
+    """[S] the op of each step"""
+    steps: dict[int, list[int]]
+    """Root -> the steps that use it, ascending"""
+    held: dict[int, list[bool]]
+    """Root -> whether it must stay from the use before to this one: a loop is around both"""
+    whole: dict[int, int]
+    """Root -> the step after which all of it is made"""
+
+
+def find_uses(program: Program) -> Uses:
+    """Reads and writes of all steps, loops as one long step each."""
+    step_op = np.flatnonzero(~program.op_view).astype(np.int32)
+    number = np.full(program.n_ops, -1, dtype=np.int64)
+    number[step_op] = np.arange(len(step_op))
+    loop_of = _outermost(program)[step_op].tolist()
+    spans: dict[int, tuple[int, int]] = {}
+    for step, loop in enumerate(loop_of):
+        if loop >= 0:
+            spans[loop] = (spans.get(loop, (step, step))[0], step)
+    touched, whole = _touched(program, number)
+    for root, step in whole.items():
+        if loop_of[step] >= 0:
+            whole[root] = spans[loop_of[step]][1]
+    steps, held = {}, {}
+    for root in sorted(touched):
+        for loop in {loop_of[step] for step in touched[root]} - {-1}:
+            touched[root].update(spans[loop])
+        used = steps[root] = sorted(touched[root])
+        held[root] = [False, *(loop_of[a] == loop_of[b] >= 0 for a, b in pairwise(used))]
+    return Uses(step_op, steps, held, whole)
+
+
+def _touched(program: Program, number: Int64) -> tuple[dict[int, set[int]], dict[int, int]]:
+    """Root -> its steps, and root -> the last step that writes it."""
+    found: dict[int, set[int]] = {}
+    written: dict[int, int] = {}
+    for ops, tensors, writes in (
+        (program.read_op, program.read_tensor, False),
+        (program.write_op, program.write_tensor, True),
+    ):
+        real = ~program.op_view[ops]
+        roots = program.tensor_alias[tensors[real]].tolist()
+        for step, root in zip(number[ops[real]].tolist(), roots, strict=True):
+            found.setdefault(root, set()).add(step)
+            if writes:
+                written[root] = max(step, written.get(root, -1))
+    return found, written
+
+
+def _outermost(program: Program) -> Int64:
+    """[n] the outermost loop around each op, or -1."""
+    outer = np.full(program.n_loops + 1, -1, dtype=np.int64)  # the last: outside all
+    for loop in range(program.n_loops):  # parents come before their loops
+        parent = int(program.loop_parent[loop])
+        outer[loop] = loop if parent < 0 else outer[parent]
+    return outer[program.op_loop]
+
+
+Bool = npt.NDArray[np.bool_]
+Int8 = npt.NDArray[np.int8]
+
+BEFORE_USE, BETWEEN, TO_END = 0, 1, 2
+"""Kinds of gaps."""
+
+
+@dataclass(frozen=True, eq=False)
+class OffloadModel:
+    """S steps, B items, U uses, G gaps, by row. Times are picoseconds, room is in aligned bytes."""
+
+    fast: int
+    home: int
+    capacity: int
+    step_op: Int32
+    """[S]"""
+    root: Int32
+    """[B]"""
+    size: Int64
+    """[B] room"""
+    copy_in: Int64
+    """[B] time of a copy alone"""
+    copy_out: Int64
+    given: Bool
+    """[B] the host has it from the start"""
+    persistent: Bool
+    """[B] it may lie in fast memory between runs"""
+    output: Bool
+    """[B] it must be somewhere at the end, and an op makes it"""
+    made: Int32
+    """[B] the step after which it can be copied out, or -1: given"""
+    use_start: Int64
+    """[B + 1]"""
+    use_step: Int32
+    """[U] by item, ascending"""
+    use_gap: Int32
+    """[U] the gap before this use: none (-1) for what is made then, or always kept"""
+    gap_item: Int32
+    """[G]"""
+    gap_kind: Int8
+    gap_from: Int32
+    """[G] the step of the use before it, or -1"""
+    gap_to: Int32
+    """[G] the step of the use after it, or S"""
+    end_gap: Int32
+    """[B] the gap after its last use, or -1"""
+    first_gap: Int32
+    """[B] the gap before its first use, or -1"""
+    clock: Int64
+    """[S + 1] the start of each step if nothing waits, and the end; all 0 until that is known"""
+    taken: Int64
+    """[S] room that kernels take for themselves"""
+
+    @property
+    def steps(self) -> int:
+        return len(self.step_op)
+
+    @cached_property
+    def tables(self) -> _core.OffloadTables:
+        """The columns as the native core reads them."""
+        names = (
+            "size",
+            "copy_in",
+            "copy_out",
+            "made",
+            "first_gap",
+            "end_gap",
+            "use_start",
+            "use_step",
+            "use_gap",
+            "gap_item",
+            "gap_from",
+            "gap_to",
+            "gap_kind",
+            "clock",
+        )
+        columns = {name: np.ascontiguousarray(getattr(self, name)) for name in names}
+        return _core.OffloadTables({**columns, "output": self.output.astype(np.int8)})
+
+    @property
+    def items(self) -> int:
+        return len(self.root)
+
+    @property
+    def gaps(self) -> int:
+        return len(self.gap_item)
+
+    @cached_property
+    def use_item(self) -> Int32:
+        """[U]"""
+        return np.repeat(np.arange(self.items, dtype=np.int32), np.diff(self.use_start))
+
+    @cached_property
+    def last_use(self) -> Int32:
+        """[B]"""
+        return self.use_step[self.use_start[1:] - 1]
+
+    @cached_property
+    def first_use(self) -> Int32:
+        """[B]"""
+        return self.use_step[self.use_start[:-1]]
+
+    @cached_property
+    def needed(self) -> int:
+        """Bytes with which nothing ever has to leave."""
+        room = np.zeros(self.steps + 1, dtype=np.int64)
+        always = self.persistent
+        begin = np.where(always, 0, self.first_use)
+        end = np.where(always | self.output, self.steps - 1, self.last_use)
+        np.add.at(room, begin, self.size)
+        np.add.at(room, end + 1, -self.size)
+        return int((np.cumsum(room)[:-1] + self.taken).max(initial=0))
+
+
+def offload_model(program: Program, machine: Machine, reserve: int = 0) -> OffloadModel:
+    """The columns of a program on a machine's first device; `reserve` bytes are left to kernels."""
+    fast, home = _memories(machine)
+    _check_ties(program)
+    memory, uses = machine.memories[fast], find_uses(program)
+    roots = np.array([t for t in uses.steps if program.storage_bytes[t] > 0], dtype=np.int32)
+    _check_fast(program, machine, fast, roots)
+    kind = program.tensor_kind[roots]
+    given = np.isin(kind, [int(k) for k in GIVEN])
+    persistent = np.isin(kind, [int(k) for k in PERSISTENT])
+    output = np.zeros(program.n_tensors, dtype=bool)
+    output[program.tensor_alias[program.tensor_kind == TensorKind.OUTPUT]] = True
+    leaves = output[roots] & ~given
+    used = [uses.steps[root] for root in roots.tolist()]
+    start = np.concatenate([[0], np.cumsum([len(steps) for steps in used])]).astype(np.int64)
+    step = np.array([step for steps in used for step in steps], dtype=np.int32)
+    held = np.array([held for root in roots.tolist() for held in uses.held[root]], dtype=bool)
+    return OffloadModel(
+        fast=fast,
+        home=home,
+        capacity=(memory.capacity - reserve) // memory.alignment * memory.alignment,
+        step_op=uses.step_op,
+        root=roots,
+        size=-(-program.storage_bytes[roots] // memory.alignment) * memory.alignment,
+        copy_in=_copy_times(program, machine, roots, home, fast),
+        copy_out=_copy_times(program, machine, roots, fast, home),
+        given=given,
+        persistent=persistent,
+        output=leaves,
+        made=np.array([uses.whole.get(root, -1) for root in roots.tolist()], dtype=np.int32),
+        use_start=start,
+        use_step=step,
+        clock=np.zeros(len(uses.step_op) + 1, dtype=np.int64),
+        taken=np.zeros(len(uses.step_op), dtype=np.int64),
+        **_gaps(start, step, held, persistent, leaves, len(uses.step_op)),
+    )
+
+
+def _memories(machine: Machine) -> tuple[int, int]:
+    """(fast, home) of a machine on which such plans make sense."""
+    reach = machine.reach[0]
+    fast, home = reach[0], reach[-1]
+    both = {(home, fast), (fast, home)} <= set(machine.link_between)
+    if len(machine.devices) > 1 or fast == home or not both or machine.rules.copies != "free":
+        raise BadMachine(
+            f"machine '{machine.name}' can't be planned for as a device that works in one memory alone",
+            object=machine.name,
+            number=len(machine.devices),
+            remedy='give one device, two memories, links both ways and copies = "free"',
+        )
+    return fast, home
+
+
+def _check_ties(program: Program) -> None:
+    for row in np.flatnonzero(program.tie_kind != TieKind.DONATED).tolist():
+        name = program.tensor_name[program.tie_target[row]]
+        raise BadProgram(
+            f"tensor '{name}' is written over another one, and offload plans know no such ties",
+            object=name,
+            remedy="capture the model with PyTorch, or give a machine such as h200-zero-copy and --problem mapping",
+        )
+
+
+def _check_fast(program: Program, machine: Machine, fast: int, roots: Int32) -> None:
+    for tensor in roots[~program.tensor_fast[roots]].tolist():
+        name = program.tensor_name[tensor]
+        raise BadProgram(
+            f"tensor '{name}' may not be in '{machine.memories[fast].name}', where the ops of "
+            f"'{machine.devices[0].name}' work",
+            object=name,
+            remedy="let it be there",
+        )
+
+
+def _copy_times(program: Program, machine: Machine, roots: Int32, source: int, target: int) -> Int64:
+    link = machine.links[machine.link_between[source, target]]
+    size = np.ascontiguousarray(program.storage_bytes[roots])
+    times: Int64 = _core.ceil_times(size, np.full(len(size), link.bandwidth, dtype=np.int64))
+    return np.maximum(1, times + link.latency)
+
+
+def _gaps(start: Int64, step: Int32, held: Bool, weight: Bool, output: Bool, steps: int) -> dict[str, Any]:
+    """Gaps by item: before the first use, between uses, after the last."""
+    items = len(start) - 1
+    use_gap = np.full(len(step), -1, dtype=np.int32)
+    first_gap, end_gap = (np.full(items, -1, dtype=np.int32) for _ in range(2))
+    rows: list[tuple[int, int, int, int]] = []
+    steps_of = step.tolist()
+    for item in range(items):
+        begin, end = int(start[item]), int(start[item + 1])
+        if weight[item]:
+            first_gap[item] = len(rows)
+            rows.append((item, BEFORE_USE, -1, steps_of[begin]))
+        for use in range(begin + 1, end):
+            if steps_of[use] - steps_of[use - 1] > 1 and not held[use]:
+                use_gap[use] = len(rows)
+                rows.append((item, BETWEEN, steps_of[use - 1], steps_of[use]))
+        if output[item] and steps_of[end - 1] < steps - 1:
+            end_gap[item] = len(rows)
+            rows.append((item, TO_END, steps_of[end - 1], steps))
+    table = np.array(rows, dtype=np.int32).reshape(len(rows), 4)
+    return {
+        "use_gap": use_gap,
+        "first_gap": first_gap,
+        "end_gap": end_gap,
+        "gap_item": table[:, 0].copy(),
+        "gap_kind": table[:, 1].astype(np.int8),
+        "gap_from": table[:, 2].copy(),
+        "gap_to": table[:, 3].copy(),
+    }

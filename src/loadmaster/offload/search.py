@@ -1,0 +1,220 @@
+"""Searches over gaps: annealing and ageing evolution, from the plans that follow rules.
+
+A decision is repaired before it is changed, so a change is one of the plan and not of what was given up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+
+from loadmaster.offload.model import Int8, Int64
+from loadmaster.offload.problem import GENES, LEADS, Offload
+from loadmaster.offload.residencies import repaired
+from loadmaster.search.problem import Decision
+from loadmaster.offload.heuristics import Belady, Static
+from loadmaster.offload.streaming import Spread
+from loadmaster.offload.streaming import Stream
+from loadmaster.search.solver import Meter, Solution, State
+from loadmaster.search.solver import generator_state, restore_generator
+
+Rng = np.random.Generator
+MOST_SQUEEZE = 40
+PATIENCE = 4
+"""So many plans without offsets, and more room is left unused."""
+
+
+class _Search:
+    problem_kind = "offload"
+    deterministic = True
+    starts: Sequence[Decision] = ()
+    """Vectors to begin with, beside those of rules."""
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        problem = meter.problem
+        assert isinstance(problem, Offload)
+        rng = np.random.default_rng(seed) if state is None else restore_generator(state["rng"])
+        if state is None:
+            self.seed(meter, problem)
+        if not meter.exhausted and problem.gaps and (state is not None or self.known):
+            self.search(meter, problem, rng, state)
+        return meter.solution()
+
+    def seed(self, meter: Meter, problem: Offload) -> None:
+        """Rules first."""
+        self.known: list[tuple[int, Int8]] = []
+        rules = (Belady(), Static(), Stream(), Spread())
+        made = (decision for rule in rules for decision in rule.make(problem))
+        for decision in chain(self.starts, made):
+            if meter.exhausted:
+                return
+            value = meter.evaluate(decision)
+            if value is not None:
+                self.known.append((value, np.asarray(decision, dtype=np.int8)))
+
+    def search(self, meter: Meter, problem: Offload, rng: Rng, state: State | None) -> None:
+        raise NotImplementedError
+
+
+class Anneal(_Search):
+    """One change at a time; slower plans are taken with a chance that falls with the temperature."""
+
+    name = "anneal"
+    summary = "simulated annealing over what stays when"
+    scheduled = True
+    length = 4_000
+    """Evaluations over which the temperature falls, if the budget does not say."""
+
+    def __init__(self, temperature: float = 0.001, last: float = 1e-5) -> None:
+        if not 0 < last <= temperature <= 1:
+            raise ValueError("temperatures must be in (0, 1] and fall")
+        self.temperature, self.last = temperature, last
+        self.switches = {"temperature": temperature, "last": last}
+
+    def search(self, meter: Meter, problem: Offload, rng: Rng, state: State | None) -> None:
+        if state is None:
+            value, current = packable(meter, *min(self.known, key=lambda row: row[0]))
+            misses = 0
+        else:
+            value, current = int(state["value"]), np.array(state["current"])
+            misses = int(state["misses"])
+        change = Change(problem)
+        length = self.length if meter.budget.evaluations is None else meter.budget.evaluations
+        scale = max(1, problem.bound().value)
+        tries = 0
+        while not meter.exhausted:
+            share = min(1.0, meter.evaluations / max(1, length))
+            if meter.budget.seconds:
+                share = max(share, min(1.0, meter.seconds / meter.budget.seconds))
+            temperature = self.temperature * (self.last / self.temperature) ** share
+            trial, before = change(rng, current), meter.unpackable
+            found = meter.evaluate(trial)
+            tries += 1
+            if meter.unpackable > before:  # it would have been the best, and has no offsets
+                misses += 1
+                if misses % PATIENCE == 0 and int(current[-1]) < MOST_SQUEEZE:
+                    current[-1] += 1
+                    value = meter.evaluate(current) or value
+            elif found is not None:
+                worse = (found - value) / scale
+                if worse <= 0 or rng.random() < math.exp(-worse / temperature):
+                    value, current = found, trial
+            if tries % 64 == 0:
+                meter.checkpoint(
+                    {
+                        "rng": generator_state(rng),
+                        "value": np.array(value),
+                        "current": current,
+                        "misses": np.array(misses),
+                    }
+                )
+                meter.progress(temperature=temperature, current=value / 10**12)
+
+
+def packable(meter: Meter, value: int, decision: Int8) -> tuple[int, Int8]:
+    """The decision with as much room left unused as it takes to find offsets, and its value."""
+    problem = meter.problem
+    assert isinstance(problem, Offload)
+    trial = decision.copy()
+    while not meter.exhausted and not problem.admits(trial) and int(trial[-1]) < MOST_SQUEEZE:
+        trial[-1] += 2
+    if trial[-1] != decision[-1] and not meter.exhausted:
+        value = meter.evaluate(trial) or value
+    return value, trial
+
+
+class Evolution(_Search):
+    """Ageing evolution: the best of a few is changed, and the oldest dies."""
+
+    name = "evolution"
+    summary = "ageing evolution over what stays when"
+
+    def __init__(self, population: int = 48, tournament: int = 8) -> None:
+        if not 1 <= tournament <= population:
+            raise ValueError("the tournament must be within the population")
+        self.population, self.tournament = population, tournament
+        self.switches = {"population": population, "tournament": tournament}
+
+    def search(self, meter: Meter, problem: Offload, rng: Rng, state: State | None) -> None:
+        alive: deque[tuple[int, Int8]] = deque(maxlen=self.population)
+        if state is None:
+            alive.extend(sorted(self.known, key=lambda row: -row[0]))
+            alive.append(packable(meter, *alive[-1]))
+        else:
+            alive.extend(zip(state["values"].tolist(), state["decisions"], strict=True))
+        change, tries = Change(problem), 0
+        while not meter.exhausted:
+            few = rng.integers(0, len(alive), self.tournament)
+            parent = min((alive[int(row)] for row in few), key=lambda row: row[0])
+            child, before = change(rng, parent[1]), meter.unpackable
+            value = meter.evaluate(child)
+            tries += 1
+            if value is not None and meter.unpackable == before:
+                alive.append((value, child))
+            if tries % 64 == 0:
+                meter.checkpoint(
+                    {
+                        "rng": generator_state(rng),
+                        "values": np.array([v for v, _ in alive]),
+                        "decisions": np.stack([d for _, d in alive]),
+                    }
+                )
+                meter.progress(mean=float(np.mean([v for v, _ in alive])) / 10**12)
+
+
+class Change:
+    """Small changes: gaps flip, two change places, or copies are issued earlier or later."""
+
+    def __init__(self, problem: Offload) -> None:
+        self.problem = problem
+        model = problem.model
+        self.share = model.size[model.gap_item] / max(1, int(model.size[model.gap_item].sum()))
+        self.by_time: Int64 = np.argsort(model.gap_to, kind="stable")
+        self.place = np.empty(model.gaps, dtype=np.int64)
+        self.place[self.by_time] = np.arange(model.gaps)
+
+    def __call__(self, rng: Rng, decision: Int8) -> Int8:
+        problem = self.problem
+        trial = np.array(decision, dtype=np.int8)
+        room = problem.capacity_of(int(trial[-1]))
+        trial[:-GENES] = repaired(problem.model, trial[:-GENES] != 0, room)
+        kind = rng.random()
+        if kind < 0.1:
+            trial[-2] = rng.integers(0, len(LEADS))
+        elif kind < 0.13:
+            trial[-1] = np.clip(int(trial[-1]) + rng.integers(-2, 3), 0, MOST_SQUEEZE)
+        elif kind < 0.55:
+            self._swap(rng, trial)
+        else:
+            for gap in self._some(rng):
+                trial[gap] ^= 1
+        return trial
+
+    def _some(self, rng: Rng) -> Int64:
+        """One gap, larger ones more often, or a few that end near each other."""
+        gap = int(rng.choice(len(self.share), p=self.share))
+        if rng.random() < 0.6:
+            return np.array([gap])
+        begin = int(self.place[gap])
+        return self.by_time[begin : begin + int(rng.integers(2, 9))]
+
+    def _swap(self, rng: Rng, trial: Int8) -> None:
+        """One that stays leaves for one that did not."""
+        kept = np.flatnonzero(trial[:-GENES] != 0)
+        gone = np.flatnonzero(trial[:-GENES] == 0)
+        if len(kept) and len(gone):
+            out = int(rng.choice(kept, p=_normed(self.share[kept])))
+            size = self.share[gone]
+            near = np.exp(-np.abs(np.log((size + 1e-12) / (self.share[out] + 1e-12))))
+            trial[out], trial[int(rng.choice(gone, p=_normed(near)))] = 0, 1
+
+
+def _normed(
+    weights: np.ndarray[tuple[int], np.dtype[np.float64]],
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    total = weights.sum()
+    return weights / total if total > 0 else np.full(len(weights), 1 / len(weights))

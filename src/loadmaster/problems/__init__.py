@@ -1,1 +1,0 @@
-"""Problems: decision spaces over a program and a machine."""

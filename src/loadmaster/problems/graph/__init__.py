@@ -1,8 +1,0 @@
-"""`GraphOptimization`: fusion, placement and schedule of one program on several devices."""
-
-from __future__ import annotations
-
-from loadmaster.problems.graph.base import Base
-from loadmaster.problems.graph.problem import TASKS, UNFIT, GraphOptimization
-
-__all__ = ["TASKS", "UNFIT", "Base", "GraphOptimization"]

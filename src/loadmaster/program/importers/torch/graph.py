@@ -1,0 +1,320 @@
+"""What goes into and comes out of a graph of ATen calls. Plain data around torch.fx."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from loadmaster.program.importers.torch.calls import Call, Cost, Type
+from loadmaster.program.importers.torch.costs import cost_of, estimate
+from loadmaster.program.program import TensorKind
+import operator
+from collections.abc import Iterable
+from typing import Any
+from loadmaster.errors import BadProgram
+from loadmaster.program.importers.torch.calls import Call, Type
+from loadmaster.program.kinds import BITS, from_numpy
+
+# ----------------------------------------------------------------------------
+# A graph of calls over numbered values, before it becomes a Program. Plain data, no PyTorch.
+
+@dataclass(slots=True)
+class Value:
+    """A tensor. A view's `base` is what it shows."""
+
+    type: Type
+    name: str
+    bytes: int
+    base: Value | None = None
+    given: TensorKind | None = None
+    """Weight, input or state; None: a call makes it."""
+    fast: bool = True
+    tensor: int = -1
+
+    @property
+    def root(self) -> Value:
+        value = self
+        while value.base is not None:
+            value = value.base
+        return value
+
+
+@dataclass(slots=True)
+class Step:
+    """One call. `operands` are aligned with `call.operands`, `results` with `call.results`."""
+
+    name: str
+    call: Call
+    operands: list[Value]
+    results: list[Value]
+    scope: str = ""
+    source: int = -1
+    view: bool = False
+    backward: bool = False
+    random: bool = False
+    """It gives other numbers each time."""
+    cost: Cost = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.cost = cost_of(self.call) or estimate(self.call)
+
+
+@dataclass
+class Graph:
+    """All of it, in the order in which it runs."""
+
+    given: list[Value] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    outputs: list[Value] = field(default_factory=list)
+    updates: list[tuple[Value, Value]] = field(default_factory=list)
+    """(state, what takes its place at the end)."""
+    folded: int = 0
+    """Nodes that move and compute nothing."""
+
+
+def made(type: Type, name: str, base: Value | None = None) -> Value:
+    """A value that a call makes. A view has no more bytes than what it shows: `expand` repeats them."""
+    size = type.bytes if base is None else min(type.bytes, base.bytes)
+    return Value(type, name, size, base)
+
+
+def live(graph: Graph) -> list[Step]:
+    """The steps whose results somebody needs."""
+    needed = {id(value) for value in [*graph.outputs, *(new for _, new in graph.updates)]}
+    kept: list[Step] = []
+    for step in reversed(graph.steps):
+        if any(id(result) in needed for result in step.results):
+            kept.append(step)
+            needed |= {id(operand) for operand in step.operands}
+    return kept[::-1]
+
+
+def own_updates(graph: Graph) -> None:
+    """State needs a new value in a place of its own: what is given or taken twice is copied."""
+    taken: set[int] = set()
+    for number, (state, new) in enumerate(graph.updates):
+        if new.root is state:
+            continue
+        if new.root.given is not None or id(new.root) in taken:
+            call = Call("clone", {"self": new.type}, [new.type])
+            copy = made(new.type, f"{state.name}.new")
+            graph.steps.append(Step(f"copy_{state.name}", call, [new], [copy]))
+            graph.updates[number] = (state, copy)
+            new = copy
+        taken.add(id(new.root))
+
+
+def needed_results(steps: Sequence[Step], graph: Graph) -> set[int]:
+    """Identities of values that are read or leave the program."""
+    read = {id(operand) for step in steps for operand in step.operands}
+    return read | {id(v) for v in graph.outputs} | {id(new) for _, new in graph.updates}
+
+
+# ----------------------------------------------------------------------------
+# Nodes of an exported graph as calls: shapes from the tracer, arguments by the schema's names.
+
+def type_of(value: Any, name: str) -> Type:
+    """The type of a (fake) tensor. An unknown size is an error: it is never guessed."""
+    for size in value.shape:
+        if not isinstance(size, int) and not _is_plain(size):
+            raise BadProgram(
+                f"tensor '{name}' has unknown dimension '{size}'",
+                object=name,
+                number=str(size),
+                remedy="give example inputs whose results have fixed shapes",
+            )
+    dtype = from_numpy(str(value.dtype).removeprefix("torch."))
+    if dtype not in BITS:
+        raise BadProgram(
+            f"tensor '{name}' has the element type '{dtype}', which is not known",
+            object=name,
+            number=dtype,
+            remedy=f"use one of {', '.join(BITS)}",
+        )
+    return Type(tuple(int(size) for size in value.shape), dtype)
+
+
+def _is_plain(size: Any) -> bool:
+    """Whether a symbolic size stands for a number."""
+    expression = getattr(getattr(size, "node", None), "expr", None)
+    return bool(getattr(expression, "is_number", False))
+
+
+def op_name(target: Any) -> str:
+    """'conv2d' for aten.conv2d.default; the function's name for what is no ATen op."""
+    packet = getattr(target, "overloadpacket", target)
+    return str(getattr(packet, "__name__", packet))
+
+
+def is_getitem(node: Any) -> bool:
+    return node.op == "call_function" and node.target is operator.getitem
+
+
+def is_random(node: Any) -> bool:
+    """Whether a node draws random numbers. Attention may: only if it drops something."""
+    tags = {str(tag) for tag in getattr(node.target, "tags", ())}
+    if not any(tag.endswith("nondeterministic_seeded") for tag in tags):
+        return False
+    return bind(node, {})[0].get("dropout_p") != 0
+
+
+def bind(node: Any, values: dict[Any, list[Value]]) -> tuple[dict[str, Any], list[Value]]:
+    """Arguments by name, with types where tensors are, and the tensors in the order they come in."""
+    operands: list[Value] = []
+
+    def plain(argument: Any) -> Any:
+        if hasattr(argument, "all_input_nodes"):  # a node
+            if argument in values:
+                found = values[argument]
+                operands.extend(found)
+                types = [value.type for value in found]
+                return types[0] if len(types) == 1 else types
+            return argument.meta.get("val")
+        if isinstance(argument, list | tuple):
+            return [plain(each) for each in argument]
+        return argument
+
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        named: Iterable[tuple[str, Any]] = ((str(i), each) for i, each in enumerate(node.args))
+        return {name: plain(each) for name, each in named}, operands
+    args: dict[str, Any] = {}
+    for position, argument in enumerate(schema.arguments):
+        if argument.is_out:
+            continue
+        if position < len(node.args):
+            args[argument.name] = plain(node.args[position])
+        else:
+            default = argument.default_value if argument.has_default_value() else None
+            args[argument.name] = plain(node.kwargs.get(argument.name, default))
+    return args, operands
+
+
+def call_of(node: Any, values: dict[Any, list[Value]], results: list[Type]) -> tuple[Call, list[Value]]:
+    args, operands = bind(node, values)
+    return Call(op_name(node.target), args, results), operands
+
+
+def part_of(node: Any, values: dict[Any, list[Value]]) -> Value:
+    """What a getitem takes; parts that are no tensors have no values."""
+    source, number = node.args
+    before = list(source.meta["val"])[:number]
+    return values[source][sum(hasattr(part, "dtype") for part in before)]
+
+
+def results_of(node: Any) -> list[Type]:
+    """The types of the tensors that a node makes."""
+    value = node.meta.get("val")
+    parts = list(value) if isinstance(value, list | tuple) else [value]
+    return [type_of(part, node.name) for part in parts if hasattr(part, "dtype")]
+
+
+def scope_of(node: Any) -> str:
+    """The path of the innermost module that the node comes from, as 'layers/3/attention'."""
+    stack = node.meta.get("nn_module_stack") or {}
+    path = str(next(reversed(stack.values()))[0]) if stack else ""
+    return path.removeprefix("L__self__").strip(".").replace(".", "/")
+
+
+def placeholders(graph: Any) -> dict[str, Any]:
+    """The nodes through which a torch.fx graph is given its values (PyTorch's word), by name."""
+    return {node.name: node for node in graph.nodes if node.op == "placeholder"}
+
+
+@dataclass(frozen=True)
+class Given:
+    """One tensor among the graph's placeholders."""
+
+    node: str
+    """Name of the fx node."""
+    kind: TensorKind
+    """WEIGHT (constants and unchanged buffers too), STATE or INPUT."""
+    source: str = ""
+    """Name of the parameter, buffer or constant; empty for a user's input."""
+    position: int = -1
+    """Number of a user's input among the leaves of (args, kwargs)."""
+    tensor: int = -1
+    """Row in the Program; -1 for a weight that nobody reads."""
+    rows: tuple[int, int] | None = None
+    """It is `source[low:high]`; None: all of it."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One leaf of what the graph returns, in the order of the output node's arguments."""
+
+    node: str
+    """Name of the fx node; empty if the leaf is a number or None."""
+    part: int = 0
+    """Which of the node's tensors it is."""
+    what: str = "output"
+    """'output', 'loss', 'gradient' or 'update' (a buffer's new value)."""
+    name: str = ""
+    """The parameter of a gradient, the buffer of an update."""
+    tensor: int = -1
+    """Row in the Program; -1 for what was given and for what is no tensor."""
+    rows: tuple[int, int] | None = None
+    """It is the gradient of `name[low:high]`; None: of all of it."""
+
+
+@dataclass
+class Traced:
+    """A functional graph and its roles, before there is a Program."""
+
+    graph: Any
+    """torch.fx.Graph: placeholders, calls of ATen overloads, getitems, output."""
+    given: list[Given]
+    results: list[Result]
+    constants: dict[str, Any] = field(default_factory=dict)
+    backward: set[str] = field(default_factory=set)
+    """Names of the nodes of the backward pass."""
+
+
+def drop_idle(graph: Any) -> None:
+    """Take out what only tells autograd something."""
+    for node in list(graph.nodes):
+        if node.op == "call_function" and op_name(node.target) in ("detach", "alias"):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+
+
+def tidy(traced: Traced, name: str) -> None:
+    """Leave nothing in the graph but calls of ATen ops that somebody needs."""
+    graph, given = traced.graph, {each.node for each in traced.given}
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        if is_getitem(node) and isinstance(value, bool | int | float):
+            node.replace_all_uses_with(value)  # a part that is a plain number
+        if node.op == "call_function" and op_name(node.target) == "as_strided":
+            _relative(node)
+    for node in reversed(list(graph.nodes)):
+        tensor = node.op == "output" or (node.op == "placeholder" and node.name in given)
+        if not tensor and not node.users:
+            graph.erase_node(node)
+    for node in graph.nodes:
+        known = node.op in ("placeholder", "output") or is_getitem(node)
+        if not known and not (node.op == "call_function" and hasattr(node.target, "_schema")):
+            raise BadProgram(
+                f"'{name}' calls '{node.target}', which is no ATen op",
+                object=name,
+                number=node.name,
+                remedy="write that part with plain tensor ops",
+            )
+        if any(alias.is_write for alias in _aliases(node)):
+            raise BadProgram(
+                f"'{name}' has '{node.target}', which writes over its argument",
+                object=name,
+                number=node.name,
+                remedy="use the op that returns a new tensor",
+            )
+
+
+def _relative(node: Any) -> None:
+    """Let a strided view begin where its source begins, wherever a runtime puts that."""
+    source, size, stride, *offset = node.args
+    if offset and offset[0] == source.meta["val"].storage_offset():
+        node.args = (source, size, stride)
+
+
+def _aliases(node: Any) -> list[Any]:
+    arguments = node.target._schema.arguments if hasattr(node.target, "_schema") else []
+    return [argument.alias_info for argument in arguments if argument.alias_info is not None]

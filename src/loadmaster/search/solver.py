@@ -1,0 +1,338 @@
+"""`Solver`: `solve(problem, budget, seed, observer) -> Solution`, any-time and within its budget.
+
+A solver is handed a `Meter`: it asks it to evaluate decisions, and the meter counts, keeps the
+best, tells the observer of every improvement, and says when the budget is spent. So no solver
+counts, scores or compares for itself.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+import numpy as np
+import numpy.typing as npt
+from loadmaster.clock import now
+from loadmaster.search.problem import BatchProblem, Bound, Decision, Note, Problem, Scores, repeatable
+import json
+from loadmaster.errors import LoadmasterError
+from loadmaster.json_text import read_json
+from loadmaster.search.problem import Decision, Problem
+
+State = Mapping[str, npt.NDArray[Any]]
+"""What a solver needs to go on later: arrays by name (generator state included)."""
+Scoring = Callable[[Decision, int], Scores]
+"""Like `BatchProblem.score`."""
+
+
+class Status(enum.StrEnum):
+    """What is known when a solver stops. A time-out is never called infeasible."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """At most so many evaluations and so many seconds; None: no limit."""
+
+    evaluations: int | None = None
+    seconds: float | None = None
+
+    def without(self, share: float) -> Budget:
+        """What is left if a share of it is kept back."""
+        return Budget(
+            None if self.evaluations is None else self.evaluations - int(self.evaluations * share),
+            None if self.seconds is None else self.seconds * (1 - share),
+        )
+
+
+class Observer:
+    """Is told what happens; override what you need. `stop` may be set from anywhere."""
+
+    def __init__(self) -> None:
+        self.stop = False
+
+    def improved(self, meter: Meter) -> None:
+        """`meter.best_value` and `meter.best` are new."""
+
+    def chose(self, meter: Meter) -> None:
+        """`meter.choice` is what the solver ends with."""
+
+    def bounded(self, meter: Meter) -> None:
+        """`meter.bound` has risen."""
+
+    def progress(self, meter: Meter, metrics: Mapping[str, float]) -> None:
+        """Called now and then."""
+
+    def wants_checkpoint(self, meter: Meter) -> bool:
+        """Whether to offer one now; asked by solvers whose state is costly to gather."""
+        return True
+
+    def checkpoint(self, meter: Meter, state: State) -> None:
+        """The solver could go on from here."""
+
+    def noted(self, meter: Meter, note: Note) -> None:
+        """The problem has measured something."""
+
+
+@dataclass
+class Solution:
+    """What a solver found. `decision` is None if it found nothing."""
+
+    status: Status
+    decision: Decision | None
+    value: int | None
+    bound: Bound
+    evaluations: int
+    seconds: float
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def gap(self) -> float | None:
+        """value / bound - 1"""
+        if self.value is None or self.bound.value <= 0:
+            return None
+        return self.value / self.bound.value - 1
+
+
+class Meter:
+    """One solver's view of one problem within one budget."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        budget: Budget,
+        observer: Observer | None = None,
+        *,
+        evaluations: int = 0,
+        seconds: float = 0.0,
+        clock: Callable[[], float] = now,
+    ) -> None:
+        self.problem = problem
+        self.budget = budget
+        self.observer = observer or Observer()
+        self.evaluations = evaluations
+        """Counted over all sessions of a resumed run."""
+        self.best: Decision | None = None
+        self.best_value: int | None = None
+        self.choice: tuple[Decision, int] | None = None
+        """What the solver ends with in place of the best, and its value."""
+        self.enough = 0.0
+        """How far above the bound, relative to it, a search may end as if nothing were left to gain."""
+        self.unpackable = 0
+        """Legal decisions that would have been the best, had they had a plan."""
+        self.bound = problem.bound()
+        self.score: Scoring | None = None
+        """Scores batches in place of the problem, on other machines for example."""
+        # Where values are noisy, the problem keeps the candidates: only what a search submitted.
+        self._recall = None if repeatable(problem) else getattr(problem, "recall", None)
+        self.clock = clock
+        self._started = clock() - seconds
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of running, earlier sessions included."""
+        return self.clock() - self._started
+
+    @property
+    def seconds_left(self) -> float | None:
+        return None if self.budget.seconds is None else max(0.0, self.budget.seconds - self.seconds)
+
+    @property
+    def evaluations_left(self) -> int | None:
+        if self.budget.evaluations is None:
+            return None
+        return max(0, self.budget.evaluations - self.evaluations)
+
+    @property
+    def optimal(self) -> bool:
+        return self.best_value is not None and self.best_value <= self.bound.value
+
+    @property
+    def spent(self) -> bool:
+        """Whether the budget is, or somebody asked to stop."""
+        return (
+            self.observer.stop
+            or self.evaluations_left == 0
+            or (self.budget.seconds is not None and self.seconds >= self.budget.seconds)
+        )
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether to stop: the budget is spent, somebody asked, or nothing is left to gain."""
+        spent = self.spent
+        if spent or self.best_value is None:
+            return spent
+        return self.best_value - self.bound.value <= int(self.bound.value * self.enough)
+
+    def evaluate(self, decision: Decision) -> int | None:
+        """Score one decision and remember it if it is the best; None if it is not legal."""
+        self.evaluations += 1
+        try:
+            value = self.problem.evaluate(decision)
+        finally:
+            self._pass_notes()
+        self._take(decision, -1 if value is None else value)
+        return value
+
+    def evaluate_many(self, decisions: Decision) -> Scores:
+        """Score decisions [B, ...] of a `BatchProblem`; those beyond the budget are left out."""
+        left = self.evaluations_left
+        batch = decisions if left is None else decisions[:left]
+        start = self.evaluations
+        try:
+            score = self.score or cast(BatchProblem, self.problem).score
+            scores = score(batch, start)
+        finally:
+            self._pass_notes()
+        for row, value in enumerate(scores.value.tolist()):
+            self.evaluations = start + row + 1  # so that an improvement is told at its own number
+            self._take(batch[row], value)
+        return scores
+
+    def take_many(self, values: npt.NDArray[np.int64], decision: Callable[[int], Decision]) -> None:
+        """Count decisions that a solver has timed in bulk by the problem's own rules; `decision(row)`
+        makes one. What would be the best is evaluated like any other; below 0: it is not legal."""
+        for row, value in enumerate(values[: self.evaluations_left].tolist()):
+            if value >= 0 and (self.best_value is None or value < self.best_value):
+                self.evaluate(decision(row))
+            else:
+                self.evaluations += 1
+
+    def choose(self, decision: Decision) -> None:
+        """End with this decision, though its value may not be the best: for the sake of something that
+        values do not tell. It is one more evaluation, and its own value is what is told of it."""
+        value = self.evaluate(decision)
+        if value is None or not self.problem.admits(decision):
+            raise ValueError("what a solver ends with must have a plan")
+        self.choice = (np.array(decision), value)
+        self.observer.chose(self)
+
+    def _take(self, decision: Decision, value: int) -> None:
+        if value >= 0 and self._recall is not None:
+            self._recall(decision, value)
+        if value < 0 or (self.best_value is not None and value >= self.best_value):
+            return
+        if not self.problem.admits(decision):
+            self.unpackable += 1
+            return
+        self.best, self.best_value = np.array(decision), value
+        self.observer.improved(self)
+
+    def _pass_notes(self) -> None:
+        for note in getattr(self.problem, "take_notes", list)():
+            self.observer.noted(self, note)
+
+    def restore(self, decision: Decision, measured: int | None = None) -> None:
+        """Take up the best of an earlier session; it was counted and reported there. `measured` is
+        its value where the problem's values are not repeatable."""
+        value = self.problem.evaluate(decision) if repeatable(self.problem) else measured
+        self.best, self.best_value = np.array(decision), value
+
+    def raise_bound(self, value: int, method: str) -> None:
+        """A solver has proved that nothing is below `value`; of measured values nobody can."""
+        if value > self.bound.value and repeatable(self.problem):
+            self.bound = Bound(value, method)
+            self.observer.bounded(self)
+
+    def progress(self, **metrics: float) -> None:
+        self.observer.progress(self, metrics)
+
+    def checkpoint(self, state: State) -> None:
+        self.observer.checkpoint(self, state)
+
+    def solution(self, *, infeasible: bool = False, **extra: Any) -> Solution:
+        """The choice, else the best so far, with what is known about it."""
+        decision, value = self.choice or (self.best, self.best_value)
+        if value is not None:
+            status = Status.OPTIMAL if value <= self.bound.value else Status.FEASIBLE
+        else:
+            status = Status.INFEASIBLE if infeasible else Status.UNKNOWN
+        return Solution(status, decision, value, self.bound, self.evaluations, self.seconds, extra)
+
+
+class Solver(Protocol):
+    """A way to solve problems of one kind."""
+
+    name: str
+    problem_kind: str
+    summary: str
+    """One line for `loadmaster solvers`."""
+    deterministic: bool
+    """The same seed and evaluations give the same answer (time limits aside)."""
+    # Some have `scheduled = True` too: what they do depends on how much of the budget is over, so
+    # that a run with a larger one is another from its first evaluation on.
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        """Solve `meter.problem` until `meter.exhausted`, from `state` if there is one."""
+        ...
+
+
+def solve(
+    solver: Solver,
+    problem: Problem,
+    budget: Budget,
+    seed: int = 0,
+    observer: Observer | None = None,
+    state: State | None = None,
+    clock: Callable[[], float] = now,
+) -> Solution:
+    """Run a solver on a problem within a budget. Ctrl-C keeps the best so far. `clock`: of the seconds
+    of the budget, such as `time.process_time` where a computer has other work too."""
+    if solver.problem_kind != problem.kind:
+        raise ValueError(f"solver '{solver.name}' solves {solver.problem_kind}, not {problem.kind}")
+    meter = Meter(problem, budget, observer, clock=clock)
+    try:
+        return solver.run(meter, seed, state)
+    except KeyboardInterrupt:
+        meter.observer.stop = True
+        return meter.solution(interrupted=True)
+
+
+# ----------------------------------------------------------------------------
+# A random generator's state as arrays, so that a solver can go on where it was.
+
+def generator_state(rng: np.random.Generator) -> npt.NDArray[np.uint8]:
+    """The whole state, as bytes."""
+    text = json.dumps(rng.bit_generator.state, default=int)
+    return np.frombuffer(text.encode(), dtype=np.uint8)
+
+
+def restore_generator(state: npt.NDArray[np.uint8]) -> np.random.Generator:
+    """The generator that `generator_state` saw."""
+    rng = np.random.default_rng(0)
+    try:
+        rng.bit_generator.state = read_json(state.tobytes())
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise LoadmasterError(
+            f"the checkpoint's random generator can't be restored: {error}",
+            object="rng",
+            remedy="go on from an older checkpoint, or start again",
+        ) from None
+    return rng
+
+
+# ----------------------------------------------------------------------------
+# `PartMeter`: for a part of the work that is about another problem, within the budget of the whole.
+
+class PartMeter(Meter):
+    """What is evaluated here counts for the whole too; its best stays here, and so do checkpoints."""
+
+    def __init__(self, whole: Meter, problem: Problem, budget: Budget) -> None:
+        super().__init__(problem, budget, clock=whole.clock)
+        self.whole = whole
+
+    @property
+    def spent(self) -> bool:
+        return self.whole.spent or super().spent
+
+    def evaluate(self, decision: Decision) -> int | None:
+        self.whole.evaluations += 1
+        return super().evaluate(decision)
+
+    def progress(self, **metrics: float) -> None:
+        self.whole.progress(**metrics)

@@ -1,5 +1,0 @@
-"""A slow, obvious simulator in plain Python, written from docs/simulation.md alone, for tests."""
-
-from loadmaster.simulate.reference.simulate import simulate_reference
-
-__all__ = ["simulate_reference"]

@@ -1,1 +1,0 @@
-"""Solvers: they find plans and never score themselves."""

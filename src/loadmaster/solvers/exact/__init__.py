@@ -1,1 +1,0 @@
-"""Solvers that prove: complete search, and models for OR-tools."""

@@ -1,1 +1,0 @@
-"""Constructive solvers: one pass, no search."""

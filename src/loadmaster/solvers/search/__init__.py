@@ -1,1 +1,0 @@
-"""Solvers that search by evaluating: random, annealing, evolution."""
