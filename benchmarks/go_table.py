@@ -13,11 +13,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from graph_table import RESULTS, milliseconds
-from benchmarks.suites.graph_cells import ABLATED, ABLATIONS, APART, BY_SECONDS, STEERED, TUNED, WORKLOADS, ZERO_SHOT
+from benchmarks.suites.graph_cells import (
+    ABLATED,
+    ABLATIONS,
+    APART,
+    BY_SECONDS,
+    STEERED,
+    TUNED,
+    WORKLOADS,
+    ZERO_SHOT,
+)
 from benchmarks.suites.graph_summary import saved
 from benchmarks.suites.malloc_summary import TIE, Found, played
 from benchmarks.suites.order import TRAINING
+from graph_table import RESULTS, milliseconds
 from mapping_table import table
 from pages import rewrite
 

@@ -30,11 +30,11 @@ from benchmarks.suites.gpu_loop import MAPPED, SEARCHES, Loop, loop_rows
 from benchmarks.suites.gpu_on_device import all_need, ready
 from benchmarks.suites.gpu_plans import budget, kernels_of, roomy
 from loadmaster.execute.own_allocator import fewer_holes
-from loadmaster.plan import load_planned
 from loadmaster.mapping.problem import Mapping
 from loadmaster.offload.measured import options_of
 from loadmaster.offload.problem import Offload
 from loadmaster.offload.refined import Archive, Refined
+from loadmaster.plan import load_planned
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, solve
 
@@ -97,8 +97,8 @@ def measure(arguments: argparse.Namespace, folder: Folder) -> None:
 
         print(f"own allocator: {install()}", flush=True)  # before anything uses CUDA
     from benchmarks.suites.gpu_execute import Bench
-    from loadmaster.execute.op_times import checked_device
     from loadmaster.execute.evaluator import ExecutorEvaluator
+    from loadmaster.execute.op_times import checked_device
 
     device, began = checked_device(arguments.device), time.monotonic()
     for name in arguments.models:

@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gpu_planners import SIMULATED
 from benchmarks.suites.gpu_plans import COPIES, GRAPH, PEER_SOLVERS, PERCENTS
 from benchmarks.suites.gpu_summary import RAN, Cell, cells, gains, targets, variant_cells
+from gpu_planners import SIMULATED
 from mapping_table import table
 from pages import rewrite
 

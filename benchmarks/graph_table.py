@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.suites.graph_cells import CLASSICAL, SEEDED
-from benchmarks.suites.graph_summary import best_classical, gap, other_cases, saved_over_base, targets, workload_cases
+from benchmarks.suites.graph_summary import (
+    best_classical,
+    gap,
+    other_cases,
+    saved_over_base,
+    targets,
+    workload_cases,
+)
 from benchmarks.suites.malloc_summary import Found, bound_of, played
 from loadmaster.graph.auto import FUSERS, LEARNED, PLACERS, SCHEDULERS, SEARCHES
 from mapping_table import table

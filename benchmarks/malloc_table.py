@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.suites.malloc_cells import BUDGET, CURVE, ONE_PLAN, SEARCHES, WARM
-from benchmarks.suites.malloc_summary import Found, best_search, bound_of, played, speedup, suite_cases, targets, wins
+from benchmarks.suites.malloc_summary import (
+    Found,
+    best_search,
+    bound_of,
+    played,
+    speedup,
+    suite_cases,
+    targets,
+    wins,
+)
 from mapping_table import table
 from pages import rewrite
 

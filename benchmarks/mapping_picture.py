@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.suites.mapping_cells import BLACK, BUDGET
-from loadmaster.export.figures.curves import draw_learning_curves
-from loadmaster.export.figures.curves import save
+from loadmaster.export.figures.curves import draw_learning_curves, save
 
 HERE = Path(__file__).parent
 

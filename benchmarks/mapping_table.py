@@ -14,7 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.suites.mapping_cells import BLACK, CELLS, WORKLOADS
-from benchmarks.suites.mapping_summary import BEATS, LOSES, NEITHER, Summary, compare, mean_and_deviation, merged, summaries, verdict
+from benchmarks.suites.mapping_summary import (
+    BEATS,
+    LOSES,
+    NEITHER,
+    Summary,
+    compare,
+    mean_and_deviation,
+    merged,
+    summaries,
+    verdict,
+)
 from benchmarks.suites.mapping_targets import SPEC, targets
 
 HERE = Path(__file__).parent

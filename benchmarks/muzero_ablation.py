@@ -22,8 +22,8 @@ from benchmarks.suites.malloc_cells import GAMES
 from benchmarks.suites.malloc_run import loaded, row_of
 from benchmarks.suites.mapping_run import Improvements
 from loadmaster.host import host, versions
-from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.malloc_game.muzero.agent import MuZero
+from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, solve
 from mapping_runs import done_in

@@ -25,10 +25,9 @@ from benchmarks.suites.malloc_run import loaded, row_of
 from benchmarks.suites.mapping_run import Improvements
 from loadmaster.cli.plan import parse_settings
 from loadmaster.host import host, versions
-from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.malloc_game.muzero.agent import MuZero
-from loadmaster.malloc_game.muzero.agent import start_of
+from loadmaster.malloc_game.muzero.agent import MuZero, start_of
 from loadmaster.malloc_game.muzero.session import Session
+from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.search.solver import Budget, Meter
 
 GAMES_EACH = 16

@@ -18,14 +18,13 @@ from loadmaster.errors import LoadmasterError
 from loadmaster.files import replacing
 from loadmaster.host import command_line
 from loadmaster.machine import load_machine
+from loadmaster.malloc_game.exact import CpSat, game_bound
 from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.mapping.exact import Exact
 from loadmaster.mapping.problem import Mapping
+from loadmaster.program.models import load_model
 from loadmaster.search.problem import Bound
 from loadmaster.search.recorded_bounds import bound_key
-from loadmaster.program.models import load_model
-from loadmaster.malloc_game.exact import game_bound
-from loadmaster.malloc_game.exact import CpSat
-from loadmaster.mapping.exact import Exact
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Meter
 

@@ -19,11 +19,11 @@ from typing import Any
 
 from loadmaster.host import host, load, versions
 from loadmaster.machine import load_machine
-from loadmaster.search.evaluator import CommandEvaluator
 from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.program.models import load_model
 from loadmaster.runs import run_solver
 from loadmaster.runs.workers import sharing
+from loadmaster.search.evaluator import CommandEvaluator
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget
 

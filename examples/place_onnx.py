@@ -13,9 +13,9 @@ from pathlib import Path
 from loadmaster.cli.answer import Table
 from loadmaster.errors import LoadmasterError, Refused, require
 from loadmaster.machine import Machine, load_machine
+from loadmaster.mapping.first_fit import first_fit
 from loadmaster.plan import Plan
 from loadmaster.plan.check import check
-from loadmaster.mapping.first_fit import first_fit
 from loadmaster.program import Program
 from loadmaster.program.importers import import_model
 from loadmaster.simulate import Timeline, simulate

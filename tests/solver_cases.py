@@ -12,17 +12,17 @@ import numpy as np
 from generate_graph import random_graph
 from generate_mapping import layers, three_memories
 from generate_order import random_straight
-from loadmaster.machine import load_machine
-from loadmaster.allocation.problem import Allocation
 from loadmaster.allocation.buffers_csv import parse_buffers
+from loadmaster.allocation.problem import Allocation
 from loadmaster.graph import GraphOptimization
+from loadmaster.machine import load_machine
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.mapping.problem import Mapping
 from loadmaster.offload.problem import Offload
 from loadmaster.order.problem import PeakOrder
-from loadmaster.search.problem import Problem
 from loadmaster.program.models import load_model
 from loadmaster.program.zoo.synthetic import synthetic
+from loadmaster.search.problem import Problem
 from loadmaster.search.registry import kinds, make_solver, solver_names
 from loadmaster.search.solver import Solver
 from offload_stack import LAYER_BYTES, gpu, stack

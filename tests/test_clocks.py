@@ -28,13 +28,13 @@ LOOK_AT_A_CLOCK = {
     "clocks.py": "how to wait for others: the limit ends only what has failed",
     "toy.py": "evaluations that take as long as real ones; nobody counts the time",
     "fuzz/": "a reader that hangs is what it looks for: `make fuzz`, with limits of its own",
-    "problems/test_evaluator.py": "a timer is replaced by one that waits for what was written",
+    "search/test_evaluator.py": "a timer is replaced by one that waits for what was written",
     "runs/": "processes that are killed and signalled: they wait for what was written",
 }
 """File or folder of the tests -> why it may."""
 RUN_THE_CLOCK = {
     "runs/test_session.py": "shows that time is shown: any will do",
-    "solvers/conformance.py": "engines of other people must end by their own clock; the meter's is a test's",
+    "search/conformance.py": "engines of other people must end by their own clock; the meter's is a test's",
 }
 TIMEOUTS = {
     "examples/": "ends a hanging example; 2 minutes for what takes seconds",
@@ -44,7 +44,6 @@ TIMEOUTS = {
 """Where something ends after a time that is no part of what is tested."""
 
 MEASURE = {
-    "bench/": "how long things take is what it is about",
     "execute/": "hardware is measured",
     "clock.py": "the clock itself",
     "cli/progress.py": "what is shown; the clock is injected",

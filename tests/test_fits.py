@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from generate import random_program
-from loadmaster.machine import load_machine
-from loadmaster.plan.check import check
-from loadmaster.allocation.problem import Allocation, ProgramAllocation
 from loadmaster.allocation.buffers import Buffers
+from loadmaster.allocation.problem import Allocation, ProgramAllocation
+from loadmaster.fitting import Fits, buffers_fit, fits
+from loadmaster.machine import load_machine
 from loadmaster.order.problem import PeakOrder
+from loadmaster.plan.check import check
 from loadmaster.program import Builder, Program
 from loadmaster.program.models import load_model
 from loadmaster.runs.solve import solve
-from loadmaster.fits import Fits, buffers_fit, fits
 
 
 def light(name: str) -> Program:

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from loadmaster.errors import BadProgram
 from loadmaster.arrays import MOST_ENTRIES, json_entry, read_npz
+from loadmaster.errors import BadProgram
 
 TYPES = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"]
 ARRAYS = arrays.arrays(

@@ -18,11 +18,10 @@ from loadmaster.machine import Machine, load_machine
 from loadmaster.plan import Plan
 from loadmaster.plan.check import Violation, check
 from loadmaster.plan.plan import HOME, lifetimes, static_plan
+from loadmaster.program import Builder, Program, TensorKind
 from loadmaster.search import registry
 from loadmaster.search.problem import Bound, Decision
-from loadmaster.program import Builder, Program, TensorKind
-from loadmaster.search.solver import Meter, Solution, State, Status
-from loadmaster.search.solver import generator_state, restore_generator
+from loadmaster.search.solver import Meter, Solution, State, Status, generator_state, restore_generator
 
 registry.KINDS["toy"] = "toy:Toy"
 

@@ -23,16 +23,16 @@ from loadmaster.errors import BadProgram, LoadmasterError
 from loadmaster.files import replacing
 from loadmaster.machine import Machine, load_machine
 from loadmaster.plan import Plan
-from tools.tpu.checks import check_accesses, check_order, check_sizes, check_totals
-from tools.tpu.replay import replay
 from loadmaster.plan.production import plan_text
 from loadmaster.program import Program, save
 from loadmaster.program.importers.hlo import import_hlo
 from loadmaster.program.storage import load
 from loadmaster.program.zoo.tpu import shipped
-from tools.tpu.compile import ALL_SLOW, Compiled, compile_for_tpu, with_capacity
 from loadmaster.program.zoo.tpu.suite import SUITE
 from loadmaster.simulate import simulate
+from tools.tpu.checks import check_accesses, check_order, check_sizes, check_totals
+from tools.tpu.compile import ALL_SLOW, Compiled, compile_for_tpu, with_capacity
+from tools.tpu.replay import replay
 
 MACHINES = ("tpu-v4i", "tpu-v4i-16m")
 FORMAT = 1

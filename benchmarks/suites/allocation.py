@@ -17,12 +17,12 @@ import numpy as np
 from benchmarks.suites import Options, Row
 from benchmarks.suites.packings import perfect_packing, training_like
 from benchmarks.suites.pypto import read_pools
-from loadmaster.errors import LoadmasterError, MissingPackage
-from loadmaster.allocation.problem import Allocation
+from loadmaster.allocation.auto import Auto
 from loadmaster.allocation.buffers import Buffers
 from loadmaster.allocation.buffers_csv import read_buffers
+from loadmaster.allocation.problem import Allocation
+from loadmaster.errors import LoadmasterError, MissingPackage
 from loadmaster.search.problem import Decision
-from loadmaster.allocation.auto import Auto
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Solution, Status, solve
 

@@ -15,10 +15,10 @@ from typing import Any
 from benchmarks.suites import Case, Options, Row
 from loadmaster.machine import load_machine
 from loadmaster.mapping.problem import Mapping
-from loadmaster.simulate.bounds import time_bounds
-from loadmaster.simulate.simulator import simulate
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, solve
+from loadmaster.simulate.bounds import time_bounds
+from loadmaster.simulate.simulator import simulate
 from loadmaster.units import parse_bytes
 
 MACHINE, FAST = "ethos-u65", "sram"

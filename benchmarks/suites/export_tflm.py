@@ -18,9 +18,9 @@ from loadmaster.errors import LoadmasterError
 from loadmaster.export.rules import Asked, Exported
 from loadmaster.machine import load_machine
 from loadmaster.mapping.problem import Mapping
+from loadmaster.order.auto import Auto as OrderAuto
 from loadmaster.order.problem import PeakOrder
 from loadmaster.program.importers.tflite import import_tflite
-from loadmaster.order.auto import Auto as OrderAuto
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, solve
 from loadmaster.units import UNLIMITED

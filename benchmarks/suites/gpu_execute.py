@@ -12,9 +12,8 @@ from benchmarks.suites.gpu_folder import free
 from benchmarks.suites.gpu_plans import GRAPH, Planned, roomy
 from benchmarks.suites.gpu_workload import Workload, device_weights, random_inputs
 from loadmaster.errors import LoadmasterError, Refused, require
-from loadmaster.execute.op_times import median
 from loadmaster.execute.executor import Executor
-from loadmaster.execute.op_times import arguments, player
+from loadmaster.execute.op_times import arguments, median, player
 from loadmaster.execute.pinned import HostMemory, HostWeights, add_rooms, host_weights
 from loadmaster.execute.ready import difference
 from loadmaster.machine.machine import Machine

@@ -16,19 +16,19 @@ import numpy as np
 from benchmarks.suites import Row
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine.machine import Machine
-from loadmaster.plan.plan import Plan
-from loadmaster.search.champion import Champion, Leaders, remeasure
-from loadmaster.search.evaluator import Evaluator
-from loadmaster.mapping.problem import Int8
 from loadmaster.mapping.measured import MeasuredMapping
-from loadmaster.search.measuring import picoseconds
+from loadmaster.mapping.problem import Int8
+from loadmaster.offload.heuristics import static_gaps
 from loadmaster.offload.measured import MeasuredOffload
 from loadmaster.offload.problem import Offload, is_vector
-from loadmaster.search.problem import Decision, Note
-from loadmaster.program.program import Program
 from loadmaster.offload.refined import Refined
 from loadmaster.offload.search import Anneal
-from loadmaster.offload.heuristics import static_gaps
+from loadmaster.plan.plan import Plan
+from loadmaster.program.program import Program
+from loadmaster.search.champion import Champion, Leaders, remeasure
+from loadmaster.search.evaluator import Evaluator
+from loadmaster.search.measuring import picoseconds
+from loadmaster.search.problem import Decision, Note
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Meter, Observer, Solver, solve
 

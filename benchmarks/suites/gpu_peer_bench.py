@@ -13,8 +13,7 @@ from benchmarks.suites import Row
 from benchmarks.suites.gpu_peers import PeerRun, Setting, measure_peer
 from benchmarks.suites.gpu_streamed import owned
 from benchmarks.suites.gpu_workload import inputs_like
-from loadmaster.execute.pinned import flat, layout_of, own_layout, shaped
-from loadmaster.execute.pinned import HostMemory, made_up
+from loadmaster.execute.pinned import HostMemory, flat, layout_of, made_up, own_layout, shaped
 from loadmaster.program.importers.torch.importer import made_on_meta
 from loadmaster.units import PICOSECONDS
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine.machine import Machine
-from loadmaster.plan import Plan
 from loadmaster.offload.kernels import Kernels, measured_kernels
 from loadmaster.offload.model import offload_model
 from loadmaster.offload.problem import Offload
+from loadmaster.offload.repeats import with_repeats
+from loadmaster.plan import Plan
 from loadmaster.program.program import Program
 from loadmaster.program.repeats import Repeated
-from loadmaster.offload.repeats import with_repeats
 from loadmaster.search.registry import make_solver, solver_names
 from loadmaster.search.solver import Budget, Solution, solve
 from loadmaster.units import PICOSECONDS, UNLIMITED

@@ -35,8 +35,7 @@ from loadmaster.program.storage import save
 def measure(arguments: argparse.Namespace, folder: Folder, left: Left) -> None:
     """Stage 1: the machine and every model with everything resident."""
     from benchmarks.suites.gpu_workload import measure_model
-    from loadmaster.execute.op_times import checked_device
-    from loadmaster.execute.op_times import cost_document, write_cost_file
+    from loadmaster.execute.op_times import checked_device, cost_document, write_cost_file
 
     device = checked_device(arguments.device)
     for name in models(arguments):
@@ -82,8 +81,8 @@ def measure(arguments: argparse.Namespace, folder: Folder, left: Left) -> None:
 
 def measured_machine(folder: Folder, device: Any) -> tuple[Machine, Any]:
     """The machine as measured, now if need be, and how much copies slow ops down. Call it `alone`."""
-    from loadmaster.execute.op_times import Clock
     from loadmaster.execute.measured_machine import machine_toml
+    from loadmaster.execute.op_times import Clock
     from loadmaster.execute.speeds import measure_speeds
 
     if not (folder.path / MACHINE).exists():

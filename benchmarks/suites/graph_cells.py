@@ -8,14 +8,14 @@ from functools import partial
 from typing import Any
 
 from benchmarks.suites.order import TRAINING
-from loadmaster.machine import Machine, load_machine
 from loadmaster.graph import TASKS, Base, GraphOptimization
+from loadmaster.graph.auto import CONSTRUCTIVE, FUSERS, LEARNED, PLACERS, SCHEDULERS, SEARCHES
 from loadmaster.graph.go.cases import synthetic_case
+from loadmaster.machine import Machine, load_machine
 from loadmaster.program import Program
 from loadmaster.program.models import load_model
 from loadmaster.program.zoo import MODELS
 from loadmaster.program.zoo.random_graphs import TEST_FAMILIES
-from loadmaster.graph.auto import CONSTRUCTIVE, FUSERS, LEARNED, PLACERS, SCHEDULERS, SEARCHES
 
 MODERN = ("llama", "vit-l16", "unet", "moe")
 WORKLOADS = (*TRAINING, *MODERN)

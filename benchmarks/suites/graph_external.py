@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.suites import Options, Row
+from benchmarks.suites.dnn_partitioning_splits import read_split
 from benchmarks.suites.graph_cells import GraphCell, placement_cell
 from benchmarks.suites.graph_run import loaded, moved, solver_rows
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import Machine
 from loadmaster.machine.dnn_partitioning import read_dnn_machine
-from benchmarks.suites.dnn_partitioning_splits import read_split
 from loadmaster.program import Program
 from loadmaster.program.importers.dnn_partitioning import import_dnn_partitioning
 

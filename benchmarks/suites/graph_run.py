@@ -12,9 +12,9 @@ from benchmarks.suites import Options, Row
 from benchmarks.suites.graph_apart import Apart
 from benchmarks.suites.graph_cells import APART, ONCE, OPTIONS, GraphCell
 from loadmaster.errors import LoadmasterError, MissingPackage
-from loadmaster.plan import Plan
 from loadmaster.graph import GraphOptimization
 from loadmaster.graph.auto import BY_CLOCK, CONSTRUCTIVE
+from loadmaster.plan import Plan
 from loadmaster.search.registry import make_solver, solver_names
 from loadmaster.search.solver import Budget, Meter, Observer, Solver, solve
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.graph import GraphOptimization
+from loadmaster.graph import anneal as graph_start
 from loadmaster.host import cores
 from loadmaster.machine import load_machine
-from loadmaster.graph import GraphOptimization
 from loadmaster.program.models import load_model
-from loadmaster.graph import anneal as graph_start
 
 Float64 = npt.NDArray[np.float64]
 

@@ -13,13 +13,13 @@ from benchmarks.suites import Row
 from benchmarks.suites.malloc_cells import EXACT, GAMES, ONE_PLAN, OPTIONS, GameCell
 from benchmarks.suites.mapping_run import Improvements
 from loadmaster.errors import MissingPackage
-from loadmaster.plan.production import production_record
-from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.search.problem import Bound
-from loadmaster.simulate import simulate
 from loadmaster.malloc_game.auto import NoProduction
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.plan.production import production_record
+from loadmaster.search.problem import Bound
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Solution, solve
+from loadmaster.simulate import simulate
 
 EXACT_SECONDS = 60.0
 BOUND_SECONDS = 10.0

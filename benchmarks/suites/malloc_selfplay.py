@@ -12,10 +12,10 @@ from benchmarks.suites import Row
 from loadmaster.errors import MissingPackage, require
 from loadmaster.machine import load_machine
 from loadmaster.malloc_game.games import seen_arrays
-from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.program.models import load_model
 from loadmaster.malloc_game.muzero.agent import PACKAGES
 from loadmaster.malloc_game.muzero.settings import SEARCHING, Settings
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.program.models import load_model
 
 if TYPE_CHECKING:
     from loadmaster.malloc_game.muzero.network import Network
@@ -37,9 +37,8 @@ def self_play(moves: int, seed: int) -> Iterator[Row]:
     import jax
 
     from loadmaster.malloc_game.muzero.network import make_network
-    from loadmaster.malloc_game.muzero.selfplay import whole_games
     from loadmaster.malloc_game.muzero.search import Search
-    from loadmaster.malloc_game.muzero.selfplay import Style, play
+    from loadmaster.malloc_game.muzero.selfplay import Style, play, whole_games
 
     platform = jax.default_backend()
     settings = Settings().on(platform)

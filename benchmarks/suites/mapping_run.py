@@ -11,10 +11,10 @@ import numpy as np
 from benchmarks.suites import Row
 from benchmarks.suites.mapping_cells import Cell
 from loadmaster.errors import MissingPackage
-from loadmaster.search.champion import remeasure
-from loadmaster.mapping.problem import Mapping
-from loadmaster.search.problem import Decision, Scores
 from loadmaster.mapping.auto import WHITE_BOX
+from loadmaster.mapping.problem import Mapping
+from loadmaster.search.champion import remeasure
+from loadmaster.search.problem import Decision, Scores
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Meter, Observer, Solution, solve
 

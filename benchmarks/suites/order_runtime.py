@@ -11,8 +11,7 @@ import numpy as np
 from benchmarks.suites import Row
 from benchmarks.suites.mapping_cells import onnx_file
 from loadmaster.errors import MissingPackage, require
-from loadmaster.export.onnx_order import export_onnx_order
-from loadmaster.export.onnx_order import run_model, runtime_plan
+from loadmaster.export.onnx_order import export_onnx_order, run_model, runtime_plan
 from loadmaster.order.problem import PeakOrder
 from loadmaster.program.importers.onnx import import_onnx
 from loadmaster.search.registry import make_solver

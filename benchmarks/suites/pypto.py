@@ -6,8 +6,8 @@ import csv
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loadmaster.allocation.problem import Allocation
 from loadmaster.allocation.buffers import NONE, Buffers
+from loadmaster.allocation.problem import Allocation
 
 
 @dataclass

@@ -19,11 +19,11 @@ from loadmaster.cli.answer import Table
 from loadmaster.cli.show import show
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import load_machine
-from loadmaster.search.champion import Champion, Remeasured, remeasure
-from loadmaster.search.evaluator import CommandEvaluator
 from loadmaster.mapping.evaluator_report import evaluator_report
 from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.runs import run_solver
+from loadmaster.search.champion import Champion, Remeasured, remeasure
+from loadmaster.search.evaluator import CommandEvaluator
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget
 from loadmaster.units import show_time

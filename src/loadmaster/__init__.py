@@ -14,27 +14,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from loadmaster.allocation.auto import allocate
+    from loadmaster.allocation.buffers_csv import read_buffers
+    from loadmaster.allocation.problem import Allocation
     from loadmaster.errors import BadMachine, BadPlan, BadProgram, LoadmasterError
     from loadmaster.export.plans import export_plan
+    from loadmaster.fitting import Fits, fits
     from loadmaster.machine import Machine, load_machine
     from loadmaster.plan import Plan, load_plan, load_planned, save_plan
     from loadmaster.plan.check import check
-    from loadmaster.allocation.problem import Allocation
-    from loadmaster.allocation.buffers_csv import read_buffers
     from loadmaster.problem_choice import pose
-    from loadmaster.search.pins import Pins, parse_pins
-    from loadmaster.search.problem import Problem
     from loadmaster.program import Builder, Program
     from loadmaster.program.models import load_model
     from loadmaster.report import write_report
     from loadmaster.runs.solve import solve
+    from loadmaster.search.pins import Pins, parse_pins
+    from loadmaster.search.problem import Problem
+    from loadmaster.search.registry import make_solver, solver_names
+    from loadmaster.search.solver import Meter, Observer, Solution, Solver
     from loadmaster.simulate import Timeline
     from loadmaster.simulate.needs import needs
     from loadmaster.simulate.simulator import simulate as timeline
-    from loadmaster.allocation.auto import allocate
-    from loadmaster.fits import Fits, fits
-    from loadmaster.search.registry import make_solver, solver_names
-    from loadmaster.search.solver import Meter, Observer, Solution, Solver
 
 __version__ = "0.1.0"
 
@@ -82,7 +82,7 @@ _HOME = {
     "BadPlan": "errors",
     "BadProgram": "errors",
     "Builder": "program",
-    "Fits": "fits",
+    "Fits": "fitting",
     "LoadmasterError": "errors",
     "Machine": "machine",
     "Meter": "search.solver",
@@ -97,7 +97,7 @@ _HOME = {
     "allocate": "allocation.auto",
     "check": "plan.check",
     "export_plan": "export.plans",
-    "fits": "fits",
+    "fits": "fitting",
     "load_machine": "machine",
     "load_model": "program.models",
     "load_plan": "plan",

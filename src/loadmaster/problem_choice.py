@@ -7,10 +7,10 @@ from typing import cast
 
 from loadmaster.errors import LoadmasterError, nearest
 from loadmaster.machine.machine import Machine
+from loadmaster.program.program import Program
 from loadmaster.search.pins import BadPin, Pins
 from loadmaster.search.problem import Problem
 from loadmaster.search.registry import KINDS
-from loadmaster.program.program import Program
 from loadmaster.units import UNLIMITED
 
 OBJECTIVES = ("time", "peak-memory", "bytes-moved")

@@ -7,23 +7,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.suites.packings import perfect_packing, training_like
 
 from generate import random_program
 from loadmaster import _core
-from benchmarks.suites.packings import perfect_packing, training_like
+from loadmaster.allocation.auto import Auto, allocate, explain_infeasible
+from loadmaster.allocation.buffers import Buffers, Gap
+from loadmaster.allocation.exact import Exact
+from loadmaster.allocation.heuristics import SizeFirstFit
+from loadmaster.allocation.problem import Allocation, ProgramAllocation
+from loadmaster.allocation.several import NOWHERE, banks, replan, spill, subset
 from loadmaster.machine import load_machine
 from loadmaster.plan import Plan, plan_from_json, plan_to_json
 from loadmaster.plan.check import check
-from loadmaster.allocation.problem import Allocation, ProgramAllocation
-from loadmaster.allocation.buffers import Buffers, Gap
 from loadmaster.program import Builder
 from loadmaster.program.models import load_model
 from loadmaster.program.program import TieKind
-from loadmaster.allocation.auto import Auto, allocate, explain_infeasible
-from loadmaster.allocation.exact import Exact
-from loadmaster.allocation.heuristics import SizeFirstFit
-from loadmaster.allocation.several import NOWHERE, banks, spill, subset
-from loadmaster.allocation.several import replan
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Observer, Status, solve
 

@@ -7,9 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadmaster.plan.check.offsets import check_offsets
 from loadmaster.allocation.buffers import BadBuffers, Buffers, Gap
-from loadmaster.allocation.buffers_csv import format_buffers, parse_buffers, read_buffers, read_pairs, write_buffers
+from loadmaster.allocation.buffers_csv import (
+    format_buffers,
+    parse_buffers,
+    read_buffers,
+    read_pairs,
+    write_buffers,
+)
+from loadmaster.plan.check.offsets import check_offsets
 
 
 def test_columns_and_their_aliases() -> None:

@@ -6,9 +6,9 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from benchmarks.suites import Options, run_suite
 
 from generate_tflite import branchy
-from benchmarks.suites import Options, run_suite
 
 
 @pytest.fixture

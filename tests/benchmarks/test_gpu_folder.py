@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from clocks import wait_until
 from benchmarks.suites import Row
 from benchmarks.suites.gpu_folder import Folder, alone, told
+
+from clocks import wait_until
 
 
 def waiting(folder: Folder, count: int) -> None:

@@ -6,12 +6,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.suites.gpu_plans import (
+    COPIES,
+    RESIDENT,
+    SOLVERS,
+    VARIANTS,
+    Planned,
+    budget,
+    kernels_of,
+    needed_bytes,
+    ordered,
+    plan_model,
+    roomy,
+    wanted,
+)
 
-from benchmarks.suites.gpu_plans import COPIES, RESIDENT, SOLVERS, VARIANTS, Planned, budget, kernels_of, needed_bytes, ordered, plan_model, roomy, wanted
 from loadmaster.machine import Machine, load_machine
-from loadmaster.plan import load_planned, save_plan
 from loadmaster.offload.kernels import Kernels
 from loadmaster.offload.problem import Offload
+from loadmaster.plan import load_planned, save_plan
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program
 

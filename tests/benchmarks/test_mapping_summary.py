@@ -8,8 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from benchmarks.suites.mapping_summary import BEATS, LOSES, NEITHER, compare, difference_interval, evaluations_to, mean_and_deviation, merged, summaries, verdict
+from benchmarks.suites.mapping_summary import (
+    BEATS,
+    LOSES,
+    NEITHER,
+    compare,
+    difference_interval,
+    evaluations_to,
+    mean_and_deviation,
+    merged,
+    summaries,
+    verdict,
+)
 from benchmarks.suites.mapping_targets import RIVALS, SPEC, targets
 
 BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from benchmarks.suites import malloc_selfplay
 from benchmarks.suites.malloc_cells import GAMES
+
 from loadmaster.malloc_game.muzero.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
@@ -81,8 +81,8 @@ def test_rows_of_cells_that_are_played_together(monkeypatch: pytest.MonkeyPatch,
 def test_zero_shot_rows_learn_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import jax
 
-    from loadmaster.malloc_game.muzero.network import make_network
     from loadmaster.malloc_game.muzero.agent import policy_arrays, save_small
+    from loadmaster.malloc_game.muzero.network import make_network
 
     settings, policy = Settings(**TINY), tmp_path / "policy.npz"
     save_small(policy, policy_arrays(make_network(jax.random.key(0), settings)), {}, settings)

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 import loadmaster.cli
 from loadmaster.cli.main import app
 from loadmaster.machine import load_machine
-from loadmaster.plan import save_plan
 from loadmaster.mapping.first_fit import first_fit
+from loadmaster.plan import save_plan
 from loadmaster.program.zoo import load_workload
 
 SCHEMA = json.loads((Path(loadmaster.cli.__file__).parent / "schema.json").read_text())

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.suites.packings import perfect_packing
 from typer.testing import CliRunner
 
-from benchmarks.suites.packings import perfect_packing
-from loadmaster.cli.main import app
 from loadmaster.allocation.buffers_csv import read_buffers, write_buffers
+from loadmaster.cli.main import app
 
 TIGHT = "id,lower,upper,size\na,0,4,40\nb,0,4,40\nc,2,6,20\nd,5,9,60\n"
 

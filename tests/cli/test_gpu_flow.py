@@ -12,9 +12,9 @@ import pytest
 from loadmaster.cli.kernel_room import kernel_room
 from loadmaster.offload.kernels import LIBRARIES, SPARE
 from loadmaster.offload.problem import Offload
-from loadmaster.search.registry import load_problem
 from loadmaster.program.measured_costs import MeasuredCosts, costless_hash, write_costs
 from loadmaster.program.storage import save
+from loadmaster.search.registry import load_problem
 from offload_stack import stack
 
 pytestmark = [pytest.mark.usefixtures("elsewhere"), pytest.mark.filterwarnings("ignore")]

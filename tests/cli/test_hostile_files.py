@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from loadmaster.machine import load_machine
-from loadmaster.plan import Plan, save_plan
 from loadmaster.mapping.first_fit import first_fit
+from loadmaster.plan import Plan, save_plan
 from loadmaster.program.zoo import load_workload
 
 MEMORY = '[[memory]]\nname = "sram"\ncapacity = {}\nbandwidth = "1GB/s"\n'

@@ -14,13 +14,13 @@ import pytest
 from generate_mapping import layers, three_memories
 from loadmaster.cli.main import COMMANDS
 from loadmaster.machine.text import standalone_text
-from loadmaster.plan import save_plan
 from loadmaster.mapping.measured import MeasuredMapping
-from loadmaster.search.registry import load_problem
+from loadmaster.plan import save_plan
 from loadmaster.program import save
 from loadmaster.runs import RunFolder
 from loadmaster.runs.compare import read_side
 from loadmaster.runs.replay import replay
+from loadmaster.search.registry import load_problem
 
 EVALUATOR = "sh measure.sh"
 PLAN = ("--solver", "random", "--budget", "4", "--repeats", "1")

@@ -12,12 +12,12 @@ import pytest
 from loadmaster.cli.answer import Usage
 from loadmaster.cli.plan import parse_settings
 from loadmaster.machine import load_machine
+from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.plan import load_plan
 from loadmaster.plan.check import check
-from loadmaster.search import recorded_bounds as recorded
-from loadmaster.mapping.measured import MeasuredMapping
-from loadmaster.search.recorded_bounds import bound_key
 from loadmaster.program.models import load_model
+from loadmaster.search import recorded_bounds as recorded
+from loadmaster.search.recorded_bounds import bound_key
 from loadmaster.simulate import simulate
 
 SMALL = "bert:layers=1"

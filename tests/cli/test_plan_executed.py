@@ -11,9 +11,9 @@ import pytest
 
 from loadmaster.machine import load_machine
 from loadmaster.machine.presets import with_capacities
+from loadmaster.offload.measured import MeasuredOffload
 from loadmaster.plan import load_plan
 from loadmaster.plan.check import check
-from loadmaster.offload.measured import MeasuredOffload
 from loadmaster.program.storage import save
 from offload_stack import LAYER_BYTES, stack
 

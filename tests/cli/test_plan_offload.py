@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from loadmaster.machine import load_machine
+from loadmaster.offload.problem import Offload
 from loadmaster.plan import load_plan
 from loadmaster.problem_choice import pose, problem_kind
-from loadmaster.offload.problem import Offload
 from loadmaster.program.measured_costs import MeasuredCosts, costless_hash, write_costs
 from loadmaster.program.storage import load, save
 from offload_stack import gpu, stack

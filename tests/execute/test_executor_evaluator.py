@@ -8,25 +8,25 @@ import numpy as np
 import pytest
 
 from loadmaster.machine import load_machine
-from loadmaster.plan import Plan
-from loadmaster.search.champion import remeasure
-from loadmaster.search.evaluator import EvaluationError
 from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.offload.measured import MeasuredOffload, with_room
 from loadmaster.offload.problem import Offload
+from loadmaster.plan import Plan
+from loadmaster.search.champion import remeasure
+from loadmaster.search.evaluator import EvaluationError
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+from benchmarks.suites.gpu_loop import Loop, loop_rows, static_map  # noqa: E402
 from torch import nn  # noqa: E402
 
-from benchmarks.suites.gpu_loop import Loop, loop_rows, static_map  # noqa: E402
 from loadmaster.execute.evaluator import ExecutorEvaluator  # noqa: E402
 from loadmaster.execute.executor import Executor  # noqa: E402
 from loadmaster.execute.pinned import HostMemory, shared_rows  # noqa: E402
+from loadmaster.offload.refined import Archive, Refined, refine  # noqa: E402
 from loadmaster.plan.plan import lifetimes_in_loops  # noqa: E402
 from loadmaster.program.importers.torch.captured import Captured, capture  # noqa: E402
-from loadmaster.offload.refined import Archive, Refined, refine  # noqa: E402
 from loadmaster.search.registry import make_solver  # noqa: E402
 from loadmaster.search.solver import Budget, solve  # noqa: E402
 

@@ -22,8 +22,16 @@ pytest.importorskip("executorch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 from loadmaster.export.executorch import export, verify, write_plan  # noqa: E402
-from loadmaster.export.executorch_plans import Placed, arena_numbers, banked_placement, greedy_placement  # noqa: E402
-from loadmaster.export.executorch_plans import difference, eager, run, sample_inputs  # noqa: E402
+from loadmaster.export.executorch_plans import (  # noqa: E402  # noqa: E402
+    Placed,
+    arena_numbers,
+    banked_placement,
+    difference,
+    eager,
+    greedy_placement,
+    run,
+    sample_inputs,
+)
 from loadmaster.export.executorch_search import improved  # noqa: E402
 from loadmaster.program.importers.executorch import lower as lowering  # noqa: E402
 from loadmaster.program.importers.executorch.lower import Lowered, lower  # noqa: E402

@@ -6,19 +6,25 @@ import numpy as np
 import pytest
 
 from loadmaster.errors import BadMachine
-from loadmaster.export.executorch_plans import arena_bytes, arena_numbers
-from loadmaster.export.executorch_plans import order_of, packed, placement, reduced
+from loadmaster.export.executorch_plans import (
+    arena_bytes,
+    arena_numbers,
+    order_of,
+    packed,
+    placement,
+    reduced,
+)
 from loadmaster.export.executorch_search import improved
 from loadmaster.export.rules import NotExported
 from loadmaster.machine import Machine, load_machine
+from loadmaster.mapping.problem import Mapping
 from loadmaster.plan.check import check
 from loadmaster.plan.plan import Plan, Residency
-from loadmaster.mapping.problem import Mapping
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program
-from loadmaster.simulate.simulator import simulate
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, solve
+from loadmaster.simulate.simulator import simulate
 
 
 def small_machine(fast: int = 4096) -> Machine:

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from loadmaster.errors import LoadmasterError
-from loadmaster.export.figures.data import read_cells
+from loadmaster.export.figures.curves import Room, room, scaled
 from loadmaster.export.figures.data import (
     contiguity,
     distances,
     learning_curves,
+    read_cells,
     scaled_to_plane,
     transitions,
 )
 from loadmaster.export.figures.maps import maps_to_show, near_maps, pictures
-from loadmaster.export.figures.curves import Room, room, scaled
 from loadmaster.machine import load_machine
 from loadmaster.mapping.problem import Mapping
 from loadmaster.program.build import Builder
@@ -208,8 +208,7 @@ def test_room_is_what_the_exact_solver_proves() -> None:
 
 
 def test_the_picture_of_room(tmp_path: Path) -> None:
-    from loadmaster.export.figures.curves import draw_room
-    from loadmaster.export.figures.curves import save
+    from loadmaster.export.figures.curves import draw_room, save
 
     figure = draw_room([Room(0.125, 150, 120, 101, 100), Room(12, 100, 100, 100, 100)], "x on y")
     lines: dict[Any, Any] = {line.get_label(): line for line in figure.axes[0].get_lines()}

@@ -11,8 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from loadmaster.errors import Refused
-from loadmaster.export.onnx_order import NotExported, export, export_onnx_order
-from loadmaster.export.onnx_order import run_model
+from loadmaster.export.onnx_order import NotExported, export, export_onnx_order, run_model
 from loadmaster.export.rules import Asked
 from loadmaster.order.problem import PeakOrder
 from loadmaster.program.importers.onnx import import_onnx

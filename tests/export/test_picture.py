@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from loadmaster.allocation.buffers import Buffers, Gap
 from loadmaster.errors import LoadmasterError
 from loadmaster.export.picture import draw
-from loadmaster.allocation.buffers import Buffers, Gap
 
 NAME = '</title><script>alert(1)</script>&"'
 

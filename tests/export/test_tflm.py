@@ -15,8 +15,8 @@ from loadmaster.export.tflm import export, read_scratch
 from loadmaster.export.tflm_arena import METADATA, plan_arena, read_offsets
 from loadmaster.export.tflm_file import with_plan
 from loadmaster.machine import load_machine
-from loadmaster.plan import Plan
 from loadmaster.order.problem import PeakOrder
+from loadmaster.plan import Plan
 from loadmaster.program.importers.tflite import import_tflite
 from loadmaster.program.importers.tflite.read import read_tflite
 from loadmaster.program.program import TensorKind

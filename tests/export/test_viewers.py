@@ -17,25 +17,25 @@ import pytest
 
 from generate import random_case
 from generate_tflite import branchy
+from loadmaster.allocation.buffers_csv import read_buffers
+from loadmaster.allocation.problem import Allocation
 from loadmaster.errors import BadPlan, Refused
 from loadmaster.export import c_header, csv_files, model_explorer, trace
 from loadmaster.export.rules import Asked, NotExported
 from loadmaster.export.shown import Shown, file_name
 from loadmaster.machine import Machine, load_machine
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.mapping.first_fit import first_fit
+from loadmaster.mapping.problem import Mapping
 from loadmaster.plan import Plan
 from loadmaster.plan.check import check
-from loadmaster.allocation.problem import Allocation
-from loadmaster.allocation.buffers_csv import read_buffers
-from loadmaster.mapping.first_fit import first_fit
-from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.mapping.problem import Mapping
 from loadmaster.program import Program
 from loadmaster.program.build import Builder
 from loadmaster.program.importers.tflite import import_tflite
 from loadmaster.program.zoo import load_workload
-from loadmaster.simulate import simulate
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, solve
+from loadmaster.simulate import simulate
 
 
 def sound_cases(count: int) -> Iterator[tuple[Program, Machine, Plan]]:

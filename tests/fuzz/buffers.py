@@ -8,8 +8,8 @@ from random import Random
 
 import numpy as np
 
-from loadmaster.allocation.problem import Allocation
 from loadmaster.allocation.buffers_csv import format_buffers, parse_buffers, read_buffers, read_pairs
+from loadmaster.allocation.problem import Allocation
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, solve
 

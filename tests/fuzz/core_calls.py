@@ -21,10 +21,10 @@ from loadmaster.errors import LoadmasterError
 from loadmaster.machine import load_machine
 from loadmaster.problem_choice import pose
 from loadmaster.program import Program
-from loadmaster.simulate import simulate
-from loadmaster.simulate.simulator import Simulator
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, solve
+from loadmaster.simulate import simulate
+from loadmaster.simulate.simulator import Simulator
 
 from . import mutate
 from .use import small_program

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from loadmaster.learn.policies import save_policy
 from loadmaster.machine import load_machine
 from loadmaster.plan import Plan, plan_to_json
 from loadmaster.program import save
-from loadmaster.learn.policies import save_policy
 
 from .npz_files import npy
 from .use import small_program

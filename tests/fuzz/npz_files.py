@@ -20,9 +20,9 @@ import numpy as np
 
 from generate import random_program
 from generate_game import random_game_program
+from loadmaster.learn.policies import read_policy, save_policy
 from loadmaster.program import load, save
 from loadmaster.runs.workers.pool import packed, unpacked
-from loadmaster.learn.policies import read_policy, save_policy
 
 from . import mutate
 from .use import small_program, use_program

@@ -21,20 +21,18 @@ from typing import Any
 import numpy as np
 
 from loadmaster.machine import load_machine, read_machine
+from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.plan import load_plan
 from loadmaster.problem_choice import pose
-from loadmaster.search.evaluator import CommandEvaluator
-from loadmaster.mapping.measured import MeasuredMapping
-from loadmaster.search.problem import Problem, keys
-from loadmaster.search.registry import KINDS, load_problem
 from loadmaster.program import Builder, Program, load
 from loadmaster.report import write_report
 from loadmaster.runs import History, RunFolder, run_solver
-from loadmaster.runs.compare import different_keys, read_side, score_alone
-from loadmaster.runs.compare import difference
+from loadmaster.runs.compare import difference, different_keys, read_side, score_alone
 from loadmaster.runs.log import digest_of
 from loadmaster.runs.replay import replay
-from loadmaster.search.registry import make_solver
+from loadmaster.search.evaluator import CommandEvaluator
+from loadmaster.search.problem import Problem, keys
+from loadmaster.search.registry import KINDS, load_problem, make_solver
 from loadmaster.search.solver import Budget
 
 from . import machines, mutate, npz_files

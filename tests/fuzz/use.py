@@ -22,11 +22,11 @@ from loadmaster.problem_choice import pose
 from loadmaster.program import Program, TensorKind, load, save
 from loadmaster.program.build import Builder
 from loadmaster.program.validate import validate
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget, solve
 from loadmaster.simulate import simulate
 from loadmaster.simulate.bounds import time_bounds
 from loadmaster.simulate.needs import balance, largest, needs
-from loadmaster.search.registry import make_solver
-from loadmaster.search.solver import Budget, solve
 
 ON = (
     ("nnp-i", "mapping", "density"),

@@ -6,9 +6,9 @@ import numpy as np
 
 from loadmaster.graph import GraphOptimization
 from loadmaster.graph.groups import root_homes, root_readers
+from loadmaster.graph.placers import expected_bytes
 from loadmaster.program.hazards import overwrite_waits, root_writers
 from loadmaster.program.program import TensorKind
-from loadmaster.graph.placers import expected_bytes
 
 FOREVER = (1 << 62) - 1
 

@@ -9,8 +9,8 @@ from generate import Rng, pick
 from generate_graph import random_graph, random_keys
 from loadmaster.errors import BadPlan
 from loadmaster.graph import TASKS, UNFIT, Base, GraphOptimization
-from reference.simulate import simulate_reference
 from reference.graph import SlowFusion, decoded
+from reference.simulate import simulate_reference
 
 TASK_SETS = (
     TASKS,

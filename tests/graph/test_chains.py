@@ -9,12 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from search.conformance import conforms
 
 from generate_graph import random_graph, roomy
 from loadmaster.errors import LoadmasterError
-from loadmaster.machine import load_machine
 from loadmaster.graph import TASKS, UNFIT, Base, GraphOptimization
-from loadmaster.program.models import load_model
+from loadmaster.graph.anneal import random_vectors
+from loadmaster.graph.brkga import Genes
+from loadmaster.graph.chains import WORST, Fitting, SteeredMoves, children, constructive, renamed, variants
 from loadmaster.graph.go.graph import SCHEMA
 from loadmaster.graph.go.infer import named_arrays
 from loadmaster.graph.go.network import make_network
@@ -22,13 +24,10 @@ from loadmaster.graph.go.prior import seeds_prior
 from loadmaster.graph.go.search import likely
 from loadmaster.graph.go.settings import Shape
 from loadmaster.learn.policies import save_policy
+from loadmaster.machine import load_machine
+from loadmaster.program.models import load_model
 from loadmaster.search.registry import make_solver
-from loadmaster.graph.brkga import Genes
-from loadmaster.graph.chains import WORST, Fitting, children, constructive, renamed, variants
-from loadmaster.graph.anneal import random_vectors
-from loadmaster.graph.chains import SteeredMoves
 from loadmaster.search.solver import Budget, Meter, Solution, solve
-from solvers.conformance import conforms
 
 STEERED = ("go+anneal", "go+brkga")
 TASK_SETS = [tasks for count in (1, 2, 3) for tasks in itertools.combinations(TASKS, count)]

@@ -8,14 +8,14 @@ import pytest
 from generate import chance, pick
 from generate_graph import random_graph, roomy
 from loadmaster.errors import LoadmasterError
-from loadmaster.machine import load_machine
 from loadmaster.graph import TASKS, GraphOptimization
+from loadmaster.graph.anneal import random_vectors
+from loadmaster.graph.exact import units_of
+from loadmaster.machine import load_machine
 from loadmaster.program.build import Builder
 from loadmaster.program.models import load_model
 from loadmaster.program.program import Program, TensorKind
-from loadmaster.graph.exact import units_of
 from loadmaster.search.registry import make_solver
-from loadmaster.graph.anneal import random_vectors
 from loadmaster.search.solver import Budget, Status, solve
 
 pytest.importorskip("ortools")

@@ -6,22 +6,20 @@ import itertools
 
 import numpy as np
 import pytest
+from graph.slow_placers import NobodyHasRoom, Slow
 
 from generate_graph import random_graph
+from loadmaster.graph import UNFIT, Base, GraphOptimization
+from loadmaster.graph.list_placers import favourites, group_edges
+from loadmaster.graph.pipeline import seeds
+from loadmaster.graph.placers import NONE, Places, first_come, like_base
 from loadmaster.machine import load_machine
 from loadmaster.machine.machine import Machine
-from loadmaster.graph import UNFIT, Base, GraphOptimization
 from loadmaster.program.build import Builder
 from loadmaster.program.models import load_model
 from loadmaster.program.program import Program
-from loadmaster.graph.list_placers import favourites
-from loadmaster.graph.placers import first_come, like_base
-from loadmaster.graph.list_placers import group_edges
-from loadmaster.graph.pipeline import seeds
-from loadmaster.graph.placers import NONE, Places
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Solution, solve
-from solvers.slow_placers import NobodyHasRoom, Slow
 
 PLACERS = ("single", "expert", "round-robin", "metis", "m-topo", "m-etf", "m-sct", "heft")
 OTHERS = ("critical-path", "fifo", "fusion-none", "fusion-fixed", "cost-model", "classical")

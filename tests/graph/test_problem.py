@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from loadmaster.errors import LoadmasterError
+from loadmaster.graph import UNFIT, Base, GraphOptimization
 from loadmaster.machine import load_machine
 from loadmaster.machine.machine import Machine
-from loadmaster.graph import UNFIT, Base, GraphOptimization
-from loadmaster.search.problem import keys
-from loadmaster.search.registry import load_problem
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program
 from loadmaster.program.storage import save
+from loadmaster.search.problem import keys
+from loadmaster.search.registry import load_problem
 
 
 def layers(count: int = 6, size: int = 4096, scoped: bool = True) -> Program:

@@ -6,19 +6,17 @@ import itertools
 
 import numpy as np
 import pytest
+from search.conformance import conforms
 
 from generate_graph import random_graph, roomy
 from loadmaster.errors import LoadmasterError
-from loadmaster.machine import load_machine
 from loadmaster.graph import TASKS, UNFIT, Base, GraphOptimization
+from loadmaster.graph.anneal import ACCEPTED_AT_FIRST, Moves, _first_temperature, random_vectors, starts
+from loadmaster.graph.brkga import Genes
+from loadmaster.machine import load_machine
 from loadmaster.program.models import load_model
 from loadmaster.search.registry import make_solver
-from loadmaster.graph.anneal import ACCEPTED_AT_FIRST, _first_temperature
-from loadmaster.graph.brkga import Genes
-from loadmaster.graph.anneal import Moves
-from loadmaster.graph.anneal import random_vectors, starts
 from loadmaster.search.solver import Budget, Meter, Solution, solve
-from solvers.conformance import conforms
 
 SEARCHES = ("random-best", "anneal", "brkga")
 TASK_SETS = [tasks for count in (1, 2, 3) for tasks in itertools.combinations(TASKS, count)]

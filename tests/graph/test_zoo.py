@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("jax")
 
-from loadmaster.machine import load_machine
 from loadmaster.graph import UNFIT, Base, GraphOptimization
+from loadmaster.machine import load_machine
 from loadmaster.program.models import load_model
 
 SMALL = [

@@ -21,20 +21,20 @@ from generate_graph import random_keys
 from generate_plan import random_plan
 from law import instances, moves, scope
 from law.moves import LIVES, MEMORY, OFFSETS, WORK, Ground, Move
-from loadmaster.errors import LoadmasterError
-from loadmaster.machine.machine import Machine
-from loadmaster.plan.plan import Plan
 from loadmaster.allocation.problem import Allocation, ProgramAllocation
+from loadmaster.errors import LoadmasterError
 from loadmaster.graph import GraphOptimization
 from loadmaster.graph.problem import UNFIT
+from loadmaster.machine.machine import Machine
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.mapping.problem import Mapping as MapProblem
 from loadmaster.offload.problem import Offload
 from loadmaster.order.problem import PeakOrder
+from loadmaster.plan.plan import Plan
 from loadmaster.search.problem import Decision
-from loadmaster.simulate.simulator import Timeline
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Solution, Status, solve
+from loadmaster.simulate.simulator import Timeline
 
 MOST_DECISIONS = 5_000
 """So many are tried one by one."""

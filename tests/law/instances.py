@@ -10,14 +10,14 @@ from generate import Rng, chance, pick, random_machine, random_program, whole
 from generate_game import random_game_machine, random_game_program
 from generate_mapping import random_map_machine
 from generate_order import random_straight
+from loadmaster.allocation.buffers import Buffers, Gap
 from loadmaster.errors import BadProgram, LoadmasterError
 from loadmaster.machine.machine import Device, Link, Machine, Memory, Rules
 from loadmaster.plan.plan import NO_OFFSET, Plan
-from loadmaster.allocation.buffers import Buffers, Gap
-from loadmaster.search.pins import Pins
 from loadmaster.program.build import Builder
 from loadmaster.program.program import CANNOT_RUN, Program
 from loadmaster.program.validate import validate
+from loadmaster.search.pins import Pins
 from loadmaster.simulate.simulator import simulator
 
 MOST_OPS = 6

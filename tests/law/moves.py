@@ -15,8 +15,17 @@ import numpy as np
 from generate import Rng, chance, pick, whole
 from loadmaster.errors import BadPlan
 from loadmaster.machine.machine import Machine
-from loadmaster.plan.plan import BEFORE, NO_OFFSET, QUEUES, TIES, WHOLE, Copy, Plan, Residency
-from loadmaster.plan.plan import lifetimes_in_loops
+from loadmaster.plan.plan import (
+    BEFORE,
+    NO_OFFSET,
+    QUEUES,
+    TIES,
+    WHOLE,
+    Copy,
+    Plan,
+    Residency,
+    lifetimes_in_loops,
+)
 from loadmaster.program.program import GIVEN, PERSISTENT, Program, TensorKind
 from loadmaster.simulate.simulator import simulator
 

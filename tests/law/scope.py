@@ -6,18 +6,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.plan.check.facts import HOME as AT_HOME
-from loadmaster.plan.check.facts import Facts
-from loadmaster.plan.plan import BEFORE, NO_OFFSET, WHOLE, Plan
-from loadmaster.plan.plan import HOME, static_plan
 from loadmaster.allocation.problem import Allocation
 from loadmaster.graph import GraphOptimization
 from loadmaster.graph.explicit import fusion_violations
-from loadmaster.plan.live_ranges import weights_in
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.mapping.problem import Mapping
 from loadmaster.offload.problem import Offload
 from loadmaster.order.problem import PeakOrder
+from loadmaster.plan.check.facts import HOME as AT_HOME
+from loadmaster.plan.check.facts import Facts
+from loadmaster.plan.live_ranges import weights_in
+from loadmaster.plan.plan import BEFORE, HOME, NO_OFFSET, WHOLE, Plan, static_plan
 from loadmaster.program.program import Program
 
 Pinned = MallocGame | Mapping | GraphOptimization

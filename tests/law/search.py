@@ -23,9 +23,8 @@ from law.moves import changed
 from loadmaster.errors import BadPlan
 from loadmaster.plan.check import Violation, check
 from loadmaster.plan.plan import Plan
+from loadmaster.simulate.simulator import Simulator, Timeline
 from reference.simulate import simulate_reference
-from loadmaster.simulate.simulator import Simulator
-from loadmaster.simulate.simulator import Timeline
 
 SAMPLE = 0.34
 """Of the plans that are refused, and of the slow comparisons."""

@@ -9,16 +9,16 @@ import pytest
 from loadmaster.errors import BadProgram
 from loadmaster.machine import load_machine
 from loadmaster.machine.machine import Device, Link, Machine, Memory, Rules
-from loadmaster.plan.check import check
-from loadmaster.plan.plan import BEFORE, Copy, Plan, Residency
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.offload.problem import Offload
+from loadmaster.plan.check import check
+from loadmaster.plan.plan import BEFORE, Copy, Plan, Residency
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program, TieKind
 from loadmaster.program.zoo import load_workload
-from loadmaster.simulate.simulator import simulate
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, solve
+from loadmaster.simulate.simulator import simulate
 
 GIGA = 10**9
 FAST, SLOW = 0, 1

@@ -13,10 +13,10 @@ import pytest
 from law.cases import CASES, Case, Claim, GameCase, MappingCase
 from law.run import main
 from law.search import Outcome, beaten, run_instance, told
-from loadmaster.plan.check import Violation
-from loadmaster.plan.plan import Plan
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.mapping.problem import Mapping
+from loadmaster.plan.check import Violation
+from loadmaster.plan.plan import Plan
 
 INSTANCES, MOVES = 25, 80
 KINDS = list(CASES)

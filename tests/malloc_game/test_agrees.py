@@ -9,8 +9,8 @@ import pytest
 
 from generate_game import random_game
 from loadmaster import _core
-from loadmaster.plan.check import check
 from loadmaster.malloc_game.model import GameModel, game_model
+from loadmaster.plan.check import check
 from loadmaster.simulate import simulate
 from native_game import NativeGame
 from reference.game import SlowGame

@@ -10,10 +10,10 @@ import pytest
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import load_machine
 from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.malloc_game.search import Change, Climb, together
 from loadmaster.program.models import load_model
 from loadmaster.program.zoo.synthetic import COUNT, synthetic
 from loadmaster.search.registry import make_solver
-from loadmaster.malloc_game.search import Change, Climb, together
 from loadmaster.search.solver import Budget, Meter, Observer, solve
 
 MACHINE = "tpu-v4i:cmem=1MiB"

@@ -9,9 +9,9 @@ import pytest
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import load_machine
-from loadmaster.plan.check import check
 from loadmaster.malloc_game.games import MOST, SHAPES, Games
 from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.plan.check import check
 from loadmaster.program.models import load_model
 from loadmaster.simulate.simulator import simulate
 

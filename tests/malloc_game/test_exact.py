@@ -11,20 +11,17 @@ from generate_game import random_game
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import load_machine
 from loadmaster.machine.machine import Machine, Rules
-from loadmaster.plan.plan import Plan
 from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.search.recorded_bounds import bound_key
+from loadmaster.plan.plan import Plan
 from loadmaster.program.build import Builder
 from loadmaster.program.zoo.synthetic import synthetic
+from loadmaster.search.recorded_bounds import bound_key
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Solution, Status, solve
 
 pytest.importorskip("ortools")
 
-from loadmaster.malloc_game.exact import game_bound, relaxed_game
-from loadmaster.malloc_game.exact import CpSat
-from loadmaster.malloc_game.exact import Exhaustive
-from loadmaster.malloc_game.exact import Rounded
+from loadmaster.malloc_game.exact import CpSat, Exhaustive, Rounded, game_bound, relaxed_game
 from loadmaster.search.engines import lagrangian
 
 SECOND = 10**12

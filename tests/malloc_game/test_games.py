@@ -13,11 +13,10 @@ from generate_game import random_game, random_game_program
 from loadmaster import _core
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine.machine import Device, Link, Machine, Memory, Rules
-from loadmaster.plan.check import check
-from loadmaster.malloc_game.games import Games
+from loadmaster.malloc_game.games import Games, decode, encode
 from loadmaster.malloc_game.model import GameModel
-from loadmaster.malloc_game.games import decode, encode
 from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.plan.check import check
 from loadmaster.program.program import Program
 from loadmaster.simulate import simulate
 

@@ -7,14 +7,14 @@ import pytest
 
 from generate_game import random_game
 from loadmaster import _core
-from loadmaster.plan.check import check
 from loadmaster.malloc_game.model import GameModel, game_model
+from loadmaster.plan.check import check
 from loadmaster.program import Builder
 from loadmaster.simulate import simulate
-from reference.simulate import simulate_reference
 from reference.game import SlowGame
 from reference.judge import Copy
 from reference.rules import served
+from reference.simulate import simulate_reference
 
 BLOCKS, CASES_PER_BLOCK = 4, 60
 

@@ -11,13 +11,12 @@ import pytest
 
 from generate import random_machine, random_program
 from loadmaster.machine import Machine, load_machine
+from loadmaster.malloc_game.model import game_model
+from loadmaster.malloc_game.msa import Assigner, BadSwitch, switches_of
 from loadmaster.plan import Plan
 from loadmaster.plan.check import check
-from loadmaster.malloc_game.model import game_model
 from loadmaster.program import Builder, Program, TieKind
 from loadmaster.simulate import simulate
-from loadmaster.malloc_game.msa import Assigner
-from loadmaster.malloc_game.msa import BadSwitch, switches_of
 
 SECOND = 10**12
 

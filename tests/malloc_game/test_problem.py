@@ -11,19 +11,17 @@ import pytest
 from generate_game import random_game
 from loadmaster.errors import BadMachine, BadPlan
 from loadmaster.machine import load_machine
-from loadmaster.plan.plan import BEFORE, Plan
 from loadmaster.malloc_game.bounds import ideal_bound, side_by_side, traffic_bound
-from loadmaster.malloc_game.games import COPY
-from loadmaster.malloc_game.games import encode
+from loadmaster.malloc_game.games import COPY, encode
 from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.search.problem import keys
-from loadmaster.search.registry import load_problem
+from loadmaster.plan.plan import BEFORE, Plan
 from loadmaster.program import Builder, Program
 from loadmaster.program.models import load_model
 from loadmaster.runs import run_solver
-from loadmaster.simulate import simulate
-from loadmaster.search.registry import make_solver
+from loadmaster.search.problem import keys
+from loadmaster.search.registry import load_problem, make_solver
 from loadmaster.search.solver import Budget
+from loadmaster.simulate import simulate
 
 SECOND = 10**12
 

@@ -9,16 +9,16 @@ import pytest
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import load_machine
-from loadmaster.plan import Plan
+from loadmaster.malloc_game.auto import has_production
 from loadmaster.malloc_game.games import DROP, NO_COPY, neighbours, site_gains
+from loadmaster.malloc_game.heuristics import GreedyDensity
 from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.plan import Plan
 from loadmaster.program.models import load_model
 from loadmaster.program.zoo.synthetic import COUNT, synthetic
-from loadmaster.simulate import simulate
-from loadmaster.malloc_game.auto import has_production
-from loadmaster.malloc_game.heuristics import GreedyDensity
 from loadmaster.search.registry import kinds_with, make_solver
 from loadmaster.search.solver import Budget, Solution, solve
+from loadmaster.simulate import simulate
 
 MACHINE = "tpu-v4i:cmem=1MiB"
 

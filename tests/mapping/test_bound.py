@@ -8,10 +8,10 @@ import numpy as np
 from generate_mapping import layers, random_mapping, random_maps, three_memories
 from loadmaster.errors import Refused
 from loadmaster.machine import load_machine
-from loadmaster.mapping.problem import Mapping
-from loadmaster.search.pins import Pins
-from loadmaster.program.models import load_model
 from loadmaster.mapping.bound import weights_bound
+from loadmaster.mapping.problem import Mapping
+from loadmaster.program.models import load_model
+from loadmaster.search.pins import Pins
 
 
 def test_no_map_is_below_it() -> None:

@@ -13,26 +13,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+from search.conformance import conforms
 
 from clocks import Ticking
 from generate import random_machine, random_program
 from loadmaster.errors import LoadmasterError, MissingPackage
 from loadmaster.machine import Machine, load_machine
 from loadmaster.machine.machine import Device, Memory, Rules
-from loadmaster.mapping.problem import Mapping
-from loadmaster.search.recorded_bounds import recorded_bound
-from loadmaster.program.models import load_model
-from loadmaster.program.program import CANNOT_RUN, Program
 from loadmaster.mapping import exact_model as linear_module
 from loadmaster.mapping.exact import Exact, linear_bound
-from loadmaster.mapping.exact_model import peak_cases, whole
-from loadmaster.search.engines import lagrangian, relaxed
-from loadmaster.mapping.exact_model import mapping_linear
-from loadmaster.mapping.exact_model import MappingModel, mapping_model
+from loadmaster.mapping.exact_model import MappingModel, mapping_linear, mapping_model, peak_cases, whole
 from loadmaster.mapping.exact_worker import Search, model_bytes
+from loadmaster.mapping.problem import Mapping
+from loadmaster.program.models import load_model
+from loadmaster.program.program import CANNOT_RUN, Program
+from loadmaster.search.engines import lagrangian, relaxed
+from loadmaster.search.recorded_bounds import recorded_bound
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Meter, Observer, Status, solve
-from solvers.conformance import conforms
 
 pytest.importorskip("ortools")
 

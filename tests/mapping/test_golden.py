@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from loadmaster.machine import load_machine
-from loadmaster.plan.check import check
 from loadmaster.mapping.problem import Mapping
+from loadmaster.plan.check import check
 from loadmaster.program.models import load_model
-from loadmaster.simulate import simulate
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, solve
+from loadmaster.simulate import simulate
 
 ALL_SLOWEST = {"resnet50": 815_267_107, "resnet101": 1_311_958_589, "bert": 2_979_760_897}
 ALL_FASTEST = {

@@ -14,11 +14,11 @@ from generate_mapping import layers, random_mapping, three_memories
 from loadmaster.machine import load_machine
 from loadmaster.mapping.first_fit import sparse_tables
 from loadmaster.mapping.problem import Mapping
-from loadmaster.search.problem import Decision, Scores
+from loadmaster.mapping.search import AgeingEvolution, Annealing, GreedyDp, RandomMaps
 from loadmaster.program import Builder
 from loadmaster.program.models import load_model
+from loadmaster.search.problem import Decision, Scores
 from loadmaster.search.registry import make_solver
-from loadmaster.mapping.search import AgeingEvolution, Annealing, GreedyDp, RandomMaps
 from loadmaster.search.solver import Budget, Meter, Observer, Solution, solve
 from reference.mapping import SlowMapping
 

@@ -14,19 +14,26 @@ import pytest
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import load_machine
-from loadmaster.plan import Plan
-from loadmaster.search.champion import Leaders, remeasure
-from loadmaster.search.evaluator import CommandEvaluator, EvaluationError
-from loadmaster.mapping.problem import Mapping
 from loadmaster.mapping.measured import MeasuredMapping
-from loadmaster.search.problem import Bound, keys, repeatable
-from loadmaster.search.registry import load_problem
+from loadmaster.mapping.problem import Mapping
+from loadmaster.plan import Plan
 from loadmaster.program import Builder, Program
 from loadmaster.runs import History, RunFolder, run_solver
 from loadmaster.runs.compare import read_side
 from loadmaster.runs.replay import replay
-from loadmaster.search.solver import Budget, Meter, Solution, State, Status
-from loadmaster.search.solver import generator_state, restore_generator
+from loadmaster.search.champion import Leaders, remeasure
+from loadmaster.search.evaluator import CommandEvaluator, EvaluationError
+from loadmaster.search.problem import Bound, keys, repeatable
+from loadmaster.search.registry import load_problem
+from loadmaster.search.solver import (
+    Budget,
+    Meter,
+    Solution,
+    State,
+    Status,
+    generator_state,
+    restore_generator,
+)
 
 MACHINE = load_machine("nnp-i")
 

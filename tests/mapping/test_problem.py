@@ -11,19 +11,18 @@ import pytest
 from generate_mapping import layers, random_mapping, random_maps, three_memories
 from loadmaster.errors import BadMachine, BadPlan
 from loadmaster.machine import load_machine
+from loadmaster.mapping.problem import Mapping
 from loadmaster.plan import Plan
 from loadmaster.plan.check import check
-from loadmaster.mapping.problem import Mapping
-from loadmaster.search.problem import keys
-from loadmaster.search.registry import load_problem
 from loadmaster.program import Builder, TieKind
 from loadmaster.program.importers.onnx.importer import import_onnx
 from loadmaster.program.models import load_model
 from loadmaster.program.program import CANNOT_RUN, COMPUTED, Program
 from loadmaster.runs import run_solver
-from loadmaster.simulate import simulate
-from loadmaster.search.registry import make_solver
+from loadmaster.search.problem import keys
+from loadmaster.search.registry import load_problem, make_solver
 from loadmaster.search.solver import Budget
+from loadmaster.simulate import simulate
 from reference.mapping import SlowMapping, textbook_time
 
 BLOCKS, CASES_PER_BLOCK = 8, 60

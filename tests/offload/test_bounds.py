@@ -9,9 +9,9 @@ from itertools import product
 
 import numpy as np
 
-from loadmaster.plan import Plan
 from loadmaster.offload.bounds import around_steps
 from loadmaster.offload.problem import LEADS, Offload
+from loadmaster.plan import Plan
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program
 from loadmaster.simulate import simulate

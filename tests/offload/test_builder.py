@@ -7,20 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from reference import offload as slow
 from loadmaster.errors import BadMachine, BadProgram
-from loadmaster.plan import BEFORE, Plan
-from loadmaster.plan.check.facts import Facts
 from loadmaster.offload.kernels import unmeasured_kernels
 from loadmaster.offload.problem import LEADS, Offload
-from loadmaster.offload.residencies import schedule
-from loadmaster.offload.residencies import SMALL, occupied, repaired, settled, stays_of
+from loadmaster.offload.residencies import SMALL, occupied, repaired, schedule, settled, stays_of
+from loadmaster.plan import BEFORE, Plan
+from loadmaster.plan.check.facts import Facts
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program, TieKind
-from loadmaster.simulate import simulate
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, solve
+from loadmaster.simulate import simulate
 from offload_stack import gpu, problems
+from reference import offload as slow
 
 HBM = 0
 

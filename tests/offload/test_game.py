@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from generate_training import random_training
 from loadmaster.errors import BadMachine
-from loadmaster.plan.plan import BEFORE, Plan
 from loadmaster.malloc_game.games import NO_COPY
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.offload.gaps import gaps_of_plan
 from loadmaster.offload.model import BEFORE_USE
 from loadmaster.offload.problem import Offload
 from loadmaster.offload.streamed import Streamed
+from loadmaster.plan.plan import BEFORE, Plan
 from loadmaster.program.repeats import twice
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Meter, Observer, Solution, State, solve

@@ -10,20 +10,19 @@ import numpy as np
 import pytest
 
 from loadmaster.errors import LoadmasterError
-from loadmaster.plan import Plan
-from loadmaster.search.champion import remeasure
-from loadmaster.search.evaluator import EvaluationError
-from loadmaster.mapping.problem import Mapping
 from loadmaster.mapping.measured import MeasuredMapping
+from loadmaster.mapping.problem import Mapping
 from loadmaster.offload.measured import MeasuredOffload, with_room
 from loadmaster.offload.problem import Offload
-from loadmaster.search.problem import Bound, repeatable
-from loadmaster.search.registry import load_problem
-from loadmaster.runs import run_solver
-from loadmaster.simulate import simulate
 from loadmaster.offload.refined import Archive, Refined, refine
-from loadmaster.search.registry import make_solver
+from loadmaster.plan import Plan
+from loadmaster.runs import run_solver
+from loadmaster.search.champion import remeasure
+from loadmaster.search.evaluator import EvaluationError
+from loadmaster.search.problem import Bound, repeatable
+from loadmaster.search.registry import load_problem, make_solver
 from loadmaster.search.solver import Budget, Meter, solve
+from loadmaster.simulate import simulate
 from offload_stack import LAYER_BYTES, gpu, stack
 
 PROGRAM = stack(layers=6)

@@ -8,12 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from loadmaster.machine.text import standalone_text
-from loadmaster.plan import Plan
 from loadmaster.offload.kernels import GRAIN, SLACK, Kernels
-from loadmaster.offload.residencies import pack
 from loadmaster.offload.problem import LEADS, Offload
-from loadmaster.offload.residencies import _table
-from loadmaster.offload.residencies import FETCHED, repaired, stays_of
+from loadmaster.offload.residencies import FETCHED, _table, pack, repaired, stays_of
+from loadmaster.plan import Plan
 from loadmaster.program.storage import save
 from offload_stack import problems
 from reference.placed import runs, scheduled_placed

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from generate_training import random_training
+from loadmaster.offload.repeats import Choice, Network, RepeatCuts, choices
 from loadmaster.program import Builder, Program, TensorKind
 from loadmaster.program.repeats import repeatable
-from loadmaster.offload.repeats import Network
-from loadmaster.offload.repeats import Choice, RepeatCuts, choices
 
 
 def kept_bytes(program: Program, ops: set[int]) -> int:

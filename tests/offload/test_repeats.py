@@ -11,10 +11,10 @@ from generate_training import random_training
 from loadmaster.errors import LoadmasterError
 from loadmaster.offload.kernels import Kernels
 from loadmaster.offload.problem import Offload
-from loadmaster.program import Builder, Program
-from loadmaster.program.repeats import Repeated, repeat
 from loadmaster.offload.repeats import Recomputed, op_times, quick, repeated_bound, with_repeats
 from loadmaster.offload.streaming import Stream
+from loadmaster.program import Builder, Program
+from loadmaster.program.repeats import Repeated, repeat
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Solution, solve
 from offload_stack import gpu, small_gpu, stack

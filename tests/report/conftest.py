@@ -12,14 +12,14 @@ import pytest
 from generate_game import random_game
 from generate_graph import random_graph, roomy
 from generate_mapping import layers, three_memories
-from loadmaster.allocation.problem import Allocation
 from loadmaster.allocation.buffers import Buffers
+from loadmaster.allocation.problem import Allocation
 from loadmaster.graph import GraphOptimization
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.mapping.problem import Mapping
 from loadmaster.order.problem import PeakOrder
-from loadmaster.search.problem import Problem
 from loadmaster.runs.session import run_solver
+from loadmaster.search.problem import Problem
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget
 

@@ -13,10 +13,10 @@ from generate_mapping import three_memories
 from hostile_names import HOSTILE, renamed
 from loadmaster.machine import load_machine
 from loadmaster.plan import Plan
-from loadmaster.search.registry import load_problem
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program
 from loadmaster.report import ReportFacts, write_plan_report, write_report
+from loadmaster.search.registry import load_problem
 from loadmaster.units import show_bytes, show_time
 
 Open = Callable[..., Any]

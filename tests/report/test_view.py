@@ -13,11 +13,8 @@ from loadmaster.errors import LoadmasterError
 from loadmaster.plan import BEFORE, NO_OFFSET, Copy, Plan, Residency
 from loadmaster.program.build import Builder
 from loadmaster.report.facts import changes, order_moves
-from loadmaster.report.view import Columns
-from loadmaster.report.view import _lanes
-from loadmaster.report.view import NOWHERE, strip_tensors, transitions
 from loadmaster.report.subject import Subject
-from loadmaster.report.view import View
+from loadmaster.report.view import NOWHERE, Columns, View, _lanes, strip_tensors, transitions
 
 
 def views(count: int) -> list[View]:

@@ -13,8 +13,7 @@ import toy
 from generate import random_case
 from loadmaster.plan import Copy, Plan, Residency, plan_to_json, save_plan
 from loadmaster.runs import run_solver
-from loadmaster.runs.compare import different_keys, reached, read_side, score_alone
-from loadmaster.runs.compare import difference
+from loadmaster.runs.compare import difference, different_keys, reached, read_side, score_alone
 from loadmaster.search.solver import Budget
 
 

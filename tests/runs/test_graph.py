@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from loadmaster.errors import BadPlan
-from loadmaster.machine import load_machine
 from loadmaster.graph import GraphOptimization
-from loadmaster.search.problem import plan_value
-from loadmaster.search.registry import load_problem
+from loadmaster.machine import load_machine
 from loadmaster.program.zoo.random_graphs import synthetic_graph
 from loadmaster.runs import RunFolder
 from loadmaster.runs.replay import replay
 from loadmaster.runs.session import run_solver
+from loadmaster.search.problem import plan_value
+from loadmaster.search.registry import load_problem
 from loadmaster.search.solver import Budget, Meter, Solution, State
 
 

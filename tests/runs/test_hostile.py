@@ -12,9 +12,9 @@ import pytest
 
 import toy
 from loadmaster.errors import LoadmasterError
-from loadmaster.search.registry import load_problem
 from loadmaster.runs import RunFolder, run_solver
 from loadmaster.runs.replay import replay
+from loadmaster.search.registry import load_problem
 from loadmaster.search.solver import Budget, Solution
 
 

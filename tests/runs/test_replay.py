@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import toy
-from loadmaster.search import problem as problems
 from loadmaster.runs import RunFolder, run_solver
 from loadmaster.runs.log import Line, digest_of
 from loadmaster.runs.replay import replay
+from loadmaster.search import problem as problems
 from loadmaster.search.solver import Budget
 
 

@@ -18,23 +18,23 @@ from generate_game import random_game
 from generate_graph import random_graph
 from generate_mapping import layers, random_mapping, random_maps, three_memories
 from generate_order import random_straight
+from loadmaster.allocation.buffers import Buffers
+from loadmaster.allocation.problem import Allocation
 from loadmaster.cli.main import app
 from loadmaster.errors import LoadmasterError
-from loadmaster.allocation.problem import Allocation
-from loadmaster.allocation.buffers import Buffers
-from loadmaster.search.champion import remeasure
-from loadmaster.search.evaluator import CommandEvaluator
 from loadmaster.graph import GraphOptimization
 from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.mapping.problem import Mapping
 from loadmaster.mapping.measured import MeasuredMapping
+from loadmaster.mapping.problem import Mapping
 from loadmaster.order.problem import PeakOrder
-from loadmaster.search.problem import Scores
 from loadmaster.runs import run_solver
 from loadmaster.runs.workers import sharing
 from loadmaster.runs.workers.desk import VERSION, Desk, setup_of
 from loadmaster.runs.workers.pool import packed, unpacked
 from loadmaster.runs.workers.processes import ProcessWorker
+from loadmaster.search.champion import remeasure
+from loadmaster.search.evaluator import CommandEvaluator
+from loadmaster.search.problem import Scores
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Solution
 

@@ -11,9 +11,16 @@ import pytest
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.runs.workers import pool as pools
-from loadmaster.runs.workers.pool import Address, parse_workers
-from loadmaster.runs.workers.pool import packed, unpacked
-from loadmaster.runs.workers.pool import DEATHS, HIRES, Pool, WorkerLost
+from loadmaster.runs.workers.pool import (
+    DEATHS,
+    HIRES,
+    Address,
+    Pool,
+    WorkerLost,
+    packed,
+    parse_workers,
+    unpacked,
+)
 
 Answer = Callable[[int, bytes], bytes]
 

@@ -17,12 +17,12 @@ import pytest
 
 from generate_mapping import layers, three_memories
 from loadmaster.errors import LoadmasterError
-from loadmaster.search.evaluator import CommandEvaluator
-from loadmaster.mapping.problem import Mapping
 from loadmaster.mapping.measured import MeasuredMapping
-from loadmaster.search.problem import Scores
+from loadmaster.mapping.problem import Mapping
 from loadmaster.runs import run_solver
 from loadmaster.runs.workers import sharing
+from loadmaster.search.evaluator import CommandEvaluator
+from loadmaster.search.problem import Scores
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Solution
 

@@ -6,23 +6,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from search.conformance import conforms
 
 import toy
 from generate_graph import random_graph
 from generate_mapping import layers, random_mapping, three_memories
-from loadmaster.errors import MissingPackage
-from loadmaster.machine import load_machine
-from loadmaster.allocation.problem import Allocation
 from loadmaster.allocation.buffers_csv import parse_buffers
+from loadmaster.allocation.problem import Allocation
+from loadmaster.errors import MissingPackage
 from loadmaster.graph import GraphOptimization
+from loadmaster.machine import load_machine
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.mapping.problem import Mapping
+from loadmaster.mapping.search import RandomMaps
 from loadmaster.program.models import load_model
 from loadmaster.program.zoo.synthetic import synthetic
 from loadmaster.search.registry import make_solver, solver_names
-from loadmaster.mapping.search import RandomMaps
 from loadmaster.search.solver import Meter, Solution, State
-from solvers.conformance import conforms
 
 
 @pytest.mark.parametrize("solver", [toy.Climb, toy.Plain])

@@ -18,12 +18,11 @@ from hypothesis import strategies as st
 from clocks import wait_until
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import load_machine
-from loadmaster.plan import Plan, plan_from_json
-from loadmaster.search.evaluator import CommandEvaluator, EvaluationError, evaluator_name, seconds_of
 from loadmaster.mapping.evaluator_report import evaluator_report
-from loadmaster.search.evaluator import Gauge
 from loadmaster.mapping.problem import Mapping
+from loadmaster.plan import Plan, plan_from_json
 from loadmaster.program import Builder, load
+from loadmaster.search.evaluator import CommandEvaluator, EvaluationError, Gauge, evaluator_name, seconds_of
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="commands measure on POSIX systems")
 

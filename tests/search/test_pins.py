@@ -7,24 +7,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from search.test_conformance import GAME_OPTIONS, GRAPH_TESTED_APART, MAPPING_OPTIONS
 
 from generate_graph import random_graph
 from generate_mapping import layers, random_mapping, three_memories
-from loadmaster.errors import LoadmasterError, MissingPackage, Refused
-from loadmaster.machine import load_machine
-from loadmaster.plan import Plan
 from loadmaster.allocation.problem import ProgramAllocation
-from loadmaster.problem_choice import pose
+from loadmaster.errors import LoadmasterError, MissingPackage, Refused
 from loadmaster.graph import GraphOptimization
+from loadmaster.machine import load_machine
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.mapping.problem import Mapping
-from loadmaster.search.pins import BadPin, Pins, parse_pins
-from loadmaster.search.problem import Problem, keys, plan_value
-from loadmaster.search.registry import load_problem
+from loadmaster.plan import Plan
+from loadmaster.problem_choice import pose
 from loadmaster.program.zoo.synthetic import synthetic
 from loadmaster.runs.solve import solve
-from loadmaster.search.registry import solver_names
-from solvers.test_conformance import GAME_OPTIONS, GRAPH_TESTED_APART, MAPPING_OPTIONS
+from loadmaster.search.pins import BadPin, Pins, parse_pins
+from loadmaster.search.problem import Problem, keys, plan_value
+from loadmaster.search.registry import load_problem, solver_names
 
 LEARNED = {"muzero", "muzero-prod", "policy-only"}
 """They play the same game as the searches, through the same moves."""

@@ -17,8 +17,8 @@ from loadmaster.plan.plan import NO_OFFSET, Plan, Residency
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program
 from loadmaster.simulate import simulate
-from reference.simulate import simulate_reference
 from loadmaster.simulate.simulator import Timeline
+from reference.simulate import simulate_reference
 
 BLOCKS = 40
 CASES_PER_BLOCK = 75

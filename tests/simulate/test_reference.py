@@ -21,9 +21,9 @@ from loadmaster.plan.plan import BEFORE, NO_OFFSET, Copy, Plan, Residency
 from loadmaster.program.build import Builder
 from loadmaster.program.program import CANNOT_RUN, COMPUTED, Program, TieKind
 from loadmaster.simulate import simulate
+from loadmaster.simulate.simulator import Timeline
 from reference.simulate import simulate_reference
 from reference.simulate.costs import ceil_time, rate_for
-from loadmaster.simulate.simulator import Timeline
 
 PS = 10**12
 """Per second: one per picosecond."""

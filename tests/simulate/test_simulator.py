@@ -12,10 +12,10 @@ from generate import random_case, random_machine, random_program
 from loadmaster.errors import BadPlan, BadProgram
 from loadmaster.machine import load_machine
 from loadmaster.machine.machine import Machine
+from loadmaster.mapping.first_fit import first_fit
 from loadmaster.plan import Copy, Plan, Residency
 from loadmaster.plan.check import check
 from loadmaster.plan.plan import static_plan
-from loadmaster.mapping.first_fit import first_fit
 from loadmaster.program import Builder, Program, TensorKind
 from loadmaster.program.models import load_model
 from loadmaster.simulate import simulate, simulator

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tools.tpu.checks import check_accesses, check_order, check_sizes, check_totals
+from tools.tpu.compile import compile_for_tpu
+from tools.tpu.dumps import read_buffers
+from tools.tpu.replay import Replay, replay
 
 from loadmaster.errors import BadProgram
 from loadmaster.machine import load_machine
 from loadmaster.plan import NO_OFFSET, Copy, Plan, Residency
 from loadmaster.plan.check import check
 from loadmaster.plan.production import production_plan, production_record
-from tools.tpu.checks import check_accesses, check_order, check_sizes, check_totals
-from tools.tpu.dumps import read_buffers
-from tools.tpu.replay import Replay, replay
 from loadmaster.program.importers.hlo import import_hlo
 from loadmaster.program.models import load_model
-from tools.tpu.compile import compile_for_tpu
 from loadmaster.program.zoo.tpu.shipped import DATA, manifest
 from loadmaster.program.zoo.tpu.suite import SUITE
 from loadmaster.simulate import simulate

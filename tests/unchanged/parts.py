@@ -20,26 +20,26 @@ from generate_order import random_straight
 from generate_tflite import branchy
 from generate_training import random_training
 from loadmaster import clock
+from loadmaster.allocation.buffers import Buffers
+from loadmaster.allocation.problem import Allocation
 from loadmaster.cli.main import app
 from loadmaster.errors import LoadmasterError
+from loadmaster.graph import GraphOptimization
 from loadmaster.host import host
 from loadmaster.machine import load_machine
 from loadmaster.machine.presets import preset_names
-from loadmaster.plan.check import check
-from loadmaster.plan.json import load_plan, plan_to_json
-from loadmaster.allocation.problem import Allocation
-from loadmaster.allocation.buffers import Buffers
-from loadmaster.graph import GraphOptimization
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.mapping.problem import Mapping
 from loadmaster.offload.problem import Offload
 from loadmaster.order.problem import PeakOrder
+from loadmaster.plan.check import check
+from loadmaster.plan.json import load_plan, plan_to_json
 from loadmaster.program.models import load_model
 from loadmaster.program.zoo import MODELS, is_cached
 from loadmaster.program.zoo.synthetic import synthetic
-from loadmaster.simulate import simulate
 from loadmaster.search.registry import kinds, make_solver, solver_names
 from loadmaster.search.solver import Budget, solve
+from loadmaster.simulate import simulate
 
 __all__ = [
     "MODELS",
@@ -140,10 +140,10 @@ def egrl_outputs(name: str, problem: Mapping) -> dict[str, np.ndarray]:
     """Logits of every tensor's memory. There is no NumPy way yet."""
     import jax
 
+    from loadmaster.mapping.egrl.agent import load_policy
     from loadmaster.mapping.egrl.graph import make_graph
     from loadmaster.mapping.egrl.network import Actor
     from loadmaster.mapping.egrl.settings import Settings
-    from loadmaster.mapping.egrl.agent import load_policy
 
     like = Actor(len(problem.memories), Settings(), jax.random.key(0))
     actor = load_policy(f"pretrained:{name}", like)
@@ -162,8 +162,8 @@ def muzero_outputs(name: str, problem: MallocGame) -> dict[str, np.ndarray]:
     """Logits and value of a game's first position. There is no NumPy way yet."""
     import jax
 
-    from loadmaster.malloc_game.muzero.network import make_network
     from loadmaster.malloc_game.muzero.agent import load_policy
+    from loadmaster.malloc_game.muzero.network import make_network
     from loadmaster.malloc_game.muzero.search import look
     from loadmaster.malloc_game.muzero.settings import Settings
 

@@ -7,10 +7,10 @@ from typing import Any
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.check.facts import Facts
 from loadmaster.plan.plan import Plan
-from tools.tpu.dumps import FAST_COLOUR, read_buffers, read_live_ranges
 from loadmaster.program.importers.hlo.flatten import aliases
-from tools.tpu.hlo_placed import PlacedFlattener, flatten_placed
 from loadmaster.program.program import Program
+from tools.tpu.dumps import FAST_COLOUR, read_buffers, read_live_ranges
+from tools.tpu.hlo_placed import PlacedFlattener, flatten_placed
 
 SHOWN = 4
 """How many deviations are named."""

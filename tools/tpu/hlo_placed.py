@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 from loadmaster.program.importers.hlo.costs import CostModel
 from loadmaster.program.importers.hlo.flatten import Flattener, Leaves, is_sliced_copy
-from loadmaster.program.importers.hlo.module import Computation, Instruction, Shape
-from loadmaster.program.importers.hlo.module import parse_hlo
+from loadmaster.program.importers.hlo.module import Computation, Instruction, Shape, parse_hlo
 from loadmaster.program.program import TensorKind
 
 

@@ -17,8 +17,8 @@ from loadmaster.program.zoo.layers import (
     softmax,
     unsqueeze,
 )
-from tools.tpu.blocks import block, feed_forward, self_attention
 from loadmaster.program.zoo.training import Array, Batch, Weights, cast
+from tools.tpu.blocks import block, feed_forward, self_attention
 
 VOCABULARY = 32_000
 LAYERS, WIDTH, HEADS = 12, 1024, 16

@@ -9,8 +9,8 @@ from jax import lax
 
 from loadmaster.program.zoo.convolution import conv
 from loadmaster.program.zoo.layers import attention, by_head, causal_mask, layer_norm, linear, relu, unsqueeze
-from tools.tpu.blocks import feed_forward, self_attention
 from loadmaster.program.zoo.training import Array, Batch, Weights, cast
+from tools.tpu.blocks import feed_forward, self_attention
 
 
 def wavenet(weights: Weights, data: Batch, *, layers: int = 30, channels: int = 64) -> Array:

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
-import numpy as np
-from loadmaster.plan.plan import NO_OFFSET, Residency
-from loadmaster.program.program import Program, TieKind
 from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
 from loadmaster.errors import BadPlan
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.check import check
-from loadmaster.plan.plan import Copy, Plan, Residency
+from loadmaster.plan.plan import NO_OFFSET, Copy, Plan, Residency
+from loadmaster.program.program import Program, TieKind
 from tools.tpu.dumps import FAST_COLOUR, Buffer, read_buffers
 from tools.tpu.hlo_placed import Move, PlacedFlattener, flatten_placed
-from loadmaster.program.program import Program
 
 # ----------------------------------------------------------------------------
 # Places that the compiler shares more finely than a Plan can say.

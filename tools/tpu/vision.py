@@ -10,9 +10,18 @@ from jax import lax
 from loadmaster.program.zoo.convolution import conv, double, group_norm, max_pool, mean_over_space, mean_pool
 from loadmaster.program.zoo.inception import BLOCKS, Step
 from loadmaster.program.zoo.layers import layer_norm, linear, relu, silu
-from tools.tpu.blocks import batch_norm, block, conv_relu, feed_forward, patches, scaled, self_attention, with_first
 from loadmaster.program.zoo.training import Array, Batch, Weights
 from loadmaster.program.zoo.unet import residual
+from tools.tpu.blocks import (
+    batch_norm,
+    block,
+    conv_relu,
+    feed_forward,
+    patches,
+    scaled,
+    self_attention,
+    with_first,
+)
 
 Norm = Callable[[Weights, str, Array], Array]
 

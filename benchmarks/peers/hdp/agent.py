@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-from loadmaster.errors import require
-from loadmaster.graph import GraphOptimization
-from benchmarks.peers.hdp.network import Settings
-from loadmaster.learn.options import free_settings, settings_from
-from loadmaster.search.solver import Meter, Solution, State
 import math
+from typing import Any, ClassVar
+
 import jax.numpy as jnp
 import numpy as np
+
+from benchmarks.peers.hdp.network import (
+    Lesson,
+    Settings,
+    draw_devices,
+    draw_grouping,
+    features_of,
+    learn,
+    make_learner,
+    step_key,
+)
+from loadmaster.errors import require
 from loadmaster.graph import UNFIT, GraphOptimization
-from benchmarks.peers.hdp.network import features_of
-from benchmarks.peers.hdp.network import Lesson, draw_devices, draw_grouping, learn, make_learner, step_key
-from loadmaster.learn.options import arrays_of, restored
+from loadmaster.learn.options import arrays_of, free_settings, restored, settings_from
+from loadmaster.search.solver import Meter, Solution, State
+
 
 class Hdp:
     """Hierarchical device placement (2018) after TensorFlow Grappler's hierarchical controller:
@@ -57,6 +65,7 @@ class Hdp:
 
 # ----------------------------------------------------------------------------
 # One run of HDP: draw a grouping, draw devices, time the plan, learn from it.
+
 
 class Session:
     """Its state between steps is `learner`, `expected`, `devices` and `step`."""

@@ -6,17 +6,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from dataclasses import dataclass
-import numpy as np
-import numpy.typing as npt
-from loadmaster.graph import GraphOptimization
-from loadmaster.program.program import Program
 from typing import NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax import Array
+import numpy as np
+import numpy.typing as npt
 import optax
+from jax import Array
+
+from loadmaster.graph import GraphOptimization
+from loadmaster.program.program import Program
 
 # ----------------------------------------------------------------------------
 # Every number of HDP, with the values of its published code.

@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster import _core
-from loadmaster.clock import engine_seconds
-from loadmaster.host import cores
-from loadmaster.allocation.problem import Allocation
 from loadmaster.allocation.buffers import Buffers
 from loadmaster.allocation.exact import Exact
 from loadmaster.allocation.heuristics import Large
+from loadmaster.allocation.problem import Allocation
+from loadmaster.clock import engine_seconds
+from loadmaster.host import cores
 from loadmaster.search.solver import Budget, Meter, Observer, Solution, Solver, State, Status, solve
 
 MANY = 6_000

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
+from loadmaster.allocation.buffers import NONE, BadBuffers, Buffers, Gap
 from loadmaster.errors import LoadmasterError
 from loadmaster.files import read_regular, replacing
-from loadmaster.allocation.buffers import NONE, BadBuffers, Buffers, Gap
 from loadmaster.units import UNLIMITED, shorten
 
 _NAMES = {

@@ -5,17 +5,15 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.allocation.buffers import Buffers
 from loadmaster.errors import Refused
 from loadmaster.machine.machine import Machine
-from loadmaster.plan.plan import NO_OFFSET
-from loadmaster.plan.plan import lifetimes, lifetimes_in_loops
-from loadmaster.allocation.buffers import Buffers
-from loadmaster.search.pins import BadPin, Pins
+from loadmaster.plan.plan import NO_OFFSET, lifetimes, lifetimes_in_loops
 from loadmaster.program.build import clean_name
 from loadmaster.program.hazards import places
-from loadmaster.program.program import Labels
-from loadmaster.program.program import PERSISTENT, Program, TensorKind
+from loadmaster.program.program import PERSISTENT, Labels, Program, TensorKind
 from loadmaster.program.validate import validate
+from loadmaster.search.pins import BadPin, Pins
 
 Int64 = npt.NDArray[np.int64]
 

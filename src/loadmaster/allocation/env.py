@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from loadmaster.allocation.buffers_csv import read_buffers
+from loadmaster.allocation.problem import Allocation, ProgramAllocation
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import load_machine
-from loadmaster.allocation.problem import Allocation, ProgramAllocation
-from loadmaster.allocation.buffers_csv import read_buffers
 from loadmaster.program.models import load_model
 
 Floats = npt.NDArray[np.float32]

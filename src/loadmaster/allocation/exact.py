@@ -7,20 +7,23 @@ reach down to the lower bound. It has no alignment, gaps or pairs, so such probl
 from __future__ import annotations
 
 from typing import Any
-from loadmaster.host import cores
+
+import numpy as np
+
 from loadmaster.allocation.problem import Allocation
+from loadmaster.clock import engine_seconds
+from loadmaster.errors import require
+from loadmaster.host import cores
+from loadmaster.search.engines import make_cp_solver
 from loadmaster.search.native import INFEASIBLE, OPTIMAL, run_native
 from loadmaster.search.solver import Meter, Solution, State
-import numpy as np
-from loadmaster.errors import require
-from loadmaster.search.engines import make_cp_solver
-from loadmaster.clock import engine_seconds
 
 # ----------------------------------------------------------------------------
 # The exact solver of the offset problem: complete, raced over orders and cores, with proofs.
 #
 # The native search (`native/src/allocate`) does the work; this hands it the problem, lets the
 # problem score what it finds, and turns its proofs into bounds and statuses.
+
 
 class Exact:
     """Fits a capacity or finds the least height. `switches` turns techniques off for ablation."""
@@ -64,6 +67,7 @@ class Exact:
 # The offset problem as a CP-SAT model: fixed intervals in time, free ones in address, no overlap.
 #
 # A second opinion beside our own search, and the only exact one for those who trust OR-tools alone.
+
 
 class CpSat:
     """Decides a capacity, or minimises the height. `work`: see `make_cp_solver`."""

@@ -7,8 +7,8 @@ hill climbs of TVM and of Arm's Vela.
 
 from __future__ import annotations
 
-from loadmaster.host import cores
 from loadmaster.allocation.problem import Allocation
+from loadmaster.host import cores
 from loadmaster.search.native import INFEASIBLE, run_native
 from loadmaster.search.solver import Meter, Solution, State
 

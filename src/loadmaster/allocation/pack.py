@@ -8,12 +8,11 @@ import numpy.typing as npt
 from loadmaster import _core
 from loadmaster.host import cores
 from loadmaster.machine.machine import Machine, Memory
-from loadmaster.plan.plan import NO_OFFSET
-from loadmaster.plan.plan import lifetimes_in_loops
 from loadmaster.plan.live_ranges import place_lives
-from loadmaster.search.pins import Pins
+from loadmaster.plan.plan import NO_OFFSET, lifetimes_in_loops
 from loadmaster.program.hazards import places
 from loadmaster.program.program import PERSISTENT, Program
+from loadmaster.search.pins import Pins
 
 Int64 = npt.NDArray[np.int64]
 SEARCHED_PER_SECOND = 15_000_000

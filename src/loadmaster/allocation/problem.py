@@ -15,19 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster import _core
+from loadmaster.allocation.buffers import Buffers
+from loadmaster.allocation.buffers_csv import format_buffers, parse_buffers
+from loadmaster.allocation.buffers_program import buffers_as_program, pinned_buffers, program_as_buffers
 from loadmaster.machine import load_machine, read_machine
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.check import Violation, check
 from loadmaster.plan.check.offsets import check_offsets
-from loadmaster.plan.plan import Plan, Residency
-from loadmaster.allocation.buffers import Buffers
-from loadmaster.allocation.buffers_csv import format_buffers, parse_buffers
-from loadmaster.allocation.buffers_program import buffers_as_program, pinned_buffers, program_as_buffers
 from loadmaster.plan.live_ranges import needed_ops, resident_bytes, weights_in
-from loadmaster.search.pins import Pins
-from loadmaster.search.problem import Bound, Decision, decided_elsewhere, refuse_first_alone
+from loadmaster.plan.plan import Plan, Residency
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load
+from loadmaster.search.pins import Pins
+from loadmaster.search.problem import Bound, Decision, decided_elsewhere, refuse_first_alone
 from loadmaster.simulate.simulator import simulate
 from loadmaster.units import UNLIMITED
 

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.allocation.problem import Allocation
-from loadmaster.search.solver import Meter, Solution, State
-from loadmaster.search.solver import generator_state, restore_generator
+from loadmaster.search.solver import Meter, Solution, State, generator_state, restore_generator
 
 Order = npt.NDArray[np.int32]
 _CHECKPOINT_EVERY = 200

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
-from loadmaster.allocation.problem import Allocation
+
 from loadmaster.allocation.buffers import NONE, Buffers
 from loadmaster.allocation.exact import Exact
+from loadmaster.allocation.problem import Allocation
 from loadmaster.search.solver import Budget, Meter
 
 # ----------------------------------------------------------------------------

@@ -112,8 +112,8 @@ def _size(text: str, option: str) -> int:
 
 
 def _problem(file: str, capacity: str | None, minimize: bool, pairs: Path | None) -> Allocation:
-    from loadmaster.allocation.problem import Allocation, ProgramAllocation
     from loadmaster.allocation.buffers_csv import read_buffers, read_pairs
+    from loadmaster.allocation.problem import Allocation, ProgramAllocation
 
     if capacity is not None and minimize:
         raise Usage("--capacity and --minimize exclude each other", object="--minimize", remedy="give one")
@@ -147,9 +147,9 @@ def _memories(texts: list[str]) -> list[tuple[str, int]]:
 def _write(
     problem: Allocation, solution: Solution, plot: Path | None, out: Path | None, plan: Path | None
 ) -> None:
+    from loadmaster.allocation.buffers_csv import write_buffers
     from loadmaster.export.picture import draw
     from loadmaster.plan import save_plan
-    from loadmaster.allocation.buffers_csv import write_buffers
 
     assert solution.decision is not None
     decided = problem.plan(solution.decision)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from loadmaster.allocation.auto import explain_infeasible
+from loadmaster.allocation.heuristics import SizeFirstFit
+from loadmaster.allocation.problem import Allocation
 from loadmaster.cli.allocate import NoAnswer
 from loadmaster.cli.answer import Answer, Table
 from loadmaster.errors import Refused
-from loadmaster.allocation.problem import Allocation
 from loadmaster.runs.session import Interrupted
-from loadmaster.allocation.auto import explain_infeasible
-from loadmaster.allocation.heuristics import SizeFirstFit
 from loadmaster.search.solver import Budget, Solution, Status, solve
 
 _SHOWN = 12

@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 
 from loadmaster import _core
+from loadmaster.allocation.auto import Auto
+from loadmaster.allocation.buffers_csv import read_buffers, write_buffers
+from loadmaster.allocation.exact import Exact
+from loadmaster.allocation.problem import Allocation
+from loadmaster.allocation.several import NOWHERE, Assignment, banks, replan, spill
 from loadmaster.cli.answer import Answer, Table, Usage
 from loadmaster.cli.progress import LiveLine
 from loadmaster.errors import Refused, nearest
-from loadmaster.allocation.problem import Allocation
-from loadmaster.allocation.buffers_csv import read_buffers, write_buffers
 from loadmaster.runs.session import run_solver
-from loadmaster.allocation.auto import Auto
-from loadmaster.allocation.exact import Exact
-from loadmaster.allocation.several import NOWHERE, Assignment, banks, spill
-from loadmaster.allocation.several import replan
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Meter, Solution, Solver
 from loadmaster.units import show_bytes

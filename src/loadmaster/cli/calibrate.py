@@ -80,8 +80,7 @@ def command(
             write_text(out, machine_toml(speeds, given, out.stem))
             blocks.append(f"wrote {out}")
     if model is not None:
-        from loadmaster.execute.op_times import cost_document, write_cost_file
-        from loadmaster.execute.op_times import measure_ops
+        from loadmaster.execute.op_times import cost_document, measure_ops, write_cost_file
         from loadmaster.execute.ready import make_ready
         from loadmaster.program.storage import save
 

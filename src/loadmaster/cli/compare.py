@@ -12,8 +12,7 @@ from loadmaster.cli.progress import gap_text, value_text
 from loadmaster.units import show_bytes
 
 if TYPE_CHECKING:
-    from loadmaster.runs.compare import Side
-    from loadmaster.runs.compare import Difference
+    from loadmaster.runs.compare import Difference, Side
 
 _NAMED = 10
 _ROW = {"moved": "tensors moved", "offset": "offsets changed", "lifetime": "lifetimes changed"}
@@ -33,8 +32,7 @@ def command(
 
     Example: loadmaster compare runs/A runs/B
     """
-    from loadmaster.runs.compare import different_keys, read_side, score_alone
-    from loadmaster.runs.compare import difference
+    from loadmaster.runs.compare import difference, different_keys, read_side, score_alone
 
     sides = (read_side(a), read_side(b))
     different = different_keys(*sides)

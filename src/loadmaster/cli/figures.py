@@ -88,8 +88,7 @@ def _runs(writer: _Writer, paths: list[Path]) -> list[str]:
 
 
 def _room(writer: _Writer, model: str, machine: str, seconds: float) -> None:
-    from loadmaster.export.figures.curves import draw_room
-    from loadmaster.export.figures.curves import FACTORS, room
+    from loadmaster.export.figures.curves import FACTORS, draw_room, room
     from loadmaster.machine import load_machine
     from loadmaster.program.models import load_model
 

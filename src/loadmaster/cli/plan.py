@@ -278,13 +278,13 @@ def _planned(problem: Problem, wanted: Wanted, source: str) -> Answer:
 
 
 def _planned_by_kind(problem: Problem, wanted: Wanted, source: str) -> Answer:
+    from loadmaster.allocation.problem import Allocation
     from loadmaster.cli.plan_allocation import plan_allocation
     from loadmaster.cli.plan_game import plan_game
     from loadmaster.cli.plan_graph import plan_graph
     from loadmaster.cli.plan_mapping import plan_mapping
     from loadmaster.cli.plan_offload import plan_offload
     from loadmaster.cli.plan_peak import plan_peak
-    from loadmaster.allocation.problem import Allocation
     from loadmaster.graph import GraphOptimization
     from loadmaster.malloc_game.problem import MallocGame
     from loadmaster.mapping.problem import Mapping

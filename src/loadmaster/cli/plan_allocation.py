@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from loadmaster.allocation.problem import Allocation, ProgramAllocation
 from loadmaster.cli.allocate_show import explained
 from loadmaster.cli.answer import Answer, Table
 from loadmaster.cli.plan_show import ending
 from loadmaster.cli.planning import Wanted, chosen_solver, completed, ended_badly, solved, written
 from loadmaster.cli.progress import gap_text, say
-from loadmaster.allocation.problem import Allocation, ProgramAllocation
 from loadmaster.search.problem import Decision
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Solution, Status, solve

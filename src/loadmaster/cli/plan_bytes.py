@@ -13,13 +13,13 @@ from loadmaster.cli.plan_show import ending, head
 from loadmaster.cli.planning import Wanted, chosen_solver, completed, ended_badly, solved, written
 from loadmaster.cli.progress import gap_text, say
 from loadmaster.machine import Machine
-from loadmaster.plan import save_plan
 from loadmaster.mapping.bytes_moved import bound_bytes, moved_bytes
 from loadmaster.mapping.problem import Mapping
+from loadmaster.plan import save_plan
 from loadmaster.search.problem import Decision
-from loadmaster.simulate import simulate
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Solution, solve
+from loadmaster.simulate import simulate
 from loadmaster.units import show_bytes, show_time
 
 

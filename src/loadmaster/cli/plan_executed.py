@@ -12,10 +12,10 @@ from loadmaster.cli.plan_offload import offload_problem
 from loadmaster.cli.planning import EXECUTOR
 from loadmaster.cli.progress import say
 from loadmaster.machine import Machine
-from loadmaster.search.evaluator import CommandEvaluator
 from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.offload.measured import MeasuredOffload, options_of
 from loadmaster.offload.problem import Offload
+from loadmaster.search.evaluator import CommandEvaluator
 from loadmaster.search.problem import Problem
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from loadmaster.cli.files import writing
 from loadmaster.cli.plan_posed import Asked, buffers_problem
 from loadmaster.cli.progress import say
 from loadmaster.errors import LoadmasterError, Refused
+from loadmaster.fitting import Fits, buffers_fit, fits
 from loadmaster.plan import save_plan
 from loadmaster.program import Program
-from loadmaster.fits import Fits, buffers_fit, fits
 from loadmaster.units import UNLIMITED
 
 SECONDS = 20.0

@@ -12,13 +12,13 @@ from loadmaster.cli.plan_show import Figure, ending
 from loadmaster.cli.planning import Wanted, chosen_solver, completed, ended_badly, solved, written
 from loadmaster.cli.progress import gap_text, say
 from loadmaster.errors import MissingPackage
-from loadmaster.plan import Plan
-from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.search.problem import Bound, Decision
-from loadmaster.simulate import simulate
 from loadmaster.malloc_game.auto import BY_CLOCK, WHITE_BOX, has_production, known_production
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.plan import Plan
+from loadmaster.search.problem import Bound, Decision
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Solution, solve
+from loadmaster.simulate import simulate
 from loadmaster.units import show_bytes, show_time
 
 BASELINES = ("all-slow", "greedy-order", "msa", "production")

@@ -13,14 +13,14 @@ from loadmaster.cli.plan_graph_show import Before, Compared, shown
 from loadmaster.cli.planning import Wanted, chosen_solver, completed, ended_badly, solved, written
 from loadmaster.cli.progress import say
 from loadmaster.errors import Refused
+from loadmaster.graph import TASKS, Base, GraphOptimization
+from loadmaster.graph.auto import BY_CLOCK
+from loadmaster.graph.expert import expert_placement
 from loadmaster.machine import Machine
 from loadmaster.plan import Plan
-from loadmaster.graph import TASKS, Base, GraphOptimization
-from loadmaster.graph.expert import expert_placement
+from loadmaster.program import Program
 from loadmaster.search.pins import Pins
 from loadmaster.search.problem import Decision
-from loadmaster.program import Program
-from loadmaster.graph.auto import BY_CLOCK
 from loadmaster.search.solver import Solution
 
 

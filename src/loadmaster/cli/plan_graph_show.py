@@ -10,12 +10,12 @@ from loadmaster.cli.answer import Answer, Table
 from loadmaster.cli.plan_show import ending
 from loadmaster.cli.progress import gap_text
 from loadmaster.errors import LoadmasterError
-from loadmaster.plan import Plan
 from loadmaster.graph import GraphOptimization
-from loadmaster.search.problem import Decision
-from loadmaster.simulate import Timeline
 from loadmaster.graph.auto import CONSTRUCTIVE
+from loadmaster.plan import Plan
+from loadmaster.search.problem import Decision
 from loadmaster.search.solver import Solution
+from loadmaster.simulate import Timeline
 from loadmaster.units import UNLIMITED, show_bytes, show_time
 
 

@@ -12,16 +12,16 @@ from loadmaster.cli.planning import Bounded, Wanted, chosen_solver, completed, e
 from loadmaster.cli.progress import say
 from loadmaster.errors import MissingPackage
 from loadmaster.machine import Machine
+from loadmaster.mapping.auto import can_prove
+from loadmaster.mapping.bound import weights_bound
+from loadmaster.mapping.measured import MeasuredMapping
+from loadmaster.mapping.problem import Mapping
+from loadmaster.program import Program
 from loadmaster.search.champion import Champion, Leaders, remeasure
 from loadmaster.search.evaluator import CommandEvaluator
-from loadmaster.mapping.problem import Mapping
-from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.search.pins import Pins
 from loadmaster.search.problem import Bound, Decision
 from loadmaster.search.recorded_bounds import recorded_row
-from loadmaster.program import Program
-from loadmaster.mapping.bound import weights_bound
-from loadmaster.mapping.auto import can_prove
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Solution, Status, solve
 

@@ -17,20 +17,20 @@ from loadmaster.cli.planning import Wanted, chosen_solver, completed, ended_badl
 from loadmaster.cli.progress import gap_text, say
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import Machine
-from loadmaster.plan import Plan
-from loadmaster.search.champion import Champion, Leaders, remeasure
+from loadmaster.offload.auto import WHITE_BOX
 from loadmaster.offload.measured import MeasuredOffload
 from loadmaster.offload.problem import Offload
-from loadmaster.search.pins import Pins
-from loadmaster.search.problem import Bound, Decision
+from loadmaster.offload.repeats import with_repeats
+from loadmaster.plan import Plan
 from loadmaster.program import Program
 from loadmaster.program.measured_costs import apply_costs, read_costs
 from loadmaster.program.repeats import AGAIN, Repeated, repeat
-from loadmaster.simulate import simulate
-from loadmaster.offload.auto import WHITE_BOX
-from loadmaster.offload.repeats import with_repeats
+from loadmaster.search.champion import Champion, Leaders, remeasure
+from loadmaster.search.pins import Pins
+from loadmaster.search.problem import Bound, Decision
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Solution, solve
+from loadmaster.simulate import simulate
 from loadmaster.units import show_bytes, show_time
 
 MEASURED = 100

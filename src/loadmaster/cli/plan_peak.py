@@ -13,10 +13,10 @@ from loadmaster.cli.progress import gap_text, say
 from loadmaster.errors import LoadmasterError, Refused
 from loadmaster.machine import load_machine
 from loadmaster.machine.presets import with_capacities
-from loadmaster.order.problem import PeakOrder
-from loadmaster.search.problem import Decision
-from loadmaster.program import Program
 from loadmaster.order.auto import BY_CLOCK
+from loadmaster.order.problem import PeakOrder
+from loadmaster.program import Program
+from loadmaster.search.problem import Decision
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Solution, solve
 from loadmaster.units import show_bytes

@@ -10,11 +10,11 @@ from loadmaster.cli.answer import Usage
 from loadmaster.cli.model import Model, divided
 
 if TYPE_CHECKING:
-    from loadmaster.machine import Machine
     from loadmaster.allocation.problem import Allocation
+    from loadmaster.machine import Machine
+    from loadmaster.program import Program
     from loadmaster.search.pins import Pins
     from loadmaster.search.problem import Problem
-    from loadmaster.program import Program
 
 PLANNED = ("mapping", "malloc-game", "offload", "graph", "allocation", "order")
 
@@ -144,8 +144,8 @@ def posed(asked: Asked) -> Problem:
 
 def buffers_problem(asked: Asked) -> Allocation:
     """The offsets of a list of buffers; the capacity is the arena's, else the one in its name."""
-    from loadmaster.allocation.problem import Allocation
     from loadmaster.allocation.buffers_csv import read_buffers
+    from loadmaster.allocation.problem import Allocation
     from loadmaster.problem_choice import is_arena
     from loadmaster.units import UNLIMITED
 
@@ -173,10 +173,10 @@ def buffers_problem(asked: Asked) -> Allocation:
 
 def _allocation(asked: Asked, program: Program, machine: Machine, pins: Pins) -> Allocation:
     """Offsets in the program's order, or in one that fits where that does not."""
+    from loadmaster.allocation.problem import ProgramAllocation
     from loadmaster.cli.plan_fits import refused
     from loadmaster.cli.progress import say
-    from loadmaster.allocation.problem import ProgramAllocation
-    from loadmaster.fits import fits
+    from loadmaster.fitting import fits
 
     own = ProgramAllocation(program, machine, pins=pins)
     if own.capacity is None or own.buffers.max_live <= own.capacity or asked.keep_order or pins:

@@ -11,13 +11,13 @@ from loadmaster.cli.answer import Answer, Table
 from loadmaster.cli.progress import gap_text
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import Machine, load_machine
+from loadmaster.mapping.auto import WHITE_BOX
+from loadmaster.mapping.measured import MeasuredMapping
+from loadmaster.mapping.problem import Mapping
 from loadmaster.plan import Plan
 from loadmaster.search.champion import Champion
-from loadmaster.mapping.problem import Mapping
-from loadmaster.mapping.measured import MeasuredMapping
-from loadmaster.simulate import simulate
-from loadmaster.mapping.auto import WHITE_BOX
 from loadmaster.search.solver import Solution
+from loadmaster.simulate import simulate
 from loadmaster.units import show_bytes, show_time
 
 

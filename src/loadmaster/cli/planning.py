@@ -17,16 +17,15 @@ from loadmaster.cli.progress import LiveLine, say
 from loadmaster.errors import LoadmasterError, Refused
 from loadmaster.machine import Machine
 from loadmaster.plan import Plan, save_plan
-from loadmaster.search.evaluator import CommandEvaluator, RecordedEvaluator
-from loadmaster.search.measuring import Measuring
-from loadmaster.search.problem import Bound, Decision, Problem
-from loadmaster.search.registry import load_problem
 from loadmaster.program import Program
 from loadmaster.program.measured_costs import costless_hash
 from loadmaster.program.repeats import repeat
 from loadmaster.runs import RunFolder
 from loadmaster.runs.session import Interrupted, run_solver
-from loadmaster.search.registry import make_solver
+from loadmaster.search.evaluator import CommandEvaluator, RecordedEvaluator
+from loadmaster.search.measuring import Measuring
+from loadmaster.search.problem import Bound, Decision, Problem
+from loadmaster.search.registry import load_problem, make_solver
 from loadmaster.search.solver import Budget, Meter, Scoring, Solution, Solver, State
 
 EXECUTOR = "executor:"

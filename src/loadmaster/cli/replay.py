@@ -65,9 +65,9 @@ def command(
 def _target(path: Path) -> tuple[Any, str | None]:
     """The run, and the one plan of it that was asked for."""
     from loadmaster.plan import load_plan
-    from loadmaster.search.registry import load_problem
     from loadmaster.runs import RunFolder
     from loadmaster.runs.compare import run_of
+    from loadmaster.search.registry import load_problem
 
     if path.is_dir():
         return RunFolder.open(path), None

@@ -19,10 +19,9 @@ from loadmaster.host import command_line, cores, versions
 from loadmaster.units import show_time
 
 if TYPE_CHECKING:
-    from loadmaster.graph.go.cases import Case
+    from loadmaster.graph.go.cases import Case, Taught
     from loadmaster.graph.go.pretrain import Course, SizeClass
     from loadmaster.graph.go.settings import Shape
-    from loadmaster.graph.go.cases import Taught
 
 MODES = ("batch", "one")
 SAVE_SECONDS = 60.0
@@ -207,9 +206,8 @@ class _Batch:
 
     def _judges(self) -> list[SizeClass]:
         """The validation split, where the training split is learned from."""
-        from loadmaster.graph.go.cases import cases_of
+        from loadmaster.graph.go.cases import cases_of, teach_all
         from loadmaster.graph.go.pretrain import classes_of
-        from loadmaster.graph.go.cases import teach_all
 
         if self.asked.split != "train":
             return []
@@ -219,8 +217,8 @@ class _Batch:
         return classes_of(taught_in(folder, cases), self.shape, cores())
 
     def _classes(self, seconds: float) -> list[SizeClass]:
-        from loadmaster.graph.go.pretrain import classes_of
         from loadmaster.graph.go.cases import teach_all
+        from loadmaster.graph.go.pretrain import classes_of
 
         folder = plans_path(self.asked.out)
         say(f"{len(self.cases)} graphs; good plans for them are kept in {folder}")

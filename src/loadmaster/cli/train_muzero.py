@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from loadmaster.arrays import json_entry, read_npz
 from loadmaster.cli.answer import Answer, Table, Usage
 from loadmaster.cli.files import check_free, writing
 from loadmaster.cli.model import Model
 from loadmaster.cli.progress import gap_text, say
 from loadmaster.errors import LoadmasterError, require
 from loadmaster.files import replacing
-from loadmaster.arrays import json_entry, read_npz
 from loadmaster.runs.log import Log
 from loadmaster.search.solver import Budget, Meter, Observer, State
 from loadmaster.units import show_time
 
 if TYPE_CHECKING:
-    from loadmaster.malloc_game.problem import MallocGame
     from loadmaster.malloc_game.muzero.session import Session
+    from loadmaster.malloc_game.problem import MallocGame
 
 SAVE_SECONDS = 60.0
 SAY_SECONDS = 10.0
@@ -150,8 +150,7 @@ class Teacher(Observer):
 
 def train_muzero(lessons: Lessons) -> Answer:
     """One network over all models at once; writes the policy and, beside it, the state."""
-    from loadmaster.malloc_game.muzero.agent import PACKAGES, MuZero
-    from loadmaster.malloc_game.muzero.agent import start_of
+    from loadmaster.malloc_game.muzero.agent import PACKAGES, MuZero, start_of
 
     for package in PACKAGES:
         require(package, "agents")
@@ -196,9 +195,9 @@ def train_muzero(lessons: Lessons) -> Answer:
 
 def _problem(name: str, machine: str | None) -> MallocGame:
     """Of MODEL, or of MODEL@MACHINE where that is another machine; 'synthetic-07' is a made-up model."""
+    from loadmaster.malloc_game.muzero.agent import check_playable, worth_playing
     from loadmaster.malloc_game.problem import MallocGame
     from loadmaster.program.zoo.synthetic import COUNT, synthetic
-    from loadmaster.malloc_game.muzero.agent import check_playable, worth_playing
 
     source, _, own = name.partition("@")
     model = Model(source)

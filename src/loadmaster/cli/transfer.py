@@ -32,8 +32,9 @@ def command(
 
     require("jax", "agents"), require("equinox", "agents")
     from benchmarks.suites.mapping_transfer import random_map, untrained_map
-    from loadmaster.mapping.problem import Mapping
+
     from loadmaster.mapping.egrl.agent import zero_shot
+    from loadmaster.mapping.problem import Mapping
 
     rows: list[dict[str, Any]] = []
     for name in models:

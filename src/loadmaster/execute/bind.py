@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from loadmaster.execute.script import Calls
 from loadmaster.execute.results import refuse_plan
-from loadmaster.execute.script import Leaf, Move, Script, Stay, Step
+from loadmaster.execute.script import Calls, Leaf, Move, Script, Stay, Step
 from loadmaster.machine.machine import Machine
-from loadmaster.plan.check.facts import Facts
-from loadmaster.plan.check.facts import strands_of
+from loadmaster.plan.check.facts import Facts, strands_of
 from loadmaster.plan.plan import WHOLE, Plan
 from loadmaster.program.importers.torch.captured import Captured, Result
 

@@ -8,21 +8,18 @@ too early, and `record_stream` isn't needed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any
-from loadmaster.errors import require
-from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
 from loadmaster.errors import BadMachine, require
 from loadmaster.execute import own_allocator
 
 # ----------------------------------------------------------------------------
 # What a device does for a run: copies beside the ops, waits, time and memory.
+
 
 class Backend(Protocol):
     """A device with a line of copies for each direction. Copies of one direction run one by one, in
@@ -79,6 +76,7 @@ class Backend(Protocol):
 
 # ----------------------------------------------------------------------------
 # A CPU as the device: ops run at once, copies by a thread per direction. For tests without a GPU.
+
 
 class CpuBackend:
     """`delay` gives seconds that a copy sleeps before it starts, so that mistakes in order show."""

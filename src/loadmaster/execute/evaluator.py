@@ -16,15 +16,14 @@ from loadmaster.errors import LoadmasterError
 from loadmaster.execute.executor import Executor
 from loadmaster.execute.pinned import HostMemory, HostWeights, add_rooms, host_weights, shared_rows
 from loadmaster.machine.machine import Machine
-from loadmaster.plan.plan import Plan
-from loadmaster.plan.plan import HOME
-from loadmaster.search.evaluator import EvaluationError
 from loadmaster.offload.gaps import gaps_of_mapping
 from loadmaster.offload.kernels import Kernels
 from loadmaster.offload.measured import SQUEEZES
 from loadmaster.offload.problem import Offload
+from loadmaster.plan.plan import HOME, Plan
 from loadmaster.program.importers.torch.captured import Captured
 from loadmaster.program.program import Program
+from loadmaster.search.evaluator import EvaluationError
 
 
 class ExecutorEvaluator:

@@ -16,16 +16,21 @@ from typing import Any, Self
 
 from loadmaster.errors import BadMachine, BadProgram, Refused, require
 from loadmaster.execute import own_allocator
-from loadmaster.execute.devices import Backend
 from loadmaster.execute.bind import bind
-from loadmaster.execute.devices import CpuBackend
-from loadmaster.execute.devices import CudaBackend
-from loadmaster.execute.pinned import Layout, flat, layout_of, own_layout, shaped
-from loadmaster.execute.pinned import HostMemory, HostWeights, given_shapes, host_weights
-from loadmaster.execute.placement import PLACEMENTS, Allocator, Arena, Placement
-from loadmaster.execute.placement import Planned, own_stream
-from loadmaster.execute.results import refuse_capacity
-from loadmaster.execute.results import Measured, Results, gradients_of
+from loadmaster.execute.devices import Backend, CpuBackend, CudaBackend
+from loadmaster.execute.pinned import (
+    HostMemory,
+    HostWeights,
+    Layout,
+    flat,
+    given_shapes,
+    host_weights,
+    layout_of,
+    own_layout,
+    shaped,
+)
+from loadmaster.execute.placement import PLACEMENTS, Allocator, Arena, Placement, Planned, own_stream
+from loadmaster.execute.results import Measured, Results, gradients_of, refuse_capacity
 from loadmaster.execute.script import ALONE, Leaf
 from loadmaster.execute.walk import Span, Walk, called
 from loadmaster.machine.machine import Machine

@@ -8,23 +8,21 @@ where the ops allow it, where the host can't be the limit either.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
-from loadmaster.errors import LoadmasterError, require
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
-from loadmaster.errors import BadProgram
-from loadmaster.program.program import TensorKind
-from loadmaster.units import PICOSECONDS
-import json
-from collections.abc import Mapping
-from pathlib import Path
+
+from loadmaster.errors import BadProgram, LoadmasterError, require
 from loadmaster.files import replacing
 from loadmaster.program.measured_costs import FORMAT, MeasuredCosts, apply_costs, costless_hash
-from loadmaster.program.program import Program
+from loadmaster.program.program import Program, TensorKind
+from loadmaster.units import PICOSECONDS
 
 # ----------------------------------------------------------------------------
 # Seconds that work takes on a device: by its own events on CUDA, by the host's clock elsewhere.
@@ -315,6 +313,7 @@ def _workspaces(clock: Clock, captured: Any, values: list[Any]) -> tuple[npt.NDA
 
 # ----------------------------------------------------------------------------
 # What was measured of a model's ops, as a cost table that planning reads.
+
 
 def cost_document(
     program: Program, times: OpTimes, device: str, slowdown: Mapping[str, float]

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-from loadmaster.errors import require
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
 import numpy as np
+
 from loadmaster.errors import BadProgram, require
-from loadmaster.plan.plan import Plan
-from loadmaster.plan.plan import lifetimes_in_loops
+from loadmaster.plan.plan import Plan, lifetimes_in_loops
 from loadmaster.program.importers.torch.captured import Captured, Given
 from loadmaster.program.importers.torch.graph import placeholders
 from loadmaster.program.program import PERSISTENT, TensorKind
 
 # ----------------------------------------------------------------------------
 # How a tensor lies in its storage, and its bytes as one flat row, so that copies keep strides.
+
 
 class Layout(NamedTuple):
     """What makes a tensor out of `bytes` bytes."""

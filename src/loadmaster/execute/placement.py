@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Protocol
+
 import numpy as np
 import numpy.typing as npt
-from loadmaster.execute.script import Script
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
-from loadmaster.errors import BadMachine, Refused, require
-from loadmaster.execute.pinned import Layout, flat, layout_of, shaped
-from loadmaster.execute.script import Stay
-from loadmaster.plan.plan import NO_OFFSET
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import Any
+
 from loadmaster import _core
-from loadmaster.errors import Refused
+from loadmaster.errors import BadMachine, Refused, require
 from loadmaster.execute import own_allocator
-from loadmaster.execute.pinned import flat, layout_of
+from loadmaster.execute.pinned import Layout, flat, layout_of, shaped
+from loadmaster.execute.script import Script, Stay
+from loadmaster.plan.plan import NO_OFFSET
 from loadmaster.units import show_bytes
 
 # ----------------------------------------------------------------------------

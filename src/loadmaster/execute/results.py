@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
-from loadmaster.errors import require
-from loadmaster.program.importers.torch.graph import Result
-from loadmaster.errors import BadMachine, BadPlan, Refused
+
+from loadmaster.errors import BadMachine, BadPlan, Refused, require
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.check import check
 from loadmaster.plan.check.facts import Facts
 from loadmaster.plan.plan import Plan
+from loadmaster.program.importers.torch.graph import Result
 from loadmaster.program.program import Program
 from loadmaster.units import show_bytes
+
 
 @dataclass(frozen=True)
 class Results:
@@ -71,6 +72,7 @@ class Measured:
 
 # ----------------------------------------------------------------------------
 # What is refused before anything runs: plans that can't be followed, budgets that don't suffice.
+
 
 def refuse_plan(program: Program, plan: Plan, machine: Machine, *, checked: bool = True) -> Facts:
     """Look-ups on a plan that one device can follow. `checked=False` skips the plan checker."""

@@ -6,11 +6,10 @@ ranks: the step that runs k-th has rank k, -1 is before the first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from collections.abc import Mapping
-from typing import Any
+
 from loadmaster.errors import BadProgram, require
 from loadmaster.program.importers.torch.captured import Captured
 
@@ -115,6 +114,7 @@ class Script:
 
 # ----------------------------------------------------------------------------
 # Nodes of a captured graph as calls over slots, and views that are made again when their root is.
+
 
 class Calls:
     """The calls of one graph, in the order in which a script needs them."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
 import numpy as np
+
 from loadmaster.execute.op_times import Clock, median
-import os
-from collections.abc import Callable
 
 # ----------------------------------------------------------------------------
 # How fast copies between the host's pinned memory and a device are: alone, and both ways at once.

@@ -16,8 +16,7 @@ from loadmaster.errors import Refused
 from loadmaster.export.rules import Asked, Exported, NotExported, check_sound
 from loadmaster.files import replacing
 from loadmaster.machine.machine import Machine
-from loadmaster.plan.plan import BEFORE, NO_OFFSET, Plan, Residency
-from loadmaster.plan.plan import lifetimes
+from loadmaster.plan.plan import BEFORE, NO_OFFSET, Plan, Residency, lifetimes
 from loadmaster.program.program import PERSISTENT, Program, TensorKind
 from loadmaster.units import UNLIMITED
 

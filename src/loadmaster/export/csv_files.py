@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from loadmaster.allocation.buffers import Buffers
+from loadmaster.allocation.buffers_csv import read_buffers, write_buffers
+from loadmaster.allocation.problem import Allocation
 from loadmaster.export.rules import Asked, Exported, NotExported
 from loadmaster.export.shown import Shown, Stay, file_name
 from loadmaster.files import replacing
 from loadmaster.plan.plan import BEFORE
-from loadmaster.allocation.problem import Allocation
-from loadmaster.allocation.buffers import Buffers
-from loadmaster.allocation.buffers_csv import read_buffers, write_buffers
 from loadmaster.program.build import clean_name
 from loadmaster.program.program import TensorKind
 from loadmaster.units import UNLIMITED

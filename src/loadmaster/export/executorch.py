@@ -16,14 +16,20 @@ from typing import Any
 
 from loadmaster.errors import Refused
 from loadmaster.export.executorch_plans import (
+    EAGER_TOLERANCE,
     Placed,
     arena_bytes,
     arena_numbers,
     banked_placement,
+    difference,
+    eager,
     greedy_placement,
+    order_of,
+    read_back,
+    reduced,
+    run,
+    sample_inputs,
 )
-from loadmaster.export.executorch_plans import EAGER_TOLERANCE, difference, eager, read_back, run, sample_inputs
-from loadmaster.export.executorch_plans import order_of, reduced
 from loadmaster.export.rules import Asked, Exported, Figure, NotExported, check_sound
 from loadmaster.files import replacing
 from loadmaster.machine.machine import Machine

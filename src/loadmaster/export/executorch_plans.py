@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-from loadmaster.errors import Refused
-from loadmaster.export.rules import NotExported
-from loadmaster.machine.machine import Machine
-from loadmaster.plan.plan import NO_OFFSET, Plan, Residency
-from loadmaster.plan.plan import lifetimes
-from loadmaster.allocation.buffers import Buffers
-from loadmaster.program.importers.executorch.importer import INPUTS
-from loadmaster.program.importers.executorch.lower import ALIGNMENT
-from loadmaster.program.program import GIVEN, Program
-from loadmaster.allocation.auto import allocate
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from loadmaster.errors import BadMachine
-from loadmaster.plan.plan import NO_OFFSET, Plan
-from loadmaster.plan.plan import HOME, static_plan
-from loadmaster.program.importers.executorch.importer import NO_TENSOR, Recorded, record
-from loadmaster.program.importers.executorch.lower import ALIGNMENT, Lowered, banked, greedy
-from loadmaster.program.program import Program
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmaster.allocation.auto import allocate
+from loadmaster.allocation.buffers import Buffers
+from loadmaster.errors import BadMachine, Refused, require
+from loadmaster.export.rules import NotExported
+from loadmaster.machine.machine import Machine
+from loadmaster.plan.plan import HOME, NO_OFFSET, Plan, Residency, lifetimes, static_plan
+from loadmaster.program.importers.executorch.importer import INPUTS, NO_TENSOR, Recorded, record
+from loadmaster.program.importers.executorch.lower import ALIGNMENT, SEED, Lowered, banked, greedy
+from loadmaster.program.program import GIVEN, Program
 from loadmaster.units import UNLIMITED, shorten
-from collections.abc import Mapping, Sequence
-from loadmaster.errors import require
-from loadmaster.plan.plan import HOME
-from loadmaster.program.importers.executorch.importer import INPUTS, NO_TENSOR, Recorded
-from loadmaster.program.importers.executorch.lower import SEED, Lowered
 
 # ----------------------------------------------------------------------------
 # What an ExecuTorch program can say of a plan: one memory and one offset a tensor, and the order.

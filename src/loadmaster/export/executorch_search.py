@@ -15,8 +15,7 @@ import numpy.typing as npt
 from loadmaster.clock import now
 from loadmaster.export.executorch_plans import packed, placement, planned_tensors
 from loadmaster.machine.machine import Machine
-from loadmaster.plan.plan import Plan
-from loadmaster.plan.plan import lifetimes
+from loadmaster.plan.plan import Plan, lifetimes
 from loadmaster.program.importers.executorch.lower import ALIGNMENT
 from loadmaster.program.program import Program
 from loadmaster.simulate.simulator import simulator

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import json
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
 import numpy as np
 import numpy.typing as npt
-from loadmaster.errors import LoadmasterError, require
-from loadmaster.plan.plan import Plan
-from loadmaster.program.importers.onnx.read import read_model
-from loadmaster.program.program import Program
-from collections.abc import Iterator
-from dataclasses import replace
+
 from loadmaster.errors import LoadmasterError, Refused, require
 from loadmaster.export.rules import (
     Asked,
@@ -31,10 +28,14 @@ from loadmaster.export.rules import (
 )
 from loadmaster.files import replacing
 from loadmaster.machine.machine import Machine
+from loadmaster.plan.plan import Plan
+from loadmaster.program.importers.onnx.read import read_model
+from loadmaster.program.program import Program
 
 # ----------------------------------------------------------------------------
 # What ONNX Runtime does with a model: the order in which it runs the nodes, and its own count of
 # bytes. Its default order is a peer of ours, measured under the same settings.
+
 
 class OtherNodes(LoadmasterError):
     """The runtime ran other nodes than the model's file has."""

@@ -10,9 +10,9 @@ from xml.sax.saxutils import escape
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.allocation.buffers import Buffers
 from loadmaster.errors import LoadmasterError
 from loadmaster.files import replacing
-from loadmaster.allocation.buffers import Buffers
 from loadmaster.units import show_bytes
 
 # Eight hues that stay apart for colour-blind readers (after Okabe and Ito).

@@ -14,8 +14,8 @@ from loadmaster.files import replacing, same_file
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.check import check
 from loadmaster.plan.plan import Plan
-from loadmaster.search.problem import COST_MODEL
 from loadmaster.program.program import Program
+from loadmaster.search.problem import COST_MODEL
 
 Figure = int | float | str | bool | None
 

@@ -10,9 +10,8 @@ from loadmaster.errors import Refused
 from loadmaster.export.rules import Asked
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.check import check
-from loadmaster.plan.check.facts import Facts
+from loadmaster.plan.check.facts import Facts, Report
 from loadmaster.plan.check.memory import holds
-from loadmaster.plan.check.facts import Report
 from loadmaster.plan.check.timeline import Times
 from loadmaster.plan.plan import BEFORE, NO_OFFSET, Plan
 from loadmaster.program.program import PERSISTENT, Program

@@ -25,12 +25,12 @@ from loadmaster.export.rules import (
 )
 from loadmaster.export.tflm_arena import ArenaPlan, plan_arena
 from loadmaster.files import read_regular, replacing
-from loadmaster.plan.plan import Plan
+from loadmaster.order.auto import Auto
 from loadmaster.order.problem import PeakOrder
+from loadmaster.plan.plan import Plan
 from loadmaster.program.importers.tflite.importer import import_tflite
 from loadmaster.program.importers.tflite.read import TfliteModel, read_bytes, read_tflite
 from loadmaster.program.program import PERSISTENT, Program
-from loadmaster.order.auto import Auto
 from loadmaster.search.solver import Budget, solve
 
 SEEDS = range(5)

@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from loadmaster.allocation.auto import Auto
+from loadmaster.allocation.problem import ProgramAllocation
 from loadmaster.export.rules import NotExported, check_sound
 from loadmaster.export.tflm_file import ALIGNMENT, with_plan
 from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import load_machine
 from loadmaster.plan.plan import Plan
-from loadmaster.allocation.problem import ProgramAllocation
-from loadmaster.search.pins import Pins
 from loadmaster.program.importers.tflite.importer import Imported, import_with_places
 from loadmaster.program.importers.tflite.read import TfliteModel, read_tflite
 from loadmaster.program.program import PERSISTENT, Program
-from loadmaster.allocation.auto import Auto
+from loadmaster.search.pins import Pins
 from loadmaster.search.solver import Budget, solve
 from loadmaster.units import UNLIMITED
 

@@ -11,8 +11,15 @@ import struct
 from collections.abc import Mapping, Sequence
 
 from loadmaster.export.rules import NotExported
-from loadmaster.program.importers.tflite.read import Table
-from loadmaster.program.importers.tflite.read import ABSENT, GRAPH, IDENTIFIER, MODEL, OPERATOR, TfliteModel
+from loadmaster.program.importers.tflite.read import (
+    ABSENT,
+    GRAPH,
+    IDENTIFIER,
+    MODEL,
+    OPERATOR,
+    Table,
+    TfliteModel,
+)
 
 ALIGNMENT = 16
 _REFERENCE = "reference"

@@ -4,16 +4,15 @@ after another, each by what it changes; the meter evaluates every new best in fu
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
+
 from loadmaster.errors import LoadmasterError
-from loadmaster.graph import GraphOptimization
-from loadmaster.graph.pipeline import seeds
-from loadmaster.search.solver import Meter
-from collections.abc import Callable
 from loadmaster.graph import UNFIT, GraphOptimization
-from loadmaster.search.solver import Meter, Solution, State
-from loadmaster.search.solver import generator_state, restore_generator
+from loadmaster.graph.pipeline import seeds
+from loadmaster.search.solver import Meter, Solution, State, generator_state, restore_generator
 
 # ----------------------------------------------------------------------------
 # What the searches of GraphOptimization share: where they begin, and random vectors.

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from loadmaster.search.problem import Bound
 from loadmaster.program.hazards import overwrite_waits, places, root_writers
 from loadmaster.program.program import PERSISTENT, Program
+from loadmaster.search.problem import Bound
 from loadmaster.simulate.costs import compute_times
 from loadmaster.units import show_bytes
 

@@ -11,8 +11,7 @@ import numpy.typing as npt
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph import GraphOptimization
 from loadmaster.graph.anneal import batch_size, check_start, graph_of, random_vectors, starts
-from loadmaster.search.solver import Meter, Solution, State
-from loadmaster.search.solver import generator_state, restore_generator
+from loadmaster.search.solver import Meter, Solution, State, generator_state, restore_generator
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]

@@ -5,28 +5,23 @@ faster.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-import numpy as np
-import numpy.typing as npt
-from loadmaster.graph import GraphOptimization
-from loadmaster.graph.base import fixed_keys
-from loadmaster.graph.go.actions import leaves
-from loadmaster.graph.placers import Vectors
-from loadmaster.graph.pipeline import Classical
-from loadmaster.graph.anneal import batch_size, starts
-from loadmaster.search.solver import Meter
-from collections.abc import Callable
-from loadmaster.graph.go.prior import Prior
-from loadmaster.graph.anneal import Moves
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
 from loadmaster import _core
-from loadmaster.host import cores
 from loadmaster.graph import UNFIT, GraphOptimization
-from loadmaster.graph.anneal import batch_size
-from loadmaster.search.solver import Meter, State
-from loadmaster.search.solver import generator_state, restore_generator
+from loadmaster.graph.anneal import Moves, batch_size, starts
+from loadmaster.graph.base import fixed_keys
+from loadmaster.graph.go.actions import leaves
+from loadmaster.graph.go.prior import Prior
+from loadmaster.graph.pipeline import Classical
+from loadmaster.graph.placers import Vectors
+from loadmaster.host import cores
+from loadmaster.search.solver import Meter, State, generator_state, restore_generator
 
 # ----------------------------------------------------------------------------
 # Plans from which a search of GraphOptimization may begin: the constructive ones and others, each with

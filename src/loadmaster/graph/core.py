@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-from loadmaster.errors import Refused
-from loadmaster.machine.machine import Machine
-from loadmaster.search.pins import BadPin, Pins
-from loadmaster.program.program import Program
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
 from loadmaster import _core
-from loadmaster.errors import BadPlan, BadProgram
+from loadmaster.errors import BadPlan, BadProgram, Refused
 from loadmaster.graph.base import Base, fixed_keys, m_topo
 from loadmaster.graph.expert import expert_placement
 from loadmaster.graph.groups import find_groups, hard_components
 from loadmaster.graph.rules import FusionRules, fusion_rules
-from loadmaster.search.pins import Pins
+from loadmaster.machine.machine import Machine
+from loadmaster.program.program import Program
+from loadmaster.search.pins import BadPin, Pins
 from loadmaster.simulate.simulator import Simulator
 
 # ----------------------------------------------------------------------------

@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from loadmaster.machine import load_machine
 from loadmaster.graph import UNFIT, GraphOptimization
-from loadmaster.graph.features import COLUMNS, machine_vector, node_features
-from loadmaster.graph.features import LEVELS, vector_of_levels
+from loadmaster.graph.features import COLUMNS, LEVELS, machine_vector, node_features, vector_of_levels
+from loadmaster.machine import load_machine
 from loadmaster.program.models import load_model
 
 Observation = dict[str, Any]

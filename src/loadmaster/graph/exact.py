@@ -6,20 +6,20 @@ of single nodes at their least costs for the bound (see `graph_units`).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
+
+from loadmaster.errors import LoadmasterError, require
 from loadmaster.graph import GraphOptimization
 from loadmaster.graph.bounds import least_costs
 from loadmaster.graph.groups import first_ops
+from loadmaster.machine.machine import Machine
 from loadmaster.program.hazards import overwrite_waits, places, root_writers
 from loadmaster.program.program import PERSISTENT, Program, TensorKind
-from typing import Any
-from loadmaster.machine.machine import Machine
-from loadmaster.program.hazards import places
-from loadmaster.program.program import TensorKind
-import math
-from loadmaster.errors import LoadmasterError, require
 from loadmaster.search.engines import make_cp_solver
 from loadmaster.search.solver import Meter, Solution, State
 

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from loadmaster.plan.check import Violation
-from loadmaster.plan.plan import Plan
+import numpy.typing as npt
+
+from loadmaster.errors import BadPlan
 from loadmaster.graph.groups import root_readers
 from loadmaster.graph.rules import MOST_ENDS, MOST_OPS, MOST_REDUCTIONS, FusionRules
+from loadmaster.plan.check import Violation, check
+from loadmaster.plan.plan import Plan
 from loadmaster.program.hazards import root_writers
 from loadmaster.program.program import Program, TensorKind, TieKind
-from typing import TYPE_CHECKING
-import numpy.typing as npt
-from loadmaster.errors import BadPlan
-from loadmaster.plan.check import Violation, check
 from loadmaster.search.problem import decided_elsewhere
-from loadmaster.program.program import Program
+
 if TYPE_CHECKING:
     from loadmaster.graph.problem import GraphOptimization
 
 # ----------------------------------------------------------------------------
 # The rules of fusion, asked of a finished plan. Written apart from the pass that fuses.
+
 
 def fusion_violations(program: Program, rules: FusionRules, plan: Plan) -> list[Violation]:
     """One for each cluster that breaks a rule."""

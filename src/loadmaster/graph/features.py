@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from typing import Any
+
 import numpy as np
 import numpy.typing as npt
+
 from loadmaster.graph.problem import GraphOptimization
 from loadmaster.graph.rules import tensor_elements
 from loadmaster.program.program import PERSISTENT, TensorKind, TieKind

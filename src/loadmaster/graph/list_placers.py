@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from typing import Any
+
 import numpy as np
+
 from loadmaster.clock import engine_limit
 from loadmaster.errors import require
-from loadmaster.graph.placers import Int32, Int64, Places
-from abc import abstractmethod
-from loadmaster.graph import UNFIT
-from loadmaster.graph.placers import NONE, Int32, Int64, Places
-from loadmaster.graph.placers import Placements, Placer
-from typing import Any
-from loadmaster.graph import GraphOptimization
+from loadmaster.graph import UNFIT, GraphOptimization
 from loadmaster.graph.groups import root_homes
-from loadmaster.graph.placers import Int32, Int64, Places, op_groups
+from loadmaster.graph.placers import NONE, Int32, Int64, Placements, Placer, Places, op_groups
 
 # ----------------------------------------------------------------------------
 # Favourite children for m-SCT: of each step the one that should follow on the same device.

@@ -10,11 +10,21 @@ from loadmaster.clock import now
 from loadmaster.errors import MissingPackage
 from loadmaster.graph import GraphOptimization
 from loadmaster.graph.base import fixed_keys
-from loadmaster.graph.list_placers import Heft, MEtf, MSct
-from loadmaster.graph.placers import Float64, Int32, Made, Vectors, clusters_of, like_base
-from loadmaster.graph.list_placers import Metis
-from loadmaster.graph.placers import Places
-from loadmaster.graph.placers import Expert, MTopo, Placer, RoundRobin, Single
+from loadmaster.graph.list_placers import Heft, MEtf, Metis, MSct
+from loadmaster.graph.placers import (
+    Expert,
+    Float64,
+    Int32,
+    Made,
+    MTopo,
+    Placer,
+    Places,
+    RoundRobin,
+    Single,
+    Vectors,
+    clusters_of,
+    like_base,
+)
 
 LP_SECONDS = 2.0
 """For the linear programme of m-SCT, per fusion."""

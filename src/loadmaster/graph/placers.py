@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import Any
-import numpy as np
-import numpy.typing as npt
-from loadmaster import _core
-from loadmaster.graph import GraphOptimization
-from loadmaster.graph.groups import root_homes
-from loadmaster.program.hazards import places
-from loadmaster.program.program import PERSISTENT, TensorKind
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmaster import _core
 from loadmaster.errors import BadPlan
-from loadmaster.search.solver import Meter, Solution, State
-from abc import abstractmethod
+from loadmaster.graph import GraphOptimization
 from loadmaster.graph.base import fixed_keys, m_topo
 from loadmaster.graph.expert import expert_placement
+from loadmaster.graph.groups import root_homes
+from loadmaster.program.hazards import places
+from loadmaster.program.program import PERSISTENT, TensorKind
+from loadmaster.search.solver import Meter, Solution, State
 
 # ----------------------------------------------------------------------------
 # What constructive placers know of a graph: the steps of a fusion, and what groups will hold.

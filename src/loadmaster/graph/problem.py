@@ -20,23 +20,21 @@ import numpy.typing as npt
 
 from loadmaster import _core
 from loadmaster.errors import BadMachine, LoadmasterError
+from loadmaster.graph import bounds, explicit
+from loadmaster.graph.base import Base, check_base
+from loadmaster.graph.core import Core, Parts, base_schedule_keys, check_runs, make_climb, make_core, run_base
+from loadmaster.graph.groups import SOFT
+from loadmaster.graph.rules import FusionRules
 from loadmaster.host import cores
 from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import read_machine
 from loadmaster.plan.check import Violation
 from loadmaster.plan.plan import Plan
-from loadmaster.graph import bounds, explicit
-from loadmaster.graph.base import Base, check_base
-from loadmaster.graph.core import Core, Parts, base_schedule_keys, make_climb, make_core, run_base
-from loadmaster.graph.groups import SOFT
-from loadmaster.graph.core import check_runs
-from loadmaster.graph.rules import FusionRules
-from loadmaster.search.pins import Pins
-from loadmaster.search.problem import Bound, Decision, Scores, refuse_first_alone
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load
-from loadmaster.simulate.simulator import explain
-from loadmaster.simulate.simulator import Simulator
+from loadmaster.search.pins import Pins
+from loadmaster.search.problem import Bound, Decision, Scores, refuse_first_alone
+from loadmaster.simulate.simulator import Simulator, explain
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from loadmaster.program.kinds import ELEMENTWISE, REDUCTIONS, TRANSCENDENTAL, VECTOR_FLOPS
+from loadmaster.program.kinds import BITS, ELEMENTWISE, REDUCTIONS, TRANSCENDENTAL, VECTOR_FLOPS
 from loadmaster.program.program import Program
-from loadmaster.program.kinds import BITS
 
 Int8 = npt.NDArray[np.int8]
 Int64 = npt.NDArray[np.int64]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any, TypeVar
-from loadmaster.errors import LoadmasterError
-from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from loadmaster.errors import LoadmasterError
 from loadmaster.search.solver import State
 
 Settings = TypeVar("Settings")
@@ -38,6 +39,7 @@ def free_settings(settings: Any, fixed: Mapping[str, Any]) -> dict[str, Any]:
 
 # ----------------------------------------------------------------------------
 # A tree of arrays by name, and back: what a checkpoint holds of networks and optimisers.
+
 
 def arrays_of(tree: Any) -> State:
     """Its leaves, by number."""

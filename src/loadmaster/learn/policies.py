@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.arrays import json_entry, read_npz
 from loadmaster.errors import LoadmasterError
 from loadmaster.files import replacing
-from loadmaster.arrays import json_entry, read_npz
 
 PRETRAINED = "pretrained:"
 FORMAT = 1
@@ -92,7 +92,11 @@ def load_policy(name: str | Path, like: Any, agent: str, made_for: str, remedy: 
     return jax.tree_util.tree_unflatten(tree, leaves)
 
 
-_PACKAGES = {"egrl": "loadmaster.mapping.egrl", "muzero": "loadmaster.malloc_game.muzero", "go": "loadmaster.graph.go"}
+_PACKAGES = {
+    "egrl": "loadmaster.mapping.egrl",
+    "muzero": "loadmaster.malloc_game.muzero",
+    "go": "loadmaster.graph.go",
+}
 """Agent -> the package that its policies come with."""
 
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from loadmaster.machine.machine import Device, Link, Machine, Memory
-from loadmaster.program.importers.dnn_partitioning import NOMINAL
-from loadmaster.program.importers.dnn_partitioning import Graph, read_graph
+from loadmaster.program.importers.dnn_partitioning import NOMINAL, Graph, read_graph
 from loadmaster.units import UNLIMITED
 
 _RATE = 10**12

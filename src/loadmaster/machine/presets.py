@@ -15,8 +15,7 @@ from pathlib import Path
 from loadmaster.errors import BadMachine, nearest
 from loadmaster.files import read_regular
 from loadmaster.machine.machine import Link, Machine
-from loadmaster.machine.toml import parse_machine
-from loadmaster.machine.toml import MOST_BYTES
+from loadmaster.machine.toml import MOST_BYTES, parse_machine
 from loadmaster.units import parse_bytes
 
 VARIANTS = {

@@ -19,12 +19,13 @@ that its size limits. Every value is looked at for its type before it is used.
 
 from __future__ import annotations
 
-import tomllib
-from typing import Any
-from loadmaster.json_text import check_encodable
 import copy
+import tomllib
 from collections.abc import Callable, Sequence
+from typing import Any
+
 from loadmaster.errors import BadMachine
+from loadmaster.json_text import check_encodable
 from loadmaster.machine.machine import (
     MOST_DEVICES,
     MOST_MEMORIES,
@@ -35,8 +36,8 @@ from loadmaster.machine.machine import (
     Rules,
     check_counts,
 )
-from loadmaster.program.program import FLOP_CLASSES
 from loadmaster.program.kinds import BITS
+from loadmaster.program.program import FLOP_CLASSES
 from loadmaster.units import parse_bytes, parse_rate, parse_time, shorten
 
 # ----------------------------------------------------------------------------

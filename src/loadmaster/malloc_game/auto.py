@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from loadmaster.errors import LoadmasterError
+from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.plan import Plan
 from loadmaster.plan.production import production_plan
-from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Meter, Solution, State
 

@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from loadmaster.machine.machine import Machine
 from loadmaster.malloc_game.model import GameModel, access_times
-from loadmaster.search.problem import Bound
 from loadmaster.program.program import GIVEN, Program, TensorKind
+from loadmaster.search.problem import Bound
 from loadmaster.simulate.costs import compute_times
 
 PICO = 10**12

@@ -11,9 +11,9 @@ from gymnasium import spaces
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import load_machine
-from loadmaster.plan.plan import Plan
 from loadmaster.malloc_game.games import MOST, SHAPES
 from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.plan.plan import Plan
 from loadmaster.program.models import load_model
 
 Observation = dict[str, Any]

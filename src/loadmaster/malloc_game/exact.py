@@ -6,34 +6,26 @@ with every open site as fast as can be, is no better than the best game known.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
+
 from loadmaster.clock import now
-from loadmaster.errors import require
-from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.search.problem import Bound
-from loadmaster.malloc_game.linear import game_linear
-from loadmaster.malloc_game.linear import GameLinear
-from loadmaster.malloc_game.linear_windows import add_turns, add_window, broken
-from loadmaster.search.linear_worker import solve_whole
-from loadmaster.search.engines import relaxation
-from loadmaster.search.linear import Linear
-from loadmaster.plan.plan import Plan
-from loadmaster.malloc_game.games import COPY, DROP, NO_COPY
-from loadmaster.malloc_game.games import game_plan
-from loadmaster.malloc_game.linear import NONE, GameLinear
-from loadmaster.search.solver import Meter, Solution, State
-import math
-from typing import Any
 from loadmaster.errors import LoadmasterError, require
-from loadmaster.search.engines import make_cp_solver
-from loadmaster.malloc_game.linear_windows import add_turns, add_window
-from loadmaster.search.engines import cp_program
-from loadmaster.errors import LoadmasterError
-from loadmaster.malloc_game.games import Games
+from loadmaster.malloc_game.games import COPY, DROP, NO_COPY, Games, game_plan
+from loadmaster.malloc_game.linear import NONE, GameLinear, game_linear
+from loadmaster.malloc_game.linear_windows import add_turns, add_window, broken
 from loadmaster.malloc_game.model import GameModel
-from loadmaster.malloc_game.games import DROP, NO_COPY
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.plan.plan import Plan
+from loadmaster.search.engines import cp_program, make_cp_solver, relaxation
+from loadmaster.search.linear import Linear
+from loadmaster.search.linear_worker import solve_whole
+from loadmaster.search.problem import Bound
+from loadmaster.search.solver import Meter, Solution, State
 
 # ----------------------------------------------------------------------------
 # Lower bounds of a MallocGame that a linear program gives: a few seconds for a thousand sites.

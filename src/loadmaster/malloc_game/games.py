@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import numpy.typing as npt
-from loadmaster.malloc_game.model import GameModel
+
+from loadmaster import _core
 from loadmaster.errors import BadPlan
+from loadmaster.host import cores
+from loadmaster.malloc_game.model import GameModel
 from loadmaster.plan.plan import BEFORE, Plan
 from loadmaster.search.problem import decided_elsewhere
-from typing import TYPE_CHECKING, Any
-from loadmaster import _core
-from loadmaster.host import cores
-from loadmaster.plan.plan import Plan
+
 if TYPE_CHECKING:
     from loadmaster.malloc_game.problem import MallocGame
 

@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 import numpy as np
 import numpy.typing as npt
 
-from loadmaster.malloc_game.model import GameModel
 from loadmaster.malloc_game.games import COPY, DROP, NO_COPY, neighbours, site_gains
+from loadmaster.malloc_game.model import GameModel
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.search.solver import Meter, Solution, State
 

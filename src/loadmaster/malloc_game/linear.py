@@ -34,22 +34,18 @@ Times have upper limits, since plans slower than the all-slow one are above ever
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
-from loadmaster.malloc_game.model import GameModel
-from loadmaster.program.program import Program, TieKind
-from dataclasses import dataclass, field
-from loadmaster.search.linear import Draft, Linear
-from bisect import bisect_left
-from loadmaster.search.linear import FREE
+
 from loadmaster.machine.machine import Machine
-from loadmaster.malloc_game.model import GameModel, access_times
-from loadmaster.program.program import Program
+from loadmaster.malloc_game.model import NEVER, GameModel, access_times
+from loadmaster.program.program import Program, TieKind
+from loadmaster.search.linear import FREE, Draft, Linear
 from loadmaster.simulate.costs import compute_times
-from loadmaster.search.linear import FREE, Draft
-from itertools import pairwise
-from loadmaster.malloc_game.model import NEVER
 
 # ----------------------------------------------------------------------------
 # Which sites of a game share a fate, and which tensors a place.
@@ -194,6 +190,7 @@ class GameLinear:
 
 # ----------------------------------------------------------------------------
 # What copies under way and strands take of fast memory, step by step (see `game_linear`).
+
 
 def add_leads(game: GameLinear, tensor: int, lookback: int) -> None:
     """The room of copies in over `lookback` steps before they are needed."""

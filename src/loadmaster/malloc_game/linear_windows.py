@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from loadmaster.malloc_game.model import NEVER
 from loadmaster.malloc_game.linear import GameLinear, Terms
+from loadmaster.malloc_game.model import NEVER
 from loadmaster.search.linear import FREE
 
 Float64 = npt.NDArray[np.float64]

@@ -10,16 +10,17 @@ what it costs in slow memory and is part of `base_slow`. Times are picoseconds o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
+
 import numpy as np
 import numpy.typing as npt
+
 from loadmaster import _core
+from loadmaster.errors import BadMachine
 from loadmaster.machine.machine import Machine
 from loadmaster.program.hazards import places
 from loadmaster.program.program import GIVEN, Program, TensorKind, TieKind
-from functools import cached_property
-from loadmaster.errors import BadMachine
-from loadmaster.program.program import Program
 from loadmaster.simulate.costs import compute_times
 
 # ----------------------------------------------------------------------------

@@ -6,28 +6,27 @@ since it was made or used last, or if a copy in fits under the steps before.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
-from loadmaster.errors import LoadmasterError, nearest
-from copy import copy
-from dataclasses import asdict, dataclass
+
 import numpy as np
 import numpy.typing as npt
+
 from loadmaster import _core
-from loadmaster.machine.machine import Machine
-from loadmaster.plan.plan import BEFORE, Plan
-from loadmaster.malloc_game.model import GameModel
-from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.malloc_game.model import NEVER
-from loadmaster.program.program import Program, TieKind
-from loadmaster.search.solver import Meter, Solution, State
-from loadmaster.units import PICOSECONDS
-from dataclasses import asdict
+from loadmaster.errors import LoadmasterError, nearest
 from loadmaster.host import cores
-from loadmaster.search.solver import generator_state, restore_generator
+from loadmaster.machine.machine import Machine
+from loadmaster.malloc_game.model import NEVER, GameModel
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.plan.plan import BEFORE, Plan
+from loadmaster.program.program import Program, TieKind
+from loadmaster.search.solver import Meter, Solution, State, generator_state, restore_generator
+from loadmaster.units import PICOSECONDS
 
 # ----------------------------------------------------------------------------
 # What can be set about memory space assignment, and three ways to set it.
+
 
 class BadSwitch(LoadmasterError):
     """There is no such style or switch, or its value makes no sense."""

@@ -20,20 +20,25 @@ from loadmaster.errors import BadMachine, BadPlan
 from loadmaster.host import cores
 from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import read_machine
+from loadmaster.malloc_game.bounds import quick_bound
+from loadmaster.malloc_game.games import DECIDES, DROP, Games, Seen, decode, encode, moves_of, seen_arrays
+from loadmaster.malloc_game.model import GameModel, game_model
+from loadmaster.malloc_game.options import switches_of
 from loadmaster.plan.check import Violation, check
 from loadmaster.plan.plan import BEFORE, NO_OFFSET, WHOLE, Plan
-from loadmaster.malloc_game.bounds import quick_bound
-from loadmaster.malloc_game.games import Games, Seen, seen_arrays
-from loadmaster.malloc_game.model import GameModel, game_model
-from loadmaster.malloc_game.games import DROP
-from loadmaster.malloc_game.games import DECIDES, decode, encode, moves_of
-from loadmaster.malloc_game.options import switches_of
-from loadmaster.search.pins import BadPin, Pins
-from loadmaster.search.problem import Bound, Decision, Scores, decided_elsewhere, refuse_first_alone, within_core
-from loadmaster.search.recorded_bounds import recorded_bound
 from loadmaster.program.hazards import root_writers
 from loadmaster.program.program import Program, TensorKind
 from loadmaster.program.storage import load
+from loadmaster.search.pins import BadPin, Pins
+from loadmaster.search.problem import (
+    Bound,
+    Decision,
+    Scores,
+    decided_elsewhere,
+    refuse_first_alone,
+    within_core,
+)
+from loadmaster.search.recorded_bounds import recorded_bound
 from loadmaster.simulate.simulator import simulator
 from loadmaster.units import show_bytes
 

@@ -6,18 +6,16 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
-from loadmaster.malloc_game.games import COPY, DROP, NO_COPY
-from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.malloc_game.msa import Assigner, switches_of
-from loadmaster.search.solver import Meter, Solution, State
-from loadmaster.search.solver import generator_state, restore_generator
-from typing import NamedTuple
+
 from loadmaster.errors import LoadmasterError
-from loadmaster.malloc_game.games import NO_COPY
-from loadmaster.search.solver import Meter, State
-from loadmaster.search.solver import generator_state
+from loadmaster.malloc_game.games import COPY, DROP, NO_COPY
+from loadmaster.malloc_game.msa import Assigner, switches_of
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.search.solver import Meter, Solution, State, generator_state, restore_generator
 
 # ----------------------------------------------------------------------------
 # Searches over the moves of the MallocGame. A genome is N preferred moves; the game plays each if

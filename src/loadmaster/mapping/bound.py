@@ -14,9 +14,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.mapping.exact_model import MappingModel, mapping_model
 from loadmaster.mapping.problem import Mapping
 from loadmaster.search.problem import Bound
-from loadmaster.mapping.exact_model import MappingModel, mapping_model
 
 Float64 = npt.NDArray[np.float64]
 ROUNDS, STEPS = 6, 40

@@ -7,21 +7,20 @@ state) are decided together, by the entry of the first of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import combinations
+
 import numpy as np
 import numpy.typing as npt
+
+from loadmaster.errors import Refused
 from loadmaster.machine.machine import Machine
-from loadmaster.plan.plan import lifetimes_in_loops
 from loadmaster.plan.live_ranges import place_lives
+from loadmaster.plan.plan import NO_OFFSET, lifetimes_in_loops
 from loadmaster.program.hazards import places
 from loadmaster.program.program import PERSISTENT, Program, TensorKind
-from collections.abc import Callable
-from dataclasses import replace
-from itertools import combinations
-from loadmaster.errors import Refused
-from loadmaster.plan.plan import NO_OFFSET
 from loadmaster.search.pins import BadPin, Pins
-from loadmaster.program.program import Program
 
 Bool = npt.NDArray[np.bool_]
 Int32 = npt.NDArray[np.int32]

@@ -7,9 +7,8 @@ import statistics
 import sys
 from dataclasses import dataclass, field
 
-from loadmaster.search.evaluator import CommandEvaluator, EvaluationError, Evaluator
-from loadmaster.search.evaluator import Gauge
 from loadmaster.mapping.problem import Mapping
+from loadmaster.search.evaluator import CommandEvaluator, EvaluationError, Evaluator, Gauge
 
 SPREAD = 0.1
 

@@ -22,14 +22,12 @@ import numpy.typing as npt
 from loadmaster.clock import engine_seconds
 from loadmaster.errors import BadProgram, LoadmasterError, nearest, require
 from loadmaster.host import cores
-from loadmaster.mapping.problem import Mapping
-from loadmaster.search.problem import Bound
-from loadmaster.mapping.exact_model import peak_cases, whole
-from loadmaster.search.engines import ENGINES, relaxed
-from loadmaster.mapping.exact_model import mapping_linear
-from loadmaster.mapping.exact_model import MappingModel, mapping_model
+from loadmaster.mapping.exact_model import MappingModel, mapping_linear, mapping_model, peak_cases, whole
 from loadmaster.mapping.exact_worker import model_bytes
 from loadmaster.mapping.heuristics import Density
+from loadmaster.mapping.problem import Mapping
+from loadmaster.search.engines import ENGINES, relaxed
+from loadmaster.search.problem import Bound
 from loadmaster.search.solver import Budget, Meter, Solution, State
 
 SECONDS = 300.0

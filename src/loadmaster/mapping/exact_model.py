@@ -10,19 +10,19 @@ which memories an entry can have (`mapping_cases` says why), which makes most no
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
+
 from loadmaster import _core
 from loadmaster.machine.machine import Machine
 from loadmaster.mapping.problem import Mapping
-from loadmaster.simulate.costs import compute_times
-from dataclasses import dataclass
-import math
-from collections.abc import Iterable, Sequence
 from loadmaster.search.linear import FREE, Draft, Group, Linear
+from loadmaster.simulate.costs import compute_times
 
 # ----------------------------------------------------------------------------
 # A Mapping problem as plain arrays: what every node costs in which memories, what must fit.

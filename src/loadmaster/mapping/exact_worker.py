@@ -20,14 +20,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from loadmaster.arrays import read_npz
 from loadmaster.clock import now
 from loadmaster.errors import LoadmasterError
-from loadmaster.arrays import read_npz
-from loadmaster.mapping.exact_model import peak_cases, whole
+from loadmaster.mapping.exact_model import MappingModel, mapping_linear, peak_cases, whole
 from loadmaster.search.engines import ENGINES, Float64, relaxed
 from loadmaster.search.linear import Linear
-from loadmaster.mapping.exact_model import mapping_linear
-from loadmaster.mapping.exact_model import MappingModel
 
 Tell = Callable[..., None]
 SHARES = (0.1, 0.3, 1.0)

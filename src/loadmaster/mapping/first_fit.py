@@ -11,10 +11,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from loadmaster.machine.machine import Machine
-from loadmaster.plan.plan import Plan
-from loadmaster.plan.plan import HOME, lifetimes_in_loops, static_plan
 from loadmaster.allocation.pack import pack
+from loadmaster.machine.machine import Machine
+from loadmaster.plan.plan import HOME, Plan, lifetimes_in_loops, static_plan
 from loadmaster.program.program import PERSISTENT, Program, TensorKind
 
 

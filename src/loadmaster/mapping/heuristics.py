@@ -8,17 +8,18 @@ tensor is accessed nor how fast a bank is enters, and weights are not moved.
 from __future__ import annotations
 
 import heapq
+from abc import ABC, abstractmethod
 from fractions import Fraction
+
 import numpy as np
 import numpy.typing as npt
-from loadmaster.mapping.problem import Mapping
+
 from loadmaster.mapping.exact_model import MappingModel, mapping_model
-from abc import ABC, abstractmethod
 from loadmaster.mapping.first_fit import sparse_tables
-from loadmaster.search.solver import Meter, Solution, State
+from loadmaster.mapping.problem import Mapping
 from loadmaster.plan.plan import HOME, lifetimes_in_loops
 from loadmaster.program.program import PERSISTENT, TensorKind
-from loadmaster.search.solver import Meter
+from loadmaster.search.solver import Meter, Solution, State
 
 # ----------------------------------------------------------------------------
 # The moves of `Density`: which one saves most time per byte and op of life, and whether it fits.

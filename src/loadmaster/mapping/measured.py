@@ -17,13 +17,13 @@ import numpy as np
 from loadmaster.errors import BadPlan
 from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import read_machine
-from loadmaster.plan.plan import Plan
-from loadmaster.search.evaluator import Evaluator
 from loadmaster.mapping.problem import Int8, Mapping
-from loadmaster.search.measuring import Measuring, kept_evaluator
-from loadmaster.search.problem import Decision, Scores
+from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load
+from loadmaster.search.evaluator import Evaluator
+from loadmaster.search.measuring import Measuring, kept_evaluator
+from loadmaster.search.problem import Decision, Scores
 
 
 class MeasuredMapping(Measuring, Mapping):

@@ -18,23 +18,28 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster import _core
+from loadmaster.allocation.pack import pack
 from loadmaster.errors import BadMachine, BadPlan, Refused
 from loadmaster.host import cores
 from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import read_machine
-from loadmaster.plan.check import Violation, check
-from loadmaster.plan.plan import NO_OFFSET, Plan
-from loadmaster.plan.plan import HOME, static_plan
-from loadmaster.search.champion import Leaders
-from loadmaster.mapping.entries import Entries, find_entries
+from loadmaster.mapping.entries import (
+    Entries,
+    check_offsets,
+    check_room,
+    find_entries,
+    pinned_entries,
+    taken_first,
+)
 from loadmaster.mapping.first_fit import first_fit_memories
-from loadmaster.mapping.entries import check_offsets, check_room, pinned_entries, taken_first
-from loadmaster.allocation.pack import pack
+from loadmaster.plan.check import Violation, check
+from loadmaster.plan.plan import HOME, NO_OFFSET, Plan, static_plan
+from loadmaster.program.program import Program
+from loadmaster.program.storage import load
+from loadmaster.search.champion import Leaders
 from loadmaster.search.pins import Pins
 from loadmaster.search.problem import Bound, Decision, Scores, decided_elsewhere, refuse_first_alone
 from loadmaster.search.recorded_bounds import recorded_bound
-from loadmaster.program.program import Program
-from loadmaster.program.storage import load
 from loadmaster.simulate.bounds import time_bounds
 from loadmaster.simulate.simulator import Simulator
 from loadmaster.units import show_bytes

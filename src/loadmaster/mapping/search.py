@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.mapping.problem import Mapping
-from loadmaster.search.solver import Meter, Solution, State
-from loadmaster.search.solver import generator_state, restore_generator
+from loadmaster.search.solver import Meter, Solution, State, generator_state, restore_generator
 
 Int8 = npt.NDArray[np.int8]
 Rng = np.random.Generator

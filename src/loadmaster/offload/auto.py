@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.offload.problem import Offload
-from loadmaster.search.problem import repeatable
 from loadmaster.offload.steady import ENOUGH, SHARE, choose_steady
+from loadmaster.search.problem import repeatable
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Meter, Solution, State
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from loadmaster.machine.machine import Machine
 from loadmaster.offload.model import Bool, Int32, Int64, OffloadModel
-from loadmaster.search.problem import Bound
 from loadmaster.program.program import Program
+from loadmaster.search.problem import Bound
 from loadmaster.units import PICOSECONDS
 
 

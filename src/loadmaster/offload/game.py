@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 
 from loadmaster.malloc_game.games import NO_COPY
+from loadmaster.offload.other_problems import try_filled
 from loadmaster.offload.problem import Offload
 from loadmaster.offload.streamed import Streamed
 from loadmaster.search.problem import Decision, Scores
-from loadmaster.offload.other_problems import try_filled
-from loadmaster.search.solver import PartMeter
 from loadmaster.search.registry import make_solver
-from loadmaster.search.solver import Budget, Meter, Observer, Solution, State
+from loadmaster.search.solver import Budget, Meter, Observer, PartMeter, Solution, State
 
 _GAMES, _BEST = "games_played", "best_game"
 """What a checkpoint has beside the player's own state."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from loadmaster.plan.plan import BEFORE, Plan
 from loadmaster.offload.model import BEFORE_USE, Bool, Int64, OffloadModel
 from loadmaster.offload.residencies import occupied, settled, stays_of
+from loadmaster.plan.plan import BEFORE, Plan
 
 
 def gaps_of_plan(model: OffloadModel, plan: Plan, run: int | None = None) -> Bool:

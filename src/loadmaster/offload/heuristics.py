@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import numpy as np
-from loadmaster.offload.model import BEFORE_USE, Int32, Int64, OffloadModel
-from loadmaster.offload.problem import Offload
-from loadmaster.offload.residencies import Scheduled, schedule
-from loadmaster.offload.residencies import FETCHED, Stays, occupied, repaired, settled, stays_of
-from loadmaster.program.program import Program
 from abc import ABC, abstractmethod
+
+import numpy as np
+
 from loadmaster.errors import LoadmasterError
 from loadmaster.offload.gaps import filled
 from loadmaster.offload.measured import SQUEEZES
-from loadmaster.offload.model import Bool, Int64
-from loadmaster.offload.residencies import Scheduled
+from loadmaster.offload.model import BEFORE_USE, Bool, Int32, Int64, OffloadModel
+from loadmaster.offload.problem import Offload
+from loadmaster.offload.residencies import (
+    FETCHED,
+    Scheduled,
+    Stays,
+    occupied,
+    repaired,
+    schedule,
+    settled,
+    stays_of,
+)
+from loadmaster.program.program import Program
 from loadmaster.search.problem import Decision
 from loadmaster.search.solver import Meter, Solution, State
 

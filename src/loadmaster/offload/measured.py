@@ -17,16 +17,16 @@ import numpy as np
 from loadmaster.errors import BadPlan, Refused
 from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import read_machine
-from loadmaster.plan.plan import Plan
-from loadmaster.search.champion import Leaders
-from loadmaster.search.evaluator import Evaluator
-from loadmaster.search.measuring import Measuring, kept_evaluator
 from loadmaster.offload.kernels import Kernels
 from loadmaster.offload.problem import Offload, is_vector
 from loadmaster.offload.residencies import Scheduled
-from loadmaster.search.problem import Decision, Scores
+from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load
+from loadmaster.search.champion import Leaders
+from loadmaster.search.evaluator import Evaluator
+from loadmaster.search.measuring import Measuring, kept_evaluator
+from loadmaster.search.problem import Decision, Scores
 
 SQUEEZES = (0, 2, 5, 10, 16, 24, 32)
 """128ths of the memory that are left unused, one after another, until offsets are found."""

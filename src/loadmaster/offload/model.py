@@ -10,12 +10,13 @@ again. A loop counts as one long step for all that is touched in it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
-from loadmaster.program.program import Program
-from functools import cached_property
-from typing import Any
+
 from loadmaster import _core
 from loadmaster.errors import BadMachine, BadProgram
 from loadmaster.machine.machine import Machine

@@ -7,9 +7,9 @@ import numpy as np
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.mapping.problem import Mapping
 from loadmaster.offload.gaps import filled, gaps_of_mapping, gaps_of_plan
+from loadmaster.offload.heuristics import submit
 from loadmaster.offload.problem import Offload
 from loadmaster.search.problem import Decision
-from loadmaster.offload.heuristics import submit
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Meter, Solution, State, solve
 

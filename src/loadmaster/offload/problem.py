@@ -18,19 +18,27 @@ import numpy as np
 from loadmaster.errors import BadMachine, BadPlan
 from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import read_machine
-from loadmaster.plan.check import Violation, check
-from loadmaster.plan.plan import BEFORE, Plan
 from loadmaster.malloc_game.games import DECIDES, decode, encode
 from loadmaster.offload.bounds import quick_bound, traffic
 from loadmaster.offload.kernels import Kernels
 from loadmaster.offload.model import Bool, Int8, Int64, OffloadModel, offload_model
-from loadmaster.offload.residencies import offsets_of
-from loadmaster.offload.residencies import Scheduled, plan_of, schedule, schedule_placed
-from loadmaster.offload.residencies import occupied, repaired, settled, stays_of
-from loadmaster.search.pins import BadPin, Pins
-from loadmaster.search.problem import Bound, Decision, decided_elsewhere, within_core
+from loadmaster.offload.residencies import (
+    Scheduled,
+    occupied,
+    offsets_of,
+    plan_of,
+    repaired,
+    schedule,
+    schedule_placed,
+    settled,
+    stays_of,
+)
+from loadmaster.plan.check import Violation, check
+from loadmaster.plan.plan import BEFORE, Plan
 from loadmaster.program.program import Program, TensorKind
 from loadmaster.program.storage import load
+from loadmaster.search.pins import BadPin, Pins
+from loadmaster.search.problem import Bound, Decision, decided_elsewhere, within_core
 from loadmaster.simulate.simulator import simulator
 from loadmaster.units import show_bytes
 

@@ -14,15 +14,23 @@ from typing import Any
 import numpy as np
 
 from loadmaster.errors import LoadmasterError
-from loadmaster.search.champion import TIMES, Champion, Leaders, remeasure
 from loadmaster.offload.measured import MeasuredOffload, options_of
 from loadmaster.offload.model import Int8
 from loadmaster.offload.problem import GENES, LEADS, Offload, is_vector
-from loadmaster.search.problem import Decision
 from loadmaster.offload.search import Change, Rng
+from loadmaster.search.champion import TIMES, Champion, Leaders, remeasure
+from loadmaster.search.problem import Decision
 from loadmaster.search.registry import make_solver
-from loadmaster.search.solver import Budget, Meter, Observer, Solution, State, solve
-from loadmaster.search.solver import generator_state, restore_generator
+from loadmaster.search.solver import (
+    Budget,
+    Meter,
+    Observer,
+    Solution,
+    State,
+    generator_state,
+    restore_generator,
+    solve,
+)
 
 _SEEN = 400
 _APART = 0.02

@@ -7,27 +7,27 @@ the best time; between the best choice and its neighbours others are looked for;
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
-from loadmaster.program.program import Program, TensorKind
-from loadmaster.program.repeats import repeatable
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+
 from loadmaster.errors import LoadmasterError
 from loadmaster.offload.bounds import earliest_starts, ops_bound
-from loadmaster.offload.problem import Offload
-from loadmaster.search.problem import Bound
-from loadmaster.program.program import Program
-from loadmaster.program.repeats import Repeated, repeat
 from loadmaster.offload.heuristics import AllResident, Belady, submit
+from loadmaster.offload.problem import Offload
 from loadmaster.offload.steady import PRICE
 from loadmaster.offload.streaming import Stream
+from loadmaster.program.program import Program, TensorKind
+from loadmaster.program.repeats import Repeated, repeat, repeatable
+from loadmaster.search.problem import Bound
 from loadmaster.search.solver import Budget, Meter, Solution
 
 # ----------------------------------------------------------------------------
 # `Network`: minimum cuts of small networks, with whole numbers of any size (Dinic's algorithm).
+
 
 class Network:
     """Nodes are numbers; arcs have room for so much."""

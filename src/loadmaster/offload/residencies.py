@@ -7,17 +7,16 @@ step is to wait, `lead` earlier, and later where there is no room.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
 import numpy as np
 import numpy.typing as npt
-from loadmaster.offload.model import BEFORE_USE, BETWEEN, Bool, Int32, Int64, OffloadModel
+
 from loadmaster import _core
-from loadmaster.host import cores
-from loadmaster.offload.model import Int64, OffloadModel
 from loadmaster.allocation.pack import search_nodes
-from dataclasses import dataclass, replace
+from loadmaster.host import cores
+from loadmaster.offload.model import BEFORE_USE, BETWEEN, Bool, Int32, Int64, OffloadModel
 from loadmaster.plan.plan import BEFORE, NO_OFFSET, WHOLE, Plan
-from loadmaster.offload.model import Int32, Int64, OffloadModel
 
 # ----------------------------------------------------------------------------
 # From kept gaps to stays: which items are in fast memory from which step to which, and what to give up
@@ -117,6 +116,7 @@ def repaired(model: OffloadModel, keep: Bool, capacity: int, extra: Int64 | None
 
 # ----------------------------------------------------------------------------
 # Offsets in fast memory for stays: what lies there between runs from 0, the others above it.
+
 
 def offsets_of(model: OffloadModel, stays: Stays, capacity: int, seconds: float = 0.0) -> Int64 | None:
     """[R] an offset for each stay, or None if none were found; see `pack`."""

@@ -12,15 +12,13 @@ from itertools import chain
 
 import numpy as np
 
+from loadmaster.offload.heuristics import Belady, Static
 from loadmaster.offload.model import Int8, Int64
 from loadmaster.offload.problem import GENES, LEADS, Offload
 from loadmaster.offload.residencies import repaired
+from loadmaster.offload.streaming import Spread, Stream
 from loadmaster.search.problem import Decision
-from loadmaster.offload.heuristics import Belady, Static
-from loadmaster.offload.streaming import Spread
-from loadmaster.offload.streaming import Stream
-from loadmaster.search.solver import Meter, Solution, State
-from loadmaster.search.solver import generator_state, restore_generator
+from loadmaster.search.solver import Meter, Solution, State, generator_state, restore_generator
 
 Rng = np.random.Generator
 MOST_SQUEEZE = 40

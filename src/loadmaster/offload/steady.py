@@ -15,11 +15,10 @@ from loadmaster.machine.machine import Machine
 from loadmaster.offload.measured import options_of
 from loadmaster.offload.problem import Offload, is_vector
 from loadmaster.offload.residencies import plan_of
-from loadmaster.search.problem import Bound, Decision
-from loadmaster.simulate.simulator import simulator
 from loadmaster.offload.search import Anneal
-from loadmaster.search.solver import PartMeter
-from loadmaster.search.solver import Budget, Meter
+from loadmaster.search.problem import Bound, Decision
+from loadmaster.search.solver import Budget, Meter, PartMeter
+from loadmaster.simulate.simulator import simulator
 
 PRICE = 0.002
 """Of the simulated time, that a steadier plan may cost."""

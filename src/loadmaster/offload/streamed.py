@@ -17,8 +17,8 @@ from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.offload.gaps import gaps_of_plan
 from loadmaster.offload.model import Bool, Int8, Int64
 from loadmaster.offload.problem import Offload
-from loadmaster.search.problem import Bound, Decision, Scores
 from loadmaster.program.repeats import twice
+from loadmaster.search.problem import Bound, Decision, Scores
 
 RUNS = 2
 

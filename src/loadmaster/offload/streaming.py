@@ -7,13 +7,14 @@ sooner than the link is free for them, until what is left fits.
 from __future__ import annotations
 
 from itertools import product
+
 import numpy as np
-from loadmaster.offload.model import BEFORE_USE, TO_END, Bool, Int64, OffloadModel
+
+from loadmaster.offload.heuristics import OneRule
+from loadmaster.offload.model import BEFORE_USE, BETWEEN, TO_END, Bool, Int64, OffloadModel
 from loadmaster.offload.problem import Offload
 from loadmaster.offload.residencies import SMALL, occupied, repaired, settled, stays_of
 from loadmaster.search.problem import Decision
-from loadmaster.offload.heuristics import OneRule
-from loadmaster.offload.model import BETWEEN, Bool
 
 # ----------------------------------------------------------------------------
 # `Spread`: what must be streamed is spread evenly over the time in which ops run, so that the link is

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+
 from loadmaster import _core
 from loadmaster.clock import engine_seconds
+from loadmaster.order.graph import parts
 from loadmaster.order.problem import PeakOrder
 from loadmaster.search.solver import Meter, Solution, State
-from loadmaster.order.graph import parts
 
 # ----------------------------------------------------------------------------
 # Orders from minimum cuts: the state with the fewest bytes in which an op can run, op by op.

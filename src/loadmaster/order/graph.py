@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+
 import numpy as np
 import numpy.typing as npt
+
 from loadmaster import _core
 from loadmaster.errors import BadProgram
 from loadmaster.program.hazards import overwrite_waits, overwriters, places
@@ -155,6 +157,7 @@ def _rows(rows: list[list[int]]) -> tuple[Int64, Int32]:
 
 # ----------------------------------------------------------------------------
 # Where an order can be cut into parts that do not depend on each other.
+
 
 def separators(graph: OrderGraph) -> list[int]:
     """Nodes that every other node is before or after, whatever the order.

@@ -20,13 +20,13 @@ import numpy.typing as npt
 from loadmaster.host import cores
 from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import load_machine, read_machine
-from loadmaster.plan.check import Violation, check
-from loadmaster.plan.plan import Plan
-from loadmaster.plan.live_ranges import resident_bytes, weights_in
 from loadmaster.order.graph import OrderGraph, order_graph
-from loadmaster.search.problem import Bound, Decision, Scores, decided_elsewhere, refuse_first_alone
+from loadmaster.plan.check import Violation, check
+from loadmaster.plan.live_ranges import resident_bytes, weights_in
+from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load
+from loadmaster.search.problem import Bound, Decision, Scores, decided_elsewhere, refuse_first_alone
 from loadmaster.simulate.simulator import simulate
 from loadmaster.units import UNLIMITED
 

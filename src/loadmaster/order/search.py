@@ -9,8 +9,7 @@ import numpy.typing as npt
 
 from loadmaster import _core
 from loadmaster.order.problem import PeakOrder
-from loadmaster.search.solver import Meter, Solution, State
-from loadmaster.search.solver import generator_state, restore_generator
+from loadmaster.search.solver import Meter, Solution, State, generator_state, restore_generator
 
 Order = npt.NDArray[np.int32]
 _BATCH = 50

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from loadmaster.plan.plan import BEFORE, NO_OFFSET, Residency
-from loadmaster.plan.plan import lifetimes, lifetimes_in_loops
+from loadmaster.plan.plan import BEFORE, NO_OFFSET, Residency, lifetimes, lifetimes_in_loops
 from loadmaster.program.hazards import places
 from loadmaster.program.program import PERSISTENT, Program, TensorKind
 

@@ -13,14 +13,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
+
 import numpy as np
 import numpy.typing as npt
+
 from loadmaster.errors import BadPlan
-from collections.abc import Sequence
 from loadmaster.machine.machine import Machine
 from loadmaster.program.program import PERSISTENT, Program, TensorKind, TieKind
 

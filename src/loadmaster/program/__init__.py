@@ -1,13 +1,13 @@
 """Program: ops, tensors, and who reads and writes what."""
 
 from loadmaster.program.build import Builder
-from loadmaster.program.program import Labels
 from loadmaster.program.program import (
     CANNOT_RUN,
     COMPUTED,
     FLOP_CLASSES,
     GIVEN,
     PERSISTENT,
+    Labels,
     Program,
     TensorKind,
     TieKind,

@@ -11,22 +11,23 @@ program = build.build()
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
-from loadmaster.errors import BadProgram
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
 import numpy as np
 import numpy.typing as npt
-from loadmaster.program.program import Labels
-from loadmaster.program.program import CANNOT_RUN, COMPUTED, Program, TensorKind, TieKind
+
+from loadmaster.errors import BadProgram
 from loadmaster.program.kinds import BITS, bytes_of
+from loadmaster.program.program import CANNOT_RUN, COMPUTED, Labels, Program, TensorKind, TieKind
 from loadmaster.program.validate import validate
 from loadmaster.units import PICOSECONDS, UNLIMITED
 
 # ----------------------------------------------------------------------------
 # A topological order, or the cycle that forbids one.
+
 
 def topological_order(inputs: Sequence[Sequence[int]], names: Sequence[str]) -> list[int]:
     """Order ops so that each follows the ops in `inputs[op]`; ties by position.

@@ -7,14 +7,15 @@ changed after it is built, so what is derived from it is computed once and kept.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, NamedTuple
+
 import numpy as np
 import numpy.typing as npt
-import enum
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+
 from loadmaster.errors import BadProgram
 from loadmaster.json_text import read_json
 

@@ -12,15 +12,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
 import numpy as np
+
 from loadmaster.errors import BadProgram
 from loadmaster.program.kinds import is_unknown
-from loadmaster.program.program import Labels
 from loadmaster.program.measured_costs import costless_hash
-from loadmaster.program.program import Bool, Int32, Int64, Program, Repeats, TensorKind, TieKind
+from loadmaster.program.program import (
+    PERSISTENT,
+    Bool,
+    Int32,
+    Int64,
+    Labels,
+    Program,
+    Repeats,
+    TensorKind,
+    TieKind,
+)
 from loadmaster.program.validate import validate
-from dataclasses import replace
-from loadmaster.program.program import PERSISTENT, Int64, Program
 
 AGAIN = "@again"
 """Ends the names of repeats and of what they make."""

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.arrays import Array, Refuse, json_entry, read_npz
 from loadmaster.errors import BadProgram
 from loadmaster.files import replacing
 from loadmaster.json_text import read_json
-from loadmaster.arrays import Array, Refuse, json_entry, read_npz
 from loadmaster.program.build import clean_name
-from loadmaster.program.program import Labels
-from loadmaster.program.program import Program, Repeats
+from loadmaster.program.program import Labels, Program, Repeats
 from loadmaster.program.validate import validate
 
 FORMAT = 1

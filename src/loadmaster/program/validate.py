@@ -15,9 +15,8 @@ import numpy as np
 from loadmaster.errors import BadProgram
 from loadmaster.json_text import check_encodable
 from loadmaster.program.hazards import refuse_hazards
-from loadmaster.program.program import Labels
-from loadmaster.program.program import CANNOT_RUN, GIVEN, Program, TensorKind, TieKind
 from loadmaster.program.kinds import BITS
+from loadmaster.program.program import CANNOT_RUN, GIVEN, Labels, Program, TensorKind, TieKind
 from loadmaster.units import UNLIMITED
 
 MOST_ROWS = 2**22

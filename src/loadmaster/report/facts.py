@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from itertools import groupby
-from typing import Any
-import numpy as np
-from loadmaster.errors import LoadmasterError
-from loadmaster.plan import Plan, plan_to_json
-from loadmaster.report.subject import Subject
-from loadmaster.runs.compare import Change, Difference, difference
-from loadmaster.simulate import simulate
-from loadmaster.runs.history import History
-from loadmaster.report.view import Transitions
-from loadmaster.report.view import View
-from loadmaster.units import PICOSECONDS, UNLIMITED
-from pathlib import Path
-from loadmaster.files import read_regular
-from loadmaster.json_text import read_json
-from loadmaster.units import PICOSECONDS
 from dataclasses import replace
-from loadmaster.plan import Plan
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadmaster.errors import LoadmasterError
+from loadmaster.files import read_regular
 from loadmaster.graph import GraphOptimization
+from loadmaster.json_text import read_json
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.mapping.problem import Mapping
 from loadmaster.order.problem import PeakOrder
+from loadmaster.plan import Plan, plan_to_json
 from loadmaster.report.subject import Subject, value_of
+from loadmaster.report.view import Transitions, View
+from loadmaster.runs.compare import Change, Difference, difference
+from loadmaster.runs.history import History
+from loadmaster.simulate import simulate
+from loadmaster.units import PICOSECONDS, UNLIMITED
 
 # ----------------------------------------------------------------------------
 # What changed from one plan to another, counted and the largest named.

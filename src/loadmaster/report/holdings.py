@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster import _core
-from loadmaster.plan.check.facts import Facts
+from loadmaster.plan.check.facts import Facts, Report
 from loadmaster.plan.check.memory import Hold, holds
-from loadmaster.plan.check.facts import Report
 from loadmaster.plan.check.timeline import Times
 from loadmaster.plan.plan import BEFORE, NO_OFFSET
 from loadmaster.simulate import Timeline

@@ -5,29 +5,33 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from importlib import resources
-from typing import Any
-from loadmaster import __version__
-from loadmaster.report.view import Columns
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
+from typing import Any
+
 import numpy as np
+
+from loadmaster import __version__
 from loadmaster.errors import LoadmasterError
 from loadmaster.files import replacing
 from loadmaster.machine.machine import Machine
-from loadmaster.plan import Plan
 from loadmaster.mapping.bytes_moved import SUFFIX
+from loadmaster.plan import Plan
 from loadmaster.program.program import Program
-from loadmaster.report.facts import before
-from loadmaster.report.facts import changes
-from loadmaster.report.facts import curves
-from loadmaster.report.facts import plan_row, transition_rows, view_rows
-from loadmaster.report.facts import measured_rows
-from loadmaster.report.view import strip_rows, strip_tensors, transitions
+from loadmaster.report.facts import (
+    before,
+    changes,
+    curves,
+    measured_rows,
+    plan_row,
+    transition_rows,
+    view_rows,
+)
 from loadmaster.report.subject import Subject, is_run, problem_key, read_plan, read_run, same_thing, value_of
-from loadmaster.report.view import View
+from loadmaster.report.view import Columns, View, strip_rows, strip_tensors, transitions
 from loadmaster.simulate.bounds import time_bounds
 
 # ----------------------------------------------------------------------------

@@ -12,13 +12,13 @@ from loadmaster.files import open_regular
 from loadmaster.machine.machine import Machine
 from loadmaster.plan import Plan, load_plan
 from loadmaster.plan.check import Violation, check
-from loadmaster.search.problem import Problem, plan_value, repeatable
-from loadmaster.search.registry import load_problem
 from loadmaster.program.program import Program
 from loadmaster.runs.compare import run_of
 from loadmaster.runs.folder import RunFolder
 from loadmaster.runs.history import History, gap_of
 from loadmaster.runs.log import BadRun
+from loadmaster.search.problem import Problem, plan_value, repeatable
+from loadmaster.search.registry import load_problem
 from loadmaster.simulate import Timeline, simulate
 
 _MOST_BYTES = 2**28

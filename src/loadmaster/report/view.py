@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import base64
 import gzip
-from typing import Any
-import numpy as np
-import numpy.typing as npt
 from collections import Counter
-from dataclasses import dataclass
-from loadmaster.plan.check.facts import Facts
-from loadmaster.program.program import PERSISTENT, Program
 from collections.abc import Iterator
-from loadmaster.plan.plan import BEFORE, WHOLE
-from loadmaster.simulate import Timeline
-from loadmaster.report.holdings import Boxes
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
 from loadmaster.allocation.problem import Allocation
 from loadmaster.order.problem import PeakOrder
+from loadmaster.plan.check.facts import Facts
+from loadmaster.plan.plan import BEFORE, WHOLE
+from loadmaster.program.program import PERSISTENT, Program
 from loadmaster.report.holdings import Boxes, duration, find_boxes
 from loadmaster.report.subject import Subject
+from loadmaster.simulate import Timeline
 from loadmaster.units import UNLIMITED
 
 # ----------------------------------------------------------------------------

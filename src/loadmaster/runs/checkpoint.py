@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.arrays import read_npz
 from loadmaster.files import naming
 from loadmaster.json_text import read_json
-from loadmaster.arrays import read_npz
-from loadmaster.search.problem import Bound, Decision
 from loadmaster.runs.folder import RunFolder, plain_file, sync
 from loadmaster.runs.log import BadRun, Line
+from loadmaster.search.problem import Bound, Decision
 from loadmaster.search.solver import Meter, State
 
 KEPT = 3

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import Any
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
 from loadmaster.errors import BadPlan
 from loadmaster.files import read_regular
 from loadmaster.json_text import read_json
 from loadmaster.plan import load_plan
-from loadmaster.search.problem import Problem, plan_value, repeatable
-from loadmaster.search.registry import load_problem
 from loadmaster.runs.folder import RunFolder, plain_file
 from loadmaster.runs.history import History, gap_of
 from loadmaster.runs.log import BadRun
+from loadmaster.search.problem import Problem, plan_value, repeatable
+from loadmaster.search.registry import load_problem
 
 # ----------------------------------------------------------------------------
 # What changed from one plan to another: tensors moved, offsets, copies, and decisions per op.

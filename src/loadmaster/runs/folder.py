@@ -26,9 +26,9 @@ from loadmaster.files import naming, replacing
 from loadmaster.machine.text import standalone_text
 from loadmaster.machine.toml import parse_machine
 from loadmaster.plan import Plan, load_plan, plan_to_json
-from loadmaster.search.problem import Problem
 from loadmaster.program.storage import save as save_program
 from loadmaster.runs.log import BadRun, Log, LogText, read_log
+from loadmaster.search.problem import Problem
 
 FORMAT = 1
 _MOST_BYTES = 2**24

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from loadmaster.search.problem import Bound
 from loadmaster.runs.log import Line, digest_of
+from loadmaster.search.problem import Bound
 from loadmaster.search.solver import Budget
 
 

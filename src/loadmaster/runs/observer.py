@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from loadmaster.plan.plan import Plan
-from loadmaster.search.problem import Bound, Decision, Note, Problem
 from loadmaster.runs.checkpoint import write_checkpoint
 from loadmaster.runs.folder import RunFolder
 from loadmaster.runs.history import gap_of
+from loadmaster.search.problem import Bound, Decision, Note, Problem
 from loadmaster.search.solver import Meter, Observer, State
 
 _SLOW_CHECK = 0.05

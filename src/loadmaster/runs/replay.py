@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.plan import Plan, load_plan
-from loadmaster.search.problem import COST_MODEL, Problem, plan_value, repeatable
-from loadmaster.search.registry import load_problem
 from loadmaster.runs.checkpoint import evaluations_in
 from loadmaster.runs.folder import RunFolder, plain_file
 from loadmaster.runs.history import History, contradictions
 from loadmaster.runs.log import Line
+from loadmaster.search.problem import COST_MODEL, Problem, plan_value, repeatable
+from loadmaster.search.registry import load_problem
 
 UNFINISHED = ("unfinished", "interrupted", "error")
 """States of a run that can go on with the same budget."""

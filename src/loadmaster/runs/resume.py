@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 from loadmaster.errors import BadPlan
 from loadmaster.host import command_line, host, versions
 from loadmaster.plan import Plan, load_plan
-from loadmaster.search.problem import Bound, Decision, Problem, keys, plan_value, repeatable
 from loadmaster.runs.checkpoint import Checkpoint, clear_leftovers, drop_unnamed, last_good, named_checkpoints
 from loadmaster.runs.folder import RunFolder, plain_file, utc
 from loadmaster.runs.history import History
 from loadmaster.runs.log import BadRun, Line
 from loadmaster.runs.observer import Best, RunObserver
+from loadmaster.search.problem import Bound, Decision, Problem, keys, plan_value, repeatable
 from loadmaster.search.solver import Budget, Meter, Solution, Solver, State, Status
 
 RECALLED = 5

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.errors import LoadmasterError
-from loadmaster.search.problem import Decision, Problem
 from loadmaster.runs.folder import RunFolder, utc
 from loadmaster.runs.history import gap_of
 from loadmaster.runs.log import BadRun
 from loadmaster.runs.observer import Display, RunObserver
 from loadmaster.runs.resume import UNFIT, begin, describe, finished, identity, open_to_resume, status_of
-from loadmaster.signals import listening, stoppable
+from loadmaster.search.problem import Decision, Problem
 from loadmaster.search.solver import Budget, Meter, Scoring, Solution, Solver, State, Status
+from loadmaster.signals import listening, stoppable
 
 _TICK_SECONDS = 0.25
 _CUT_SECONDS = 0.3

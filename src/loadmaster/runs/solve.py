@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loadmaster.search.problem import Problem
 from loadmaster.runs.session import run_solver
+from loadmaster.search.problem import Problem
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Solution, Solver
 

@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
 import numpy as np
 import numpy.typing as npt
+
 from loadmaster.clock import engine_limit, engine_seconds
 from loadmaster.errors import require
-from loadmaster.search.linear import FREE, Linear
-from loadmaster.clock import engine_seconds
 from loadmaster.host import cores
+from loadmaster.search.linear import FREE, Linear
 from loadmaster.search.solver import Meter
 
 # ----------------------------------------------------------------------------

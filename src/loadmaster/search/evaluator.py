@@ -13,12 +13,16 @@ import os
 import shlex
 import shutil
 import signal
+import statistics
 import subprocess
 import tempfile
 import threading
 import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Protocol
+
 from loadmaster.errors import LoadmasterError
 from loadmaster.host import command_line
 from loadmaster.machine.machine import Machine
@@ -27,9 +31,6 @@ from loadmaster.plan.json import plan_to_json
 from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program
 from loadmaster.program.storage import save
-import statistics
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 
 _TAIL_BYTES = 4096
 _STDERR_LINES = 4
@@ -249,6 +250,7 @@ def _last_lines(file: BinaryIO) -> list[str]:
 
 # ----------------------------------------------------------------------------
 # `Gauge`: how an evaluator is used: warm-ups, repeats, several boards, and whatever it raises.
+
 
 @dataclass(frozen=True)
 class Measurement:

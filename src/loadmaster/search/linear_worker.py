@@ -16,9 +16,9 @@ from dataclasses import fields
 
 import numpy as np
 
+from loadmaster.arrays import read_npz
 from loadmaster.clock import engine_seconds
 from loadmaster.errors import LoadmasterError
-from loadmaster.arrays import read_npz
 from loadmaster.search.engines import Answer, highs
 from loadmaster.search.linear import Linear
 

@@ -12,10 +12,17 @@ import numpy.typing as npt
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import Plan
-from loadmaster.search.evaluator import CommandEvaluator, EvaluationError, Evaluator, RecordedEvaluator, evaluator_name
-from loadmaster.search.evaluator import Gauge, Measurement
-from loadmaster.search.problem import Bound, Decision, Note, Scores
 from loadmaster.program.program import Program
+from loadmaster.search.evaluator import (
+    CommandEvaluator,
+    EvaluationError,
+    Evaluator,
+    Gauge,
+    Measurement,
+    RecordedEvaluator,
+    evaluator_name,
+)
+from loadmaster.search.problem import Bound, Decision, Note, Scores
 from loadmaster.units import PICOSECONDS
 
 FAILURES = 20

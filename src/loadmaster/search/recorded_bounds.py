@@ -13,8 +13,8 @@ from importlib import resources
 from typing import Any
 
 from loadmaster.machine.machine import Machine
-from loadmaster.search.problem import COST_MODEL, Bound
 from loadmaster.program.program import Program
+from loadmaster.search.problem import COST_MODEL, Bound
 
 
 def bound_key(program: Program, machine: Machine, kind: str = "mapping") -> str:

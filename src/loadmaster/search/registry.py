@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
-from loadmaster.errors import LoadmasterError, nearest
-from loadmaster.search.solver import Solver
-import json
 from pathlib import Path
 from typing import Any, cast
-from loadmaster.errors import BadProgram, LoadmasterError
+
+from loadmaster.errors import BadProgram, LoadmasterError, nearest
 from loadmaster.machine.presets import read_machine
-from loadmaster.search.problem import COST_MODEL, Problem, keys
 from loadmaster.program.storage import load
+from loadmaster.search.problem import COST_MODEL, Problem, keys
+from loadmaster.search.solver import Solver
+
 
 class UnknownSolver(LoadmasterError):
     """There is no solver of that name."""

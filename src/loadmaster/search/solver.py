@@ -8,17 +8,18 @@ counts, scores or compares for itself.
 from __future__ import annotations
 
 import enum
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
+
 import numpy as np
 import numpy.typing as npt
+
 from loadmaster.clock import now
-from loadmaster.search.problem import BatchProblem, Bound, Decision, Note, Problem, Scores, repeatable
-import json
 from loadmaster.errors import LoadmasterError
 from loadmaster.json_text import read_json
-from loadmaster.search.problem import Decision, Problem
+from loadmaster.search.problem import BatchProblem, Bound, Decision, Note, Problem, Scores, repeatable
 
 State = Mapping[str, npt.NDArray[Any]]
 """What a solver needs to go on later: arrays by name (generator state included)."""
@@ -296,6 +297,7 @@ def solve(
 # ----------------------------------------------------------------------------
 # A random generator's state as arrays, so that a solver can go on where it was.
 
+
 def generator_state(rng: np.random.Generator) -> npt.NDArray[np.uint8]:
     """The whole state, as bytes."""
     text = json.dumps(rng.bit_generator.state, default=int)
@@ -318,6 +320,7 @@ def restore_generator(state: npt.NDArray[np.uint8]) -> np.random.Generator:
 
 # ----------------------------------------------------------------------------
 # `PartMeter`: for a part of the work that is about another problem, within the budget of the whole.
+
 
 class PartMeter(Meter):
     """What is evaluated here counts for the whole too; its best stays here, and so do checkpoints."""

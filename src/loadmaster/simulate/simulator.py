@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-import numpy as np
-import numpy.typing as npt
-from loadmaster.units import PICOSECONDS
-from typing import Any
-from loadmaster.errors import BadPlan
-from loadmaster.machine.machine import Machine
-from loadmaster.plan.plan import MOST_BYTE, QUEUES, TIES, Plan
-from loadmaster.program.program import Program
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
 from loadmaster import _core
+from loadmaster.errors import BadPlan
 from loadmaster.host import cores
-from loadmaster.plan.plan import QUEUES, Plan
+from loadmaster.machine.machine import Machine
+from loadmaster.plan.plan import MOST_BYTE, QUEUES, TIES, Plan
 from loadmaster.program.hazards import overwriters, places
 from loadmaster.program.program import GIVEN, Program, TensorKind, TieKind
 from loadmaster.simulate.costs import compute_times
+from loadmaster.units import PICOSECONDS
 
 # ----------------------------------------------------------------------------
 # `Timeline`: what a plan costs. All times are integer picoseconds.
@@ -70,6 +70,7 @@ class Timeline:
 
 # ----------------------------------------------------------------------------
 # Plans that can't be run: what is out of range, and what the core found, as sentences.
+
 
 def check_ranges(program: Program, machine: Machine, plan: Plan) -> None:
     """Every index must exist before the native core follows it."""

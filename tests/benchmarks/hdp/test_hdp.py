@@ -7,18 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.peers.hdp.agent import Hdp
+from benchmarks.peers.hdp.network import Settings, features_of
+from search.conformance import conforms
 
 from loadmaster.errors import LoadmasterError
-from loadmaster.machine import load_machine
 from loadmaster.graph import UNFIT, Base, GraphOptimization
+from loadmaster.machine import load_machine
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program
-from benchmarks.peers.hdp.agent import Hdp
-from benchmarks.peers.hdp.network import features_of
-from benchmarks.peers.hdp.network import Settings
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Meter, Observer, State, solve
-from solvers.conformance import conforms
 
 jax = pytest.importorskip("jax")
 pytest.importorskip("equinox")
@@ -232,8 +231,15 @@ def test_it_conforms() -> None:
 
 
 def test_what_cost_less_than_expected_gets_likelier() -> None:
-    from benchmarks.peers.hdp.network import Lesson, draw_devices, draw_grouping, learn, make_learner, step_key
-    from benchmarks.peers.hdp.network import group_logits
+    from benchmarks.peers.hdp.network import (
+        Lesson,
+        draw_devices,
+        draw_grouping,
+        group_logits,
+        learn,
+        make_learner,
+        step_key,
+    )
 
     settings, noise, key = Settings(hidden=16, grouper=8), jax.numpy.float32(0), step_key(0, 0)
     ops, rows = jax.random.normal(key, (18, 46)), jax.random.normal(key, (8, 30))

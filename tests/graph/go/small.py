@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from generate_graph import random_graph
-from loadmaster.machine import load_machine
 from loadmaster.graph import GraphOptimization
+from loadmaster.graph.go.settings import Shape
+from loadmaster.machine import load_machine
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program
-from loadmaster.graph.go.settings import Shape
 
 SMALL: dict[str, Any] = {
     "init": "scratch",

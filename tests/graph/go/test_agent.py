@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from search.conformance import conforms
+from graph.go.small import SMALL, chain, problem_of, random_problem
 
 from loadmaster.errors import LoadmasterError
-from loadmaster.machine import load_machine
 from loadmaster.graph import GraphOptimization
 from loadmaster.graph.go.agent import Go, source_of
 from loadmaster.graph.go.graph import SCHEMA
@@ -19,10 +20,9 @@ from loadmaster.graph.go.infer import named_arrays
 from loadmaster.graph.go.network import make_network
 from loadmaster.graph.go.settings import PROFILES, Settings, Shape
 from loadmaster.learn.policies import save_policy
+from loadmaster.machine import load_machine
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, solve
-from solvers.conformance import conforms
-from solvers.go.small import SMALL, chain, problem_of, random_problem
 
 ZERO = SMALL | {"mode": "zero-shot"}
 
@@ -89,7 +89,7 @@ def test_zero_shot_needs_no_jax() -> None:
 import sys
 sys.modules["jax"] = sys.modules["equinox"] = sys.modules["optax"] = None
 sys.path[:0] = PATHS
-from solvers.go.small import SMALL, random_problem
+from graph.go.small import SMALL, random_problem
 from loadmaster.graph.go.agent import Go
 from loadmaster.search.solver import Budget, solve
 from loadmaster.errors import MissingPackage

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from loadmaster.errors import LoadmasterError
-from loadmaster.program.zoo.random_graphs import TEST_FAMILIES, TRAINING_FAMILIES
 from loadmaster.graph.go.cases import SPLITS, cases_of
 from loadmaster.learn.policies import read_policy
+from loadmaster.program.zoo.random_graphs import TEST_FAMILIES, TRAINING_FAMILIES
 
 SPLIT = tomllib.loads(
     (Path(__file__).parents[3] / "benchmarks" / "splits" / "go.toml").read_text(encoding="utf-8")

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from graph.go.small import random_problem
 
 from loadmaster.graph import GraphOptimization
-from loadmaster.graph.go.actions import WITHIN, Actions, actions_of, padded, vectors_of
-from loadmaster.graph.go.actions import draw, joined, likeliest, row_of
+from loadmaster.graph.go.actions import (
+    WITHIN,
+    Actions,
+    actions_of,
+    draw,
+    joined,
+    likeliest,
+    padded,
+    row_of,
+    vectors_of,
+)
 from loadmaster.graph.go.network import FAR, FUSED, LATER, Logits
-from solvers.go.small import random_problem
 
 
 def logits_for(problem: GraphOptimization, padding: int = 0) -> Logits:

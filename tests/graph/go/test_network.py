@@ -6,15 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from graph.go.small import SHAPE, chain, problem_of, random_problem
 
 from loadmaster.graph import GraphOptimization
-from loadmaster.graph.go.actions import Actions, padded
-from loadmaster.graph.go.actions import draw
+from loadmaster.graph.go.actions import Actions, draw, padded
 from loadmaster.graph.go.graph import Graph, graph_of, padded_sizes
 from loadmaster.graph.go.infer import filled, forward, named_arrays
 from loadmaster.graph.go.network import Logits, Network, make_network
 from loadmaster.graph.go.settings import Shape
-from solvers.go.small import SHAPE, chain, problem_of, random_problem
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
@@ -79,8 +78,7 @@ def test_every_switch_changes_the_logits(change: dict[str, Any]) -> None:
 
 
 def test_an_untrained_policy_follows_the_base_plan() -> None:
-    from loadmaster.graph.go.actions import vectors_of
-    from loadmaster.graph.go.actions import likeliest
+    from loadmaster.graph.go.actions import likeliest, vectors_of
     from loadmaster.graph.go.graph import by_first_use, hinted_devices
 
     problem = random_problem(6)
@@ -133,7 +131,15 @@ def test_numpy_and_jax_agree() -> None:
 
 
 def test_segments_together_give_the_gradient_of_the_whole_graph() -> None:
-    from loadmaster.graph.go.learner import BACKEND, _picked, logits_of, masks, picked_nodes, policy_loss, segment_logits
+    from loadmaster.graph.go.learner import (
+        BACKEND,
+        _picked,
+        logits_of,
+        masks,
+        picked_nodes,
+        policy_loss,
+        segment_logits,
+    )
     from loadmaster.graph.go.network import run
 
     problem, shape = random_problem(21, 60), Shape(width=8, heads=2, inner=8, layers=2, rounds=1, segment=16)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from graph.go.small import SMALL, problem_of
 
+from loadmaster.graph.go.agent import Go
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program
-from loadmaster.graph.go.agent import Go
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Status, solve
-from solvers.go.small import SMALL, problem_of
 
 jax = pytest.importorskip("jax")
 

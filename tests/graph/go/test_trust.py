@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.machine import load_machine
 from loadmaster.graph import UNFIT, GraphOptimization
-from loadmaster.graph.go.cases import synthetic_case
 from loadmaster.graph.go.actions import Actions, actions_of, leaves, vectors_of
-from loadmaster.graph.go.graph import ABOUT, graph_of, padded_sizes
-from loadmaster.graph.go.graph import HINTS, STATS, hint_stats, hinted_devices
+from loadmaster.graph.go.cases import synthetic_case
+from loadmaster.graph.go.graph import ABOUT, HINTS, STATS, graph_of, hint_stats, hinted_devices, padded_sizes
+from loadmaster.graph.go.learner import WORST, hint_times, learn_trust
 from loadmaster.graph.go.network import FUSED, LATER, TRUSTED, make_network, trusted
 from loadmaster.graph.go.settings import Shape
-from loadmaster.graph.go.learner import WORST, hint_times, learn_trust
+from loadmaster.machine import load_machine
 
 SHAPE = Shape(width=16, inner=16, heads=2, segment=16)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from malloc_game.muzero.tiny import TINY
 
 from loadmaster.machine import load_machine
+from loadmaster.malloc_game.muzero.replay import Record, played_out
 from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.search.problem import Decision, Scores
 from loadmaster.program.build import Builder
 from loadmaster.program.program import TensorKind
-from loadmaster.malloc_game.muzero.replay import Record, played_out
-from solvers.muzero.tiny import TINY
+from loadmaster.search.problem import Decision, Scores
 
 SMALL: dict[str, Any] = TINY | {
     "channels": 2,

@@ -14,22 +14,21 @@ pytest.importorskip("optax")
 pytest.importorskip("mctx")
 
 import jax
+from search.conformance import Outcome, watched
+from malloc_game.muzero.small import SMALL, Recording, four_lives
+from malloc_game.muzero.tiny import made_up
 
 from loadmaster.errors import LoadmasterError
+from loadmaster.learn.policies import BadPolicy
 from loadmaster.machine import load_machine
-from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.program.zoo.synthetic import synthetic
-from loadmaster.malloc_game.muzero.agent import MuZero, MuZeroProd, PolicyOnly, baseline_of
+from loadmaster.malloc_game.muzero.agent import MuZero, MuZeroProd, PolicyOnly, baseline_of, save_small
 from loadmaster.malloc_game.muzero.selfplay import buckets
-from loadmaster.malloc_game.muzero.agent import save_small
 from loadmaster.malloc_game.muzero.session import Session
 from loadmaster.malloc_game.muzero.settings import Settings
-from loadmaster.learn.policies import BadPolicy
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.program.zoo.synthetic import synthetic
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Meter, Observer, solve
-from solvers.conformance import Outcome, watched
-from solvers.muzero.small import SMALL, Recording, four_lives
-from solvers.muzero.tiny import made_up
 
 
 def small(**changes: Any) -> MuZero:

@@ -16,16 +16,23 @@ pytest.importorskip("mctx")
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from malloc_game.muzero.small import SMALL, random_games
+from malloc_game.muzero.tiny import made_up
 
-from loadmaster.malloc_game.muzero.learner import Lesson, _scaled, compiled_improve, first_learner, loss, optimizer, taken_up
+from loadmaster.malloc_game.muzero.learner import (
+    Lesson,
+    _scaled,
+    compiled_improve,
+    first_learner,
+    loss,
+    optimizer,
+    taken_up,
+)
 from loadmaster.malloc_game.muzero.lessons import finish, prepare
-from loadmaster.malloc_game.muzero.network import Network, make_network
+from loadmaster.malloc_game.muzero.network import REWARDS, VALUES, Network, make_network, two_hot
 from loadmaster.malloc_game.muzero.replay import Replay
 from loadmaster.malloc_game.muzero.search import Found
 from loadmaster.malloc_game.muzero.settings import LEARNING, Settings
-from loadmaster.malloc_game.muzero.network import REWARDS, VALUES, two_hot
-from solvers.muzero.small import SMALL, random_games
-from solvers.muzero.tiny import made_up
 
 SETTINGS = Settings(**SMALL)
 ROWS = 16

@@ -11,17 +11,35 @@ pytest.importorskip("equinox")
 pytest.importorskip("mctx")
 
 import jax
+from malloc_game.muzero.small import SMALL, four_lives, random_games
+from malloc_game.muzero.tiny import made_up
 
-from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.malloc_game.muzero import selfplay
 from loadmaster.malloc_game.muzero.lessons import prepare
-from loadmaster.malloc_game.muzero.selfplay import Gain, crossed, whole_games, windows
-from loadmaster.malloc_game.muzero.replay import Picked, Record, Replay, Shelf, choices, played_out, ranked, returns, unit_ps
+from loadmaster.malloc_game.muzero.replay import (
+    Picked,
+    Record,
+    Replay,
+    Shelf,
+    choices,
+    played_out,
+    ranked,
+    returns,
+    unit_ps,
+)
 from loadmaster.malloc_game.muzero.search import Found
-from loadmaster.malloc_game.muzero.selfplay import Opening, Style, dealt, play
+from loadmaster.malloc_game.muzero.selfplay import (
+    Gain,
+    Opening,
+    Style,
+    crossed,
+    dealt,
+    play,
+    whole_games,
+    windows,
+)
 from loadmaster.malloc_game.muzero.settings import Settings
-from solvers.muzero.small import SMALL, four_lives, random_games
-from solvers.muzero.tiny import made_up
+from loadmaster.malloc_game.problem import MallocGame
 
 SETTINGS = Settings(**SMALL)
 

@@ -10,9 +10,9 @@ import numpy as np
 from generate_mapping import three_memories
 from loadmaster.machine.machine import Machine
 from loadmaster.mapping.problem import Mapping
-from loadmaster.search.problem import Decision, Scores
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program
+from loadmaster.search.problem import Decision, Scores
 
 SMALL: dict[str, Any] = {
     "width": 8,

@@ -15,20 +15,19 @@ pytest.importorskip("equinox")
 pytest.importorskip("optax")
 
 import equinox as eqx
+from search.conformance import Outcome, watched
+from mapping.egrl.small import SMALL, Recording, chain, chain_problem, roomy
 
 from loadmaster.errors import LoadmasterError, MissingPackage
 from loadmaster.machine import load_machine
-from loadmaster.mapping.problem import Mapping
-from loadmaster.program.build import Builder
 from loadmaster.mapping.egrl.agent import Egrl, EvolutionAlone, GradientAlone
 from loadmaster.mapping.egrl.screen import LEAST_SCORES
-from loadmaster.mapping.egrl.session import Session
+from loadmaster.mapping.egrl.session import KINDS, Session
 from loadmaster.mapping.egrl.settings import Settings
-from loadmaster.mapping.egrl.session import KINDS
+from loadmaster.mapping.problem import Mapping
+from loadmaster.program.build import Builder
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Meter, solve
-from solvers.conformance import Outcome, watched
-from solvers.egrl.small import SMALL, Recording, chain, chain_problem, roomy
 
 small = partial(Egrl, **SMALL)
 BUDGET = 150

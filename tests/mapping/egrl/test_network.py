@@ -15,14 +15,24 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
+from mapping.egrl.small import SMALL, chain, chain_problem, roomy
 
-from loadmaster.mapping.features import edges
-from loadmaster.mapping.problem import Mapping
-from loadmaster.mapping.egrl.graph import MOST_DENSE, MOST_NEAR, Edges, Graph, Near, _apart, _edges, _near, make_graph
+from loadmaster.mapping.egrl.graph import (
+    MOST_DENSE,
+    MOST_NEAR,
+    Edges,
+    Graph,
+    Near,
+    _apart,
+    _edges,
+    _near,
+    make_graph,
+)
 from loadmaster.mapping.egrl.network import Actor, Critic, attend, look, mix
 from loadmaster.mapping.egrl.session import _forward, decide
 from loadmaster.mapping.egrl.settings import Settings
-from solvers.egrl.small import SMALL, chain, chain_problem, roomy
+from loadmaster.mapping.features import edges
+from loadmaster.mapping.problem import Mapping
 
 KEY = jax.random.key(3)
 TWO_LEVELS = Settings(**SMALL | {"depth": 2})

@@ -9,7 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmaster.mapping.egrl.population import COLDEST, WARMEST, Breeding, Chromosomes, Proposals, Shapes, breed, breed_chromosomes, choose, draw, find_shapes, first_chromosomes, settle
+from loadmaster.mapping.egrl.population import (
+    COLDEST,
+    WARMEST,
+    Breeding,
+    Chromosomes,
+    Proposals,
+    Shapes,
+    breed,
+    breed_chromosomes,
+    choose,
+    draw,
+    find_shapes,
+    first_chromosomes,
+    settle,
+)
 from loadmaster.mapping.egrl.settings import Settings
 
 LEAVES = [(12, 8), (8,), (4, 6), (1,), (40, 30)]

@@ -14,15 +14,24 @@ import pytest
 pytest.importorskip("equinox")
 
 import jax
+from mapping.egrl.small import SMALL, Recording, chain, chain_problem, roomy
 
 from loadmaster.machine import load_machine
-from loadmaster.mapping.problem import Mapping
-from loadmaster.mapping.egrl.agent import Egrl, EvolutionAlone
+from loadmaster.mapping.egrl.agent import (
+    BadPolicy,
+    Egrl,
+    EvolutionAlone,
+    load_policy,
+    policy_arrays,
+    pretrained_names,
+    read_policy,
+    save_policy,
+    zero_shot,
+)
 from loadmaster.mapping.egrl.network import Actor
 from loadmaster.mapping.egrl.settings import Settings
-from loadmaster.mapping.egrl.agent import BadPolicy, load_policy, policy_arrays, pretrained_names, read_policy, save_policy, zero_shot
+from loadmaster.mapping.problem import Mapping
 from loadmaster.search.solver import Budget, solve
-from solvers.egrl.small import SMALL, Recording, chain, chain_problem, roomy
 
 SETTINGS = Settings(**SMALL)
 ABOUT = {"memories": 3, "seed": 7}

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.suites.dnn_partitioning_splits import read_split
 from typer.testing import CliRunner
 
 from loadmaster.cli.main import app
@@ -18,7 +19,6 @@ from loadmaster.machine.dnn_partitioning import read_dnn_machine
 from loadmaster.machine.text import standalone_text
 from loadmaster.machine.toml import parse_machine
 from loadmaster.plan.check import check
-from benchmarks.suites.dnn_partitioning_splits import read_split
 from loadmaster.program import Program, TensorKind
 from loadmaster.program.importers import ImportOptions
 from loadmaster.program.importers.dnn_partitioning import NOMINAL, import_dnn_partitioning

@@ -14,14 +14,13 @@ from generate_tflite import CONV, F32, I8, I32, RESOURCE, GraphMaker, branchy, t
 from loadmaster.errors import BadProgram
 from loadmaster.export.tflm_file import Head
 from loadmaster.machine import load_machine
+from loadmaster.order.problem import PeakOrder
 from loadmaster.plan import Plan
 from loadmaster.plan.check import check
-from loadmaster.order.problem import PeakOrder
 from loadmaster.program import Program, load, save
 from loadmaster.program.importers.tflite import import_tflite
 from loadmaster.program.importers.tflite.importer import import_with_places
-from loadmaster.program.importers.tflite.read import OPERATORS
-from loadmaster.program.importers.tflite.read import read_tflite
+from loadmaster.program.importers.tflite.read import OPERATORS, read_tflite
 from loadmaster.program.program import TensorKind, TieKind
 from loadmaster.simulate import simulate
 

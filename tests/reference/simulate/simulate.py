@@ -14,12 +14,12 @@ from loadmaster.errors import BadPlan
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program
+from loadmaster.simulate.simulator import Int64, Timeline
 from reference.simulate.free import run_free
 from reference.simulate.idle import run_idle
 from reference.simulate.log import Log
 from reference.simulate.memory import MemoryLedger
 from reference.simulate.steps import Scene
-from loadmaster.simulate.simulator import Int64, Timeline
 
 FOREVER = 2**62 - 1
 

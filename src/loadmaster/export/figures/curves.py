@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from collections.abc import Mapping as Dict
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
 from loadmaster.errors import LoadmasterError, require
+from loadmaster.export.figures.data import Improvements, learning_curves
 from loadmaster.files import replacing
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from loadmaster.machine.machine import Machine
 from loadmaster.mapping.problem import Mapping
 from loadmaster.program.program import Program
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, solve
-from collections.abc import Mapping as Dict
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-from loadmaster.export.figures.data import Improvements, learning_curves
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-import numpy as np
-import numpy.typing as npt
-from loadmaster.mapping.features import edges
-from loadmaster.mapping.problem import Mapping
 import json
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmaster.mapping.features import edges
 from loadmaster.mapping.measured import MeasuredMapping
-from loadmaster.search.measuring import picoseconds
-from loadmaster.search.registry import load_problem
+from loadmaster.mapping.problem import Mapping
 from loadmaster.runs.folder import RunFolder
 from loadmaster.runs.history import History
 from loadmaster.runs.log import BadRun
+from loadmaster.search.measuring import picoseconds
+from loadmaster.search.registry import load_problem
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]

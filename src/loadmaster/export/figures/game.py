@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from loadmaster.errors import require
-from loadmaster.export.figures.curves import draw_learning_curves
-from loadmaster.export.figures.curves import GREY, new_figure, styled
-from loadmaster.plan import Plan
+from loadmaster.export.figures.curves import GREY, draw_learning_curves, new_figure, styled
 from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.plan import Plan
 from loadmaster.program import TensorKind
 from loadmaster.runs.folder import RunFolder
 from loadmaster.runs.history import History

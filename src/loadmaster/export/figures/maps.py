@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from collections.abc import Mapping as Dict
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
 import numpy as np
-from loadmaster.export.figures.data import Int64, Maps, contiguity, distances, scaled_to_plane, transitions
-from loadmaster.export.figures.curves import COLOURS, MARKERS, memory_colours, new_figure, over_words, plain, styled
+
+from loadmaster.export.figures.curves import (
+    COLOURS,
+    MARKERS,
+    draw_learning_curves,
+    memory_colours,
+    new_figure,
+    over_words,
+    plain,
+    styled,
+)
+from loadmaster.export.figures.data import (
+    WHITE_BOX,
+    Cell,
+    Int64,
+    MapRun,
+    Maps,
+    contiguity,
+    distances,
+    scaled_to_plane,
+    transitions,
+)
 from loadmaster.mapping.problem import Mapping
 from loadmaster.units import show_bytes
-from collections.abc import Iterator
-from loadmaster.export.figures.data import WHITE_BOX, Cell, MapRun
-from loadmaster.export.figures.curves import draw_learning_curves
-from loadmaster.export.figures.data import Maps
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure

@@ -8,14 +8,15 @@ problem's rule for ties. So a constant policy is already a sensible plan.
 from __future__ import annotations
 
 from typing import Any, NamedTuple
+
 import numpy as np
 import numpy.typing as npt
+
 from loadmaster.graph import GraphOptimization
 from loadmaster.graph.base import fixed_keys
 from loadmaster.graph.features import LEVELS
 from loadmaster.graph.go.graph import alike, by_first_use
-from loadmaster.graph.go.network import FUSED, LATER
-from loadmaster.graph.go.network import Logits
+from loadmaster.graph.go.network import FUSED, LATER, Logits
 
 Float64 = npt.NDArray[np.float64]
 Int8 = npt.NDArray[np.int8]

@@ -8,15 +8,14 @@ import numpy as np
 
 from loadmaster.errors import LoadmasterError, require
 from loadmaster.graph import GraphOptimization
-from loadmaster.graph.go.actions import Actions, vectors_of
-from loadmaster.graph.go.actions import draw, likeliest
+from loadmaster.graph.anneal import batch_size
+from loadmaster.graph.go.actions import Actions, draw, likeliest, vectors_of
 from loadmaster.graph.go.graph import MOST_DEVICES, graph_of, padded_sizes
 from loadmaster.graph.go.infer import CHECKPOINT, forward, load_network
 from loadmaster.graph.go.network import Logits, Network, make_network
 from loadmaster.graph.go.settings import Settings, Shape
 from loadmaster.learn.options import free_settings, settings_from
 from loadmaster.learn.policies import PRETRAINED, pretrained_names
-from loadmaster.graph.anneal import batch_size
 from loadmaster.search.solver import Meter, Solution, State
 
 PACKAGES = ("jax", "equinox", "optax")

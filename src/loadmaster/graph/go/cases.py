@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-import numpy as np
-from loadmaster.machine import Machine, load_machine
-from loadmaster.program.program import PERSISTENT, Program
-from loadmaster.program.zoo.random_graphs import FAMILIES, synthetic_graph
-from loadmaster.simulate import simulate
-from dataclasses import dataclass
-from loadmaster.errors import LoadmasterError
-from loadmaster.machine import load_machine
-from loadmaster.graph import TASKS, Base, GraphOptimization
-from loadmaster.program.models import load_model
-from loadmaster.program.zoo import MODELS
-from loadmaster.program.zoo.random_graphs import TRAINING_FAMILIES
 import multiprocessing
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
 import numpy.typing as npt
-from loadmaster.files import replacing
+
 from loadmaster.arrays import read_npz
-from loadmaster.graph import UNFIT, GraphOptimization
+from loadmaster.errors import LoadmasterError
+from loadmaster.files import replacing
+from loadmaster.graph import TASKS, UNFIT, Base, GraphOptimization
+from loadmaster.graph.chains import variants
 from loadmaster.graph.go.actions import Actions, actions_of, vectors_of
 from loadmaster.graph.go.graph import hinted_devices
+from loadmaster.machine import Machine, load_machine
+from loadmaster.program.models import load_model
+from loadmaster.program.program import PERSISTENT, Program
+from loadmaster.program.zoo import MODELS
+from loadmaster.program.zoo.random_graphs import FAMILIES, TRAINING_FAMILIES, synthetic_graph
 from loadmaster.search.registry import make_solver
-from loadmaster.graph.chains import variants
 from loadmaster.search.solver import Budget, solve
+from loadmaster.simulate import simulate
 
 # ----------------------------------------------------------------------------
 # Random graphs with a machine that is short of memory: what agents train on.

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-import numpy as np
-import numpy.typing as npt
-from loadmaster.host import cores
-from loadmaster.graph import GraphOptimization
-from loadmaster.graph.base import m_topo
-from loadmaster.graph.placers import NONE, Places, op_groups
 import math
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
 from loadmaster.graph import TASKS, GraphOptimization
+from loadmaster.graph.base import m_topo
 from loadmaster.graph.features import COLUMNS, machine_vector, node_features
+from loadmaster.graph.placers import NONE, Places, expected_bytes, op_groups
+from loadmaster.host import cores
 from loadmaster.program.program import PERSISTENT
-from loadmaster.graph.placers import expected_bytes
 
 # ----------------------------------------------------------------------------
 # What constructive placers would do, as an input of the placement head.

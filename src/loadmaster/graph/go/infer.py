@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.host import cores
 from loadmaster.graph import GraphOptimization
 from loadmaster.graph.go.backend import NumpyBackend
 from loadmaster.graph.go.graph import SCHEMA, Graph, graph_of, padded_sizes
 from loadmaster.graph.go.network import Logits, Network, make_network, run
 from loadmaster.graph.go.prior import Prior
 from loadmaster.graph.go.settings import Shape
+from loadmaster.host import cores
 from loadmaster.learn.policies import BadPolicy, read_policy
 
 CHECKPOINT = "pretrained:go"

@@ -7,25 +7,38 @@ from the pass that drew the plans, so that the loss of a segment needs no other 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
-from jax import Array
-from loadmaster.graph.go.actions import Actions
-from loadmaster.graph.go.backend import JaxBackend
-from loadmaster.graph.go.graph import Graph
-from loadmaster.graph.go.network import Logits, Memory, Network, apply, attend, context_of, embed, norm, place, run
-from loadmaster.graph.go.settings import Shape
-from collections.abc import Sequence
-from typing import Any
 import numpy as np
 import numpy.typing as npt
+import optax
+from jax import Array
+
 from loadmaster.graph import UNFIT, GraphOptimization
 from loadmaster.graph.go.actions import Actions, vectors_of
-from loadmaster.graph.go.network import FUSED, LATER, Network, make_network
+from loadmaster.graph.go.backend import JaxBackend
+from loadmaster.graph.go.graph import Graph
+from loadmaster.graph.go.network import (
+    FUSED,
+    LATER,
+    Logits,
+    Memory,
+    Network,
+    apply,
+    attend,
+    context_of,
+    embed,
+    make_network,
+    norm,
+    place,
+    run,
+)
+from loadmaster.graph.go.settings import Shape
 
 BACKEND = JaxBackend()
 SHARES = (0.3, 1.0, 0.3)

@@ -15,8 +15,7 @@ import numpy as np
 
 from loadmaster.graph.features import LEVELS
 from loadmaster.graph.go.backend import Array, Backend
-from loadmaster.graph.go.graph import ABOUT, DEVICE, FEATURES, KINDS, MOST_DEVICES, Graph
-from loadmaster.graph.go.graph import HINTS, STATS
+from loadmaster.graph.go.graph import ABOUT, DEVICE, FEATURES, HINTS, KINDS, MOST_DEVICES, STATS, Graph
 from loadmaster.graph.go.settings import Shape
 
 EMBEDDING = 32

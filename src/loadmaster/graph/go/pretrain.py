@@ -21,14 +21,23 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.graph import UNFIT, GraphOptimization
-from loadmaster.search.problem import Scores
 from loadmaster.graph.go.actions import Actions, padded, vectors_of
-from loadmaster.graph.go.cases import Case
+from loadmaster.graph.go.cases import Case, Taught
 from loadmaster.graph.go.graph import Graph, bucket, graph_of, padded_sizes
-from loadmaster.graph.go.learner import Learner, Lesson, Weights, batch_logits, draw, imitate_batch, learn_batch, make_learner
+from loadmaster.graph.go.learner import (
+    Learner,
+    Lesson,
+    Weights,
+    batch_logits,
+    draw,
+    hint_times,
+    imitate_batch,
+    learn_batch,
+    learn_trust,
+    make_learner,
+)
 from loadmaster.graph.go.settings import Shape
-from loadmaster.graph.go.cases import Taught
-from loadmaster.graph.go.learner import hint_times, learn_trust
+from loadmaster.search.problem import Scores
 
 Float64 = npt.NDArray[np.float64]
 CLASSES = ((2_048, 16), (12_800, 4), (32_768, 2))

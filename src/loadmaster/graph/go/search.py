@@ -9,18 +9,24 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.errors import LoadmasterError
-from loadmaster.host import cores
 from loadmaster.graph import GraphOptimization
+from loadmaster.graph.anneal import graph_of
+from loadmaster.graph.brkga import Brkga, Fresh, Genes
+from loadmaster.graph.chains import (
+    SHARE,
+    WORST,
+    Candidates,
+    Chains,
+    SteeredMoves,
+    constructive,
+    renamed,
+    variants,
+)
 from loadmaster.graph.go.graph import alike
 from loadmaster.graph.go.prior import Prior, seeds_prior
+from loadmaster.host import cores
 from loadmaster.learn.policies import PRETRAINED, pretrained_names
-from loadmaster.graph.brkga import Brkga, Fresh, Genes
-from loadmaster.graph.chains import SHARE, WORST, Candidates, constructive, renamed, variants
-from loadmaster.graph.chains import Chains
-from loadmaster.graph.anneal import graph_of
-from loadmaster.graph.chains import SteeredMoves
-from loadmaster.search.solver import Meter, Solution, State
-from loadmaster.search.solver import restore_generator
+from loadmaster.search.solver import Meter, Solution, State, restore_generator
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]

@@ -10,18 +10,23 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.graph import GraphOptimization
-from loadmaster.graph.go.actions import Actions, actions_of, padded
+from loadmaster.graph.go.actions import Actions, actions_of, draw, joined, likeliest, padded, row_of
 from loadmaster.graph.go.agent import evaluated
-from loadmaster.graph.go.actions import draw, joined, likeliest, row_of
 from loadmaster.graph.go.graph import Graph
 from loadmaster.graph.go.infer import named_arrays
-from loadmaster.graph.go.learner import Lesson, Weights, imitate_segments, learn_segments, logits_of, make_learner
+from loadmaster.graph.go.learner import (
+    Lesson,
+    Weights,
+    imitate_segments,
+    learn_segments,
+    logits_of,
+    make_learner,
+)
 from loadmaster.graph.go.network import Logits, Memory, Network
 from loadmaster.graph.go.settings import Settings
 from loadmaster.graph.pipeline import seeds
-from loadmaster.search.solver import Meter, Solution, State
-from loadmaster.search.solver import generator_state, restore_generator
 from loadmaster.learn.options import arrays_of, restored
+from loadmaster.search.solver import Meter, Solution, State, generator_state, restore_generator
 
 Rng = np.random.Generator
 Int32 = npt.NDArray[np.int32]

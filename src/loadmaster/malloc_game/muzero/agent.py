@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
 import numpy as np
 import numpy.typing as npt
+
+from loadmaster.errors import LoadmasterError, require
 from loadmaster.learn import policies
+from loadmaster.learn.options import free_settings, settings_from
+from loadmaster.learn.policies import PRETRAINED, policy_arrays, save_policy
 from loadmaster.malloc_game.muzero.network import Network
 from loadmaster.malloc_game.muzero.settings import NETWORK, Settings
-from loadmaster.learn.policies import PRETRAINED, policy_arrays, save_policy
-from typing import Any, ClassVar
-from loadmaster.errors import LoadmasterError, require
 from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.malloc_game.muzero.settings import Settings
-from loadmaster.learn.options import free_settings, settings_from
 from loadmaster.search.solver import Meter, Solution, State
 
 # ----------------------------------------------------------------------------

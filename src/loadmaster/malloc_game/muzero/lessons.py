@@ -4,25 +4,44 @@ seen is made again by the native game, and the share to be reanalysed is searche
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-import jax
-import jax.numpy as jnp
-import numpy as np
-from loadmaster.host import cores
-from loadmaster.malloc_game.games import Seen, seen_arrays
-from loadmaster.malloc_game.muzero.learner import Lesson, unrolled
-from loadmaster.malloc_game.muzero.network import Network
-from loadmaster.malloc_game.muzero.replay import Array, Picked, Replay, helpers
-from loadmaster.malloc_game.muzero.selfplay import Searching, masks_or_all
-from loadmaster.malloc_game.muzero.settings import Settings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any, NamedTuple
+
 import equinox as eqx
-from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.malloc_game.muzero.learner import Learner, Lesson, Losses, first_learner, improve, taken_up, unrolled
-from loadmaster.malloc_game.muzero.replay import Array, Record, Rng, Shelf, choices, played_out, returns, unit_ps
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from loadmaster.host import cores
+from loadmaster.malloc_game.games import Seen, seen_arrays
+from loadmaster.malloc_game.muzero.learner import (
+    Learner,
+    Lesson,
+    Losses,
+    first_learner,
+    improve,
+    taken_up,
+    unrolled,
+)
+from loadmaster.malloc_game.muzero.network import Network
+from loadmaster.malloc_game.muzero.replay import (
+    Array,
+    Picked,
+    Record,
+    Replay,
+    Rng,
+    Shelf,
+    choices,
+    helpers,
+    played_out,
+    returns,
+    unit_ps,
+)
+from loadmaster.malloc_game.muzero.selfplay import Searching, masks_or_all
 from loadmaster.malloc_game.muzero.settings import LEARNING, Settings
+from loadmaster.malloc_game.problem import MallocGame
 
 ONE_HOT = np.eye(3, dtype=np.float32)
 

@@ -8,15 +8,17 @@ that one network plays any game. W = width; every other size follows from it (`S
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-from loadmaster.malloc_game.games import SHAPES
-from loadmaster.malloc_game.games import ACTIONS
+
+from loadmaster.malloc_game.games import ACTIONS, SHAPES
+
 if TYPE_CHECKING:
     from loadmaster.malloc_game.muzero.settings import Settings
 

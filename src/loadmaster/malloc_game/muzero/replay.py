@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.host import cores
-from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.malloc_game.muzero.settings import Settings
+from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.search.solver import State
 
 Array = npt.NDArray[Any]

@@ -11,19 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import mctx
-from jax import Array
-from loadmaster.malloc_game.muzero.network import FAR, Network, Observation
-from loadmaster.malloc_game.muzero.settings import Settings
-from loadmaster.malloc_game.muzero.network import REWARDS, VALUES, expectation
-from typing import Any
 import numpy as np
+from jax import Array
+
 from loadmaster.malloc_game.games import SHAPES
+from loadmaster.malloc_game.muzero.network import FAR, REWARDS, VALUES, Network, Observation, expectation
+from loadmaster.malloc_game.muzero.settings import Settings
 from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.malloc_game.muzero.network import Network, Observation
 
 LEAST_LEGALITY = -8.0
 """The most, in logits, that a move is held back for being thought illegal: the belief may be wrong."""

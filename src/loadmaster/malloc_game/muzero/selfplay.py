@@ -10,18 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
+
 import jax
 import numpy as np
+
 from loadmaster.host import cores
-from loadmaster.malloc_game.games import Games, seen_arrays
-from loadmaster.malloc_game.games import NO_COPY
-from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.malloc_game.games import NO_COPY, Games, seen_arrays
 from loadmaster.malloc_game.muzero.network import Network
-from loadmaster.malloc_game.muzero.replay import Array, Record, empty_record, helpers, unit_ps
+from loadmaster.malloc_game.muzero.replay import Array, Record, Rng, Shelf, empty_record, helpers, unit_ps
 from loadmaster.malloc_game.muzero.search import Found
-from collections.abc import Sequence
-from typing import NamedTuple
-from loadmaster.malloc_game.muzero.replay import Array, Rng, Shelf
+from loadmaster.malloc_game.problem import MallocGame
+
 
 class Searching(Protocol):
     """`Search` or `TrueSearch`."""

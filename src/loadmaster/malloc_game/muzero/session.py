@@ -16,24 +16,32 @@ from typing import Any
 import jax
 import numpy as np
 
+from loadmaster.learn.options import arrays_of, restored
 from loadmaster.malloc_game.games import NO_COPY
+from loadmaster.malloc_game.muzero.agent import load_policy, policy_arrays
+from loadmaster.malloc_game.muzero.learner import Learner, Losses, compiled_improve, first_learner, taken_up
+from loadmaster.malloc_game.muzero.lessons import Prepared, course, finish, prepare, tutored
+from loadmaster.malloc_game.muzero.network import make_network
+from loadmaster.malloc_game.muzero.replay import Picked, Replay, played_out
+from loadmaster.malloc_game.muzero.search import Search, TrueSearch
+from loadmaster.malloc_game.muzero.selfplay import (
+    MOST,
+    Gain,
+    Opening,
+    Played,
+    Searching,
+    Style,
+    buckets,
+    crossed,
+    play,
+    whole_games,
+    windows,
+)
+from loadmaster.malloc_game.muzero.settings import LEARNING, SEARCHING, Settings
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.search.problem import Scores
-from loadmaster.malloc_game.muzero.learner import Learner, Losses, compiled_improve, first_learner, taken_up
-from loadmaster.malloc_game.muzero.lessons import Prepared, finish, prepare
-from loadmaster.malloc_game.muzero.network import make_network
-from loadmaster.malloc_game.muzero.selfplay import MOST, Gain, buckets, crossed, whole_games, windows
-from loadmaster.malloc_game.muzero.agent import load_policy, policy_arrays
-from loadmaster.malloc_game.muzero.replay import Picked, Replay, played_out
-from loadmaster.malloc_game.muzero.search import Search
-from loadmaster.malloc_game.muzero.selfplay import Opening, Played, Searching, Style, play
-from loadmaster.malloc_game.muzero.settings import LEARNING, SEARCHING, Settings
-from loadmaster.malloc_game.muzero.search import TrueSearch
-from loadmaster.malloc_game.muzero.lessons import course, tutored
 from loadmaster.search.registry import make_solver
-from loadmaster.search.solver import Budget, Meter, Solution, State, solve
-from loadmaster.search.solver import generator_state, restore_generator
-from loadmaster.learn.options import arrays_of, restored
+from loadmaster.search.solver import Budget, Meter, Solution, State, generator_state, restore_generator, solve
 
 WARM: tuple[tuple[str, dict[str, Any]], ...] = (
     ("msa", {"style": "2023"}),

@@ -4,20 +4,22 @@ all that was ever scored, the learner proposes, the population evolves with the 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar
+
+import jax
 import numpy as np
 import numpy.typing as npt
+
 from loadmaster.errors import require
-from loadmaster.mapping.problem import Mapping
-from loadmaster.mapping.egrl.settings import Settings
-from loadmaster.learn.options import free_settings, settings_from
-from loadmaster.search.solver import Meter, Solution, State
-from pathlib import Path
-from typing import Any
-import jax
 from loadmaster.learn import policies
-from loadmaster.mapping.egrl.network import Actor
+from loadmaster.learn.options import free_settings, settings_from
 from loadmaster.learn.policies import PRETRAINED, BadPolicy, policy_arrays, save_policy
+from loadmaster.mapping.egrl.network import Actor
+from loadmaster.mapping.egrl.settings import Settings
+from loadmaster.mapping.problem import Mapping
+from loadmaster.search.solver import Meter, Solution, State
+
 
 class Egrl:
     """Evolutionary graph reinforcement learning. Options are the fields of `Settings`, and

@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
-from loadmaster.mapping.problem import Mapping
-from loadmaster.program.models import load_model
-from loadmaster.mapping.egrl.graph import make_graph
-from loadmaster.search.solver import State
-from dataclasses import dataclass, field
-import jax
-from loadmaster.mapping.egrl.learner import Learner
-from loadmaster.mapping.egrl.population import Chromosomes
-from loadmaster.search.solver import generator_state, restore_generator
-import time
-from functools import lru_cache, partial
-import equinox as eqx
-import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
-from loadmaster.mapping.features import node_features
-from loadmaster.search.problem import repeatable
+
 from loadmaster.mapping.egrl.graph import Graph, make_graph
-from loadmaster.mapping.egrl.learner import first_learner, improve
+from loadmaster.mapping.egrl.learner import Learner, first_learner, improve
 from loadmaster.mapping.egrl.network import Actor, Critic
-from loadmaster.mapping.egrl.population import Proposals, breed, breed_chromosomes, choose, chromosomes_around, draw, find_shapes, first_chromosomes, mutants, settle
+from loadmaster.mapping.egrl.population import (
+    Chromosomes,
+    Proposals,
+    breed,
+    breed_chromosomes,
+    choose,
+    chromosomes_around,
+    draw,
+    find_shapes,
+    first_chromosomes,
+    mutants,
+    settle,
+)
 from loadmaster.mapping.egrl.screen import LinearCritic
 from loadmaster.mapping.egrl.settings import Settings
-from loadmaster.search.solver import Meter, Solution, State
+from loadmaster.mapping.features import node_features
+from loadmaster.mapping.problem import Mapping
+from loadmaster.program.models import load_model
+from loadmaster.search.problem import repeatable
+from loadmaster.search.solver import Meter, Solution, State, generator_state, restore_generator
 
 # ----------------------------------------------------------------------------
 # Which of the many networks of a run becomes its policy: the one that decides best on the workload

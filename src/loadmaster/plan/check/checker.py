@@ -26,16 +26,18 @@ If a plan can't be read (`shape`, or an order that is no permutation), nothing e
 from __future__ import annotations
 
 from loadmaster.machine.machine import Machine
-from loadmaster.plan.check.data import check_data
-from loadmaster.plan.check.placement import check_colocation, check_device, check_fusion
-from loadmaster.plan.check.facts import Facts
-from loadmaster.plan.check.memory import check_capacity
-from loadmaster.plan.check.placement import check_order, check_permutation
-from loadmaster.plan.check.placement import check_reach
-from loadmaster.plan.check.facts import MOST_PER_RULE, Report, Violation
-from loadmaster.plan.check.memory import check_overlap, check_residency
-from loadmaster.plan.check.placement import check_shape
-from loadmaster.plan.check.data import check_ties
+from loadmaster.plan.check.data import check_data, check_ties
+from loadmaster.plan.check.facts import MOST_PER_RULE, Facts, Report, Violation
+from loadmaster.plan.check.memory import check_capacity, check_overlap, check_residency
+from loadmaster.plan.check.placement import (
+    check_colocation,
+    check_device,
+    check_fusion,
+    check_order,
+    check_permutation,
+    check_reach,
+    check_shape,
+)
 from loadmaster.plan.check.timeline import TimelineLike, check_timeline
 from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program

@@ -6,13 +6,9 @@ is given, what its step writes, what transfers and copies bring, what its reader
 
 from __future__ import annotations
 
-from loadmaster.plan.check.facts import HOME, Facts, Overwrite
-from loadmaster.plan.check.facts import Report
-from loadmaster.plan.plan import NO_OFFSET
+from loadmaster.plan.check.facts import HOME, NO_COPY, Facts, Overwrite, Report, Store, strands_of
+from loadmaster.plan.plan import NO_OFFSET, WHOLE
 from loadmaster.program.program import TieKind
-from loadmaster.plan.check.facts import HOME, Facts
-from loadmaster.plan.check.facts import NO_COPY, Store, strands_of
-from loadmaster.plan.plan import WHOLE
 
 # ----------------------------------------------------------------------------
 # Rule `tie`: tensors that share one place are read and written in that place.

@@ -6,16 +6,14 @@ copies are, home devices, transfers and places.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from loadmaster.machine.machine import Machine
-from loadmaster.program.program import Program
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
-from loadmaster.plan.plan import Plan
-from loadmaster.program.program import GIVEN, PERSISTENT, Program, TensorKind, TieKind
+
+from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import BEFORE, Plan
-from dataclasses import dataclass, field
+from loadmaster.program.program import GIVEN, PERSISTENT, Program, TensorKind, TieKind
 
 # ----------------------------------------------------------------------------
 # `Violation`: one defect of a plan, and the list that collects them.
@@ -106,6 +104,7 @@ class Words:
 #
 # Follows section 1 of docs/simulation.md. A step is known by its *rank*: 0 is the step with the
 # smallest position, 1 the next, and so on. "Tensor" means a root wherever nothing else is said.
+
 
 class Step(NamedTuple):
     """Ops that run as one."""

@@ -6,14 +6,12 @@ when events happen: by the plan's positions here, by a timeline's picoseconds in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
-from loadmaster.plan.check.facts import Facts
-from loadmaster.plan.check.facts import Report
-from loadmaster.plan.plan import BEFORE
 import heapq
 from bisect import bisect_left, insort
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from loadmaster.plan.check.facts import Facts, Report
 from loadmaster.plan.plan import BEFORE, NO_OFFSET
 
 FOR_EVER = 2**200
@@ -256,6 +254,7 @@ def _take(facts: Facts, taken: list[dict[int, int]], memory: int, tensor: int) -
 
 # ----------------------------------------------------------------------------
 # Rules `residency` and `overlap`: where bytes lie, for how long, and that nobody else lies there.
+
 
 def check_residency(facts: Facts, report: Report) -> None:
     """Each residency by itself."""

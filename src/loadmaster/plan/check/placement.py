@@ -5,19 +5,19 @@ A plan may hold anything. What is behind this check may trust lengths and index 
 
 from __future__ import annotations
 
-from loadmaster.plan.check.facts import Facts
-from loadmaster.plan.check.facts import Report
-from loadmaster.program.program import CANNOT_RUN, TieKind
-from loadmaster.plan.plan import Plan
-from loadmaster.program.program import Program
 import math
 from typing import Any
+
 import numpy as np
+
 from loadmaster.machine.machine import Machine
+from loadmaster.plan.check.facts import Facts, Report
 from loadmaster.plan.plan import BEFORE, MOST_BYTE, NO_OFFSET, QUEUES, TIES, Plan
+from loadmaster.program.program import CANNOT_RUN, Program, TieKind
 
 # ----------------------------------------------------------------------------
 # Rules `device`, `colocation` and `fusion`: who may run where, and together with whom.
+
 
 def check_device(facts: Facts, report: Report) -> None:
     """Every op can run on its device, and what it reads can reach it."""
@@ -195,6 +195,7 @@ def check_fusion(facts: Facts, report: Report) -> None:
 # Rule `reach`: on a machine whose ops work in the first memory of their device alone, all that a step
 # reads and writes is there, whether it takes many of its bytes or none. Empty tensors are nowhere.
 
+
 def check_reach(facts: Facts, report: Report) -> None:
     """Every access of every step, on such a machine."""
     if facts.machine.rules.reach != "first":
@@ -218,6 +219,7 @@ def check_reach(facts: Facts, report: Report) -> None:
 
 # ----------------------------------------------------------------------------
 # Rule `order`: the order is a permutation, and nothing is read before it is written.
+
 
 def check_permutation(program: Program, plan: Plan, report: Report) -> bool:
     """Every op has one place. Without it, positions have no meaning."""

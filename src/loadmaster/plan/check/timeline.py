@@ -6,18 +6,19 @@ that nothing is used by two at once (`check_shared`), and that the totals are th
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-import numpy as np
-from loadmaster.plan.check.facts import Facts
-from loadmaster.plan.check.facts import Report
 from itertools import pairwise
-from loadmaster.plan.check.memory import holds, report_capacity, sweep
-from loadmaster.plan.check.memory import overlapping
-from loadmaster.plan.plan import NO_OFFSET
+from typing import Any, Protocol
+
+import numpy as np
+
 from loadmaster.plan.check.data import Relies
+from loadmaster.plan.check.facts import Facts, Report
+from loadmaster.plan.check.memory import holds, overlapping, report_capacity, sweep
+from loadmaster.plan.plan import NO_OFFSET
 
 # ----------------------------------------------------------------------------
 # A timeline as the checker sees it: the times of steps, copies and transfers.
+
 
 class TimelineLike(Protocol):
     """What is needed of `loadmaster.simulate.simulator.Timeline`, which `plan` may not import."""
@@ -104,6 +105,7 @@ class Times:
 # Rule `timeline`, second part: what steps and copies share is used by one at a time.
 #
 # Devices, engines, memories, and the total.
+
 
 def devices(times: Times) -> None:
     """A device runs one step at a time, in the plan's order if the plan says so."""

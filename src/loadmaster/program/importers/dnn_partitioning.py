@@ -14,12 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
+
 from loadmaster import json_text
 from loadmaster.errors import BadProgram
 from loadmaster.files import read_regular
-from loadmaster.units import UNLIMITED
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program, TensorKind
+from loadmaster.units import UNLIMITED
 
 # ----------------------------------------------------------------------------
 # What a file of dnn-partitioning says, checked field by field.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
 import itertools
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
-import math
+
 from loadmaster.errors import BadProgram, nearest
 from loadmaster.program.build import Builder
 from loadmaster.program.kinds import ELEMENTWISE, MATRIX, REDUCTIONS, TRANSCENDENTAL
@@ -20,6 +22,7 @@ from loadmaster.program.program import Program, TieKind
 # Measured over one training workload per family (rnnlm-2, gnmt-2, txl-2, inception-b32, wavenet-2x9,
 # vit-l16, llama; no held-out one), without views and updates, each workload counting alike. Ranges
 # are the 5 % and 95 % quantiles. `tools/graph_kinds.py` prints the table anew.
+
 
 class Kind(NamedTuple):
     """One kind of op. Sizes are bytes of the result."""

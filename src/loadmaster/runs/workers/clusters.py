@@ -17,9 +17,8 @@ from typing import Any
 
 from loadmaster import signals
 from loadmaster.errors import LoadmasterError, require
-from loadmaster.runs.workers.pool import Address
 from loadmaster.runs.workers.desk import Desk
-from loadmaster.runs.workers.pool import Hire, WorkerLost
+from loadmaster.runs.workers.pool import Address, Hire, WorkerLost
 
 LOOPBACK = ("127.0.0.1", "::1")
 START_SECONDS = 60.0

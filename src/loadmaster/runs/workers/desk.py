@@ -19,14 +19,13 @@ import numpy as np
 from loadmaster import __version__
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine.text import standalone_text
-from loadmaster.plan.json import plan_from_json
-from loadmaster.search.evaluator import CommandEvaluator, EvaluationError
-from loadmaster.search.evaluator import Gauge
 from loadmaster.mapping.measured import MeasuredMapping
-from loadmaster.search.problem import COST_MODEL, BatchProblem, Problem, keys
-from loadmaster.search.registry import load_problem
+from loadmaster.plan.json import plan_from_json
 from loadmaster.program.storage import save as save_program
 from loadmaster.runs.workers.pool import Array, Message, packed, unpacked
+from loadmaster.search.evaluator import CommandEvaluator, EvaluationError, Gauge
+from loadmaster.search.problem import COST_MODEL, BatchProblem, Problem, keys
+from loadmaster.search.registry import load_problem
 
 VERSION = f"{__version__}, cost model {COST_MODEL}"
 

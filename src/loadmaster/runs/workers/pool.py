@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
-from typing import Any, NamedTuple
-import numpy as np
-import numpy.typing as npt
-from loadmaster.errors import LoadmasterError
-from loadmaster.arrays import json_entry, read_npz
 import re
-from dataclasses import dataclass
-from urllib.parse import parse_qsl
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import parse_qsl
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmaster.arrays import json_entry, read_npz
+from loadmaster.errors import LoadmasterError
 
 # ----------------------------------------------------------------------------
 # What goes between a run and its workers: JSON and arrays in one npz, which runs no code when read.

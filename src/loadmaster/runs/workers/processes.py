@@ -10,8 +10,7 @@ import subprocess
 import sys
 from typing import IO
 
-from loadmaster.runs.workers.pool import unpacked
-from loadmaster.runs.workers.pool import WorkerLost
+from loadmaster.runs.workers.pool import WorkerLost, unpacked
 
 SERVE = "loadmaster.runs.workers.serve"
 _LENGTH = 8

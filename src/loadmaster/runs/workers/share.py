@@ -15,18 +15,25 @@ from typing import cast
 import numpy as np
 
 from loadmaster.errors import LoadmasterError
+from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.plan.json import plan_to_json
 from loadmaster.plan.plan import Plan
-from loadmaster.search.evaluator import EvaluationError
-from loadmaster.search.evaluator import Gauge, Measurement
-from loadmaster.mapping.measured import MeasuredMapping
-from loadmaster.search.problem import BatchProblem, Decision, Problem, Scores
-from loadmaster.runs.workers.pool import Address, parse_workers
 from loadmaster.runs.workers.clusters import ray_workers
 from loadmaster.runs.workers.desk import setup_of
-from loadmaster.runs.workers.pool import Array, Message, packed, unpacked
-from loadmaster.runs.workers.pool import Hire, Pool, Reply
+from loadmaster.runs.workers.pool import (
+    Address,
+    Array,
+    Hire,
+    Message,
+    Pool,
+    Reply,
+    packed,
+    parse_workers,
+    unpacked,
+)
 from loadmaster.runs.workers.processes import ProcessWorker
+from loadmaster.search.evaluator import EvaluationError, Gauge, Measurement
+from loadmaster.search.problem import BatchProblem, Decision, Problem, Scores
 from loadmaster.search.solver import Scoring
 
 

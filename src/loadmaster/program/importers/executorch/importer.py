@@ -22,8 +22,16 @@ from loadmaster.program.importers.executorch.lower import (
 )
 from loadmaster.program.importers.torch.calls import Call
 from loadmaster.program.importers.torch.emit import emit
-from loadmaster.program.importers.torch.graph import call_of, is_getitem, scope_of, type_of
-from loadmaster.program.importers.torch.graph import Graph, Step, Value, made
+from loadmaster.program.importers.torch.graph import (
+    Graph,
+    Step,
+    Value,
+    call_of,
+    is_getitem,
+    made,
+    scope_of,
+    type_of,
+)
 from loadmaster.program.program import Program, TensorKind
 
 INPUTS = "inputs"

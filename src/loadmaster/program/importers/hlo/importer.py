@@ -20,8 +20,7 @@ from loadmaster.files import read_regular
 from loadmaster.program.build import Builder
 from loadmaster.program.importers.hlo.costs import KNOWN, CostModel
 from loadmaster.program.importers.hlo.flatten import Flattener, Leaves, Step, aliases, leaves_at
-from loadmaster.program.importers.hlo.module import HloParseError, Module, Shape
-from loadmaster.program.importers.hlo.module import MAX_CHARACTERS, parse_hlo
+from loadmaster.program.importers.hlo.module import MAX_CHARACTERS, HloParseError, Module, Shape, parse_hlo
 from loadmaster.program.program import Program, TensorKind, TieKind
 
 __all__ = ["HloParseError", "import_hlo"]

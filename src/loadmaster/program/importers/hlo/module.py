@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
+
 from loadmaster.errors import BadProgram
 from loadmaster.program.kinds import BITS
-import bisect
-from dataclasses import dataclass, field
 from loadmaster.units import UNLIMITED
 
 DTYPES = {

@@ -9,30 +9,26 @@ iteration of an unrolled scan adds `t0`, `t1`, … .
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from loadmaster.errors import BadProgram
-from loadmaster.program.build import Builder
-from loadmaster.program.importers.jax.costs import Cost
-from loadmaster.program.importers.jax.places import Places
-from loadmaster.program.importers.jax.walk import LITERAL, Node
-from loadmaster.program.kinds import is_unknown
-from loadmaster.program.program import TensorKind, TieKind
 import gc
 import inspect
 import re
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+
 from loadmaster.errors import BadProgram, nearest, require
+from loadmaster.program.build import Builder
 from loadmaster.program.importers.functions import load_function
-from loadmaster.program.importers.jax.walk import Walk
-from loadmaster.program.program import Program, TensorKind
-from loadmaster.program.kinds import BITS, from_numpy
+from loadmaster.program.importers.jax.costs import Cost
+from loadmaster.program.importers.jax.places import Places
+from loadmaster.program.importers.jax.walk import LITERAL, Node, Walk
+from loadmaster.program.kinds import BITS, from_numpy, is_unknown
+from loadmaster.program.program import Program, TensorKind, TieKind
 
 # ----------------------------------------------------------------------------
 # Nodes as ops: the last step from a walked jaxpr to a Program.
+
 
 class Emitter:
     """Writes the nodes of `places` into `build`; `given` names the tensors that no op makes."""

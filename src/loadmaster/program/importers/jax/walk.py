@@ -6,18 +6,17 @@ copy that may turn out to be unnecessary is written down (`Node.elidable`).
 
 from __future__ import annotations
 
-import re
-from functools import cache
 import math
-from collections.abc import Sequence
-from typing import Any
-from loadmaster.errors import BadProgram, require
-from loadmaster.program.importers.jax.costs import Type, cost_of, estimate, is_known
-from loadmaster.program.kinds import BITS, from_numpy
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from loadmaster.program.importers.jax.costs import Type, is_known
+from functools import cache
+from typing import Any
+
+from loadmaster.errors import BadProgram, require
+from loadmaster.program.importers.jax.costs import Type, cost_of, estimate, is_known
+from loadmaster.program.kinds import BITS, from_numpy
 
 # ----------------------------------------------------------------------------
 # Name stacks of JAX as scopes: the names that the user gave, without the transformations.

@@ -13,8 +13,7 @@ from typing import Any
 
 from loadmaster.errors import BadProgram, require
 from loadmaster.files import read_regular
-from loadmaster.program.build import clean_name
-from loadmaster.program.build import topological_order
+from loadmaster.program.build import clean_name, topological_order
 
 STANDARD = ("", "ai.onnx")
 """Names of ONNX's own operators' domain."""

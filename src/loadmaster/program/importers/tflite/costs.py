@@ -15,8 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from loadmaster.program.importers.tflite.read import Table
-from loadmaster.program.importers.tflite.read import Tensor
+from loadmaster.program.importers.tflite.read import Table, Tensor
 
 NOT_TENSORS: dict[str, tuple[int, ...]] = {
     "ARG_MAX": (1,),

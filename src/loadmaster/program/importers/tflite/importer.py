@@ -8,15 +8,11 @@ Only weights that are stored smaller than they are used (float16, sparse) are ma
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
 from loadmaster.errors import BadProgram, nearest
-from collections.abc import Hashable
-from loadmaster.errors import BadProgram
-from loadmaster.program.build import Builder
-from loadmaster.program.importers.tflite.read import ABSENT, Graph, Operator, Tensor
-from loadmaster.program.program import TensorKind, TieKind
-from dataclasses import replace
 from loadmaster.program.build import Access, Builder
 from loadmaster.program.importers.tflite.costs import (
     NOT_TENSORS,
@@ -26,17 +22,22 @@ from loadmaster.program.importers.tflite.costs import (
     cost,
     unknown_cost,
 )
-from loadmaster.program.importers.tflite.read import ABSENT, Graph, Operator, Tensor, TfliteModel
+from loadmaster.program.importers.tflite.read import (
+    ABSENT,
+    Broken,
+    Graph,
+    Operator,
+    Tensor,
+    TfliteModel,
+    read_bytes,
+    read_tflite,
+)
 from loadmaster.program.kinds import is_unknown
-from loadmaster.program.program import TensorKind
-from dataclasses import dataclass
-from pathlib import Path
-from loadmaster.program.importers.tflite.read import Broken
-from loadmaster.program.importers.tflite.read import read_bytes, read_tflite
-from loadmaster.program.program import Program
+from loadmaster.program.program import Program, TensorKind, TieKind
 
 # ----------------------------------------------------------------------------
 # What the user should hear of after an import.
+
 
 @dataclass
 class Notes:
@@ -104,6 +105,7 @@ class Notes:
 #
 # A variable is a state tensor. Each write makes a new tensor in the same place, so that reads before
 # and after it are told apart, and the order of the ops keeps them apart too.
+
 
 class Variables:
     def __init__(self, builder: Builder) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass
+from pathlib import Path
+
 import numpy as np
 import numpy.typing as npt
-import math
-from pathlib import Path
+
 from loadmaster.errors import BadProgram
 from loadmaster.files import read_regular
 from loadmaster.program.build import clean_name
@@ -19,6 +21,7 @@ from loadmaster.program.kinds import bytes_of
 # A table begins with the way back to its vtable, which says where each field lies; a field that is
 # not there has its default. Everything else is reached by unsigned offsets, counted from where they
 # stand, hence always forward. Nothing in a file is trusted: each access is checked against its end.
+
 
 class Broken(ValueError):
     """The bytes are no flatbuffer of this kind."""

@@ -15,13 +15,24 @@ from typing import Any
 
 from loadmaster.errors import BadProgram, require
 from loadmaster.program.importers.torch.emit import emit
-from loadmaster.program.importers.torch.trace import faked
-from loadmaster.program.importers.torch.graph import call_of, is_getitem, is_random, part_of, results_of, scope_of, type_of
-from loadmaster.program.importers.torch.graph import Given, Result, Traced
+from loadmaster.program.importers.torch.graph import (
+    Given,
+    Graph,
+    Result,
+    Step,
+    Traced,
+    Value,
+    call_of,
+    is_getitem,
+    is_random,
+    made,
+    part_of,
+    results_of,
+    scope_of,
+    type_of,
+)
 from loadmaster.program.importers.torch.split import name_slices, slice_batch, split_layers
-from loadmaster.program.importers.torch.graph import Graph, Step, Value, made
-from loadmaster.program.importers.torch.trace import trace_forward
-from loadmaster.program.importers.torch.trace import trace_step
+from loadmaster.program.importers.torch.trace import faked, trace_forward, trace_step
 from loadmaster.program.program import Program, TensorKind
 from loadmaster.program.repeats import Repeated, repeat
 

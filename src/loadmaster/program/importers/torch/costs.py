@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+
 from loadmaster.program.importers.torch.calls import Call, Cost
 
 # ----------------------------------------------------------------------------
@@ -308,8 +309,6 @@ def _scatter(combines: bool = False) -> Rule:
 
 def _random(call: Call) -> Cost:
     return Cost("random", vector=RANDOM_FLOPS * call.size)
-
-
 
 
 def _layers() -> dict[str, Rule]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+from loadmaster.errors import BadProgram
 from loadmaster.program.importers.torch.calls import Call, Cost, Type
 from loadmaster.program.importers.torch.costs import cost_of, estimate
-from loadmaster.program.program import TensorKind
-import operator
-from collections.abc import Iterable
-from typing import Any
-from loadmaster.errors import BadProgram
-from loadmaster.program.importers.torch.calls import Call, Type
 from loadmaster.program.kinds import BITS, from_numpy
+from loadmaster.program.program import TensorKind
 
 # ----------------------------------------------------------------------------
 # A graph of calls over numbered values, before it becomes a Program. Plain data, no PyTorch.
+
 
 @dataclass(slots=True)
 class Value:
@@ -111,6 +111,7 @@ def needed_results(steps: Sequence[Step], graph: Graph) -> set[int]:
 
 # ----------------------------------------------------------------------------
 # Nodes of an exported graph as calls: shapes from the tracer, arguments by the schema's names.
+
 
 def type_of(value: Any, name: str) -> Type:
     """The type of a (fake) tensor. An unknown size is an error: it is never guessed."""

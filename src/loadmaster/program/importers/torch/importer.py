@@ -16,8 +16,19 @@ from typing import Any
 from loadmaster.errors import BadProgram, require
 from loadmaster.program.importers.functions import load_function
 from loadmaster.program.importers.torch.emit import emit
-from loadmaster.program.importers.torch.graph import call_of, is_getitem, op_name, part_of, results_of, scope_of, type_of
-from loadmaster.program.importers.torch.graph import Graph, Step, Value, made
+from loadmaster.program.importers.torch.graph import (
+    Graph,
+    Step,
+    Value,
+    call_of,
+    is_getitem,
+    made,
+    op_name,
+    part_of,
+    results_of,
+    scope_of,
+    type_of,
+)
 from loadmaster.program.program import Program, TensorKind
 
 LEVELS = ("functional", "core")

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from typing import Any
-from loadmaster.errors import require
-from loadmaster.errors import BadProgram, require
-from loadmaster.program.importers.torch.importer import exported_program, quiet
-from loadmaster.program.importers.torch.graph import Given, Result, Traced, drop_idle, placeholders, tidy
-from loadmaster.program.program import TensorKind
 from collections.abc import Callable, Mapping, Sequence
-from loadmaster.program.importers.torch.importer import quiet
-from loadmaster.program.importers.torch.graph import Given, Result, Traced, drop_idle, tidy
+from typing import Any
+
+from loadmaster.errors import BadProgram, require
+from loadmaster.program.importers.torch.graph import Given, Result, Traced, drop_idle, placeholders, tidy
+from loadmaster.program.importers.torch.importer import exported_program, quiet
+from loadmaster.program.program import TensorKind
 
 # ----------------------------------------------------------------------------
 # Modules whose tensors have shapes, types and a device, and no data: tracing costs no memory.
+
 
 def faked(
     module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, device: str

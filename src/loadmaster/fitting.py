@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.allocation.auto import Blame, explain_infeasible
+from loadmaster.allocation.problem import Allocation, ProgramAllocation
 from loadmaster.clock import now
+from loadmaster.graph import GraphOptimization
 from loadmaster.machine.machine import Machine
+from loadmaster.mapping.first_fit import first_fit
+from loadmaster.order.problem import OP_BOUND, PeakOrder
 from loadmaster.plan.check import check
 from loadmaster.plan.plan import Plan
-from loadmaster.allocation.problem import Allocation, ProgramAllocation
 from loadmaster.problem_choice import is_arena
-from loadmaster.mapping.first_fit import first_fit
-from loadmaster.graph import GraphOptimization
-from loadmaster.order.problem import OP_BOUND, PeakOrder
+from loadmaster.program.program import Program
 from loadmaster.search.pins import Pins
 from loadmaster.search.problem import Bound
-from loadmaster.program.program import Program
-from loadmaster.allocation.auto import Blame, explain_infeasible
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Meter, Observer, Status, solve
 from loadmaster.units import UNLIMITED
