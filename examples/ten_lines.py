@@ -26,7 +26,7 @@ def main() -> None:
     plan = problem.plan(solution.decision)
     assert lm.check(program, machine, plan) == []
     before, after = (lm.timeline(program, machine, each) for each in (lm.Plan(), plan))
-    print(f"before {before.seconds:.3g} s, after {after.seconds:.3g} s, gap to the bound {solution.gap:.2%}")
+    print(f"before {before.seconds * 1e6:.1f} µs, after {after.seconds * 1e6:.1f} µs, gap {solution.gap:.2%}")
     lm.save_plan(plan, program, machine, "plan.json")
     lm.export_plan("trace", model, program, machine, plan, "plan.trace.json.gz", overwrite=True)
 
