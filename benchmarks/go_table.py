@@ -13,6 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name as well as by `python -m`
+
+from benchmarks.graph_table import RESULTS, milliseconds
+from benchmarks.mapping_table import table
+from benchmarks.pages import rewrite
 from benchmarks.suites.graph_cells import (
     ABLATED,
     ABLATIONS,
@@ -26,9 +31,6 @@ from benchmarks.suites.graph_cells import (
 from benchmarks.suites.graph_summary import saved
 from benchmarks.suites.malloc_summary import TIE, Found, played
 from benchmarks.suites.order import TRAINING
-from graph_table import RESULTS, milliseconds
-from mapping_table import table
-from pages import rewrite
 
 PAGE = Path(__file__).parent.parent / "docs" / "go.md"
 BEGIN, END = "<!-- results: made by benchmarks/go_table.py -->", "<!-- end of results -->"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name as well as by `python -m`
 
 from benchmarks.suites.gpu_summary import Cell, cells
 from loadmaster.export.figures.curves import COLOURS, GREY, new_figure, save, styled

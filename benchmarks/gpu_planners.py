@@ -9,7 +9,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name as well as by `python -m`
 
 from benchmarks.suites import Row
 from benchmarks.suites.gpu_folder import Folder

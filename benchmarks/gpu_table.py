@@ -12,11 +12,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name as well as by `python -m`
+
+from benchmarks.gpu_planners import SIMULATED
+from benchmarks.mapping_table import table
+from benchmarks.pages import rewrite
 from benchmarks.suites.gpu_plans import COPIES, GRAPH, PEER_SOLVERS, PERCENTS
 from benchmarks.suites.gpu_summary import RAN, Cell, cells, gains, targets, variant_cells
-from gpu_planners import SIMULATED
-from mapping_table import table
-from pages import rewrite
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "gpu.json"

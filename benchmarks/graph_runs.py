@@ -22,12 +22,14 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name as well as by `python -m`
+
+from benchmarks.mapping_runs import done_in
 from benchmarks.suites import Options
 from benchmarks.suites.graph import CASES
 from benchmarks.suites.graph_cells import CELLS, ONCE
 from benchmarks.suites.order import SEARCHES, cells
 from loadmaster.host import host, versions
-from mapping_runs import done_in
 
 Job = tuple[str, str, int]
 """Case, solver, seed."""

@@ -19,11 +19,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name as well as by `python -m`
+
+from benchmarks.mapping_runs import done_in
 from benchmarks.suites import Options
 from benchmarks.suites.malloc import CASES
 from benchmarks.suites.malloc_cells import GAMES
 from loadmaster.host import host, versions
-from mapping_runs import done_in
 
 Job = tuple[str, int]
 """Case, seed."""

@@ -13,6 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name as well as by `python -m`
+
+from benchmarks.mapping_table import table
+from benchmarks.pages import rewrite
 from benchmarks.suites.malloc_cells import BUDGET, CURVE, ONE_PLAN, SEARCHES, WARM
 from benchmarks.suites.malloc_summary import (
     Found,
@@ -24,8 +28,6 @@ from benchmarks.suites.malloc_summary import (
     targets,
     wins,
 )
-from mapping_table import table
-from pages import rewrite
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "malloc.json"

@@ -6,6 +6,8 @@ import json
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name as well as by `python -m`
+
 from benchmarks.suites.mapping_cells import BLACK, BUDGET
 from loadmaster.export.figures.curves import draw_learning_curves, save
 

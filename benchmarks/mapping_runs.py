@@ -23,6 +23,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name as well as by `python -m`
+
 from benchmarks.suites.mapping_cells import CELLS, WHITE
 from benchmarks.suites.mapping_transfer import TRANSFERS
 from loadmaster.host import host, versions

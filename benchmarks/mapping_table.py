@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name as well as by `python -m`
+
 from benchmarks.suites.mapping_cells import BLACK, CELLS, WORKLOADS
 from benchmarks.suites.mapping_summary import (
     BEATS,

@@ -18,6 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name as well as by `python -m`
+
+from benchmarks.mapping_runs import done_in
 from benchmarks.suites.malloc_cells import GAMES
 from benchmarks.suites.malloc_run import loaded, row_of
 from benchmarks.suites.mapping_run import Improvements
@@ -26,7 +29,6 @@ from loadmaster.malloc_game.muzero.agent import MuZero
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, solve
-from mapping_runs import done_in
 
 CASES = ("alexnet-train/tpu-v4i-16m", "resnet50-inf/tpu-v4i-16m", "synthetic-33")
 SMALL: dict[str, Any] = {

@@ -19,6 +19,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name as well as by `python -m`
+
 from benchmarks.suites import Row
 from benchmarks.suites.malloc_cells import GAMES
 from benchmarks.suites.malloc_run import loaded, row_of

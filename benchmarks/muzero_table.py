@@ -12,10 +12,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name as well as by `python -m`
+
+from benchmarks.mapping_table import table
+from benchmarks.pages import rewrite
 from benchmarks.suites.malloc_learned import FIRST, SEARCHED, learned_targets, lines, mean_speedup
 from benchmarks.suites.malloc_summary import Found, played
-from mapping_table import table
-from pages import rewrite
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "malloc.json"

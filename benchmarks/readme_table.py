@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name as well as by `python -m`
+
 from benchmarks.suites.graph_summary import best_classical, saved_over_base, workload_cases
 from benchmarks.suites.malloc_learned import lines as learned
 from benchmarks.suites.malloc_learned import mean_speedup

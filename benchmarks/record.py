@@ -18,6 +18,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name as well as by `python -m`
+
 from benchmarks.suites.malloc_cells import GAMES
 from benchmarks.suites.mapping_cells import CELLS
 from benchmarks.suites.mapping_run import reached

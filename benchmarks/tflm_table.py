@@ -14,9 +14,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from mapping_table import table
-from pages import rewrite
-from record import commit, write
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name as well as by `python -m`
+
+from benchmarks.mapping_table import table
+from benchmarks.pages import rewrite
+from benchmarks.record import commit, write
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "microcontroller.md"

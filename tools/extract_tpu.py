@@ -19,6 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name as well as by `python -m`
+
 from loadmaster.errors import BadProgram, LoadmasterError
 from loadmaster.files import replacing
 from loadmaster.machine import Machine, load_machine

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.suites.packings import perfect_packing, training_like
 
+from benchmarks.suites.packings import perfect_packing, training_like
 from generate import random_program
 from loadmaster import _core
 from loadmaster.allocation.auto import Auto, allocate, explain_infeasible

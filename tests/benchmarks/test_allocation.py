@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from benchmarks.suites import Options, run_suite
 from benchmarks.suites.packings import perfect_packing, training_like
 from benchmarks.suites.pypto import read_pools
-
 from loadmaster.errors import LoadmasterError
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.suites import SUITES, Options, Row, run_suite
-from benchmarks.suites.simulate import anywhere, bundles, layers_in_turn
 from typer.testing import CliRunner
 
+from benchmarks.suites import SUITES, Options, Row, run_suite
+from benchmarks.suites.simulate import anywhere, bundles, layers_in_turn
 from generate import random_machine, random_program
 from loadmaster.cli.main import app
 from loadmaster.errors import LoadmasterError

@@ -6,8 +6,8 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from benchmarks.suites import Options, run_suite
 
+from benchmarks.suites import Options, run_suite
 from generate_tflite import branchy
 
 

@@ -15,7 +15,6 @@ from benchmarks.suites.gpu_execute import CLOSE, Bench  # noqa: E402
 from benchmarks.suites.gpu_peer_bench import PeerBench  # noqa: E402
 from benchmarks.suites.gpu_plans import Planned, needed_bytes, plan_model, roomy  # noqa: E402
 from benchmarks.suites.gpu_workload import prepare  # noqa: E402
-
 from loadmaster.execute.executor import Executor  # noqa: E402
 from loadmaster.execute.ready import difference as apart  # noqa: E402
 from loadmaster.execute.results import Results  # noqa: E402

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from benchmarks.suites import Row
 from benchmarks.suites.gpu_folder import Folder, alone, told
-
 from clocks import wait_until
 
 

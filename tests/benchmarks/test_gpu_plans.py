@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from benchmarks.suites.gpu_plans import (
     COPIES,
     RESIDENT,
@@ -20,7 +21,6 @@ from benchmarks.suites.gpu_plans import (
     roomy,
     wanted,
 )
-
 from loadmaster.machine import Machine, load_machine
 from loadmaster.offload.kernels import Kernels
 from loadmaster.offload.problem import Offload

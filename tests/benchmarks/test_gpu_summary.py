@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from benchmarks.suites import SUITES
 from benchmarks.suites.gpu_plans import VARIANTS
 from benchmarks.suites.gpu_summary import cells, differences, targets, variant_cells
@@ -165,7 +166,6 @@ def test_four_stages_on_a_cpu(
     """Measure, plan and execute a tiny model, and its peers; what is there is not done again."""
     pytest.importorskip("torch")
     from benchmarks.suites.gpu_stages import main
-
     from loadmaster.execute import speeds
 
     monkeypatch.setitem(speeds.EFFORT, "cpu", speeds.Effort(64, 64, 2**20, 2**20, 1))

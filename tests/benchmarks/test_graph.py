@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+
 from benchmarks.suites import Options, graph_apart, run_suite
 from benchmarks.suites.graph import CASES, QUICK
 from benchmarks.suites.graph_cells import APART, CELLS, CLASSICAL, LARGE_BUDGET, OPTIONS, QUICK_SET, WORKLOADS
@@ -15,7 +16,6 @@ from benchmarks.suites.graph_external import external_cells, generated_content
 from benchmarks.suites.graph_run import run_graph
 from benchmarks.suites.graph_summary import best_classical, saved, saved_over_base, targets
 from benchmarks.suites.malloc_summary import played
-
 from loadmaster.graph import GraphOptimization
 from loadmaster.graph.go.cases import synthetic_case
 from loadmaster.machine import load_machine

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from benchmarks.suites import Options, run_suite
 from benchmarks.suites.malloc_cells import GAMES, HELD_OUT, PROGRAMS
 from benchmarks.suites.malloc_summary import best_search, played, speedup, suite_cases, targets, wins

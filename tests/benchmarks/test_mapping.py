@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from benchmarks.suites import Options, run_suite
 from benchmarks.suites.mapping import CASES, QUICK_BUDGET, QUICK_NETWORK
 from benchmarks.suites.mapping_cells import BLACK, CELLS, WHITE, Cell
 from benchmarks.suites.mapping_run import CountedMapping, reached, run_cell, to_gain
 from benchmarks.suites.mapping_transfer import Snapshots, random_map
-
 from loadmaster.mapping.egrl.settings import Settings
 from loadmaster.mapping.problem import Mapping
 from loadmaster.search.registry import make_solver, solver_names

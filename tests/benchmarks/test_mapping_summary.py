@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from benchmarks.suites.mapping_summary import (
     BEATS,
     LOSES,

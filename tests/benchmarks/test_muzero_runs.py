@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from benchmarks.suites import malloc_selfplay
 from benchmarks.suites.malloc_cells import GAMES
-
 from loadmaster.malloc_game.muzero.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.suites.packings import perfect_packing
 from typer.testing import CliRunner
 
+from benchmarks.suites.packings import perfect_packing
 from loadmaster.allocation.buffers_csv import read_buffers, write_buffers
 from loadmaster.cli.main import app
 

@@ -18,9 +18,9 @@ from loadmaster.search.evaluator import EvaluationError
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-from benchmarks.suites.gpu_loop import Loop, loop_rows, static_map  # noqa: E402
 from torch import nn  # noqa: E402
 
+from benchmarks.suites.gpu_loop import Loop, loop_rows, static_map  # noqa: E402
 from loadmaster.execute.evaluator import ExecutorEvaluator  # noqa: E402
 from loadmaster.execute.executor import Executor  # noqa: E402
 from loadmaster.execute.pinned import HostMemory, shared_rows  # noqa: E402

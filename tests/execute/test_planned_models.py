@@ -14,7 +14,6 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 from benchmarks.suites.gpu_models import GPU_MODELS  # noqa: E402
-
 from loadmaster.execute.executor import Executor  # noqa: E402
 from loadmaster.execute.ready import Ready, agreement, ordinary_run  # noqa: E402
 from loadmaster.program.importers.torch.captured import capture  # noqa: E402

@@ -15,9 +15,9 @@ from loadmaster.program.repeats import repeatable
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-from benchmarks.suites.gpu_models import GPU_MODELS  # noqa: E402
 from torch import nn  # noqa: E402
 
+from benchmarks.suites.gpu_models import GPU_MODELS  # noqa: E402
 from loadmaster.execute.executor import Executor  # noqa: E402
 from loadmaster.program.importers.torch.captured import Captured, capture  # noqa: E402
 

@@ -8,7 +8,6 @@ from random import Random
 from typing import Any
 
 from benchmarks.suites.dnn_partitioning_splits import read_split
-
 from loadmaster.machine.dnn_partitioning import read_dnn_machine
 from loadmaster.program.importers.dnn_partitioning import import_dnn_partitioning
 from loadmaster.program.measured_costs import apply_costs, costless_hash, read_costs

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from search.conformance import conforms
 
 from generate_graph import random_graph, roomy
 from loadmaster.errors import LoadmasterError
@@ -28,6 +27,7 @@ from loadmaster.machine import load_machine
 from loadmaster.program.models import load_model
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Meter, Solution, solve
+from search.conformance import conforms
 
 STEERED = ("go+anneal", "go+brkga")
 TASK_SETS = [tasks for count in (1, 2, 3) for tasks in itertools.combinations(TASKS, count)]

@@ -6,9 +6,9 @@ import itertools
 
 import numpy as np
 import pytest
-from graph.slow_placers import NobodyHasRoom, Slow
 
 from generate_graph import random_graph
+from graph.slow_placers import NobodyHasRoom, Slow
 from loadmaster.graph import UNFIT, Base, GraphOptimization
 from loadmaster.graph.list_placers import favourites, group_edges
 from loadmaster.graph.pipeline import seeds

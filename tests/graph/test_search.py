@@ -6,7 +6,6 @@ import itertools
 
 import numpy as np
 import pytest
-from search.conformance import conforms
 
 from generate_graph import random_graph, roomy
 from loadmaster.errors import LoadmasterError
@@ -17,6 +16,7 @@ from loadmaster.machine import load_machine
 from loadmaster.program.models import load_model
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Meter, Solution, solve
+from search.conformance import conforms
 
 SEARCHES = ("random-best", "anneal", "brkga")
 TASK_SETS = [tasks for count in (1, 2, 3) for tasks in itertools.combinations(TASKS, count)]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from search.conformance import conforms
 
 from loadmaster.machine import load_machine
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.program import Builder, Program
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, solve
+from search.conformance import conforms
 
 
 def crowded(seed: int = 3, ops: int = 40) -> Program:

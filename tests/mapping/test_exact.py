@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from search.conformance import conforms
 
 from clocks import Ticking
 from generate import random_machine, random_program
@@ -31,6 +30,7 @@ from loadmaster.search.engines import lagrangian, relaxed
 from loadmaster.search.recorded_bounds import recorded_bound
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Meter, Observer, Status, solve
+from search.conformance import conforms
 
 pytest.importorskip("ortools")
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from search.conformance import conforms
 
 from loadmaster.offload.auto import Auto
 from loadmaster.offload.problem import Offload
@@ -17,6 +16,7 @@ from loadmaster.runs.replay import replay
 from loadmaster.search.solver import Budget, Meter, Solution, Status, solve
 from loadmaster.simulate.simulator import simulator
 from offload_stack import LAYER_BYTES, gpu, stack
+from search.conformance import conforms
 
 ACT = 80_000_000
 

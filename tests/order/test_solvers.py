@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from order.test_problem import all_orders
-from search.conformance import conforms
 
 from clocks import Ticking
 from generate_order import random_straight
@@ -17,6 +15,8 @@ from loadmaster.order.problem import PeakOrder
 from loadmaster.program.models import load_model
 from loadmaster.search.registry import make_solver, solver_names
 from loadmaster.search.solver import Budget, Meter, Status, solve
+from order.test_problem import all_orders
+from search.conformance import conforms
 
 NAMES = solver_names("order")
 

@@ -68,9 +68,8 @@ def test_training_gives_back_what_it_is_given() -> None:
 
 
 def test_a_step_of_sgd_lowers_the_loss() -> None:
-    from tools.tpu import steps
-
     from loadmaster.program.zoo.tpu.suite import TpuProgram
+    from tools.tpu import steps
 
     def model(weights: Any, data: Any) -> Any:
         return data["x"] @ weights("w", (8, 4))

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from search.conformance import conforms
 
 import toy
 from generate_graph import random_graph
@@ -23,6 +22,7 @@ from loadmaster.program.models import load_model
 from loadmaster.program.zoo.synthetic import synthetic
 from loadmaster.search.registry import make_solver, solver_names
 from loadmaster.search.solver import Meter, Solution, State
+from search.conformance import conforms
 
 
 @pytest.mark.parametrize("solver", [toy.Climb, toy.Plain])

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from search.test_conformance import GAME_OPTIONS, GRAPH_TESTED_APART, MAPPING_OPTIONS
 
 from generate_graph import random_graph
 from generate_mapping import layers, random_mapping, three_memories
@@ -24,6 +23,7 @@ from loadmaster.runs.solve import solve
 from loadmaster.search.pins import BadPin, Pins, parse_pins
 from loadmaster.search.problem import Problem, keys, plan_value
 from loadmaster.search.registry import load_problem, solver_names
+from search.test_conformance import GAME_OPTIONS, GRAPH_TESTED_APART, MAPPING_OPTIONS
 
 LEARNED = {"muzero", "muzero-prod", "policy-only"}
 """They play the same game as the searches, through the same moves."""

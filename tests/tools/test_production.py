@@ -11,10 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tools.tpu.checks import check_accesses, check_order, check_sizes, check_totals
-from tools.tpu.compile import compile_for_tpu
-from tools.tpu.dumps import read_buffers
-from tools.tpu.replay import Replay, replay
 
 from loadmaster.errors import BadProgram
 from loadmaster.machine import load_machine
@@ -26,6 +22,10 @@ from loadmaster.program.models import load_model
 from loadmaster.program.zoo.tpu.shipped import DATA, manifest
 from loadmaster.program.zoo.tpu.suite import SUITE
 from loadmaster.simulate import simulate
+from tools.tpu.checks import check_accesses, check_order, check_sizes, check_totals
+from tools.tpu.compile import compile_for_tpu
+from tools.tpu.dumps import read_buffers
+from tools.tpu.replay import Replay, replay
 
 BEFORE = """HloModule tiny, is_scheduled=true, input_output_alias={ {0}: (1, {}, may-alias) }
 

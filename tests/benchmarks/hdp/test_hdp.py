@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from benchmarks.peers.hdp.agent import Hdp
 from benchmarks.peers.hdp.network import Settings, features_of
-from search.conformance import conforms
-
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph import UNFIT, Base, GraphOptimization
 from loadmaster.machine import load_machine
@@ -18,6 +17,7 @@ from loadmaster.program.build import Builder
 from loadmaster.program.program import Program
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Meter, Observer, State, solve
+from search.conformance import conforms
 
 jax = pytest.importorskip("jax")
 pytest.importorskip("equinox")

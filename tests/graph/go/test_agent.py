@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from search.conformance import conforms
-from graph.go.small import SMALL, chain, problem_of, random_problem
 
+from graph.go.small import SMALL, chain, problem_of, random_problem
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph import GraphOptimization
 from loadmaster.graph.go.agent import Go, source_of
@@ -23,6 +22,7 @@ from loadmaster.learn.policies import save_policy
 from loadmaster.machine import load_machine
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, solve
+from search.conformance import conforms
 
 ZERO = SMALL | {"mode": "zero-shot"}
 

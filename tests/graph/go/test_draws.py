@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graph.go.small import random_problem
 
+from graph.go.small import random_problem
 from loadmaster.graph import GraphOptimization
 from loadmaster.graph.go.actions import (
     WITHIN,

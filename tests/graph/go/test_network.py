@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graph.go.small import SHAPE, chain, problem_of, random_problem
 
+from graph.go.small import SHAPE, chain, problem_of, random_problem
 from loadmaster.graph import GraphOptimization
 from loadmaster.graph.go.actions import Actions, draw, padded
 from loadmaster.graph.go.graph import Graph, graph_of, padded_sizes

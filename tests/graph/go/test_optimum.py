@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graph.go.small import SMALL, problem_of
 
+from graph.go.small import SMALL, problem_of
 from loadmaster.graph.go.agent import Go
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program

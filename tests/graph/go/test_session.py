@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from search.conformance import conforms
-from graph.go.small import SMALL, chain, problem_of, random_problem
 
+from graph.go.small import SMALL, chain, problem_of, random_problem
 from loadmaster.graph import UNFIT, GraphOptimization
 from loadmaster.graph.go.agent import Go
 from loadmaster.graph.go.settings import Settings
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Meter, Observer, State, solve
+from search.conformance import conforms
 
 jax = pytest.importorskip("jax")
 pytest.importorskip("equinox")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from malloc_game.muzero.tiny import TINY
 
 from loadmaster.machine import load_machine
 from loadmaster.malloc_game.muzero.replay import Record, played_out
@@ -13,6 +12,7 @@ from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.program.build import Builder
 from loadmaster.program.program import TensorKind
 from loadmaster.search.problem import Decision, Scores
+from malloc_game.muzero.tiny import TINY
 
 SMALL: dict[str, Any] = TINY | {
     "channels": 2,

@@ -14,9 +14,6 @@ pytest.importorskip("optax")
 pytest.importorskip("mctx")
 
 import jax
-from search.conformance import Outcome, watched
-from malloc_game.muzero.small import SMALL, Recording, four_lives
-from malloc_game.muzero.tiny import made_up
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.learn.policies import BadPolicy
@@ -29,6 +26,9 @@ from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.program.zoo.synthetic import synthetic
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Meter, Observer, solve
+from malloc_game.muzero.small import SMALL, Recording, four_lives
+from malloc_game.muzero.tiny import made_up
+from search.conformance import Outcome, watched
 
 
 def small(**changes: Any) -> MuZero:

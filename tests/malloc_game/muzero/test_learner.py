@@ -16,8 +16,6 @@ pytest.importorskip("mctx")
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from malloc_game.muzero.small import SMALL, random_games
-from malloc_game.muzero.tiny import made_up
 
 from loadmaster.malloc_game.muzero.learner import (
     Lesson,
@@ -33,6 +31,8 @@ from loadmaster.malloc_game.muzero.network import REWARDS, VALUES, Network, make
 from loadmaster.malloc_game.muzero.replay import Replay
 from loadmaster.malloc_game.muzero.search import Found
 from loadmaster.malloc_game.muzero.settings import LEARNING, Settings
+from malloc_game.muzero.small import SMALL, random_games
+from malloc_game.muzero.tiny import made_up
 
 SETTINGS = Settings(**SMALL)
 ROWS = 16

@@ -12,11 +12,11 @@ pytest.importorskip("equinox")
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from malloc_game.muzero.tiny import made_up, random_positions, tiny
 
 from loadmaster.malloc_game.games import MOST, SHAPES
 from loadmaster.malloc_game.muzero.network import Network, make_network
 from loadmaster.malloc_game.muzero.settings import Settings
+from malloc_game.muzero.tiny import made_up, random_positions, tiny
 
 KEY = jax.random.key(7)
 SETTINGS = tiny()

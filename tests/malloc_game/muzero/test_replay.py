@@ -11,8 +11,6 @@ pytest.importorskip("equinox")
 pytest.importorskip("mctx")
 
 import jax
-from malloc_game.muzero.small import SMALL, four_lives, random_games
-from malloc_game.muzero.tiny import made_up
 
 from loadmaster.malloc_game.muzero import selfplay
 from loadmaster.malloc_game.muzero.lessons import prepare
@@ -40,6 +38,8 @@ from loadmaster.malloc_game.muzero.selfplay import (
 )
 from loadmaster.malloc_game.muzero.settings import Settings
 from loadmaster.malloc_game.problem import MallocGame
+from malloc_game.muzero.small import SMALL, four_lives, random_games
+from malloc_game.muzero.tiny import made_up
 
 SETTINGS = Settings(**SMALL)
 

@@ -13,7 +13,6 @@ pytest.importorskip("mctx")
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from malloc_game.muzero.tiny import made_up, random_positions, tiny
 
 from generate_game import random_game
 from loadmaster.malloc_game.exact import Exhaustive
@@ -22,6 +21,7 @@ from loadmaster.malloc_game.muzero.replay import unit_ps
 from loadmaster.malloc_game.muzero.search import DEEPEST, RETURN, Search, TrueSearch, joined, true_model
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.search.solver import Budget, solve
+from malloc_game.muzero.tiny import made_up, random_positions, tiny
 
 KEY = jax.random.key(1)
 SETTINGS = tiny(channels=1, grid_blocks=0, discount=1.0, value_scale=0.02)

@@ -14,14 +14,14 @@ pytest.importorskip("optax")
 pytest.importorskip("mctx")
 
 import jax
-from malloc_game.muzero.small import SMALL, four_lives, random_games
-from malloc_game.muzero.tiny import made_up
 
 from loadmaster.malloc_game.muzero import lessons as tutor
 from loadmaster.malloc_game.muzero.replay import Shelf, played_out, returns, unit_ps
 from loadmaster.malloc_game.muzero.session import Session
 from loadmaster.malloc_game.muzero.settings import Settings
 from loadmaster.search.solver import Budget, Meter, Observer
+from malloc_game.muzero.small import SMALL, four_lives, random_games
+from malloc_game.muzero.tiny import made_up
 
 TUTORED = Settings(**SMALL | {"warm_start": 30, "tutored": 150, "tutor_positions": 60, "batch": 32})
 

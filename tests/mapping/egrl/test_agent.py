@@ -15,8 +15,6 @@ pytest.importorskip("equinox")
 pytest.importorskip("optax")
 
 import equinox as eqx
-from search.conformance import Outcome, watched
-from mapping.egrl.small import SMALL, Recording, chain, chain_problem, roomy
 
 from loadmaster.errors import LoadmasterError, MissingPackage
 from loadmaster.machine import load_machine
@@ -28,6 +26,8 @@ from loadmaster.mapping.problem import Mapping
 from loadmaster.program.build import Builder
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Meter, solve
+from mapping.egrl.small import SMALL, Recording, chain, chain_problem, roomy
+from search.conformance import Outcome, watched
 
 small = partial(Egrl, **SMALL)
 BUDGET = 150

@@ -9,12 +9,11 @@ import pytest
 
 pytest.importorskip("equinox")
 
-from mapping.egrl.small import chain_problem
-
 from loadmaster.machine import load_machine
 from loadmaster.mapping.egrl.session import PolicyChoice
 from loadmaster.mapping.problem import Mapping
 from loadmaster.program.models import load_model
+from mapping.egrl.small import chain_problem
 
 
 def stack(count: int) -> np.ndarray:

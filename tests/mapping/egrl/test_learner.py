@@ -18,7 +18,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from mapping.egrl.small import SMALL, chain_problem
 
 from loadmaster.mapping.egrl import learner as learner_module
 from loadmaster.mapping.egrl import network as network_module
@@ -27,6 +26,7 @@ from loadmaster.mapping.egrl.learner import Learner, _entropy, _likelihood, firs
 from loadmaster.mapping.egrl.network import Actor, Critic
 from loadmaster.mapping.egrl.settings import EVOLUTION, Settings
 from loadmaster.mapping.problem import Mapping
+from mapping.egrl.small import SMALL, chain_problem
 
 SETTINGS = Settings(**SMALL, gradient_clip=0.5, critic_rate=3e-3)
 ROUNDS, BATCH, KEY = 80, 4, jax.random.key(0)

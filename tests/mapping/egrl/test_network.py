@@ -15,7 +15,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from mapping.egrl.small import SMALL, chain, chain_problem, roomy
 
 from loadmaster.mapping.egrl.graph import (
     MOST_DENSE,
@@ -33,6 +32,7 @@ from loadmaster.mapping.egrl.session import _forward, decide
 from loadmaster.mapping.egrl.settings import Settings
 from loadmaster.mapping.features import edges
 from loadmaster.mapping.problem import Mapping
+from mapping.egrl.small import SMALL, chain, chain_problem, roomy
 
 KEY = jax.random.key(3)
 TWO_LEVELS = Settings(**SMALL | {"depth": 2})

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from mapping.egrl.small import chain_problem
 
 from loadmaster.mapping.egrl import screen
 from loadmaster.mapping.egrl.screen import LEAST_SCORES, LinearCritic
 from loadmaster.mapping.features import COLUMNS, node_features
+from mapping.egrl.small import chain_problem
 
 NODES, MEMORIES = 14, 3
 

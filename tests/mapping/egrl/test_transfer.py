@@ -14,7 +14,6 @@ import pytest
 pytest.importorskip("equinox")
 
 import jax
-from mapping.egrl.small import SMALL, Recording, chain, chain_problem, roomy
 
 from loadmaster.machine import load_machine
 from loadmaster.mapping.egrl.agent import (
@@ -32,6 +31,7 @@ from loadmaster.mapping.egrl.network import Actor
 from loadmaster.mapping.egrl.settings import Settings
 from loadmaster.mapping.problem import Mapping
 from loadmaster.search.solver import Budget, solve
+from mapping.egrl.small import SMALL, Recording, chain, chain_problem, roomy
 
 SETTINGS = Settings(**SMALL)
 ABOUT = {"memories": 3, "seed": 7}

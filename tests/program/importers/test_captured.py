@@ -10,10 +10,10 @@ import pytest
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-from benchmarks.suites.gpu_models import GPU_MODELS  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
+from benchmarks.suites.gpu_models import GPU_MODELS  # noqa: E402
 from loadmaster.errors import BadProgram  # noqa: E402
 from loadmaster.program.importers.torch.captured import Captured, capture  # noqa: E402
 from loadmaster.program.program import TensorKind  # noqa: E402

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.suites.dnn_partitioning_splits import read_split
 from typer.testing import CliRunner
 
+from benchmarks.suites.dnn_partitioning_splits import read_split
 from loadmaster.cli.main import app
 from loadmaster.errors import BadPlan, BadProgram
 from loadmaster.machine import Machine, load_machine

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tools.tpu.hlo_placed import flatten_placed
 
 from loadmaster.program.importers.hlo import import_hlo
+from tools.tpu.hlo_placed import flatten_placed
 
 TILED = """HloModule tiled, is_scheduled=true
 
