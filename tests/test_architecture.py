@@ -32,7 +32,7 @@ ORDER = [
     "graph",
     "offload",
     "problem_choice",
-    "fits",
+    "fitting",
     "envs",
     "runs",
     "execute",
