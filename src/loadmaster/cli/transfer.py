@@ -32,7 +32,6 @@ def command(
 
     require("jax", "agents"), require("equinox", "agents")
     from benchmarks.suites.mapping_transfer import random_map, untrained_map
-
     from loadmaster.mapping.egrl.agent import zero_shot
     from loadmaster.mapping.problem import Mapping
 
