@@ -1,4 +1,4 @@
-"""Make the tables of docs/go.md from the recorded results of the graph suite.
+"""Make the tables of benchmarks/results/go.md from the recorded results of the graph suite.
 
 `python benchmarks/go_table.py` rewrites the lines between the two markers; `--check` fails if they
 would change.
@@ -32,7 +32,7 @@ from benchmarks.suites.graph_summary import saved
 from benchmarks.suites.malloc_summary import TIE, Found, played
 from benchmarks.suites.order import TRAINING
 
-PAGE = Path(__file__).parent.parent / "docs" / "go.md"
+PAGE = Path(__file__).parent / "results" / "go.md"
 BEGIN, END = "<!-- results: made by benchmarks/go_table.py -->", "<!-- end of results -->"
 UNLEARNED = "go+anneal-unlearned"
 RIVALS = tuple(name for name in BY_SECONDS if name not in (*STEERED, UNLEARNED))

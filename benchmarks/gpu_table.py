@@ -1,4 +1,4 @@
-"""Make the tables of docs/gpu.md from the recorded results: never typed, never out of date.
+"""Make the tables of benchmarks/results/gpu.md from the recorded results: never typed, never out of date.
 
 `python benchmarks/gpu_table.py` rewrites the lines between the two markers; `--check` fails if they
 would change.
@@ -22,7 +22,7 @@ from benchmarks.suites.gpu_summary import RAN, Cell, cells, gains, targets, vari
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "gpu.json"
-PAGE = HERE.parent / "docs" / "gpu.md"
+PAGE = HERE / "results" / "gpu.md"
 BEGIN, END = "<!-- results: made by benchmarks/gpu_table.py -->", "<!-- end of results -->"
 INTRODUCTION = (
     "All times are **measured**, in milliseconds, medians after warm-ups; *simulated* is what the plan was predicted to take from "

@@ -1,4 +1,4 @@
-"""Make the tables of docs/graph.md from the recorded results: never typed, never out of date.
+"""Make the tables of benchmarks/results/graph.md from the recorded results: never typed, never out of date.
 
 `python benchmarks/graph_table.py` rewrites the lines between the two markers; `--check` fails if
 they would change.
@@ -31,7 +31,7 @@ from loadmaster.graph.auto import FUSERS, LEARNED, PLACERS, SCHEDULERS, SEARCHES
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "graph.json"
-PAGE = HERE.parent / "docs" / "graph.md"
+PAGE = HERE / "results" / "graph.md"
 BEGIN, END = "<!-- results: made by benchmarks/graph_table.py -->", "<!-- end of results -->"
 TRIED = (*SEARCHES, *SEEDED, *LEARNED)
 COLUMNS = (*FUSERS, *SCHEDULERS, *PLACERS, "classical", *TRIED)

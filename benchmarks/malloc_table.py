@@ -1,4 +1,4 @@
-"""Make the tables of docs/malloc_game.md from the recorded results: never typed, never out of date.
+"""Make the tables of benchmarks/results/malloc_game.md from the recorded results: never typed, never out of date.
 
 `python benchmarks/malloc_table.py` rewrites the lines between the two markers; `--check` fails if
 they would change.
@@ -31,7 +31,7 @@ from benchmarks.suites.malloc_summary import (
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "malloc.json"
-PAGE = HERE.parent / "docs" / "malloc_game.md"
+PAGE = HERE / "results" / "malloc_game.md"
 BEGIN, END = "<!-- results: made by benchmarks/malloc_table.py -->", "<!-- end of results -->"
 MACHINES = ("tpu-v4i", "tpu-v4i-16m")
 COLUMNS = (*ONE_PLAN, *SEARCHES, *WARM)

@@ -1,4 +1,4 @@
-"""Make the tables of docs/mapping.md from the recorded results: never typed, never out of date.
+"""Make the tables of benchmarks/results/mapping.md from the recorded results: never typed, never out of date.
 
 `python benchmarks/mapping_table.py` rewrites the lines between the two markers; `--check` fails if
 they would change; `--rows FILE.jsonl` prints the tables of rows that are not recorded yet.
@@ -31,7 +31,7 @@ from benchmarks.suites.mapping_targets import SPEC, targets
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "mapping.json"
-PAGE = HERE.parent / "docs" / "mapping.md"
+PAGE = HERE / "results" / "mapping.md"
 BEGIN, END = "<!-- results: made by benchmarks/mapping_table.py -->", "<!-- end of results -->"
 ROOM = [case for case in CELLS if case.startswith("room/")]
 SHORT = {BEATS: "better", LOSES: "**worse**", NEITHER: "no difference"}

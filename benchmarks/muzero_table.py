@@ -1,4 +1,4 @@
-"""Write what is recorded of mallocMuZero into docs/muzero.md.
+"""Write what is recorded of mallocMuZero into benchmarks/results/muzero.md.
 
 python benchmarks/muzero_table.py [--check]
 """
@@ -21,7 +21,7 @@ from benchmarks.suites.malloc_summary import Found, played
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "malloc.json"
-PAGE = HERE.parent / "docs" / "muzero.md"
+PAGE = HERE / "results" / "muzero.md"
 BEGIN, END = "<!-- results: made by benchmarks/muzero_table.py -->", "<!-- end of results -->"
 MACHINES = ("tpu-v4i", "tpu-v4i-16m")
 

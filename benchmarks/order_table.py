@@ -1,4 +1,4 @@
-"""Make the tables of docs/order.md from the recorded results: never typed, never out of date.
+"""Make the tables of benchmarks/results/order.md from the recorded results: never typed, never out of date.
 
 `python benchmarks/order_table.py` rewrites the lines between the two markers; `--check` fails if
 they would change. Rows of ONNX Runtime are part of the graph suite, those of Inductor have a file of
@@ -20,7 +20,7 @@ from benchmarks.suites.order_runtime import RUNTIME
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
-PAGE = HERE.parent / "docs" / "order.md"
+PAGE = HERE / "results" / "order.md"
 BEGIN, END = "<!-- results: made by benchmarks/order_table.py -->", "<!-- end of results -->"
 Rows = list[dict[str, Any]]
 

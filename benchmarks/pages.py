@@ -1,4 +1,4 @@
-"""Results in a page of the documentation: between two marks, made by a script and never typed."""
+"""Results in a page: between two marks, made by a script and never typed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def rewrite(page: Path, begin: str, end: str, made: str) -> int:
     _, after = rest.split(end, 1)
     new = f"{before}{begin}\n{made}\n{end}{after}"
     if "--check" in sys.argv[1:]:
-        print("up to date" if new == text else f"docs/{page.name} is out of date")
+        print("up to date" if new == text else f"{page.name} is out of date")
         return int(new != text)
     page.write_text(new, encoding="utf-8")
     return 0

@@ -2,7 +2,7 @@
 
 `python benchmarks/tflm_table.py --record FOLDER` runs the cases `tflm/*` and `place/*` of the suite
 `export` on the models in FOLDER (see `tflite_models.py`) and writes `results/tflm.json`. Without it,
-the tables of docs/microcontroller.md are rewritten from there; `--check` fails if they would change.
+the tables of benchmarks/results/microcontroller.md are rewritten from there; `--check` fails if they would change.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.pages import rewrite
 from benchmarks.record import commit, write
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "microcontroller.md"
+PAGE = HERE / "results" / "microcontroller.md"
 BEGIN, END = "<!-- results: made by benchmarks/tflm_table.py -->", "<!-- end of results -->"
 SUITE = ["bench", "export", "--case", "tflm/*", "--case", "place/*"]
 ARENAS = (
