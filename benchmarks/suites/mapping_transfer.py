@@ -8,7 +8,6 @@ rectified and timed, and whether it fitted as it was is told beside it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +16,7 @@ from benchmarks.suites import Row
 from benchmarks.suites.mapping_cells import BUDGET, CELLS, WORKLOADS, Cell
 from benchmarks.suites.mapping_run import Improvements, run_cell
 from loadmaster.mapping.problem import Int8, Mapping
-from loadmaster.search.registry import make_solver
-from loadmaster.search.solver import Budget, Meter, State, solve
+from loadmaster.search.solver import Budget, Meter, State
 
 if TYPE_CHECKING:
     from loadmaster.mapping.egrl.network import Actor
@@ -58,6 +56,8 @@ def run_transfer(case: str, seed: int, budget: int = BUDGET) -> Iterator[Row]:
     trained = TRANSFERS[case]
     tests = {model: CELLS[f"{model}/{MACHINE}"] for model in WORKLOADS}
     problems = {model: cell.load() for model, cell in tests.items()}
+    from loadmaster.mapping.egrl.agent import greedy_map, random_map, untrained_map
+
     if not trained:
         for model, problem in problems.items():
             maps = {"untrained": untrained_map(problem, seed), "random": random_map(problem, seed)}
@@ -76,7 +76,7 @@ def run_transfer(case: str, seed: int, budget: int = BUDGET) -> Iterator[Row]:
     for share, state in observer.states.items():
         for kind, actor in _policies(source, state, seed, budget).items():
             for model, problem in problems.items():
-                decision = _decided(actor, problem)
+                decision = greedy_map(actor, problem)
                 yield _row(
                     f"{case}/{model}", tests[model], problem, decision, f"{kind} {share:.0%}", seed, about
                 )
@@ -91,50 +91,6 @@ def _policies(problem: Mapping, state: State, seed: int, budget: int) -> dict[st
     maps = np.asarray(session.forward(session.now.stack, session.graph)[0])
     fittest = int(np.argmax(problem.score(maps).reward))
     return {"gnn": session.unravel(session.now.stack[fittest]), "learner": session.now.learner.actor}
-
-
-def untrained_map(problem: Mapping, seed: int) -> Int8:
-    """What a new graph network decides."""
-    import jax
-
-    from loadmaster.mapping.egrl.network import Actor
-    from loadmaster.mapping.egrl.settings import Settings
-
-    return _decided(Actor(len(problem.memories), Settings(), jax.random.key(seed)), problem)
-
-
-def _decided(actor: Actor, problem: Mapping) -> Int8:
-    """One greedy pass."""
-    from loadmaster.mapping.egrl.graph import make_graph
-
-    found = np.asarray(_compiled()(actor, make_graph(problem))[0])
-    return np.where(problem.live, found, np.int8(problem.slowest)).astype(np.int8)
-
-
-@lru_cache(maxsize=1)
-def _compiled() -> Any:
-    import jax
-
-    from loadmaster.mapping.egrl.session import decide
-
-    return jax.jit(decide)
-
-
-def random_map(problem: Mapping, seed: int) -> Int8:
-    """The first map of the solver 'random'."""
-
-    class First(Mapping):
-        seen: Int8 | None = None
-
-        def score(self, decisions: Any, first: int = 0) -> Any:
-            if self.seen is None:
-                self.seen = np.array(decisions[0], dtype=np.int8)
-            return super().score(decisions, first)
-
-    watched = First(problem.program, problem.machine)
-    solve(make_solver("mapping", "random"), watched, Budget(1), seed)
-    assert watched.seen is not None
-    return watched.seen
 
 
 def _row(

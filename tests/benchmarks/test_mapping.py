@@ -17,7 +17,7 @@ from benchmarks.suites import Options, run_suite
 from benchmarks.suites.mapping import CASES, QUICK_BUDGET, QUICK_NETWORK
 from benchmarks.suites.mapping_cells import BLACK, CELLS, WHITE, Cell
 from benchmarks.suites.mapping_run import CountedMapping, reached, run_cell, to_gain
-from benchmarks.suites.mapping_transfer import Snapshots, random_map
+from benchmarks.suites.mapping_transfer import Snapshots
 from loadmaster.mapping.egrl.settings import Settings
 from loadmaster.mapping.problem import Mapping
 from loadmaster.search.registry import make_solver, solver_names
@@ -153,6 +153,9 @@ def test_snapshots_come_at_shares_of_the_budget() -> None:
 
 
 def test_the_random_map_is_the_first_of_random_search() -> None:
+    pytest.importorskip("equinox")
+    from loadmaster.mapping.egrl.agent import random_map
+
     problem = SMALL.load_as(CountedMapping)
     decision = random_map(problem, 5)
     assert decision.shape == (2 * problem.nodes,)

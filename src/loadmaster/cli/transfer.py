@@ -31,8 +31,7 @@ def command(
     from loadmaster.errors import require
 
     require("jax", "agents"), require("equinox", "agents")
-    from benchmarks.suites.mapping_transfer import random_map, untrained_map
-    from loadmaster.mapping.egrl.agent import zero_shot
+    from loadmaster.mapping.egrl.agent import random_map, untrained_map, zero_shot
     from loadmaster.mapping.problem import Mapping
 
     rows: list[dict[str, Any]] = []

@@ -4,6 +4,7 @@ all that was ever scored, the learner proposes, the population evolves with the 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +19,8 @@ from loadmaster.learn.policies import PRETRAINED, BadPolicy, policy_arrays, save
 from loadmaster.mapping.egrl.network import Actor
 from loadmaster.mapping.egrl.settings import Settings
 from loadmaster.mapping.problem import Mapping
-from loadmaster.search.solver import Meter, Solution, State
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget, Meter, Solution, State, solve
 
 
 class Egrl:
@@ -110,13 +112,45 @@ def load_policy(name: str | Path, like: Actor) -> Actor:
 
 def zero_shot(policy: str | Path, problem: Mapping, settings: Settings | None = None) -> npt.NDArray[np.int8]:
     """int8[2N]: one greedy forward pass of a policy on a problem, nothing learned."""
+    like = Actor(len(problem.memories), settings or Settings(), jax.random.key(0))
+    return greedy_map(load_policy(policy, like), problem)
+
+
+def untrained_map(problem: Mapping, seed: int) -> npt.NDArray[np.int8]:
+    """int8[2N]: what a new graph network decides, the control beside `zero_shot`."""
+    return greedy_map(Actor(len(problem.memories), Settings(), jax.random.key(seed)), problem)
+
+
+def greedy_map(actor: Actor, problem: Mapping) -> npt.NDArray[np.int8]:
+    """int8[2N]: the likeliest memory of every tensor; what no op uses lies in the slowest."""
     from loadmaster.mapping.egrl.graph import make_graph
+
+    found, _ = _compiled_decide()(actor, make_graph(problem))
+    return np.where(problem.live, np.asarray(found), np.int8(problem.slowest)).astype(np.int8)
+
+
+@lru_cache(maxsize=1)
+def _compiled_decide() -> Any:
     from loadmaster.mapping.egrl.session import decide
 
-    like = Actor(len(problem.memories), settings or Settings(), jax.random.key(0))
-    actor = load_policy(policy, like)
-    found, _ = jax.jit(decide)(actor, make_graph(problem))
-    return np.where(problem.live, np.asarray(found), np.int8(problem.slowest)).astype(np.int8)
+    return jax.jit(decide)
+
+
+def random_map(problem: Mapping, seed: int) -> npt.NDArray[np.int8]:
+    """int8[2N]: the first map of the solver 'random', legal or not."""
+
+    class First(Mapping):
+        seen: npt.NDArray[np.int8] | None = None
+
+        def score(self, decisions: Any, first: int = 0) -> Any:
+            if self.seen is None:
+                self.seen = np.array(decisions[0], dtype=np.int8)
+            return super().score(decisions, first)
+
+    watched = First(problem.program, problem.machine)
+    solve(make_solver("mapping", "random"), watched, Budget(1), seed)
+    assert watched.seen is not None
+    return watched.seen
 
 
 def pretrained_names() -> list[str]:
