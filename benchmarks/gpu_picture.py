@@ -51,7 +51,7 @@ def main() -> None:
         axes.grid(axis="y")
         handles = [axes.bar(0, 0, color=colour, label=name) for name, colour in COLOUR.items()]
         figure.legend(handles=handles, loc="outside lower center", frameon=False, ncols=len(BARS))
-    save(figure, HERE.parent / "docs" / "gpu.svg")
+    save(figure, HERE / "results" / "gpu.svg")
 
 
 def _bars(cell: Cell) -> list[tuple[str, float, float]]:

@@ -1,4 +1,4 @@
-"""Draw the README's learning curves from the recorded results: `python benchmarks/mapping_picture.py`."""
+"""Draw the learning curves of benchmarks/results/mapping.md from the recorded results: `python benchmarks/mapping_picture.py`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def main(case: str = "resnet101/nnp-i") -> None:
         BUDGET,
         f"{case}: what rewards alone teach",
     )
-    save(figure, HERE.parent / "docs" / "mapping.svg")
+    save(figure, HERE / "results" / "mapping.svg")
 
 
 if __name__ == "__main__":
