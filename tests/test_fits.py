@@ -11,7 +11,7 @@ import pytest
 from generate import random_program
 from loadmaster.allocation.buffers import Buffers
 from loadmaster.allocation.problem import Allocation, ProgramAllocation
-from loadmaster.fitting import Fits, buffers_fit, fits
+from loadmaster.planner.fitting import Fits, buffers_fit, fits
 from loadmaster.machine import load_machine
 from loadmaster.order.problem import PeakOrder
 from loadmaster.plan.check import check

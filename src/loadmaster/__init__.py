@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from loadmaster.allocation.problem import Allocation
     from loadmaster.errors import BadMachine, BadPlan, BadProgram, LoadmasterError
     from loadmaster.export.plans import export_plan
-    from loadmaster.fitting import Fits, fits
+    from loadmaster.planner.fitting import Fits, fits
     from loadmaster.machine import Machine, load_machine
     from loadmaster.plan import Plan, load_plan, load_planned, save_plan
     from loadmaster.plan.check import check
@@ -82,7 +82,7 @@ _HOME = {
     "BadPlan": "errors",
     "BadProgram": "errors",
     "Builder": "program",
-    "Fits": "fitting",
+    "Fits": "planner.fitting",
     "LoadmasterError": "errors",
     "Machine": "machine",
     "Meter": "search.solver",
@@ -97,7 +97,7 @@ _HOME = {
     "allocate": "allocation.auto",
     "check": "plan.check",
     "export_plan": "export.plans",
-    "fits": "fitting",
+    "fits": "planner.fitting",
     "load_machine": "machine",
     "load_model": "program.models",
     "load_plan": "plan",

@@ -51,6 +51,12 @@ class Refused(LoadmasterError):
     exit_code = 1
 
 
+class NoAnswer(LoadmasterError):
+    """Nothing was found within the limit, and nothing was proven."""
+
+    exit_code = 4
+
+
 class MissingPackage(LoadmasterError):
     """An optional package is not installed."""
 

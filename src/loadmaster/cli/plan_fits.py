@@ -10,7 +10,7 @@ from loadmaster.cli.files import writing
 from loadmaster.cli.plan_posed import Asked, buffers_problem
 from loadmaster.cli.progress import say
 from loadmaster.errors import LoadmasterError, Refused
-from loadmaster.fitting import Fits, buffers_fit, fits
+from loadmaster.planner.fitting import Fits, buffers_fit, fits
 from loadmaster.plan import save_plan
 from loadmaster.program import Program
 from loadmaster.units import UNLIMITED

@@ -176,7 +176,7 @@ def _allocation(asked: Asked, program: Program, machine: Machine, pins: Pins) ->
     from loadmaster.allocation.problem import ProgramAllocation
     from loadmaster.cli.plan_fits import refused
     from loadmaster.cli.progress import say
-    from loadmaster.fitting import fits
+    from loadmaster.planner.fitting import fits
 
     own = ProgramAllocation(program, machine, pins=pins)
     if own.capacity is None or own.buffers.max_live <= own.capacity or asked.keep_order or pins:

@@ -10,18 +10,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from loadmaster.allocation.auto import Blame, explain_infeasible
 from loadmaster.allocation.problem import Allocation, ProgramAllocation
 from loadmaster.clock import now
+from loadmaster.errors import LoadmasterError, NoAnswer, Refused
 from loadmaster.graph import GraphOptimization
 from loadmaster.machine.machine import Machine
 from loadmaster.mapping.first_fit import first_fit
 from loadmaster.order.problem import OP_BOUND, PeakOrder
 from loadmaster.plan.check import check
 from loadmaster.plan.plan import Plan
-from loadmaster.problem_choice import is_arena
+from loadmaster.planner.request import is_arena
 from loadmaster.program.program import Program
 from loadmaster.search.pins import Pins
 from loadmaster.search.problem import Bound
@@ -29,8 +29,11 @@ from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Meter, Observer, Status, solve
 from loadmaster.units import UNLIMITED
 
-Int32 = npt.NDArray[np.int32]
 BLAME_SECONDS = 5.0
+SECONDS = 20.0
+_NAMED = 8
+_LONGEST = 48
+"""So many tensors are named, and so many characters of their names."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,74 @@ class Fits:
         """Bytes too many; 0 if it fits, or if the bytes would and their shapes do not."""
         return max(0, self.need - self.capacity) if self.answer is False else 0
 
+    def error(self, program: Program) -> LoadmasterError:
+        """What to raise if the answer is no, or not known."""
+        text = " ".join(self.reasons(program)).rstrip(".")
+        if self.answer is None:
+            return NoAnswer(text, object=self.memory, number=self.need, remedy=self.remedy)
+        return Refused(text, object=self.memory, number=self.excess, remedy=self.remedy)
+
+    @property
+    def place(self) -> str:
+        """The memory, or all of them, in a sentence."""
+        return f"{self.memory} together" if "," in self.memory else f"'{self.memory}'"
+
+    @property
+    def remedy(self) -> str:
+        """What would help where the answer is not yes."""
+        if self.answer is None:
+            return "give more --time-limit"
+        if not self.need:
+            return "a larger machine"
+        if self.enough is None:
+            return f"a capacity of at least {self.need:,} bytes, or a second memory"
+        least = "" if self.enough == self.need else f" ({self.need:,} are proven to be needed)"
+        return f"a capacity of {self.enough:,} bytes{least}, or a second memory"
+
+    def reasons(self, program: Program) -> list[str]:
+        """Sentences on why the answer is not yes."""
+        if self.answer is None:
+            return [
+                f"not known: no plan was found in {self.place} and none was proven impossible.",
+                f"At least {self.need:,} of {self.capacity:,} bytes are needed.",
+            ]
+        if not self.need:
+            return [f"{self.proof}."]
+        order = ", whatever the order" if self.any_order else ""
+        need, has = ("need", "have") if "," in self.memory else ("needs", "has")
+        first = (
+            f"{self.place} {need} {self.need:,} bytes and {has} {self.capacity:,}: "
+            f"{self.excess:,} too many{order}."
+        )
+        return [first, self._blame(program)] if self.tensors else [first]
+
+    def _blame(self, program: Program) -> str:
+        names = ", ".join(_shorten(name) for name, _ in self.tensors[:_NAMED])
+        more = len(self.tensors) - _NAMED
+        names += f" and {more:,} more" if more > 0 else ""
+        sizes = {size for _, size in self.tensors}
+        if len(sizes) == 1:
+            total = f"{len(self.tensors)} × {sizes.pop():,}"
+        else:
+            some = " + ".join(f"{size:,}" for _, size in self.tensors[:_NAMED])
+            total = f"{some}{' + …' if more > 0 else ''} = {sum(size for _, size in self.tensors):,}"
+        if self.op is None:
+            return f"To blame: {names}: {total}; without any one of them the others would fit."
+        alone = "alone holds" if self.proof.startswith("what one op") else "holds, in the best order,"
+        named = f"Op {self.op} '{program.op_name[self.op]}' ({program.op_kind[self.op]})"
+        return f"{named} {alone} {names}: {total}."
+
+
+def _shorten(name: str) -> str:
+    """The end of a long name, which is what tells it from its neighbours."""
+    return name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST :]}"
+
 
 def fits(
     program: Program,
     machine: Machine,
     *,
-    seconds: float = 20.0,
+    seconds: float = SECONDS,
     keep_order: bool = False,
     pins: Pins | None = None,
     seed: int = 0,
@@ -80,7 +145,7 @@ def fits(
     return _in_memories(program, machine, clock, seed)
 
 
-def buffers_fit(problem: Allocation, seconds: float = 20.0, seed: int = 0) -> Fits:
+def buffers_fit(problem: Allocation, seconds: float = SECONDS, seed: int = 0) -> Fits:
     """Whether buffers fit the capacity of their problem."""
     clock = _Clock(seconds)
     found = _placed(problem, clock.left(0.7), seed)
@@ -144,13 +209,13 @@ def _placed(problem: Allocation, seconds: float, seed: int) -> Fits:
     name = problem.machine.memories[problem.machine.home[0]].name
     solution = solve(make_solver("allocation", "auto"), problem, Budget(seconds=seconds), seed)
     capacity = UNLIMITED if problem.capacity is None else problem.capacity
-    told = Fits(None, name, capacity, solution.bound.value, solution.bound.method)
+    unknown = Fits(None, name, capacity, solution.bound.value, solution.bound.method)
     if solution.decision is None:
-        return replace(told, answer=False if solution.status == Status.INFEASIBLE else None)
+        return replace(unknown, answer=False if solution.status == Status.INFEASIBLE else None)
     plan = problem.plan(solution.decision)
     if problem.violations(plan):  # the order itself is unsound, as in a program made by hand
-        return told
-    return replace(told, answer=True, enough=solution.value, plan=plan)
+        return unknown
+    return replace(unknown, answer=True, enough=solution.value, plan=plan)
 
 
 def _explained(problem: Allocation, found: Fits, clock: _Clock, seed: int) -> Fits:
@@ -223,7 +288,7 @@ def _widest(ordered: PeakOrder) -> tuple[int | None, list[tuple[str, int]]]:
     chosen = held[node] if node >= 0 else []
     if total(chosen) < ordered.bound().value:
         given = [v for v, opener in enumerate(graph.opener) if opener < 0]
-        kept = [v for v, stays in enumerate(graph.kept) if stays]
+        kept = [v for v, is_kept in enumerate(graph.kept) if is_kept]
         op, chosen = None, max(given, kept, key=total)
     names = ordered.program.tensor_name
     return op, [(names[graph.root[value]], graph.size[value]) for value in chosen]
@@ -250,25 +315,25 @@ def _in_memories(program: Program, machine: Machine, clock: _Clock, seed: int) -
     """Several memories, or several devices: any sound plan is a yes."""
     names = ", ".join(memory.name for memory in machine.memories)
     capacity = min(UNLIMITED, sum(memory.capacity for memory in machine.memories))
-    told = Fits(None, names, capacity, 0, "nothing is proven")
+    unknown = Fits(None, names, capacity, 0, "nothing is proven")
     if len(machine.devices) > 1:
         problem = GraphOptimization(program, machine)
         if problem.no_plan is not None:
-            return replace(told, answer=False, any_order=True, proof=problem.no_plan)
+            return replace(unknown, answer=False, any_order=True, proof=problem.no_plan)
         found = solve(make_solver("graph", "auto"), problem, Budget(seconds=clock.left()), seed, _First())
         plan = None if found.decision is None else problem.plan(found.decision)
-        return told if plan is None else replace(told, answer=True, plan=plan)
+        return unknown if plan is None else replace(unknown, answer=True, plan=plan)
     for plan in (Plan(), first_fit(program, machine)):
         if not check(program, machine, plan):
-            return replace(told, answer=True, plan=plan)
+            return replace(unknown, answer=True, plan=plan)
     if program.n_loops:
-        return told
+        return unknown
     ordered = PeakOrder(program)  # aligned to single bytes: no machine needs less
     need = ordered.bound().value + ordered.graph.resident
     if need > capacity:
         op, tensors = _widest(ordered)
         return replace(
-            told,
+            unknown,
             answer=False,
             any_order=True,
             need=need,
@@ -276,7 +341,7 @@ def _in_memories(program: Program, machine: Machine, clock: _Clock, seed: int) -
             tensors=tensors,
             proof=f"{OP_BOUND}, and the weights",
         )
-    return told
+    return unknown
 
 
 def _with_home(machine: Machine, capacity: int) -> Machine:
