@@ -8,7 +8,7 @@ import numpy as np
 from generate_mapping import layers, random_mapping, random_maps, three_memories
 from loadmaster.errors import Refused
 from loadmaster.machine import load_machine
-from loadmaster.mapping.bound import weights_bound
+from loadmaster.mapping.model import weights_bound
 from loadmaster.mapping.problem import Mapping
 from loadmaster.program.models import load_model
 from loadmaster.search.pins import Pins

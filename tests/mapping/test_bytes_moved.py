@@ -8,8 +8,8 @@ import numpy as np
 
 from generate_mapping import random_mapping, random_maps
 from loadmaster.machine import load_machine
-from loadmaster.mapping.bound import weights_bound
 from loadmaster.mapping.bytes_moved import PER_BYTE, bound_bytes, bytes_machine, moved_bytes, noise_ps
+from loadmaster.mapping.model import weights_bound
 from loadmaster.mapping.problem import Mapping
 from loadmaster.program.models import load_model
 from loadmaster.search.registry import make_solver

@@ -19,10 +19,11 @@ from generate import random_machine, random_program
 from loadmaster.errors import LoadmasterError, MissingPackage
 from loadmaster.machine import Machine, load_machine
 from loadmaster.machine.machine import Device, Memory, Rules
-from loadmaster.mapping import exact_model as linear_module
+from loadmaster.mapping import linear as linear_module
 from loadmaster.mapping.exact import Exact, linear_bound
-from loadmaster.mapping.exact_model import MappingModel, mapping_linear, mapping_model, peak_cases, whole
 from loadmaster.mapping.exact_worker import Search, model_bytes
+from loadmaster.mapping.linear import mapping_linear, peak_cases, whole_case
+from loadmaster.mapping.model import MappingModel, mapping_model
 from loadmaster.mapping.problem import Mapping
 from loadmaster.program.models import load_model
 from loadmaster.program.program import CANNOT_RUN, Program
@@ -145,7 +146,7 @@ def test_brute_force_finds_the_same(ways: int, monkeypatch: pytest.MonkeyPatch) 
         rounding = 0 if ways > 1 or method == "cp-sat" else int(model.repeat.sum())
         assert truth <= best <= truth + rounding
         assert truth - rounding <= bound <= truth
-        program = mapping_linear(model, whole(model))
+        program = mapping_linear(model, whole_case(model))
         assert lagrangian(program, rng.normal(0, 5, len(program.row_lower))) <= truth
         assert linear_bound(problem).value <= truth
         tight += bool(truth > model.time(np.zeros((1, model.entries), dtype=np.int64))[0])

@@ -13,8 +13,8 @@ from loadmaster.cli.progress import say
 from loadmaster.errors import MissingPackage
 from loadmaster.machine import Machine
 from loadmaster.mapping.auto import can_prove
-from loadmaster.mapping.bound import weights_bound
 from loadmaster.mapping.measured import MeasuredMapping
+from loadmaster.mapping.model import weights_bound
 from loadmaster.mapping.problem import Mapping
 from loadmaster.program import Program
 from loadmaster.search.champion import Champion, Leaders, remeasure

@@ -1,8 +1,8 @@
 """The exact solver of the Mapping problem: a map with a proof, or with the bound that was reached.
 
-HiGHS and CP-SAT work side by side, each in a process of its own (`mapping_worker`), on the same
-cases (`mapping_cases`) of the same program (`mapping_linear`). The bound of the problem is the
-least bound of all cases, whichever engine gave it; a map better than the other's is passed on.
+HiGHS and CP-SAT work side by side, each in a process of its own (`exact_worker`), on the same cases
+of the same linear program (`linear`). The bound of the problem is the least bound of all cases,
+whichever engine gave it; a map better than the other's is passed on.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ import numpy.typing as npt
 from loadmaster.clock import engine_seconds
 from loadmaster.errors import BadProgram, LoadmasterError, nearest, require
 from loadmaster.host import cores
-from loadmaster.mapping.exact_model import MappingModel, mapping_linear, mapping_model, peak_cases, whole
 from loadmaster.mapping.exact_worker import model_bytes
 from loadmaster.mapping.heuristics import Density
+from loadmaster.mapping.linear import mapping_linear, peak_cases, whole_case
+from loadmaster.mapping.model import MappingModel, mapping_model
 from loadmaster.mapping.problem import Mapping
 from loadmaster.search.engines import ENGINES, relaxed
 from loadmaster.search.problem import Bound
@@ -71,18 +72,18 @@ class Exact:
         if meter.evaluations_left == 0 or (meter.exhausted and meter.best is not None):
             return meter.solution(white_box=True)
         # Out of time before the first map, it still gives one: those to start from take no search.
-        model = _checked(problem)
+        model = _solvable_model(problem)
         return _Race(meter, problem, model, self.methods, self.gap).run()
 
 
 def linear_bound(problem: Mapping, seconds: float = 10.0) -> Bound:
     """The bound of the linear relaxation: about a second for a few hundred nodes."""
     require("ortools", "exact")
-    model = _checked(problem)
-    return Bound(relaxed(mapping_linear(model, whole(model)), seconds), "linear relaxation")
+    model = _solvable_model(problem)
+    return Bound(relaxed(mapping_linear(model, whole_case(model)), seconds), "linear relaxation")
 
 
-def _checked(problem: Mapping) -> MappingModel:
+def _solvable_model(problem: Mapping) -> MappingModel:
     model = mapping_model(problem)
     if model.too_long:
         raise BadProgram(
@@ -95,21 +96,21 @@ def _checked(problem: Mapping) -> MappingModel:
 
 
 class _Race:
-    """The engines at work, and what they have said."""
+    """The engines at work, and what they have reported."""
 
     def __init__(
         self, meter: Meter, problem: Mapping, model: MappingModel, methods: list[str], gap: float
     ) -> None:
         self.meter, self.problem, self.methods, self.gap = meter, problem, methods, gap
-        self.model, self.given = model, model_bytes(model)
+        self.model, self.payload = model, model_bytes(model)
         self.entries = np.flatnonzero(problem.entries.live)
         self.cases: list[Bound | None] = [None] * len(peak_cases(model))
-        self.best = min(_starts(problem, meter), key=self._time)
+        self.best = min(_initial_maps(problem, meter), key=self._time)
         self.value = self._time(self.best)
         """Of `best`, which the meter may not have seen yet."""
-        self.said: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
+        self.messages: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
         self.workers: dict[str, tuple[subprocess.Popen[bytes], threading.Thread]] = {}
-        self.listens: set[str] = set()
+        self.ready: set[str] = set()
         self.failed: dict[str, str] = {}
 
     def run(self) -> Solution:
@@ -124,14 +125,14 @@ class _Race:
                 self._start(method, deadline - clock() - RESERVE)
             while running and not self._finished() and clock() < deadline:
                 try:
-                    method, what = self.said.get(timeout=POLL)
+                    method, message = self.messages.get(timeout=POLL)
                 except queue.Empty:
                     continue
-                if "ended" in what:
+                if "ended" in message:
                     running.discard(method)
-                self._hear(method, what)
+                self._receive(method, message)
         finally:
-            self._end()
+            self._stop_workers()
             if counted:  # only the last map is scored: how many come before depends on the clock
                 self._submit()
         if self.meter.best is None and not counted:
@@ -156,23 +157,23 @@ class _Race:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for us to hear
+            start_new_session=True,  # Ctrl-C is handled by the run
         )
         assert worker.stdin is not None and worker.stdout is not None
-        text, lines = json.dumps(settings).encode() + b"\n" + self.given, worker.stdout
+        text, lines = json.dumps(settings).encode() + b"\n" + self.payload, worker.stdout
 
-        def attend() -> None:
+        def exchange() -> None:
             with contextlib.suppress(OSError, ValueError):  # it may be ended within a line
                 _send(worker, text)
                 for line in lines:
-                    self.said.put((method, json.loads(line)))
-            self.said.put((method, {"ended": worker.wait()}))
+                    self.messages.put((method, json.loads(line)))
+            self.messages.put((method, {"ended": worker.wait()}))
 
-        thread = threading.Thread(target=attend, name=f"exact: {method}", daemon=True)
+        thread = threading.Thread(target=exchange, name=f"exact: {method}", daemon=True)
         self.workers[method] = (worker, thread)
         thread.start()
 
-    def _end(self) -> None:
+    def _stop_workers(self) -> None:
         for worker, thread in self.workers.values():
             worker.kill()
             thread.join()
@@ -185,27 +186,27 @@ class _Race:
         enough = self.value <= self.meter.bound.value * (1 + self.gap)
         return enough or self.meter.observer.stop
 
-    def _hear(self, method: str, what: dict[str, Any]) -> None:
-        if method not in self.listens:
-            self.listens.add(method)  # it speaks, so it has read the model
-            self._pass_on(method, best=self.value)
+    def _receive(self, method: str, message: dict[str, Any]) -> None:
+        if method not in self.ready:
+            self.ready.add(method)  # it has read the model
+            self._notify(method, best=self.value)
             for case, known in enumerate(self.cases):
                 if known is not None:
-                    self._pass_on(method, case=case, bound=known.value)
-        if "map" in what:
+                    self._notify(method, case=case, bound=known.value)
+        if "map" in message:
             decision = self.problem.all_slowest()
-            decision[self.entries] = what["map"]
+            decision[self.entries] = message["map"]
             self._improve(decision)
-        elif "bound" in what:
-            bound = Bound(int(what["bound"]), what["method"])
-            if what["case"] is None:
+        elif "bound" in message:
+            bound = Bound(int(message["bound"]), message["method"])
+            if message["case"] is None:
                 self._raise(bound)
             else:
-                self._of_case(method, int(what["case"]), bound)
-        elif "error" in what:
-            self.failed[method] = what["error"]
-        elif what.get("ended"):
-            self.failed.setdefault(method, f"its process ended with code {what['ended']}")
+                self._raise_case(method, int(message["case"]), bound)
+        elif "error" in message:
+            self.failed[method] = message["error"]
+        elif message.get("ended"):
+            self.failed.setdefault(method, f"its process ended with code {message['ended']}")
 
     def _improve(self, decision: npt.NDArray[np.int8]) -> None:
         value = self._time(decision)
@@ -214,24 +215,24 @@ class _Race:
         self.best, self.value = decision, value
         if self.meter.budget.evaluations is None:
             self.meter.evaluate(decision)
-        for method in self.listens:
-            self._pass_on(method, best=value)
+        for method in self.ready:
+            self._notify(method, best=value)
 
     def _time(self, decision: npt.NDArray[np.int8]) -> int:
         return int(self.model.time(decision[None, self.entries].astype(np.int64))[0])
 
-    def _pass_on(self, method: str, **what: int) -> None:
+    def _notify(self, method: str, **message: int) -> None:
         with contextlib.suppress(OSError):  # it may just have ended
-            _send(self.workers[method][0], json.dumps(what).encode() + b"\n")
+            _send(self.workers[method][0], json.dumps(message).encode() + b"\n")
 
-    def _of_case(self, method: str, case: int, bound: Bound) -> None:
+    def _raise_case(self, method: str, case: int, bound: Bound) -> None:
         """The least bound of all cases is the problem's, once each has one."""
         before = self.cases[case]
         if before is not None and before.value >= bound.value:
             return
         self.cases[case] = bound
-        for other in self.listens - {method}:
-            self._pass_on(other, case=case, bound=bound.value)
+        for other in self.ready - {method}:
+            self._notify(other, case=case, bound=bound.value)
         bounds = [bound for bound in self.cases if bound is not None]
         if len(bounds) == len(self.cases):
             self._raise(min(bounds, key=lambda bound: bound.value))
@@ -240,8 +241,8 @@ class _Race:
         self.meter.raise_bound(min(bound.value, self.value), bound.method)
 
 
-def _starts(problem: Mapping, meter: Meter) -> list[npt.NDArray[np.int8]]:
-    """Maps to be bettered, made within a part of the time."""
+def _initial_maps(problem: Mapping, meter: Meter) -> list[npt.NDArray[np.int8]]:
+    """Maps to improve on, made within a part of the time."""
     left = SECONDS if meter.seconds_left is None else meter.seconds_left
     part = Meter(problem, Budget(seconds=START_SHARE * left), meter.observer)
     return [problem.rectify(problem.compiler[None])[2][0], Density().make(problem, part)]

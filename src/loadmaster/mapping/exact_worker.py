@@ -23,11 +23,12 @@ import numpy as np
 from loadmaster.arrays import read_npz
 from loadmaster.clock import now
 from loadmaster.errors import LoadmasterError
-from loadmaster.mapping.exact_model import MappingModel, mapping_linear, peak_cases, whole
+from loadmaster.mapping.linear import mapping_linear, peak_cases, whole_case
+from loadmaster.mapping.model import MappingModel
 from loadmaster.search.engines import ENGINES, Float64, relaxed
 from loadmaster.search.linear import Linear
 
-Tell = Callable[..., None]
+Send = Callable[..., None]
 SHARES = (0.1, 0.3, 1.0)
 """Of the time that is left, for each open case in the first round, the second, and the others."""
 
@@ -35,20 +36,20 @@ SHARES = (0.1, 0.3, 1.0)
 class Search:
     """Closes cases one after another: no map of a closed case is better than the best known."""
 
-    def __init__(self, model: MappingModel, settings: dict[str, Any], tell: Tell) -> None:
-        self.model, self.tell = model, tell
+    def __init__(self, model: MappingModel, settings: dict[str, Any], send: Send) -> None:
+        self.model, self.send = model, send
         self.method, self.engine = ENGINES[settings["method"]]
         self.threads, self.gap = int(settings["threads"]), float(settings["gap"])
         self.backwards, self.best = bool(settings["backwards"]), int(settings["best"])
-        given = settings["seconds"]
-        self.deadline = math.inf if given is None else now() + float(given)
+        seconds = settings["seconds"]
+        self.deadline = math.inf if seconds is None else now() + float(seconds)
         self.cases = peak_cases(model)
         self.programs: dict[int, Linear] = {}
         self.bounds = [0] * len(self.cases)
         self.closed: set[int] = set()
         """Cases of which this engine knows all it ever will, which may leave a gap of rounding."""
 
-    def learn(self, best: int | None = None, case: int | None = None, bound: int = 0) -> None:
+    def update(self, best: int | None = None, case: int | None = None, bound: int = 0) -> None:
         """Something that was found elsewhere."""
         if best is not None:
             self.best = min(self.best, best)
@@ -67,8 +68,8 @@ class Search:
     def run(self) -> None:
         numbers = range(len(self.cases))
         if len(numbers) > 1 and not self.backwards:  # of all maps first: some bound, and soon
-            bound = relaxed(mapping_linear(self.model, whole(self.model)), self.left)
-            self.tell(case=None, bound=bound, method="linear relaxation")
+            bound = relaxed(mapping_linear(self.model, whole_case(self.model)), self.left)
+            self.send(case=None, bound=bound, method="linear relaxation")
         for number in reversed(numbers) if self.backwards else numbers:
             if not self.bounds[number]:  # the other engine comes from the other end
                 self._raise(number, relaxed(self._program(number), self.left), "linear relaxation")
@@ -94,13 +95,13 @@ class Search:
             return
         linear, cutoff = self._program(number), self.cutoff
 
-        def heard(values: Float64 | None, bound: int | None) -> None:
+        def report(values: Float64 | None, bound: int | None) -> None:
             if values is not None:
                 self._take(linear, values)
             if bound is not None:
                 self._raise(number, bound, self.method)
 
-        answer = self.engine(linear, cutoff, min(seconds, self.left), self.threads, heard)
+        answer = self.engine(linear, cutoff, min(seconds, self.left), self.threads, report)
         bound = answer.bound
         if answer.closed:
             self.closed.add(number)
@@ -117,39 +118,39 @@ class Search:
         value = int(self.model.time(chosen[None])[0])
         if value < self.best:
             self.best = value
-            self.tell(map=chosen.tolist())
+            self.send(map=chosen.tolist())
         return value
 
     def _raise(self, number: int, bound: int, method: str) -> None:
         if bound > self.bounds[number]:
             self.bounds[number] = bound
-            self.tell(case=number, bound=bound, method=method)
+            self.send(case=number, bound=bound, method=method)
 
 
 def main() -> None:
-    # Engines print to standard output as they please; what we say goes to a copy of it.
-    said, nowhere = os.fdopen(os.dup(1), "w", encoding="utf-8"), os.open(os.devnull, os.O_WRONLY)
+    # Engines print to standard output as they please; our messages go to a copy of it.
+    output, nowhere = os.fdopen(os.dup(1), "w", encoding="utf-8"), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     lock = threading.Lock()
 
-    def tell(**what: Any) -> None:
+    def send(**message: Any) -> None:
         with lock:
-            said.write(json.dumps(what) + "\n")
-            said.flush()
+            output.write(json.dumps(message) + "\n")
+            output.flush()
 
-    given = sys.stdin.buffer
+    source = sys.stdin.buffer
     try:
-        settings = json.loads(given.readline())
-        search = Search(_read_model(given), settings, tell)
-        threading.Thread(target=_listen, args=(given, search), daemon=True).start()
+        settings = json.loads(source.readline())
+        search = Search(_read_model(source), settings, send)
+        threading.Thread(target=_listen, args=(source, search), daemon=True).start()
         search.run()
     except Exception as error:
-        tell(error=f"{type(error).__name__}: {error}")
+        send(error=f"{type(error).__name__}: {error}")
     os._exit(0)  # not by way of a clean end, which the thread that still listens would disturb
 
 
-def _read_model(given: BinaryIO) -> MappingModel:
-    arrays: dict[str, Any] = read_npz(given.read(int(given.readline())), LoadmasterError)
+def _read_model(source: BinaryIO) -> MappingModel:
+    arrays: dict[str, Any] = read_npz(source.read(int(source.readline())), LoadmasterError)
     return MappingModel(**{field.name: arrays[field.name] for field in fields(MappingModel)})
 
 
@@ -160,9 +161,9 @@ def model_bytes(model: MappingModel) -> bytes:
     return b"%d\n" % len(file.getbuffer()) + file.getvalue()
 
 
-def _listen(given: BinaryIO, search: Search) -> None:
-    for line in given:
-        search.learn(**json.loads(line))
+def _listen(source: BinaryIO, search: Search) -> None:
+    for line in source:
+        search.update(**json.loads(line))
     os._exit(0)  # whoever started this process is gone, or has seen enough
 
 

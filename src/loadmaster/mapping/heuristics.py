@@ -14,8 +14,8 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from loadmaster.mapping.exact_model import MappingModel, mapping_model
 from loadmaster.mapping.first_fit import sparse_tables
+from loadmaster.mapping.model import MappingModel, mapping_model
 from loadmaster.mapping.problem import Mapping
 from loadmaster.plan.plan import HOME, lifetimes_in_loops
 from loadmaster.program.program import PERSISTENT, TensorKind

@@ -3,264 +3,21 @@
 Three things make it easy to prove. A node of few entries has one variable for each way to choose
 their memories, so that the linear relaxation is the convex hull of its true times and not a
 maximum of two lines. Entries that cost and weigh the same, each alone in its nodes, are one group
-with a number of members in each memory: no symmetry is left among them. And a program may be told
-which memories an entry can have (`mapping_cases` says why), which makes most nodes sums.
+with a number of members in each memory: no symmetry is left among them. And a program is one of a
+few cases, by how many bytes of memory 0 activations ever fill (`peak_cases` says why that helps).
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from loadmaster import _core
-from loadmaster.machine.machine import Machine
-from loadmaster.mapping.problem import Mapping
+from loadmaster.mapping.model import Int64, MappingModel
 from loadmaster.search.linear import FREE, Draft, Group, Linear
-from loadmaster.simulate.costs import compute_times
-
-# ----------------------------------------------------------------------------
-# A Mapping problem as plain arrays: what every node costs in which memories, what must fit.
-#
-# Everything is an integer (picoseconds, bytes) and agrees with the problem's own time exactly.
-# Live entries, pinned ones too, are numbered 0..E-1 here, memories 0..M-1 as in a map.
-
-Int64 = npt.NDArray[np.int64]
-TOO_LONG = 2**50
-"""Picoseconds (19 minutes) in one map, from which on solvers' floating point is not exact."""
-
-
-@dataclass(frozen=True)
-class MappingModel:
-    """N nodes, E live entries, M memories, A accesses, R capacity rows."""
-
-    compute: Int64
-    """[N]"""
-    launch: Int64
-    """[N] 0 where a cost table has the whole time."""
-    repeat: Int64
-    """[N] how often loops run a node."""
-    fixed: Int64
-    """[N] memory time of what is not decided, in memory M - 1."""
-    access_start: Int64
-    """[N + 1] the accesses of each node."""
-    access_entry: Int64
-    """[A] each entry once per node."""
-    access_cost: Int64
-    """[A, M] memory time of the node for that entry."""
-    parallel: np.bool_
-    """Memories serve a node side by side."""
-    overlap: Int64
-    """[N] millionths of the smaller of compute and memory time that are added to the larger."""
-    capacity: Int64
-    """[M]"""
-    always: Int64
-    """[E, M] bytes of an entry that count in every row."""
-    row_start: Int64
-    """[R + 1] rows of entries that are alive together; no row is part of another."""
-    row_entry: Int64
-    row_size: Int64
-    """[., M] bytes of an entry in a row, beside `always`."""
-    pinned: Int64
-    """[E] the memory that an entry must have, or -1."""
-
-    @property
-    def nodes(self) -> int:
-        return len(self.compute)
-
-    @property
-    def entries(self) -> int:
-        return len(self.always)
-
-    @property
-    def memories(self) -> int:
-        return len(self.capacity)
-
-    @property
-    def rows(self) -> Iterator[tuple[Int64, Int64]]:
-        """(entries, bytes [., M]) of each row."""
-        for begin, end in itertools.pairwise(self.row_start.tolist()):
-            yield self.row_entry[begin:end], self.row_size[begin:end]
-
-    @property
-    def too_long(self) -> bool:
-        """Whether the time of some map is beyond what solvers compute exactly."""
-        memory = np.zeros(self.nodes)
-        np.add.at(
-            memory,
-            np.repeat(np.arange(self.nodes), np.diff(self.access_start)),
-            self.access_cost.max(axis=1, initial=0).astype(np.float64),
-        )
-        once = 2.0 * (memory + self.fixed + self.compute + self.launch)
-        return bool((once * self.repeat).sum() >= TOO_LONG)
-
-    def accesses(self, node: int) -> slice:
-        """Where the accesses of a node are."""
-        return slice(int(self.access_start[node]), int(self.access_start[node + 1]))
-
-    def durations(self, node: int, chosen: Int64) -> Int64:
-        """[B] time of one run of a node, for memories [B, k] of the entries it accesses."""
-        here = self.accesses(node)
-        cost = self.access_cost[here][np.arange(chosen.shape[1]), chosen]  # [B, k]
-        if self.parallel:
-            busy = np.zeros((len(chosen), self.memories), dtype=np.int64)
-            busy[:, -1] = self.fixed[node]
-            for k in range(chosen.shape[1]):
-                np.add.at(busy, (np.arange(len(chosen)), chosen[:, k]), cost[:, k])
-            memory = busy.max(axis=1)
-        else:
-            memory = cost.sum(axis=1) + self.fixed[node]
-        return self.combined(node, memory)
-
-    def combined(self, node: int, memory: Int64) -> Int64:
-        """Time of one run of a node whose memory time is given."""
-        compute, share = self.compute[node], self.overlap[node]
-        millions, rest = np.divmod(np.minimum(compute, memory), 10**6)  # no product overflows
-        extra = millions * share + -(-rest * share // 10**6)
-        time: Int64 = np.maximum(1, np.maximum(compute, memory) + extra + self.launch[node])
-        return time
-
-    def time(self, chosen: Int64) -> Int64:
-        """[B] time of maps [B, E], whether they fit or not."""
-        total = np.zeros(len(chosen), dtype=np.int64)
-        for node in range(self.nodes):
-            entries = self.access_entry[self.accesses(node)]
-            total += self.repeat[node] * self.durations(node, chosen[:, entries])
-        return total
-
-    def fits(self, chosen: Int64) -> npt.NDArray[np.bool_]:
-        """[B] whether maps [B, E] stay within the capacities."""
-        fine = np.ones(len(chosen), dtype=np.bool_)
-        for memory in range(self.memories - 1):
-            there = chosen == memory
-            base = there @ self.always[:, memory]
-            for entries, size in self.rows:
-                fine &= base + there[:, entries] @ size[:, memory] <= self.capacity[memory]
-        return fine
-
-
-def mapping_model(problem: Mapping) -> MappingModel:
-    """The arrays of a problem."""
-    program, entries, memories = problem.program, problem.entries, list(problem.memories)
-    device = replace(problem.machine, devices=problem.machine.devices[:1])
-    live = np.flatnonzero(entries.live)
-    number = np.full(2 * problem.nodes, -1, dtype=np.int64)
-    number[live] = np.arange(len(live))
-    compute, named = compute_times(program, device)
-    in_table = named[entries.node_op, 0] == 1
-    costs = _access_costs(problem, in_table)
-    fixed = np.where(
-        in_table,
-        0,
-        _times(
-            problem.machine,
-            memories[-1:],
-            program.op_other_bytes[entries.node_op],
-            np.zeros(problem.nodes, dtype=np.bool_),
-        )[:, 0],
-    )
-    np.add.at(fixed, costs.node[costs.entry < 0], costs.cost[costs.entry < 0, -1])
-    decided = costs.entry >= 0
-    pairs, where = np.unique(
-        np.stack([costs.node[decided], number[costs.entry[decided]]]), axis=1, return_inverse=True
-    )
-    access_cost = np.zeros((pairs.shape[1], len(memories)), dtype=np.int64)
-    np.add.at(access_cost, where.ravel(), costs.cost[decided])
-    always, rows = _capacity_rows(problem, number, len(live))
-    lengths = [len(ids) for ids, _ in rows]
-    return MappingModel(
-        compute=np.minimum(compute[entries.node_op, 0], TOO_LONG),
-        launch=np.where(in_table, 0, device.devices[0].launch),
-        repeat=program.op_repeat[entries.node_op].astype(np.int64),
-        fixed=fixed,
-        access_start=np.searchsorted(pairs[0], np.arange(problem.nodes + 1)).astype(np.int64),
-        access_entry=pairs[1],
-        access_cost=access_cost,
-        parallel=np.bool_(device.rules.ports == "parallel"),
-        overlap=np.where(in_table, 0, device.rules.overlap),
-        capacity=np.array([problem.machine.memories[m].capacity for m in memories], dtype=np.int64),
-        always=always,
-        row_start=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        row_entry=np.concatenate([ids for ids, _ in rows]),
-        row_size=np.concatenate([size for _, size in rows]),
-        pinned=problem.pinned[live].astype(np.int64),
-    )
-
-
-class _Accesses(NamedTuple):
-    node: Int64
-    entry: Int64
-    """-1: not decided."""
-    cost: Int64
-    """[., M]"""
-
-
-def _access_costs(problem: Mapping, in_table: npt.NDArray[np.bool_]) -> _Accesses:
-    """Every read and write, one by one: each is rounded up on its own."""
-    program, entries = problem.program, problem.entries
-    op = np.concatenate([program.read_op, program.write_op])
-    tensor = np.concatenate([program.read_tensor, program.write_tensor])
-    size = np.concatenate([program.read_bytes, program.write_bytes])
-    write = np.repeat([False, True], [len(program.read_op), len(program.write_op)])
-    real = ~program.op_view[op]
-    node = (np.cumsum(~program.op_view) - 1)[op[real]]
-    cost = _times(problem.machine, problem.memories, size[real], write[real])
-    cost[in_table[node], 0] = 0  # the table has it: only slower memories add to it
-    return _Accesses(node, entries.of_tensor[program.tensor_alias[tensor[real]]].astype(np.int64), cost)
-
-
-def _times(machine: Machine, memories: Sequence[int], size: Int64, write: npt.NDArray[np.bool_]) -> Int64:
-    """[., memories] picoseconds of accesses."""
-    columns = []
-    for memory in (machine.memories[number] for number in memories):
-        rate = np.where(write, memory.write, memory.read).astype(np.int64)
-        time = _core.ceil_times(np.ascontiguousarray(size, dtype=np.int64), rate)
-        columns.append(np.where(size > 0, np.minimum(time, TOO_LONG) + memory.latency, 0))
-    return np.stack(columns, axis=1)
-
-
-def _capacity_rows(problem: Mapping, number: Int64, live: int) -> tuple[Int64, list[tuple[Int64, Int64]]]:
-    """(bytes [E, M] that are always there, entries and bytes of the steps that matter)."""
-    entries = problem.entries
-    memories = entries.piece_size.shape[1]
-    entry = number[np.repeat(np.arange(2 * problem.nodes), np.diff(entries.piece_start))]
-    always = np.zeros((live, memories), dtype=np.int64)
-    np.add.at(always, entry[entries.piece_always], entries.piece_size[entries.piece_always])
-    loose = np.flatnonzero(~entries.piece_always)
-    first, last = entries.piece_first[loose], entries.piece_last[loose]
-    rows = []
-    for step in _maximal_steps(first, last):
-        alive = loose[(first <= step) & (step <= last)]
-        ids, where = np.unique(entry[alive], return_inverse=True)
-        size = np.zeros((len(ids), memories), dtype=np.int64)
-        np.add.at(size, where, entries.piece_size[alive])
-        rows.append((ids, size))
-    nothing = (np.empty(0, dtype=np.int64), np.empty((0, memories), dtype=np.int64))
-    return always, rows or [nothing]
-
-
-def _maximal_steps(first: npt.NDArray[np.int32], last: npt.NDArray[np.int32]) -> Iterator[int]:
-    """Steps whose set of live intervals is in no other's: where one ends after one has begun."""
-    begins, ends, fresh = set(first.tolist()), set(last.tolist()), False
-    for step in sorted(begins | ends):
-        fresh = fresh or step in begins
-        if fresh and step in ends:
-            yield step
-            fresh = False
-
-
-# ----------------------------------------------------------------------------
-# Cases of a Mapping problem, by how many bytes of its fastest memory activations ever fill.
-#
-# Where activations fill at least P bytes of memory 0 at some step, everything alive only at steps
-# that have at most P bytes in all may be in memory 0 as well: it fits beside the weights, which
-# already leave P bytes, and no node gets slower. So a case 'from P to less than Q bytes' has few
-# open activations, and few of them are close to the best.
 
 MOST_CASES = 12
 
@@ -275,13 +32,19 @@ class Case:
     """At most so many bytes in memory 0 at any step, weights left out; None: any."""
 
 
-def whole(model: MappingModel) -> Case:
+def whole_case(model: MappingModel) -> Case:
     """All maps that matter, as one case."""
     return Case(tuple(_useful(model)))
 
 
 def peak_cases(model: MappingModel, most_cases: int = MOST_CASES) -> list[Case]:
-    """Cases that together hold a best map, from most bytes to fewest."""
+    """Cases that together hold a best map, from most bytes to fewest.
+
+    Where activations fill at least P bytes of memory 0 at some step, everything alive only at steps
+    that have at most P bytes in all may be in memory 0 as well: it fits beside the weights, which
+    already leave P bytes, and no node gets slower. So a case 'from P to less than Q bytes' has few
+    open activations, and few cases are close to the best.
+    """
     allowed = _useful(model)
     # Memory 0 may be the busiest: nothing gains by moving there for certain. And a case with few
     # bytes in memory 0 may have no room for what is pinned there.
