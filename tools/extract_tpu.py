@@ -29,12 +29,12 @@ from loadmaster.plan.production import plan_text
 from loadmaster.program import Program, save
 from loadmaster.program.importers.hlo import import_hlo
 from loadmaster.program.storage import load
-from loadmaster.program.zoo.tpu import shipped
-from loadmaster.program.zoo.tpu.suite import SUITE
+from loadmaster.program.zoo.tpu import DATA, MANIFEST
 from loadmaster.simulate import simulate
 from tools.tpu.checks import check_accesses, check_order, check_sizes, check_totals
 from tools.tpu.compile import ALL_SLOW, Compiled, compile_for_tpu, with_capacity
 from tools.tpu.replay import replay
+from tools.tpu.suite import SUITE, source_hash
 
 MACHINES = ("tpu-v4i", "tpu-v4i-16m")
 FORMAT = 1
@@ -59,7 +59,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("source", nargs="*", help="programs of the suite, or module:function")
     parser.add_argument("--machine", action="append", help=f"presets; by default {', '.join(MACHINES)}")
     parser.add_argument("--again", action="store_true", help="also what is there already")
-    parser.add_argument("--out", type=Path, default=Path(str(shipped.DATA)), help="folder")
+    parser.add_argument("--out", type=Path, default=Path(str(DATA)), help="folder")
     parser.add_argument("--python", default=sys.executable, help="has JAX and libtpu")
     parser.add_argument("--dumps", type=Path, help="folder that keeps what the compiler writes")
     parser.add_argument("--seconds", type=float, default=900, help="for one compilation")
@@ -99,7 +99,7 @@ def extract(source: str, options: argparse.Namespace) -> str:
             with replacing(options.out / f"{name}.{machine_name}.json") as temporary:
                 temporary.write_text(text, encoding="utf-8")
         _write_record(options.out, name, record)
-    elif source in SUITE and record["source"] != shipped.source_hash():
+    elif source in SUITE and record["source"] != source_hash():
         said.append("made from other functions than those of today")
     return ", ".join(said)
 
@@ -112,7 +112,7 @@ def _program(source: str, name: str, options: argparse.Namespace) -> tuple[Progr
         "command": f"python tools/extract_tpu.py {source}",
         "device": compiled.facts["device"],
         "versions": compiled.facts["versions"],
-        "source": shipped.source_hash() if source in SUITE else None,
+        "source": source_hash() if source in SUITE else None,
         "hash": program.hash,
         "ops": program.n_ops,
         "tensors": program.n_tensors,
@@ -169,13 +169,13 @@ def _placement(
 def _compile(source: str, flags: dict[str, str], options: argparse.Namespace) -> Compiled:
     keep = None
     if options.dumps is not None:
-        version = shipped.source_hash()[:8]
+        version = source_hash()[:8]
         keep = options.dumps / "-".join([source.replace(":", "."), version, *flags.values()])
     return compile_for_tpu(source, flags, python=options.python, seconds=options.seconds, keep=keep)
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
-    path = folder / shipped.MANIFEST
+    path = folder / MANIFEST
     if not path.exists():
         return {"loadmaster_tpu": FORMAT, "programs": {}}
     document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -187,7 +187,7 @@ def _write_record(folder: Path, name: str, record: dict[str, Any]) -> None:
     document = _read_manifest(folder)
     document["programs"][name] = record
     document["programs"] = dict(sorted(document["programs"].items()))
-    with replacing(folder / shipped.MANIFEST) as temporary:
+    with replacing(folder / MANIFEST) as temporary:
         temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 

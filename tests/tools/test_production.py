@@ -19,13 +19,13 @@ from loadmaster.plan.check import check
 from loadmaster.plan.production import production_plan, production_record
 from loadmaster.program.importers.hlo import import_hlo
 from loadmaster.program.models import load_model
-from loadmaster.program.zoo.tpu.shipped import DATA, manifest
-from loadmaster.program.zoo.tpu.suite import SUITE
+from loadmaster.program.zoo.tpu import DATA, SUMMARIES, manifest
 from loadmaster.simulate import simulate
 from tools.tpu.checks import check_accesses, check_order, check_sizes, check_totals
 from tools.tpu.compile import compile_for_tpu
 from tools.tpu.dumps import read_buffers
 from tools.tpu.replay import Replay, replay
+from tools.tpu.suite import SUITE
 
 BEFORE = """HloModule tiny, is_scheduled=true, input_output_alias={ {0}: (1, {}, may-alias) }
 
@@ -293,7 +293,7 @@ def test_a_crash_of_the_compiler_is_an_error(tmp_path: Path) -> None:
 def test_the_manifest_tells_all() -> None:
     text = (DATA / "manifest.json").read_text(encoding="utf-8")
     assert not re.search(r'["\s](/|[A-Z]:\\)\w', text), "no absolute paths"
-    assert list(manifest()["programs"]) == sorted(SUITE)
+    assert list(manifest()["programs"]) == sorted(SUITE) and list(SUITE) == list(SUMMARIES)
     for name, record in manifest()["programs"].items():
         assert name in record["command"] and record["versions"]["libtpu"]
         assert {"tpu-v4i", "tpu-v4i-16m"} <= set(record["plans"])

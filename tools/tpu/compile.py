@@ -69,8 +69,8 @@ def compile_for_tpu(
 
 def _run(source: str, flags: Mapping[str, str], folder: Path, python: str, seconds: float) -> None:
     shown = ", ".join(f"{name}={value}" for name, value in flags.items()) or "no flags"
-    here = str(Path(loadmaster.__file__).parents[1])
-    paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
+    here = [str(Path(__file__).parents[2]), str(Path(loadmaster.__file__).parents[1])]
+    paths = [*here, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     command = [python, "-m", WORKER, source, str(folder), json.dumps(dict(flags))]
     try:

@@ -10,7 +10,6 @@ import jax
 from jax import lax
 
 from loadmaster.program.zoo.layers import cross_entropy
-from loadmaster.program.zoo.tpu.suite import TpuProgram
 from loadmaster.program.zoo.training import (
     Array,
     Batch,
@@ -21,6 +20,7 @@ from loadmaster.program.zoo.training import (
     inputs,
     train_step,
 )
+from tools.tpu.suite import TpuProgram
 
 Made = tuple[Callable[..., Any], tuple[Any, ...], tuple[int, ...]]
 RATE = 1e-3

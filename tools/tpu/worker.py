@@ -50,7 +50,7 @@ def main(source: str, folder: str, options: dict[str, str]) -> None:
 
 
 def _made(source: str) -> Any:
-    from loadmaster.program.zoo.tpu.suite import SUITE
+    from tools.tpu.suite import SUITE
 
     if source in SUITE:
         return SUITE[source].make()

@@ -10,7 +10,7 @@ from loadmaster.machine.machine import Machine
 from loadmaster.plan.json import plan_from_json, plan_to_json
 from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program
-from loadmaster.program.zoo.tpu.shipped import DATA, manifest
+from loadmaster.program.zoo.tpu import DATA, manifest
 
 
 def production_plan(program: Program, machine: Machine) -> Plan | None:

@@ -23,8 +23,7 @@ from loadmaster.program.program import Program
 from loadmaster.program.storage import load, save
 from loadmaster.program.zoo.bert import bert
 from loadmaster.program.zoo.resnet import resnet
-from loadmaster.program.zoo.tpu.shipped import load_tpu
-from loadmaster.program.zoo.tpu.suite import SUITE
+from loadmaster.program.zoo.tpu import SUMMARIES, load_tpu, task_of
 from loadmaster.program.zoo.traced import TRACED, Workload, trace
 
 
@@ -61,8 +60,8 @@ MODELS |= {
     for w in TRACED.values()
 }
 MODELS |= {
-    p.name: Model(p.name, p.task, "tpu-v4i", p.summary, partial(load_tpu, p.name), None, COMPILED)
-    for p in SUITE.values()
+    name: Model(name, task_of(name), "tpu-v4i", summary, partial(load_tpu, name), None, COMPILED)
+    for name, summary in SUMMARIES.items()
 }
 
 

@@ -6,12 +6,13 @@ import functools
 import math
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from loadmaster.program.zoo.tpu.suite import SUITE
+from tools.tpu.suite import SUITE
 
 jax = pytest.importorskip("jax")
 
@@ -31,8 +32,8 @@ class Random:
 
 
 def test_the_table_is_there_without_jax() -> None:
-    code = "import sys, loadmaster.program.zoo.tpu.suite; assert 'jax' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    code = "import sys, tools.tpu.suite; assert 'jax' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
 
 
 @pytest.mark.parametrize(
@@ -68,14 +69,14 @@ def test_training_gives_back_what_it_is_given() -> None:
 
 
 def test_a_step_of_sgd_lowers_the_loss() -> None:
-    from loadmaster.program.zoo.tpu.suite import TpuProgram
     from tools.tpu import steps
+    from tools.tpu.suite import TpuProgram
 
     def model(weights: Any, data: Any) -> Any:
         return data["x"] @ weights("w", (8, 4))
 
     program = TpuProgram(
-        "tiny", "", {"x": ("float32", (16, 8)), "labels": ("int32", (16,))}, "", "float32", "sgd"
+        "tiny", "", {"x": ("float32", (16, 8)), "labels": ("int32", (16,))}, "float32", "sgd"
     )
     step, _, _ = steps.made(program, model)
     key = np.random.default_rng(0)
