@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.suites import Options, Row
 from benchmarks.suites.packings import perfect_packing, training_like
 from benchmarks.suites.pypto import read_pools
-from loadmaster.allocation.auto import Auto
+from loadmaster.allocation.auto import make_auto
 from loadmaster.allocation.buffers import Buffers
 from loadmaster.allocation.buffers_csv import read_buffers
 from loadmaster.allocation.problem import Allocation
@@ -201,7 +201,7 @@ def _many(case: str, problems: list[Allocation], seed: int, target: float | None
     times, solved, refused, evaluations = [], 0, 0, 0
     for problem in problems:
         started = time.perf_counter()
-        solution = solve(Auto(), problem, Budget(seconds=1.0), seed)
+        solution = solve(make_auto(), problem, Budget(seconds=1.0), seed)
         times.append(time.perf_counter() - started)
         evaluations += solution.evaluations
         fits = problem.capacity is not None and solution.decision is not None

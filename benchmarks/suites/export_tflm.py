@@ -18,7 +18,7 @@ from loadmaster.errors import LoadmasterError
 from loadmaster.export.rules import Asked, Exported
 from loadmaster.machine import load_machine
 from loadmaster.mapping.problem import Mapping
-from loadmaster.order.auto import Auto as OrderAuto
+from loadmaster.order.auto import make_auto
 from loadmaster.order.problem import PeakOrder
 from loadmaster.program.importers.tflite import import_tflite
 from loadmaster.search.registry import make_solver
@@ -86,7 +86,7 @@ def arena_case(package: str, name: str, options: Options, seed: int) -> Iterator
     machine = load_machine(f"arena:{UNLIMITED}")
     program = import_tflite(path)
     problem = PeakOrder(program, machine)
-    solution = solve(OrderAuto(), problem, Budget(seconds=SECONDS))
+    solution = solve(make_auto(), problem, Budget(seconds=SECONDS))
     assert solution.decision is not None  # the program's own order is always one
     plan = problem.plan(solution.decision)
     with tempfile.TemporaryDirectory() as folder:

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.suites.packings import perfect_packing, training_like
 from generate import random_program
 from loadmaster import _core
-from loadmaster.allocation.auto import Auto, allocate, explain_infeasible
+from loadmaster.allocation.auto import allocate, explain_infeasible, make_auto
 from loadmaster.allocation.buffers import Buffers, Gap
 from loadmaster.allocation.exact import Exact
 from loadmaster.allocation.heuristics import SizeFirstFit
@@ -236,11 +236,11 @@ def test_replanning_moves_little() -> None:
 def test_a_program_in_an_arena() -> None:
     program = load_model("resnet50")
     problem = ProgramAllocation(program, load_machine("arena:2MiB"))
-    solution = solve(Auto(), problem, Budget())
+    solution = solve(make_auto(), problem, Budget())
     assert solution.decision is not None
     sound(problem, solution.decision)
     tight = ProgramAllocation(program, load_machine("arena:1MiB"))
-    assert solve(Auto(), tight, Budget()).status == Status.INFEASIBLE
+    assert solve(make_auto(), tight, Budget()).status == Status.INFEASIBLE
 
 
 @pytest.mark.parametrize("machine", ["arena:1MiB", "nnp-i"])
@@ -271,7 +271,7 @@ def test_what_a_loop_carries_stays_to_its_end() -> None:
     build.tie(TieKind.CARRIED, start, kept, loop)
     problem = ProgramAllocation(build.build(), load_machine("arena:1MiB"))
     # 'next' is last touched by 'step', but the next iteration finds it: three are alive at 'last'.
-    solution = solve(Auto(), problem, Budget())
+    solution = solve(make_auto(), problem, Budget())
     assert solution.decision is not None and solution.value == 192
     sound(problem, solution.decision)
 

@@ -9,12 +9,12 @@ import numpy.typing as npt
 
 from loadmaster import _core
 from loadmaster.allocation.buffers import Buffers
-from loadmaster.allocation.exact import Exact
-from loadmaster.allocation.heuristics import Large
 from loadmaster.allocation.problem import Allocation
 from loadmaster.clock import engine_seconds
 from loadmaster.host import cores
-from loadmaster.search.solver import Budget, Meter, Observer, Solution, Solver, State, Status, solve
+from loadmaster.search.auto import Auto, Stage
+from loadmaster.search.problem import Problem
+from loadmaster.search.solver import Budget, Meter, Observer, Solution, solve
 
 MANY = 6_000
 """Above so many buffers the greedy portfolio goes alone: a tree search would not get far."""
@@ -23,38 +23,31 @@ _GREEDY_EFFORT = 100_000_000
 """Steps: about a second of one core."""
 
 
-class Auto:
-    """The default: a short exact search, then the greedy portfolio, then the exact search to the end.
+def make_auto(threads: int | None = None) -> Auto:
+    """A short exact search, then the greedy portfolio, then the exact search to the end.
 
     Tight problems fall to the first, loose ones with much freedom to the second, and what is left
     of the time goes into proof. The first two are limited by their work and not by the clock.
     """
 
-    name = "auto"
-    problem_kind = "allocation"
-    summary = "exact search and greedy portfolio in turn: the one to use"
-    deterministic = True
-
-    def __init__(self, threads: int | None = None) -> None:
-        self.threads = threads
-
-    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
-        problem = meter.problem
+    def schedule(problem: Problem) -> list[Stage]:
         assert isinstance(problem, Allocation)
         if len(problem.buffers) > MANY:
-            return Large(self.threads).run(meter, seed, None)
-        parts: tuple[Solver, ...] = (
-            Exact(threads=self.threads, nodes=_FIRST_NODES),
-            Large(self.threads, effort=_GREEDY_EFFORT),
-            Exact(threads=self.threads),
-        )
-        solution = meter.solution()
-        for part in parts:
-            fits = problem.capacity is not None and meter.best is not None
-            if meter.exhausted or fits or solution.status == Status.INFEASIBLE:
-                break
-            solution = part.run(meter, seed, None)
-        return solution
+            return [Stage("large", {"threads": threads})]
+        return [
+            Stage("exact", {"threads": threads, "nodes": _FIRST_NODES}),
+            Stage("large", {"threads": threads, "effort": _GREEDY_EFFORT}, when=_fits_not_yet),
+            Stage("exact", {"threads": threads}, when=_fits_not_yet),
+        ]
+
+    summary = "exact search and greedy portfolio in turn: the one to use"
+    return Auto("allocation", schedule, summary=summary)
+
+
+def _fits_not_yet(meter: Meter) -> bool:
+    """Within a capacity any placement is as good as another."""
+    assert isinstance(meter.problem, Allocation)
+    return meter.problem.capacity is None or meter.best is None
 
 
 def allocate(
@@ -67,7 +60,7 @@ def allocate(
 ) -> Solution:
     """Offsets that fit a capacity, or (None) of the least height found, with bound and status."""
     problem = Allocation(buffers, capacity)
-    return solve(Auto(), problem, Budget(seconds=seconds), seed, observer)
+    return solve(make_auto(), problem, Budget(seconds=seconds), seed, observer)
 
 
 @dataclass(frozen=True)

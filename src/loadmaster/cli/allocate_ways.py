@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from loadmaster import _core
-from loadmaster.allocation.auto import Auto
+from loadmaster.allocation.auto import make_auto
 from loadmaster.allocation.buffers_csv import read_buffers, write_buffers
 from loadmaster.allocation.exact import Exact
 from loadmaster.allocation.problem import Allocation
@@ -42,12 +42,12 @@ def searched(
                 object=switch,
                 remedy=f"use one of {', '.join(_core.TECHNIQUES)}",
             )
-    if isinstance(solver, Exact) or (switches and isinstance(solver, Auto)):
+    if name == "exact" or (switches and name == "auto"):
         solver = Exact(switches, threads)
     elif switches:
         raise Usage(f"--off needs solver 'exact', not '{solver.name}'", object="--off", remedy="leave it out")
-    elif isinstance(solver, Auto):
-        solver = Auto(threads)
+    elif name == "auto":
+        solver = make_auto(threads)
     budget = Budget(evaluations, seconds)
     return run_solver(solver, problem, budget, seed, folder=run, resume=resume, display=LiveLine())
 

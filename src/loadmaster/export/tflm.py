@@ -25,7 +25,7 @@ from loadmaster.export.rules import (
 )
 from loadmaster.export.tflm_arena import ArenaPlan, plan_arena
 from loadmaster.files import read_regular, replacing
-from loadmaster.order.auto import Auto
+from loadmaster.order.auto import make_auto
 from loadmaster.order.problem import PeakOrder
 from loadmaster.plan.plan import Plan
 from loadmaster.program.importers.tflite.importer import import_tflite
@@ -103,7 +103,7 @@ def _bound(planned: ArenaPlan) -> int:
     problem = PeakOrder(planned.program, planned.machine)
     bound = problem.bound().value
     if planned.head > bound:
-        bound = max(bound, solve(Auto(), problem, Budget(seconds=PROOF_SECONDS)).bound.value)
+        bound = max(bound, solve(make_auto(), problem, Budget(seconds=PROOF_SECONDS)).bound.value)
     return bound
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from loadmaster.allocation.auto import Auto
+from loadmaster.allocation.auto import make_auto
 from loadmaster.allocation.problem import ProgramAllocation
 from loadmaster.export.rules import NotExported, check_sound
 from loadmaster.export.tflm_file import ALIGNMENT, with_plan
@@ -170,7 +170,7 @@ def read_offsets(model: TfliteModel) -> list[int]:
 
 
 def _placed(problem: ProgramAllocation) -> tuple[np.ndarray, int]:
-    solution = solve(Auto(), problem, Budget(seconds=SECONDS))
+    solution = solve(make_auto(), problem, Budget(seconds=SECONDS))
     if solution.decision is None or solution.value is None:
         raise NotExported(
             "no offsets were found around the plan's own",

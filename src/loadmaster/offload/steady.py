@@ -17,7 +17,7 @@ from loadmaster.offload.problem import Offload, is_vector
 from loadmaster.offload.residencies import plan_of
 from loadmaster.offload.search import Anneal
 from loadmaster.search.problem import Bound, Decision
-from loadmaster.search.solver import Budget, Meter, PartMeter
+from loadmaster.search.solver import Budget, Meter, PartMeter, Solution, State
 from loadmaster.simulate.simulator import simulator
 
 PRICE = 0.002
@@ -78,21 +78,28 @@ def slower(machine: Machine) -> Machine:
     )
 
 
-def choose_steady(meter: Meter, seed: int) -> None:
-    """Let the meter end with the steadiest plan that is found with the rest of its budget."""
-    problem, best = meter.problem, meter.best
-    assert isinstance(problem, Offload)
-    left = meter.evaluations_left
-    if best is None or meter.best_value is None or meter.spent or (left is not None and left < 3):
-        return
-    # One evaluation is for the choice itself.
-    limits = Budget(_LENGTH if left is None else left - 1, meter.seconds_left)
-    part = PartMeter(meter, Steady(problem, best, int(meter.best_value * (1 + PRICE))), limits)
-    search = Anneal()
-    if is_vector(best):
-        search.starts = [best]
-    else:
-        part.evaluate(best)
-    search.run(part, seed, None)
-    if part.best is not None and not np.array_equal(part.best, best):
-        meter.choose(part.best)
+class ChooseSteady:
+    """Lets the meter end with the steadiest plan that is found with the rest of its budget."""
+
+    name, problem_kind = "steady", "offload"
+    summary = "the steadiest of the best plans"
+    deterministic = True
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        problem, best = meter.problem, meter.best
+        assert isinstance(problem, Offload)
+        left = meter.evaluations_left
+        if best is None or meter.best_value is None or meter.spent or (left is not None and left < 3):
+            return meter.solution()
+        # One evaluation is for the choice itself.
+        limits = Budget(_LENGTH if left is None else left - 1, meter.seconds_left)
+        part = PartMeter(meter, Steady(problem, best, int(meter.best_value * (1 + PRICE))), limits)
+        search = Anneal()
+        if is_vector(best):
+            search.starts = [best]
+        else:
+            part.evaluate(best)
+        search.run(part, seed, None)
+        if part.best is not None and not np.array_equal(part.best, best):
+            meter.choose(part.best)
+        return meter.solution()

@@ -187,13 +187,6 @@ def finished(run: RunFolder, problem: Problem, budget: Budget) -> Solution | Non
     best = None if history.result is None else _stored(run, problem, history.result, None)
     bound = max(problem.bound(), history.bound or problem.bound(), key=lambda each: each.value)
     status = status_of(best, bound, infeasible=history.state == "infeasible")
-    extra: dict[str, Any] = {
-        "stop": history.state,
-        "run": str(run.path),
-        "warnings": [f"run '{run.name}' had ended ({history.state}): nothing was left to do"],
-    }
-    if best is not None and best.decision is None:
-        extra["plan"] = best.plan
     return Solution(
         status,
         None if best is None else best.decision,
@@ -201,7 +194,10 @@ def finished(run: RunFolder, problem: Problem, budget: Budget) -> Solution | Non
         bound,
         history.evaluations,
         history.seconds,
-        extra,
+        stop=history.state,
+        run=run.path,
+        warnings=[f"run '{run.name}' had ended ({history.state}): nothing was left to do"],
+        plan=best.plan if best is not None and best.decision is None else None,
     )
 
 

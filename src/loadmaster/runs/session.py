@@ -54,9 +54,8 @@ def run_solver(
     threads than the main one none is heard (`loadmaster.signals`). `score` scores batches in place of
     the problem (`loadmaster.runs.workers`).
 
-    `Solution.extra` gets 'stop' (why it ended) and, where they apply, 'run' (the folder),
-    'interrupted', 'refused' (bugs: improvements that the checker refused), 'warnings' and, where a
-    resumed run's best plan does not tell its decision, 'plan'.
+    The solution says why it ended (`stop`, `interrupted`), what the checker refused (bugs: `refused`),
+    `warnings`, the `run`'s folder and, where a resumed run's best plan has no decision, the `plan`.
     """
     if solver.problem_kind != problem.kind:
         raise ValueError(f"solver '{solver.name}' solves {solver.problem_kind}, not {problem.kind}")
@@ -228,18 +227,20 @@ def _result(solution: Solution, meter: Meter, observer: RunObserver, warnings: l
     status = status_of(best, bound, infeasible=solution.status == Status.INFEASIBLE)
     reason = _reason(meter, observer, status)
     _stop(meter, observer, reason, status)
-    extra = {**solution.extra, "stop": reason}
-    more = {
-        "run": None if observer.run is None else str(observer.run.path),
-        "interrupted": reason == "interrupted",
-        "refused": observer.refused,
-        "warnings": warnings,
-    }
-    extra |= {name: content for name, content in more.items() if content}
-    if best is not None and best.decision is None:
-        extra["plan"] = best.plan
-    return Solution(
-        status, None if best is None else best.decision, value, bound, meter.evaluations, meter.seconds, extra
+    return replace(
+        solution,
+        status=status,
+        decision=None if best is None else best.decision,
+        value=value,
+        bound=bound,
+        evaluations=meter.evaluations,
+        seconds=meter.seconds,
+        stop=reason,
+        interrupted=reason == "interrupted",
+        refused=observer.refused or solution.refused,
+        warnings=warnings,
+        run=None if observer.run is None else observer.run.path,
+        plan=best.plan if best is not None and best.decision is None else None,
     )
 
 

@@ -22,7 +22,7 @@ class UnknownSolver(LoadmasterError):
 
 _MAKERS: dict[str, dict[str, str]] = {
     "allocation": {
-        "auto": "loadmaster.allocation.auto:Auto",
+        "auto": "loadmaster.allocation.auto:make_auto",
         "exact": "loadmaster.allocation.exact:Exact",
         "large": "loadmaster.allocation.heuristics:Large",
         "first-fit": "loadmaster.allocation.heuristics:SizeFirstFit",
@@ -71,7 +71,7 @@ _MAKERS: dict[str, dict[str, str]] = {
         "rounded": "loadmaster.malloc_game.exact:Rounded",
     },
     "offload": {
-        "auto": "loadmaster.offload.auto:Auto",
+        "auto": "loadmaster.offload.auto:make_auto",
         "all-resident": "loadmaster.offload.heuristics:AllResident",
         "layerwise": "loadmaster.offload.heuristics:Layerwise",
         "prefetch": "loadmaster.offload.heuristics:Prefetch",
@@ -113,7 +113,7 @@ _MAKERS: dict[str, dict[str, str]] = {
         "cp-sat": "loadmaster.graph.exact:CpSat",
     },
     "order": {
-        "auto": "loadmaster.order.auto:Auto",
+        "auto": "loadmaster.order.auto:make_auto",
         "peak-cut": "loadmaster.order.exact:PeakCut",
         "peak-dp": "loadmaster.order.exact:PeakDp",
         "peak-beam": "loadmaster.order.search:PeakBeam",

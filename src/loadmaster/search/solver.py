@@ -10,7 +10,8 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy.typing as npt
 from loadmaster.clock import now
 from loadmaster.errors import LoadmasterError
 from loadmaster.json_text import read_json
+from loadmaster.plan.plan import Plan
 from loadmaster.search.problem import BatchProblem, Bound, Decision, Note, Problem, Scores, repeatable
 
 State = Mapping[str, npt.NDArray[Any]]
@@ -90,7 +92,31 @@ class Solution:
     bound: Bound
     evaluations: int
     seconds: float
-    extra: dict[str, Any] = field(default_factory=dict)
+    best_value: int | None = None
+    """Of the best decision evaluated: `value` may be a little above, where the solver chose another."""
+    policy: Mapping[str, npt.NDArray[Any]] | None = None
+    """What a learned solver has trained: arrays by name."""
+    metrics: dict[str, Any] = field(default_factory=dict)
+    """What the solver counted of its own search, as JSON takes it: for logs and benchmarks."""
+    refused: list[str] = field(default_factory=list)
+    """What did not count and why: stages that could not run, plans that the checker refused."""
+    warnings: list[str] = field(default_factory=list)
+    stop: str | None = None
+    """Why a run ended: 'optimal', 'infeasible', 'budget', 'time', 'done' or 'interrupted'."""
+    interrupted: bool = False
+    run: Path | None = None
+    """The run's folder, where one was written."""
+    plan: Plan | None = None
+    """A resumed run's best, where the decision can't be made again from it (`decision` is None)."""
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """Deprecated: the fields above that are set, by name."""
+        fields = {name: getattr(self, name) for name in _OPTIONAL}
+        given = {name: content for name, content in fields.items() if content}
+        if self.run is not None:
+            given["run"] = str(self.run)
+        return {**self.metrics, **given}
 
     @property
     def gap(self) -> float | None:
@@ -98,6 +124,9 @@ class Solution:
         if self.value is None or self.bound.value <= 0:
             return None
         return self.value / self.bound.value - 1
+
+
+_OPTIONAL = ("policy", "refused", "warnings", "stop", "interrupted", "plan")
 
 
 class Meter:
@@ -246,14 +275,36 @@ class Meter:
     def checkpoint(self, state: State) -> None:
         self.observer.checkpoint(self, state)
 
-    def solution(self, *, infeasible: bool = False, **extra: Any) -> Solution:
-        """The choice, else the best so far, with what is known about it."""
+    def solution(
+        self,
+        *,
+        infeasible: bool = False,
+        policy: Mapping[str, npt.NDArray[Any]] | None = None,
+        **metrics: Any,
+    ) -> Solution:
+        """The choice, else the best so far, with what is known about it.
+
+        Args:
+          infeasible: whether it is proved that no decision is legal.
+          policy: arrays by name, of a solver that trains one.
+          metrics: what the solver counted of its own search (`Solution.metrics`).
+        """
         decision, value = self.choice or (self.best, self.best_value)
         if value is not None:
             status = Status.OPTIMAL if value <= self.bound.value else Status.FEASIBLE
         else:
             status = Status.INFEASIBLE if infeasible else Status.UNKNOWN
-        return Solution(status, decision, value, self.bound, self.evaluations, self.seconds, extra)
+        return Solution(
+            status,
+            decision,
+            value,
+            self.bound,
+            self.evaluations,
+            self.seconds,
+            best_value=self.best_value,
+            policy=policy,
+            metrics=metrics,
+        )
 
 
 class Solver(Protocol):
@@ -291,7 +342,7 @@ def solve(
         return solver.run(meter, seed, state)
     except KeyboardInterrupt:
         meter.observer.stop = True
-        return meter.solution(interrupted=True)
+        return replace(meter.solution(), interrupted=True)
 
 
 # ----------------------------------------------------------------------------

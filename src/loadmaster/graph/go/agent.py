@@ -61,7 +61,7 @@ class Go:
         from loadmaster.graph.go.session import Session
 
         solution = Session(meter, settings, network, graph, rng, first, state).run()
-        solution.extra["init"] = name
+        solution.metrics["init"] = name
         return solution
 
     @property

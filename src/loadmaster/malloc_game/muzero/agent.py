@@ -115,7 +115,7 @@ class MuZeroProd(MuZero):
 
             make_solver("malloc-game", baseline).run(meter, seed, None)
         solution = super().run(meter, seed, state)
-        solution.extra["baseline"] = baseline
+        solution.metrics["baseline"] = baseline
         return solution
 
 
