@@ -29,7 +29,7 @@ PARTS = {
         "Fits",
         "allocate",
     ),
-    "Plans": ("Plan", "check", "timeline", "Timeline", "save_plan", "load_plan", "load_planned"),
+    "Plans": ("Plan", "check", "Occupancy", "timeline", "Timeline", "save_plan", "load_plan", "load_planned"),
     "Out": ("export_plan", "write_report"),
     "Errors": ("LoadmasterError", "BadProgram", "BadMachine", "BadPlan"),
 }

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from loadmaster.export.plans import export_plan
     from loadmaster.planner.fitting import Fits, fits
     from loadmaster.machine import Machine, load_machine
-    from loadmaster.plan import Plan, load_plan, load_planned, save_plan
+    from loadmaster.plan import Occupancy, Plan, load_plan, load_planned, save_plan
     from loadmaster.plan.check import check
     from loadmaster.problem_choice import pose
     from loadmaster.program import Builder, Program
@@ -49,6 +49,7 @@ __all__ = [
     "Machine",
     "Meter",
     "Observer",
+    "Occupancy",
     "Pins",
     "Plan",
     "Problem",
@@ -87,6 +88,7 @@ _HOME = {
     "Machine": "machine",
     "Meter": "search.solver",
     "Observer": "search.solver",
+    "Occupancy": "plan",
     "Pins": "search.pins",
     "Plan": "plan",
     "Problem": "search.problem",

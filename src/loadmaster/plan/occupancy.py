@@ -1,0 +1,557 @@
+"""`Occupancy`: what lies in which memory and when, under a plan. Plain facts; nothing is judged.
+
+    occupancy = Occupancy(program, machine, plan)
+    occupancy.at(memory="cmem", op=117)            # -> [Residency(tensor, memory, offset, first, last), …]
+    occupancy.peak("cmem")                         # -> Peak(bytes, op)
+    occupancy.copies(source="hbm", target="cmem")  # -> [Copy(tensor, source, target, issued_after, …), …]
+
+Beside the residencies that a plan decides, memories hold what it leaves open: weights and state at home,
+and home copies of results and inputs from the first that makes them to the last that uses them
+(docs/simulation.md, sections 2, 4 and 6). Report, exporters and executor read it from here. The checker
+does not: it has a plain way of its own, and tests hold the two together.
+
+Moments are those of a timeline, in picoseconds, where one is given. Without one they only say the order
+of things (eight to a step), as if the steps ran one after another; a copy then counts from its issue to
+its need, the longest that it can take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmaster.errors import BadPlan
+from loadmaster.machine.machine import Machine
+from loadmaster.plan.plan import BEFORE, NO_OFFSET, Copy, Plan, Residency
+from loadmaster.plan.steps import Steps, equal_pairs, find_steps
+from loadmaster.program.hazards import places
+from loadmaster.program.program import PERSISTENT, Program, TensorKind
+
+if TYPE_CHECKING:
+    from loadmaster.plan.check import TimelineLike
+
+Int64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+AT_HOME = -1
+"""In place of a row of the plan's residencies: no residency, but the home of a device."""
+FOREVER = 2**63 - 1
+"""As a moment: it is still there after the end."""
+_NEVER = 2**63 - 1
+
+
+class Peak(NamedTuple):
+    """The most bytes that are in a memory at once, and the op that first takes them; BEFORE: they are
+    there before the program starts, or it holds nothing."""
+
+    bytes: int
+    op: int
+
+
+class Profile(NamedTuple):
+    """Bytes in a memory over time: `bytes[i]` from `when[i]` on."""
+
+    when: Int64
+    bytes: Int64
+
+
+class Spans(NamedTuple):
+    """Stretches of time that places (tensors that share their bytes) spend in one memory."""
+
+    begin: Int64
+    end: Int64
+    bytes: Int64
+    """Of the largest tensor of the place, rounded up to the memory's alignment."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """One row per stretch of time that a tensor spends in a memory: the plan's residencies by row, then
+    what is at home. `tensor` to `last` are as in `Residency`."""
+
+    tensor: Int64
+    memory: Int64
+    offset: Int64
+    first: Int64
+    last: Int64
+    begin: Int64
+    end: Int64
+    """Moments; FOREVER: it is there to the end."""
+    row: Int64
+    """Of the plan's residencies; AT_HOME: the plan leaves it open."""
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+    def take(self, rows: npt.NDArray[np.intp] | Bool) -> Held:
+        """Some of the rows."""
+        columns = (
+            self.tensor,
+            self.memory,
+            self.offset,
+            self.first,
+            self.last,
+            self.begin,
+            self.end,
+            self.row,
+        )
+        return Held(*(column[rows] for column in columns))
+
+
+@dataclass(frozen=True)
+class Transfers:
+    """Tensors that go from their home to another one because a step there reads them, by tensor, then
+    by device."""
+
+    tensor: Int64
+    device: Int64
+    """The first device with that home."""
+    step: Int64
+    """The first rank that waits for it."""
+    needed_by: Int64
+    """The smallest op that waits for it."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """When steps, copies and transfers begin and end; the program begins at `start`."""
+
+    start: int
+    step: tuple[Int64, Int64]
+    copy: tuple[Int64, Int64]
+    transfer: tuple[Int64, Int64]
+
+
+class Occupancy:
+    """What lies where, and when, for one program, machine and plan; `timeline`: when things happen.
+
+    Raises `BadPlan` where a plan has numbers that mean nothing. A plan that `check` refuses for other
+    reasons is described as it is.
+    """
+
+    def __init__(
+        self, program: Program, machine: Machine, plan: Plan, timeline: TimelineLike | None = None
+    ) -> None:
+        _refuse_unreadable(program, machine, plan)
+        self.program, self.machine, self.plan, self.timeline = program, machine, plan, timeline
+        self.steps: Steps = find_steps(program, plan)
+        self.root: Int64 = program.tensor_alias.astype(np.int64)
+        self.is_root: Bool = self.root == np.arange(program.n_tensors)
+        self.home: Int64 = np.array(machine.home, dtype=np.int64)
+        self._residencies = np.zeros((0, 5), np.int64) if plan.residencies is None else plan.residencies
+        self._copies = np.zeros((0, 7), np.int64) if plan.copies is None else plan.copies
+
+    # --- questions ---------------------------------------------------------------------------
+
+    def at(self, memory: str | int, op: int) -> list[Residency]:
+        """Everything that is in a memory when an op starts; of a view, when the next op does."""
+        begins, number = self.clock.step[0], self._number(memory)
+        if not len(begins) or not 0 <= op < self.program.n_ops:
+            return []
+        rank = min(int(self.steps.at_or_after[self.steps.position_of[op]]), len(begins) - 1)
+        held, moment = self.held, int(begins[rank])
+        there = (held.memory == number) & (held.begin <= moment) & (moment < held.end)
+        columns = (held.tensor, held.memory, held.offset, held.first, held.last)
+        return [Residency(*row) for row in np.stack(columns, axis=1)[there].tolist()]
+
+    def peak(self, memory: str | int) -> Peak:
+        """The most bytes that a memory holds, and the op that takes them first."""
+        number, profile = self._number(memory), self.profile(memory)
+        if not len(profile.when):
+            return Peak(0, BEFORE)
+        top = int(profile.bytes.argmax())
+        held = self.held
+        row = int(np.flatnonzero((held.memory == number) & (held.begin == profile.when[top]))[-1])
+        op = int(held.first[row])
+        if held.row[row] != AT_HOME and op != BEFORE:  # it may name a view, which takes nothing
+            op = int(self.steps.op[self.windows[0][held.row[row]]])
+        return Peak(int(profile.bytes[top]), op)
+
+    def copies(self, source: str | int | None = None, target: str | int | None = None) -> list[Copy]:
+        """The plan's copies, then the transfers between devices that follow from it; all of them, or
+        those from and to a memory."""
+        tensor, device = self.transfers.tensor, self.transfers.device
+        made = np.append(self.steps.op, BEFORE)[self.steps.writer[tensor]]
+        whole = np.full(len(tensor), -1)
+        way = (self.home[self.home_device[tensor]], self.home[device])
+        sent = np.stack([tensor, *way, made, self.transfers.needed_by, whole, whole], axis=1)
+        rows = np.concatenate([self._copies, sent])
+        for column, memory in ((1, source), (2, target)):
+            if memory is not None:
+                rows = rows[rows[:, column] == self._number(memory)]
+        return [Copy(*row) for row in rows.tolist()]
+
+    def profile(self, memory: str | int, until: int = FOREVER) -> Profile:
+        """The bytes in a memory over time; what is there for ever ends at `until`."""
+        begin, end, size = self.spans(memory)
+        end = np.minimum(end, until)
+        kept = end < FOREVER
+        when, at = np.unique(np.concatenate([begin, end[kept]]), return_inverse=True)
+        change = np.zeros(len(when), dtype=np.int64)
+        np.add.at(change, at, np.concatenate([size, -size[kept]]))
+        return Profile(when, np.cumsum(change))
+
+    def spans(self, memory: str | int) -> Spans:
+        """When the places of a memory are taken; tensors of one place count once, wherever they lie."""
+        number = self._number(memory)
+        held = self.held.take(self.held.memory == number)
+        place = self.place[held.tensor]
+        joined = join_touching(place, held.begin, held.end)
+        count = int(joined.max(initial=-1)) + 1
+        begin, end, size = np.full(count, FOREVER), np.full(count, -1), np.zeros(count, dtype=np.int64)
+        np.minimum.at(begin, joined, held.begin)
+        np.maximum.at(end, joined, held.end)
+        size[joined] = self.aligned(self.place_bytes[place], number)
+        return Spans(begin, end, size)
+
+    def aligned(self, size: Int64, memory: int | Int64) -> Int64:
+        """Sizes rounded up to the alignment of a memory, or of one memory each."""
+        alignment = np.array([each.alignment for each in self.machine.memories], dtype=np.int64)[memory]
+        rounded: Int64 = -(-size // alignment) * alignment
+        return rounded
+
+    # --- what the plan says, by tensor, step and row ---------------------------------------------
+
+    @cached_property
+    def place(self) -> Int64:
+        """[T] the smallest tensor among those that share their bytes through ties"""
+        return places(self.program).astype(np.int64)
+
+    @cached_property
+    def place_bytes(self) -> Int64:
+        """[T] by place: the bytes of its largest root"""
+        size = np.zeros(self.program.n_tensors, dtype=np.int64)
+        np.maximum.at(size, self.place[self.is_root], self.program.storage_bytes[self.is_root])
+        return size
+
+    @cached_property
+    def windows(self) -> tuple[Int64, Int64]:
+        """[residencies] the first and the last rank that each holds its bytes; first above last: none"""
+        first, last = self._residencies[:, 3], self._residencies[:, 4]
+        steps, before = self.steps, first == BEFORE
+        return (
+            np.where(before, -1, steps.at_or_after[steps.position_of[first]]),
+            np.where(before, len(steps) - 1, steps.at_or_before[steps.position_of[last]]),
+        )
+
+    @cached_property
+    def copy_ranks(self) -> tuple[Int64, Int64]:
+        """[copies] the rank whose end issues it (-1: before the program), and the rank that waits for it
+        (the number of steps: the end)"""
+        steps, (issued_after, needed_by) = self.steps, self._copies[:, 3:5].T
+        position = np.append(steps.position_of, [0])
+        issued = np.append(steps.at_or_before, [-1])[position[issued_after]]
+        needed = np.append(steps.at_or_after, [len(steps)])[position[needed_by]]
+        return (
+            np.where(issued_after == BEFORE, -1, issued),
+            np.where(needed_by == self.program.n_ops, len(steps), needed),
+        )
+
+    def serving(self, step: Int64, tensor: Int64) -> tuple[Int64, Int64]:
+        """(memory, row of the residency or AT_HOME) that serve accesses of steps to tensors, both by row.
+
+        Of the residencies that are there, the one in the fastest memory serves, the first where there
+        are several; without any, the home of the step's device does.
+        """
+        table, memories = self._residencies, len(self.machine.memories)
+        nearness = np.full((len(self.machine.devices), memories), memories)
+        for number, reached in enumerate(self.machine.reach):
+            for rank, memory in reversed(list(enumerate(reached))):
+                nearness[number, memory] = rank
+        device, position = self.steps.device[step], self.steps.position[step]
+        until = self.steps.position_of[table[:, 4]]
+        best = np.full(len(step), _NEVER)
+        for access, row in equal_pairs(tensor, table[:, 0]):
+            near = nearness[device[access], table[row, 1]]
+            now = position[access]
+            there = (self._serves_from[row] <= now) & (now <= until[row]) & (near < memories)
+            np.minimum.at(best, access[there], (near * len(table) + row)[there])
+        row = np.where(best == _NEVER, AT_HOME, best % max(1, len(table)))
+        return np.where(row == AT_HOME, self.home[device], np.append(table[:, 1], 0)[row]), row
+
+    @cached_property
+    def _serves_from(self) -> Int64:
+        """[residencies] the position from which it serves: one that copies fill, when all are there"""
+        table, copies, n = self._residencies, self._copies, self.program.n_ops
+        position = np.append(self.steps.position_of, [n, -1])  # of the end, and of BEFORE
+        first, last = position[table[:, 3]], position[table[:, 4]]
+        issued, needed = position[copies[:, 3]], position[copies[:, 4]]
+        ready = np.append(self.steps.position, n)[self.copy_ranks[1]]
+        found = first.copy()
+        memories = len(self.machine.memories)
+        keys = (table[:, 0] * memories + table[:, 1], copies[:, 0] * memories + copies[:, 2])
+        for row, copy in equal_pairs(*keys):
+            fills = (copies[copy, 4] != n) & (issued[copy] >= first[row] - 1) & (needed[copy] <= last[row])
+            np.maximum.at(found, row[fills], ready[copy[fills]])
+        return np.where(table[:, 3] == BEFORE, BEFORE, found)
+
+    @cached_property
+    def reads(self) -> tuple[Int64, Int64]:
+        """[reads] as in `Steps`: the memory and the row that serve each"""
+        return self.serving(self.steps.read_step, self.steps.read_tensor)
+
+    @cached_property
+    def writes(self) -> tuple[Int64, Int64]:
+        """[writes] as in `Steps`: the memory and the row that serve each"""
+        return self.serving(self.steps.write_step, self.steps.write_tensor)
+
+    @cached_property
+    def near(self) -> Int64:
+        """[devices] the first device with the same home: what is at home for one is so for both"""
+        return np.array([self.machine.home.index(memory) for memory in self.machine.home], dtype=np.int64)
+
+    @cached_property
+    def home_device(self) -> Int64:
+        """[T] where a root lives: with the step that writes it, its group, or the first op that reads it"""
+        program, steps = self.program, self.steps
+        home = np.zeros(program.n_tensors, dtype=np.int64)
+        reader = np.full(program.n_tensors, program.n_ops, dtype=np.int64)
+        np.minimum.at(reader, steps.read_tensor, steps.op[steps.read_step])
+        device = np.append(np.append(steps.device, 0)[steps.of_op], 0)
+        home = np.where(reader < program.n_ops, device[reader], home)
+        of_group = np.full(
+            int(max(program.op_group.max(initial=-1), program.tensor_group.max(initial=-1))) + 2, -1
+        )
+        runs = np.flatnonzero(~program.op_view & (program.op_group >= 0))[::-1]
+        of_group[program.op_group[runs]] = device[runs]
+        grouped = np.where(self._persistent, of_group[program.tensor_group], -1)
+        home = np.where(grouped >= 0, grouped, home)
+        home = np.where(steps.writer >= 0, np.append(steps.device, 0)[steps.writer], home)
+        return np.where(self.is_root, home, 0)
+
+    @cached_property
+    def transfers(self) -> Transfers:
+        """All transfers between the homes of devices"""
+        steps, (_, row) = self.steps, self.reads
+        device = self.near[steps.device[steps.read_step]]
+        away = self.near[self.home_device[steps.read_tensor]] != device
+        given = self.program.tensor_kind[steps.read_tensor] == TensorKind.INPUT
+        waits = np.flatnonzero(away & (row == AT_HOME) & ~given)
+        devices = len(self.machine.devices)
+        key, first, of_read = np.unique(
+            steps.read_tensor[waits] * devices + device[waits], return_index=True, return_inverse=True
+        )
+        needed_by = np.full(len(key), self.program.n_ops, dtype=np.int64)
+        np.minimum.at(needed_by, of_read, steps.op[steps.read_step[waits]])
+        return Transfers(key // devices, key % devices, steps.read_step[waits[first]], needed_by)
+
+    @cached_property
+    def _persistent(self) -> Bool:
+        return np.isin(self.program.tensor_kind, [int(kind) for kind in PERSISTENT])
+
+    # --- moments -----------------------------------------------------------------------------------
+
+    @cached_property
+    def clock(self) -> Clock:
+        """When things happen: by the timeline, or by the plan's order"""
+        return self._clock_of_order() if self.timeline is None else self._clock_of_times(self.timeline)
+
+    def _clock_of_order(self) -> Clock:
+        rank, (issued, needed) = np.arange(len(self.steps)), self.copy_ranks
+        # Copies in idle time: those issued earlier are awaited before others are pushed.
+        early = (self.machine.rules.copies == "idle") & (issued < needed - 1)
+        made, read = self.steps.writer[self.transfers.tensor], self.transfers.step
+        return Clock(
+            -1,
+            (8 * rank + 4, 8 * rank + 8),
+            (8 * issued + 10, 8 * needed + np.where(early, 1, 3)),
+            (8 * made + 10, 8 * read + 3),
+        )
+
+    def _clock_of_times(self, times: TimelineLike) -> Clock:
+        rows, devices = np.asarray(times.transfers, dtype=np.int64).reshape(-1, 4), len(self.machine.devices)
+        key = rows[:, 0] * devices + rows[:, 1]
+        order = np.argsort(key)
+        own = self.transfers.tensor * devices + self.transfers.device
+        spot = np.searchsorted(key[order], own)
+        at = np.append(order, -1)[spot]
+        known = np.append(key, -1)[at] == own  # not all of a plan that is not sound
+        begin, end = (np.where(known, np.append(rows[:, c], 0)[at], times.total_ps) for c in (2, 3))
+        op = self.steps.op
+        return Clock(
+            0, (times.op_start[op], times.op_end[op]), (times.copy_start, times.copy_end), (begin, end)
+        )
+
+    # --- what is held ----------------------------------------------------------------------------
+
+    @cached_property
+    def held(self) -> Held:
+        """Everything that is in a memory for some time"""
+        parts = [self._held_by_plan(), self._held_between_runs(), self._held_at_home()]
+        columns = (np.concatenate(each) for each in zip(*parts, strict=True))
+        held = Held(*columns)
+        return held.take(held.begin < held.end)
+
+    @cached_property
+    def _kept_elsewhere(self) -> Bool:
+        """[T] weights and state with a residency between runs: their home need not keep them"""
+        found = np.zeros(self.program.n_tensors, dtype=np.bool_)
+        found[self._residencies[self._residencies[:, 3] == BEFORE, 0]] = True
+        return found & self._persistent
+
+    def _held_by_plan(self) -> list[Int64]:
+        table, (first, last) = self._residencies, self.windows
+        rows = np.flatnonzero(self.is_root[table[:, 0]] & (first <= last))
+        begin, end = (np.append(each, 0) for each in self.clock.step)
+        before = table[rows, 3] == BEFORE
+        return [
+            *table[rows].T,
+            np.where(before, self.clock.start, begin[first[rows]]),
+            np.where(before, FOREVER, end[last[rows]]),
+            rows,
+        ]
+
+    def _held_between_runs(self) -> list[Int64]:
+        tensor = np.flatnonzero(self.is_root & self._persistent & ~self._kept_elsewhere)
+        memory = self.home[self.home_device[tensor]]
+        constant = (NO_OFFSET, BEFORE, self._op_at(np.array([len(self.steps)]))[0], self.clock.start, FOREVER)
+        offset, first, last, begin, end = (np.full(len(tensor), value) for value in constant)
+        return [tensor, memory, offset, first, last, begin, end, np.full(len(tensor), AT_HOME)]
+
+    def _held_at_home(self) -> list[Int64]:
+        """Home copies: from the first that opens one to the last that uses it."""
+        uses, opens = self._home_events()
+        devices = len(self.machine.devices)
+        used = np.stack([uses.tensor * devices + uses.device, uses.moment, uses.rank])
+        key, of_use = np.unique(used[0], return_inverse=True)
+        end, last = np.full(len(key), -1), np.full(len(key), -1)
+        np.maximum.at(end, of_use, used[1])
+        np.maximum.at(last, of_use, used[2])
+        opened = opens.tensor * devices + opens.device
+        order = np.lexsort((np.arange(len(opened)), opens.moment, opened))
+        own, first = np.unique(opened[order], return_index=True)
+        row, at = order[first], np.searchsorted(key, own)
+        return [
+            own // devices,
+            self.home[own % devices],
+            np.full(len(own), NO_OFFSET),
+            opens.rank[row],
+            self._op_at(last[at]),
+            opens.moment[row],
+            end[at],
+            np.full(len(own), AT_HOME),
+        ]
+
+    def _home_events(self) -> tuple[_Events, _Events]:
+        """(uses of home copies: until when, up to which rank; what opens them: when, which op)"""
+        steps, clock, end = self.steps, self.clock, len(self.steps)
+        kind = self.program.tensor_kind
+        is_input, elsewhere = kind == TensorKind.INPUT, self._kept_elsewhere
+        lives_on = self.near[self.home_device]
+        uses, opens = [], []
+
+        own = (self.writes[1] == AT_HOME) & (steps.writer[steps.write_tensor] == steps.write_step)
+        step, tensor = steps.write_step[own], steps.write_tensor[own]
+        opens.append(_Events(tensor, lives_on[tensor], clock.step[0][step], steps.op[step]))
+        uses.append(_Events(tensor, lives_on[tensor], clock.step[1][step], step))
+
+        own = (self.reads[1] == AT_HOME) & (steps.writer[steps.read_tensor] != steps.read_step)
+        step, tensor = steps.read_step[own], steps.read_tensor[own]
+        uses.append(_Events(tensor, self.near[steps.device[step]], clock.step[1][step], step))
+
+        sent, (begin, done) = self.transfers, clock.transfer
+        opens.append(_Events(sent.tensor, sent.device, begin, steps.op[sent.step]))
+        ends = (sent.device, lives_on[sent.tensor])
+        uses += [_Events(sent.tensor, device, done, sent.step - 1) for device in ends]
+
+        (tensor, source, target), (issued, needed) = self._copies[:, :3].T, self.copy_ranks
+        root, back = self.is_root[tensor], target == self.home[lives_on[tensor]]
+        rows = np.flatnonzero(root & back & ~is_input[tensor])
+        device = lives_on[tensor[rows]]
+        opens.append(_Events(tensor[rows], device, clock.copy[0][rows], self._op_at(issued[rows])))
+        uses.append(_Events(tensor[rows], device, clock.copy[1][rows], needed[rows] - 1))
+        home = np.full(len(self.machine.memories), -1)
+        home[self.home[::-1]] = np.arange(len(self.home))[::-1]
+        rows = np.flatnonzero(root & (home[source] >= 0))
+        uses.append(_Events(tensor[rows], home[source[rows]], clock.copy[1][rows], needed[rows] - 1))
+
+        # What is given is there from the start: inputs wherever they are used, the others at home.
+        used = _joined(uses)
+        given = is_input[used.tensor] | (elsewhere[used.tensor] & (used.device == lives_on[used.tensor]))
+        tensor = used.tensor[given]
+        start, before = np.full(len(tensor), clock.start), np.full(len(tensor), BEFORE)
+        opens.append(_Events(tensor, used.device[given], start, before))
+
+        outputs = np.unique(self.root[kind == TensorKind.OUTPUT])
+        outputs = outputs[~is_input[outputs]]
+        last = np.full(len(outputs), end - 1)
+        uses.append(_Events(outputs, lives_on[outputs], np.full(len(outputs), FOREVER), last))
+        opened = _joined(opens)
+        anyway = (self._persistent & ~elsewhere)[opened.tensor] & (opened.device == lives_on[opened.tensor])
+        return _joined(uses), _Events(*(column[~anyway] for column in opened))
+
+    def _op_at(self, rank: Int64) -> Int64:
+        """The op of each rank, or of the nearest one where there is none of it."""
+        if not len(self.steps):
+            return np.zeros(len(rank), dtype=np.int64)
+        found: Int64 = self.steps.op[np.clip(rank, 0, len(self.steps) - 1)]
+        return found
+
+    def _number(self, memory: str | int) -> int:
+        return self.machine.memory(memory) if isinstance(memory, str) else memory
+
+
+class _Events(NamedTuple):
+    """Something that opens or uses the copy of a tensor in the home of a device."""
+
+    tensor: Int64
+    device: Int64
+    moment: Int64
+    rank: Int64
+    """Of a use, the rank up to which it lasts; of what opens, its op."""
+
+
+def _joined(events: list[_Events]) -> _Events:
+    return _Events(*(np.concatenate(column) for column in zip(*events, strict=True)))
+
+
+def join_touching(group: Int64, begin: Int64, end: Int64) -> Int64:
+    """[rows] the number of the stretch that each row is part of: rows of one group that meet or overlap
+    in time are one. Numbers rise with the group, then with time."""
+    order = np.lexsort((begin, group))
+    opens = np.ones(len(order), dtype=np.bool_)
+    opens[1:] = np.diff(group[order]) != 0
+    number = np.cumsum(opens) - 1
+    # The latest end so far in each group: ends by rank, and a new group begins above all of the last.
+    ends, rank = np.unique(end[order], return_inverse=True)
+    latest = np.maximum.accumulate(number * len(ends) + rank) - number * len(ends)
+    opens[1:] |= begin[order][1:] > ends[latest[:-1]]
+    joined = np.empty(len(order), dtype=np.int64)
+    joined[order] = np.cumsum(opens) - 1
+    return joined
+
+
+def _refuse_unreadable(program: Program, machine: Machine, plan: Plan) -> None:
+    """Columns have one entry per op, the order is a permutation, and all numbers name something."""
+    n = program.n_ops
+    limits = {"device": (0, len(machine.devices)), "order": (0, n), "fusion": (-1, 2**31)}
+    for name, (least, above) in limits.items():
+        column = getattr(plan, name)
+        if column is not None:
+            inside = column.shape == (n,) and bool(((column >= least) & (column < above)).all())
+            if not inside or (name == "order" and len(np.unique(column)) != n):
+                raise _unreadable(name)
+    tensors, memories = (0, program.n_tensors), (0, len(machine.memories))
+    rows = {
+        "residencies": (tensors, memories, (NO_OFFSET, 2**62), (BEFORE, n), (0, n)),
+        "copies": (tensors, memories, memories, (BEFORE, n), (0, n + 1)),
+    }
+    for name, ranges in rows.items():
+        table = getattr(plan, name)
+        if table is not None:
+            low, high = np.array(ranges, dtype=np.int64).T
+            known = table[:, : len(ranges)]
+            if ((known < low) | (known >= high)).any():
+                raise _unreadable(name)
+
+
+def _unreadable(what: str) -> BadPlan:
+    return BadPlan(
+        f"'{what}' of the plan names what is not there",
+        object=what,
+        remedy="see what 'loadmaster check' says",
+    )
