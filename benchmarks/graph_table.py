@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name 
 
 from benchmarks.mapping_table import table
 from benchmarks.pages import rewrite
-from benchmarks.suites.graph_cells import CLASSICAL, SEEDED
+from benchmarks.suites.graph_cells import CLASSICAL, PEERS, SEEDED
 from benchmarks.suites.graph_summary import (
     best_classical,
     gap,
@@ -27,13 +27,13 @@ from benchmarks.suites.graph_summary import (
     workload_cases,
 )
 from benchmarks.suites.malloc_summary import Found, bound_of, played
-from loadmaster.graph.auto import FUSERS, LEARNED, PLACERS, SCHEDULERS, SEARCHES
+from loadmaster.graph.auto import FUSERS, PLACERS, SCHEDULERS, SEARCHES
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "graph.json"
 PAGE = HERE / "results" / "graph.md"
 BEGIN, END = "<!-- results: made by benchmarks/graph_table.py -->", "<!-- end of results -->"
-TRIED = (*SEARCHES, *SEEDED, *LEARNED)
+TRIED = (*SEARCHES, *SEEDED, *PEERS)
 COLUMNS = (*FUSERS, *SCHEDULERS, *PLACERS, "classical", *TRIED)
 INTRODUCTION = (
     "All times are **simulated**, in milliseconds, under docs/simulation.md on modelled machines. *Saved* is "

@@ -67,7 +67,6 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("malloc-game", "policy-only"): PLAYING,
     ("offload", "muzero"): PLAYING | TEACHING | {"games": 4, "eval_games": 2},
     ("offload", "egrl"): {"solver": "ageing-evolution", "evaluations": 100},
-    ("graph", "hdp"): {"hidden": 16, "grouper": 8, "groups": 8},
     ("graph", "go"): GO,
     ("order", "anneal"): {"length": 400},
     ("order", "random-best"): {"orders": 400},
@@ -81,7 +80,6 @@ LEARNED = {
     ("malloc-game", "muzero-prod"),
     ("malloc-game", "policy-only"),
     ("offload", "muzero"),
-    ("graph", "hdp"),
     ("graph", "go"),
 }
 """They are compiled, which takes seconds."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.suites.order import TRAINING
 from loadmaster.graph import TASKS, Base, GraphOptimization
-from loadmaster.graph.auto import CONSTRUCTIVE, FUSERS, LEARNED, PLACERS, SCHEDULERS, SEARCHES
+from loadmaster.graph.auto import CONSTRUCTIVE, FUSERS, PLACERS, SCHEDULERS, SEARCHES
 from loadmaster.graph.go.cases import synthetic_case
 from loadmaster.machine import Machine, load_machine
 from loadmaster.program import Program
@@ -23,6 +23,8 @@ QUICK_SET = ("rnnlm-2", "gnmt-2", "txl-4", "inception-b32", "wavenet-2x9", "llam
 """No held-out workload is among them: those to run with several seeds."""
 BUDGET, LARGE_BUDGET, LARGE = 2_000, 500, 30_000
 """Evaluations, and those of graphs with more ops."""
+PEERS = ("hdp",)
+"""Published agents that are only compared with: no solvers of the package."""
 SEEDED = ("anneal-seeded", "brkga-seeded")
 """Searches that begin with the plans of the constructive solvers: labelled, never called cold."""
 ONCE = (*CONSTRUCTIVE, "cp-sat")
@@ -113,7 +115,7 @@ def placement_cell(case: str, loads: Loader, machine: str, **more: Any) -> Graph
         machine,
         ("placement",),
         Base(fusion="none", schedule="fifo"),
-        (*PLACERS, *_TRIED, *LEARNED, *ZERO_SHOT, *STEERED),
+        (*PLACERS, *_TRIED, *PEERS, *ZERO_SHOT, *STEERED),
         **more,
     )
 

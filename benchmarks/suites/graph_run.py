@@ -10,8 +10,8 @@ import numpy as np
 
 from benchmarks.suites import Options, Row
 from benchmarks.suites.graph_apart import Apart
-from benchmarks.suites.graph_cells import APART, ONCE, OPTIONS, GraphCell
-from loadmaster.errors import LoadmasterError, MissingPackage
+from benchmarks.suites.graph_cells import APART, ONCE, OPTIONS, PEERS, GraphCell
+from loadmaster.errors import LoadmasterError, MissingPackage, require
 from loadmaster.graph import GraphOptimization
 from loadmaster.graph.auto import BY_CLOCK, CONSTRUCTIVE
 from loadmaster.plan import Plan
@@ -132,13 +132,22 @@ def _made(name: str) -> Solver | str:
     if name == APART:
         return Apart(name, *OPTIONS["go-one"])
     solver, options = OPTIONS.get(name, (name, {}))
-    if solver not in solver_names("graph"):
+    if solver not in (*solver_names("graph"), *PEERS):
         return f"there is no solver '{solver}'"
     try:
-        made = make_solver("graph", solver, options)
+        made = _make_peer(options) if solver in PEERS else make_solver("graph", solver, options)
     except MissingPackage as error:
         return error.message
     return made
+
+
+def _make_peer(options: dict[str, Any]) -> Solver:
+    """HDP, which is compared with and no solver of the package."""
+    for package in ("jax", "equinox", "optax"):
+        require(package, "agents")
+    from benchmarks.peers.hdp.agent import Hdp
+
+    return Hdp(**options)
 
 
 def _skipped(cell: GraphCell, name: str, seed: int, reason: str) -> Row:

@@ -11,9 +11,18 @@ import pytest
 
 from benchmarks.suites import Options, graph_apart, run_suite
 from benchmarks.suites.graph import CASES, QUICK
-from benchmarks.suites.graph_cells import APART, CELLS, CLASSICAL, LARGE_BUDGET, OPTIONS, QUICK_SET, WORKLOADS
+from benchmarks.suites.graph_cells import (
+    APART,
+    CELLS,
+    CLASSICAL,
+    LARGE_BUDGET,
+    OPTIONS,
+    PEERS,
+    QUICK_SET,
+    WORKLOADS,
+)
 from benchmarks.suites.graph_external import external_cells, generated_content
-from benchmarks.suites.graph_run import run_graph
+from benchmarks.suites.graph_run import _made, run_graph
 from benchmarks.suites.graph_summary import best_classical, saved, saved_over_base, targets
 from benchmarks.suites.malloc_summary import played
 from loadmaster.graph import GraphOptimization
@@ -21,7 +30,7 @@ from loadmaster.graph.go.cases import synthetic_case
 from loadmaster.machine import load_machine
 from loadmaster.program.zoo import MODELS
 from loadmaster.search.registry import solver_names
-from loadmaster.search.solver import Budget, Meter, Solution, solve
+from loadmaster.search.solver import Budget, Meter, Solution, Solver, solve
 
 
 def _row(case: str, solver: str, value: float, seed: int = 0, **extra: Any) -> dict[str, Any]:
@@ -50,10 +59,17 @@ def test_every_workload_is_in_the_suite_in_both_ways() -> None:
 
 def test_every_solver_of_a_cell_is_known() -> None:
     names = {OPTIONS.get(name, (name, {}))[0] for cell in CELLS.values() for name in cell.solvers}
-    assert names - {APART} <= set(solver_names("graph"))
+    assert names - {APART, *PEERS} <= set(solver_names("graph"))
 
 
-class _Nearest:
+def test_a_peer_is_made_by_the_suite_and_unknown_to_the_package() -> None:
+    pytest.importorskip("equinox")
+    made = _made("hdp")
+    assert not isinstance(made, str) and (made.name, made.problem_kind) == ("hdp", "graph")
+    assert "hdp" not in solver_names("graph")
+
+
+class _Nearest(Solver):
     """In the place of a policy: the base plan, then another."""
 
     name, problem_kind, deterministic, summary = "nearest", "graph", True, ""

@@ -175,7 +175,7 @@ def test_game_solvers_conform(name: str, request: pytest.FixtureRequest) -> None
 
 
 GRAPHS = {"joint": ("placement", "fusion", "schedule"), "placement": ("placement",), "order": ("schedule",)}
-GRAPH_TESTED_APART = {"hdp", "go"}
+GRAPH_TESTED_APART = {"go"}
 """Networks that are compiled: beside their own tests."""
 
 

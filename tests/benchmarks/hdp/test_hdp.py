@@ -15,7 +15,6 @@ from loadmaster.graph import UNFIT, Base, GraphOptimization
 from loadmaster.machine import load_machine
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program
-from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Meter, Observer, State, solve
 from search.conformance import conforms
 
@@ -227,7 +226,7 @@ def test_other_tasks_are_left_to_the_base_plan() -> None:
 def test_it_conforms() -> None:
     case = problem()
     solve(Hdp(**SMALL), case, Budget(evaluations=2))  # compiled first: no part of its budget
-    conforms(lambda: make_solver("graph", "hdp", SMALL), case, evaluations=(1, 2, 20), seeds=(0,))
+    conforms(lambda: Hdp(**SMALL), case, evaluations=(1, 2, 20), seeds=(0,))
 
 
 def test_what_cost_less_than_expected_gets_likelier() -> None:
