@@ -12,9 +12,10 @@ from generate_mapping import layers, three_memories
 from loadmaster.errors import LoadmasterError
 from loadmaster.plan import BEFORE, NO_OFFSET, Copy, Plan, Residency
 from loadmaster.program.build import Builder
-from loadmaster.report.facts import changes, order_moves
+from loadmaster.report.page import Columns
+from loadmaster.report.rows import changes, order_moves
 from loadmaster.report.subject import Subject
-from loadmaster.report.view import NOWHERE, Columns, View, _lanes, strip_tensors, transitions
+from loadmaster.report.view import NOWHERE, View, _lanes, strip_tensors, transitions
 
 
 def views(count: int) -> list[View]:
@@ -41,7 +42,7 @@ def test_profiles_have_the_peaks_of_the_timeline(cases: list[View]) -> None:
     sound = 0
     for view in cases:
         if {violation.rule for violation in view.subject.violations} - {"capacity"}:
-            assert view.boxes is not None  # not sound: it is shown all the same
+            assert view.residencies is not None  # not sound: it is shown all the same
             continue
         sound += 1
         peaks = dict.fromkeys(range(len(view.subject.machine.memories)), 0)
@@ -53,7 +54,7 @@ def test_profiles_have_the_peaks_of_the_timeline(cases: list[View]) -> None:
 def test_the_peak_is_reached_at_the_moment_that_is_named(cases: list[View]) -> None:
     for view in cases:
         for profile in view.profiles:
-            span = view.boxes.spans[profile.memory]
+            span = np.stack(view.occupancy.spans(profile.memory), axis=1)
             there = (span[:, 0] <= profile.peak_at) & (profile.peak_at < span[:, 1])
             assert span[there, 2].sum() == profile.peak
             assert profile.peak == 0 or profile.largest
@@ -62,7 +63,7 @@ def test_the_peak_is_reached_at_the_moment_that_is_named(cases: list[View]) -> N
 def test_decided_boxes_lie_where_the_plan_puts_them(cases: list[View]) -> None:
     seen = 0
     for view in cases:
-        boxes, rows = view.boxes, view.subject.plan.residency_rows
+        boxes, rows = view.residencies, view.subject.plan.residency_rows
         for i in np.flatnonzero(boxes.decided).tolist():
             own = (boxes.tensor[i], boxes.memory[i], boxes.address[i], boxes.first[i], boxes.last[i])
             assert Residency(*map(int, own)) in rows
@@ -72,7 +73,7 @@ def test_decided_boxes_lie_where_the_plan_puts_them(cases: list[View]) -> None:
 
 def test_boxes_without_an_address_are_drawn_apart(cases: list[View]) -> None:
     for view in cases:
-        boxes, place = view.boxes, view.facts.place
+        boxes, place = view.residencies, view.occupancy.place
         for i, j in combinations(range(len(boxes)), 2):
             if boxes.memory[i] != boxes.memory[j] or (boxes.decided[i] and boxes.decided[j]):
                 continue

@@ -2,92 +2,36 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from loadmaster import __version__
 from loadmaster.errors import LoadmasterError
 from loadmaster.files import replacing
 from loadmaster.machine.machine import Machine
 from loadmaster.mapping.bytes_moved import SUFFIX
 from loadmaster.plan import Plan
 from loadmaster.program.program import Program
-from loadmaster.report.facts import (
+from loadmaster.report.page import Columns, page
+from loadmaster.report.rows import changes, measured_rows, plan_row, transition_rows, view_rows
+from loadmaster.report.subject import (
+    Subject,
     before,
-    changes,
-    curves,
-    measured_rows,
-    plan_row,
-    transition_rows,
-    view_rows,
+    is_run,
+    problem_key,
+    read_plan,
+    read_run,
+    same_thing,
+    value_of,
 )
-from loadmaster.report.subject import Subject, is_run, problem_key, read_plan, read_run, same_thing, value_of
-from loadmaster.report.view import Columns, View, strip_rows, strip_tensors, transitions
+from loadmaster.report.view import View, strip_rows, strip_tensors, transitions
+from loadmaster.runs.history import History
 from loadmaster.simulate.bounds import time_bounds
-
-# ----------------------------------------------------------------------------
-# The page: HTML, style and script are files of this package; a report joins them with its data.
-#
-# The page's own rules allow this style and this script, by their hashes, and nothing else: no other
-# script, no request. Data is inert text that the script reads; it reaches the page as text only.
-
-_STYLES = ("base.css", "parts.css")
-_SCRIPTS = (
-    "text.js",
-    "data.js",
-    "axis.js",
-    "raster.js",
-    "memory.js",
-    "lanes.js",
-    "details.js",
-    "explorer.js",
-    "tables.js",
-    "curves.js",
-    "changes.js",
-    "main.js",
-)
-
-
-def page(columns: Columns, content: dict[str, Any]) -> str:
-    """The whole file."""
-    style = "\n".join(_asset(name) for name in _STYLES)
-    script = '"use strict";\n' + "\n".join(_asset(name) for name in _SCRIPTS)
-    policy = (
-        f"default-src 'none'; script-src 'sha256-{_sha256(script)}'; "
-        f"style-src 'sha256-{_sha256(style)}'; img-src data:; base-uri 'none'; form-action 'none'"
-    )
-    about = {"version": __version__, "columns": columns.table, **content}
-    parts = {
-        "POLICY": policy,
-        "STYLE": style,
-        "SCRIPT": script,
-        "CONTENT": _inert(about),
-        "COLUMNS": columns.packed(),
-    }
-    # Piece by piece: what a part holds is never searched for the place of another.
-    return "".join(parts.get(piece, piece) for piece in _asset("page.html").split("@@"))
-
-
-def _asset(name: str) -> str:
-    return (resources.files("loadmaster.report") / "assets" / name).read_text(encoding="utf-8")
-
-
-def _sha256(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
-
-
-def _inert(content: dict[str, Any]) -> str:
-    """JSON that ends no script tag and opens no comment, whatever the names hold."""
-    return json.dumps(content, allow_nan=False).replace("<", "\\u003c")
 
 
 @dataclass(frozen=True)
@@ -239,3 +183,46 @@ def _head(new: Subject, old: Subject | None) -> dict[str, Any]:
         "version": versions.get("loadmaster") if isinstance(versions, dict) else None,
         "violations": [str(violation) for violation in new.violations[:20]],
     }
+
+
+_MOST_POINTS = 4_000
+
+
+def curves(subjects: list[Subject]) -> dict[str, Any] | None:
+    """Of the runs among them; None if no run has a curve worth a picture."""
+    runs = [subject for subject in subjects if subject.history is not None]
+    lines = [_run(subject, subject.history) for subject in runs if subject.history is not None]
+    if not any(len(line["evaluations"]) > 1 for line in lines):
+        return None
+    known: dict[str, int] = {}
+    for subject in runs:
+        for line in [] if subject.history is None else subject.history.of("baseline"):
+            known.setdefault(str(line["name"]), int(line["value"]))
+    bounds = [subject.bound for subject in runs if subject.bound]
+    return {"runs": lines, "baselines": list(known.items()), "bound": max(bounds, default=None)}
+
+
+def _run(subject: Subject, history: History) -> dict[str, Any]:
+    curve, lines = _thinned(history.curve), _thinned(history.improvements)
+    about = {} if subject.run is None else subject.run.about
+    solver = about.get("solver", {})
+    return {
+        "name": subject.name,
+        # Runs of one solver with equal settings are one group: they differ in their seeds.
+        "group": json.dumps([solver.get("name"), solver.get("options")], sort_keys=True),
+        "solver": str(solver.get("name")),
+        "seed": about.get("seed"),
+        "evaluations": [evaluations for evaluations, _ in curve],
+        "values": [value for _, value in curve],
+        "seconds": [float(line["t"]) for line in lines],
+        "values_by_seconds": [int(line["value"]) for line in lines],
+        "last_evaluation": history.evaluations,
+        "last_second": history.seconds,
+    }
+
+
+def _thinned(points: list[Any]) -> list[Any]:
+    """Enough of them for a picture, the last one among them."""
+    step = -(-len(points) // _MOST_POINTS) or 1
+    kept = points[::step]
+    return kept if not points or kept[-1] is points[-1] else [*kept, points[-1]]

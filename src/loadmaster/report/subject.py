@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from loadmaster.errors import BadPlan, LoadmasterError
 from loadmaster.files import open_regular
+from loadmaster.graph import GraphOptimization
 from loadmaster.machine.machine import Machine
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.mapping.problem import Mapping
+from loadmaster.order.problem import PeakOrder
 from loadmaster.plan import Plan, load_plan
 from loadmaster.plan.check import Violation, check
 from loadmaster.program.program import Program
@@ -17,7 +21,7 @@ from loadmaster.runs.compare import run_of
 from loadmaster.runs.folder import RunFolder
 from loadmaster.runs.history import History, gap_of
 from loadmaster.runs.log import BadRun
-from loadmaster.search.problem import Problem, plan_value, repeatable
+from loadmaster.search.problem import Problem
 from loadmaster.search.registry import load_problem
 from loadmaster.simulate import Timeline, simulate
 
@@ -86,7 +90,7 @@ def read_run(path: Path) -> Subject:
         raise BadRun(f"run '{path}' has no plan yet", object=str(path), remedy="give one that found a plan")
     plan = run.load_plan(history.result["plan"], problem)
     bound = history.bound or problem.bound()
-    note = "" if repeatable(problem) else "the value was measured; the pictures are simulated"
+    note = "" if problem.repeatable else "the value was measured; the pictures are simulated"
     return Subject(
         _short(run),
         problem.program,
@@ -144,9 +148,9 @@ def value_of(subject: Subject) -> int | None:
     """What a plan is worth to its problem; its time where there is none. Nothing is measured."""
     if subject.problem is None:
         return subject.timeline.total_ps
-    if not repeatable(subject.problem):
+    if not subject.problem.repeatable:
         return None
-    return plan_value(subject.problem, subject.plan)
+    return subject.problem.value_of(subject.plan)
 
 
 def same_thing(subjects: list[Subject]) -> None:
@@ -173,3 +177,52 @@ def problem_key(subject: Subject) -> str:
 
 def _short(run: RunFolder) -> str:
     return f"{run.about['solver'].get('name')}, seed {run.about['seed']}"
+
+
+_PREFERRED = ("compiler", "production", "msa", "base", "program-order", "first-fit", "all-slow")
+"""Names of baselines: what would be used without us comes first."""
+
+
+def before(subject: Subject) -> Subject | None:
+    """What stood before, simulated on the same terms; None where there is nothing, or the same."""
+    try:
+        found = _of_log(subject) or _of_problem(subject)
+        if found is None or found.plan.hash == subject.plan.hash:
+            return None
+        found.timeline  # noqa: B018  one that can't run is none
+    except LoadmasterError:
+        return None
+    return found
+
+
+def _of_log(subject: Subject) -> Subject | None:
+    if subject.history is None or subject.run is None or subject.problem is None:
+        return None
+    lines = subject.history.of("baseline")
+    rank = {name: number for number, name in enumerate(_PREFERRED)}
+    for line in sorted(lines, key=lambda line: rank.get(line["name"], len(rank))):
+        plan = subject.run.load_plan(line["plan"], subject.problem)
+        return _like(subject, str(line["name"]), plan, int(line["value"]))
+    return None
+
+
+def _of_problem(subject: Subject) -> Subject | None:
+    problem = subject.problem
+    if problem is None:
+        return _like(subject, "nothing decided", Plan())
+    if isinstance(problem, Mapping):
+        return _like(subject, "compiler", problem.plan(problem.compiler))
+    if isinstance(problem, GraphOptimization):
+        return _like(subject, "base", problem.plan(problem.vector()))
+    if isinstance(problem, MallocGame):
+        return _like(subject, "all-slow", Plan())
+    if isinstance(problem, PeakOrder):
+        return _like(subject, "program-order", Plan())
+    return None
+
+
+def _like(subject: Subject, name: str, plan: Plan, value: int | None = None) -> Subject:
+    other = replace(subject, name=name, plan=plan, run=None, history=None, note="", value=value)
+    if value is None:
+        other.value = value_of(other)
+    return other

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -14,81 +10,24 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.allocation.problem import Allocation
+from loadmaster.machine.machine import Machine
 from loadmaster.order.problem import PeakOrder
-from loadmaster.plan.check.facts import Facts
+from loadmaster.plan.occupancy import Occupancy
 from loadmaster.plan.plan import BEFORE, WHOLE
 from loadmaster.program.program import PERSISTENT, Program
-from loadmaster.report.holdings import Boxes, duration, find_boxes
+from loadmaster.report.memory_map import Profile, Residencies, duration, find_profiles, find_residencies
+from loadmaster.report.page import Columns
 from loadmaster.report.subject import Subject
 from loadmaster.simulate import Timeline
 from loadmaster.units import UNLIMITED
 
-# ----------------------------------------------------------------------------
-# Columns for the page: little-endian typed arrays in one gzip stream, and where each begins.
-
-_KINDS = {"i1": "Int8Array", "u1": "Uint8Array", "i4": "Int32Array", "f8": "Float64Array"}
-
-
-class Columns:
-    """Collects arrays by name. Whole numbers take the smallest type that holds them; what is above
-    32 bits becomes a float, exact up to 2^53."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._length = 0
-        self.table: dict[str, list[Any]] = {}
-        """Name -> [type in JavaScript, byte offset, length]."""
-
-    def add(self, name: str, values: npt.ArrayLike) -> None:
-        array = np.asarray(values)
-        kind = _smallest(array)
-        data = np.ascontiguousarray(array.astype(f"<{kind}")).tobytes()
-        self._pad()
-        self.table[name] = [_KINDS[kind], self._length, array.size]
-        self._parts.append(data)
-        self._length += len(data)
-
-    def add_texts(self, name: str, texts: tuple[str, ...] | list[str]) -> None:
-        """Texts as one UTF-8 stream and their ends: any character survives."""
-        # Lone surrogates come from names that were no text; they are shown as '?'.
-        encoded = [text.encode("utf-8", "replace") for text in texts]
-        self.add(f"{name}.ends", np.cumsum([len(text) for text in encoded], dtype=np.int64))
-        self._pad()
-        data = b"".join(encoded)
-        self.table[name] = ["text", self._length, len(data)]
-        self._parts.append(data)
-        self._length += len(data)
-
-    def packed(self) -> str:
-        """Everything, as base64."""
-        data = gzip.compress(b"".join(self._parts), compresslevel=6, mtime=0)
-        return base64.b64encode(data).decode("ascii")
-
-    def _pad(self) -> None:
-        # Typed arrays must begin at a multiple of their element size.
-        gap = -self._length % 8
-        self._parts.append(bytes(gap))
-        self._length += gap
-
-
-def _smallest(array: npt.NDArray[Any]) -> str:
-    if array.dtype.kind == "f":
-        return "f8"
-    if array.dtype.kind == "b":
-        return "u1"
-    low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
-    for kind, least, most in (("u1", 0, 255), ("i1", -128, 127), ("i4", -(2**31), 2**31 - 1)):
-        if least <= low and high <= most:
-            return kind
-    return "f8"
-
-
-# ----------------------------------------------------------------------------
-# Where tensors live, before and after: the transition matrix and the strip along the program.
-
 Int64 = npt.NDArray[np.int64]
 Int8 = npt.NDArray[np.int8]
 NOWHERE = -1
+MOST_RESIDENCIES = 500_000
+"""More are not drawn: the largest are."""
+_MOST_ROWS = 6
+"""Copies of one link that wait side by side; more are drawn over one another."""
 
 
 @dataclass(frozen=True)
@@ -101,23 +40,20 @@ class Transitions:
     count: Int64
 
 
-def tensor_memories(facts: Facts) -> Int64:
+def tensor_memories(occupancy: Occupancy) -> Int64:
     """[T] the memory that serves most of the accesses to a root; NOWHERE: nobody uses it."""
-    found = np.full(facts.n_tensors, NOWHERE, dtype=np.int64)
-    home = facts.machine.home
-    for tensor in facts.roots:
-        users = list(facts.readers[tensor])
-        writer = facts.writer[tensor]
-        if writer >= 0 and tensor in facts.steps[writer].writes:
-            users.append(writer)
-        if not users:
-            continue
-        if tensor not in facts.residencies_of:
-            found[tensor] = home[facts.home_device[tensor]]
-            continue
-        served = Counter(facts.serves(rank, tensor)[0] for rank in users)
-        found[tensor] = max(served, key=lambda memory: (served[memory], -memory))
-    return found
+    steps, memories = occupancy.steps, len(occupancy.machine.memories)
+    own = steps.writer[steps.write_tensor] == steps.write_step
+    tensor = np.concatenate([steps.read_tensor, steps.write_tensor[own]])
+    memory = np.concatenate([occupancy.reads[0], occupancy.writes[0][own]])
+    found = np.full(occupancy.program.n_tensors, NOWHERE, dtype=np.int64)
+    key, count = np.unique(tensor * memories + memory, return_counts=True)
+    order = np.lexsort((-key, count, key // memories))
+    found[key[order] // memories] = key[order] % memories  # the most often used comes last and stays
+    open_ = found != NOWHERE
+    if occupancy.plan.residencies is not None:
+        open_[occupancy.plan.residencies[:, 0]] = False
+    return np.where(open_, occupancy.home[occupancy.home_device], found)
 
 
 def transitions(program: Program, old: Int64, new: Int64) -> Transitions | None:
@@ -165,13 +101,6 @@ def strip_rows(tensors: tuple[Int64, Int64], memories: Int64) -> list[Int8]:
     return rows
 
 
-# ----------------------------------------------------------------------------
-# What devices and links do over time: bars for steps, copies and transfers.
-
-_MOST_ROWS = 6
-"""Copies of one link that wait side by side; more are drawn over one another."""
-
-
 @dataclass(frozen=True)
 class Bars:
     """Steps of devices, by start. A fused group is one step."""
@@ -208,56 +137,63 @@ class Moves:
     """Whether it is a copy of the plan, not a transfer between devices that follows from it."""
 
 
-def find_bars(facts: Facts, timeline: Timeline) -> Bars:
+def find_bars(occupancy: Occupancy, timeline: Timeline) -> Bars:
     """All steps."""
-    number = np.array([step.number for step in facts.steps], dtype=np.int64)
-    members = np.array([len(step.members) for step in facts.steps], dtype=np.int64)
-    device = np.array([step.device for step in facts.steps], dtype=np.int64)
-    flops = np.zeros((len(number), 3), dtype=np.int64)
-    step_of = np.array(facts.step_of, dtype=np.int64)
-    real = step_of >= 0
-    np.add.at(flops, step_of[real], facts.program.op_flops[real])
-    work = np.where(flops.any(axis=1), flops.argmax(axis=1), 3) if len(number) else number
-    start, end = timeline.op_start[number], timeline.op_end[number]
-    order = np.lexsort((number, start))
-    columns = (number, members, device, start, end, timeline.op_stall[number], work)
+    steps = occupancy.steps
+    flops = np.zeros((len(steps), 3), dtype=np.int64)
+    real = steps.of_op >= 0
+    np.add.at(flops, steps.of_op[real], occupancy.program.op_flops[real])
+    work = np.where(flops.any(axis=1), flops.argmax(axis=1), 3) if len(steps) else steps.op
+    start, end = timeline.op_start[steps.op], timeline.op_end[steps.op]
+    order = np.lexsort((steps.op, start))
+    columns = (steps.op, steps.members, steps.device, start, end, timeline.op_stall[steps.op], work)
     return Bars(*(column[order] for column in columns))
 
 
-def find_moves(facts: Facts, timeline: Timeline) -> Moves:
+def find_moves(occupancy: Occupancy, timeline: Timeline) -> Moves:
     """All copies and transfers."""
-    rows = [*_copies(facts, timeline), *_transfers(facts, timeline)]
-    table = np.array(rows, dtype=np.int64).reshape(len(rows), 9)
+    table = np.concatenate([_copies(occupancy, timeline), _transfers(occupancy, timeline)])
     table = table[np.argsort(table[:, 2], kind="stable")]
     tensor, link, start, end, size, issued, needed, stalls, planned = table.T
     lane = _lanes(link, start, end)
     return Moves(tensor, link, start, end, size, issued, needed, lane, stalls > 0, planned > 0)
 
 
-def _copies(facts: Facts, timeline: Timeline) -> Iterator[tuple[int, ...]]:
-    for row, copy in enumerate(facts.copies):
-        link = facts.machine.link_between[copy.source, copy.target]
-        size = facts.size[copy.tensor] if copy.low == WHOLE else copy.high - copy.low
-        start, end = int(timeline.copy_start[row]), int(timeline.copy_end[row])
-        needed = facts.needed(row)
-        waits = needed < len(facts.steps) and _waits(facts, timeline, needed, end)
-        yield copy.tensor, link, start, end, size, copy.issued_after, copy.needed_by, waits, 1
+def _links(machine: Machine) -> Int64:
+    """[memories, memories] the link from one to another, or -1"""
+    found = np.full((len(machine.memories),) * 2, -1, dtype=np.int64)
+    for (source, target), link in machine.link_between.items():
+        found[source, target] = link
+    return found
 
 
-def _transfers(facts: Facts, timeline: Timeline) -> Iterator[tuple[int, ...]]:
-    home = facts.machine.home
-    for tensor, device, start, end in timeline.transfers.tolist():
-        link = facts.machine.link_between[home[facts.home_device[tensor]], home[device]]
-        writer = facts.writer[tensor]
-        made = facts.steps[writer].number if writer >= 0 else BEFORE
-        ranks = facts.transfers.get((tensor, device), [])
-        needed_by = min((facts.steps[rank].number for rank in ranks), default=facts.n_ops)
-        yield tensor, link, start, end, facts.size[tensor], made, needed_by, 0, 0
+def _copies(occupancy: Occupancy, timeline: Timeline) -> Int64:
+    """[copies, 9] tensor, link, start, end, bytes, issued after, needed by, whether an op waits, 1"""
+    if occupancy.plan.copies is None:
+        return np.zeros((0, 9), dtype=np.int64)
+    tensor, source, target, issued, needed_by, low, high = occupancy.plan.copies.T
+    size = np.where(low == WHOLE, occupancy.program.storage_bytes[tensor], high - low)
+    op = np.append(occupancy.steps.op, -1)[occupancy.copy_ranks[1]]
+    stall, start = (np.append(column, -1)[op] for column in (timeline.op_stall, timeline.op_start))
+    waits = (op >= 0) & (stall > 0) & (start == timeline.copy_end)
+    link = _links(occupancy.machine)[source, target]
+    times = (timeline.copy_start, timeline.copy_end)
+    return np.stack([tensor, link, *times, size, issued, needed_by, waits, np.ones_like(tensor)], axis=1)
 
 
-def _waits(facts: Facts, timeline: Timeline, rank: int, end: int) -> int:
-    number = facts.steps[rank].number
-    return int(timeline.op_stall[number] > 0 and timeline.op_start[number] == end)
+def _transfers(occupancy: Occupancy, timeline: Timeline) -> Int64:
+    """[transfers, 9] as the copies' columns; they are issued by the step that makes the tensor"""
+    tensor, device, start, end = timeline.transfers.astype(np.int64).reshape(-1, 4).T
+    home, devices, known = occupancy.home, len(occupancy.machine.devices), occupancy.transfers
+    link = _links(occupancy.machine)[home[occupancy.home_device[tensor]], home[device]]
+    made = np.append(occupancy.steps.op, BEFORE)[occupancy.steps.writer[tensor]]
+    key, own = known.tensor * devices + known.device, tensor * devices + device
+    at = np.searchsorted(key, own)
+    expected = np.append(key, -1)[at] == own
+    needed_by = np.where(expected, np.append(known.needed_by, 0)[at], occupancy.program.n_ops)
+    none = np.zeros_like(tensor)
+    size = occupancy.program.storage_bytes[tensor]
+    return np.stack([tensor, link, start, end, size, made, needed_by, none, none], axis=1)
 
 
 def _lanes(link: Int64, start: Int64, end: Int64) -> Int64:
@@ -275,53 +211,6 @@ def _lanes(link: Int64, start: Int64, end: Int64) -> Int64:
     return lane
 
 
-# ----------------------------------------------------------------------------
-# Bytes in use per memory over time, and the moment at which they are most.
-
-_LARGEST = 10
-
-
-@dataclass(frozen=True)
-class Profile:
-    """A memory's bytes: `bytes[i]` from `when[i]` on. The peak is that of the timeline."""
-
-    memory: int
-    when: Int64
-    bytes: Int64
-    peak: int
-    peak_at: int
-    """The first moment at which it is reached, picoseconds."""
-    largest: list[int]
-    """The largest tensors there then, largest first."""
-    alive: int
-    """How many tensors are there then."""
-
-
-def profiles(boxes: Boxes) -> list[Profile]:
-    """Of every memory that holds anything."""
-    return [_profile(boxes, memory, span) for memory, span in sorted(boxes.spans.items())]
-
-
-def _profile(boxes: Boxes, memory: int, span: Int64) -> Profile:
-    begin, end, size = span.T
-    moments = np.unique(np.concatenate([begin, end]))
-    change = np.zeros(len(moments), dtype=np.int64)
-    np.add.at(change, np.searchsorted(moments, begin), size)
-    np.subtract.at(change, np.searchsorted(moments, end), size)
-    held = np.cumsum(change)
-    top = int(held.argmax()) if len(held) else 0
-    at = int(moments[top]) if len(held) else 0
-    here = (boxes.memory == memory) & (boxes.begin <= at) & (boxes.end > at)
-    rows = np.flatnonzero(here)
-    ranked = rows[np.lexsort((boxes.tensor[rows], -boxes.size[rows]))]
-    tensors = list(dict.fromkeys(boxes.tensor[ranked].tolist()))
-    peak = int(held[top]) if len(held) else 0
-    return Profile(memory, moments, held, peak, at, tensors[:_LARGEST], len(tensors))
-
-
-MOST_BOXES = 500_000
-
-
 @dataclass
 class View:
     """A subject, looked at from all sides."""
@@ -331,38 +220,42 @@ class View:
     """'after' or 'before'"""
 
     @cached_property
-    def facts(self) -> Facts:
+    def occupancy(self) -> Occupancy:
         subject = self.subject
-        return Facts(subject.program, subject.machine, subject.plan)
+        return Occupancy(subject.program, subject.machine, subject.plan, subject.timeline)
 
     @cached_property
-    def boxes(self) -> Boxes:
-        return find_boxes(self.facts, self.subject.timeline)
+    def residencies(self) -> Residencies:
+        return find_residencies(self.occupancy, duration(self.subject.timeline))
 
     @cached_property
     def profiles(self) -> list[Profile]:
-        return profiles(self.boxes)
+        return find_profiles(self.occupancy, self.residencies, duration(self.subject.timeline))
+
+    @cached_property
+    def devices(self) -> list[int]:
+        """Those that run something."""
+        return [int(number) for number in np.unique(self.occupancy.steps.device)]
 
     @cached_property
     def bars(self) -> Bars:
-        return find_bars(self.facts, self.subject.timeline)
+        return find_bars(self.occupancy, self.subject.timeline)
 
     @cached_property
     def moves(self) -> Moves:
-        return find_moves(self.facts, self.subject.timeline)
+        return find_moves(self.occupancy, self.subject.timeline)
 
     @cached_property
     def memories(self) -> Int64:
         """[T] where each tensor is used."""
-        return tensor_memories(self.facts)
+        return tensor_memories(self.occupancy)
 
     def write(self, columns: Columns, prefix: str) -> dict[str, Any]:
         """Add the columns; returns what the page has to know beside them."""
-        boxes, left_out = _kept(self.boxes)
-        for part, table in (("box", boxes), ("bar", self.bars), ("move", self.moves)):
+        residencies, left_out = _largest_residencies(self.residencies)
+        for part, table in (("box", residencies), ("bar", self.bars), ("move", self.moves)):
             for field in fields(table):
-                if field.name != "spans":
-                    columns.add(f"{prefix}.{part}.{field.name}", getattr(table, field.name))
+                columns.add(f"{prefix}.{part}.{field.name}", getattr(table, field.name))
         when, ops, numbered = self._warp()
         columns.add(f"{prefix}.warp.when", when)
         columns.add(f"{prefix}.warp.op", ops)
@@ -386,7 +279,7 @@ class View:
                     "name": machine.devices[number].name,
                     "busy": int(timeline.device_busy[number]),
                 }
-                for number in self.facts.devices_used
+                for number in self.devices
             ],
             "links": [
                 {
@@ -407,7 +300,7 @@ class View:
 
     def _memory(self, profile: Profile) -> dict[str, Any]:
         memory = self.subject.machine.memories[profile.memory]
-        here = self.boxes.memory == profile.memory
+        here = self.residencies.memory == profile.memory
         return {
             "number": profile.memory,
             "name": memory.name,
@@ -416,8 +309,8 @@ class View:
             "peak_at": profile.peak_at,
             "alive": profile.alive,
             "floor": self._floor(profile),
-            "top": int((self.boxes.address + self.boxes.size)[here].max(initial=0)),
-            "decided": int(self.boxes.decided[here].sum()),
+            "top": int((self.residencies.address + self.residencies.size)[here].max(initial=0)),
+            "decided": int(self.residencies.decided[here].sum()),
             "boxes": int(here.sum()),
         }
 
@@ -435,8 +328,8 @@ class View:
         """(moments, op axis there, whether that axis counts places in the plan's order): so that
         every op takes equal room. Ops of several devices overlap and are counted by their start."""
         starts, bars = self.bars.start, self.bars
-        of_step = {step.number: step.position for step in self.facts.steps}
-        position = np.array([of_step[op] for op in bars.op.tolist()], dtype=np.int64)
+        steps = self.occupancy.steps
+        position = steps.position[steps.of_op[bars.op]]
         numbered = bool((np.diff(position) > 0).all())
         along = position if numbered else np.arange(len(starts), dtype=np.int64)
         when, first = np.unique(starts, return_index=True)
@@ -449,13 +342,11 @@ class View:
         return np.append(when, max(total, int(when[-1]) + 1)), np.append(ops, end), numbered
 
 
-def _kept(boxes: Boxes) -> tuple[Boxes, int]:
-    """The largest boxes, should there be too many to draw, and how many were left out."""
-    if len(boxes) <= MOST_BOXES:
-        return boxes, 0
-    area = (boxes.end - boxes.begin).astype(np.float64) * boxes.size
-    rows = np.sort(np.argsort(-area, kind="stable")[:MOST_BOXES])
-    columns = {
-        field.name: getattr(boxes, field.name)[rows] for field in fields(boxes) if field.name != "spans"
-    }
-    return replace(boxes, **columns), len(boxes) - MOST_BOXES
+def _largest_residencies(table: Residencies) -> tuple[Residencies, int]:
+    """The largest, should there be too many to draw, and how many were left out."""
+    if len(table) <= MOST_RESIDENCIES:
+        return table, 0
+    area = (table.end - table.begin).astype(np.float64) * table.size
+    rows = np.sort(np.argsort(-area, kind="stable")[:MOST_RESIDENCIES])
+    kept = Residencies(*(getattr(table, field.name)[rows] for field in fields(table)))
+    return kept, len(table) - MOST_RESIDENCIES

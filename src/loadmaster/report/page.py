@@ -1,0 +1,126 @@
+"""The page: HTML, style and script are files of this package; a report joins them with its data.
+
+The page's own rules allow this style and this script, by their hashes, and nothing else: no other
+script, no request. Data is inert text that the script reads; it reaches the page as text only. Numbers
+go there as little-endian typed arrays in one gzip stream, with a table of where each begins.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+from importlib import resources
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmaster import __version__
+
+_STYLES = ("base.css", "parts.css")
+_SCRIPTS = (
+    "text.js",
+    "data.js",
+    "axis.js",
+    "raster.js",
+    "memory.js",
+    "lanes.js",
+    "details.js",
+    "explorer.js",
+    "tables.js",
+    "curves.js",
+    "changes.js",
+    "main.js",
+)
+
+
+def page(columns: Columns, content: dict[str, Any]) -> str:
+    """The whole file."""
+    style = "\n".join(_asset(name) for name in _STYLES)
+    script = '"use strict";\n' + "\n".join(_asset(name) for name in _SCRIPTS)
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{_sha256(script)}'; "
+        f"style-src 'sha256-{_sha256(style)}'; img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    about = {"version": __version__, "columns": columns.table, **content}
+    parts = {
+        "POLICY": policy,
+        "STYLE": style,
+        "SCRIPT": script,
+        "CONTENT": _inert(about),
+        "COLUMNS": columns.packed(),
+    }
+    # Piece by piece: what a part holds is never searched for the place of another.
+    return "".join(parts.get(piece, piece) for piece in _asset("page.html").split("@@"))
+
+
+def _asset(name: str) -> str:
+    return (resources.files("loadmaster.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _sha256(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+
+
+def _inert(content: dict[str, Any]) -> str:
+    """JSON that ends no script tag and opens no comment, whatever the names hold."""
+    return json.dumps(content, allow_nan=False).replace("<", "\\u003c")
+
+
+_KINDS = {"i1": "Int8Array", "u1": "Uint8Array", "i4": "Int32Array", "f8": "Float64Array"}
+
+
+class Columns:
+    """Collects arrays by name. Whole numbers take the smallest type that holds them; what is above
+    32 bits becomes a float, exact up to 2^53."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._length = 0
+        self.table: dict[str, list[Any]] = {}
+        """Name -> [type in JavaScript, byte offset, length]."""
+
+    def add(self, name: str, values: npt.ArrayLike) -> None:
+        array = np.asarray(values)
+        kind = _smallest(array)
+        data = np.ascontiguousarray(array.astype(f"<{kind}")).tobytes()
+        self._pad()
+        self.table[name] = [_KINDS[kind], self._length, array.size]
+        self._parts.append(data)
+        self._length += len(data)
+
+    def add_texts(self, name: str, texts: tuple[str, ...] | list[str]) -> None:
+        """Texts as one UTF-8 stream and their ends: any character survives."""
+        # Lone surrogates come from names that were no text; they are shown as '?'.
+        encoded = [text.encode("utf-8", "replace") for text in texts]
+        self.add(f"{name}.ends", np.cumsum([len(text) for text in encoded], dtype=np.int64))
+        self._pad()
+        data = b"".join(encoded)
+        self.table[name] = ["text", self._length, len(data)]
+        self._parts.append(data)
+        self._length += len(data)
+
+    def packed(self) -> str:
+        """Everything, as base64."""
+        data = gzip.compress(b"".join(self._parts), compresslevel=6, mtime=0)
+        return base64.b64encode(data).decode("ascii")
+
+    def _pad(self) -> None:
+        # Typed arrays must begin at a multiple of their element size.
+        gap = -self._length % 8
+        self._parts.append(bytes(gap))
+        self._length += gap
+
+
+def _smallest(array: npt.NDArray[Any]) -> str:
+    if array.dtype.kind == "f":
+        return "f8"
+    if array.dtype.kind == "b":
+        return "u1"
+    low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
+    for kind, least, most in (("u1", 0, 255), ("i1", -128, 127), ("i4", -(2**31), 2**31 - 1)):
+        if least <= low and high <= most:
+            return kind
+    return "f8"
