@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from loadmaster.cli.kernel_room import kernel_room
+from loadmaster.planner import kernel_room
 from loadmaster.offload.kernels import LIBRARIES, SPARE
 from loadmaster.offload.problem import Offload
 from loadmaster.program.measured_costs import MeasuredCosts, costless_hash, write_costs

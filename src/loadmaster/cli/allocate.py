@@ -9,18 +9,12 @@ import typer
 
 from loadmaster.cli.answer import Answer, Usage
 from loadmaster.cli.files import OverwriteOption, check_free, writing
-from loadmaster.errors import LoadmasterError, Refused
+from loadmaster.errors import Refused
 from loadmaster.units import parse_bytes, parse_time, show_bytes
 
 if TYPE_CHECKING:
     from loadmaster.allocation.problem import Allocation
     from loadmaster.search.solver import Solution
-
-
-class NoAnswer(LoadmasterError):
-    """Nothing was found within the limit, and nothing was proven."""
-
-    exit_code = 4
 
 
 def command(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from loadmaster.allocation.auto import explain_infeasible
+from loadmaster.allocation.auto import Blame, explain_infeasible
 from loadmaster.allocation.heuristics import SizeFirstFit
 from loadmaster.allocation.problem import Allocation
-from loadmaster.cli.allocate import NoAnswer
 from loadmaster.cli.answer import Answer, Table
-from loadmaster.errors import Refused
+from loadmaster.errors import NoAnswer
+from loadmaster.planner.search import unfit_error
 from loadmaster.runs.session import Interrupted
 from loadmaster.search.solver import Budget, Solution, Status, solve
 
@@ -83,59 +83,41 @@ def result(problem: Allocation, solution: Solution, files: list[Path]) -> Answer
 
 def explained(problem: Allocation, solution: Solution, seconds: float | None, seed: int) -> Answer:
     """No placement: proven (exit 1, with the buffers to blame) or not known (exit 4)."""
-    buffers, capacity = problem.buffers, problem.capacity
-    if solution.status != Status.INFEASIBLE or capacity is None:
-        what = "no placement was found and none was proven impossible"
-        error: NoAnswer | Refused = NoAnswer(
-            f"{problem.name}: {what} in {solution.seconds:.1f} s",
-            object=problem.name,
-            number=capacity,
-            remedy="give more --time-limit",
-        )
-        return Answer(
-            [{"what": "ours", "status": str(solution.status), "bound": solution.bound.value}], error=error
-        )
-    blame = explain_infeasible(problem, min(seconds or 10.0, 10.0), seed)
-    names = [buffers.ids[b] for b in blame.buffers.tolist()]
-    total = int(buffers.size[blame.buffers].sum())
+    if solution.status == Status.INFEASIBLE and problem.capacity is not None:
+        return blame_answer(problem, solution, explain_infeasible(problem, min(seconds or 10.0, 10.0), seed))
+    error = NoAnswer(
+        f"{problem.name}: no placement was found and none was proven impossible in {solution.seconds:.1f} s",
+        object=problem.name,
+        number=problem.capacity,
+        remedy="give more --time-limit",
+    )
+    row = {"what": "ours", "status": str(solution.status), "bound": solution.bound.value}
+    return Answer([row], error=error)
+
+
+def blame_answer(problem: Allocation, solution: Solution, blame: Blame) -> Answer:
+    """Why buffers do not fit, and which of them are to blame."""
+    buffers, blamed = problem.buffers, blame.buffers.tolist()
     blocks: list[str | Table] = []
-    if names:
+    if blamed:
         cells = [
             (
                 buffers.ids[b],
                 f"{int(buffers.size[b]):,}",
                 f"{int(buffers.lower[b])} to {int(buffers.upper[b])}",
             )
-            for b in blame.buffers.tolist()[:_SHOWN]
+            for b in blamed[:_SHOWN]
         ]
-        blocks.append(
-            Table(
-                ("to blame", "bytes", "alive"),
-                cells,
-                f"{len(names)} buffers that do not fit together, and would without any one of them",
-            )
-        )
-    if blame.excess:
-        why = f"{blame.alive:,} bytes are alive at time {blame.instant}, {blame.excess:,} too many"
-    else:
-        why = (
-            f"the bytes alive fit, but these {len(names)} shapes do not" if names else "the shapes do not fit"
-        )
+        title = f"{len(blamed)} buffers that do not fit together, and would without any one of them"
+        blocks.append(Table(("to blame", "bytes", "alive"), cells, title))
     row = {
         "what": "infeasible",
         "status": "infeasible",
         "bound": solution.bound.value,
-        "capacity_bytes": capacity,
+        "capacity_bytes": problem.capacity,
         "excess_bytes": blame.excess,
         "instant": blame.instant,
-        "blamed": names,
-        "blamed_bytes": total,
+        "blamed": [buffers.ids[b] for b in blamed],
+        "blamed_bytes": int(buffers.size[blame.buffers].sum()),
     }
-    remedy = f"a capacity of at least {solution.bound.value:,} bytes" if blame.excess else "try --minimize"
-    refused = Refused(
-        f"{problem.name} does not fit into {capacity:,} bytes: {why}",
-        object=problem.name,
-        number=blame.excess,
-        remedy=remedy,
-    )
-    return Answer([row], blocks, error=refused)
+    return Answer([row], blocks, error=unfit_error(problem, solution, blame))

@@ -9,7 +9,7 @@ import typer
 
 from loadmaster.cli.answer import Answer, Table
 from loadmaster.cli.model import MachineOption, Model, takes_model
-from loadmaster.cli.planned import CapacityOption, planned
+from loadmaster.cli.planned import CapacityOption, read_planned
 from loadmaster.errors import BadPlan, Refused
 
 
@@ -28,7 +28,7 @@ def command(
     from loadmaster.plan.check import check
     from loadmaster.simulate import Timeline, simulate
 
-    program, chosen, decided = planned(model, machine, capacity, plan)
+    program, chosen, decided = read_planned(model, machine, capacity, plan)
     timeline: Timeline | None
     try:
         timeline = simulate(program, chosen, decided)

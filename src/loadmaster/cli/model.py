@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +14,7 @@ import typer
 from loadmaster.cli.answer import Answer, Usage
 from loadmaster.cli.progress import say
 from loadmaster.errors import LoadmasterError
+from loadmaster.host import command_line
 
 if TYPE_CHECKING:
     from loadmaster.machine import Machine
@@ -75,6 +76,27 @@ class Model:
         options = [("--split", self.split), ("--device", self.device), ("--costs", self.costs)]
         given = [f"{name} {value}" for name, value in options if value is not None]
         return " ".join([self.source, *(["--train"] if self.train else []), *given])
+
+    def typed(self) -> list[str]:
+        """The model and the options that read it, as they were typed."""
+        words = [self.source]
+        for each in fields(self)[1:]:
+            option, value = f"--{each.name.replace('_', '-')}", getattr(self, each.name)
+            if value is True:
+                words.append(option)
+            elif value != each.default:
+                given = value if isinstance(value, tuple) else (value,)
+                words += [word for one in given for word in (option, str(one))]
+        return words
+
+    def arguments(self) -> dict[str, Any]:
+        """How the model is read, for a run's folder: without absolute paths, as JSON takes it."""
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {
+            name: command_line([str(value)])[0] if isinstance(value, str | Path) else value
+            for name, value in given.items()
+            if name == "source" or value not in (None, (), False)
+        }
 
     def load(self, machine: Machine | None = None) -> Program:
         """The Program. For a machine whose ops work in its first memory alone, a PyTorch module is read as the
@@ -268,12 +290,6 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
         None,
     ),
 }
-
-
-def divided(capacities: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Capacities in bytes, and those that are shares of what a program needs ('hbm=50%')."""
-    shares = [text for text in capacities if text.endswith("%")]
-    return [text for text in capacities if text not in shares], shares
 
 
 def size_of(text: str | None, option: str) -> int | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,11 +11,13 @@ import typer
 
 from loadmaster.cli.answer import Answer, Usage
 from loadmaster.cli.files import OverwriteOption, check_free
-from loadmaster.cli.model import MachineOption, Model, takes_model
+from loadmaster.cli.model import MachineOption, Model, size_of, takes_model
+from loadmaster.cli.progress import LiveLine, say
 
 if TYPE_CHECKING:
-    from loadmaster.cli.plan_posed import Asked
-    from loadmaster.cli.planning import Wanted
+    from loadmaster.execute.loop import ExecutorLoop
+    from loadmaster.planner import NamedBuffers, Result, SearchOptions
+    from loadmaster.planner.request import ProgramSource
     from loadmaster.search.problem import Problem
 
 Value = int | float | bool | str
@@ -153,16 +154,24 @@ def command(
 
     Example: loadmaster plan model.onnx --machine arena:256KiB --fits
     """
-    from loadmaster.cli.plan_posed import Asked, posed
-    from loadmaster.cli.planning import Wanted, measure_again, resumed_problem, shared
+    from loadmaster.planner.capacity import parse_capacity
+    from loadmaster.planner.planner import EXECUTOR, resume_problem, solve_request
+    from loadmaster.planner.request import PinTexts, PlanRequest, parse_base, parse_objective
+    from loadmaster.planner.search import SearchOptions, solve_problem
+    from loadmaster.search.evaluator import CommandEvaluator
 
     if out is not None:
         check_free(out, overwrite, model.source)
-    options = parse_settings(settings or []) | ({} if init is None else {"init": init})
+    if report and (no_run or fits):
+        raise Usage(
+            "--report shows a run, and none is kept",
+            object="--report",
+            remedy="leave --no-run and --fits out",
+        )
     limit = seconds_of(time_limit, "--time-limit")
-    wanted = Wanted(
+    search = SearchOptions(
         solver,
-        options,
+        parse_settings(settings or []) | ({} if init is None else {"init": init}),
         budget,
         limit,
         seed,
@@ -171,142 +180,105 @@ def command(
         out,
         exact_seconds,
         workers,
-        named=_named(model, evaluator),
-        runs=model.is_function,
+        model.source,
+        _measured_model(model, evaluator).words,
+        model.arguments(),
+        LiveLine(),
+        say,
     )
-    asked = Asked(
-        model,
-        machine,
+    if resume is not None:
+        said = (machine, problem, tasks, groups, base, capacity, pin, pin_op, keep_order, noise)
+        if any(said) or objective != "time" or recompute is not None:
+            raise Usage(
+                "--resume takes machine, capacities, objective, problem, pins, recomputing and noise from the "
+                "run",
+                object="--resume",
+                remedy="leave them out",
+            )
+        resumed = resume_problem(resume, model, evaluator, model.typed())
+        search = replace(search, model=_with_costs(model, resumed, resume).words)
+        return _answer(solve_problem(resumed, search), search, model, report)
+    source, measuring = _source(model), None
+    if evaluator is not None and evaluator.startswith(EXECUTOR):
+        source = measuring = _executor(model, evaluator.removeprefix(EXECUTOR))
+    elif evaluator is not None:
+        measuring = CommandEvaluator(evaluator, seconds_of(timeout, "--timeout") or 60.0)
+    request = PlanRequest(
+        source,
+        None if machine is None and source is not measuring else model.machine(machine),
         problem,
-        objective,
         solver,
-        tasks,
-        groups,
-        tuple(base or ()),
-        tuple(capacity or ()),
-        evaluator,
+        parse_objective(objective),
+        parse_capacity(capacity or ()),
+        model.costs,
+        PinTexts(tuple(pin or ()), tuple(pin_op or ())),
+        recompute,
+        keep_order,
+        measuring,
         repeats,
-        seconds_of(timeout, "--timeout") or 60.0,
         noise,
         seed or 0,
-        tuple(pin or ()),
-        tuple(pin_op or ()),
-        keep_order,
-        recompute,
+        None if tasks is None else tuple(task.strip() for task in tasks.split(",")),
+        groups,
+        parse_base(base or ()),
+        say,
     )
-    if report and (no_run or fits):
-        raise Usage(
-            "--report shows a run, and none is kept",
-            object="--report",
-            remedy="leave --no-run and --fits out",
-        )
-    if resume is not None:
-        _check_resumed(asked)
-        again = resumed_problem(resume, model.load)
-        measure_again(again, resume, model, evaluator)
-        wanted = replace(wanted, named=_with_costs(model, again, resume).words)
-        return _told(_planned(again, wanted, model.source), report)
     if fits:
         from loadmaster.cli.plan_fits import plan_fits
 
-        return plan_fits(asked, limit, out)
-    chosen = posed(asked)
-    if objective == "bytes-moved":
-        from loadmaster.cli.plan_bytes import plan_bytes
-        from loadmaster.mapping.problem import Mapping
-
-        assert isinstance(chosen, Mapping)
-        with shared(chosen, wanted) as wanted:
-            return _told(plan_bytes(chosen, asked.on(), wanted, model.source), report)
-    return _told(_planned(chosen, wanted, model.source), report)
+        return plan_fits(request, limit, model.source, out)
+    return _answer(solve_request(request, search), search, model, report)
 
 
-def _named(model: Model, evaluator: str | None) -> str:
+def _source(model: Model) -> ProgramSource | NamedBuffers:
+    """Where the program comes from, or a list of buffers."""
+    if not model.is_buffers:
+        return model
+    from loadmaster.allocation.buffers_csv import read_buffers
+    from loadmaster.planner.request import NamedBuffers
+
+    buffers, stated = read_buffers(model.source)
+    return NamedBuffers(Path(model.source).stem, buffers, stated)
+
+
+def _executor(model: Model, device: str) -> ExecutorLoop:
+    """The executor as what captures the model and measures its plans."""
+    from loadmaster.execute.loop import ExecutorLoop
+
+    split = size_of(model.split, "--split")
+    return ExecutorLoop(model.source, device, training=model.train, split_over=split, say=say)
+
+
+def _measured_model(model: Model, evaluator: str | None) -> Model:
     """The model as later commands take it: captured for the device that an executor measured on."""
     kind, colon, device = (evaluator or "").partition(":")
-    return (replace(model, device=device) if colon and kind == "executor" else model).words
+    return replace(model, device=device) if colon and kind == "executor" else model
 
 
 def _with_costs(model: Model, problem: Problem, run: Path) -> Model:
     """The model with the cost table that its run was started with: the run has the times, but later commands
-    have to be told. A run does not say in which folder the table was."""
+    have to be given it."""
+    from loadmaster.planner.planner import recorded_costs
+
     if model.costs is not None or problem.program.costs is None:
         return model
-    from loadmaster.runs import RunFolder
-
-    words = [str(word) for word in RunFolder.open(run).about["command"]]
-    given = [word for option, word in pairwise(words) if option == "--costs"]
-    given += [word.partition("=")[2] for word in words if word.startswith("--costs=")]
-    given = given or (["COSTS.json"] if model.is_function else [])
-    return replace(model, costs=Path(given[-1])) if given else model
+    costs = recorded_costs(run) or ("COSTS.json" if model.is_function else None)
+    return model if costs is None else replace(model, costs=Path(costs))
 
 
-def _check_resumed(asked: Asked) -> None:
-    """What a run was started with can't be said again, but for the evaluator: that has to be."""
-    from loadmaster.cli.plan_posed import Asked
+def _answer(result: Result, search: SearchOptions, model: Model, report: bool) -> Answer:
+    """What is shown of a result, with the report of its run if one is to be written."""
+    from loadmaster.cli.plan_show import render
 
-    again = replace(
-        asked, model=Model(asked.model.source), repeats=5, timeout=60.0, solver=None, seed=0, evaluator=None
-    )
-    if again != Asked(again.model):
-        raise Usage(
-            "--resume takes machine, capacities, objective, problem, pins, recomputing and noise from the run",
-            object="--resume",
-            remedy="leave them out",
-        )
-
-
-def _told(answer: Answer, report: bool) -> Answer:
-    """The answer, with the report of its run if one is wanted."""
-    run = answer.more.get("run")
-    if not report or run is None:
+    answer = render(result, model.source, search.model, model.is_function)
+    if not report or result.run is None:
         return answer
     from loadmaster.report import write_report
 
-    page = Path(run) / "report.html"
-    write_report(Path(run), page)
+    page = result.run / "report.html"
+    write_report(result.run, page)
     return replace(
         answer, blocks=[*answer.blocks, f"report:  {page}"], more={**answer.more, "report": str(page)}
-    )
-
-
-def _planned(problem: Problem, wanted: Wanted, source: str) -> Answer:
-    from loadmaster.cli.planning import shared
-
-    with shared(problem, wanted) as wanted:
-        return _planned_by_kind(problem, wanted, source)
-
-
-def _planned_by_kind(problem: Problem, wanted: Wanted, source: str) -> Answer:
-    from loadmaster.allocation.problem import Allocation
-    from loadmaster.cli.plan_allocation import plan_allocation
-    from loadmaster.cli.plan_game import plan_game
-    from loadmaster.cli.plan_graph import plan_graph
-    from loadmaster.cli.plan_mapping import plan_mapping
-    from loadmaster.cli.plan_offload import plan_offload
-    from loadmaster.cli.plan_peak import plan_peak
-    from loadmaster.graph import GraphOptimization
-    from loadmaster.malloc_game.problem import MallocGame
-    from loadmaster.mapping.problem import Mapping
-    from loadmaster.offload.problem import Offload
-    from loadmaster.order.problem import PeakOrder
-
-    if isinstance(problem, Offload):
-        return plan_offload(problem, wanted, source)
-    if isinstance(problem, MallocGame):
-        return plan_game(problem, wanted, source)
-    if isinstance(problem, Mapping):
-        return plan_mapping(problem, wanted, source)
-    if isinstance(problem, GraphOptimization):
-        return plan_graph(problem, wanted, source)
-    if isinstance(problem, PeakOrder):
-        return plan_peak(problem, wanted, source)
-    if isinstance(problem, Allocation):
-        return plan_allocation(problem, wanted, source)
-    raise Usage(
-        f"run '{wanted.resume}' is about {problem.kind}, which 'plan' does not solve",
-        object=str(wanted.resume),
-        remedy="see 'loadmaster runs'",
     )
 
 

@@ -1,205 +1,244 @@
-"""What `plan` tells: the solver's plan beside baselines, optimum and bound, and where it is kept."""
+"""What `plan` shows of a Result: the plans beside each other, where tensors live, and what to do next.
+
+One layout a kind of problem says which columns there are and how a row is called in JSON; all else is the same.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+from loadmaster.allocation.problem import Allocation, ProgramAllocation
+from loadmaster.cli.allocate_show import blame_answer
 from loadmaster.cli.answer import Answer, Table
 from loadmaster.cli.progress import gap_text
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import Machine, load_machine
-from loadmaster.mapping.auto import WHITE_BOX
-from loadmaster.mapping.measured import MeasuredMapping
-from loadmaster.mapping.problem import Mapping
-from loadmaster.plan import Plan
-from loadmaster.search.champion import Champion
-from loadmaster.search.solver import Solution
-from loadmaster.simulate import simulate
+from loadmaster.planner import Result, Row
 from loadmaster.units import show_bytes, show_time
 
+Cell = Callable[[Row, Result], str]
+NONE = "–"
+
+
+def _time(row: Row, result: Result) -> str:
+    return NONE if row.value is None else show_time(row.value)
+
+
+def _speedup(row: Row, result: Result) -> str:
+    return NONE if row.speedup is None else f"{row.speedup:.3f} ×"
+
+
+def _saved_time(row: Row, result: Result) -> str:
+    return NONE if row.speedup is None else f"{100 * (1 - 1 / row.speedup):.1f} %"
+
+
+def _over_ops(row: Row, result: Result) -> str:
+    over = row.extra.get("over_ops")
+    return NONE if over is None else f"{over:.3f} ×"
+
+
+def _saved_bytes(row: Row, result: Result) -> str:
+    saved = row.extra.get("saved")
+    return NONE if saved is None else f"{100 * saved:.1f} %"
+
+
+def _simulated(row: Row, result: Result) -> str:
+    seconds = row.extra.get("seconds")
+    return NONE if seconds is None else show_time(round(seconds * 10**12))
+
+
+def _box(row: Row, result: Result) -> str:
+    if row.role == "bound":
+        return ""
+    return "white box" if row.white_box else "black box"
+
+
+def _gap(row: Row, result: Result) -> str:
+    return "none" if result.measured and result.problem.kind == "mapping" else gap_text(row.gap)
+
+
+def _bytes(row: Row, result: Result) -> str:
+    return NONE if row.value is None else f"{row.value:,}"
+
+
+def _size(row: Row, result: Result) -> str:
+    return NONE if row.value is None else show_bytes(row.value)
+
+
+def _evaluations(row: Row, result: Result) -> str:
+    counted = row.evaluations and (not row.white_box or result.problem.kind == "graph")
+    return f"{row.evaluations:,}" if counted else NONE
+
+
+def _took(row: Row, result: Result) -> str:
+    return f"{row.seconds:.1f} s" if row.seconds >= 0.05 else NONE
+
 
 @dataclass(frozen=True)
-class Figure:
-    """One line of the table. `value` is in picoseconds."""
+class Layout:
+    """How results of one kind are laid out."""
 
-    name: str
-    white_box: bool
-    value: int | None
-    status: str
-    evaluations: int
-    seconds: float
-    what: str
-    """'baseline', 'result' or 'reference'"""
-
-
-@dataclass(frozen=True)
-class Told:
-    """All that there is to tell."""
-
-    problem: Mapping
-    source: str
-    solver: str
-    solution: Solution
-    baselines: list[Figure]
-    reference: Figure | None
-    champion: Champion | None
-    """Set where values are noisy: then it is the result."""
-    plan: Plan | None
-    out: Path | None
-
-    @property
-    def measured(self) -> bool:
-        return isinstance(self.problem, MeasuredMapping)
+    columns: tuple[tuple[str, Cell], ...]
+    """Headings and cells between the name and how long it took; '{}' in a heading: see `_heading`."""
+    first: str = "plan"
+    title: str = "{source} on {machine}"
+    value: str = "picoseconds"
+    """What the value is called in JSON."""
+    roles: tuple[str, str, str] = ("baseline", "result", "bound")
+    """What the rows are called in JSON."""
+    next_steps: tuple[str, ...] = ("see", "run", "draw", "again")
 
 
-def head(problem: Mapping, source: str) -> str:
-    """What will be decided, in one line."""
-    memories = [problem.machine.memories[number] for number in problem.memories]
-    sizes = ", ".join(f"{memory.name} {show_bytes(memory.capacity)}" for memory in memories)
-    live = int(problem.live.sum())
-    return (
-        f"{source} on {problem.machine.name}: {problem.nodes:,} nodes, {live:,} tensors to place "
-        f"({show_bytes(int(problem.entries.bytes.sum()))}) in {sizes}"
-    )
+TIMED = (("gap to bound", _gap), ("evaluations", _evaluations))
+LAYOUTS = {
+    "mapping": Layout((("kind", _box), ("{timed}", _time), ("over compiler", _speedup), *TIMED)),
+    "malloc-game": Layout((("{timed}", _time), ("over all-slow", _speedup), *TIMED)),
+    "offload": Layout(
+        (("{timed}", _time), ("over layerwise", _speedup), ("of the ops' time", _over_ops), *TIMED)
+    ),
+    "graph": Layout(
+        (("{timed}", _time), ("saved over base", _saved_time), *TIMED),
+        title="{source} on {machine}, simulated",
+        next_steps=("see", "again"),  # `figures` draws where tensors live, which is not decided here
+    ),
+    "allocation": Layout(
+        (("bytes", _bytes), ("gap to bound", _gap)),
+        "placement",
+        "{source}",
+        "bytes",
+        ("bytes-baseline", "bytes-result", "bytes-bound"),
+        ("see", "again"),
+    ),
+    "order": Layout(
+        (("peak bytes", _bytes), ("", _size), ("saved", _saved_bytes), ("gap to bound", _gap)),
+        "order",
+        "{source}, one device, weights not counted",
+        "peak_bytes",
+        ("order-baseline", "order", "order-bound"),
+        ("see", "again"),
+    ),
+}
+BYTES_MOVED = Layout(
+    (("bytes through {home}", _bytes), ("", _size), ("gap to bound", _gap), ("simulated time", _simulated)),
+    value="bytes",
+    roles=("bytes-baseline", "bytes-result", "bytes-bound"),
+    next_steps=("see",),
+)
 
 
-def shown(told: Told) -> Answer:
-    """Rows and tables."""
-    solution, problem = told.solution, told.problem
-    figures = [
-        *map(partial(_again, told), told.baselines),
-        _result(told),
-        *([told.reference] if told.reference else []),
-    ]
-    bound = solution.bound
-    rows = [_row(told, figure) for figure in figures]
-    if bound.value > 0 and not any(figure.value == bound.value for figure in figures):
-        rows.append(_row(told, Figure("bound", True, bound.value, bound.method, 0, 0.0, "bound")))
-    blocks: list[str | Table] = [_table(told, rows)]
-    if told.champion is not None:
-        rows[len(told.baselines)]["champion"] = told.champion.as_json()
-        blocks.append(measured_again(told.champion, told.measured))
-    memories = [] if told.plan is None else _memories(told)
-    if memories:
-        blocks.append(_memory_table(memories))
-    run = solution.extra.get("run")
-    kept = told.out or (None if run is None else Path(run) / "best.json")
-    if told.plan is not None:
-        blocks.append(ending(problem.machine, told.source, kept, run))
-    warnings = (*solution.extra.get("warnings", ()), *solution.extra.get("refused", ()))
+def render(result: Result, source: str, model: str, runs: bool = False) -> Answer:
+    """The answer of `plan`. `source`: the model as the user named it; `model`: the same with the options that
+    read it; `runs`: whether 'loadmaster run' may take it."""
+    if result.blame is not None:
+        assert isinstance(result.problem, Allocation)
+        return blame_answer(result.problem, result.solution, result.blame)
+    layout = _layout(result)
+    blocks: list[str | Table] = [_table(layout, result, source)]
+    if result.remeasured is not None:
+        blocks.append(result.remeasured)
+    if result.places:
+        blocks.append(_places_table(result.places))
+    blocks += result.notes
+    if result.plan is not None:
+        blocks.append(
+            _next_steps(layout, result, model if result.problem.kind == "offload" else source, runs)
+        )
     more = {
-        "model": told.source,
-        "machine": problem.machine.name,
-        "nodes": problem.nodes,
-        "tensors": int(problem.live.sum()),
-        "run": run,
-        "plan": None if kept is None else str(kept),
-        "stop": solution.extra.get("stop"),
+        "model": source,
+        "machine": result.machine.name,
+        **result.facts,
+        "run": None if result.run is None else str(result.run),
+        "plan": None if result.kept is None else str(result.kept),
+        "stop": result.solution.stop,
     }
-    return Answer(rows + memories, blocks, tuple(map(str, warnings)), more=more)
+    rows = [_json_row(layout, row) for row in result.rows]
+    return Answer(rows + result.places, blocks, tuple(result.warnings), result.error, more=more)
 
 
-def _again(told: Told, figure: Figure) -> Figure:
-    """A baseline; the compiler's plan as it was measured in turns with the result."""
-    if told.champion is None or not told.measured or figure.name != "compiler":
-        return figure
-    return replace(figure, value=round(told.champion.baseline.time_ps.middle))
+def _layout(result: Result) -> Layout:
+    moved = result.problem.kind == "mapping" and result.unit == "bytes"
+    return BYTES_MOVED if moved else LAYOUTS[result.problem.kind]
 
 
-def _result(told: Told) -> Figure:
-    """What the solver found; of noisy values, what was measured again or is free of noise."""
-    solution, value = told.solution, told.solution.value
-    if told.champion is not None:
-        median = round(told.champion.winner.time_ps.middle)
-        value = median if told.measured else told.champion.simulated_ps
-    status = "optimal" if value is not None and value <= solution.bound.value else str(solution.status)
-    return Figure(
-        told.solver, told.solver in WHITE_BOX, value, status, solution.evaluations, solution.seconds, "result"
-    )
-
-
-def measured_again(champion: Champion, measured: bool, over: str = "compiler") -> str:
-    """The headline of noisy values, with its interval and what the search had thought of it."""
-    winner, speedup = champion.winner, champion.speedup
-    first = "–" if winner.first_ps is None else show_time(winner.first_ps)
-    low, high = show_time(round(winner.time_ps.low)), show_time(round(winner.time_ps.high))
-    simulated = f", simulated {show_time(champion.simulated_ps)}" if measured else ""
-    return (
-        f"measured again {len(winner.samples_ps)} times: median {show_time(round(winner.time_ps.middle))} "
-        f"({low} to {high}), {speedup.middle:.3f} × over {over} ({speedup.low:.3f} to "
-        f"{speedup.high:.3f}); the search had measured {first}{simulated}"
-    )
-
-
-def _row(told: Told, figure: Figure) -> dict[str, Any]:
-    value, bound = figure.value, told.solution.bound.value
-    compiler = next((f.value for f in told.baselines if f.name == "compiler"), None)
-    if told.champion is not None and told.measured:
-        compiler = round(told.champion.baseline.time_ps.middle)
+def _json_row(layout: Layout, row: Row) -> dict[str, Any]:
+    baseline, result, bound = layout.roles
+    named = {"baseline": baseline, "result": result, "bound": bound}
+    content: dict[str, Any] = {"what": named.get(row.role, row.role), "name": row.name}
+    if layout.value == "picoseconds":
+        content |= {"white_box": row.white_box, "speedup": row.speedup}
+        content["seconds"] = None if row.value is None else row.value / 10**12
     return {
-        "what": figure.what,
-        "name": figure.name,
-        "white_box": figure.white_box,
-        "picoseconds": value,
-        "seconds": None if value is None else value / 10**12,
-        "speedup": compiler / value if compiler and value else None,
-        "gap": value / bound - 1 if value is not None and bound > 0 else None,
-        "evaluations": figure.evaluations,
-        "took_seconds": figure.seconds,
-        "status": figure.status,
+        **content,
+        layout.value: row.value,
+        "gap": row.gap,
+        "evaluations": row.evaluations,
+        "took_seconds": row.seconds,
+        "status": row.status,
+        **row.extra,
     }
 
 
-def _table(told: Told, rows: list[dict[str, Any]]) -> Table:
+def _table(layout: Layout, result: Result, source: str) -> Table:
+    words = {
+        "timed": "measured time" if result.measured else "simulated time",
+        "home": result.machine.memories[result.machine.home[0]].name,
+    }
+    columns = [heading.format(**words) for heading, _ in layout.columns]
+    cells = [
+        (row.name, *(cell(row, result) for _, cell in layout.columns), _took(row, result), row.status)
+        for row in result.rows
+    ]
+    title = layout.title.format(source=source, machine=result.machine.name)
+    return Table((layout.first, *columns, "took", ""), cells, title)
+
+
+def _places_table(places: list[dict[str, Any]]) -> Table:
+    """How full memories get, or how busy devices are, beside the plan that one would have otherwise."""
+    if places[0]["what"] == "memory":
+        cells: list[tuple[str, ...]] = [
+            (
+                place["name"],
+                *(show_bytes(place[key]) for key in ("peak_bytes", "compiler_peak_bytes", "capacity_bytes")),
+            )
+            for place in places
+        ]
+        return Table(("memory", "peak", "compiler's peak", "capacity"), cells)
     cells = [
         (
-            row["name"],
-            "" if row["what"] == "bound" else "white box" if row["white_box"] else "black box",
-            "–" if row["picoseconds"] is None else show_time(row["picoseconds"]),
-            "–" if row["speedup"] is None else f"{row['speedup']:.3f} ×",
-            "none" if told.measured else gap_text(row["gap"]),
-            f"{row['evaluations']:,}" if row["evaluations"] and not row["white_box"] else "–",
-            f"{row['took_seconds']:.1f} s" if row["took_seconds"] >= 0.05 else "–",
-            row["status"],
+            place["name"],
+            f"{100 * place['busy_share']:.1f} %",
+            place["memory"],
+            show_bytes(place["peak_bytes"]),
+            NONE if place["base_peak_bytes"] is None else show_bytes(place["base_peak_bytes"]),
+            "unlimited" if place["capacity_bytes"] is None else show_bytes(place["capacity_bytes"]),
         )
-        for row in rows
+        for place in places
     ]
-    timed = "measured time" if told.measured else "simulated time"
-    columns = ("plan", "kind", timed, "over compiler", "gap to bound", "evaluations", "took", "")
-    return Table(columns, cells, f"{told.source} on {told.problem.machine.name}")
+    return Table(("device", "busy", "memory", "peak", "base's peak", "capacity"), cells)
 
 
-def _memories(told: Told) -> list[dict[str, Any]]:
-    problem = told.problem
-    assert told.plan is not None
-    ours = simulate(problem.program, problem.machine, told.plan).memory_peak
-    first = simulate(problem.program, problem.machine, problem.plan(problem.compiler)).memory_peak
-    return [
-        {
-            "what": "memory",
-            "name": problem.machine.memories[number].name,
-            "peak_bytes": int(ours[number]),
-            "compiler_peak_bytes": int(first[number]),
-            "capacity_bytes": problem.machine.memories[number].capacity,
-        }
-        for number in problem.memories
-    ]
-
-
-def _memory_table(rows: list[dict[str, Any]]) -> Table:
-    cells = [
-        (
-            row["name"],
-            show_bytes(row["peak_bytes"]),
-            show_bytes(row["compiler_peak_bytes"]),
-            show_bytes(row["capacity_bytes"]),
-        )
-        for row in rows
-    ]
-    return Table(("memory", "peak", "compiler's peak", "capacity"), cells)
+def _next_steps(layout: Layout, result: Result, model: str, runs: bool) -> str:
+    """Where the plan is, and what can be done with it."""
+    kept, run, machine = result.kept, result.run, result.machine
+    if kept is None:
+        to_keep = "give --out plan.json to keep a plan for the machine itself"
+        if layout is not BYTES_MOVED:
+            to_keep = "no plan was written: give --out plan.json"
+        return f"checked: ok; {to_keep}"
+    known, lines = _is_known(machine), [f"checked: ok, plan {kept}"]
+    where = machine.name if known else f"{run}/machine.toml"
+    nameable = known or (run is not None and layout is not BYTES_MOVED)
+    has_ops = not isinstance(result.problem, Allocation) or isinstance(result.problem, ProgramAllocation)
+    steps = {
+        "see": (f"see it:  loadmaster simulate {model} {kept} --machine {where}", nameable and has_ops),
+        "run": (f"run it:  loadmaster run {model} {kept} --machine {where}", nameable and runs),
+        "draw": (f"draw it: loadmaster figures {run} --out pictures", run is not None),
+        "again": (f"again:   loadmaster replay {run}", run is not None),
+    }
+    lines += [text for step, (text, possible) in steps.items() if possible and step in layout.next_steps]
+    return "\n".join(lines)
 
 
 def _is_known(machine: Machine) -> bool:
@@ -208,20 +247,3 @@ def _is_known(machine: Machine) -> bool:
         return load_machine(machine.name).hash == machine.hash
     except LoadmasterError:
         return False
-
-
-def ending(machine: Machine, source: str, kept: Path | None, run: str | None, runs: bool = False) -> str:
-    """Where the plan is, and what can be done with it."""
-    if kept is None:
-        return "checked: ok; no plan was written: give --out plan.json"
-    known = _is_known(machine)
-    lines = [f"checked: ok, plan {kept}"]
-    if known or run is not None:  # else no command can name the machine
-        where = machine.name if known else f"{run}/machine.toml"
-        lines.append(f"see it:  loadmaster simulate {source} {kept} --machine {where}")
-        if runs:
-            lines.append(f"run it:  loadmaster run {source} {kept} --machine {where}")
-    if run is not None:
-        lines.append(f"draw it: loadmaster figures {run} --out pictures")
-        lines.append(f"again:   loadmaster replay {run}")
-    return "\n".join(lines)

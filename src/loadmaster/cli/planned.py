@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from loadmaster.cli.answer import Usage
-from loadmaster.cli.model import Model, divided
+from loadmaster.cli.model import Model
 
 if TYPE_CHECKING:
     from loadmaster.machine import Machine
@@ -26,7 +25,7 @@ CapacityOption = Annotated[
 ]
 
 
-def planned(
+def read_planned(
     model: Model, machine: str | None, capacity: Sequence[str] | None, plan: Path | None
 ) -> tuple[Program, Machine, Plan]:
     """The program of a plan file, with the ops in it that the plan runs again; its machine; the plan. Without
@@ -35,60 +34,24 @@ def planned(
 
     chosen = model.machine(machine)
     program = model.load(chosen)
-    chosen = sized(chosen, model, program, capacity)
+    chosen = sized_machine(chosen, model, program, capacity)
     if plan is None:
         return program, chosen, Plan()
     about, decided = load_planned(plan, program, chosen)
     return about, chosen, decided
 
 
-def sized(machine: Machine, model: Model, program: Program, capacity: Sequence[str] | None) -> Machine:
+def sized_machine(
+    machine: Machine, model: Model, program: Program, capacity: Sequence[str] | None
+) -> Machine:
     """The machine with these capacities, in bytes or as shares of what the model's program needs."""
-    from loadmaster.machine.presets import with_capacities
-
-    sizes, shares = divided(capacity or ())
-    machine = with_capacities(machine, sizes)
-    if not shares:
-        return machine
-    from loadmaster.cli.kernel_room import kernel_room
+    from loadmaster.planner.capacity import has_shares, kernel_room, parse_capacity, with_bytes, with_shares
     from loadmaster.program.measured_costs import read_costs
 
+    sizes = parse_capacity(capacity or ())
+    machine = with_bytes(machine, sizes)
+    if not has_shares(sizes):
+        return machine
     measured = None if model.costs is None else read_costs(model.costs)
     room = kernel_room(program.n_ops, measured, model.captured_for(machine))
-    return with_shares(machine, program, shares, room.needed)
-
-
-def with_shares(machine: Machine, program: Program, shares: Sequence[str], reserve: int) -> Machine:
-    """The machine with capacities such as 'hbm=50%' of what a program needs, `reserve` for kernels included."""
-    from loadmaster.machine.presets import with_capacities
-
-    return with_capacities(machine, [_share(program, machine, text, reserve) for text in shares])
-
-
-def _share(program: Program, machine: Machine, text: str, reserve: int) -> str:
-    """'hbm=50%' as bytes."""
-    from loadmaster.offload.model import offload_model
-    from loadmaster.units import UNLIMITED
-
-    name, _, share = text.removesuffix("%").partition("=")
-    fast = machine.memories[machine.reach[0][0]].name
-    try:
-        part = float(share) / 100
-    except ValueError:
-        part = -1.0
-    if name != fast or not 0 < part <= 100:
-        raise Usage(
-            f"--capacity '{text}' is no share of '{fast}'",
-            object="--capacity",
-            number=text,
-            remedy=f"write {fast}=50%",
-        )
-    if program.repeats is not None:
-        raise Usage(
-            f"ops of '{program.name}' run again: shares are of what it needs without that",
-            object="--capacity",
-            number=text,
-            remedy="give the capacity in bytes, or the model itself",
-        )
-    roomy = machine.with_capacity(fast, UNLIMITED)
-    return f"{fast}={int((offload_model(program, roomy).needed + reserve) * part)}"
+    return with_shares(machine, sizes, program, room.needed)

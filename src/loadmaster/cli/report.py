@@ -11,7 +11,7 @@ import typer
 from loadmaster.cli.answer import Answer, Usage
 from loadmaster.cli.files import OverwriteOption, check_free, writing
 from loadmaster.cli.model import MachineOption, Model, takes_model
-from loadmaster.cli.planned import CapacityOption, sized
+from loadmaster.cli.planned import CapacityOption, sized_machine
 from loadmaster.units import show_bytes
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _of_model(
         )
     # A name that is nothing should not hear about machines.
     base = model.load(None if machine is None else model.machine(machine))
-    chosen = sized(model.machine(machine), model, base, capacity)
+    chosen = sized_machine(model.machine(machine), model, base, capacity)
     found = [load_planned(file, base, chosen) for file in files] or [(base, Plan())]
     program = found[0][0]
     if any(other.hash != program.hash for other, _ in found):

@@ -9,15 +9,15 @@ import typer
 
 from loadmaster.cli.answer import Answer, Usage
 from loadmaster.cli.files import OverwriteOption, check_free
-from loadmaster.cli.model import divided, size_of
+from loadmaster.cli.model import size_of
 from loadmaster.cli.progress import say
 from loadmaster.cli.run_show import blocks_of, failure_of, rows_of, write_results
 from loadmaster.errors import BadProgram, require
 
 if TYPE_CHECKING:
-    from loadmaster.cli.kernel_room import KernelRoom
     from loadmaster.execute.ready import Agreement, Ready
     from loadmaster.execute.results import Measured
+    from loadmaster.planner.capacity import KernelRoom
     from loadmaster.program import Program
 
 _MOST_INPUTS = 2**36
@@ -69,12 +69,11 @@ def command(
     if device != "cpu":
         own_allocator.fewer_holes()
     require("torch", "torch")
-    from loadmaster.cli.planned import with_shares
     from loadmaster.execute.executor import Executor, backend_for
     from loadmaster.execute.ready import WEIGHTS, make_ready
     from loadmaster.machine import load_machine
-    from loadmaster.machine.presets import with_capacities
     from loadmaster.plan import load_planned
+    from loadmaster.planner.capacity import parse_capacity, with_bytes, with_shares
     from loadmaster.simulate import simulate
 
     if weights not in WEIGHTS:
@@ -90,11 +89,11 @@ def command(
     if device != "cpu" and placement == "planned":
         own_allocator.install()  # only before CUDA is first used
     backend_for(device).close()  # no device: told before anything is made
-    sizes, shares = divided(capacity)
-    chosen = with_capacities(load_machine(machine), sizes)
+    sizes = parse_capacity(capacity)
+    chosen = with_bytes(load_machine(machine), sizes)
     ready = make_ready(model, device, training=train, weights=weights, split_over=split_over)
     base, room = _with_costs(ready, costs, device)
-    chosen = with_shares(chosen, base, shares, room.needed)
+    chosen = with_shares(chosen, sizes, base, room.needed)
     program, decided = load_planned(plan, base, chosen)
     captured = ready.captured if program.repeats is None else ready.captured.repeated(program.repeats.ops)
     predicted = simulate(program, chosen, decided).total_ps
@@ -144,7 +143,7 @@ def _again(program: Program) -> str:
 
 def _with_costs(ready: Ready, costs: Path | None, device: str) -> tuple[Program, KernelRoom]:
     """The program as the plan knows it: a cost table is part of it. And what the plan leaves to kernels."""
-    from loadmaster.cli.kernel_room import kernel_room
+    from loadmaster.planner.capacity import kernel_room
     from loadmaster.program.measured_costs import apply_costs, read_costs
 
     program = ready.captured.program

@@ -9,7 +9,7 @@ import typer
 
 from loadmaster.cli.answer import Answer, Table, Usage
 from loadmaster.cli.model import MachineOption, Model, takes_model
-from loadmaster.cli.planned import CapacityOption, planned
+from loadmaster.cli.planned import CapacityOption, read_planned
 from loadmaster.errors import Refused
 from loadmaster.units import UNLIMITED, show_bytes, show_time
 
@@ -43,7 +43,7 @@ def command(
     from loadmaster.plan.check import check
     from loadmaster.simulate import simulate
 
-    program, chosen, decided = planned(model, machine, capacity, plan)
+    program, chosen, decided = read_planned(model, machine, capacity, plan)
     timeline = simulate(program, chosen, decided)
     violations = check(program, chosen, decided, timeline)
     rows = [

@@ -104,7 +104,7 @@ def command(
             remedy="give --budget, and --init to go on from a policy",
         )
     rows: list[dict[str, Any]] = []
-    from loadmaster.cli.plan_show import head
+    from loadmaster.planner.facts import describe_mapping as head
     from loadmaster.mapping.problem import Mapping
 
     for name in models:

@@ -1,1 +1,34 @@
-"""The planner: from a program and a machine to a checked plan beside baselines and bound."""
+"""The planner: from a program and a machine to a checked plan beside baselines and bound.
+
+`request` is what to plan, `problems` makes its problem, `search` solves it, compares and writes the plan, and
+`planner` is all of it in one call.
+"""
+
+from loadmaster.planner.capacity import BadRequest, Bytes, Capacity, Share, kernel_room, parse_capacity
+from loadmaster.planner.planner import make_problem, plan, solve_request
+from loadmaster.planner.problems import KINDS, build_problem
+from loadmaster.planner.request import NamedBuffers, Objective, PinTexts, PlanRequest
+from loadmaster.planner.result import Result, Row
+from loadmaster.planner.search import SearchOptions, solve_problem
+
+__all__ = [
+    "KINDS",
+    "BadRequest",
+    "Bytes",
+    "Capacity",
+    "NamedBuffers",
+    "Objective",
+    "PinTexts",
+    "PlanRequest",
+    "Result",
+    "Row",
+    "SearchOptions",
+    "Share",
+    "build_problem",
+    "kernel_room",
+    "make_problem",
+    "parse_capacity",
+    "plan",
+    "solve_problem",
+    "solve_request",
+]

@@ -70,6 +70,11 @@ def _parse(text: str) -> tuple[str, Bytes | Share]:
     return memory, Share(part)
 
 
+def has_shares(capacity: Capacity) -> bool:
+    """Whether some are parts of what a program needs."""
+    return any(isinstance(size, Share) for size in capacity.values())
+
+
 def with_bytes(machine: Machine, capacity: Capacity) -> Machine:
     """The machine with those capacities that are given in bytes; its name tells them."""
     sizes = {memory: size for memory, size in capacity.items() if isinstance(size, Bytes)}

@@ -210,9 +210,7 @@ def _make_mapping(request: PlanRequest) -> Problem:
             seed = request.seed if request.noise else 0
             return Mapping(program, machine, noise=request.noise, noise_seed=seed, pins=pins)
         except ValueError as error:
-            raise BadRequest(
-                str(error), object="--noise", number=request.noise, remedy="give 0.02"
-            ) from None
+            raise BadRequest(str(error), object="--noise", number=request.noise, remedy="give 0.02") from None
     if request.noise:
         raise BadRequest(
             "--noise is for simulated times and --evaluator measures",

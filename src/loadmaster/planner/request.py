@@ -14,7 +14,7 @@ from loadmaster.allocation.buffers import Buffers
 from loadmaster.errors import nearest
 from loadmaster.graph import Base
 from loadmaster.machine.machine import Machine
-from loadmaster.planner.capacity import BadRequest, Capacity, Share, with_bytes
+from loadmaster.planner.capacity import BadRequest, Capacity, has_shares, with_bytes
 from loadmaster.program.measured_costs import MeasuredCosts, read_costs
 from loadmaster.program.program import Program
 from loadmaster.search.evaluator import Evaluator
@@ -194,16 +194,12 @@ class PlanRequest:
         simulated = self.evaluator is None or isinstance(self.evaluator, ProblemEvaluator)
         return trains and (simulated if self.recompute is None else self.recompute)
 
-    @property
-    def has_shares(self) -> bool:
-        return any(isinstance(size, Share) for size in self.capacity.values())
-
     def given(self) -> Iterator[tuple[str, str]]:
         """(part, its option) of what only some problems understand and was said."""
         parts = {
             "recompute": ("--recompute", self.recompute),
             "costs": ("--costs", self.costs is not None),
-            "shares": ("--capacity", self.has_shares),
+            "shares": ("--capacity", has_shares(self.capacity)),
             "tasks": ("--tasks", self.tasks is not None),
             "groups": ("--groups", self.groups is not None),
             "base": ("--base", self.base is not None),

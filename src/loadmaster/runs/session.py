@@ -45,6 +45,7 @@ def run_solver(
     baselines: Mapping[str, Decision] | None = None,
     checkpoint_seconds: float = 1.0,
     score: Scoring | None = None,
+    model: Mapping[str, Any] | None = None,
 ) -> Solution:
     """Solve within a budget, which counts earlier sessions of a resumed run too.
 
@@ -52,7 +53,7 @@ def run_solver(
     nothing is written. Every improvement is checked before it is stored or shown. The first
     Ctrl-C, or SIGTERM or SIGHUP, ends the search and keeps the best, the second raises; in other
     threads than the main one none is heard (`loadmaster.signals`). `score` scores batches in place of
-    the problem (`loadmaster.runs.workers`).
+    the problem (`loadmaster.runs.workers`). `model`: how the model was read, for `run.json`.
 
     The solution says why it ended (`stop`, `interrupted`), what the checker refused (bugs: `refused`),
     `warnings`, the `run`'s folder and, where a resumed run's best plan has no decision, the `plan`.
@@ -66,6 +67,7 @@ def run_solver(
         run = open_to_resume(resume, about)
     elif folder is not None:
         about = describe(solver, problem, budget, seed, command)
+        about |= {} if model is None else {"model": dict(model)}
         run = RunFolder.create(folder, problem, about)
     try:
         done = None if run is None else finished(run, problem, budget)

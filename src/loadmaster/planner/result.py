@@ -1,0 +1,119 @@
+"""`Result`: a checked plan beside known methods' plans and the bound, and where it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from loadmaster.allocation.auto import Blame
+from loadmaster.errors import LoadmasterError
+from loadmaster.machine.machine import Machine
+from loadmaster.plan.plan import Plan
+from loadmaster.program.program import Program
+from loadmaster.runs.history import gap_of
+from loadmaster.search.problem import Bound, Problem
+from loadmaster.search.solver import Solution, Status
+from loadmaster.simulate import Timeline, simulate
+
+
+@dataclass(frozen=True)
+class Row:
+    """One plan, or the bound, beside the others. Values are in the result's unit."""
+
+    role: str
+    """'baseline', 'result', 'reference' (the optimum, or the best that is known) or 'bound'"""
+    name: str
+    value: int | None
+    status: str = ""
+    evaluations: int = 0
+    seconds: float = 0.0
+    """That it took to find."""
+    white_box: bool = True
+    """Whether the method reads the program; a black box only sees values."""
+    gap: float | None = None
+    """value / bound - 1"""
+    speedup: float | None = None
+    """Value of the plan that others are compared with / value."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """What else is known of it, by name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What `plan` found. There is no plan that the checker would refuse."""
+
+    problem: Problem
+    machine: Machine
+    """That the plan is for."""
+    solution: Solution
+    solver: str
+    plan: Plan | None
+    value: int | None
+    unit: str
+    """Of values: 'ps' or 'bytes'"""
+    bound: Bound
+    """No plan of this problem has a value below it; of measured values, 0."""
+    rows: list[Row]
+    """Known methods' plans, the solver's, the optimum where it is known, the bound."""
+    places: list[dict[str, Any]] = field(default_factory=list)
+    """How full memories get, or how busy devices are."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Sizes of the problem, and what the plan moves, by name."""
+    notes: list[str] = field(default_factory=list)
+    """The same in sentences."""
+    remeasured: str | None = None
+    """How the best plans did when they were measured again, in a sentence."""
+    measured: bool = False
+    """Values are times on hardware."""
+    kept: Path | None = None
+    """The file of the plan, where one was written."""
+    blame: Blame | None = None
+    """Why buffers do not fit, where that is proven."""
+    error: LoadmasterError | None = None
+    """Why there is no plan, or why the search ended early."""
+
+    @property
+    def baselines(self) -> list[Row]:
+        """Known methods' plans."""
+        return [row for row in self.rows if row.role == "baseline"]
+
+    @property
+    def status(self) -> Status:
+        """What is known of the plan."""
+        return self.solution.status
+
+    @property
+    def gap(self) -> float | None:
+        """value / bound - 1"""
+        return gap_of(self.value, self.bound.value)
+
+    @property
+    def evaluations(self) -> int:
+        return self.solution.evaluations
+
+    @property
+    def seconds(self) -> float:
+        return self.solution.seconds
+
+    @property
+    def run(self) -> Path | None:
+        """The run's folder, where one was written."""
+        return self.solution.run
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a user should know of the search."""
+        return [*self.solution.warnings, *self.solution.refused]
+
+    @property
+    def program(self) -> Program:
+        """That the plan is about: with the ops that it runs again."""
+        return self.problem.program
+
+    @cached_property
+    def timeline(self) -> Timeline | None:
+        """What the plan costs, simulated."""
+        return None if self.plan is None else simulate(self.program, self.machine, self.plan)
