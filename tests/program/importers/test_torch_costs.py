@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loadmaster.errors import BadProgram
-from loadmaster.program.importers.torch.calls import Call, Type
-from loadmaster.program.importers.torch.costs import cost_of
+from loadmaster.program.importers.torch.costs import Call, Type, cost_of
 from loadmaster.program.importers.torch.emit import emit
 from loadmaster.program.importers.torch.graph import Graph, Step, Value, made
 from loadmaster.program.program import Program, TensorKind, TieKind

@@ -20,7 +20,7 @@ from loadmaster.program.importers.executorch.lower import (
     planned,
     refuse_unsupported,
 )
-from loadmaster.program.importers.torch.calls import Call
+from loadmaster.program.importers.torch.costs import Call
 from loadmaster.program.importers.torch.emit import emit
 from loadmaster.program.importers.torch.graph import (
     Graph,

@@ -1,7 +1,7 @@
 """What HLO instructions cost: the rules of XLA's own cost analysis, for each place accessed.
 
-Counted are flops by class (`FLOP_CLASSES`: dot and convolution are matrix flops), and
-the bytes of every operand and result. A fusion reads what its body reads and writes its
+Counts per element come from the table of all importers; products, windows, sorts and calls are counted
+as XLA counts them, so that the two can be compared. Bytes are those of every operand and result. A fusion reads what its body reads and writes its
 results; what it makes on the way costs no bytes. Ops that XLA does not know (custom
 calls above all) get an estimate and say so.
 """
@@ -13,153 +13,84 @@ import re
 from dataclasses import dataclass
 
 from loadmaster.program.importers.hlo.module import Computation, Instruction, Module, Shape, numbers
+from loadmaster.program.op_costs import PER_ELEMENT
 from loadmaster.units import UNLIMITED
 
 Flops = tuple[int, int, int]
 NONE: Flops = (0, 0, 0)
 
-TRANSCENDENTAL = frozenset(
-    (
-        "exponential",
-        "exponential-minus-one",
-        "log",
-        "log-plus-one",
-        "logistic",
-        "power",
-        "sqrt",
-        "cbrt",
-        "rsqrt",
-        "tanh",
-        "sine",
-        "cosine",
-        "tan",
-        "erf",
-        "atan2",
-        "acos",
-        "acosh",
-        "asin",
-        "asinh",
-        "atanh",
-        "cosh",
-        "sinh",
-        "rng",
-        "rng-bit-generator",
-    )
-)
-"""One evaluation per element of the result."""
-ELEMENTWISE = frozenset(
-    (
-        "abs",
-        "add",
-        "and",
-        "bitcast-convert",
-        "ceil",
-        "clamp",
-        "compare",
-        "complex",
-        "convert",
-        "count-leading-zeros",
-        "divide",
-        "floor",
-        "imag",
-        "is-finite",
-        "maximum",
-        "minimum",
-        "multiply",
-        "negate",
-        "not",
-        "or",
-        "popcnt",
-        "real",
-        "reduce-precision",
-        "remainder",
-        "round-nearest-afz",
-        "round-nearest-even",
-        "select",
-        "shift-left",
-        "shift-right-arithmetic",
-        "shift-right-logical",
-        "sign",
-        "stochastic-convert",
-        "subtract",
-        "xor",
-        "all-reduce",
-    )
-)
-"""One vector flop per element of the result; an all-reduce counts as a sum of two."""
+KINDS = {
+    "dot": "matmul",
+    "convolution": "conv",
+    "subtract": "sub",
+    "multiply": "mul",
+    "divide": "div",
+    "maximum": "max",
+    "minimum": "min",
+    "negate": "neg",
+    "remainder": "rem",
+    "exponential": "exp",
+    "exponential-minus-one": "expm1",
+    "log-plus-one": "log1p",
+    "power": "pow",
+    "sine": "sin",
+    "cosine": "cos",
+    "concatenate": "concat",
+    "round-nearest-afz": "round",
+    "round-nearest-even": "round",
+    "rng": "random",
+    "rng-bit-generator": "random",
+}
+"""Where HLO has another word for the same; all others are the opcode, '-' as '_'."""
+
+_COUNTED_AS = {
+    "count-leading-zeros": "clz",
+    "is-finite": "compare",
+    "popcnt": "population_count",
+    "reduce-precision": "convert",
+    "stochastic-convert": "convert",
+    # XLA's own counts: bits that change their type are a flop each, an all-reduce is a sum of two,
+    # and a random number is one evaluation.
+    "all-reduce": "add",
+    "bitcast-convert": "convert",
+    "rng": "exp",
+    "rng-bit-generator": "exp",
+}
+"""Opcodes that cost what another word of the shared table costs."""
+_EACH = """
+abs add and ceil clamp compare complex convert count-leading-zeros divide floor imag is-finite maximum
+minimum multiply negate not or popcnt real reduce-precision remainder round-nearest-afz round-nearest-even
+select shift-left shift-right-arithmetic shift-right-logical sign stochastic-convert subtract xor
+acos acosh asin asinh atan2 atanh cbrt cosh cosine erf exponential exponential-minus-one log log-plus-one
+logistic power rsqrt sine sinh sqrt tan tanh
+all-reduce bitcast-convert rng rng-bit-generator
+"""
+
+
+def _counts(opcode: str) -> tuple[int, int]:
+    word = _COUNTED_AS.get(opcode) or KINDS.get(opcode) or opcode.replace("-", "_")
+    return PER_ELEMENT[word]
+
+
+EACH = {opcode: _counts(opcode) for opcode in _EACH.split()}
+"""Vector flops and evaluations per element of the result."""
 WITHOUT_FLOPS = frozenset(
-    (
-        "add-dependency",
-        "after-all",
-        "all-gather",
-        "all-to-all",
-        "async-done",
-        "async-start",
-        "async-update",
-        "batch-norm-grad",
-        "batch-norm-inference",
-        "batch-norm-training",
-        "bitcast",
-        "broadcast",
-        "collective-broadcast",
-        "collective-permute",
-        "concatenate",
-        "constant",
-        "copy",
-        "copy-done",
-        "copy-start",
-        "domain",
-        "dynamic-reshape",
-        "dynamic-slice",
-        "dynamic-update-slice",
-        "gather",
-        "get-dimension-size",
-        "get-tuple-element",
-        "infeed",
-        "iota",
-        "opt-barrier",
-        "optimization-barrier",
-        "outfeed",
-        "pad",
-        "parameter",
-        "partition-id",
-        "ragged-all-to-all",
-        "recv",
-        "recv-done",
-        "reduce-scatter",
-        "replica-id",
-        "reshape",
-        "reverse",
-        "rng-get-and-update-state",
-        "send",
-        "send-done",
-        "set-dimension-size",
-        "slice",
-        "topk",
-        "transpose",
-        "tuple",
-    )
+    """
+    add-dependency after-all all-gather all-to-all async-done async-start async-update batch-norm-grad
+    batch-norm-inference batch-norm-training bitcast broadcast collective-broadcast collective-permute
+    concatenate constant copy copy-done copy-start domain dynamic-reshape dynamic-slice dynamic-update-slice
+    gather get-dimension-size get-tuple-element infeed iota opt-barrier optimization-barrier outfeed pad
+    parameter partition-id ragged-all-to-all recv recv-done reduce-scatter replica-id reshape reverse
+    rng-get-and-update-state send send-done set-dimension-size slice topk transpose tuple
+    """.split()
 )
 COUNTED = frozenset(
-    (
-        "call",
-        "cholesky",
-        "conditional",
-        "convolution",
-        "dot",
-        "fft",
-        "fusion",
-        "map",
-        "reduce",
-        "reduce-window",
-        "scatter",
-        "select-and-scatter",
-        "sort",
-        "triangular-solve",
-        "while",
-    )
+    """
+    call cholesky conditional convolution dot fft fusion map reduce reduce-window scatter select-and-scatter
+    sort triangular-solve while
+    """.split()
 )
-KNOWN = TRANSCENDENTAL | ELEMENTWISE | WITHOUT_FLOPS | COUNTED
+KNOWN = EACH.keys() | WITHOUT_FLOPS | COUNTED
 
 UPDATE = {"dynamic-update-slice": 1, "scatter": -1}
 """In-place updates, and which operand they write into operand 0."""
@@ -172,6 +103,8 @@ EXACT_POSITIONS = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Cost:
+    """Flops by class (matrix, vector, transcendental) and bytes of one instruction."""
+
     flops: Flops
     reads: tuple[int | None, ...]
     """Bytes of each leaf of each operand; None: a fusion's body does not look at it."""
@@ -221,9 +154,10 @@ class CostModel:
 
     def flops(self, instruction: Instruction, inside: Computation) -> Flops:
         opcode, elements = instruction.opcode, instruction.shape.elements
-        if opcode in TRANSCENDENTAL:
-            return (0, 0, elements)
-        if opcode in ELEMENTWISE or opcode not in KNOWN:
+        if opcode in EACH:
+            vector, evaluations = EACH[opcode]
+            return (0, vector * elements, evaluations * elements)
+        if opcode not in KNOWN:
             return (0, elements, 0)
         if opcode in WITHOUT_FLOPS:
             return NONE

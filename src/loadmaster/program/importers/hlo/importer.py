@@ -18,36 +18,13 @@ from typing import Any
 from loadmaster.errors import BadProgram, nearest
 from loadmaster.files import read_regular
 from loadmaster.program.build import Builder
-from loadmaster.program.importers.hlo.costs import KNOWN, CostModel
+from loadmaster.program.importers.hlo.costs import KINDS, KNOWN, CostModel
 from loadmaster.program.importers.hlo.flatten import Flattener, Leaves, Step, aliases, leaves_at
 from loadmaster.program.importers.hlo.module import MAX_CHARACTERS, HloParseError, Module, Shape, parse_hlo
 from loadmaster.program.program import Program, TensorKind, TieKind
 
 __all__ = ["HloParseError", "import_hlo"]
 
-KINDS = {
-    "dot": "matmul",
-    "convolution": "conv",
-    "subtract": "sub",
-    "multiply": "mul",
-    "divide": "div",
-    "maximum": "max",
-    "minimum": "min",
-    "negate": "neg",
-    "remainder": "rem",
-    "exponential": "exp",
-    "exponential-minus-one": "expm1",
-    "log-plus-one": "log1p",
-    "power": "pow",
-    "sine": "sin",
-    "cosine": "cos",
-    "concatenate": "concat",
-    "round-nearest-afz": "round",
-    "round-nearest-even": "round",
-    "rng": "random",
-    "rng-bit-generator": "random",
-}
-"""Where HLO has another word for the same; all others are the opcode, '-' as '_'."""
 REDUCTIONS = {
     "add": "reduce_sum",
     "maximum": "reduce_max",

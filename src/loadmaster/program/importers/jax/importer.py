@@ -20,10 +20,11 @@ from typing import Any
 from loadmaster.errors import BadProgram, nearest, require
 from loadmaster.program.build import Builder
 from loadmaster.program.importers.functions import load_function
-from loadmaster.program.importers.jax.costs import Cost
+from loadmaster.program.importers.jax.costs import TYPED_BY_OPERAND
 from loadmaster.program.importers.jax.places import Places
 from loadmaster.program.importers.jax.walk import LITERAL, Node, Walk
 from loadmaster.program.kinds import BITS, from_numpy, is_unknown
+from loadmaster.program.op_costs import Cost
 from loadmaster.program.program import Program, TensorKind, TieKind
 
 # ----------------------------------------------------------------------------
@@ -93,9 +94,11 @@ class Emitter:
             written.append(self._add_tensor(result, label, TensorKind.ACTIVATION, alias))
         reads: list[int | tuple[int, int]] = []
         for number, operand in enumerate(operands):
-            if operand != LITERAL:
-                size = cost.reads[number] if cost.reads else None
-                reads.append(self._tensor[operand] if size is None else (self._tensor[operand], size))
+            if operand != LITERAL and number == cost.partial:
+                made = sum(self._types[result].bytes for result in node.results)
+                reads.append((self._tensor[operand], min(made, node.operand_types[number].bytes)))
+            elif operand != LITERAL:
+                reads.append(self._tensor[operand])
         if cost.view:
             reads, written = [(self._tensor[operands[0]], 0)], [(written[0], 0)]  # type: ignore[list-item]
         elif cost.over is not None and position in self._places.inplace:
@@ -103,7 +106,7 @@ class Emitter:
             if operands[0] != LITERAL:
                 reads[0] = (self._tensor[operands[0]], there)
             written = [(written[0], update)]  # type: ignore[list-item]
-        by_operand = cost.typed_by_operand and node.operand_types
+        by_operand = cost.kind in TYPED_BY_OPERAND and node.operand_types
         return self._build.op(
             name,
             cost.kind,

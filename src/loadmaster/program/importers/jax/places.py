@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from loadmaster.program.importers.jax.costs import Cost, cost_of, estimate
+from loadmaster.program.importers.jax.costs import cost_of, estimate
 from loadmaster.program.importers.jax.walk import LITERAL, Node, Walk
+from loadmaster.program.op_costs import Cost, each, move
 from loadmaster.program.program import TieKind
 
 
@@ -102,7 +103,7 @@ class Places:
         self._parent.append(copy)
         position = len(self.nodes)
         self.nodes.append(Node("copy", {}, [value], [type], [copy], "", False, -1, -1))
-        self.costs.append(Cost("copy", vector=type.elements))
+        self.costs.append(each("copy", type.elements))
         self._last_read[self.place(value)] = position
         self._made[copy] = position
         return copy
@@ -245,5 +246,5 @@ def _cost(walk: Walk, node: Node) -> Cost:
     if cost is None:
         return estimate(node.primitive, results)
     if cost.view and node.operands[0] == LITERAL:
-        return Cost("broadcast")  # there is nothing to look at: the number is written out
+        return move("broadcast")  # there is nothing to look at: the number is written out
     return cost

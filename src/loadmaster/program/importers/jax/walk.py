@@ -183,7 +183,7 @@ class Reader:
         operands = [self.type_of(var.aval) for var in equation.invars]
         results = [self.type_of(var.aval) for var in equation.outvars]
         cost = cost_of(name, params, operands, results) or estimate(name, results)
-        return cost.matrix + cost.vector + cost.transcendental
+        return cost.flops
 
 
 def _new_type(shape: Sequence[Any], dtype: Any) -> Type:

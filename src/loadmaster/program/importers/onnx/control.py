@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from loadmaster.errors import BadProgram
-from loadmaster.program.importers.onnx.costs import Cost
 from loadmaster.program.importers.onnx.steps import Frame, Items, Notes, Repeat, Step, flops, steps
 from loadmaster.program.importers.onnx.values import Value
+from loadmaster.program.op_costs import each, move
 
 if TYPE_CHECKING:
     from loadmaster.program.importers.onnx.plan import Planner
@@ -296,8 +296,7 @@ def _plain(
 ) -> Step:
     """An op that the loop needs and no node stands for."""
     prefix = f"{frame.prefix}{loop.label}/" if prefix is None else prefix
-    vector = result.elements if kind == "copy" else 0
-    does = Cost(kind, vector=vector, partial=kind == "slice")
+    does = each("copy", result.elements) if kind == "copy" else move(kind)
     return Step(prefix + what, does, reads, [result], scope=prefix.strip("/"), source=frame.source)
 
 

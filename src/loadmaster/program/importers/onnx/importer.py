@@ -15,12 +15,12 @@ from typing import Any
 
 from loadmaster.errors import BadProgram, nearest
 from loadmaster.program.build import Access, Builder
-from loadmaster.program.importers.onnx.costs import Cost
 from loadmaster.program.importers.onnx.plan import Planner
 from loadmaster.program.importers.onnx.read import read_model
 from loadmaster.program.importers.onnx.steps import Items, Notes, Step, pruned
 from loadmaster.program.importers.onnx.values import Value
 from loadmaster.program.kinds import ELEMENTWISE, TRANSCENDENTAL, is_unknown
+from loadmaster.program.op_costs import each
 from loadmaster.program.program import Program, TensorKind, TieKind
 
 
@@ -59,7 +59,7 @@ def _program_outputs(graph: Any, outputs: list[Value]) -> Items:
     for i, (info, value) in enumerate(zip(graph.output, outputs, strict=True)):
         if value.constant or value.given or value.output:
             own = Value(info.name, value.dtype, value.shape)
-            copies.append(Step(f"copy_{info.name}", Cost("copy", vector=own.elements), [value], [own]))
+            copies.append(Step(f"copy_{info.name}", each("copy", own.elements), [value], [own]))
             outputs[i] = value = own
         value.output = True
         value.name = info.name
@@ -137,7 +137,7 @@ class _Emitter:
         writes: list[Access] = [self.tensor(value) for value in step.writes]
         if does.view:
             reads, writes = [(step.reads[0].tensor, 0)], [(step.writes[0].tensor, 0)]
-        elif does.partial:
+        elif does.partial is not None:
             reads[0] = (step.reads[0].tensor, sum(value.bytes for value in step.writes))
         elif step.write_bytes is not None:
             writes[0] = (step.writes[0].tensor, step.write_bytes)

@@ -150,7 +150,7 @@ class Planner:
         writes = [v for v in outputs if v is not None]
         if does.view:
             # A view of one array under another shape; anything else has to move bytes.
-            does = replace(does, view=len(reads) == len(writes) == 1 and reads[0].bytes == writes[0].bytes)
+            does = does._replace(view=len(reads) == len(writes) == 1 and reads[0].bytes == writes[0].bytes)
             writes[0].base = reads[0] if does.view else None
         shown = {"onnx": clean_name(node.op_type)}
         shown |= {clean_name(k): v for k, v in attributes.items() if _is_short(v)}

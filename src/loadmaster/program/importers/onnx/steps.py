@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadmaster.program.importers.onnx.costs import Cost
+from loadmaster.program.importers.onnx.costs import TYPED_BY_OPERAND
 from loadmaster.program.importers.onnx.values import Value
-
-_TYPED_BY_INPUT = ("argmax", "argmin", "compare", "conv", "matmul", "quantize")
-"""Kinds that compute in the type of what they read, not of what they write."""
+from loadmaster.program.op_costs import Cost
 
 
 @dataclass(eq=False)
@@ -30,7 +28,7 @@ class Step:
 
     @property
     def dtype(self) -> str | None:
-        typed = self.cost.kind in _TYPED_BY_INPUT and self.reads
+        typed = self.cost.kind in TYPED_BY_OPERAND and self.reads
         return self.reads[0].dtype if typed else None
 
 
@@ -88,7 +86,7 @@ def flops(items: Items) -> int:
     total = 0
     for item in items:
         if isinstance(item, Step):
-            total += item.cost.matrix + item.cost.vector + item.cost.transcendental
+            total += item.cost.flops
         else:
             total += item.trips * flops(item.body)
     return total

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadmaster.errors import BadProgram, nearest
@@ -17,7 +17,7 @@ from loadmaster.program.build import Access, Builder
 from loadmaster.program.importers.tflite.costs import (
     NOT_TENSORS,
     STORED_SMALLER,
-    Cost,
+    TYPED_BY_OPERAND,
     Site,
     cost,
     unknown_cost,
@@ -33,6 +33,7 @@ from loadmaster.program.importers.tflite.read import (
     read_tflite,
 )
 from loadmaster.program.kinds import is_unknown
+from loadmaster.program.op_costs import Cost
 from loadmaster.program.program import Program, TensorKind, TieKind
 
 # ----------------------------------------------------------------------------
@@ -162,8 +163,6 @@ class Variables:
 MOST_NESTED = 64
 MOST_VISITS = 400_000
 """Operators of branches and loops, each as often as it is met."""
-_TYPED_BY_INPUT = ("argmax", "argmin", "compare", "conv", "lstm", "matmul", "quantize", "svdf")
-"""Kinds that compute in the type of what they read, not of what they write."""
 _MISFITS = (ArithmeticError, LookupError, TypeError, ValueError)
 """What a cost rule raises where operands or options are not what the operator takes."""
 
@@ -294,7 +293,7 @@ class Walk:
             )
             writes.append((self.scratch_of[position], 0))
         writes += [self.variables.rewritten((id(graph), number)) for number in changed]
-        typed = does.kind in _TYPED_BY_INPUT
+        typed = does.kind in TYPED_BY_OPERAND
         x = operands[2 if operator.name == "TRANSPOSE_CONV" else 0] if operands else None
         op = self.builder.op(
             self.builder.free_name("op", f"{does.kind}_{label}"),
@@ -320,7 +319,7 @@ class Walk:
         if not does.view:
             return does
         if len(reads) != 1 or len(operator.outputs) != 1 or operator.inputs[0] == ABSENT:
-            return replace(does, view=False)
+            return does._replace(view=False)
         source, target = graph.tensors[operator.inputs[0]], graph.tensors[operator.outputs[0]]
         fits = source.bytes == target.bytes and not source.variable
         if graph is self.model.graphs[0] and operator.outputs[0] in graph.outputs:
@@ -328,7 +327,7 @@ class Walk:
             kind = self.builder.tensor_kind(root)
             shown = (self.builder.root(values[n]) == root for n in graph.outputs if n in values)
             fits = fits and kind == TensorKind.ACTIVATION and not any(shown)
-        return replace(does, view=fits)
+        return does._replace(view=fits)
 
     def _cost(
         self, operator: Operator, operands: list[Tensor | None], results: list[Tensor], who: str
@@ -518,7 +517,7 @@ class Walk:
             except _MISFITS:
                 continue
             if does is not None:
-                total += does.matrix + does.vector + does.transcendental
+                total += does.flops
         return total
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from loadmaster.errors import BadProgram
 from loadmaster.program.build import Access, Builder
+from loadmaster.program.importers.torch.costs import TYPED_BY_OPERAND
 from loadmaster.program.importers.torch.graph import Graph, Step, Value, live, needed_results, own_updates
 from loadmaster.program.kinds import is_unknown
 from loadmaster.program.program import Program, TensorKind, TieKind
@@ -98,7 +99,7 @@ class _Emitter:
             writes = [self._tensor(result) for result in results]
             if over is not None:
                 writes = [(self._tensor(results[0]), over[1])]
-        by_operand = cost.typed_by_operand and step.operands
+        by_operand = cost.kind in TYPED_BY_OPERAND and step.operands
         return self._build.op(
             self._build.free_name("op", step.name),
             _view_kind(step) if step.view else cost.kind,
@@ -122,7 +123,7 @@ class _Emitter:
             return [*shown, *reads[1:]]
         if reads and over is not None:
             reads[0] = (self._tensor(step.operands[0]), over[0])
-        elif reads and step.cost.partial:
+        elif reads and step.cost.partial is not None:
             taken = sum(result.bytes for result in step.results)
             reads[0] = (self._tensor(step.operands[0]), min(taken, step.operands[0].bytes))
         return reads

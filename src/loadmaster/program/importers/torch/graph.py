@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadmaster.errors import BadProgram
-from loadmaster.program.importers.torch.calls import Call, Cost, Type
-from loadmaster.program.importers.torch.costs import cost_of, estimate
+from loadmaster.program.importers.torch.costs import Call, Type, cost_of, estimate
 from loadmaster.program.kinds import BITS, from_numpy
+from loadmaster.program.op_costs import Cost
 from loadmaster.program.program import TensorKind
 
 # ----------------------------------------------------------------------------
