@@ -89,6 +89,7 @@ def compute(entry: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as temporary, contextlib.chdir(temporary):
         shutil.copy(BUFFERS, "buffers.csv")
         shutil.copytree(RUNS / kind, "old")
+        Path("old/checkpoints").mkdir(exist_ok=True)  # git keeps no empty folders
         lines = {
             "runs": "runs old",
             "replay": "replay old",
