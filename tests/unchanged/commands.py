@@ -81,7 +81,7 @@ COMMANDS: dict[str, str] = {
     "compare": "compare {plan mapping} {plan mapping}",
     "compare plans": "compare {plan graph}/best.json {plan graph}",
     "compare different": "compare {plan mapping} {plan graph}",
-    "replay mapping": "replay {plan mapping}",
+    # Not a mapping run: which improvements its log names depends on how fast they come.
     "replay malloc-game": "replay {plan malloc-game}",
     "replay graph": "replay {plan graph}",
     "validate": "validate {plan graph}/best.json",
