@@ -43,7 +43,7 @@ def network(layers: int = 12) -> lm.Program:
     return build.build()
 
 
-class CoinFlips:
+class CoinFlips(lm.Solver):
     """Tries random maps, and small changes of the best so far."""
 
     name, problem_kind = "coin-flips", "mapping"
@@ -64,7 +64,7 @@ class CoinFlips:
 
 
 def main() -> None:
-    problem = lm.pose(network(), parse_machine(MACHINE, "chip", str))
+    problem = lm.make_problem(network(), parse_machine(MACHINE, "chip", str))
     # With OR-tools installed, 'auto' proves its answer; without, its bound leaves capacities out.
     best = lm.solve(problem, "auto", seconds=10)
     for solver in ("compiler", "density", CoinFlips(), "annealing", "auto"):

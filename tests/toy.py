@@ -20,8 +20,16 @@ from loadmaster.plan.check import Violation, check
 from loadmaster.plan.plan import HOME, lifetimes, static_plan
 from loadmaster.program import Builder, Program, TensorKind
 from loadmaster.search import registry
-from loadmaster.search.problem import Bound, Decision
-from loadmaster.search.solver import Meter, Solution, State, Status, generator_state, restore_generator
+from loadmaster.search.problem import Bound, Decision, Problem
+from loadmaster.search.solver import (
+    Meter,
+    Solution,
+    Solver,
+    State,
+    Status,
+    generator_state,
+    restore_generator,
+)
 
 registry.KINDS["toy"] = "toy:Toy"
 
@@ -39,7 +47,7 @@ def toy_program(count: int = 40, seed: int = 1) -> Program:
     return build.build()
 
 
-class Toy:
+class Toy(Problem):
     """Offsets of the activations in 'arena'."""
 
     kind = "toy"
@@ -56,7 +64,7 @@ class Toy:
         self.size = self.program.storage_bytes[self.roots]
         self.clash = (self.first[:, None] <= self.last) & (self.first <= self.last[:, None])
 
-    def switches(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
         return {"slack": self.slack}
 
     def evaluate(self, decision: Decision) -> int | None:
@@ -118,7 +126,7 @@ def swapped(order: Decision, rng: np.random.Generator) -> Decision:
     return order
 
 
-class Climb:
+class Climb(Solver):
     """Hill climbing with restarts from the meter's best: its course depends on all it has seen."""
 
     name = "climb"

@@ -8,13 +8,13 @@ import numpy as np
 
 from loadmaster.graph import Base, GraphOptimization
 from loadmaster.search.registry import make_solver
-from loadmaster.search.solver import Budget, Meter, Solution, State, solve
+from loadmaster.search.solver import Budget, Meter, Solution, Solver, State, solve
 
 ORDER = ("placement", "fusion", "schedule")
 """Devices first: the other two are decided for the devices that were found."""
 
 
-class Apart:
+class Apart(Solver):
     """`solver` decides one task at a time with a third of the evaluations; the three answers together,
     and each alone, are then evaluated as plans of the whole problem."""
 
@@ -23,11 +23,8 @@ class Apart:
     summary = "each task by itself, then all three answers together"
 
     def __init__(self, name: str, solver: str, options: dict[str, Any]) -> None:
-        self.name, self.solver, self.options = name, solver, options
-
-    @property
-    def switches(self) -> dict[str, Any]:
-        return {"solver": self.solver, **self.options}
+        self.name, self.solver, self.inner_options = name, solver, options
+        self.options = {"solver": solver, **options}
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem
@@ -44,7 +41,7 @@ class Apart:
             alone = GraphOptimization(
                 problem.program, problem.machine, tasks=(task,), base=base, tie=problem.tie
             )
-            found = solve(make_solver("graph", self.solver, self.options), alone, Budget(share), seed)
+            found = solve(make_solver("graph", self.solver, self.inner_options), alone, Budget(share), seed)
             spent += found.evaluations
             if found.decision is not None:
                 parts = alone.split(np.asarray(found.decision))

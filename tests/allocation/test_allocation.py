@@ -281,4 +281,4 @@ def test_problems_survive_a_folder(tmp_path: Path) -> None:
     problem = Allocation(buffers, 99, "kept")
     problem.save(tmp_path)
     again = Allocation.load(tmp_path)
-    assert again.switches() == problem.switches() and again.program.hash == problem.program.hash
+    assert again.options() == problem.options() and again.program.hash == problem.program.hash

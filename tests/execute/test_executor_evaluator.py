@@ -68,7 +68,7 @@ def test_offload_decisions_are_measured_by_running_them(case: Case) -> None:
     value = problem.evaluate(problem.baseline)
     assert value is not None and value > 0 and problem.measurements == 4
     assert 0 < case.evaluator.peak_bytes <= 48 * 1024
-    assert problem.gauge.name == "executor:cpu" and problem.switches()["evaluator"] == "executor:cpu"
+    assert problem.gauge.name == "executor:cpu" and problem.options()["evaluator"] == "executor:cpu"
 
 
 def test_a_map_becomes_a_plan_that_streams_the_rest(case: Case, monkeypatch: Any) -> None:

@@ -139,7 +139,7 @@ def test_other_settings_are_another_group(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "runs")
     about = next((tmp_path / "runs").glob("*-random-1")) / "run.json"
     document = json.loads(about.read_text())
-    document["solver"]["switches"] = {"uniform": True}
+    document["solver"]["options"] = {"uniform": True}
     about.write_text(json.dumps(document))
     (cell,) = read_cells([tmp_path / "runs"])
     assert {"random", "random #2"} <= set(cell.groups())

@@ -136,7 +136,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     problem.save(tmp_path)
     (tmp_path / "run.json").write_text(json.dumps({"keys": keys(problem)}), encoding="utf-8")
     again = load_problem(tmp_path)
-    assert isinstance(again, GraphOptimization) and again.switches() == problem.switches()
+    assert isinstance(again, GraphOptimization) and again.options() == problem.options()
     assert again.reference_ps == problem.reference_ps
 
 

@@ -23,12 +23,13 @@ from loadmaster.runs.compare import read_side
 from loadmaster.runs.replay import replay
 from loadmaster.search.champion import Leaders, remeasure
 from loadmaster.search.evaluator import CommandEvaluator, EvaluationError
-from loadmaster.search.problem import Bound, keys, repeatable
+from loadmaster.search.problem import Bound, keys
 from loadmaster.search.registry import load_problem
 from loadmaster.search.solver import (
     Budget,
     Meter,
     Solution,
+    Solver,
     State,
     Status,
     generator_state,
@@ -72,7 +73,7 @@ class Hardware:
         return self.seconds(plan)
 
 
-class RandomMaps:
+class RandomMaps(Solver):
     """Random maps, now and then two at a time; goes on where it was."""
 
     name = "random-maps"
@@ -415,7 +416,7 @@ def test_the_rounds_are_interleaved_and_failures_are_survived() -> None:
 
 def test_noise_of_the_simulator_follows_the_same_rules(tmp_path: Path) -> None:
     problem = Mapping(PROGRAM, MACHINE, noise=0.1, noise_seed=4)
-    assert not repeatable(problem) and repeatable(Mapping(PROGRAM, MACHINE))
+    assert not problem.repeatable and Mapping(PROGRAM, MACHINE).repeatable
     assert problem.bound().value == 0
     whole = run_solver(RandomMaps(), problem, Budget(80), 1, folder=tmp_path, checkpoint_seconds=0.0)
     part = run_solver(

@@ -178,4 +178,4 @@ def test_the_learned_player_plans_too() -> None:
     found = played(problem, "muzero", evaluations=12, **SMALL)
     assert 0 < found.extra["games"] <= 12 and found.evaluations >= 1
     solver = make_solver("offload", "muzero", {"evaluations": 12, **SMALL})
-    assert "solver" not in solver.switches and solver.switches["evaluations"] == 12
+    assert "solver" not in solver.options and solver.options["evaluations"] == 12

@@ -19,7 +19,7 @@ from loadmaster.plan import Plan
 from loadmaster.runs import run_solver
 from loadmaster.search.champion import remeasure
 from loadmaster.search.evaluator import EvaluationError
-from loadmaster.search.problem import Bound, repeatable
+from loadmaster.search.problem import Bound
 from loadmaster.search.registry import load_problem, make_solver
 from loadmaster.search.solver import Budget, Meter, solve
 from loadmaster.simulate import simulate
@@ -73,7 +73,7 @@ def test_values_are_measured_and_rewards_are_relative_to_the_baseline() -> None:
     assert scores.reward[1] == pytest.approx(1.0)
     base = hardware.true_ps(problem.plan(problem.baseline))
     assert scores.reward[0] == pytest.approx((base / value) ** 2)
-    assert problem.bound() == Bound(0, "none: measured") and not repeatable(problem)
+    assert problem.bound() == Bound(0, "none: measured") and not problem.repeatable
     assert {note.what for note in problem.take_notes()} == {"baseline", "plan"}
     problem.rebase(decision)
     assert problem.score(decision[None]).reward[0] == pytest.approx(1.0)

@@ -83,7 +83,7 @@ def test_kernels_survive_saving_and_loading(tmp_path: Path) -> None:
         again = loaded.kernels
         assert again is not None and again.workspace.tolist() == kernels.workspace.tolist()
         assert (again.kept, again.spare) == (kernels.kept, kernels.spare)
-        assert loaded.switches() == before.switches()
+        assert loaded.options() == before.options()
         assert np.array_equal(loaded.model.taken, before.model.taken)
         Offload(before.program, before.machine).save(folder)
         assert Offload.load(folder).kernels is None

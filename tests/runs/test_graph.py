@@ -14,12 +14,11 @@ from loadmaster.program.zoo.random_graphs import synthetic_graph
 from loadmaster.runs import RunFolder
 from loadmaster.runs.replay import replay
 from loadmaster.runs.session import run_solver
-from loadmaster.search.problem import plan_value
 from loadmaster.search.registry import load_problem
-from loadmaster.search.solver import Budget, Meter, Solution, State
+from loadmaster.search.solver import Budget, Meter, Solution, Solver, State
 
 
-class Draws:
+class Draws(Solver):
     """Random keys and devices, without checkpoints; `less` says how many a later session gets to."""
 
     name, problem_kind, summary, deterministic = "draws", "graph", "random", True
@@ -53,7 +52,7 @@ def test_a_run_with_keys_that_nobody_can_tell_is_replayed_and_resumed(
     assert first.decision is not None
     with pytest.raises(BadPlan):  # else this test shows nothing
         problem.decision(problem.plan(first.decision))
-    assert plan_value(problem, problem.plan(first.decision)) == first.value
+    assert problem.value_of(problem.plan(first.decision)) == first.value
     assert replay(RunFolder.open(run)).broken == []
     again = run_solver(Draws(), load_problem(run), Budget(30), resume=run)
     whole = run_solver(Draws(), problem, Budget(30))

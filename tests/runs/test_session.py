@@ -147,7 +147,7 @@ class Other(toy.Climb):
 
 class Switched(toy.Climb):
     def __init__(self) -> None:
-        self.switches = {"heat": 2}
+        self.options = {"heat": 2}
 
 
 def test_resuming_something_else_is_refused(tmp_path: Path) -> None:

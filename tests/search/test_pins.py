@@ -17,11 +17,11 @@ from loadmaster.machine import load_machine
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.mapping.problem import Mapping
 from loadmaster.plan import Plan
-from loadmaster.problem_choice import pose
+from loadmaster.planner import make_problem
 from loadmaster.program.zoo.synthetic import synthetic
 from loadmaster.runs.solve import solve
 from loadmaster.search.pins import BadPin, Pins, parse_pins
-from loadmaster.search.problem import Problem, keys, plan_value
+from loadmaster.search.problem import Problem, keys
 from loadmaster.search.registry import load_problem, solver_names
 from search.test_conformance import GAME_OPTIONS, GRAPH_TESTED_APART, MAPPING_OPTIONS
 
@@ -38,7 +38,7 @@ def _solved(problem: Problem, name: str, options: Any = None) -> Plan | None:
         return None
     plan = problem.plan(found.decision)
     assert problem.violations(plan) == []
-    assert plan_value(problem, plan) == found.value
+    assert problem.value_of(plan) == found.value
     return plan
 
 
@@ -222,4 +222,4 @@ def test_pins_that_a_problem_does_not_decide_are_refused() -> None:
         parse_pins(graph, machine, [], [f"{op}={machine.devices[0].name}", f"{op}={machine.devices[1].name}"])
     with pytest.raises(BadPin, match="--pin-op"):
         memory = machine.memories[0].name
-        pose(graph, machine, kind="graph", pins=parse_pins(graph, machine, [f"{tensor}={memory}"]))
+        make_problem(graph, machine, problem="graph", pins=parse_pins(graph, machine, [f"{tensor}={memory}"]))

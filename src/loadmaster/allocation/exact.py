@@ -16,7 +16,7 @@ from loadmaster.errors import require
 from loadmaster.host import cores
 from loadmaster.search.engines import make_cp_solver
 from loadmaster.search.native import INFEASIBLE, OPTIMAL, run_native
-from loadmaster.search.solver import Meter, Solution, State
+from loadmaster.search.solver import Meter, Solution, Solver, State
 
 # ----------------------------------------------------------------------------
 # The exact solver of the offset problem: complete, raced over orders and cores, with proofs.
@@ -25,8 +25,8 @@ from loadmaster.search.solver import Meter, Solution, State
 # problem score what it finds, and turns its proofs into bounds and statuses.
 
 
-class Exact:
-    """Fits a capacity or finds the least height. `switches` turns techniques off for ablation."""
+class Exact(Solver):
+    """Fits a capacity or finds the least height. `techniques` turns some of them off, for ablation."""
 
     name = "exact"
     problem_kind = "allocation"
@@ -34,9 +34,9 @@ class Exact:
     deterministic = True
 
     def __init__(
-        self, switches: dict[str, Any] | None = None, threads: int | None = None, nodes: int | None = None
+        self, techniques: dict[str, Any] | None = None, threads: int | None = None, nodes: int | None = None
     ) -> None:
-        self.switches = switches or {}
+        self.options = techniques or {}
         self.threads = threads
         self.nodes = nodes
         """At most so many search nodes; None: until the budget ends."""
@@ -46,7 +46,7 @@ class Exact:
         assert isinstance(problem, Allocation)
         if meter.exhausted:
             return meter.solution()
-        options = {"threads": self.threads or cores(), "seed": seed, **self.switches}
+        options = {"threads": self.threads or cores(), "seed": seed, **self.options}
         if problem.capacity is None:
             answer = run_native(
                 meter, lambda stop, improved: problem.native.minimize(options, stop, improved), self.nodes
@@ -69,7 +69,7 @@ class Exact:
 # A second opinion beside our own search, and the only exact one for those who trust OR-tools alone.
 
 
-class CpSat:
+class CpSat(Solver):
     """Decides a capacity, or minimises the height. `work`: see `make_cp_solver`."""
 
     name = "cp-sat"
@@ -153,7 +153,7 @@ def _callback(cp_model: Any, meter: Meter, offsets: list[Any]) -> Any:
 THREADS = 6
 
 
-class OmniMalloc:
+class OmniMalloc(Solver):
     """The portfolio branch-and-bound of OmniMalloc, minimising."""
 
     name = "omnimalloc"

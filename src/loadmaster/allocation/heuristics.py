@@ -10,10 +10,10 @@ from __future__ import annotations
 from loadmaster.allocation.problem import Allocation
 from loadmaster.host import cores
 from loadmaster.search.native import INFEASIBLE, run_native
-from loadmaster.search.solver import Meter, Solution, State
+from loadmaster.search.solver import Meter, Solution, Solver, State
 
 
-class Large:
+class Large(Solver):
     """A portfolio of greedy orders, then repair around the peak; near-linear, no conflict graph."""
 
     name = "large"
@@ -41,7 +41,7 @@ class Large:
         return meter.solution(infeasible=answer.status == INFEASIBLE)
 
 
-class _Baseline:
+class _Baseline(Solver):
     """One native baseline by name."""
 
     problem_kind = "allocation"

@@ -20,14 +20,14 @@ from loadmaster.allocation.buffers_csv import format_buffers, parse_buffers
 from loadmaster.allocation.buffers_program import buffers_as_program, pinned_buffers, program_as_buffers
 from loadmaster.machine import load_machine, read_machine
 from loadmaster.machine.machine import Machine
-from loadmaster.plan.check import Violation, check
+from loadmaster.plan.check import Violation
 from loadmaster.plan.check.offsets import check_offsets
 from loadmaster.plan.live_ranges import needed_ops, resident_bytes, weights_in
 from loadmaster.plan.plan import Plan, Residency
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load
 from loadmaster.search.pins import Pins
-from loadmaster.search.problem import Bound, Decision, decided_elsewhere, refuse_first_alone
+from loadmaster.search.problem import Bound, Decision, Problem, decided_elsewhere, refuse_first_alone
 from loadmaster.simulate.simulator import simulate
 from loadmaster.units import UNLIMITED
 
@@ -35,7 +35,7 @@ Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
 
-class Allocation:
+class Allocation(Problem):
     """The offset problem over plain buffers. The program has one op per stretch of time in which
     the same buffers are alive, and one tensor per piece of a buffer."""
 
@@ -48,11 +48,11 @@ class Allocation:
         self.name = name
 
     @cached_property
-    def program(self) -> Program:
+    def program(self) -> Program:  # type: ignore[override]  # made when it is needed first
         return buffers_as_program(self.buffers, self.name)
 
     @cached_property
-    def machine(self) -> Machine:
+    def machine(self) -> Machine:  # type: ignore[override]
         return load_machine(f"arena:{UNLIMITED if self.capacity is None else max(1, self.capacity)}")
 
     @cached_property
@@ -71,7 +71,7 @@ class Allocation:
             np.array(b.apart, dtype=np.int32).reshape(len(b.apart), 2),
         )
 
-    def switches(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
         return {"capacity": self.capacity, "buffers": self.buffers.hash}
 
     def evaluate(self, decision: Decision) -> int | None:
@@ -82,9 +82,6 @@ class Allocation:
         height = self.native.height(offsets)  # negative: not legal
         legal = height >= 0 and (self.capacity is None or height <= self.capacity)
         return int(height) if legal else None
-
-    def admits(self, decision: Decision) -> bool:
-        return True
 
     def plan(self, decision: Decision) -> Plan:
         pieces, memory = self.buffers.pieces, self.machine.memory("arena")
@@ -103,10 +100,6 @@ class Allocation:
         empty = (self.buffers.size == 0) & (self.buffers.pinned > 0)
         offsets[empty] = self.buffers.pinned[empty]  # an empty buffer has no residency
         return offsets
-
-    def violations(self, plan: Plan) -> list[Violation]:
-        """The checker on the plan, and the buffers' own rules: alignment, pins, pairs."""
-        return check(self.program, self.machine, plan) or self.outside(plan)
 
     def outside(self, plan: Plan) -> list[Violation]:
         """Anything but one offset for the life of each buffer, by the buffers' own rules."""
@@ -210,9 +203,9 @@ class ProgramAllocation(Allocation):
         others = [memory for memory in machine.reach[0] if memory != self._memory]
         return list(weights_in(program, others[0], self.order)) if others else []
 
-    def switches(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
         order = {} if self.order is None else {"order": self.order.tolist()}
-        return super().switches() | order | ({"pins": self.pins.as_json()} if self.pins else {})
+        return super().options() | order | ({"pins": self.pins.as_json()} if self.pins else {})
 
     def plan(self, decision: Decision) -> Plan:
         first, last = needed_ops(self.program, self.order)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.allocation.problem import Allocation
-from loadmaster.search.solver import Meter, Solution, State, generator_state, restore_generator
+from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
 
 Order = npt.NDArray[np.int32]
 _CHECKPOINT_EVERY = 200
@@ -34,7 +34,7 @@ def _try(meter: Meter, problem: Allocation, order: Order) -> int | None:
     return meter.evaluate(offsets) if len(offsets) else meter.evaluate(np.full(len(order), -1))
 
 
-class RandomOrders:
+class RandomOrders(Solver):
     """The best of many random orders; the first is by size."""
 
     name = "random"
@@ -56,7 +56,7 @@ class RandomOrders:
         return meter.solution()
 
 
-class Anneal:
+class Anneal(Solver):
     """Simulated annealing: move one buffer of the order, or swap two; a geometric temperature."""
 
     name = "anneal"

@@ -13,7 +13,7 @@ from loadmaster.errors import MissingPackage
 def command(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="A solver, such as exact.")] = None,
 ) -> Answer:
-    """List the solvers of every kind of problem; with a name, what it does and its switches.
+    """List the solvers of every kind of problem; with a name, what it does and its options.
 
     Example: loadmaster solvers exact
     """
@@ -41,14 +41,13 @@ def command(
 def _row(kind: str, name: str, solver: Any, missing: str | None = None) -> dict[str, Any]:
     import inspect
 
-    switches = getattr(solver, "switches", {})
     return {
         "problem": kind,
         "name": name,
         "summary": missing if solver is None else solver.summary,
         "available": solver is not None,
         "deterministic": None if solver is None else bool(solver.deterministic),
-        "switches": dict(switches) if hasattr(switches, "items") else {},
+        "options": {} if solver is None else dict(solver.options),
         "description": "" if solver is None else inspect.getdoc(type(solver)) or "",
         "source": None if solver is None else type(solver).__module__,
     }
@@ -64,7 +63,7 @@ def _details(row: dict[str, Any]) -> Table:
         ("solves", row["problem"]),
         ("what it does", row["summary"]),
         ("same seed, same answer", {True: "yes", False: "no"}.get(row["deterministic"], "–")),
-        ("switches", ", ".join(f"{k} = {v}" for k, v in row["switches"].items()) or "none"),
+        ("options", ", ".join(f"{k} = {v}" for k, v in row["options"].items()) or "none"),
         ("where", row["source"] or "–"),
     ]
     if row["description"]:

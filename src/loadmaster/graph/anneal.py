@@ -12,7 +12,7 @@ import numpy.typing as npt
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph import UNFIT, GraphOptimization
 from loadmaster.graph.pipeline import seeds
-from loadmaster.search.solver import Meter, Solution, State, generator_state, restore_generator
+from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
 
 # ----------------------------------------------------------------------------
 # What the searches of GraphOptimization share: where they begin, and random vectors.
@@ -224,7 +224,7 @@ TOLERATED = 1.02
 _MOST_TRIALS = 50
 
 
-class Anneal:
+class Anneal(Solver):
     """`start`: 'base' or 'seeds' (the best of the constructive solvers). `length`: proposals from the
     first temperature to the last; without it, the budget's evaluations, or else its seconds."""
 
@@ -234,7 +234,7 @@ class Anneal:
 
     def __init__(self, start: str = "base", length: int | None = None) -> None:
         self.start, self.length = check_start(start, ("base", "seeds")), length
-        self.switches = {"start": start, "length": length}
+        self.options = {"start": start, "length": length}
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = graph_of(meter)
@@ -242,7 +242,7 @@ class Anneal:
             state = self._begin(meter, problem, seed)
         if state is not None and not meter.exhausted:
             self._anneal(meter, problem, state)
-        return meter.solution(white_box=True)
+        return meter.solution()
 
     def _begin(self, meter: Meter, problem: GraphOptimization, seed: int) -> State | None:
         """The best start, and the temperature at which its neighbours are taken as they should."""

@@ -9,7 +9,7 @@ import numpy as np
 from loadmaster.errors import MissingPackage
 from loadmaster.graph import GraphOptimization
 from loadmaster.search.registry import make_solver
-from loadmaster.search.solver import Budget, Meter, Solution, State
+from loadmaster.search.solver import Budget, Meter, Solution, Solver, State
 
 PLACERS = ("single", "expert", "round-robin", "metis", "m-topo", "m-etf", "m-sct", "heft")
 FUSERS = ("fusion-none", "fusion-fixed", "cost-model")
@@ -17,7 +17,6 @@ SCHEDULERS = ("fifo", "critical-path")
 CONSTRUCTIVE = (*PLACERS, *FUSERS, *SCHEDULERS, "classical")
 """They make a plan, or a few, instead of trying many; nothing in them is left to chance."""
 SEARCHES = ("random-best", "anneal", "brkga")
-LEARNED = ("hdp",)
 BY_CLOCK = ("auto", "cp-sat")
 _KNOWN = {"placement": ("heft", "m-etf"), "fusion": ("cost-model",), "schedule": SCHEDULERS}
 """What Auto tries before the pipelines of them all."""
@@ -25,7 +24,7 @@ _SHARE = 0.1
 """Of the time, at most so much for them."""
 
 
-class Auto:
+class Auto(Solver):
     """Some constructive methods by themselves; then `go+anneal`, which begins with the pipelines of
     them all and with GO's plans. Never worse than any of them, with or without a trained policy."""
 
@@ -40,7 +39,7 @@ class Auto:
             self._construct(meter, problem, seed)
         if not meter.exhausted:
             return make_solver("graph", "go+anneal").run(meter, seed, state)
-        return meter.solution(white_box=True)
+        return meter.solution()
 
     def _construct(self, meter: Meter, problem: GraphOptimization, seed: int) -> None:
         whole = meter.budget

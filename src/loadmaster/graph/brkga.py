@@ -11,7 +11,7 @@ import numpy.typing as npt
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph import GraphOptimization
 from loadmaster.graph.anneal import batch_size, check_start, graph_of, random_vectors, starts
-from loadmaster.search.solver import Meter, Solution, State, generator_state, restore_generator
+from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
@@ -24,7 +24,7 @@ Fresh = Callable[[Rng, int], Float32]
 _WORST = np.iinfo(np.int64).max
 
 
-class RandomBest:
+class RandomBest(Solver):
     """Uniform devices and keys."""
 
     name, problem_kind = "random-best", "graph"
@@ -46,10 +46,10 @@ class RandomBest:
             if len(meter.evaluate_many(batch).value) == size:
                 meter.checkpoint({"rng": generator_state(rng)})
             meter.progress()
-        return meter.solution(white_box=True)
+        return meter.solution()
 
 
-class Brkga:
+class Brkga(Solver):
     """Chromosomes of keys in [0, 1]: per group one for each device, of which the largest is chosen,
     and the fusion and schedule keys as they are. Each generation keeps the elite, takes up mutants
     and fills up with children of an elite and another parent. `start`: 'base', 'seeds' or 'random'
@@ -71,7 +71,7 @@ class Brkga:
         self.elite = max(1, round(elite * self.population))
         self.mutants = round(mutants * self.population)
         self.inheritance = inheritance
-        self.switches = {
+        self.options = {
             "start": start,
             "population": population,
             "elite": elite,
@@ -96,7 +96,7 @@ class Brkga:
         else:
             keys, values = np.array(state["keys"]), np.array(state["values"])
         self.evolve(meter, genes, rng, keys, values, uniform(genes), dict, lambda: False)
-        return meter.solution(white_box=True)
+        return meter.solution()
 
     def first(
         self, meter: Meter, genes: Genes, rng: Rng, vectors: Sequence[Float64], fresh: Fresh

@@ -21,7 +21,7 @@ from loadmaster.machine.machine import Machine
 from loadmaster.program.hazards import overwrite_waits, places, root_writers
 from loadmaster.program.program import PERSISTENT, Program, TensorKind
 from loadmaster.search.engines import make_cp_solver
-from loadmaster.search.solver import Meter, Solution, State
+from loadmaster.search.solver import Meter, Solution, Solver, State
 
 # ----------------------------------------------------------------------------
 # What an exact model of GraphOptimization is about: steps, who decides where they run, and tensors
@@ -413,7 +413,7 @@ ANSWER_SHARE = 0.5
 """Of the time, where an answer and a bound have models of their own."""
 
 
-class CpSat:
+class CpSat(Solver):
     """`most_groups`, `most_steps`: larger graphs are refused, since nothing would be proved. `work`:
     see `make_cp_solver`."""
 

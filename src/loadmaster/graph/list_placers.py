@@ -110,7 +110,7 @@ class _List(Placer):
     def __init__(self, variants: int = len(OUTLOOKS)) -> None:
         super().__init__()
         self.variants = variants
-        self.switches: dict[str, float] = {"variants": variants}
+        self.options: dict[str, float] = {"variants": variants}
 
     def place(self, places: Places, seconds: float | None = None) -> Placements:
         self.prepare(places, seconds)
@@ -155,7 +155,7 @@ class MSct(_List):
     def __init__(self, variants: int = len(OUTLOOKS), lp_seconds: float = 30.0) -> None:
         super().__init__(variants)
         self.lp_seconds = lp_seconds
-        self.switches = {"variants": variants, "lp_seconds": lp_seconds}
+        self.options = {"variants": variants, "lp_seconds": lp_seconds}
         self._favourite: Int32 = NONE
 
     def prepare(self, places: Places, seconds: float | None) -> None:

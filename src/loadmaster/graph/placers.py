@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Generator
 from dataclasses import replace
 from functools import cached_property
@@ -19,7 +19,7 @@ from loadmaster.graph.expert import expert_placement
 from loadmaster.graph.groups import root_homes
 from loadmaster.program.hazards import places
 from loadmaster.program.program import PERSISTENT, TensorKind
-from loadmaster.search.solver import Meter, Solution, State
+from loadmaster.search.solver import Meter, Solution, Solver, State
 
 # ----------------------------------------------------------------------------
 # What constructive placers know of a graph: the steps of a fusion, and what groups will hold.
@@ -144,7 +144,7 @@ def first_come(problem: GraphOptimization, vector: Float64) -> Float64:
     return 1.0 - rank / max(1, len(first))
 
 
-class Made(ABC):
+class Made(Solver):
     """Makes vectors and submits them."""
 
     name: str
@@ -164,7 +164,7 @@ class Made(ABC):
         assert isinstance(problem, GraphOptimization)
         if not meter.exhausted:
             submit(meter, self.make(problem, meter.seconds_left))
-        return meter.solution(white_box=True, **self.notes)
+        return meter.solution(**self.notes)
 
 
 def submit(meter: Meter, vectors: Vectors) -> None:

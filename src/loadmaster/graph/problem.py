@@ -33,7 +33,7 @@ from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load
 from loadmaster.search.pins import Pins
-from loadmaster.search.problem import Bound, Decision, Scores, refuse_first_alone
+from loadmaster.search.problem import BatchProblem, Bound, Decision, Scores, refuse_first_alone
 from loadmaster.simulate.simulator import Simulator, explain
 
 Int32 = npt.NDArray[np.int32]
@@ -50,7 +50,7 @@ _MOST_TIME = (1 << 20) - 1
 WORST_REWARD = -10.0
 
 
-class GraphOptimization:
+class GraphOptimization(BatchProblem):
     """`tasks`: what is decided. `groups`: 'op', 'scope', 'coplace' or 'auto' (scopes where there are
     any). `tie`: who goes first among equal schedule keys, 'fifo' or 'critical_path'. `readers`: fuse
     a result into 'each' reader that the rules allow, or into 'all' or none. `profile`: 'loadmaster',
@@ -58,6 +58,7 @@ class GraphOptimization:
     that `pins` fix are where they are, whatever a vector says."""
 
     kind = "graph"
+    invertible = False
     unit = "ps"
 
     def __init__(
@@ -331,7 +332,7 @@ class GraphOptimization:
 
     # --- files -------------------------------------------------------------------------------
 
-    def switches(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
         pins = {"pins": self.pins.as_json()} if self.pins else {}
         return {
             "tasks": list(self.tasks),
@@ -344,7 +345,7 @@ class GraphOptimization:
         }
 
     def save(self, folder: Path) -> None:
-        (folder / "problem.json").write_text(json.dumps(self.switches()), encoding="utf-8")
+        (folder / "problem.json").write_text(json.dumps(self.options()), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> GraphOptimization:

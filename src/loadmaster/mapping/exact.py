@@ -29,7 +29,7 @@ from loadmaster.mapping.model import MappingModel, mapping_model
 from loadmaster.mapping.problem import Mapping
 from loadmaster.search.engines import ENGINES, relaxed
 from loadmaster.search.problem import Bound
-from loadmaster.search.solver import Budget, Meter, Solution, State
+from loadmaster.search.solver import Budget, Meter, Solution, Solver, State
 
 SECONDS = 300.0
 """Where the budget has no clock."""
@@ -39,7 +39,7 @@ START_SHARE = 0.1
 POLL = 0.05
 
 
-class Exact:
+class Exact(Solver):
     """`methods`: 'highs', 'cp-sat' or both. `gap`: how far from the bound is near enough."""
 
     name = "exact"
@@ -70,7 +70,7 @@ class Exact:
         assert isinstance(problem, Mapping)
         require("ortools", "exact")
         if meter.evaluations_left == 0 or (meter.exhausted and meter.best is not None):
-            return meter.solution(white_box=True)
+            return meter.solution()
         # Out of time before the first map, it still gives one: those to start from take no search.
         model = _solvable_model(problem)
         return _Race(meter, problem, model, self.methods, self.gap).run()
@@ -137,7 +137,7 @@ class _Race:
                 self._submit()
         if self.meter.best is None and not counted:
             self._submit()
-        return self.meter.solution(white_box=True, failed=self.failed)
+        return self.meter.solution(failed=self.failed)
 
     def _submit(self) -> None:
         pinned = bool(self.problem.pins)

@@ -8,7 +8,7 @@ tensor is accessed nor how fast a bank is enters, and weights are not moved.
 from __future__ import annotations
 
 import heapq
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from fractions import Fraction
 
 import numpy as np
@@ -19,7 +19,7 @@ from loadmaster.mapping.model import MappingModel, mapping_model
 from loadmaster.mapping.problem import Mapping
 from loadmaster.plan.plan import HOME, lifetimes_in_loops
 from loadmaster.program.program import PERSISTENT, TensorKind
-from loadmaster.search.solver import Meter, Solution, State
+from loadmaster.search.solver import Meter, Solution, Solver, State
 
 # ----------------------------------------------------------------------------
 # The moves of `Density`: which one saves most time per byte and op of life, and whether it fits.
@@ -206,7 +206,7 @@ def _volumes(problem: Mapping) -> list[list[int]]:
 Int8 = npt.NDArray[np.int8]
 
 
-class OneMap(ABC):
+class OneMap(Solver):
     """Makes a map and submits it."""
 
     name: str
@@ -223,7 +223,7 @@ class OneMap(ABC):
         if not meter.exhausted:
             decision = self.make(problem, meter)
             meter.evaluate(problem.packable(decision) if problem.pins else decision)
-        return meter.solution(white_box=True)
+        return meter.solution()
 
 
 class AllSlowest(OneMap):

@@ -48,8 +48,8 @@ class MeasuredMapping(Measuring, Mapping):
         self._latest: dict[bytes, int] = {}
         self.start_measuring(program, evaluator, repeats, warmups, baseline_every)
 
-    def switches(self) -> dict[str, Any]:
-        return {**super().switches(), **self.measured_switches()}
+    def options(self) -> dict[str, Any]:
+        return {**super().options(), **self.measured_options()}
 
     @property
     def compiler_ps(self) -> int:

@@ -32,13 +32,20 @@ from loadmaster.mapping.entries import (
     taken_first,
 )
 from loadmaster.mapping.first_fit import first_fit_memories
-from loadmaster.plan.check import Violation, check
+from loadmaster.plan.check import Violation
 from loadmaster.plan.plan import HOME, NO_OFFSET, Plan, static_plan
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load
 from loadmaster.search.champion import Leaders
 from loadmaster.search.pins import Pins
-from loadmaster.search.problem import Bound, Decision, Scores, decided_elsewhere, refuse_first_alone
+from loadmaster.search.problem import (
+    BatchProblem,
+    Bound,
+    Decision,
+    Scores,
+    decided_elsewhere,
+    refuse_first_alone,
+)
 from loadmaster.search.recorded_bounds import recorded_bound
 from loadmaster.simulate.bounds import time_bounds
 from loadmaster.simulate.simulator import Simulator
@@ -50,7 +57,7 @@ Float64 = npt.NDArray[np.float64]
 PACK_SECONDS = 5.0
 
 
-class Mapping:
+class Mapping(BatchProblem):
     """`invalid`: what a map that does not fit earns: 'penalty' (minus the share of bytes that has
     to move) or 'repair' (what its rectified form earns). `power` is that of the reward,
     (compiler's time / time) ** power. `noise` is the standard deviation of a measured time: with it
@@ -133,7 +140,7 @@ class Mapping:
         """The map that is always legal: all that is not pinned in the slowest memory."""
         return np.where(self.pinned < 0, np.int8(self.slowest), self.pinned)
 
-    def switches(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
         noise = {"noise": self.noise, "noise_seed": self.noise_seed} if self.noise else {}
         pins = {"pins": self.pins.as_json()} if self.pins else {}
         return {"invalid": self.invalid, "power": self.power, **noise, **pins}
@@ -270,9 +277,6 @@ class Mapping:
         for row in plan.residency_rows:
             memory[row.tensor] = row.memory
         return self.of_tensors(memory)
-
-    def violations(self, plan: Plan) -> list[Violation]:
-        return check(self.program, self.machine, plan) or self.outside(plan)
 
     def outside(self, plan: Plan) -> list[Violation]:
         """Anything but one memory for the whole life of a tensor, the same for all that one entry

@@ -7,21 +7,21 @@ batches that were scored whole.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from itertools import product
 
 import numpy as np
 import numpy.typing as npt
 
 from loadmaster.mapping.problem import Mapping
-from loadmaster.search.solver import Meter, Solution, State, generator_state, restore_generator
+from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
 
 Int8 = npt.NDArray[np.int8]
 Rng = np.random.Generator
 _CHECKPOINT_EVERY = 50
 
 
-class _Search(ABC):
+class _Search(Solver):
     """What the searches share."""
 
     problem_kind = "mapping"

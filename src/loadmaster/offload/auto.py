@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loadmaster.offload.steady import ENOUGH, SHARE, ChooseSteady
 from loadmaster.search.auto import Auto, Stage
-from loadmaster.search.problem import Problem, repeatable
+from loadmaster.search.problem import Problem
 
 RULES = ("all-resident", "prefetch", "layerwise", "belady", "static", "stream", "msa")
 """Tried first, quickest first; annealing begins with those of `spread` as well."""
@@ -18,7 +18,7 @@ def make_auto() -> Auto:
 
 
 def _schedule(problem: Problem) -> list[Stage]:
-    if not repeatable(problem):  # nothing is left for a choice: what was measured is compared elsewhere
+    if not problem.repeatable:  # nothing is left for a choice: what was measured is compared elsewhere
         return [*(Stage(name, optional=True) for name in RULES), Stage("anneal", resumes=True)]
     share = 1 - SHARE
     rules = [

@@ -12,13 +12,13 @@ from loadmaster.offload.problem import Offload
 from loadmaster.offload.streamed import Streamed
 from loadmaster.search.problem import Decision, Scores
 from loadmaster.search.registry import make_solver
-from loadmaster.search.solver import Budget, Meter, Observer, PartMeter, Solution, State
+from loadmaster.search.solver import Budget, Meter, Observer, PartMeter, Solution, Solver, State
 
 _GAMES, _BEST = "games_played", "best_game"
 """What a checkpoint has beside the player's own state."""
 
 
-class Played:
+class Played(Solver):
     """`solver` is any solver of the MallocGame, with its options, and `evaluations` its games. Before them comes
     the plan of the game that stays wherever it can."""
 
@@ -30,8 +30,8 @@ class Played:
         if evaluations < 1:
             raise ValueError("evaluations must be above 0")
         self.player, self.evaluations = make_solver("malloc-game", solver, options), evaluations
-        self.switches = {"solver": solver, "evaluations": evaluations, **options}
-        self.scheduled = bool(getattr(self.player, "scheduled", False))
+        self.options = {"solver": solver, "evaluations": evaluations, **options}
+        self.scheduled = self.player.scheduled
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem
@@ -59,7 +59,7 @@ class MuZeroPlayed(Played):
 
     def __init__(self, evaluations: int = 1_000, **options: Any) -> None:
         super().__init__("muzero", evaluations, **options)
-        del self.switches["solver"]
+        self.options = {k: v for k, v in self.options.items() if k != "solver"}
 
 
 class _Table(PartMeter):

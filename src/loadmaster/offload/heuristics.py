@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from loadmaster.offload.residencies import (
 )
 from loadmaster.program.program import Program
 from loadmaster.search.problem import Decision
-from loadmaster.search.solver import Meter, Solution, State
+from loadmaster.search.solver import Meter, Solution, Solver, State
 
 # ----------------------------------------------------------------------------
 # Weights layer by layer, as offloading libraries move them.
@@ -176,7 +176,7 @@ def _only(stays: Stays, items: Int64) -> Stays:
     )
 
 
-class OneRule(ABC):
+class OneRule(Solver):
     """Makes some decisions and submits them."""
 
     name: str
@@ -193,7 +193,7 @@ class OneRule(ABC):
         for decision in self.make(problem):
             if not meter.exhausted:
                 submit(meter, decision)
-        return meter.solution(white_box=True)
+        return meter.solution()
 
 
 def submit(meter: Meter, decision: Decision) -> int | None:
@@ -240,7 +240,7 @@ class _Layers(OneRule):
                 remedy="use first or none",
             )
         self.resident = resident
-        self.switches = {"resident": resident}
+        self.options = {"resident": resident}
 
     def make(self, problem: Offload) -> list[Decision]:
         for squeeze in SQUEEZES:

@@ -62,8 +62,8 @@ class MeasuredOffload(Measuring, Offload):
         self._plans: dict[bytes, Plan] = {}
         self.start_measuring(program, evaluator, repeats, warmups, baseline_every)
 
-    def switches(self) -> dict[str, Any]:
-        return {**super().switches(), "power": self.power, **self.measured_switches()}
+    def options(self) -> dict[str, Any]:
+        return {**super().options(), "power": self.power, **self.measured_options()}
 
     @property
     def baseline(self) -> Decision:
@@ -128,7 +128,7 @@ class MeasuredOffload(Measuring, Offload):
 
     def save(self, folder: Path) -> None:
         about = self.measured_about()
-        about["options"] |= {"power": self.power, **Offload.switches(self)}
+        about["options"] |= {"power": self.power, **Offload.options(self)}
         (folder / "problem.json").write_text(json.dumps(about), encoding="utf-8")
 
     def _sound_plan(self, decision: Decision) -> Plan | str:

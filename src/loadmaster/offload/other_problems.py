@@ -11,10 +11,10 @@ from loadmaster.offload.heuristics import submit
 from loadmaster.offload.problem import Offload
 from loadmaster.search.problem import Decision
 from loadmaster.search.registry import make_solver
-from loadmaster.search.solver import Budget, Meter, Solution, State, solve
+from loadmaster.search.solver import Budget, Meter, Solution, Solver, State, solve
 
 
-class FromMsa:
+class FromMsa(Solver):
     """Memory space assignment decides on the same program and machine; what it holds in fast memory from one
     use to the next stays. Weights that fit in the room that is left lie there between runs. Other
     solvers of the MallocGame: `game`."""
@@ -30,10 +30,10 @@ class FromMsa:
         found = solve(make_solver("malloc-game", "msa"), game, Budget(), seed)
         if found.decision is not None:
             try_filled(meter, problem, gaps_of_plan(problem.model, game.plan(found.decision)))
-        return meter.solution(white_box=True)
+        return meter.solution()
 
 
-class FromMapping:
+class FromMapping(Solver):
     """A solver of the Mapping problem gives every tensor one memory for life."""
 
     name, problem_kind = "egrl", "offload"
@@ -42,7 +42,7 @@ class FromMapping:
 
     def __init__(self, solver: str = "egrl", evaluations: int = 4_000) -> None:
         self.solver, self.evaluations = solver, evaluations
-        self.switches = {"solver": solver, "evaluations": evaluations}
+        self.options = {"solver": solver, "evaluations": evaluations}
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem

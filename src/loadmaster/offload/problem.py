@@ -33,12 +33,12 @@ from loadmaster.offload.residencies import (
     settled,
     stays_of,
 )
-from loadmaster.plan.check import Violation, check
+from loadmaster.plan.check import Violation
 from loadmaster.plan.plan import BEFORE, Plan
 from loadmaster.program.program import Program, TensorKind
 from loadmaster.program.storage import load
 from loadmaster.search.pins import BadPin, Pins
-from loadmaster.search.problem import Bound, Decision, decided_elsewhere, within_core
+from loadmaster.search.problem import Bound, Decision, Problem, decided_elsewhere, within_core
 from loadmaster.simulate.simulator import simulator
 from loadmaster.units import show_bytes
 
@@ -48,7 +48,7 @@ GENES = 2
 _NO_LIMIT = 2**62
 
 
-class Offload:
+class Offload(Problem):
     """Which tensors stay in fast memory between which uses, and when the others come and go. `reserve`
     bytes of it are left to what kernels need for themselves. With `kernels`, what they take and keep has its
     room too, beside `reserve`."""
@@ -102,7 +102,7 @@ class Offload:
         """Time of the ops alone."""
         return int(self.clock[-1])
 
-    def switches(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
         chosen: dict[str, Any] = {"reserve": self.reserve} if self.reserve else {}
         if self.kernels is not None:
             chosen["kernels"] = self.kernels.as_json()
@@ -167,9 +167,6 @@ class Offload:
 
     def decision(self, plan: Plan) -> Decision:
         return encode(plan)
-
-    def violations(self, plan: Plan) -> list[Violation]:
-        return check(self.program, self.machine, plan) or self.outside(plan)
 
     def outside(self, plan: Plan) -> list[Violation]:
         """What reaches into the room that is left to kernels; what leaves within a loop."""
@@ -285,7 +282,7 @@ class Offload:
         return "take a smaller batch"
 
     def save(self, folder: Path) -> None:
-        (folder / "problem.json").write_text(json.dumps(self.switches()), encoding="utf-8")
+        (folder / "problem.json").write_text(json.dumps(self.options()), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> Offload:

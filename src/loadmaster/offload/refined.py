@@ -26,6 +26,7 @@ from loadmaster.search.solver import (
     Meter,
     Observer,
     Solution,
+    Solver,
     State,
     generator_state,
     restore_generator,
@@ -63,7 +64,7 @@ class Archive(Offload):
         return chosen
 
 
-class Refined:
+class Refined(Solver):
     """`simulated` evaluations of the solver `base` in the simulator, then measurements: of `kept`
     distinct decisions, then of changes, the best of `screened` by the simulator every other time."""
 
@@ -85,7 +86,7 @@ class Refined:
         self.kept, self.screened = kept, screened
         self.candidates: list[Decision] | None = None
         """What a simulated search has found elsewhere, its champion first; None: it is made."""
-        self.switches = {
+        self.options = {
             "base": base,
             "simulated": simulated,
             "seconds": seconds,

@@ -292,7 +292,7 @@ def quick(problem: Offload) -> Solution:
         for decision in rule.make(problem):
             if not meter.exhausted:
                 submit(meter, decision)
-    return meter.solution(white_box=True)
+    return meter.solution()
 
 
 def op_times(problem: Offload) -> Int64:

@@ -18,7 +18,7 @@ from loadmaster.offload.problem import GENES, LEADS, Offload
 from loadmaster.offload.residencies import repaired
 from loadmaster.offload.streaming import Spread, Stream
 from loadmaster.search.problem import Decision
-from loadmaster.search.solver import Meter, Solution, State, generator_state, restore_generator
+from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
 
 Rng = np.random.Generator
 MOST_SQUEEZE = 40
@@ -26,7 +26,7 @@ PATIENCE = 4
 """So many plans without offsets, and more room is left unused."""
 
 
-class _Search:
+class _Search(Solver):
     problem_kind = "offload"
     deterministic = True
     starts: Sequence[Decision] = ()
@@ -71,7 +71,7 @@ class Anneal(_Search):
         if not 0 < last <= temperature <= 1:
             raise ValueError("temperatures must be in (0, 1] and fall")
         self.temperature, self.last = temperature, last
-        self.switches = {"temperature": temperature, "last": last}
+        self.options = {"temperature": temperature, "last": last}
 
     def search(self, meter: Meter, problem: Offload, rng: Rng, state: State | None) -> None:
         if state is None:
@@ -135,7 +135,7 @@ class Evolution(_Search):
         if not 1 <= tournament <= population:
             raise ValueError("the tournament must be within the population")
         self.population, self.tournament = population, tournament
-        self.switches = {"population": population, "tournament": tournament}
+        self.options = {"population": population, "tournament": tournament}
 
     def search(self, meter: Meter, problem: Offload, rng: Rng, state: State | None) -> None:
         alive: deque[tuple[int, Int8]] = deque(maxlen=self.population)

@@ -17,7 +17,7 @@ from loadmaster.offload.problem import Offload, is_vector
 from loadmaster.offload.residencies import plan_of
 from loadmaster.offload.search import Anneal
 from loadmaster.search.problem import Bound, Decision
-from loadmaster.search.solver import Budget, Meter, PartMeter, Solution, State
+from loadmaster.search.solver import Budget, Meter, PartMeter, Solution, Solver, State
 from loadmaster.simulate.simulator import simulator
 
 PRICE = 0.002
@@ -78,7 +78,7 @@ def slower(machine: Machine) -> Machine:
     )
 
 
-class ChooseSteady:
+class ChooseSteady(Solver):
     """Lets the meter end with the steadiest plan that is found with the rest of its budget."""
 
     name, problem_kind = "steady", "offload"

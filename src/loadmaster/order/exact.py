@@ -14,7 +14,7 @@ from loadmaster import _core
 from loadmaster.clock import engine_seconds
 from loadmaster.order.graph import parts
 from loadmaster.order.problem import PeakOrder
-from loadmaster.search.solver import Meter, Solution, State
+from loadmaster.search.solver import Meter, Solution, Solver, State
 
 # ----------------------------------------------------------------------------
 # Orders from minimum cuts: the state with the fewest bytes in which an op can run, op by op.
@@ -37,7 +37,7 @@ _SMALL = 400
 """In parts up to so many ops the greedy rule is tried too."""
 
 
-class PeakCut:
+class PeakCut(Solver):
     """Rounds of cuts: from four simple orders first, then from the best one with chance in the choice
     of the op. Ends when the peak meets the bound."""
 
@@ -56,7 +56,7 @@ class PeakCut:
         starts = [problem.program_order, *(problem.native.simple(rule) for rule in simple)]
         for start in starts:
             if meter.exhausted:
-                return meter.solution(white_box=True)
+                return meter.solution()
             meter.evaluate(start)
         for number in range(self.rounds):
             if meter.exhausted or meter.best is None:
@@ -72,7 +72,7 @@ class PeakCut:
         if not meter.exhausted:
             bounds.prove(meter)
             bounds.prove_pairs(meter)
-        return meter.solution(white_box=True)
+        return meter.solution()
 
 
 class Bounds:
@@ -214,7 +214,7 @@ _SLICE = 2_000
 """Sets between two looks at the clock."""
 
 
-class PeakDp:
+class PeakDp(Solver):
     """`sets`: most sets of ops to look at for one budget."""
 
     name, problem_kind = "peak-dp", "order"
@@ -236,7 +236,7 @@ class PeakDp:
         while not meter.exhausted and meter.best is not None and limit <= self.sets:
             looked += self._round(meter, problem, limit)
             limit *= 5
-        return meter.solution(white_box=True, sets=looked)
+        return meter.solution(sets=looked)
 
     def _round(self, meter: Meter, problem: PeakOrder, limit: int) -> int:
         """Improve the parts of the best order, the highest ones first, and the bound."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from loadmaster.order.problem import PeakOrder
-from loadmaster.search.solver import Meter, Solution, State
+from loadmaster.search.solver import Meter, Solution, Solver, State
 
 
-class ProgramOrder:
+class ProgramOrder(Solver):
     """The order that the program came with."""
 
     name, problem_kind = "program-order", "order"
@@ -18,10 +18,10 @@ class ProgramOrder:
         assert isinstance(problem, PeakOrder)
         if not meter.exhausted:
             meter.evaluate(problem.program_order)
-        return meter.solution(white_box=True)
+        return meter.solution()
 
 
-class _Simple:
+class _Simple(Solver):
     """One native rule by name."""
 
     problem_kind = "order"
@@ -33,7 +33,7 @@ class _Simple:
         assert isinstance(problem, PeakOrder)
         if not meter.exhausted:
             meter.evaluate(problem.native.simple(self.rule))
-        return meter.solution(white_box=True)
+        return meter.solution()
 
 
 class PeakGreedy(_Simple):

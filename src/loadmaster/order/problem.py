@@ -26,7 +26,14 @@ from loadmaster.plan.live_ranges import resident_bytes, weights_in
 from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load
-from loadmaster.search.problem import Bound, Decision, Scores, decided_elsewhere, refuse_first_alone
+from loadmaster.search.problem import (
+    BatchProblem,
+    Bound,
+    Decision,
+    Scores,
+    decided_elsewhere,
+    refuse_first_alone,
+)
 from loadmaster.simulate.simulator import simulate
 from loadmaster.units import UNLIMITED
 
@@ -35,7 +42,7 @@ Int64 = npt.NDArray[np.int64]
 OP_BOUND = "what one op reads and writes"
 
 
-class PeakOrder:
+class PeakOrder(BatchProblem):
     """`machine`: its first device runs everything; by default one without a limit on memory."""
 
     kind = "order"
@@ -79,7 +86,7 @@ class PeakOrder:
         """Its peak."""
         return self._peak(self.program_order)
 
-    def switches(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
         return {}
 
     def score(self, decisions: Decision, first: int = 0) -> Scores:

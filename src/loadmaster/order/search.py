@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from loadmaster import _core
 from loadmaster.order.problem import PeakOrder
-from loadmaster.search.solver import Meter, Solution, State, generator_state, restore_generator
+from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
 
 Order = npt.NDArray[np.int32]
 _BATCH = 50
@@ -22,7 +22,7 @@ def _order(meter: Meter) -> PeakOrder:
     return problem
 
 
-class RandomBest:
+class RandomBest(Solver):
     """Random keys, and always the ready op with the largest; the first order is the program's."""
 
     name, problem_kind = "random-best", "order"
@@ -42,10 +42,10 @@ class RandomBest:
             meter.evaluate_many(problem.from_keys(keys))
             meter.checkpoint({"rng": generator_state(rng)})
             meter.progress()
-        return meter.solution(white_box=True)
+        return meter.solution()
 
 
-class Anneal:
+class Anneal(Solver):
     """Moves one op at a time, as far as what it needs and what needs it allow; geometric cooling."""
 
     name, problem_kind = "anneal", "order"
@@ -85,7 +85,7 @@ class Anneal:
                     {"rng": generator_state(rng), "order": order, "value": np.array([value], dtype=np.int64)}
                 )
                 meter.progress(temperature=self._temperature(meter.evaluations))
-        return meter.solution(white_box=True)
+        return meter.solution()
 
     def _temperature(self, evaluations: int) -> float:
         done = min(1.0, evaluations / self.length)
@@ -125,7 +125,7 @@ class _Neighbours:
         return order
 
 
-class PeakBeam:
+class PeakBeam(Solver):
     """The best `width` sets of ops of each size."""
 
     name, problem_kind = "peak-beam", "order"
@@ -138,11 +138,11 @@ class PeakBeam:
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = _order(meter)
         if meter.exhausted:
-            return meter.solution(white_box=True)
+            return meter.solution()
         beam = _core.PeakBeam(problem.native, self.width)
         while not meter.exhausted:
             if beam.advance(max(1, 20_000 // (self.width + problem.nodes // 50))):
                 meter.evaluate(beam.order())
                 break
             meter.progress()
-        return meter.solution(white_box=True)
+        return meter.solution()

@@ -14,7 +14,7 @@ from loadmaster.plan import load_plan
 from loadmaster.runs.folder import RunFolder, plain_file
 from loadmaster.runs.history import History, gap_of
 from loadmaster.runs.log import BadRun
-from loadmaster.search.problem import Problem, plan_value, repeatable
+from loadmaster.search.problem import Problem
 from loadmaster.search.registry import load_problem
 
 # ----------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def read_side(path: Path) -> Side:
     problem = load_problem(home.path)
     side = Side(path, home.about["keys"], document, problem=problem)
     _score(side, problem)
-    if not repeatable(problem):
+    if not problem.repeatable:
         side.value = _logged(home, path, problem)
     return side
 
@@ -237,8 +237,8 @@ def _score(side: Side, problem: Problem) -> None:
             remedy="see 'loadmaster check'",
         )
     side.bound = problem.bound().value
-    if repeatable(problem):  # else it would have to be measured, by a command out of the folder
-        side.value = plan_value(problem, plan)
+    if problem.repeatable:  # else it would have to be measured, by a command out of the folder
+        side.value = problem.value_of(plan)
 
 
 def _logged(home: RunFolder, path: Path, problem: Problem) -> int | None:

@@ -223,4 +223,7 @@ def _read_about(path: Path) -> dict[str, Any]:
             raise BadRun(
                 f"'{file}' has no proper '{key}'", object=str(file), remedy="restore the file from a copy"
             )
+    solver = about["solver"]
+    if "switches" in solver:  # as the first runs called it
+        solver["options"] = solver.pop("switches")
     return about

@@ -10,7 +10,7 @@ from loadmaster.runs.checkpoint import evaluations_in
 from loadmaster.runs.folder import RunFolder, plain_file
 from loadmaster.runs.history import History, contradictions
 from loadmaster.runs.log import Line
-from loadmaster.search.problem import COST_MODEL, Problem, plan_value, repeatable
+from loadmaster.search.problem import COST_MODEL, Problem
 from loadmaster.search.registry import load_problem
 
 UNFINISHED = ("unfinished", "interrupted", "error")
@@ -61,7 +61,7 @@ def replay(run: RunFolder, *, tolerance: float = 0.0, only: str | None = None) -
     made_by = run.about["keys"].get("cost_model")
     if made_by != COST_MODEL:
         found.warnings.append(f"values were made by cost model '{made_by}', this is '{COST_MODEL}'")
-    if not repeatable(problem):
+    if not problem.repeatable:
         found.warnings.append("values were measured: plans are checked, nothing is measured again")
     if text.torn:
         found.warnings.append("the last line of the log is torn and was left out")
@@ -96,7 +96,7 @@ def _rescored(
         return Claim(where, line["event"], name, claimed, None, plan)
     violations = problem.violations(plan)
     # Measured values are taken as they are; and a folder's command is not run on its word.
-    now = plan_value(problem, plan) if repeatable(problem) else claimed
+    now = problem.value_of(plan) if problem.repeatable else claimed
     fault = None
     if violations:
         fault = f"the checker refuses the plan: {violations[0]}"
@@ -148,7 +148,7 @@ def _best_file(run: RunFolder, problem: Problem, history: History) -> list[Claim
     if plan.hash == named or (unfinished and plan.hash in earlier):
         return [Claim("best.json", "best", plan.hash, value, value, None)]
     # An earlier session may have been further than the one that was interrupted last.
-    now = plan_value(problem, plan) if unfinished and repeatable(problem) else None
+    now = problem.value_of(plan) if unfinished and problem.repeatable else None
     if now is not None and (value is None or now < value) and not problem.violations(plan):
         return [Claim("best.json", "best", plan.hash, now, now, None)]
     fault = "it is not the best plan of the log"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from loadmaster.runs.folder import RunFolder, plain_file, utc
 from loadmaster.runs.history import History
 from loadmaster.runs.log import BadRun, Line
 from loadmaster.runs.observer import Best, RunObserver
-from loadmaster.search.problem import Bound, Decision, Problem, keys, plan_value, repeatable
+from loadmaster.search.problem import Bound, Decision, Problem, keys
 from loadmaster.search.solver import Budget, Meter, Solution, Solver, State, Status
 
 RECALLED = 5
@@ -28,12 +28,11 @@ def describe(
     solver: Solver, problem: Problem, budget: Budget, seed: int, command: Sequence[str] | None
 ) -> dict[str, Any]:
     """The content of run.json."""
-    switches = getattr(solver, "switches", {})
     about = {
         "command": command_line(command),
         "seed": seed,
         "unit": problem.unit,
-        "solver": {"name": solver.name, "switches": dict(switches) if isinstance(switches, Mapping) else {}},
+        "solver": {"name": solver.name, "options": dict(solver.options)},
         "budget": {"evaluations": budget.evaluations, "seconds": budget.seconds},
         "keys": keys(problem),
         "names": {
@@ -50,7 +49,9 @@ def describe(
 
 def identity(about: dict[str, Any]) -> str:
     """What a checkpoint must share with the run that takes it up."""
-    content = [about[name] for name in ("keys", "solver", "seed")]
+    # As the first runs spelled it: their checkpoints stay good.
+    solver = {"name": about["solver"]["name"], "switches": about["solver"]["options"]}
+    content = [about["keys"], solver, about["seed"]]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -62,7 +63,7 @@ def open_to_resume(path: Path, about: dict[str, Any]) -> RunFolder:
         for key in dict.fromkeys([*theirs["keys"], *ours["keys"]]):
             _same(run, f"key '{key}'", theirs["keys"].get(key), ours["keys"].get(key))
         _same(run, "solver", theirs["solver"].get("name"), ours["solver"]["name"])
-        _same(run, "solver's switches", theirs["solver"].get("switches"), ours["solver"]["switches"])
+        _same(run, "solver's options", theirs["solver"].get("options"), ours["solver"]["options"])
         _same(run, "seed", theirs["seed"], ours["seed"])
         # The name alone: where a plan is written, or a larger budget, changes no decision.
         _same(run, "command", theirs["command"][:1], ours["command"][:1])
@@ -164,7 +165,7 @@ def repeats(solver: Solver, problem: Problem, history: History, budget: Budget) 
     """Whether work that is done again gives the same again: nothing is measured, and evaluations
     limit it. A time limit beside them may cut it short, but seldom says what is done before."""
     counted = history.counted and budget.evaluations is not None
-    return solver.deterministic and repeatable(problem) and counted
+    return solver.deterministic and problem.repeatable and counted
 
 
 def finished(run: RunFolder, problem: Problem, budget: Budget) -> Solution | None:
@@ -214,7 +215,7 @@ def _above(limit: float | None, spent: float) -> bool:
 
 def _schedule_warnings(solver: Solver, before: Budget, now: Budget) -> list[str]:
     """A budget that has changed is told, should the solver plan by it."""
-    if before == now or not getattr(solver, "scheduled", False):
+    if before == now or not solver.scheduled:
         return []
     changed = f"which was {_words(before)} and is {_words(now)}"
     consequence = "this is not the run that the new one would have been from the start"
@@ -258,12 +259,12 @@ def _ahead(run: RunFolder, problem: Problem, result: Best | None) -> Best | None
     found it after the checkpoint. It is the answer until the run is as far again, and what is left of
     a run that never comes so far again."""
     path = run.path / "best.json"
-    if not repeatable(problem) or not path.is_file():
+    if not problem.repeatable or not path.is_file():
         return None
     plan = load_plan(plain_file(path), problem.program, problem.machine)
     if problem.violations(plan):
         return None
-    value = plan_value(problem, plan)
+    value = problem.value_of(plan)
     if value is None or (result is not None and value >= result.value):
         return None
     return Best(_told_decision(problem, plan, None), value, plan)
@@ -273,7 +274,7 @@ def _stored(run: RunFolder, problem: Problem, line: Line, checkpoint: Checkpoint
     """The plan that a line of the log names, if it is what the line claims."""
     plan, claimed = run.load_plan(line["plan"], problem), int(line["value"])
     violations = problem.violations(plan)
-    value = plan_value(problem, plan) if repeatable(problem) else claimed
+    value = problem.value_of(plan) if problem.repeatable else claimed
     if violations or value != claimed:
         raise BadRun(
             f"run '{run.name}' claims {claimed} for its best plan, and now it is "
@@ -287,7 +288,7 @@ def _stored(run: RunFolder, problem: Problem, line: Line, checkpoint: Checkpoint
 
 def _told_decision(problem: Problem, plan: Plan, checkpoint: Checkpoint | None) -> Decision | None:
     """The checkpoint's if it stands for this plan, else what the plan tells; None: nothing."""
-    if not hasattr(problem, "value_of"):
+    if problem.invertible:
         return problem.decision(plan)
     last = None if checkpoint is None else checkpoint.best
     if last is not None and problem.plan(last).hash == plan.hash:
@@ -300,8 +301,7 @@ def _told_decision(problem: Problem, plan: Plan, checkpoint: Checkpoint | None) 
 
 def _recall(run: RunFolder, problem: Problem, history: History) -> None:
     """Remind a problem that measures of the latest improvements: they stay candidates."""
-    recall = getattr(problem, "recall", None)
-    if recall is None:
+    if problem.repeatable:
         return
     for line in history.improvements[-RECALLED:]:
-        recall(problem.decision(run.load_plan(line["plan"], problem)), line["value"])
+        problem.recall(problem.decision(run.load_plan(line["plan"], problem)), line["value"])

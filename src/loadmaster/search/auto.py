@@ -62,7 +62,7 @@ class Stage:
         return Budget(whole.evaluations - int(whole.evaluations * (1 - self.evaluations_share)), seconds)
 
 
-class Auto:
+class Auto(Solver):
     """Runs the stages of a schedule in turn until the budget is spent, a stage proves that there is no
     solution, or the best found is proved to be optimal."""
 

@@ -184,7 +184,7 @@ class Measuring(ABC):
                 remedy="see to the hardware and resume the run",
             )
 
-    def measured_switches(self) -> dict[str, Any]:
+    def measured_options(self) -> dict[str, Any]:
         """For the keys of a run."""
         return {
             "evaluator": self.gauge.name,

@@ -6,18 +6,19 @@ Smaller values are better. Solvers see problems; they never score themselves.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from loadmaster.errors import BadMachine
 from loadmaster.machine.machine import Machine
-from loadmaster.plan.check import Violation
+from loadmaster.plan.check import Violation, check
 from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program
 
@@ -34,57 +35,76 @@ class Bound:
     method: str
 
 
-class Problem(Protocol):
+class Problem(ABC):
     """What every problem offers."""
 
     kind: str
-    """'allocation', 'mapping', 'malloc-game' or 'graph'."""
+    """'allocation', 'mapping', 'malloc-game', 'offload', 'graph' or 'order'."""
     unit: str
     """Of the value: 'bytes' or 'ps'."""
+    program: Program
+    machine: Machine
+    invertible: bool = True
+    """Whether every plan of this problem has a decision; where not, `value_of` needs none."""
 
     @property
-    def program(self) -> Program: ...
+    def repeatable(self) -> bool:
+        """Whether a decision has the same value at every evaluation.
 
-    @property
-    def machine(self) -> Machine: ...
+        Where values are measured they are taken as they were measured (a run's log is not held to
+        new ones), and nothing is proved about them.
+        """
+        return True
 
-    def switches(self) -> dict[str, Any]:
+    @abstractmethod
+    def options(self) -> dict[str, Any]:
         """What distinguishes this problem from others over the same program and machine (JSON)."""
-        ...
 
+    @abstractmethod
     def evaluate(self, decision: Decision) -> int | None:
         """The value of a decision, or None if it is not legal."""
-        ...
 
     def admits(self, decision: Decision) -> bool:
-        """Whether a legal decision has a plan. It may cost time: asked of would-be bests only."""
-        ...
+        """Whether a legal decision has a plan. It may cost time: would-be bests alone need it."""
+        return True
 
+    @abstractmethod
     def plan(self, decision: Decision) -> Plan:
         """The plan that a decision stands for."""
-        ...
 
+    @abstractmethod
     def decision(self, plan: Plan) -> Decision:
         """The decision that a plan stands for: the inverse of `plan`."""
-        ...
+
+    def value_of(self, plan: Plan) -> int | None:
+        """The value of a plan, or None if it is not legal."""
+        return self.evaluate(self.decision(plan))
 
     def violations(self, plan: Plan) -> list[Violation]:
         """What is wrong with a plan: what `check` finds, which makes it unsound on this machine
         whoever made it; of a sound one, what is `outside`."""
-        ...
+        return check(self.program, self.machine, plan) or self.outside(plan)
 
     def outside(self, plan: Plan) -> list[Violation]:
         """What a sound plan decides that this problem does not: pins that it moves, parts that are left
         open here. Bounds and proofs are about the plans inside."""
-        ...
+        return []
 
+    @abstractmethod
     def bound(self) -> Bound:
         """A lower bound that is quick to have."""
-        ...
 
+    @abstractmethod
     def save(self, folder: Path) -> None:
         """Write what `load_problem` needs to make this problem again, beside program and machine."""
-        ...
+
+    def recall(self, decision: Decision, value: int) -> None:  # noqa: B027
+        """Where values are not `repeatable`: a legal decision that a search submits, or that an earlier
+        session had as its best, with its measured value."""
+
+    def take_notes(self) -> list[Note]:
+        """What was measured since the last call, for the log of a run."""
+        return []
 
 
 def decided_elsewhere(plan: Plan, kind: str, decides: tuple[str, ...]) -> list[Violation]:
@@ -144,12 +164,12 @@ class Scores:
     """[B] a measurement failed: there is nothing to learn from it."""
 
 
-class BatchProblem(Problem, Protocol):
+class BatchProblem(Problem):
     """A problem that scores many decisions at once."""
 
+    @abstractmethod
     def score(self, decisions: Decision, first: int = 0) -> Scores:
         """Scores of decisions [B, ...]; `first` numbers the first of them within a run."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -165,30 +185,11 @@ class Note:
     """Why it failed, or what is odd about it."""
 
 
-def repeatable(problem: Problem) -> bool:
-    """Whether a decision has the same value at every evaluation.
-
-    A problem that measures says `repeatable = False`: its values are taken as they were measured
-    (a run's log is not held to new ones), and nothing is proved about them. It may have
-    `recall(decision, value)`, told of every legal decision that a search submits or an earlier
-    session of it had as its best, and `take_notes()`.
-    """
-    return bool(getattr(problem, "repeatable", True))
-
-
-def plan_value(problem: Problem, plan: Plan) -> int | None:
-    """What a plan is worth. A problem with decisions that a plan does not tell again has
-    `value_of(plan)`."""
-    own = getattr(problem, "value_of", None)
-    value: int | None = problem.evaluate(problem.decision(plan)) if own is None else own(plan)
-    return value
-
-
 def keys(problem: Problem) -> dict[str, Any]:
     """Results are compared only where all of these are equal."""
     return {
         "program": problem.program.hash,
         "machine": problem.machine.hash,
         "cost_model": COST_MODEL,
-        "problem": {"kind": problem.kind, **problem.switches()},
+        "problem": {"kind": problem.kind, **problem.options()},
     }

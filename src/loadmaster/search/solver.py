@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import enum
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from types import MappingProxyType
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +23,7 @@ from loadmaster.clock import now
 from loadmaster.errors import LoadmasterError
 from loadmaster.json_text import read_json
 from loadmaster.plan.plan import Plan
-from loadmaster.search.problem import BatchProblem, Bound, Decision, Note, Problem, Scores, repeatable
+from loadmaster.search.problem import BatchProblem, Bound, Decision, Note, Problem, Scores
 
 State = Mapping[str, npt.NDArray[Any]]
 """What a solver needs to go on later: arrays by name (generator state included)."""
@@ -159,7 +161,7 @@ class Meter:
         self.score: Scoring | None = None
         """Scores batches in place of the problem, on other machines for example."""
         # Where values are noisy, the problem keeps the candidates: only what a search submitted.
-        self._recall = None if repeatable(problem) else getattr(problem, "recall", None)
+        self._recall = None if problem.repeatable else problem.recall
         self.clock = clock
         self._started = clock() - seconds
 
@@ -254,18 +256,18 @@ class Meter:
         self.observer.improved(self)
 
     def _pass_notes(self) -> None:
-        for note in getattr(self.problem, "take_notes", list)():
+        for note in self.problem.take_notes():
             self.observer.noted(self, note)
 
     def restore(self, decision: Decision, measured: int | None = None) -> None:
         """Take up the best of an earlier session; it was counted and reported there. `measured` is
         its value where the problem's values are not repeatable."""
-        value = self.problem.evaluate(decision) if repeatable(self.problem) else measured
+        value = self.problem.evaluate(decision) if self.problem.repeatable else measured
         self.best, self.best_value = np.array(decision), value
 
     def raise_bound(self, value: int, method: str) -> None:
         """A solver has proved that nothing is below `value`; of measured values nobody can."""
-        if value > self.bound.value and repeatable(self.problem):
+        if value > self.bound.value and self.problem.repeatable:
             self.bound = Bound(value, method)
             self.observer.bounded(self)
 
@@ -307,7 +309,7 @@ class Meter:
         )
 
 
-class Solver(Protocol):
+class Solver(ABC):
     """A way to solve problems of one kind."""
 
     name: str
@@ -316,12 +318,15 @@ class Solver(Protocol):
     """One line for `loadmaster solvers`."""
     deterministic: bool
     """The same seed and evaluations give the same answer (time limits aside)."""
-    # Some have `scheduled = True` too: what they do depends on how much of the budget is over, so
-    # that a run with a larger one is another from its first evaluation on.
+    scheduled: bool = False
+    """What it does depends on how much of the budget is over, so that a run with a larger one is another
+    from its first evaluation on."""
+    options: Mapping[str, Any] = MappingProxyType({})
+    """What makes this solver again, beside its name: for a run that is resumed (JSON)."""
 
+    @abstractmethod
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         """Solve `meter.problem` until `meter.exhausted`, from `state` if there is one."""
-        ...
 
 
 def solve(

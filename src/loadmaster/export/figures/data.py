@@ -153,7 +153,7 @@ class MapRun:
     """What pictures need of one run."""
 
     solver: str
-    switches: str
+    options: str
     """As JSON: runs of one solver with other settings are another group."""
     seed: int
     evaluations: int
@@ -199,11 +199,11 @@ class Cell:
         settings: dict[str, list[str]] = {}
         for run in self.runs:
             known = settings.setdefault(run.solver, [])
-            if run.switches not in known:
-                known.append(run.switches)
+            if run.options not in known:
+                known.append(run.options)
         found: dict[str, list[MapRun]] = {}
         for run in self.runs:
-            number = settings[run.solver].index(run.switches)
+            number = settings[run.solver].index(run.options)
             found.setdefault(run.solver + (f" #{number + 1}" if number else ""), []).append(run)
         return found
 
@@ -264,7 +264,7 @@ def _add(cell: Cell, run: RunFolder) -> None:
     cell.runs.append(
         MapRun(
             str(solver.get("name")),
-            json.dumps(solver.get("switches"), sort_keys=True),
+            json.dumps(solver.get("options"), sort_keys=True),
             run.about["seed"],
             history.evaluations,
             history.curve,

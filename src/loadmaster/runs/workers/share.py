@@ -49,7 +49,7 @@ class Shared:
 def sharing(problem: Problem, workers: str | Address) -> Iterator[Shared]:
     """Share a problem's evaluations out for as long as the context lasts."""
     address = parse_workers(workers) if isinstance(workers, str) else workers
-    if not isinstance(problem, MeasuredMapping) and not hasattr(problem, "score"):
+    if not isinstance(problem, MeasuredMapping) and not isinstance(problem, BatchProblem):
         raise LoadmasterError(
             f"a problem of kind '{problem.kind}' is not evaluated in batches",
             object="--workers",
