@@ -24,7 +24,7 @@ def main() -> None:
 
     machine = lm.load_machine("arena:4MiB")
     pins = lm.parse_pins(program, machine, ["r5=arena@0", "r6=arena@1404928"])
-    problem = lm.pose(program, machine, pins=pins)
+    problem = lm.make_problem(program, machine, pins=pins)
     solution = lm.solve(problem, seconds=5)
     print(f"with r5 and r6 pinned: {solution.value:,} bytes, {solution.status}")
 

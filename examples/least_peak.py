@@ -13,7 +13,7 @@ import loadmaster as lm
 def main() -> None:
     model = light("shufflenet")
     program, machine = lm.load_model(model), lm.load_machine("arena:unlimited")
-    problem = lm.pose(program, machine, "peak-memory")
+    problem = lm.make_problem(program, machine, objective="peak-memory")
     solution = lm.solve(problem, seconds=10)
     before = lm.needs(program).peak.bytes
     print(

@@ -17,7 +17,7 @@ import loadmaster as lm
 
 def main(model: str, name: str = "imxrt1170") -> None:
     program, machine = lm.load_model(model), lm.load_machine(name)
-    problem = lm.pose(program, machine, kind="mapping")
+    problem = lm.make_problem(program, machine, problem="mapping")
     ours = lm.solve(problem, seconds=10)
     for baseline in ("one-arena", "greedy-by-size", "compiler"):
         known = lm.solve(problem, baseline)
@@ -30,7 +30,7 @@ def main(model: str, name: str = "imxrt1170") -> None:
 
     # The arena of TFLite Micro is one memory: there the order is what can be won.
     arena = lm.load_machine("arena:unlimited")
-    order = lm.pose(program, arena, "peak-memory")
+    order = lm.make_problem(program, arena, objective="peak-memory")
     found = lm.solve(order, seconds=5)
     assert found.decision is not None
     try:

@@ -21,11 +21,11 @@ def light(name: str) -> str:
 def main() -> None:
     model = light("squeezenet")
     program, machine = lm.load_model(model), lm.load_machine("nnp-i")
-    problem = lm.pose(program, machine)
+    problem = lm.make_problem(program, machine)
     solution = lm.solve(problem, seconds=5)
     plan = problem.plan(solution.decision)
     assert lm.check(program, machine, plan) == []
-    before, after = (lm.timeline(program, machine, each) for each in (lm.Plan(), plan))
+    before, after = (lm.simulate(program, machine, each) for each in (lm.Plan(), plan))
     print(f"before {before.seconds * 1e6:.1f} µs, after {after.seconds * 1e6:.1f} µs, gap {solution.gap:.2%}")
     lm.save_plan(plan, program, machine, "plan.json")
     lm.export_plan("trace", model, program, machine, plan, "plan.trace.json.gz", overwrite=True)

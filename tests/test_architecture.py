@@ -31,7 +31,6 @@ ORDER = [
     "order",
     "graph",
     "offload",
-    "problem_choice",
     "envs",
     "runs",
     "planner",

@@ -37,7 +37,7 @@ def test_types_and_values_come_from_the_same_modules() -> None:
     }
     assert set(typed) == set(lm.__all__) == set(lm._HOME)
     for name, (module, there) in typed.items():
-        assert getattr(importlib.import_module(module), there) is getattr(lm, name), name
+        assert getattr(importlib.import_module(module), there) is lm.find(name), name
 
 
 def test_importing_it_loads_nothing_else() -> None:
@@ -45,7 +45,7 @@ def test_importing_it_loads_nothing_else() -> None:
         "import sys; before = set(sys.modules); import loadmaster as lm\n"
         "new = {name.split('.')[0] for name in set(sys.modules) - before} - {'loadmaster'}\n"
         "assert not new - set(sys.stdlib_module_names), new\n"
-        "lm.pose, lm.solve, lm.fits, lm.load_model, lm.export_plan\n"
+        "lm.plan, lm.make_problem, lm.solve, lm.fits, lm.load_model, lm.export_plan\n"
         "heavy = {'jax', 'onnx', 'torch', 'ortools', 'typer', 'rich', 'gymnasium', 'scipy'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
@@ -70,23 +70,23 @@ def test_a_problem_for_every_kind_of_machine() -> None:
     program = lm.load_model("resnet50")
     kinds = {"nnp-i": "mapping", "tpu-v4i": "malloc-game", "p100x4": "graph", "arena:64MiB": "allocation"}
     for name, kind in kinds.items():
-        assert lm.pose(program, lm.load_machine(name)).kind == kind
-    assert lm.pose(program, lm.load_machine("nnp-i"), "peak-memory").kind == "order"
+        assert lm.make_problem(program, lm.load_machine(name)).kind == kind
+    assert lm.make_problem(program, lm.load_machine("nnp-i"), objective="peak-memory").kind == "order"
     with pytest.raises(lm.LoadmasterError, match="no objective 'speed'"):
-        lm.pose(program, lm.load_machine("nnp-i"), "speed")
+        lm.make_problem(program, lm.load_machine("nnp-i"), objective="speed")
     with pytest.raises(lm.LoadmasterError, match="did you mean 'mapping'"):
-        lm.pose(program, lm.load_machine("nnp-i"), kind="maping")
+        lm.make_problem(program, lm.load_machine("nnp-i"), problem="maping")
 
 
 def test_solve_keeps_a_run_and_takes_a_solver_by_name_or_as_an_object(tmp_path: Path) -> None:
-    problem = lm.pose(lm.load_model("resnet50"), lm.load_machine("nnp-i"))
+    problem = lm.make_problem(lm.load_model("resnet50"), lm.load_machine("nnp-i"))
     found = lm.solve(problem, "density", folder=tmp_path)
-    assert (Path(found.extra["run"]) / "best.json").is_file()
+    assert found.run is not None and (found.run / "best.json").is_file()
     again = lm.solve(problem, lm.make_solver("mapping", "density"))
     assert found.value == again.value and found.evaluations == 1
-    plan = lm.load_plan(Path(found.extra["run"]) / "best.json", problem.program, problem.machine)
+    plan = lm.load_plan(found.run / "best.json", problem.program, problem.machine)
     assert lm.check(problem.program, problem.machine, plan) == []
-    assert lm.timeline(problem.program, problem.machine, plan).total_ps == found.value
+    assert lm.simulate(problem.program, problem.machine, plan).total_ps == found.value
 
 
 def test_exports_are_refused_by_name_and_never_overwrite(tmp_path: Path) -> None:
@@ -98,3 +98,15 @@ def test_exports_are_refused_by_name_and_never_overwrite(tmp_path: Path) -> None
     with pytest.raises(lm.LoadmasterError, match="is there already"):
         lm.export_plan("trace", "resnet50", program, machine, lm.Plan(), out)
     assert out.read_text() == "mine"
+
+
+def test_plan_and_simulate_are_functions_and_packages() -> None:
+    import loadmaster.plan
+    import loadmaster.simulate
+    from loadmaster.plan import Plan
+
+    assert loadmaster.plan.Plan is Plan is lm.Plan and loadmaster.simulate.Timeline is lm.Timeline
+    program, machine = lm.load_model("resnet50"), lm.load_machine("nnp-i")
+    result = lm.plan(program, machine, solver="density")
+    assert result.plan is not None and lm.check(program, machine, result.plan) == []
+    assert lm.simulate(program, machine, result.plan).total_ps == result.value

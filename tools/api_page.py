@@ -16,7 +16,8 @@ import loadmaster as lm
 PAGE = Path(__file__).parent.parent / "docs" / "api.md"
 PARTS = {
     "Models and machines": ("load_model", "load_machine", "Program", "Builder", "Machine", "needs"),
-    "Problems": ("pose", "Problem", "Allocation", "read_buffers", "Pins", "parse_pins"),
+    "Planning": ("plan", "Result", "Budget", "fits", "Fits"),
+    "Problems": ("make_problem", "Problem", "Allocation", "read_buffers", "Pins", "parse_pins"),
     "Solving": (
         "solve",
         "Solution",
@@ -25,11 +26,9 @@ PARTS = {
         "Observer",
         "make_solver",
         "solver_names",
-        "fits",
-        "Fits",
         "allocate",
     ),
-    "Plans": ("Plan", "check", "Occupancy", "timeline", "Timeline", "save_plan", "load_plan", "load_planned"),
+    "Plans": ("Plan", "check", "Occupancy", "simulate", "Timeline", "save_plan", "load_plan", "load_planned"),
     "Out": ("export_plan", "write_report"),
     "Errors": ("LoadmasterError", "BadProgram", "BadMachine", "BadPlan"),
 }
@@ -49,7 +48,7 @@ def page() -> str:
     for part, names in PARTS.items():
         lines.append(f"## {part}\n")
         for name in names:
-            lines += _entry(name, getattr(lm, name))
+            lines += _entry(name, lm.find(name))
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -11,6 +11,7 @@ first used, and none needs more than NumPy until a model or a solver does.
 from __future__ import annotations
 
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
     from loadmaster.allocation.problem import Allocation
     from loadmaster.errors import BadMachine, BadPlan, BadProgram, LoadmasterError
     from loadmaster.export.plans import export_plan
-    from loadmaster.planner.fitting import Fits, fits
     from loadmaster.machine import Machine, load_machine
     from loadmaster.plan import Occupancy, Plan, load_plan, load_planned, save_plan
     from loadmaster.plan.check import check
-    from loadmaster.problem_choice import pose
+    from loadmaster.planner import Result, make_problem, plan
+    from loadmaster.planner.fitting import Fits, fits
     from loadmaster.program import Builder, Program
     from loadmaster.program.models import load_model
     from loadmaster.report import write_report
@@ -31,10 +32,10 @@ if TYPE_CHECKING:
     from loadmaster.search.pins import Pins, parse_pins
     from loadmaster.search.problem import Problem
     from loadmaster.search.registry import make_solver, solver_names
-    from loadmaster.search.solver import Meter, Observer, Solution, Solver
+    from loadmaster.search.solver import Budget, Meter, Observer, Solution, Solver
     from loadmaster.simulate import Timeline
     from loadmaster.simulate.needs import needs
-    from loadmaster.simulate.simulator import simulate as timeline
+    from loadmaster.simulate.simulator import simulate
 
 __version__ = "0.1.0"
 
@@ -43,6 +44,7 @@ __all__ = [
     "BadMachine",
     "BadPlan",
     "BadProgram",
+    "Budget",
     "Builder",
     "Fits",
     "LoadmasterError",
@@ -54,6 +56,7 @@ __all__ = [
     "Plan",
     "Problem",
     "Program",
+    "Result",
     "Solution",
     "Solver",
     "Timeline",
@@ -65,15 +68,16 @@ __all__ = [
     "load_model",
     "load_plan",
     "load_planned",
+    "make_problem",
     "make_solver",
     "needs",
     "parse_pins",
-    "pose",
+    "plan",
     "read_buffers",
     "save_plan",
+    "simulate",
     "solve",
     "solver_names",
-    "timeline",
     "write_report",
 ]
 
@@ -82,6 +86,7 @@ _HOME = {
     "BadMachine": "errors",
     "BadPlan": "errors",
     "BadProgram": "errors",
+    "Budget": "search.solver",
     "Builder": "program",
     "Fits": "planner.fitting",
     "LoadmasterError": "errors",
@@ -93,6 +98,7 @@ _HOME = {
     "Plan": "plan",
     "Problem": "search.problem",
     "Program": "program",
+    "Result": "planner",
     "Solution": "search.solver",
     "Solver": "search.solver",
     "Timeline": "simulate",
@@ -104,26 +110,41 @@ _HOME = {
     "load_model": "program.models",
     "load_plan": "plan",
     "load_planned": "plan",
+    "make_problem": "planner",
     "make_solver": "search.registry",
     "needs": "simulate.needs",
     "parse_pins": "search.pins",
-    "pose": "problem_choice",
+    "plan": "planner",
     "read_buffers": "allocation.buffers_csv",
     "save_plan": "plan",
+    "simulate": "simulate.simulator",
     "solve": "runs.solve",
     "solver_names": "search.registry",
-    "timeline": "simulate.simulator:simulate",
     "write_report": "report",
 }
-"""Public name -> its module, and its name there if that differs."""
+"""Public name -> its module."""
+
+
+class CallablePackage(ModuleType):
+    """A package that shares its name with a function of the library: `lm.plan(...)` plans, and `loadmaster.plan`
+    is where Plan lives."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return find(self.__name__.rpartition(".")[2])(*args, **options)
+
+
+def find(name: str) -> Any:
+    """What a public name stands for; its module is imported."""
+    return getattr(import_module(f"loadmaster.{_HOME[name]}"), name)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'loadmaster' has no attribute '{name}'")
-    module, _, there = _HOME[name].partition(":")
-    found = getattr(import_module(f"loadmaster.{module}"), there or name)
-    globals()[name] = found  # asked once
+    if name in ("plan", "simulate"):
+        return import_module(f"loadmaster.{name}")  # a `CallablePackage`, which importing sets
+    found = find(name)
+    globals()[name] = found  # looked up once
     return found
 
 

@@ -10,7 +10,8 @@ import pytest
 from loadmaster.machine import load_machine
 from loadmaster.offload.problem import Offload
 from loadmaster.plan import load_plan
-from loadmaster.problem_choice import pose, problem_kind
+from loadmaster.planner import Objective, make_problem
+from loadmaster.planner.problems import problem_kind
 from loadmaster.program.measured_costs import MeasuredCosts, costless_hash, write_costs
 from loadmaster.program.storage import load, save
 from offload_stack import gpu, stack
@@ -66,9 +67,9 @@ def test_shares_and_measured_times_are_for_offload_alone(model: Path, run: Any) 
 
 def test_a_machine_that_works_in_its_first_memory_poses_offload() -> None:
     assert problem_kind(load_machine("h200")) == "offload"
-    assert problem_kind(load_machine("h200"), "bytes-moved") == "mapping"
+    assert problem_kind(load_machine("h200"), Objective.BYTES_MOVED) == "mapping"
     assert problem_kind(load_machine("nnp-i")) == "mapping"
-    assert isinstance(pose(stack(layers=2), gpu(2**32)), Offload)
+    assert isinstance(make_problem(stack(layers=2), gpu(2**32)), Offload)
 
 
 def test_a_program_with_ties_has_no_plan_where_ops_work_in_one_memory(run: Any) -> None:

@@ -19,7 +19,7 @@ from generate import random_case, random_program
 from loadmaster import _core
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import load_machine
-from loadmaster.problem_choice import pose
+from loadmaster.planner import make_problem
 from loadmaster.program import Program
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, solve
@@ -145,7 +145,7 @@ def _tapes() -> list[Tape]:
     for machine_name, kind, solvers in _SOLVED:
         for i, name in enumerate(solvers):
             with _taken_down() as recorder, contextlib.suppress(LoadmasterError):
-                problem = pose(programs[i % 2], load_machine(machine_name), kind=kind)
+                problem = make_problem(programs[i % 2], load_machine(machine_name), problem=kind)
                 problem.bound()
                 solution = solve(make_solver(kind, name), problem, Budget(12))
                 if kind == "malloc-game":
@@ -186,7 +186,7 @@ def _played(problem: Any) -> None:
 
 
 def _game_calls(program: Program) -> None:
-    problem: Any = pose(program, load_machine("tpu-v4i:cmem=8KiB"), kind="malloc-game")
+    problem: Any = make_problem(program, load_machine("tpu-v4i:cmem=8KiB"), problem="malloc-game")
     slow = np.ascontiguousarray(np.tile(problem.all_slow(), (2, 1)))
     problem.tables.judge(np.zeros(problem.moves, dtype=np.int8), np.zeros((0, 5), dtype=np.int64))
     for backup in ("retroactive", "rewind"):
@@ -207,7 +207,7 @@ def _game_calls(program: Program) -> None:
 
 
 def _order_calls(program: Program) -> None:
-    problem: Any = pose(program, load_machine("arena:64KiB"), kind="order")
+    problem: Any = make_problem(program, load_machine("arena:64KiB"), problem="order")
     graph, ops = problem.native, problem.native.ops
     order = graph.simple("depth-first")
     graph.simple("reverse-post-order")
@@ -228,7 +228,7 @@ def _order_calls(program: Program) -> None:
 
 
 def _graph_calls(program: Program) -> None:
-    problem: Any = pose(program, load_machine("toy2"), kind="graph")
+    problem: Any = make_problem(program, load_machine("toy2"), problem="graph")
     ops = np.arange(program.n_ops, dtype=np.int32)
     columns = {"fusion": ops, "group": ops, "component": ops - ops - 1, "bytes": np.full(len(ops), 8)}
     placers = _core.Placers(problem.simulator.native, columns)

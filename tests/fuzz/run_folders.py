@@ -23,7 +23,7 @@ import numpy as np
 from loadmaster.machine import load_machine, read_machine
 from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.plan import load_plan
-from loadmaster.problem_choice import pose
+from loadmaster.planner import make_problem
 from loadmaster.program import Builder, Program, load
 from loadmaster.report import write_report
 from loadmaster.runs import History, RunFolder, run_solver
@@ -82,7 +82,7 @@ def _seed(number: int, place: Path) -> bytes:
         name, budget = "random", Budget(3)
     else:
         machine, kind, name = _RUNS[number]
-        problem, budget = pose(_program(), load_machine(machine), kind=kind), Budget(_EVALUATIONS)
+        problem, budget = make_problem(_program(), load_machine(machine), problem=kind), Budget(_EVALUATIONS)
     solver = make_solver(problem.kind, name)
     parent = place / str(number)
     parent.mkdir()

@@ -18,7 +18,7 @@ from loadmaster.machine.text import standalone_text
 from loadmaster.machine.toml import parse_machine
 from loadmaster.plan import Plan, plan_from_json, plan_to_json
 from loadmaster.plan.check import check
-from loadmaster.problem_choice import pose
+from loadmaster.planner import make_problem
 from loadmaster.program import Program, TensorKind, load, save
 from loadmaster.program.build import Builder
 from loadmaster.program.validate import validate
@@ -65,7 +65,7 @@ def use_program(program: Program, place: Path) -> None:
         use_plan(program, load_machine(name), Plan())
         balance(program, load_machine(name))
     with may_refuse():
-        problem = pose(program, load_machine(name), kind=kind)
+        problem = make_problem(program, load_machine(name), problem=kind)
         problem.bound()
         solution = solve(make_solver(kind, solver), problem, Budget(2))
         if solution.decision is not None:
@@ -82,7 +82,7 @@ def use_machine(machine: Machine) -> None:
     with may_refuse():
         time_bounds(small_program(), machine)
     with may_refuse():
-        problem = pose(small_program(), machine)
+        problem = make_problem(small_program(), machine)
         problem.bound()
 
 

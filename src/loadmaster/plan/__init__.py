@@ -1,5 +1,8 @@
-"""Plan: the decisions, their JSON, what lies where under them, and the checker."""
+"""Plan: the decisions, their JSON, the checker, and what lies where (`occupancy`). Called, it is `lm.plan`."""
 
+import sys
+
+from loadmaster import CallablePackage
 from loadmaster.plan.json import load_plan, load_planned, plan_from_json, plan_to_json, save_plan
 from loadmaster.plan.occupancy import Occupancy
 from loadmaster.plan.plan import BEFORE, NO_OFFSET, QUEUES, TIES, WHOLE, Copy, Plan, Residency, Transfer
@@ -21,3 +24,5 @@ __all__ = [
     "plan_to_json",
     "save_plan",
 ]
+
+sys.modules[__name__].__class__ = CallablePackage

@@ -1,5 +1,10 @@
-"""Simulate: a plan's Timeline. docs/simulation.md has the rules."""
+"""Simulate: a plan's Timeline. docs/simulation.md has the rules. As a function, `lm.simulate(program, machine, plan)`."""
 
+import sys
+
+from loadmaster import CallablePackage
 from loadmaster.simulate.simulator import Simulator, Timeline, simulate, simulator
 
 __all__ = ["Simulator", "Timeline", "simulate", "simulator"]
+
+sys.modules[__name__].__class__ = CallablePackage

@@ -1,0 +1,212 @@
+"""The planner: every kind of problem from a request, refusals by name, capacities, pins, recomputing, results."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from generate_training import random_training
+from loadmaster.allocation.buffers import Buffers
+from loadmaster.errors import LoadmasterError, NoAnswer, Refused
+from loadmaster.machine import load_machine
+from loadmaster.plan import load_plan
+from loadmaster.plan.check import check
+from loadmaster.planner import (
+    KINDS,
+    BadRequest,
+    Bytes,
+    NamedBuffers,
+    Objective,
+    PinTexts,
+    PlanRequest,
+    Share,
+    build_problem,
+    make_problem,
+    parse_capacity,
+    plan,
+)
+from loadmaster.planner.capacity import with_bytes
+from loadmaster.planner.problems import choose_problem
+from loadmaster.planner.request import parse_base, parse_objective
+from loadmaster.program import Program
+from loadmaster.program.measured_costs import MeasuredCosts, costless_hash
+from loadmaster.program.models import load_model
+from loadmaster.search.evaluator import CommandEvaluator
+from loadmaster.search.pins import parse_pins
+from loadmaster.search.solver import Budget, Status
+from offload_stack import stack
+
+QUICK = Budget(evaluations=20)
+MACHINES = {
+    "mapping": "nnp-i",
+    "malloc-game": "tpu-v4i",
+    "offload": "h200",
+    "graph": "p100x2",
+    "allocation": "arena:64MiB",
+}
+
+
+@pytest.fixture(scope="module")
+def bert() -> Program:
+    return load_model("bert:layers=1")
+
+
+def small(kind: str) -> Program:
+    return stack(layers=3) if kind == "offload" else load_model("bert:layers=1")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_chosen_made_solved_and_checked(kind: str, tmp_path: Path) -> None:
+    machine = load_machine(MACHINES.get(kind, "nnp-i"))
+    objective = Objective.PEAK_MEMORY if kind == "order" else Objective.TIME
+    request = PlanRequest(small(kind), machine, objective=objective)
+    assert choose_problem(request) == kind and build_problem(request).kind == kind
+    result = plan(
+        small(kind), machine, objective=objective, budget=QUICK, run=tmp_path, out=tmp_path / "p.json"
+    )
+    assert result.error is None and result.plan is not None and result.value is not None
+    assert result.value >= result.bound.value and result.run is not None and result.kept is not None
+    assert check(result.program, result.machine, result.plan) == []
+    assert load_plan(result.kept, result.program, result.machine).hash == result.plan.hash
+    roles = [row.role for row in result.rows]
+    assert roles.count("result") == 1 and roles[0] == "baseline"
+    assert result.timeline is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "words"),
+    [
+        ("mapping", {"costs": Path("nowhere.json")}, "are for the offload problem, not for mapping"),
+        ("graph", {"capacity": {"hbm0": Share(0.5)}}, "are for the offload problem, not for graph"),
+        ("malloc-game", {"recompute": True}, "of the offload problem, not of malloc-game"),
+        ("mapping", {"tasks": ("fusion",)}, "--tasks is for the graph problem, not for mapping"),
+        ("offload", {"groups": "op"}, "--groups is for the graph problem, not for offload"),
+        ("allocation", {"base": parse_base(["fusion=none"])}, "--base is for the graph problem"),
+        ("graph", {"noise": 0.1}, "--evaluator and --noise are about times of the mapping problem"),
+        ("allocation", {"evaluator": CommandEvaluator("true")}, "--evaluator and --noise are about times"),
+        ("order", {"pins": PinTexts(("x=dram",))}, "decides the order of the ops"),
+        ("order", {"keep_order": True}, "decides the order of the ops"),
+    ],
+)
+def test_what_a_kind_does_not_understand_is_refused_before_anything_is_read(
+    kind: str, given: dict[str, Any], words: str
+) -> None:
+    class Unread:
+        def load(self, machine: object = None) -> Program:
+            raise AssertionError("read too early")
+
+        captured_for = load
+
+    request = PlanRequest(Unread(), load_machine(MACHINES.get(kind, "nnp-i")), kind, **given)  # type: ignore[arg-type]
+    with pytest.raises(BadRequest, match=words):
+        build_problem(request)
+
+
+def test_wrong_names_are_named(bert: Program) -> None:
+    machine = load_machine("nnp-i")
+    with pytest.raises(BadRequest, match="did you mean 'mapping'"):
+        make_problem(bert, machine, problem="maping")
+    with pytest.raises(BadRequest, match="no objective 'speed'"):
+        parse_objective("speed")
+    with pytest.raises(BadRequest, match="is about the order, not the graph"):
+        make_problem(bert, machine, objective="peak-memory", problem="graph")
+    with pytest.raises(BadRequest, match="is not PART=NAME"):
+        parse_base(["single"])
+    with pytest.raises(BadRequest, match="there is no machine"):
+        plan(bert)
+    with pytest.raises(LoadmasterError, match="did you mean 'annealing'"):
+        plan(bert, machine, solver="anealing")
+
+
+def test_the_solver_chooses_among_problems(bert: Program) -> None:
+    request = PlanRequest(bert, load_machine("nnp-i-dma"))
+    assert choose_problem(replace(request, solver="msa")) == "malloc-game"
+    assert choose_problem(replace(request, tasks=("fusion",))) == "graph"
+    assert choose_problem(replace(request, objective=Objective.BYTES_MOVED)) == "mapping"
+
+
+def test_capacities_are_bytes_or_shares() -> None:
+    assert parse_capacity(["sram=2MiB", "hbm=50%"]) == {"sram": Bytes(2**21, "2MiB"), "hbm": Share(0.5)}
+    for wrong in ("sram=big", "hbm=half%", "hbm=0%", "hbm=nan%"):
+        with pytest.raises(LoadmasterError):
+            parse_capacity([wrong])
+    machine = with_bytes(load_machine("nnp-i"), parse_capacity(["sram=1MiB"]))
+    assert machine.name == "nnp-i:sram=1MiB" and machine.hash == load_machine("nnp-i:sram=1MiB").hash
+    with pytest.raises(LoadmasterError, match="did you mean 'sram'"):
+        with_bytes(machine, {"srm": Bytes(1)})
+
+
+def test_a_share_is_of_what_is_needed_with_room_for_kernels() -> None:
+    program, machine = stack(layers=3), load_machine("h200")
+    half = build_problem(PlanRequest(program, machine, capacity={"hbm": Share(0.5)}))
+    needed = build_problem(PlanRequest(program, machine)).model.needed  # type: ignore[attr-defined]
+    assert half.machine.memories[0].capacity == needed // 2
+    costs = MeasuredCosts(costless_hash(program), "gpu", (10**6,) * program.n_ops, workspace_bytes=2**20)
+    timed = build_problem(PlanRequest(program, machine, capacity={"hbm": Share(0.5)}, costs=costs))
+    assert timed.machine.memories[0].capacity == (needed + 2**20) // 2
+    with pytest.raises(BadRequest, match="'host=50%' is no share of 'hbm'"):
+        build_problem(PlanRequest(program, machine, capacity={"host": Share(0.5)}))
+
+
+def test_pins_are_kept(bert: Program) -> None:
+    machine = load_machine("nnp-i")
+    tensor = next(row for row in plan(bert, machine, solver="density").plan.residency_rows)  # type: ignore[union-attr]
+    name = bert.tensor_name[tensor.tensor]
+    pins = parse_pins(bert, machine, [f"{name}=dram"])
+    pinned = plan(bert, machine, solver="density", pins=pins).plan
+    assert pinned is not None and not list(pins.broken(pinned))
+    assert build_problem(PlanRequest(bert, machine, pins=PinTexts((f"{name}=dram",)))).pins == pins  # type: ignore[attr-defined]
+
+
+def test_ops_run_again_only_in_a_backward_pass() -> None:
+    program = stack(layers=2)
+    with pytest.raises(BadRequest, match="no backward pass"):
+        build_problem(PlanRequest(program, load_machine("h200"), recompute=True))
+    trained = random_training(np.random.default_rng(0))
+    assert PlanRequest(trained, None).recomputes(trained)
+    assert not PlanRequest(trained, None, recompute=False).recomputes(trained)
+    assert not PlanRequest(trained, None, evaluator=CommandEvaluator("true")).recomputes(trained)
+
+
+def test_buffers_alone() -> None:
+    buffers = Buffers.of([0, 1, 2, 5], [3, 4, 6, 7], [40, 30, 30, 60])
+    given = NamedBuffers("four", buffers)
+    assert plan(given).value == 100
+    result = plan(given, load_machine("arena:99"))
+    assert result.plan is None and result.status == Status.INFEASIBLE
+    assert isinstance(result.error, Refused) and result.blame is not None and result.blame.excess == 1
+    with pytest.raises(BadRequest, match="has several"):
+        plan(given, load_machine("nnp-i"))
+    with pytest.raises(BadRequest, match="buffers alone"):
+        plan(given, noise=0.1)
+
+
+def test_an_arena_gets_another_order_where_its_own_does_not_fit() -> None:
+    program = load_model("inception-v3")
+    own = build_problem(PlanRequest(program, load_machine("arena:1GiB")))
+    tight = own.buffers.max_live - 1  # type: ignore[attr-defined]
+    machine = load_machine(f"arena:{tight}")
+    kept = build_problem(PlanRequest(program, machine, keep_order=True))
+    assert kept.order is None  # type: ignore[attr-defined]
+    with pytest.raises(Refused, match="too many"):
+        build_problem(PlanRequest(program, load_machine("arena:64KiB")))
+
+
+def test_bytes_moved_are_a_result_s_values(bert: Program) -> None:
+    result = plan(
+        bert, load_machine("nnp-i:llc=2MiB"), objective="bytes-moved", solver="density", budget=QUICK
+    )
+    assert result.unit == "bytes" and result.machine.name == "nnp-i:llc=2MiB" and result.plan is not None
+    assert check(bert, result.machine, result.plan) == []
+    values = {row.name: row.value for row in result.rows}
+    assert values["bound"] is not None and values["density"] is not None
+    assert values["bound"] <= values["density"] < (values["all-slowest"] or 0)
+
+
+def test_nothing_found_is_an_error_of_the_result() -> None:
+    result = plan(load_model("resnet50"), load_machine("nnp-i"), solver="ageing-evolution", budget=Budget(2))
+    assert result.plan is None and isinstance(result.error, NoAnswer) and result.value is None
