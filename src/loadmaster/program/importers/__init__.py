@@ -1,7 +1,8 @@
-"""Models from elsewhere: which importer reads which file."""
+"""Models from elsewhere: which importer reads which file, and what all importers say in the same words."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -142,3 +143,24 @@ def _guess(source: str) -> str:
         object=source,
         remedy=f"give --format {', '.join(FORMATS)}",
     )
+
+
+def malformed(message: str, object: str, number: int | str | None = None) -> BadProgram:
+    """The error for a file that breaks its format's rules: no user can mend it by other options."""
+    return BadProgram(message, object=object, number=number, remedy="export the model again")
+
+
+def note_estimates(kinds: Counter[str], strict: bool) -> list[str]:
+    """The warning that so many ops of these unknown kinds got an estimate; `strict` makes it an error."""
+    if not kinds:
+        return []
+    names = ", ".join(f"{kind.removeprefix('unknown:')} ×{count}" for kind, count in kinds.most_common())
+    total = f"{kinds.total()} ops of {len(kinds)} unknown kinds"
+    if strict:
+        raise BadProgram(
+            f"{total}: {names}",
+            object=names,
+            number=kinds.total(),
+            remedy="import without --strict to estimate them",
+        )
+    return [f"{total} got an estimate: {names}"]

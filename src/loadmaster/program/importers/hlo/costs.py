@@ -74,22 +74,20 @@ def _counts(opcode: str) -> tuple[int, int]:
 
 EACH = {opcode: _counts(opcode) for opcode in _EACH.split()}
 """Vector flops and evaluations per element of the result."""
-WITHOUT_FLOPS = frozenset(
-    """
-    add-dependency after-all all-gather all-to-all async-done async-start async-update batch-norm-grad
-    batch-norm-inference batch-norm-training bitcast broadcast collective-broadcast collective-permute
-    concatenate constant copy copy-done copy-start domain dynamic-reshape dynamic-slice dynamic-update-slice
-    gather get-dimension-size get-tuple-element infeed iota opt-barrier optimization-barrier outfeed pad
-    parameter partition-id ragged-all-to-all recv recv-done reduce-scatter replica-id reshape reverse
-    rng-get-and-update-state send send-done set-dimension-size slice topk transpose tuple
-    """.split()
-)
-COUNTED = frozenset(
-    """
-    call cholesky conditional convolution dot fft fusion map reduce reduce-window scatter select-and-scatter
-    sort triangular-solve while
-    """.split()
-)
+_WITHOUT_FLOPS = """
+add-dependency after-all all-gather all-to-all async-done async-start async-update batch-norm-grad
+batch-norm-inference batch-norm-training bitcast broadcast collective-broadcast collective-permute
+concatenate constant copy copy-done copy-start domain dynamic-reshape dynamic-slice dynamic-update-slice
+gather get-dimension-size get-tuple-element infeed iota opt-barrier optimization-barrier outfeed pad
+parameter partition-id ragged-all-to-all recv recv-done reduce-scatter replica-id reshape reverse
+rng-get-and-update-state send send-done set-dimension-size slice topk transpose tuple
+"""
+WITHOUT_FLOPS = frozenset(_WITHOUT_FLOPS.split())
+_COUNTED = """
+call cholesky conditional convolution dot fft fusion map reduce reduce-window scatter select-and-scatter
+sort triangular-solve while
+"""
+COUNTED = frozenset(_COUNTED.split())
 KNOWN = EACH.keys() | WITHOUT_FLOPS | COUNTED
 
 UPDATE = {"dynamic-update-slice": 1, "scatter": -1}

@@ -2,8 +2,8 @@
 
     program = import_jax(step, (params, batch), name="step")
 
-The jaxpr is walked (`jax_walk`), it is decided which values share a place (`jax_places`),
-and the nodes become ops (`jax_emit`). Scopes are the user's `jax.named_scope`s; an
+The jaxpr is walked (`walk`), it is decided which values share a place (`places`), and the nodes
+become ops here. Scopes are the user's `jax.named_scope`s; an
 iteration of an unrolled scan adds `t0`, `t1`, … .
 """
 
@@ -19,6 +19,7 @@ from typing import Any
 
 from loadmaster.errors import BadProgram, nearest, require
 from loadmaster.program.build import Builder
+from loadmaster.program.importers import note_estimates
 from loadmaster.program.importers.functions import load_function
 from loadmaster.program.importers.jax.costs import TYPED_BY_OPERAND
 from loadmaster.program.importers.jax.places import Places
@@ -27,12 +28,12 @@ from loadmaster.program.kinds import BITS, from_numpy, is_unknown
 from loadmaster.program.op_costs import Cost
 from loadmaster.program.program import Program, TensorKind, TieKind
 
-# ----------------------------------------------------------------------------
-# Nodes as ops: the last step from a walked jaxpr to a Program.
-
 
 class Emitter:
-    """Writes the nodes of `places` into `build`; `given` names the tensors that no op makes."""
+    """The last step from a walked jaxpr to a Program: writes the nodes of `places` into `build`.
+
+    `given` names the tensors that no op makes.
+    """
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class Emitter:
 
     def run(self, updates: Sequence[tuple[int, int]], *, strict: bool) -> None:
         places, build = self._places, self._build
-        self._unknown(strict)
+        build.warnings += note_estimates(Counter(c.kind for c in places.costs if is_unknown(c.kind)), strict)
         for loop in places.walk.loops:
             build.loop(loop.trips, loop.parent)
         for position, node in enumerate(places.nodes):
@@ -149,23 +150,8 @@ class Emitter:
         if group >= 0:
             self._build.set_group(self._tensor[source], group)
 
-    def _unknown(self, strict: bool) -> None:
-        kinds = Counter(c.kind.split(":", 1)[1] for c in self._places.costs if is_unknown(c.kind))
-        if not kinds:
-            return
-        names = ", ".join(f"{name} ×{count}" for name, count in kinds.most_common())
-        total = f"{kinds.total()} ops of {len(kinds)} unknown kinds"
-        if strict:
-            raise BadProgram(
-                f"{total}: {names}",
-                object=next(iter(kinds)),
-                number=kinds.total(),
-                remedy="import without strict to estimate them",
-            )
-        self._build.warnings.append(f"{total} got an estimate: {names}")
 
-
-_SHOWN = 8
+_NAMED_LOOPS = 8
 """Loops that one warning names."""
 _SPEC = re.compile(r"(\w+)\[([\d,\s]*)\]")
 
@@ -203,7 +189,7 @@ def import_jax(
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Hundreds of thousands of new objects that all stay: searching them for garbage doubles the time."""
+    """Hundreds of thousands of new objects that are all kept: searching them for garbage doubles the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -388,10 +374,10 @@ def _donated(
 
 def _warn(build: Builder, walk: Walk) -> None:
     if walk.guessed:
-        shown = ", ".join(f"--trip {loop}=N" for loop in walk.guessed[:_SHOWN])
+        flags = ", ".join(f"--trip {loop}=N" for loop in walk.guessed[:_NAMED_LOOPS])
         count = len(walk.guessed)
         loops = "1 loop of unknown length counts" if count == 1 else f"{count} loops of unknown length count"
-        build.warnings.append(f"{loops} as one iteration: give {shown}{', …' * (count > _SHOWN)}")
+        build.warnings.append(f"{loops} as one iteration: give {flags}{', …' * (count > _NAMED_LOOPS)}")
     if walk.branches:
         count = walk.branches.total()
         several = max(walk.branches)

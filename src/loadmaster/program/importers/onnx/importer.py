@@ -15,6 +15,7 @@ from typing import Any
 
 from loadmaster.errors import BadProgram, nearest
 from loadmaster.program.build import Access, Builder
+from loadmaster.program.importers import note_estimates
 from loadmaster.program.importers.onnx.plan import Planner
 from loadmaster.program.importers.onnx.read import read_model
 from loadmaster.program.importers.onnx.steps import Items, Notes, Step, pruned
@@ -67,20 +68,7 @@ def _program_outputs(graph: Any, outputs: list[Value]) -> Items:
 
 
 def _warnings(notes: Notes, nodes: int, unknown: Counter[str], strict: bool) -> list[str]:
-    texts = []
-    if unknown:
-        kinds = ", ".join(
-            f"{kind.removeprefix('unknown:')} ×{count}" for kind, count in unknown.most_common()
-        )
-        total = sum(unknown.values())
-        if strict:
-            raise BadProgram(
-                f"{total} ops of {len(unknown)} unknown kinds: {kinds}",
-                object=kinds,
-                number=total,
-                remedy="import without --strict to estimate them",
-            )
-        texts.append(f"{total} ops of {len(unknown)} unknown kinds got an estimate: {kinds}")
+    texts = note_estimates(unknown, strict)
     if notes.branches:
         names = ", ".join(notes.branches[:8])
         texts.append(f"{len(notes.branches)} branches: the one with most flops is taken at {names}")
@@ -115,11 +103,11 @@ class _Emitter:
             )
         return value.tensor
 
-    def _free_name(self, table: str, wanted: str) -> str:
+    def _free_name(self, table: str, name: str) -> str:
         # Thousands of nodes may have one name: the count saves trying all numbers for each.
-        self._named[table, wanted] += 1
-        number = self._named[table, wanted]
-        return self.builder.free_name(table, wanted if number == 1 else f"{wanted}#{number}")
+        self._named[table, name] += 1
+        number = self._named[table, name]
+        return self.builder.free_name(table, name if number == 1 else f"{name}#{number}")
 
     def emit(self, items: Items, loop: int = -1) -> None:
         for item in items:

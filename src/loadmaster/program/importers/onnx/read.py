@@ -14,6 +14,7 @@ from typing import Any
 from loadmaster.errors import BadProgram, require
 from loadmaster.files import read_regular
 from loadmaster.program.build import clean_name, topological_order
+from loadmaster.program.importers import malformed
 
 STANDARD = ("", "ai.onnx")
 """Names of ONNX's own operators' domain."""
@@ -151,22 +152,20 @@ def _check(onnx: Any, graph: Any, folder: Path | None) -> None:
 
 def _text(name: Any) -> None:
     if not isinstance(name, str):  # protobuf gives bytes for what is no UTF-8
-        shown = bytes(name)[:40].decode("utf-8", "backslashreplace")
+        text = clean_name(bytes(name)[:40].decode("utf-8", "backslashreplace"))
         raise BadProgram(
-            f"the name '{clean_name(shown)}' is not UTF-8",
-            object=clean_name(shown),
-            remedy="rename it and export the model again",
+            f"the name '{text}' is not UTF-8", object=text, remedy="rename it and export the model again"
         )
 
 
 def _check_equation(node: Any, equation: bytes) -> None:
     # onnx (1.23.2 too) never comes back from inferring the shape of some broken equations.
     if _EQUATION.fullmatch(equation.replace(b" ", b"")) is None:
-        shown = clean_name(equation[:80].decode("utf-8", "backslashreplace"))
+        text = clean_name(equation[:80].decode("utf-8", "backslashreplace"))
         raise BadProgram(
-            f"node '{node_name(node, 0)}' (Einsum) has the equation '{shown}'",
+            f"node '{node_name(node, 0)}' (Einsum) has the equation '{text}'",
             object=node_name(node, 0),
-            number=shown,
+            number=text,
             remedy="write it like 'bij,bjk->bik'",
         )
 
@@ -200,9 +199,9 @@ def uses(node: Any) -> list[str]:
         made = {value.name for value in (*graph.input, *graph.initializer)}
         made |= {sparse.values.name for sparse in graph.sparse_initializer}
         made |= {name for inner in graph.node for name in inner.output}
-        wanted = [name for inner in graph.node for name in uses(inner)]
-        wanted += [output.name for output in graph.output]
-        names += [name for name in wanted if name not in made]
+        read = [name for inner in graph.node for name in uses(inner)]
+        read += [output.name for output in graph.output]
+        names += [name for name in read if name not in made]
     return names
 
 
@@ -212,11 +211,8 @@ def sorted_nodes(graph: Any) -> tuple[list[tuple[int, Any]], bool]:
     for position, node in enumerate(graph.node):
         for name in filter(None, node.output):
             if maker.setdefault(name, position) != position:
-                raise BadProgram(
-                    f"tensor '{clean_name(name)}' is written by two nodes",
-                    object=clean_name(name),
-                    number=position,
-                    remedy="export the model again",
+                raise malformed(
+                    f"tensor '{clean_name(name)}' is written by two nodes", clean_name(name), position
                 )
     needs = [sorted({maker[name] for name in uses(node) if name in maker}) for node in graph.node]
     if all(not sources or sources[-1] < position for position, sources in enumerate(needs)):

@@ -112,11 +112,11 @@ def pruned(items: Items, needed: set[int]) -> Items:
 def _pruned_body(loop: Repeat, needed: set[int]) -> Items:
     # A trip needs what the trip before it left: repeat until no more is needed.
     while True:
-        wanted = set(needed)
-        body = pruned([_copy(item) for item in loop.body], wanted)
-        more = {id(result) for state, result in loop.carried if id(state) in wanted} - needed
+        required = set(needed)
+        body = pruned([_copy(item) for item in loop.body], required)
+        more = {id(result) for state, result in loop.carried if id(state) in required} - needed
         if not more:
-            needed |= wanted
+            needed |= required
             needed.update(id(state) for state, result in loop.carried if id(result) in needed)
             return body
         needed |= more

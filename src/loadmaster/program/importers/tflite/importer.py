@@ -14,6 +14,7 @@ from pathlib import Path
 
 from loadmaster.errors import BadProgram, nearest
 from loadmaster.program.build import Access, Builder
+from loadmaster.program.importers import malformed, note_estimates
 from loadmaster.program.importers.tflite.costs import (
     NOT_TENSORS,
     STORED_SMALLER,
@@ -36,12 +37,11 @@ from loadmaster.program.kinds import is_unknown
 from loadmaster.program.op_costs import Cost
 from loadmaster.program.program import Program, TensorKind, TieKind
 
-# ----------------------------------------------------------------------------
-# What the user should hear of after an import.
-
 
 @dataclass
 class Notes:
+    """What the user should hear of after an import."""
+
     unknown: Counter[str] = field(default_factory=Counter)
     branches: list[str] = field(default_factory=list)
     loops: list[str] = field(default_factory=list)
@@ -69,20 +69,7 @@ class Notes:
 
     def texts(self, strict: bool) -> list[str]:
         """The warnings; `strict` makes an error of the first."""
-        texts = []
-        if self.unknown:
-            kinds = ", ".join(
-                f"{kind.removeprefix('unknown:')} ×{n}" for kind, n in self.unknown.most_common()
-            )
-            total = sum(self.unknown.values())
-            if strict:
-                raise BadProgram(
-                    f"{total} ops of {len(self.unknown)} unknown kinds: {kinds}",
-                    object=kinds,
-                    number=total,
-                    remedy="import without --strict to estimate them",
-                )
-            texts.append(f"{total} ops of {len(self.unknown)} unknown kinds got an estimate: {kinds}")
+        texts = note_estimates(self.unknown, strict)
         if self.branches:
             names = ", ".join(self.branches[:8])
             texts.append(f"{len(self.branches)} branches: the one with most flops is taken at {names}")
@@ -101,14 +88,13 @@ class Notes:
         return texts
 
 
-# ----------------------------------------------------------------------------
-# Variables of a TFLite model: kept from run to run, read and written by ops.
-#
-# A variable is a state tensor. Each write makes a new tensor in the same place, so that reads before
-# and after it are told apart, and the order of the ops keeps them apart too.
-
-
 class Variables:
+    """Variables of a model: kept from run to run, read and written by ops.
+
+    A variable is a state tensor. Each write makes a new tensor in the same place, so that reads before
+    and after it differ, and the order of the ops keeps them apart too.
+    """
+
     def __init__(self, builder: Builder) -> None:
         self._builder = builder
         self._handles: dict[tuple[int, int], str] = {}
@@ -125,9 +111,7 @@ class Variables:
 
     def of_handle(self, graph: Graph, number: int, who: str) -> Hashable:
         if (id(graph), number) not in self._handles:
-            raise BadProgram(
-                f"{who} uses a variable that no VAR_HANDLE names", object=who, remedy="export the model again"
-            )
+            raise malformed(f"{who} uses a variable that no VAR_HANDLE names", who)
         return self._handles[id(graph), number]
 
     def current(self, key: Hashable, tensor: Tensor) -> int:
@@ -156,9 +140,6 @@ class Variables:
             self._builder.free_name("tensor", name), shape=tensor.shape, dtype=tensor.dtype, kind=kind
         )
 
-
-# ----------------------------------------------------------------------------
-# From a TFLite graph to the ops of a program, operator by operator.
 
 MOST_NESTED = 64
 MOST_VISITS = 400_000
@@ -217,12 +198,7 @@ class Walk:
     def _graph(self, graph: Graph, values: Values, inside: tuple[int, ...]) -> None:
         """Add a graph's operators; `inside` are the positions of the operators around it."""
         if len(inside) > MOST_NESTED:
-            raise BadProgram(
-                f"graphs are nested more than {MOST_NESTED} deep",
-                object="graph",
-                number=len(inside),
-                remedy="export the model again",
-            )
+            raise malformed(f"graphs are nested more than {MOST_NESTED} deep", "graph", len(inside))
         for position, operator in enumerate(graph.operators):
             self._visits += 1
             if self._visits > MOST_VISITS:
@@ -325,8 +301,8 @@ class Walk:
         if graph is self.model.graphs[0] and operator.outputs[0] in graph.outputs:
             root = self.builder.root(reads[0] if isinstance(reads[0], int) else reads[0][0])
             kind = self.builder.tensor_kind(root)
-            shown = (self.builder.root(values[n]) == root for n in graph.outputs if n in values)
-            fits = fits and kind == TensorKind.ACTIVATION and not any(shown)
+            beside = (self.builder.root(values[n]) == root for n in graph.outputs if n in values)
+            fits = fits and kind == TensorKind.ACTIVATION and not any(beside)
         return does._replace(view=fits)
 
     def _cost(
@@ -336,11 +312,7 @@ class Walk:
         try:
             does = cost(site)
         except _MISFITS as error:
-            raise BadProgram(
-                f"{who} does not fit its operands: {type(error).__name__} {error}",
-                object=who,
-                remedy="export the model again",
-            ) from None
+            raise malformed(f"{who} does not fit its operands: {type(error).__name__} {error}", who) from None
         if does is None:
             does = unknown_cost(site)
         if is_unknown(does.kind):
@@ -367,32 +339,20 @@ class Walk:
                 self._weights[tensor.buffer] = self._tensor(tensor, TensorKind.WEIGHT)
             values[number] = self._weights[tensor.buffer]
         if number not in values:
-            raise BadProgram(
-                f"{who} reads '{tensor.name}', which nothing makes before it",
-                object=tensor.name,
-                remedy="export the model again",
-            )
+            raise malformed(f"{who} reads '{tensor.name}', which nothing makes before it", tensor.name)
         return values[number]
 
     def _made(self, graph: Graph, number: int, values: Values, who: str, alias: int | None = None) -> int:
         tensor = graph.tensors[number]
         if number in values or tensor.constant or tensor.variable:
-            raise BadProgram(
-                f"{who} writes '{tensor.name}', which is there already",
-                object=tensor.name,
-                remedy="export the model again",
-            )
+            raise malformed(f"{who} writes '{tensor.name}', which is there already", tensor.name)
         values[number] = self._tensor(tensor, TensorKind.ACTIVATION, alias)
         return values[number]
 
     def _weight_of(self, graph: Graph, number: int, values: Values, who: str) -> None:
         """A weight that is made when the model is loaded, from a smaller one."""
         if number in values:
-            raise BadProgram(
-                f"{who} writes '{graph.tensors[number].name}' a second time",
-                object=who,
-                remedy="export the model again",
-            )
+            raise malformed(f"{who} writes '{graph.tensors[number].name}' a second time", who)
         values[number] = self._tensor(graph.tensors[number], TensorKind.WEIGHT)
         self.notes.folded += 1
 
@@ -407,11 +367,10 @@ class Walk:
     ) -> None:
         reads_it = operator.name == "READ_VARIABLE"
         if len(operator.inputs) != (1 if reads_it else 2) or len(operator.outputs) != int(reads_it):
-            raise BadProgram(
+            raise malformed(
                 f"operator {label} ({operator.name}) has {len(operator.inputs)} operands",
-                object=label,
-                number=len(operator.inputs),
-                remedy="export the model again",
+                label,
+                len(operator.inputs),
             )
         who = f"operator {label} ({operator.name})"
         key = self.variables.of_handle(graph, operator.inputs[0], who)
@@ -441,21 +400,19 @@ class Walk:
         """The graph that an operator's option names, and its inputs' values."""
         number = -1 if operator.options is None else operator.options.number(field, "i")
         if not 0 < number < len(self.model.graphs):
-            raise BadProgram(
+            raise malformed(
                 f"operator {label} ({operator.name}) calls graph {number} of {len(self.model.graphs)}",
-                object=label,
-                number=number,
-                remedy="export the model again",
+                label,
+                number,
             )
         called = self.model.graphs[number]
         given = operator.inputs[skip:]
         if len(given) != len(called.inputs) or ABSENT in (*given, *called.inputs):
-            raise BadProgram(
+            raise malformed(
                 f"operator {label} ({operator.name}) gives {len(given)} values to graph {number}, which "
                 f"takes {len(called.inputs)}",
-                object=label,
-                number=len(given),
-                remedy="export the model again",
+                label,
+                len(given),
             )
         outer = [self._value(graph, values, n, f"operator {label} ({operator.name})") for n in given]
         return called, dict(zip(called.inputs, outer, strict=True))
@@ -483,11 +440,10 @@ class Walk:
             self._graph(called, inner, inside)
             current = [self._value(called, inner, number, name) for number in called.outputs]
             if len(current) != len(called.inputs):
-                raise BadProgram(
+                raise malformed(
                     f"the body of '{name}' takes {len(called.inputs)} values and leaves {len(current)}",
-                    object=name,
-                    number=len(current),
-                    remedy="export the model again",
+                    name,
+                    len(current),
                 )
         self._results(graph, operator, values, called, inner, label)
 
@@ -495,12 +451,11 @@ class Walk:
         self, graph: Graph, operator: Operator, values: Values, called: Graph, inner: Values, label: str
     ) -> None:
         if len(operator.outputs) != len(called.outputs):
-            raise BadProgram(
+            raise malformed(
                 f"operator {label} ({operator.name}) has {len(operator.outputs)} results and its graph "
                 f"{len(called.outputs)}",
-                object=label,
-                number=len(called.outputs),
-                remedy="export the model again",
+                label,
+                len(called.outputs),
             )
         for outer, number in zip(operator.outputs, called.outputs, strict=True):
             if outer != ABSENT and number != ABSENT:

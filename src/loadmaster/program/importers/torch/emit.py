@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from loadmaster.errors import BadProgram
 from loadmaster.program.build import Access, Builder
+from loadmaster.program.importers import note_estimates
 from loadmaster.program.importers.torch.costs import TYPED_BY_OPERAND
 from loadmaster.program.importers.torch.graph import Graph, Step, Value, live, needed_results, own_updates
 from loadmaster.program.kinds import is_unknown
@@ -19,28 +19,13 @@ def emit(graph: Graph, name: str, *, strict: bool = False, fixed: bool = False) 
     own_updates(graph)
     steps = graph.steps if fixed else live(graph)
     build = Builder(name, order_source="trace")
-    build.warnings += _unknown(steps, strict)
+    kinds = Counter(step.call.op for step in steps if not step.view and is_unknown(step.cost.kind))
+    build.warnings += note_estimates(kinds, strict)
     if graph.folded:
         build.warnings.append(f"{graph.folded} nodes compute nothing and were folded away")
     emitter = _Emitter(build, graph, steps, fixed)
     emitter.run()
     return build.build()
-
-
-def _unknown(steps: list[Step], strict: bool) -> list[str]:
-    kinds = Counter(s.call.op for s in steps if not s.view and is_unknown(s.cost.kind))
-    if not kinds:
-        return []
-    names = ", ".join(f"{name} ×{count}" for name, count in kinds.most_common())
-    total = f"{kinds.total()} ops of {len(kinds)} unknown kinds"
-    if strict:
-        raise BadProgram(
-            f"{total}: {names}",
-            object=next(iter(kinds)),
-            number=kinds.total(),
-            remedy="import without --strict to estimate them",
-        )
-    return [f"{total} got an estimate: {names}"]
 
 
 class _Emitter:
