@@ -1,18 +1,23 @@
 # make demo: map ResNet-50 onto an NNP-I with a learned agent and show the result.   make test: run every check.
-# make fuzz MINUTES=5: hostile inputs for every reader.
+# Parts of it: lint types sanitize, and of the tests: unit (the one to run all the time), commands, peers, agents.
+# make coverage: which lines the tests of PART (by default unit) run.   make fuzz MINUTES=5: hostile inputs for every reader.
 # All set everything up by themselves in .venv and do nothing twice.
 PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := $(shell find src native -name '*.py' -o -name '*.[ch]pp' -o -name '*.toml') pyproject.toml CMakeLists.txt
 NATIVE := $(wildcard native/src/*.[ch]pp native/src/*/*.[ch]pp native/tests/*.[ch]pp)
+CHECKED := src tests examples benchmarks tools
 # Without MAKEFLAGS: ninja would take make's job slots for its own and complain.
 INSTALL := MAKEFLAGS= $(BIN)/pip install -q --no-build-isolation
 JOBS ?= 2
 MINUTES ?= 5
+PART ?= unit
+# Neighbours stay in one process as long as they can: they share what they trace and compile.
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=25 --durations-min=1
 # Ends within two minutes on two cores.
 DEMO := plan resnet50 --machine nnp-i --solver egrl --budget 1000
 
-.PHONY: demo test format lint types sanitize pytest fuzz bench clean
+.PHONY: demo test format lint types sanitize pytest unit commands peers agents coverage hooks fuzz bench clean
 
 demo: .venv/.demo
 	$(BIN)/loadmaster $(DEMO)
@@ -36,15 +41,16 @@ test:
 	@touch $@
 
 format: .venv/.dev
-	$(BIN)/ruff check -q --fix src tests examples
-	$(BIN)/ruff format -q src tests examples
+	$(BIN)/ruff check -q --fix $(CHECKED)
+	$(BIN)/ruff format -q $(CHECKED)
 	$(BIN)/clang-format -i $(NATIVE)
 
 lint: .venv/.dev
-	$(BIN)/ruff format --check src tests examples
-	$(BIN)/ruff check src tests examples
+	$(BIN)/ruff format --check $(CHECKED)
+	$(BIN)/ruff check $(CHECKED)
 	$(BIN)/clang-format --dry-run -Werror $(NATIVE)
 
+# Strict for the package; benchmarks and tools must fit it, and may leave types out.
 types: .venv/.dev
 	$(BIN)/mypy
 
@@ -59,9 +65,19 @@ build/sanitize/.tested: .venv/.tools $(NATIVE) CMakeLists.txt
 
 sanitize: build/sanitize/.tested
 
-# Neighbours stay in one process as long as they can: they share what they trace and compile.
+# All parts in one session: it ends when the last of them does, and no worker waits for another part.
 pytest: .venv/.dev
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	$(PYTEST)
+
+# tests/conftest.py says which test belongs to which part.
+unit commands peers agents: .venv/.dev
+	$(PYTEST) -m $@
+
+coverage: .venv/.dev
+	$(PYTEST) -m $(PART) --cov --cov-report=term --cov-report=html:build/coverage
+
+hooks: .venv/.dev
+	$(BIN)/pre-commit install
 
 # Hostile inputs for every reader; what reaches the native core also with that under the sanitizers.
 fuzz: .venv/.dev

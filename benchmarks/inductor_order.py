@@ -274,7 +274,7 @@ def compare(model: str, *, training: bool, seconds: float) -> list[dict[str, Any
     """Rows of all orders of one graph."""
     graph = captured(model, training=training)
     problem = PeakOrder(graph.program)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, order in graph.orders.items():
         peak = problem.evaluate(order)
         if peak != graph.estimates[name]:

@@ -18,6 +18,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name as well as by `python -m`
 
@@ -63,7 +64,7 @@ def main() -> int:
     if asked.zero_shot:
         options = {"updates": 0, "eval_games": GAMES_EACH * len(cells), **options}
     solver = MuZero(init=asked.init, **options)
-    rules = parse_settings(asked.game)
+    rules: dict[str, Any] = parse_settings(asked.game)
     problems = [loaded(cell.case)[0] for cell in cells]
     if rules:
         problems = [MallocGame(problem.program, problem.machine, **rules) for problem in problems]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -84,26 +85,27 @@ def merge(suite: str, files: list[Path], *, fresh: bool = False) -> dict[str, An
     }
 
 
-def with_gpu(row: dict[str, Any], made: list[dict[str, Any]]) -> dict[str, Any]:
+def with_gpu(row: Mapping[str, Any], made: list[dict[str, Any]]) -> Mapping[str, Any]:
     """The row, which says if a GPU helped: its seconds are not those of a CPU."""
     place = row["extra"].get("made")
     gpu = None if place is None else made[place]["host"].get("gpu")
-    return row | {"extra": row["extra"] | {"gpu": gpu}} if gpu else row
+    return {**row, "extra": row["extra"] | {"gpu": gpu}} if gpu else row
 
 
-def with_best_bound(row: dict[str, Any]) -> dict[str, Any]:
+def with_best_bound(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """The row beside the best bound on record, which may have been proven after it was made."""
     bound = recorded(row["case"])
     if bound is None or row["value"] <= 0 or bound.value <= row["bound"]:
         return row
     extra, curve = row["extra"], row["extra"].get("curve")
-    changed = {"bound_by": bound.method}
+    changed: dict[str, Any] = {"bound_by": bound.method}
     if curve:
         changed |= {
             "to_5pct": reached(curve, 1.05 * bound.value),
             "to_1pct": reached(curve, 1.01 * bound.value),
         }
-    return row | {
+    return {
+        **row,
         "bound": float(bound.value),
         "gap": row["value"] / bound.value - 1,
         "extra": extra | changed,

@@ -6,6 +6,7 @@ Every test can import the helpers of this folder: `from generate import random_p
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,57 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 # The networks of the tests are tiny: nearly all of their time is XLA's compiler, which is done in
 # little more than half the time without its newer code generator.
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+# What one worker or an earlier run has compiled, the others need not compile again.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+PARTS = {
+    "agents": (
+        "benchmarks/hdp/",
+        "benchmarks/test_muzero_runs.py",
+        "cli/test_train",
+        "graph/go/",
+        "learn/",
+        "malloc_game/muzero/",
+        "mapping/egrl/",
+    ),
+    "peers": (
+        "benchmarks/",
+        "execute/",
+        "export/",
+        "program/importers/",
+        "program/test_zoo_traced.py",
+        "tools/",
+    ),
+    "commands": (
+        "cli/",
+        "examples/",
+        "fuzz/",
+        "law/",
+        "report/test_browser.py",
+        "runs/",
+        "test_demo.py",
+        "unchanged/",
+    ),
+}
+"""Part -> folders and files that belong to it; the first that fits, and `unit` is the rest."""
+LEARNED = re.compile(r"\b(egrl|ea|pg|muzero|policy-only|go|hdp|sac)\b")
+"""Solvers that compile networks, as they are named in the ids of tests that run with every solver."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test gets the marker of its one part: `make unit`, `make agents`, …"""
+    for item in items:
+        item.add_marker(_part_of(item))
+
+
+def _part_of(item: pytest.Item) -> str:
+    name = item.path.relative_to(Path(__file__).parent).as_posix()
+    if LEARNED.search(item.name.partition("[")[2]) or "quickly_compiled" in getattr(item, "fixturenames", ()):
+        return "agents"
+    fitting = (part for part, places in PARTS.items() if name.startswith(places))
+    return next(fitting, "unit")
 
 
 # How long an example takes depends on what else the computer has to do.

@@ -7,7 +7,7 @@ One training workload per family; held-out ones must not be added.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 
 import numpy as np
 
@@ -21,7 +21,7 @@ LEAST_PERCENT = 0.2
 
 
 def main() -> None:
-    percent: Counter[str] = Counter()
+    percent: dict[str, float] = defaultdict(float)
     rows: dict[str, list[tuple[int, ...]]] = defaultdict(list)
     weights: list[int] = []
     for name in WORKLOADS:
@@ -33,7 +33,7 @@ def main() -> None:
         for op in ops.tolist():
             percent[program.op_kind[op]] += 100 / len(ops) / len(WORKLOADS)
             rows[program.op_kind[op]].append((int(made[op]), *program.op_flops[op].tolist()))
-    for kind, share in percent.most_common():
+    for kind, share in sorted(percent.items(), key=lambda item: -item[1]):
         if share >= LEAST_PERCENT:
             low, high = np.quantile(np.array(rows[kind]), [0.05, 0.95], axis=0).round().astype(int)
             unit = int(high[1:].argmax())

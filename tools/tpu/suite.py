@@ -36,7 +36,7 @@ class TpuProgram:
         steps = importlib.import_module(f"{PACKAGE}.steps")
         module, _, name = self.function.partition(":")
         function = getattr(importlib.import_module(f"{PACKAGE}.{module}"), name)
-        return steps.made(self, function)  # type: ignore[no-any-return]
+        return steps.made(self, function)
 
 
 def _images(batch: int, side: int = 224, dtype: str = "bfloat16") -> Shapes:
