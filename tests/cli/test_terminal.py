@@ -196,7 +196,7 @@ PRINTS = {
     "cli/show.py",  # show
     "cli/progress.py",  # the live line, which redraws itself
 }
-ANSWERS_BY_A_PIPE = {"search/linear_worker.py", "mapping/exact_worker.py"}
+ANSWERS_BY_A_PIPE = {"search/or_tools.py", "mapping/exact_worker.py"}
 """Processes of our own that say JSON to us and not to people."""
 OWN_SCRIPTS = ("bench/gpu_", "program/zoo/traced.py")
 """Run by those who measure our own workloads; no command leads there."""

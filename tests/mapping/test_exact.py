@@ -27,7 +27,7 @@ from loadmaster.mapping.model import MappingModel, mapping_model
 from loadmaster.mapping.problem import Mapping
 from loadmaster.program.models import load_model
 from loadmaster.program.program import CANNOT_RUN, Program
-from loadmaster.search.engines import lagrangian, relaxed
+from loadmaster.search.or_tools import lagrangian, relaxed
 from loadmaster.search.recorded_bounds import recorded_bound
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Meter, Observer, Status, solve

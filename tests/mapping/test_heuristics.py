@@ -110,11 +110,11 @@ def test_role_split_by_hand() -> None:
     assert split.tolist() == [0, 2, 0, 2, 1, 2, 1, 2]  # not to the memory of the other role
 
 
-def test_white_boxes_say_so_and_use_one_evaluation() -> None:
+def test_heuristics_use_one_evaluation() -> None:
     problem = small()
     for name in WHITE_BOX:
         solution = solve(make_solver("mapping", name), problem, Budget(10))
-        assert solution.evaluations == 1 and solution.extra == {"white_box": True}, name
+        assert solution.evaluations == 1 and solution.metrics == {}, name
         assert solve(make_solver("mapping", name), problem, Budget(0)).evaluations == 0
     rectified = problem.rectify(problem.compiler[None])[2][0]
     compiler = solve(make_solver("mapping", "compiler"), problem, Budget())

@@ -162,7 +162,7 @@ def test_resuming_something_else_is_refused(tmp_path: Path) -> None:
     for words, arguments in {
         "its seed is 3 and here it is 4": {"seed": 4},
         "its solver is climb and here it is other": {"solver": Other()},
-        "its 'heat' in solver's switches is null and here it is 2": {"solver": Switched()},
+        "its 'heat' in solver's options is null and here it is 2": {"solver": Switched()},
         "its key 'program'": {"problem": toy.Toy(toy.toy_program(seed=9))},
         "its key 'machine'": {"problem": another},
         "its 'slack' in key 'problem' is 0 and here it is 5": {"problem": toy.Toy(slack=5)},

@@ -14,9 +14,9 @@ from loadmaster.allocation.problem import Allocation
 from loadmaster.clock import engine_seconds
 from loadmaster.errors import require
 from loadmaster.host import cores
-from loadmaster.search.engines import make_cp_solver
 from loadmaster.search.native import INFEASIBLE, OPTIMAL, run_native
-from loadmaster.search.solver import Meter, Solution, Solver, State
+from loadmaster.search.or_tools import Value, run_cp_sat
+from loadmaster.search.solver import Meter, Solution, Solver, State, Status
 
 # ----------------------------------------------------------------------------
 # The exact solver of the offset problem: complete, raced over orders and cores, with proofs.
@@ -70,7 +70,7 @@ class Exact(Solver):
 
 
 class CpSat(Solver):
-    """Decides a capacity, or minimises the height. `work`: see `make_cp_solver`."""
+    """Decides a capacity, or minimises the height. `work`: see `run_cp_sat`."""
 
     name = "cp-sat"
     problem_kind = "allocation"
@@ -86,18 +86,22 @@ class CpSat(Solver):
         if meter.exhausted:
             return meter.solution()
         cp_model = require("ortools.sat.python.cp_model", "exact")
-        model, offsets, height = _model(cp_model, problem)
-        solver = make_cp_solver(cp_model, meter, seed, self.work)
-        callback = _callback(cp_model, meter, offsets)
-        status = solver.solve(model, callback)
-        if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) and meter.evaluations_left != 0:
-            meter.evaluate(np.array([solver.value(offset) for offset in offsets], dtype=np.int64))
-        if problem.capacity is None and height is not None:
-            meter.raise_bound(int(np.ceil(solver.best_objective_bound - 1e-6)), "CP-SAT")
-        return meter.solution(infeasible=status == cp_model.INFEASIBLE)
+        model, offsets = _model(cp_model, problem)
+
+        def submit(value: Value) -> None:
+            if meter.evaluations_left != 0:
+                meter.evaluate(np.array([value(offset) for offset in offsets], dtype=np.int64))
+
+        result = run_cp_sat(model, meter, seed, found=submit, work=self.work)
+        if result.status in (Status.OPTIMAL, Status.FEASIBLE):
+            submit(result.value)
+        if result.bound is not None:
+            meter.raise_bound(result.bound, "CP-SAT")
+        return meter.solution(infeasible=result.status == Status.INFEASIBLE)
 
 
-def _model(cp_model: Any, problem: Allocation) -> tuple[Any, list[Any], Any]:
+def _model(cp_model: Any, problem: Allocation) -> tuple[Any, list[Any]]:
+    """(model, the offset of every buffer)"""
     b, pieces = problem.buffers, problem.buffers.pieces
     model = cp_model.CpModel()
     # Without a capacity the sum of the sizes is room enough for any order.
@@ -130,24 +134,12 @@ def _model(cp_model: Any, problem: Allocation) -> tuple[Any, list[Any], Any]:
             model.new_fixed_size_interval_var(offsets[i], int(b.size[i]), f"apart{i}-{a}-{c}") for i in (a, c)
         ]
         model.add_no_overlap(both)
-    height = None
     if problem.capacity is None:
         height = model.new_int_var(problem.bound().value, top, "height")
         for i in range(len(b)):
             model.add(offsets[i] + int(b.size[i]) <= height)
         model.minimize(height)
-    return model, offsets, height
-
-
-def _callback(cp_model: Any, meter: Meter, offsets: list[Any]) -> Any:
-    class Improved(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
-        def on_solution_callback(self) -> None:
-            if meter.evaluations_left != 0:
-                meter.evaluate(np.array([self.value(offset) for offset in offsets], dtype=np.int64))
-            if meter.exhausted:
-                self.stop_search()
-
-    return Improved()
+    return model, offsets
 
 
 THREADS = 6

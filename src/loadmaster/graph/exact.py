@@ -6,7 +6,6 @@ of single nodes at their least costs for the bound (see `graph_units`).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +19,8 @@ from loadmaster.graph.groups import first_ops
 from loadmaster.machine.machine import Machine
 from loadmaster.program.hazards import overwrite_waits, places, root_writers
 from loadmaster.program.program import PERSISTENT, Program, TensorKind
-from loadmaster.search.engines import make_cp_solver
-from loadmaster.search.solver import Meter, Solution, Solver, State
+from loadmaster.search.or_tools import Value, run_cp_sat
+from loadmaster.search.solver import Meter, Solution, Solver, State, Status
 
 # ----------------------------------------------------------------------------
 # What an exact model of GraphOptimization is about: steps, who decides where they run, and tensors
@@ -415,7 +414,7 @@ ANSWER_SHARE = 0.5
 
 class CpSat(Solver):
     """`most_groups`, `most_steps`: larger graphs are refused, since nothing would be proved. `work`:
-    see `make_cp_solver`."""
+    see `run_cp_sat`."""
 
     name, problem_kind = "cp-sat", "graph"
     summary = "OR-tools' CP-SAT on small graphs, with a bound (needs: pip install 'loadmaster[exact]')"
@@ -479,28 +478,18 @@ def _solve(
     # The best so far is a plan of the model, unless its clusters are others.
     most = meter.best_value if proves else None
     made = GraphModel(cp_model, problem, units, most, memory=answers)
-    solver = make_cp_solver(cp_model, meter, seed, work, share)
 
-    class Found(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
-        def on_solution_callback(self) -> None:
-            if answers:
-                devices = [next(d for d in made.devices if self.boolean_value(row[d])) for row in made.on]
-                _submit(meter, problem, units, devices, [self.value(v) for v in made.start])
-            if meter.exhausted:
-                self.stop_search()
+    def submit(value: Value) -> None:
+        devices = [next(d for d in made.devices if value(row[d])) for row in made.on]
+        _submit(meter, problem, units, devices, [value(v) for v in made.start])
 
-    def bounded(bound: float) -> None:
-        if meter.exhausted:
-            solver.stop_search()
-
-    solver.best_bound_callback = bounded
-    status = solver.solve(made.model, Found())
+    result = run_cp_sat(made.model, meter, seed, found=submit if answers else None, work=work, share=share)
     if not proves:
         return False
-    if status == cp_model.INFEASIBLE:
+    if result.status == Status.INFEASIBLE:
         return most is None
-    if status in (cp_model.OPTIMAL, cp_model.FEASIBLE, cp_model.UNKNOWN):
-        bound = math.ceil(solver.best_objective_bound - 1e-6) * made.unit
+    if result.bound is not None:
+        bound = result.bound * made.unit
         if most is not None:
             bound = min(bound, meter.best_value if meter.best_value is not None else most)
         meter.raise_bound(bound, "CP-SAT")

@@ -27,7 +27,7 @@ from loadmaster.mapping.heuristics import Density
 from loadmaster.mapping.linear import mapping_linear, peak_cases, whole_case
 from loadmaster.mapping.model import MappingModel, mapping_model
 from loadmaster.mapping.problem import Mapping
-from loadmaster.search.engines import ENGINES, relaxed
+from loadmaster.search.or_tools import ENGINES, relaxed
 from loadmaster.search.problem import Bound
 from loadmaster.search.solver import Budget, Meter, Solution, Solver, State
 

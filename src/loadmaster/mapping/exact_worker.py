@@ -25,8 +25,7 @@ from loadmaster.clock import now
 from loadmaster.errors import LoadmasterError
 from loadmaster.mapping.linear import mapping_linear, peak_cases, whole_case
 from loadmaster.mapping.model import MappingModel
-from loadmaster.search.engines import ENGINES, Float64, relaxed
-from loadmaster.search.linear import Linear
+from loadmaster.search.or_tools import ENGINES, Float64, Linear, relaxed
 
 Send = Callable[..., None]
 SHARES = (0.1, 0.3, 1.0)

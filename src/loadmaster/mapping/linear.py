@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.mapping.model import Int64, MappingModel
-from loadmaster.search.linear import FREE, Draft, Group, Linear
+from loadmaster.search.or_tools import FREE, Draft, Group, Linear
 
 MOST_CASES = 12
 
