@@ -8,7 +8,14 @@ import numpy as np
 
 from generate_mapping import random_mapping, random_maps
 from loadmaster.machine import load_machine
-from loadmaster.mapping.bytes_moved import PER_BYTE, bound_bytes, bytes_machine, moved_bytes, noise_ps
+from loadmaster.mapping.bytes_moved import (
+    PER_BYTE,
+    bound_bytes,
+    bytes_machine,
+    counts_bytes,
+    moved_bytes,
+    noise_ps,
+)
 from loadmaster.mapping.model import weights_bound
 from loadmaster.mapping.problem import Mapping
 from loadmaster.program.models import load_model
@@ -42,3 +49,10 @@ def test_no_plan_of_a_real_model_is_below_the_bound() -> None:
     for bound in (found.bound, weights_bound(problem)):
         assert bound_bytes(problem.program, problem.machine, bound.value) <= moved == 150_528
     assert bound_bytes(problem.program, problem.machine, int(found.value or 0)) == moved
+
+
+def test_a_machine_that_counts_bytes_is_known_by_its_rates_and_not_by_its_name() -> None:
+    for name in ("nnp-i", "imxrt1170", "tpu-v4i"):
+        machine = load_machine(name)
+        assert not counts_bytes(machine) and not counts_bytes(replace(machine, name="x/bytes"))
+        assert counts_bytes(replace(bytes_machine(machine), name="x"))

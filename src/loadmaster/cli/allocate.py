@@ -9,11 +9,14 @@ import typer
 
 from loadmaster.cli.answer import Answer, Usage
 from loadmaster.cli.files import OverwriteOption, check_free, writing
+from loadmaster.cli.progress import LiveLine
 from loadmaster.errors import Refused
 from loadmaster.units import parse_bytes, parse_time, show_bytes
 
 if TYPE_CHECKING:
+    from loadmaster.allocation.buffers import Buffers
     from loadmaster.allocation.problem import Allocation
+    from loadmaster.allocation.several import Assignment
     from loadmaster.search.solver import Solution
 
 
@@ -55,8 +58,10 @@ def command(
 
     Example: loadmaster allocate buffers.csv --capacity 1MiB --plot buffers.svg --out placed.csv
     """
-    from loadmaster.cli.allocate_show import explained, result
-    from loadmaster.cli.allocate_ways import in_banks, in_memories, moving_little, searched
+    from loadmaster.cli.allocate_show import assigned, explained, placed
+    from loadmaster.planner.offsets import offset_solver, replan_offsets
+    from loadmaster.runs import run_solver
+    from loadmaster.search.solver import Budget
 
     for path in (plot, out, plan):
         if path is not None:
@@ -73,18 +78,65 @@ def command(
             remedy="give one of --solver, --previous, --memory, --banks",
         )
     if memory:
-        return in_memories(problem, _memories(memory), seconds, seed, out)
+        return assigned(problem, *_in_memories(problem, memory, seconds, seed), out)
     if banks:
-        return in_banks(problem, banks, seconds, seed, out)
+        found, spaces = _in_banks(problem, banks, seconds, seed)
+        return assigned(problem, found, spaces, out, stride=spaces[0][1])
     if previous is not None:
-        solution: Solution = moving_little(problem, previous, seconds, seed)
+        solution = replan_offsets(problem, _earlier(previous), seconds, seed)
     else:
-        options = dict.fromkeys(off or (), False)
-        solution = searched(problem, solver, options, threads, budget, seconds, seed, run, resume)
+        solution = run_solver(
+            offset_solver(solver, off or (), threads),
+            problem,
+            Budget(budget, seconds),
+            seed,
+            folder=run,
+            resume=resume,
+            display=LiveLine(),
+        )
     if solution.decision is None:
         return explained(problem, solution, seconds, seed)
     _write(problem, solution, plot, out, plan)
-    return result(problem, solution, [path for path in (plot, out, plan) if path is not None])
+    return placed(problem, solution, [path for path in (plot, out, plan) if path is not None])
+
+
+Spaces = list[tuple[str, int]]
+"""Names and sizes of memories, or of banks."""
+
+
+def _in_memories(
+    problem: Allocation, texts: list[str], seconds: float | None, seed: int
+) -> tuple[Assignment, Spaces]:
+    """Fill the fast ones with what gains most."""
+    from loadmaster.allocation.several import spill
+
+    spaces = _memories(texts)
+    sizes = [size for _, size in spaces]
+    return spill(problem.buffers, sizes, seconds=seconds or 60.0, seed=seed), spaces
+
+
+def _in_banks(problem: Allocation, count: int, seconds: float | None, seed: int) -> tuple[Assignment, Spaces]:
+    """Equal banks that no buffer crosses; offsets count from the first one."""
+    from loadmaster.allocation.several import banks
+
+    if problem.capacity is None:
+        raise Usage("--banks needs a capacity", object="--banks", remedy="give --capacity")
+    size = problem.capacity // count
+    free, different = problem.buffers.changed(apart=()), problem.buffers.apart
+    found = banks(free, count, size, different=different, seconds=seconds or 60.0, seed=seed)
+    return found, [(f"bank{i}", size) for i in range(count)]
+
+
+def _earlier(path: Path) -> Buffers:
+    """An earlier answer, with an offset for every buffer."""
+    from loadmaster.allocation.buffers_csv import read_buffers
+
+    before, _ = read_buffers(path)
+    if (before.pinned < 0).any():
+        raise Usage(
+            f"'{path}' has no offset for every buffer", object=str(path), remedy="give an answer of --out"
+        )
+    return before
 
 
 def _seconds(text: str) -> float | None:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from loadmaster.allocation.auto import Blame, explain_infeasible
+from loadmaster.allocation.buffers_csv import write_buffers
 from loadmaster.allocation.heuristics import SizeFirstFit
 from loadmaster.allocation.problem import Allocation
+from loadmaster.allocation.several import NOWHERE, Assignment
 from loadmaster.cli.answer import Answer, Table
-from loadmaster.errors import NoAnswer
+from loadmaster.errors import NoAnswer, Refused
 from loadmaster.planner.search import unfit_error
 from loadmaster.runs.session import Interrupted
 from loadmaster.search.solver import Budget, Solution, Status, solve
+from loadmaster.units import show_bytes
 
 _SHOWN = 12
 
 
-def result(problem: Allocation, solution: Solution, files: list[Path]) -> Answer:
+def placed(problem: Allocation, solution: Solution, files: list[Path]) -> Answer:
     """The answer beside size-ordered first fit and the bound."""
     baseline = solve(SizeFirstFit(), Allocation(problem.buffers), Budget())
     rows = [
@@ -36,7 +42,8 @@ def result(problem: Allocation, solution: Solution, files: list[Path]) -> Answer
             "evaluations": solution.evaluations,
             "capacity_bytes": problem.capacity,
             "fits": problem.capacity is not None,
-            **solution.extra,
+            **solution.metrics,
+            **_about_run(solution),
         },
         {
             "what": "bound",
@@ -63,22 +70,32 @@ def result(problem: Allocation, solution: Solution, files: list[Path]) -> Answer
         head,
         Table(("placement", "bytes", "gap to bound", "seconds", "status"), cells),
     ]
-    if "moved" in solution.extra:
-        blocks.append(
-            f"moved {len(solution.extra['moved'])} unchanged buffers, {solution.extra['moved_bytes']:,} bytes"
-        )
-    files += [Path(solution.extra["run"])] if "run" in solution.extra else []
+    if "moved" in solution.metrics:
+        moved, size = solution.metrics["moved"], solution.metrics["moved_bytes"]
+        blocks.append(f"moved {len(moved)} unchanged buffers, {size:,} bytes")
+    files += [] if solution.run is None else [solution.run]
     blocks.append("checked: ok" + "".join(f", wrote {path}" for path in files))
-    told = (*solution.extra.get("warnings", ()), *solution.extra.get("refused", ()))
     error = None
-    if solution.extra.get("interrupted"):
+    if solution.interrupted:
         error = Interrupted(
             f"{problem.name}: interrupted, the best so far is kept",
             object=problem.name,
             number=solution.value,
             remedy="go on with --resume",
         )
-    return Answer(rows, blocks, tuple(map(str, told)), error)
+    return Answer(rows, blocks, (*solution.warnings, *solution.refused), error)
+
+
+def _about_run(solution: Solution) -> dict[str, Any]:
+    """How the search ended, as far as there is something to say."""
+    said = {
+        "stop": solution.stop,
+        "run": None if solution.run is None else str(solution.run),
+        "interrupted": solution.interrupted,
+        "warnings": solution.warnings,
+        "refused": solution.refused,
+    }
+    return {name: content for name, content in said.items() if content}
 
 
 def explained(problem: Allocation, solution: Solution, seconds: float | None, seed: int) -> Answer:
@@ -121,3 +138,57 @@ def blame_answer(problem: Allocation, solution: Solution, blame: Blame) -> Answe
         "blamed_bytes": int(buffers.size[blame.buffers].sum()),
     }
     return Answer([row], blocks, error=unfit_error(problem, solution, blame))
+
+
+def assigned(
+    problem: Allocation,
+    assignment: Assignment,
+    memories: list[tuple[str, int]],
+    out: Path | None,
+    stride: int = 0,
+) -> Answer:
+    """What lies in each memory; of banks, whose offsets go on from one to the next, each begins a `stride` after
+    the one before."""
+    buffers = problem.buffers
+    rows: list[dict[str, Any]] = []
+    for number, (name, capacity) in enumerate(memories):
+        chosen = np.flatnonzero(assignment.memory == number)
+        offsets = assignment.offset[chosen] - number * stride
+        used = int((offsets + buffers.size[chosen]).max(initial=0))
+        worth = float(buffers.worth[chosen].sum())
+        rows.append(
+            {
+                "memory": name,
+                "buffers": len(chosen),
+                "used_bytes": used,
+                "capacity_bytes": capacity,
+                "worth": worth,
+            }
+        )
+    left = np.flatnonzero(assignment.memory == NOWHERE)
+    cells = [
+        (
+            r["memory"],
+            f"{r['buffers']:,}",
+            show_bytes(r["used_bytes"]),
+            show_bytes(r["capacity_bytes"]),
+            f"{r['worth']:,.0f}",
+        )
+        for r in rows
+    ]
+    blocks: list[str | Table] = [Table(("memory", "buffers", "used", "capacity", "worth"), cells)]
+    error = None
+    if len(left):
+        first = buffers.ids[int(left[np.argmax(buffers.size[left])])]
+        error = Refused(
+            f"{len(left):,} of {len(buffers):,} buffers have no place, the largest is '{first}'",
+            object=first,
+            number=len(left),
+            remedy="add a memory, or raise a capacity",
+        )
+    elif out is not None:
+        write_buffers(
+            buffers, assignment.offset, out, memory=[memories[m][0] for m in assignment.memory.tolist()]
+        )
+        blocks.append(f"wrote {out}")
+    return Answer(rows, blocks, error=error)

@@ -17,7 +17,8 @@ from loadmaster.cli.progress import LiveLine, say
 if TYPE_CHECKING:
     from loadmaster.execute.loop import ExecutorLoop
     from loadmaster.planner import NamedBuffers, Result, SearchOptions
-    from loadmaster.planner.request import ProgramSource
+    from loadmaster.planner.request import ProblemEvaluator, ProgramSource
+    from loadmaster.search.evaluator import Evaluator
     from loadmaster.search.problem import Problem
 
 Value = int | float | bool | str
@@ -198,7 +199,8 @@ def command(
         resumed = resume_problem(resume, model, evaluator, model.typed())
         search = replace(search, model=_with_costs(model, resumed, resume).words)
         return _answer(solve_problem(resumed, search), search, model, report)
-    source, measuring = _source(model), None
+    source = _source(model)
+    measuring: Evaluator | ProblemEvaluator | None = None
     if evaluator is not None and evaluator.startswith(EXECUTOR):
         source = measuring = _executor(model, evaluator.removeprefix(EXECUTOR))
     elif evaluator is not None:

@@ -21,7 +21,6 @@ from loadmaster.units import PICOSECONDS
 Int64 = npt.NDArray[np.int64]
 PER_BYTE = 1_000
 _AT_ONCE = 2**62
-SUFFIX = "/bytes"
 
 
 def bytes_machine(machine: Machine) -> Machine:
@@ -34,12 +33,21 @@ def bytes_machine(machine: Machine) -> Machine:
     rates = {kind: {"*": _AT_ONCE} for kind in ("matrix", "vector", "transcendental")}
     return replace(
         machine,
-        name=machine.name + SUFFIX,
+        name=f"{machine.name}/bytes",
         text="",
         rules=Rules(copies=machine.rules.copies),
         memories=tuple(memory(number, given) for number, given in enumerate(machine.memories)),
         devices=tuple(replace(device, rates=rates, launch=0) for device in machine.devices),
     )
+
+
+def counts_bytes(machine: Machine) -> bool:
+    """Whether it is a machine of `bytes_machine`: times on it stand for bytes."""
+    rate = machine.memories[machine.home[0]].read
+    at_once = all(
+        set(rates.values()) == {_AT_ONCE} for device in machine.devices for rates in device.rates.values()
+    )
+    return rate == PICOSECONDS // PER_BYTE and at_once
 
 
 def noise_ps(program: Program, machine: Machine) -> int:

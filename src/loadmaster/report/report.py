@@ -14,7 +14,7 @@ import numpy as np
 from loadmaster.errors import LoadmasterError
 from loadmaster.files import replacing
 from loadmaster.machine.machine import Machine
-from loadmaster.mapping.bytes_moved import SUFFIX
+from loadmaster.mapping.bytes_moved import counts_bytes
 from loadmaster.plan import Plan
 from loadmaster.program.program import Program
 from loadmaster.report.page import Columns, page
@@ -90,7 +90,7 @@ def report_subjects(subjects: list[Subject], out: Path, measured: Path | None = 
     else:
         new = min(subjects, key=lambda s: (s.value is None, s.value or 0))
         found = before(new)
-    if new.machine.name.endswith(SUFFIX):
+    if counts_bytes(new.machine):
         warnings.append("the objective is bytes moved: in the pictures a nanosecond is one byte")
     warnings += [text for text in (new.note, *new.program.warnings) if text]
     content, rows = _content(new, found, subjects, warnings)
@@ -136,7 +136,7 @@ def _content(
         "curves": curves(subjects),
         "strip": strip,
         # As the page shows values; on a machine of bytes picoseconds stand for them.
-        "unit": "moved" if machine.name.endswith(SUFFIX) else new.unit,
+        "unit": "moved" if counts_bytes(machine) else new.unit,
     }, rows
 
 
