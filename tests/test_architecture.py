@@ -1,15 +1,19 @@
-"""The arrows of the architecture: a module imports only from those left of it."""
+"""What holds for all of the package: which way imports point, and what is no part of it."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import loadmaster
 
 ROOT = Path(loadmaster.__file__).parent
+CHECKOUT = Path(__file__).parents[1]
 ORDER = [
     "errors",
     "units",
@@ -40,43 +44,101 @@ ORDER = [
     "cli",
     "__main__",
 ]
+"""A module imports only from its own part and from those before it."""
+TABLES = {
+    "search/registry.py": "names of problems and solvers -> their modules, which are imported when used",
+    "learn/policies.py": "names of agents -> the packages that their trained policies lie in",
+}
+"""Where modules are named in strings: the one way to reach a part that comes later."""
+MOST_LINES = 600
+NOT_PACKAGED = {"bench", "benchmarks", "hdp", "reference", "tests", "tools"}
 
 
-def _imports(path: Path) -> set[str]:
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def _sources() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(ROOT.rglob("*.py")):
+        yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _imports(tree: ast.Module, name: str = "") -> set[str]:
+    """Modules that are imported anywhere: at the top, inside functions, and for types alone."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            assert node.level == 0, f"{path}: imports are absolute"
-            names.add(node.module)
-    return {name.split(".")[1] for name in names if name.startswith("loadmaster.")}
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module, f"{name}: imports are absolute"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def _named(tree: ast.Module) -> set[str]:
+    """Modules of the package that are named in strings."""
+    return {
+        node.value.partition(":")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.fullmatch(r"loadmaster\.[a-z_]+\.[a-z_.]+(:\w+)?", node.value)
+    }
+
+
+def _parts(modules: set[str]) -> set[str]:
+    """Parts of the package that some modules belong to; `loadmaster._core` and names of the package are none."""
+    return {
+        module.split(".")[1] for module in modules if module.startswith("loadmaster.") and "." in module
+    } & set(ORDER)
+
+
+def _later(part: str, modules: set[str]) -> list[str]:
+    return sorted(other for other in _parts(modules) if ORDER.index(other) > ORDER.index(part))
 
 
 def test_imports_point_one_way() -> None:
     wrong = []
-    for path in ROOT.rglob("*.py"):
-        part = path.relative_to(ROOT).parts[0].removesuffix(".py")
-        if part == "__init__":
+    for name, tree in _sources():
+        part = name.split("/")[0].removesuffix(".py")
+        if part == "__init__":  # the public API: it names what it gives
             continue
         assert part in ORDER, f"'{part}' has no place in the order"
-        later = [name for name in _imports(path) - {"_core"} if ORDER.index(name) > ORDER.index(part)]
-        wrong += [f"{path.relative_to(ROOT)} imports {name}" for name in later]
+        wrong += [f"{name} imports {other}" for other in _later(part, _imports(tree, name))]
+        if name not in TABLES:
+            wrong += [f"{name} names {other}" for other in _later(part, _named(tree))]
     assert not wrong, wrong
+
+
+def test_wrong_imports_are_seen() -> None:
+    """The search itself can find something, lazy imports included."""
+    lines = (
+        "def f():\n    from loadmaster.cli.main import main",
+        "from loadmaster import report",
+        "import loadmaster.cli",
+    )
+    for line in lines:
+        assert _later("plan", _imports(ast.parse(line))), line
+    assert _later("plan", _named(ast.parse("x = 'loadmaster.cli.main:main'"))) == ["cli"]
+    assert not _later("plan", _imports(ast.parse("from loadmaster import __version__, units")))
+
+
+def test_the_tables_are_what_names_modules() -> None:
+    for name in TABLES:
+        assert _later(name.split("/")[0].removesuffix(".py"), _named(ast.parse((ROOT / name).read_text()))), (
+            name
+        )
 
 
 def test_the_checker_shares_no_code_with_simulator_or_solvers() -> None:
     allowed = {"errors", "units", "program", "machine", "plan"}
-    for path in (ROOT / "plan" / "check").glob("*.py"):
-        assert _imports(path) <= allowed, path.name
-        assert "_core" not in path.read_text(encoding="utf-8"), path.name
+    for name, tree in _sources():
+        if name.startswith("plan/check/"):
+            assert _parts(_imports(tree)) <= allowed and "loadmaster._core" not in _imports(tree), name
 
 
 def test_the_reference_shares_no_code_with_the_core() -> None:
+    shared = {"loadmaster.simulate.simulator.Int64", "loadmaster.simulate.simulator.Timeline"}
     for path in (Path(__file__).parent / "reference" / "simulate").glob("*.py"):
-        text = path.read_text(encoding="utf-8")
-        for word in ("_core", "loadmaster.simulate.simulator", "loadmaster.simulate.costs"):
-            assert word not in text, (path.name, word)
+        imports = _imports(ast.parse(path.read_text(encoding="utf-8")))
+        core = {name for name in imports if name.startswith(("loadmaster._core", "loadmaster.simulate"))}
+        assert core <= shared, (path.name, core)
 
 
 def test_the_library_needs_numpy_alone() -> None:
@@ -88,10 +150,25 @@ def test_the_library_needs_numpy_alone() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_measurements_twins_and_the_tpu_compiler_are_not_packaged() -> None:
+    """They are beside the package: what `pip install loadmaster` gives is what users need."""
+    build = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["scikit-build"]
+    assert build["wheel"]["packages"] == ["src/loadmaster"]
+    for name, tree in _sources():
+        assert not NOT_PACKAGED & set(name.split("/")[:-1]), name
+        outside = {module.split(".")[0] for module in _imports(tree)} & NOT_PACKAGED
+        assert not outside or name == "cli/bench.py", (name, outside)
+
+
 def test_no_file_is_a_monster() -> None:
-    long = {
-        str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
-        for path in ROOT.rglob("*.py")
-    }
+    long = {name: tree.body[-1].end_lineno or 0 for name, tree in _sources() if tree.body}
     # A file is one subject, as long as it needs: this only catches what has become two.
-    assert max(long.values()) <= 600, {name: lines for name, lines in long.items() if lines > 600}
+    assert max(long.values()) <= MOST_LINES, {name: n for name, n in long.items() if n > MOST_LINES}
+
+
+def test_the_formatter_decides() -> None:
+    folders = ("src", "tests", "benchmarks", "tools", "examples")
+    marks = ("# fmt: " + "skip", "# fmt: " + "off")
+    for path in (path for folder in folders for path in (CHECKOUT / folder).rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        assert not any(mark in text for mark in marks), path
