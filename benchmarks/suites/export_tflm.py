@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.suites import Case, Options, Row
 from loadmaster.errors import LoadmasterError
-from loadmaster.export.rules import Asked, Exported
+from loadmaster.export.plans import Exported, ExportRequest
 from loadmaster.machine import load_machine
 from loadmaster.mapping.problem import Mapping
 from loadmaster.order.auto import make_auto
@@ -91,7 +91,7 @@ def arena_case(package: str, name: str, options: Options, seed: int) -> Iterator
     plan = problem.plan(solution.decision)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            done = _export(Asked(str(path), program, machine, plan, Path(folder) / "out.tflite"))
+            done = _export(ExportRequest(str(path), program, machine, plan, Path(folder) / "out.tflite"))
         except LoadmasterError as error:
             yield _skipped(case, "bytes", error.message)
             return
@@ -116,10 +116,10 @@ def arena_case(package: str, name: str, options: Options, seed: int) -> Iterator
     )
 
 
-def _export(asked: Asked) -> Exported:
+def _export(request: ExportRequest) -> Exported:
     from loadmaster.export.tflm import export
 
-    return export(asked)
+    return export(request)
 
 
 def place_case(package: str, name: str, machine: str, options: Options, seed: int) -> Iterator[Row]:

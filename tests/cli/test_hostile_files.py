@@ -200,11 +200,11 @@ def test_a_file_too_large_has_a_name(elsewhere: Path) -> None:
 
 def test_half_a_character_in_a_name_is_exported_as_its_escape(elsewhere: Path) -> None:
     from loadmaster.export.csv_files import export
-    from loadmaster.export.rules import Asked
+    from loadmaster.export.plans import ExportRequest
 
     program, machine = load_workload("resnet50"), load_machine("nnp-i")
     names = tuple(f"{name}\ud800\0" for name in program.tensor_name)
     plan = first_fit(program, machine)
-    done = export(Asked("m", replace(program, tensor_name=names), machine, plan, Path("tables")))
+    done = export(ExportRequest("m", replace(program, tensor_name=names), machine, plan, Path("tables")))
     tables = [file for file in done.files if file.name not in ("ops.csv", "copies.csv")]
     assert tables and all("\\ud800\\x00" in file.read_text() for file in tables)

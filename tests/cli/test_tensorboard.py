@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("tensorboard")
 
 import toy
-from loadmaster.export.tensorboard import export_log, scalars
+from loadmaster.export.viewers import export_log, scalars
 from loadmaster.runs import run_solver
 from loadmaster.runs.log import Log, read_log
 from loadmaster.search.solver import Budget

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from loadmaster.errors import LoadmasterError, Refused
-from loadmaster.export.rules import Asked, NotExported
+from loadmaster.export.plans import ExportRequest, NotExported
 from loadmaster.machine import Machine, load_machine
 from loadmaster.plan.check import check
 from loadmaster.plan.plan import Plan
@@ -184,14 +184,16 @@ def test_wrong_offsets_give_wrong_numbers_which_is_why_plans_are_checked(
         verify(lowered, written, own)
 
 
-def asked(program: Program, machine: Machine, plan: Plan, out: Path, *, force: bool = False) -> Asked:
-    return Asked(SPEC, program, machine, plan, out, force=force)
+def make_request(
+    program: Program, machine: Machine, plan: Plan, out: Path, *, force: bool = False
+) -> ExportRequest:
+    return ExportRequest(SPEC, program, machine, plan, out, force=force)
 
 
 def test_the_target_writes_a_program(own: Placed, machine: Machine, plan: Plan, tmp_path: Path) -> None:
     source = Path(sys.modules["executorch_net_of_test"].__file__ or "")
     before = hashlib.sha256(source.read_bytes()).hexdigest()
-    done = export(asked(own.recorded.program, machine, plan, tmp_path / "net.pte", force=True))
+    done = export(make_request(own.recorded.program, machine, plan, tmp_path / "net.pte", force=True))
     assert done.verdict == "verified"
     assert done.files == (tmp_path / "net.pte",)
     assert done.figures["bytes"] == sum(v for k, v in done.figures.items() if "arena" in k)  # type: ignore[misc]
@@ -204,9 +206,9 @@ def test_the_target_writes_a_program(own: Placed, machine: Machine, plan: Plan, 
 def test_nothing_is_written_that_is_no_better(own: Placed, machine: Machine, tmp_path: Path) -> None:
     out = tmp_path / "net.pte"
     with pytest.raises(Refused, match=r"own placement \('banked'\) is better"):
-        export(asked(own.recorded.program, machine, own.plan, out))
+        export(make_request(own.recorded.program, machine, own.plan, out))
     with pytest.raises(NotExported, match=r"let it end in \.pte"):
-        export(asked(own.recorded.program, machine, own.plan, tmp_path / "net.txt"))
+        export(make_request(own.recorded.program, machine, own.plan, tmp_path / "net.txt"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -231,7 +233,7 @@ def test_broken_plans_are_never_written(own: Placed, machine: Machine, plan: Pla
         if check(program, machine, broken):
             refused += 1
             with pytest.raises(LoadmasterError):
-                export(asked(program, machine, broken, tmp_path / "net.pte", force=True))
+                export(make_request(program, machine, broken, tmp_path / "net.pte", force=True))
     assert refused > 60
     assert list(tmp_path.iterdir()) == []
 

@@ -15,7 +15,7 @@ from loadmaster.export.executorch_plans import (
     reduced,
 )
 from loadmaster.export.executorch_search import improved
-from loadmaster.export.rules import NotExported
+from loadmaster.export.plans import NotExported
 from loadmaster.machine import Machine, load_machine
 from loadmaster.mapping.problem import Mapping
 from loadmaster.plan.check import check

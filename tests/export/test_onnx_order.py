@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from loadmaster.errors import Refused
 from loadmaster.export.onnx_order import NotExported, export, export_onnx_order, run_model
-from loadmaster.export.rules import Asked
+from loadmaster.export.plans import ExportRequest
 from loadmaster.order.problem import PeakOrder
 from loadmaster.program.importers.onnx import import_onnx
 from loadmaster.search.registry import make_solver
@@ -113,17 +113,17 @@ def test_what_is_exported_is_run_and_measured(tmp_path: Path) -> None:
     model = branches(tmp_path / "m.onnx", np.random.default_rng(1))
     problem, best = planned(model)
     out = tmp_path / "out.onnx"
-    asked = Asked(str(model), problem.program, problem.machine, problem.plan(best), out)
+    request = ExportRequest(str(model), problem.program, problem.machine, problem.plan(best), out)
     # Depth first, as the runtime goes, is the best way through branches: nothing to win.
-    assert export(asked).verdict == "already as good" and not out.exists()
-    done = export(replace(asked, force=True))
+    assert export(request).verdict == "already as good" and not out.exists()
+    done = export(replace(request, force=True))
     assert done.verdict == "verified" and done.files == (out, tmp_path / "out.py")
     before, after = done.figures["runtime_peak_bytes"], done.figures["measured_peak_bytes"]
     assert after == run_model(out).peak_bytes and after <= before  # type: ignore[operator]
     keys = np.random.default_rng(0).random((200, problem.nodes))
     orders = problem.from_keys(keys)
     worst = problem.plan(orders[int(problem.score(orders).value.argmax())])
-    bad = Asked(str(model), problem.program, problem.machine, worst, tmp_path / "bad.onnx")
+    bad = ExportRequest(str(model), problem.program, problem.machine, worst, tmp_path / "bad.onnx")
     with pytest.raises(Refused, match="runtime's own order"):
         export(bad)
     assert not (tmp_path / "bad.onnx").exists() and not (tmp_path / "bad.py").exists()

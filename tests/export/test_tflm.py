@@ -10,9 +10,8 @@ import pytest
 
 from generate_tflite import I8, RESOURCE, GraphMaker, branchy, tflite
 from loadmaster.errors import BadProgram, LoadmasterError, Refused
-from loadmaster.export.rules import Asked, Exported, NotExported
-from loadmaster.export.tflm import export, read_scratch
-from loadmaster.export.tflm_arena import METADATA, plan_arena, read_offsets
+from loadmaster.export.plans import Exported, ExportRequest, NotExported
+from loadmaster.export.tflm import METADATA, export, plan_arena, read_offsets, read_scratch
 from loadmaster.export.tflm_file import with_plan
 from loadmaster.machine import load_machine
 from loadmaster.order.problem import PeakOrder
@@ -27,11 +26,11 @@ from loadmaster.units import UNLIMITED
 ARENA = load_machine(f"arena:{UNLIMITED}")
 
 
-def asked(tmp_path: Path, data: bytes, plan: Plan | None = None, **more: object) -> Asked:
+def make_request(tmp_path: Path, data: bytes, plan: Plan | None = None, **more: object) -> ExportRequest:
     path = tmp_path / "model.tflite"
     path.write_bytes(data)
     program = import_tflite(data)
-    return Asked(str(path), program, ARENA, plan or Plan(), tmp_path / "out.tflite", **more)  # type: ignore[arg-type]
+    return ExportRequest(str(path), program, ARENA, plan or Plan(), tmp_path / "out.tflite", **more)  # type: ignore[arg-type]
 
 
 def least_peak(data: bytes) -> Plan:
@@ -64,7 +63,7 @@ def overlaps(data: bytes, offsets: list[int]) -> bool:
 def test_what_is_written_holds_the_plan(seed: int, tmp_path: Path) -> None:
     data = branchy(seed)
     plan = least_peak(data) if seed % 2 else Plan()
-    done = export(asked(tmp_path, data, plan, verify=False))
+    done = export(make_request(tmp_path, data, plan, verify=False))
     assert done.verdict == "unverified" and done.files == (tmp_path / "out.tflite",)
     written = (tmp_path / "out.tflite").read_bytes()
     model, old = read_tflite(written), read_tflite(data)
@@ -89,7 +88,7 @@ def test_what_is_written_holds_the_plan(seed: int, tmp_path: Path) -> None:
 def test_an_older_plan_is_replaced(tmp_path: Path) -> None:
     data = branchy(3)
     once = with_plan(read_tflite(data), None, {METADATA: struct.pack("<4i", 1, 1, 1, 7), "other": b"kept"})
-    export(asked(tmp_path, once, verify=False))
+    export(make_request(tmp_path, once, verify=False))
     metadata = read_tflite((tmp_path / "out.tflite").read_bytes()).metadata
     assert metadata["other"] == b"kept" and len(metadata) == 2
     assert struct.unpack_from("<i", metadata[METADATA])[0] == 1 and len(metadata[METADATA]) > 16
@@ -139,7 +138,7 @@ def test_unsound_plans_are_not_written(tmp_path: Path) -> None:
             case 3:
                 rows[row, 3] = min(rows[row, 4], rows[row, 3] + 1)
         out = tmp_path / "out.tflite"
-        request = asked(tmp_path, data, good.plan.changed(residencies=rows), verify=False)
+        request = make_request(tmp_path, data, good.plan.changed(residencies=rows), verify=False)
         try:
             export(request)
         except LoadmasterError:
@@ -151,30 +150,32 @@ def test_unsound_plans_are_not_written(tmp_path: Path) -> None:
     assert refused > 20
     order = np.arange(program.n_ops, dtype=np.int32)[::-1].copy()
     with pytest.raises(Refused, match="checker refuses"):
-        export(asked(tmp_path, data, Plan(order=order), verify=False))
+        export(make_request(tmp_path, data, Plan(order=order), verify=False))
 
 
 def test_the_model_is_never_written_over(tmp_path: Path) -> None:
-    request = asked(tmp_path, branchy(1), verify=False)
+    request = make_request(tmp_path, branchy(1), verify=False)
     link = tmp_path / "link.tflite"
     link.symlink_to(tmp_path / "model.tflite")
     hard = tmp_path / "hard.tflite"
     hard.hardlink_to(tmp_path / "model.tflite")
     for out in (tmp_path / "model.tflite", link, hard):
         with pytest.raises(NotExported, match="the model itself"):
-            export(Asked(request.model, request.program, ARENA, Plan(), out, verify=False))
+            export(ExportRequest(request.model, request.program, ARENA, Plan(), out, verify=False))
 
 
 def test_another_program_and_a_small_arena_are_refused(tmp_path: Path) -> None:
-    request = asked(tmp_path, branchy(1), verify=False)
+    request = make_request(tmp_path, branchy(1), verify=False)
     other = import_tflite(branchy(2))
     with pytest.raises(NotExported, match="not what"):
-        export(Asked(request.model, other, ARENA, Plan(), request.out, verify=False))
+        export(ExportRequest(request.model, other, ARENA, Plan(), request.out, verify=False))
     scratch = tmp_path / "scratch.csv"
     scratch.write_text("operator,bytes\n0,100000\n")
     small = load_machine("arena:20KiB")
     with pytest.raises(Refused, match="with the kernels' scratch"):
-        export(Asked(request.model, request.program, small, Plan(), request.out, False, scratch=scratch))
+        export(
+            ExportRequest(request.model, request.program, small, Plan(), request.out, False, scratch=scratch)
+        )
 
 
 def test_scratch_files(tmp_path: Path) -> None:
@@ -197,7 +198,7 @@ def test_graphs_that_call_others_are_refused(tmp_path: Path) -> None:
     branch.inputs, branch.outputs = [branch.tensor("a", [4], I8)], [branch.tensor("b", [4], I8)]
     branch.op("RELU", [0], [1])
     with pytest.raises(NotExported, match="IF"):
-        export(asked(tmp_path, tflite(main, branch), verify=False))
+        export(make_request(tmp_path, tflite(main, branch), verify=False))
 
 
 class TestRuntime:
@@ -211,7 +212,7 @@ class TestRuntime:
         found: list[Exported] = []
         for seed in range(12):
             data = branchy(seed, 20)
-            done = export(asked(tmp_path, data, least_peak(data), force=True))
+            done = export(make_request(tmp_path, data, least_peak(data), force=True))
             assert done.verdict == "verified"
             assert done.figures["measured_head_bytes"] == done.figures["head_bytes"]
             found.append(done)
@@ -234,7 +235,7 @@ class TestRuntime:
             )
             last = out
         graph.outputs = [last]
-        done = export(asked(tmp_path, tflite(graph)))
+        done = export(make_request(tmp_path, tflite(graph)))
         assert done.verdict == "already optimal" and not done.files
         assert not (tmp_path / "out.tflite").exists()
         assert done.figures["runtime_head_bytes"] == done.figures["bound_bytes"] == 128
@@ -246,8 +247,8 @@ class TestRuntime:
         orders = problem.from_keys(np.random.default_rng(0).random((500, problem.nodes)))
         worst = orders[int(problem.score(orders).value.argmax())]
         with pytest.raises(Refused, match="runtime's own arena"):
-            export(asked(tmp_path, data, problem.plan(worst)))
-        done = export(asked(tmp_path, data, problem.plan(worst), force=True))
+            export(make_request(tmp_path, data, problem.plan(worst)))
+        done = export(make_request(tmp_path, data, problem.plan(worst), force=True))
         assert done.verdict == "verified" and done.files
 
     def test_overlapping_offsets_give_wrong_numbers(self, tmp_path: Path) -> None:
@@ -268,12 +269,14 @@ class TestRuntime:
         graph.op("CUSTOM", [x], [y])
         graph.inputs, graph.outputs = [x], [y]
         with pytest.raises(LoadmasterError, match="TFLite Micro can't run the model"):
-            export(asked(tmp_path, tflite(graph, custom="Mine")))
-        assert export(asked(tmp_path, tflite(graph, custom="Mine"), verify=False)).verdict == "unverified"
+            export(make_request(tmp_path, tflite(graph, custom="Mine")))
+        assert (
+            export(make_request(tmp_path, tflite(graph, custom="Mine"), verify=False)).verdict == "unverified"
+        )
 
     def test_a_damaged_model_does_not_reach_it(self, tmp_path: Path) -> None:
         with pytest.raises(BadProgram):
-            asked(tmp_path, branchy(0)[:-40])
+            make_request(tmp_path, branchy(0)[:-40])
 
     def test_the_package_s_own_model(self, tmp_path: Path) -> None:
         """Golden numbers of a real file, and that a chain has nothing to win."""
@@ -285,7 +288,7 @@ class TestRuntime:
         assert program.tensor_bytes[weights].sum() == 1_284
         assert program.op_flops[:, 0].sum() == 2 * 288
         assert PeakOrder(program).reference == 128
-        done = export(Asked(str(path), program, ARENA, Plan(), tmp_path / "out.tflite"))
+        done = export(ExportRequest(str(path), program, ARENA, Plan(), tmp_path / "out.tflite"))
         assert done.verdict == "already optimal" and not done.files
 
     def test_a_model_with_variables_runs_on(self, tmp_path: Path) -> None:
@@ -304,7 +307,7 @@ class TestRuntime:
         graph.op("ADD", [new, x], [out], {0: ("b", 0)})
         graph.inputs, graph.outputs = [x], [out]
         data = tflite(graph)
-        done = export(asked(tmp_path, data, least_peak(data), force=True))
+        done = export(make_request(tmp_path, data, least_peak(data), force=True))
         assert done.verdict == "verified"
         names = [op.name for op in read_tflite((tmp_path / "out.tflite").read_bytes()).graphs[0].operators]
         assert names.index("VAR_HANDLE") < names.index("READ_VARIABLE") < names.index("ASSIGN_VARIABLE")

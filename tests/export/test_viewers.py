@@ -20,14 +20,14 @@ from generate_tflite import branchy
 from loadmaster.allocation.buffers_csv import read_buffers
 from loadmaster.allocation.problem import Allocation
 from loadmaster.errors import BadPlan, Refused
-from loadmaster.export import c_header, csv_files, model_explorer, trace
-from loadmaster.export.rules import Asked, NotExported
-from loadmaster.export.shown import Shown, file_name
+from loadmaster.export import c_header, csv_files, trace, viewers
+from loadmaster.export.plan_view import file_name
+from loadmaster.export.plans import ExportRequest, NotExported
 from loadmaster.machine import Machine, load_machine
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.mapping.first_fit import first_fit
 from loadmaster.mapping.problem import Mapping
-from loadmaster.plan import Plan
+from loadmaster.plan import Occupancy, Plan
 from loadmaster.plan.check import check
 from loadmaster.program import Program
 from loadmaster.program.build import Builder
@@ -57,11 +57,11 @@ def events_of(path: Path) -> list[dict[str, Any]]:
     return json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]  # type: ignore[no-any-return]
 
 
-def check_trace(asked: Asked) -> tuple[int, int, int]:
+def check_trace(request: ExportRequest) -> tuple[int, int, int]:
     """Numbers of copies, transfers and stalls in it."""
-    trace.export(asked)
-    program, machine, plan = asked.program, asked.machine, asked.plan
-    timeline, events = simulate(program, machine, plan), events_of(asked.out)
+    trace.export(request)
+    program, machine, plan = request.program, request.machine, request.plan
+    timeline, events = simulate(program, machine, plan), events_of(request.out)
     timed = [event for event in events if event["ph"] != "M"]
     assert all(a["ts"] <= b["ts"] for a, b in itertools.pairwise(timed))
     slices = [event for event in timed if event["ph"] == "X"]
@@ -75,7 +75,7 @@ def check_trace(asked: Asked) -> tuple[int, int, int]:
     links = [e for e in slices if e["pid"] == trace.LINKS]
     assert len(links) == len(plan.copy_rows) + len(timeline.transfers)
     waits = [e["dur"] for e in slices if e["pid"] == trace.STALLS]
-    steps = {step.number for step in Shown(program, machine, plan, timeline).facts.steps}
+    steps = set(Occupancy(program, machine, plan).steps.op.tolist())
     stalled = [int(timeline.op_stall[op]) for op in steps]
     assert sum(waits) == pytest.approx(sum(stalled) / 1e6, abs=1e-9)
     # The counters reach the peaks that the timeline states.
@@ -90,7 +90,7 @@ def check_trace(asked: Asked) -> tuple[int, int, int]:
 
 
 def test_traces_of_random_plans(tmp_path: Path) -> None:
-    cases = [check_trace(Asked("m", *case, tmp_path / "t.json.gz")) for case in sound_cases(60)]
+    cases = [check_trace(ExportRequest("m", *case, tmp_path / "t.json.gz")) for case in sound_cases(60)]
     assert sum(transfers for _, transfers, _ in cases) > 10
 
 
@@ -99,7 +99,9 @@ def test_a_trace_with_copies_and_stalls(tmp_path: Path) -> None:
     solution = solve(make_solver("malloc-game", "msa"), problem, Budget())
     assert solution.decision is not None
     plan = problem.plan(solution.decision)
-    copies, _, _ = check_trace(Asked("m", problem.program, problem.machine, plan, tmp_path / "t.json.gz"))
+    copies, _, _ = check_trace(
+        ExportRequest("m", problem.program, problem.machine, plan, tmp_path / "t.json.gz")
+    )
     assert copies > 5
 
 
@@ -112,7 +114,7 @@ def test_a_trace_of_many_ops_is_small_and_quick(tmp_path: Path) -> None:
         last = out
     build.set_kind(last, "output")
     out_file = tmp_path / "t.json.gz"
-    done = trace.export(Asked("m", build.build(), load_machine("toy2"), Plan(), out_file))
+    done = trace.export(ExportRequest("m", build.build(), load_machine("toy2"), Plan(), out_file))
     assert done.figures["slices"] == 8_000 and out_file.stat().st_size < 800_000
 
 
@@ -120,12 +122,12 @@ def table(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
 
 
-def check_tables(asked: Asked) -> int:
+def check_tables(request: ExportRequest) -> int:
     """How many placements there are."""
-    done = csv_files.export(asked)
-    program, plan = asked.program, asked.plan
-    timeline = simulate(program, asked.machine, plan)
-    ops, tensors, copies = (table(asked.out / f"{name}.csv") for name in ("ops", "tensors", "copies"))
+    done = csv_files.export(request)
+    program, plan = request.program, request.plan
+    timeline = simulate(program, request.machine, plan)
+    ops, tensors, copies = (table(request.out / f"{name}.csv") for name in ("ops", "tensors", "copies"))
     assert [int(row["end_ps"]) for row in ops] == timeline.op_end.tolist()
     assert [int(row["end_ps"]) for row in copies] == timeline.copy_end.tolist()
     assert sum(row["offset"] != "" for row in tensors) == sum(r.offset >= 0 for r in plan.residency_rows)
@@ -139,23 +141,23 @@ def check_tables(asked: Asked) -> int:
 
 def test_tables_read_back(tmp_path: Path) -> None:
     for number, case in enumerate(sound_cases(40)):
-        check_tables(Asked("m", *case, tmp_path / f"random{number}"))
+        check_tables(ExportRequest("m", *case, tmp_path / f"random{number}"))
     placements = 0
     for seed in range(20):
-        asked = tflite_case(tmp_path, seed)
+        request = tflite_case(tmp_path, seed)
         placements += check_tables(
-            Asked(asked.model, asked.program, asked.machine, asked.plan, tmp_path / str(seed))
+            ExportRequest(request.model, request.program, request.machine, request.plan, tmp_path / str(seed))
         )
     assert placements > 40
     program, machine = load_workload("resnet50"), load_machine("nnp-i")
-    last = Asked("m", program, machine, first_fit(program, machine), tmp_path / "resnet")
+    last = ExportRequest("m", program, machine, first_fit(program, machine), tmp_path / "resnet")
     assert check_tables(last) == 2  # nothing is decided to be in DRAM
 
 
 def test_node_data_of_a_plan(tmp_path: Path) -> None:
     program, machine = load_workload("resnet50"), load_machine("nnp-i")
     plan = first_fit(program, machine)
-    done = model_explorer.export(Asked("m", program, machine, plan, tmp_path / "me"))
+    done = viewers.export_node_data(ExportRequest("m", program, machine, plan, tmp_path / "me"))
     data = {path.stem: json.loads(path.read_text()) for path in done.files}
     assert set(data) == {"memory", "time_us", "bytes", "stall_us"}
     timeline = simulate(program, machine, plan)
@@ -176,20 +178,20 @@ def test_node_data_of_a_plan(tmp_path: Path) -> None:
         assert builder.GraphNodeData(results=results, gradient=gradient, **document).to_json_string()
 
 
-def tflite_case(tmp_path: Path, seed: int, machine: str = "imxrt1170:tcm=1KiB,ocram=2KiB") -> Asked:
+def tflite_case(tmp_path: Path, seed: int, machine: str = "imxrt1170:tcm=1KiB,ocram=2KiB") -> ExportRequest:
     path = tmp_path / "m.tflite"
     path.write_bytes(branchy(seed, 20))
     program, there = import_tflite(path), load_machine(machine)
     problem = Mapping(program, there)
-    return Asked(str(path), program, there, problem.plan(problem.compiler), tmp_path / "plan.h")
+    return ExportRequest(str(path), program, there, problem.plan(problem.compiler), tmp_path / "plan.h")
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_header_has_a_place_for_every_tensor(seed: int, tmp_path: Path) -> None:
-    asked = tflite_case(tmp_path, seed)
-    done = c_header.export(asked)
-    rows = c_header.read_rows(asked.out.read_text())
-    program = asked.program
+    request = tflite_case(tmp_path, seed)
+    done = c_header.export(request)
+    rows = c_header.read_rows(request.out.read_text())
+    program = request.program
     # Each tensor of the file that is more than an attribute has a place in one of the memories.
     assert len({row[0] for row in rows}) == len(rows) == program.n_tensors
     assert len({row[2] for row in rows}) == 3
@@ -198,8 +200,8 @@ def test_a_header_has_a_place_for_every_tensor(seed: int, tmp_path: Path) -> Non
         apart = a[3] + a[4] <= b[3] or b[3] + b[4] <= a[3]
         views = a[3] == b[3] and a[4] == b[4] and a[1] == b[1] == 2  # one shows the other
         assert apart or views or not together, (a, b)
-    for memory in asked.machine.memories:
-        top = max((row[3] + row[4] for row in rows if asked.machine.memories[row[2]] is memory), default=0)
+    for memory in request.machine.memories:
+        top = max((row[3] + row[4] for row in rows if request.machine.memories[row[2]] is memory), default=0)
         stated = int(done.figures[f"{memory.name}_bytes"])  # type: ignore[arg-type]
         assert top <= stated < top + 16 and stated <= memory.capacity
 
@@ -214,8 +216,8 @@ def test_a_header_compiles_whatever_the_names_are(tmp_path: Path) -> None:
     build.op("add", "add", reads=[x], writes=[y], vector=8, source=0)
     program, machine = build.build(), load_machine("imxrt1170")
     problem = Mapping(program, machine)
-    asked = Asked("m", program, machine, problem.plan(problem.compiler), tmp_path / "plan.h")
-    c_header.export(asked)
+    request = ExportRequest("m", program, machine, problem.plan(problem.compiler), tmp_path / "plan.h")
+    c_header.export(request)
     source = tmp_path / "main.c"
     source.write_text(
         '#include "plan.h"\n'
@@ -227,55 +229,64 @@ def test_a_header_compiles_whatever_the_names_are(tmp_path: Path) -> None:
 
 
 def test_a_header_needs_offsets_and_room(tmp_path: Path) -> None:
-    asked = tflite_case(tmp_path, 1)
-    rows = asked.plan.residencies
+    request = tflite_case(tmp_path, 1)
+    rows = request.plan.residencies
     assert rows is not None
     bare = rows.copy()
     bare[0, 2] = -1
     with pytest.raises(Refused, match="no offset"):
         c_header.export(
-            Asked(asked.model, asked.program, asked.machine, asked.plan.changed(residencies=bare), asked.out)
+            ExportRequest(
+                request.model,
+                request.program,
+                request.machine,
+                request.plan.changed(residencies=bare),
+                request.out,
+            )
         )
     with pytest.raises(NotExported, match="devices"):
-        c_header.export(Asked("m", asked.program, load_machine("p100x2"), Plan(), asked.out))
-    assert not asked.out.exists()
+        c_header.export(ExportRequest("m", request.program, load_machine("p100x2"), Plan(), request.out))
+    assert not request.out.exists()
 
 
 def test_plans_that_are_not_sound_are_shown_nowhere(tmp_path: Path) -> None:
-    asked = tflite_case(tmp_path, 2)
-    rows = asked.plan.residencies
+    request = tflite_case(tmp_path, 2)
+    rows = request.plan.residencies
     assert rows is not None
     bad = rows.copy()
     bad[:, 2] = 0
-    plan = asked.plan.changed(residencies=bad)
-    for module in (trace, csv_files, model_explorer, c_header):
+    plan = request.plan.changed(residencies=bad)
+    for export in (trace.export, csv_files.export, viewers.export_node_data, c_header.export):
         with pytest.raises(Refused):
-            module.export(Asked(asked.model, asked.program, asked.machine, plan, tmp_path / "out"))
+            export(ExportRequest(request.model, request.program, request.machine, plan, tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 
 def test_onnx_metadata_changes_nothing_else(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
-    from loadmaster.export import onnx_metadata
     from loadmaster.program.importers.onnx import import_onnx
 
     source = Path(onnx.__file__).parent / "backend/test/data/light/light_squeezenet.onnx"
     program, machine = import_onnx(source), load_machine("nnp-i")
-    asked = Asked(str(source), program, machine, first_fit(program, machine), tmp_path / "marked.onnx")
-    done = onnx_metadata.export(asked)
-    old, new = onnx.load(source), onnx.load(asked.out)
-    assert onnx_metadata.stripped(new) == old and done.figures["nodes"] > 60  # type: ignore[operator]
+    request = ExportRequest(
+        str(source), program, machine, first_fit(program, machine), tmp_path / "marked.onnx"
+    )
+    done = viewers.export_onnx_metadata(request)
+    old, new = onnx.load(source), onnx.load(request.out)
+    assert viewers.stripped(new) == old and done.figures["nodes"] > 60  # type: ignore[operator]
     marked = [{p.key: p.value for p in node.metadata_props} for node in new.graph.node]
     conv = next(m for node, m in zip(new.graph.node, marked, strict=True) if node.op_type == "Conv")
     assert conv["loadmaster.order"] == "0" and conv["loadmaster.out0.memory"] in ("sram", "llc", "dram")
     assert float(conv["loadmaster.end_us"]) > float(conv["loadmaster.start_us"]) >= 0
-    again = Asked(str(asked.out), program, machine, asked.plan, tmp_path / "twice.onnx")
-    onnx_metadata.export(again)
+    again = ExportRequest(str(request.out), program, machine, request.plan, tmp_path / "twice.onnx")
+    viewers.export_onnx_metadata(again)
     assert onnx.load(again.out) == new  # old marks are replaced, not added to
     ort = pytest.importorskip("onnxruntime")
-    ort.InferenceSession(str(asked.out), providers=["CPUExecutionProvider"])
+    ort.InferenceSession(str(request.out), providers=["CPUExecutionProvider"])
     with pytest.raises(NotExported, match="the model itself"):
-        onnx_metadata.export(Asked(str(asked.out), program, machine, asked.plan, asked.out))
+        viewers.export_onnx_metadata(
+            ExportRequest(str(request.out), program, machine, request.plan, request.out)
+        )
 
 
 def test_file_names_are_tame() -> None:

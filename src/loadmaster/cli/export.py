@@ -65,7 +65,7 @@ def command(
         )
     target = _target(named)
     path = _out(out, source, target)
-    from loadmaster.export.rules import Asked, check_other_file, write_note
+    from loadmaster.export.plans import ExportRequest, check_other_file, write_note
     from loadmaster.plan import load_planned
 
     for written in target.files(path) if target.ending else (path / "export.json",):
@@ -76,10 +76,10 @@ def command(
     chosen = _machine(model, machine)
     program, decided = load_planned(plan, model.load(chosen), chosen)
     numbers = dict(_mem_id(text) for text in mem_id or ())
-    asked = Asked(source, program, chosen, decided, path, not no_verify, force, numbers, scratch)
+    request = ExportRequest(source, program, chosen, decided, path, not no_verify, force, numbers, scratch)
     with writing(path):
-        done = target.export(asked)
-        files = [*done.files, write_note(asked, named, done)] if done.files else []
+        done = target.export(request)
+        files = [*done.files, write_note(request, named, done)] if done.files else []
     row = {
         "target": named,
         "model": source,

@@ -91,7 +91,7 @@ def command(
 
 def _boards(runs: list[Path], folder: Path, out: Path, overwrite: bool) -> list[str | Table]:
     """Event files of all runs and of all logs of training in `folder`; what to say about them."""
-    from loadmaster.export.tensorboard import export_log
+    from loadmaster.export.viewers import export_log
     from loadmaster.runs.log import read_log
 
     logs = {path.resolve().name: path / "log.jsonl" for path in runs}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from loadmaster import __version__
 from loadmaster.errors import Refused
-from loadmaster.export.rules import Asked, Exported, NotExported, check_sound
+from loadmaster.export.plans import Exported, ExportRequest, NotExported, check_sound
 from loadmaster.files import replacing
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import BEFORE, NO_OFFSET, Plan, Residency, lifetimes
@@ -37,31 +37,35 @@ class Row:
     last: int
 
 
-def export(asked: Asked) -> Exported:
+def export(request: ExportRequest) -> Exported:
     """The target `header`."""
-    plan = complete(asked.program, asked.machine, asked.plan)
-    check_sound(asked.program, asked.machine, plan)
-    numbers = _file_numbers(asked)
-    rows = _rows(asked.program, plan, numbers)
-    tops = _tops(asked.program, asked.machine, plan)
-    text = _text(asked, plan, rows, tops, numbers is not None)
-    with replacing(asked.out) as temporary:
+    plan = complete(request.program, request.machine, request.plan)
+    check_sound(request.program, request.machine, plan)
+    numbers = _file_numbers(request)
+    rows = _rows(request.program, plan, numbers)
+    tops = _tops(request.program, request.machine, plan)
+    text = _text(request, plan, rows, tops, numbers is not None)
+    with replacing(request.out) as temporary:
         temporary.write_text(text, encoding="ascii")
-    if read_rows(asked.out.read_text(encoding="ascii")) != [_numbers(row) for row in rows]:
+    if read_rows(request.out.read_text(encoding="ascii")) != [_numbers(row) for row in rows]:
         raise NotExported(
-            f"header '{asked.out}' does not read back", object=str(asked.out), remedy="report this as a bug"
+            f"header '{request.out}' does not read back",
+            object=str(request.out),
+            remedy="report this as a bug",
         )
-    copies = 0 if asked.plan.copies is None else len(asked.plan.copies)
+    copies = 0 if request.plan.copies is None else len(request.plan.copies)
     more = () if not copies else (f"{copies:,} copies",)
-    added = len(plan.residency_rows) - len(asked.plan.residency_rows)
+    added = len(plan.residency_rows) - len(request.plan.residency_rows)
     notes = [f"{added:,} tensors that the plan leaves at home got offsets there"] if added else []
     still = len(plan.residency_rows) - len(_placed(plan))
     if still:
         notes.append(f"{still:,} tensors stay where the image has them and are not in the table")
-    figures = {f"{memory.name}_bytes": top for memory, top in zip(asked.machine.memories, tops, strict=True)}
+    figures = {
+        f"{memory.name}_bytes": top for memory, top in zip(request.machine.memories, tops, strict=True)
+    }
     return Exported(
         "verified",
-        (asked.out,),
+        (request.out,),
         ("memories", "offsets", "order"),
         more,
         {"tensors": len(rows), **figures},
@@ -130,50 +134,50 @@ def _tops(program: Program, machine: Machine, plan: Plan) -> list[int]:
     return tops
 
 
-def _file_numbers(asked: Asked) -> dict[int, list[int]] | None:
+def _file_numbers(request: ExportRequest) -> dict[int, list[int]] | None:
     """Program tensor -> tensors of the TFLite file, where the model is one."""
-    if Path(asked.model).suffix.lower() != ".tflite":
+    if Path(request.model).suffix.lower() != ".tflite":
         return None
     from loadmaster.program.importers.tflite.importer import import_with_places
 
     numbers: dict[int, list[int]] = {}
-    for number, tensor in sorted(import_with_places(asked.model).tensors.items()):
+    for number, tensor in sorted(import_with_places(request.model).tensors.items()):
         numbers.setdefault(tensor, []).append(number)
     return numbers
 
 
 def _rows(program: Program, plan: Plan, numbers: dict[int, list[int]] | None) -> list[Row]:
     """Views have the rows of their roots; weights that a file lists twice appear twice."""
-    stays: dict[int, list[Residency]] = {}
+    placed: dict[int, list[Residency]] = {}
     for residency in _placed(plan):
-        stays.setdefault(residency.tensor, []).append(residency)
+        placed.setdefault(residency.tensor, []).append(residency)
     rows = [
         Row(
             number,
             program.tensor_name[tensor],
             int(program.tensor_kind[tensor]),
-            stay.memory,
-            stay.offset,
+            row.memory,
+            row.offset,
             int(program.tensor_bytes[tensor]),
-            stay.first,
-            stay.last,
+            row.first,
+            row.last,
         )
         for tensor in range(program.n_tensors)
-        for stay in stays.get(int(program.tensor_alias[tensor]), [])
+        for row in placed.get(int(program.tensor_alias[tensor]), [])
         for number in ([tensor] if numbers is None else numbers.get(tensor, [-1]))
     ]
     return sorted(rows, key=lambda row: (row.index < 0, row.index, row.first))
 
 
-def _text(asked: Asked, plan: Plan, rows: Sequence[Row], tops: Sequence[int], of_file: bool) -> str:
-    machine, program = asked.machine, asked.program
+def _text(request: ExportRequest, plan: Plan, rows: Sequence[Row], tops: Sequence[int], of_file: bool) -> str:
+    machine, program = request.machine, request.program
     words = _words([memory.name for memory in machine.memories])
     order = range(program.n_ops) if plan.order is None else plan.order.tolist()
     sources = [int(program.op_source[op]) for op in order if program.op_source[op] >= 0]
     whose = "tensor of the .tflite file, -1: none" if of_file else "tensor of the program"
     lines = [
         f"/* Made by Loadmaster {__version__}. Program {program.hash[:16]}, machine {machine.hash[:16]}, plan",
-        f" * {asked.plan.hash[:16]}. Offsets are bytes from the start of each memory's area. */",
+        f" * {request.plan.hash[:16]}. Offsets are bytes from the start of each memory's area. */",
         "#ifndef LOADMASTER_PLAN_H",
         "#define LOADMASTER_PLAN_H",
         "",

@@ -13,31 +13,31 @@ import numpy as np
 from loadmaster.allocation.buffers import Buffers
 from loadmaster.allocation.buffers_csv import read_buffers, write_buffers
 from loadmaster.allocation.problem import Allocation
-from loadmaster.export.rules import Asked, Exported, NotExported
-from loadmaster.export.shown import Shown, Stay, file_name
+from loadmaster.export.plan_view import PlanView, file_name
+from loadmaster.export.plans import Exported, ExportRequest, NotExported
 from loadmaster.files import replacing
-from loadmaster.plan.plan import BEFORE
+from loadmaster.plan.plan import BEFORE, Residency
 from loadmaster.program.build import clean_name
 from loadmaster.program.program import TensorKind
 from loadmaster.units import UNLIMITED
 
 
-def export(asked: Asked) -> Exported:
+def export(request: ExportRequest) -> Exported:
     """The target `csv`."""
-    shown = Shown.of(asked)
-    asked.out.mkdir(parents=True, exist_ok=True)
+    view = PlanView.of(request)
+    request.out.mkdir(parents=True, exist_ok=True)
     files = [
-        _table(asked.out / "ops.csv", _OPS, _op_rows(shown)),
-        _table(asked.out / "tensors.csv", _TENSORS, _tensor_rows(shown)),
-        _table(asked.out / "copies.csv", _COPIES, _copy_rows(shown)),
+        _table(request.out / "ops.csv", _OPS, _op_rows(view)),
+        _table(request.out / "tensors.csv", _TENSORS, _tensor_rows(view)),
+        _table(request.out / "copies.csv", _COPIES, _copy_rows(view)),
     ]
-    for number, memory in enumerate(shown.machine.memories):
-        placed = placement(shown, number)
+    for number, memory in enumerate(view.machine.memories):
+        placed = placement(view, number)
         if placed is None:
             continue
         buffers, offsets = placed
         capacity = memory.capacity if memory.capacity < UNLIMITED else int((offsets + buffers.size).max())
-        path = asked.out / f"{file_name(shown.program.name)}.{file_name(memory.name)}.{capacity}.csv"
+        path = request.out / f"{file_name(view.program.name)}.{file_name(memory.name)}.{capacity}.csv"
         write_buffers(buffers, offsets, path)
         _read_back(path)
         files.append(path)
@@ -45,7 +45,7 @@ def export(asked: Asked) -> Exported:
         "verified",
         tuple(files),
         ("order", "devices", "memories", "offsets", "copies", "times"),
-        figures={"ops": shown.program.n_ops, "stays": len(shown.stays)},
+        figures={"ops": view.program.n_ops, "stays": len(view.residencies)},
         notes=("a placement is read by 'loadmaster allocate' and by MiniMalloc",),
     )
 
@@ -55,16 +55,16 @@ _TENSORS = ("tensor", "name", "kind", "dtype", "shape", "bytes", "memory", "offs
 _COPIES = ("tensor", "name", "from", "to", "issued_after", "needed_by", "low", "high", "start_ps", "end_ps")
 
 
-def _op_rows(shown: Shown) -> Iterable[Sequence[Any]]:
-    program, timeline, fusion = shown.program, shown.timeline, shown.plan.fusion
+def _op_rows(view: PlanView) -> Iterable[Sequence[Any]]:
+    program, timeline, fusion = view.program, view.timeline, view.plan.fusion
     for op in range(program.n_ops):
         yield (
             op,
             program.op_name[op],
             program.op_kind[op],
             program.op_scope[op],
-            shown.machine.devices[shown.device(op)].name,
-            shown.position[op],
+            view.machine.devices[view.device(op)].name,
+            view.position[op],
             -1 if fusion is None else int(fusion[op]),
             int(timeline.op_start[op]),
             int(timeline.op_end[op]),
@@ -72,10 +72,10 @@ def _op_rows(shown: Shown) -> Iterable[Sequence[Any]]:
         )
 
 
-def _tensor_rows(shown: Shown) -> Iterable[Sequence[Any]]:
-    program = shown.program
-    for stay in shown.stays:
-        tensor = stay.tensor
+def _tensor_rows(view: PlanView) -> Iterable[Sequence[Any]]:
+    program = view.program
+    for row in view.residencies:
+        tensor = row.tensor
         yield (
             tensor,
             program.tensor_name[tensor],
@@ -83,40 +83,41 @@ def _tensor_rows(shown: Shown) -> Iterable[Sequence[Any]]:
             program.tensor_dtype[tensor],
             "x".join(map(str, program.shape(tensor))),
             int(program.storage_bytes[tensor]),
-            shown.memory_names[stay.memory],
-            "" if stay.offset < 0 else stay.offset,
-            stay.first,
-            stay.last,
+            view.memory_names[row.memory],
+            "" if row.offset < 0 else row.offset,
+            row.first,
+            row.last,
         )
 
 
-def _copy_rows(shown: Shown) -> Iterable[Sequence[Any]]:
-    for row, copy in enumerate(shown.plan.copy_rows):
+def _copy_rows(view: PlanView) -> Iterable[Sequence[Any]]:
+    for row, copy in enumerate(view.plan.copy_rows):
         low, high = copy.low, copy.high
         if low < 0:
-            low, high = 0, int(shown.program.storage_bytes[copy.tensor])
+            low, high = 0, int(view.program.storage_bytes[copy.tensor])
         yield (
             copy.tensor,
-            shown.program.tensor_name[copy.tensor],
-            shown.memory_names[copy.source],
-            shown.memory_names[copy.target],
+            view.program.tensor_name[copy.tensor],
+            view.memory_names[copy.source],
+            view.memory_names[copy.target],
             copy.issued_after,
             copy.needed_by,
             low,
             high,
-            int(shown.timeline.copy_start[row]),
-            int(shown.timeline.copy_end[row]),
+            int(view.timeline.copy_start[row]),
+            int(view.timeline.copy_end[row]),
         )
 
 
-def placement(shown: Shown, memory: int) -> tuple[Buffers, np.ndarray] | None:
+def placement(view: PlanView, memory: int) -> tuple[Buffers, np.ndarray] | None:
     """The buffers of one memory over the positions of ops, and their offsets; None if it has none."""
-    facts, rows = shown.facts, []
-    for stay in shown.stays:
-        if stay.memory == memory and stay.offset >= 0:
-            size = facts.aligned(facts.size[stay.tensor], memory)
-            name = clean_name(shown.program.tensor_name[stay.tensor])
-            rows.append((facts.place[stay.tensor], stay.offset, *_window(shown, stay), size, name))
+    size, place = view.occupancy.aligned(view.program.storage_bytes, memory).tolist(), view.occupancy.place
+    rows = []
+    for each in view.residencies:
+        if each.memory == memory and each.offset >= 0:
+            name = clean_name(view.program.tensor_name[each.tensor])
+            where = (int(place[each.tensor]), each.offset)
+            rows.append((*where, *_window(view, each), size[each.tensor], name))
     if not rows:
         return None
     merged: list[tuple[int, int, int, int, int, str]] = []
@@ -133,10 +134,10 @@ def placement(shown: Shown, memory: int) -> tuple[Buffers, np.ndarray] | None:
     return Buffers.of(lower, upper, size_of, ids=ids), np.array(offset, dtype=np.int64)
 
 
-def _window(shown: Shown, stay: Stay) -> tuple[int, int]:
-    if stay.first == BEFORE:
-        return 0, shown.program.n_ops
-    return shown.position[stay.first], shown.position[stay.last] + 1
+def _window(view: PlanView, row: Residency) -> tuple[int, int]:
+    if row.first == BEFORE:
+        return 0, view.program.n_ops
+    return view.position[row.first], view.position[row.last] + 1
 
 
 def _table(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Path:

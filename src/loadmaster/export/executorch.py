@@ -30,7 +30,7 @@ from loadmaster.export.executorch_plans import (
     run,
     sample_inputs,
 )
-from loadmaster.export.rules import Asked, Exported, Figure, NotExported, check_sound
+from loadmaster.export.plans import Exported, ExportRequest, Figure, NotExported, check_sound
 from loadmaster.files import replacing
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import Plan
@@ -48,7 +48,7 @@ class Written:
     """ExecuTorch's object; `bytes(own.buffer)` is the file."""
     recorded: Recorded
     plan: Plan
-    """What it expresses of the plan that was asked for, in program order."""
+    """What it expresses of the plan that was given, in program order."""
     order: list[int]
     arenas: list[int]
     """Bytes of every arena."""
@@ -58,7 +58,7 @@ def write_plan(lowered: Lowered, machine: Machine, plan: Plan, arenas: Mapping[i
     """Lower again with the plan's placement and order. Raises `Refused` for a plan with violations."""
     found: list[Recorded] = []
     places: dict[int, tuple[int, int]] = {}
-    asked: list[Plan] = []
+    expressed: list[Plan] = []
 
     def reader(graph_module: Any, signature: Any) -> None:
         seen = recorded(graph_module, signature, lowered.name)
@@ -68,10 +68,10 @@ def write_plan(lowered: Lowered, machine: Machine, plan: Plan, arenas: Mapping[i
         places.update({row.tensor: (arenas[row.memory], row.offset) for row in kept.residency_rows})
         move_nodes(graph_module, seen, order_of(seen.program, plan))
         found.append(seen)
-        asked.append(kept)
+        expressed.append(kept)
 
     def algorithm(alignment: int, specs: Any, graph_module: Any, signature: Any, padding: int) -> Any:
-        (seen,), (kept,) = found, asked
+        (seen,), (kept,) = found, expressed
         empty = (arenas[machine.home[0]], 0)  # what has no bytes overlaps nothing
         where = {spec: seen.tensor_of[spec] for spec in specs}
         chosen = {s: empty if tensor == NO_TENSOR else places[tensor] for s, tensor in where.items()}
@@ -80,7 +80,7 @@ def write_plan(lowered: Lowered, machine: Machine, plan: Plan, arenas: Mapping[i
         return result_of(chosen, arena_bytes(seen.program, kept, arenas))
 
     own = planned(lowered, algorithm, reader)
-    (seen,), (kept,) = found, asked
+    (seen,), (kept,) = found, expressed
     order = order_of(seen.program, plan)
     sizes = arena_bytes(seen.program, kept, arenas)
     back = read_back(own, seen, order, arenas)
@@ -118,41 +118,41 @@ def move_nodes(graph_module: Any, seen: Recorded, order: list[int]) -> None:
     graph_module.recompile()
 
 
-def export(asked: Asked) -> Exported:
+def export(request: ExportRequest) -> Exported:
     """The target of `loadmaster export executorch`."""
-    if Path(asked.out).suffix != ".pte":
+    if Path(request.out).suffix != ".pte":
         raise NotExported(
-            f"'{asked.out}' is no name for an ExecuTorch program",
-            object=str(asked.out),
+            f"'{request.out}' is no name for an ExecuTorch program",
+            object=str(request.out),
             remedy="let it end in .pte",
         )
-    machine = asked.machine
-    check_sound(asked.program, machine, asked.plan)
-    arenas = arena_numbers(machine, asked.mem_id)
-    lowered = lower(asked.model)
+    machine = request.machine
+    check_sound(request.program, machine, request.plan)
+    arenas = arena_numbers(machine, request.mem_id)
+    lowered = lower(request.model)
     own = {"greedy": greedy_placement(lowered, machine)}
     found = own["greedy"].recorded.program
-    if found.hash != asked.program.hash:
+    if found.hash != request.program.hash:
         raise NotExported(
-            f"'{asked.model}' was lowered to another program than the plan is for",
-            object=asked.model,
+            f"'{request.model}' was lowered to another program than the plan is for",
+            object=request.model,
             number=found.hash[:12],
             remedy="plan it again with --format executorch",
         )
-    written = write_plan(lowered, machine, asked.plan, arenas)
+    written = write_plan(lowered, machine, request.plan, arenas)
     if len(arenas) > 1:
         own["banked"] = banked_placement(lowered, machine, arenas)
     figures = _figures(written, machine, own)
-    verdict = "" if asked.force else _verdict(figures, own)
+    verdict = "" if request.force else _verdict(figures, own)
     if verdict:
         return Exported(verdict, figures=figures, notes=(_note(figures),))
-    differs = verify(lowered, written, own["greedy"]) if asked.verify else {}
-    with replacing(asked.out) as temporary:
+    differs = verify(lowered, written, own["greedy"]) if request.verify else {}
+    with replacing(request.out) as temporary:
         temporary.write_bytes(bytes(written.own.buffer))
-    lost = lost_parts(written.recorded.program, asked.plan, written.plan)
+    lost = lost_parts(written.recorded.program, request.plan, written.plan)
     return Exported(
-        "verified" if asked.verify else "unverified",
-        (asked.out,),
+        "verified" if request.verify else "unverified",
+        (request.out,),
         ("memories", "offsets", "order"),
         lost,
         {**figures, **differs},
@@ -178,7 +178,7 @@ def verify(lowered: Lowered, written: Written, own: Placed) -> dict[str, Figure]
 
 def lost_parts(program: Any, plan: Plan, kept: Plan) -> tuple[str, ...]:
     """What of a plan an ExecuTorch program can't say."""
-    from loadmaster.export.rules import left_out
+    from loadmaster.export.plans import left_out
 
     parts = list(left_out(plan, memory=True, offset=True, order=True))
     rows = {row.tensor: row.memory for row in kept.residency_rows}

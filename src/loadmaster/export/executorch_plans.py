@@ -12,7 +12,7 @@ import numpy.typing as npt
 from loadmaster.allocation.auto import allocate
 from loadmaster.allocation.buffers import Buffers
 from loadmaster.errors import BadMachine, Refused, require
-from loadmaster.export.rules import NotExported
+from loadmaster.export.plans import NotExported
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import HOME, NO_OFFSET, Plan, Residency, lifetimes, static_plan
 from loadmaster.program.importers.executorch.importer import INPUTS, NO_TENSOR, Recorded, record
@@ -93,9 +93,9 @@ def reduced(program: Program, machine: Machine, plan: Plan) -> Plan:
     here = planned_tensors(program, order)
     memory = np.where(here, machine.home[0], -1).astype(np.int64)
     offset = np.full(program.n_tensors, NO_OFFSET, dtype=np.int64)
-    stays = np.bincount([row.tensor for row in plan.residency_rows], minlength=program.n_tensors)
+    count = np.bincount([row.tensor for row in plan.residency_rows], minlength=program.n_tensors)
     for row in plan.residency_rows:
-        if here[row.tensor] and stays[row.tensor] == 1 and row.memory in machine.reach[0]:
+        if here[row.tensor] and count[row.tensor] == 1 and row.memory in machine.reach[0]:
             memory[row.tensor], offset[row.tensor] = row.memory, row.offset
     open_memories = np.unique(memory[here & (offset == NO_OFFSET)])
     if len(open_memories):

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.errors import LoadmasterError, Refused, require
-from loadmaster.export.rules import (
-    Asked,
+from loadmaster.export.plans import (
     Exported,
+    ExportRequest,
     Figure,
     NotExported,
     check_other_file,
@@ -123,29 +123,29 @@ session = ort.InferenceSession({name!r}, options, providers=["CPUExecutionProvid
 """
 
 
-def export(asked: Asked) -> Exported:
+def export(request: ExportRequest) -> Exported:
     """The target `ort`."""
-    moved = export_onnx_order(asked.model, asked.program, asked.machine, asked.plan, asked.out)
-    settings = asked.out.with_suffix(".py")
-    figures: dict[str, Figure] = {"moved": moved, "ops": asked.program.n_ops}
+    moved = export_onnx_order(request.model, request.program, request.machine, request.plan, request.out)
+    settings = request.out.with_suffix(".py")
+    figures: dict[str, Figure] = {"moved": moved, "ops": request.program.n_ops}
     done = Exported(
         "unverified",
-        (asked.out, settings),
+        (request.out, settings),
         ("order",),
-        left_out(asked.plan, memory=False, offset=False, order=True),
+        left_out(request.plan, memory=False, offset=False, order=True),
         figures,
         (f"{moved:,} nodes moved; run it with the settings in {settings}",),
     )
-    if not asked.verify or "random" in asked.program.op_kind.values:
+    if not request.verify or "random" in request.program.op_kind.values:
         return done
     try:
-        before, after = _verified(asked)
+        before, after = _verified(request)
     except LoadmasterError:
         _remove(done.files)
         raise
     figures |= {"runtime_peak_bytes": before, "measured_peak_bytes": after}
     said = f"peak by the runtime's own count: {before:,} bytes in its default order, {after:,} in the plan's"
-    if before == after and not asked.force:
+    if before == after and not request.force:
         _remove(done.files)
         return replace(done, verdict="already as good", files=(), notes=(said,))
     return replace(done, verdict="verified", notes=(said, *done.notes))
@@ -156,32 +156,32 @@ def _remove(files: tuple[Path, ...]) -> None:
         file.unlink()
 
 
-def _verified(asked: Asked) -> tuple[int, int]:
+def _verified(request: ExportRequest) -> tuple[int, int]:
     """Run the model in the runtime's own order and in the plan's: (peak before, peak after)."""
 
     require("onnxruntime", "onnx")
     try:
-        theirs, ours = run_model(asked.model, file_order=False), run_model(asked.out)
+        theirs, ours = run_model(request.model, file_order=False), run_model(request.out)
     except LoadmasterError:
         raise
     except Exception as error:  # the runtime has many kinds of its own
         raise NotExported(
-            f"ONNX Runtime can't run '{asked.model}': {' '.join(str(error).split())[:160]}",
-            object=asked.model,
+            f"ONNX Runtime can't run '{request.model}': {' '.join(str(error).split())[:160]}",
+            object=request.model,
             remedy="give --no-verify if another build of it can",
         ) from None
     pairs = zip(theirs.outputs, ours.outputs, strict=True)
     if any(a.dtype != b.dtype or a.tobytes() != b.tobytes() for a, b in pairs):
         raise Refused(
             "the exported model computes other numbers than the model",
-            object=asked.model,
+            object=request.model,
             remedy="report this as a bug",
         )
-    if ours.peak_bytes > theirs.peak_bytes and not asked.force:
+    if ours.peak_bytes > theirs.peak_bytes and not request.force:
         raise Refused(
             f"the runtime's own order has a peak of {theirs.peak_bytes:,} bytes and the plan's "
             f"{ours.peak_bytes:,}",
-            object=asked.model,
+            object=request.model,
             number=ours.peak_bytes,
             remedy="keep the model as it is, or give --force",
         )

@@ -1,21 +1,22 @@
-"""Targets of `loadmaster export`: for each, a function from what is asked to what was written."""
+"""The targets of `loadmaster export`. A target's module is imported when it is used."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from loadmaster.export.rules import Asked, Exported
+    from loadmaster.export.plans import Exported, ExportRequest
 
 
 @dataclass(frozen=True)
 class Target:
     """Who can take a plan."""
 
-    export: Callable[[Asked], Exported]
+    exporter: str
+    """module:function of this package, from an `ExportRequest` to what was written."""
     summary: str
     ending: str
     """Of the file that is written, or '' if a folder is."""
@@ -24,68 +25,30 @@ class Target:
     beside: str = ""
     """The ending of a second file that is written."""
 
+    def export(self, request: ExportRequest) -> Exported:
+        """Write the plan of a request; what came of it."""
+        module, _, name = self.exporter.partition(":")
+        done: Exported = getattr(import_module(f"loadmaster.export.{module}"), name)(request)
+        return done
+
     def files(self, out: Path) -> tuple[Path, ...]:
         """What a target with an ending writes: the file, its note, and what else there is."""
         more = (out.with_suffix(self.beside),) if self.beside else ()
         return (out, out.with_name(f"{out.name}.json"), *more)
 
 
-def _ort(asked: Asked) -> Exported:
-    from loadmaster.export.onnx_order import export
-
-    return export(asked)
-
-
-def _tflm(asked: Asked) -> Exported:
-    from loadmaster.export.tflm import export
-
-    return export(asked)
-
-
-def _header(asked: Asked) -> Exported:
-    from loadmaster.export.c_header import export
-
-    return export(asked)
-
-
-def _trace(asked: Asked) -> Exported:
-    from loadmaster.export.trace import export
-
-    return export(asked)
-
-
-def _model_explorer(asked: Asked) -> Exported:
-    from loadmaster.export.model_explorer import export
-
-    return export(asked)
-
-
-def _csv(asked: Asked) -> Exported:
-    from loadmaster.export.csv_files import export
-
-    return export(asked)
-
-
-def _onnx_metadata(asked: Asked) -> Exported:
-    from loadmaster.export.onnx_metadata import export
-
-    return export(asked)
-
-
-def _executorch(asked: Asked) -> Exported:
-    from loadmaster.export.executorch import export
-
-    return export(asked)
-
-
 TARGETS: dict[str, Target] = {
-    "executorch": Target(_executorch, "a program with memories, offsets and order", ".pte", "executorch"),
-    "ort": Target(_ort, "an ONNX model whose nodes stand in the plan's order", ".onnx", beside=".py"),
-    "tflm": Target(_tflm, "a TFLite model that carries its memory plan and order", ".tflite"),
-    "header": Target(_header, "a C header with the memory and offset of every tensor", ".h"),
-    "trace": Target(_trace, "the times, for Perfetto and Chrome", ".trace.json.gz"),
-    "model-explorer": Target(_model_explorer, "numbers for Model Explorer's nodes", ""),
-    "csv": Target(_csv, "tables, and placements in MiniMalloc's form", ""),
-    "onnx-metadata": Target(_onnx_metadata, "an ONNX model that tells its plan", ".onnx"),
+    "executorch": Target(
+        "executorch:export", "a program with memories, offsets and order", ".pte", "executorch"
+    ),
+    "ort": Target(
+        "onnx_order:export", "an ONNX model whose nodes stand in the plan's order", ".onnx", beside=".py"
+    ),
+    "tflm": Target("tflm:export", "a TFLite model that carries its memory plan and order", ".tflite"),
+    "header": Target("c_header:export", "a C header with the memory and offset of every tensor", ".h"),
+    "trace": Target("trace:export", "the times, for Perfetto and Chrome", ".trace.json.gz"),
+    "model-explorer": Target("viewers:export_node_data", "numbers for Model Explorer's nodes", ""),
+    "csv": Target("csv_files:export", "tables, and placements in MiniMalloc's form", ""),
+    "onnx-metadata": Target("viewers:export_onnx_metadata", "an ONNX model that tells its plan", ".onnx"),
 }
-"""Name -> target. A module of a target is imported when it is used."""
+"""Name -> target."""

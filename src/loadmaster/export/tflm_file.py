@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 
-from loadmaster.export.rules import NotExported
+from loadmaster.export.plans import NotExported
 from loadmaster.program.importers.tflite.read import (
     ABSENT,
     GRAPH,

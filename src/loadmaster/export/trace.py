@@ -12,8 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from loadmaster.export.rules import Asked, Exported, NotExported
-from loadmaster.export.shown import Shown
+from loadmaster.export.plan_view import PlanView
+from loadmaster.export.plans import Exported, ExportRequest, NotExported
 from loadmaster.files import replacing
 
 DEVICES, LINKS, STALLS, MEMORIES = 1, 2, 3, 4
@@ -21,48 +21,48 @@ _PS_PER_US = 10**6
 Event = dict[str, Any]
 
 
-def export(asked: Asked) -> Exported:
+def export(request: ExportRequest) -> Exported:
     """The target `trace`."""
-    shown = Shown.of(asked)
-    events = trace_events(shown)
+    view = PlanView.of(request)
+    events = trace_events(view)
     text = json.dumps(
         {
             "traceEvents": events,
             "displayTimeUnit": "ns",
             "otherData": {
-                "program": asked.program.name,
-                "machine": asked.machine.name,
-                "plan": asked.plan.hash,
+                "program": request.program.name,
+                "machine": request.machine.name,
+                "plan": request.plan.hash,
             },
         },
         allow_nan=False,
     )
     data = text.encode()
-    if asked.out.suffix == ".gz":
+    if request.out.suffix == ".gz":
         data = gzip.compress(data, 6, mtime=0)
-    with replacing(asked.out) as temporary:
+    with replacing(request.out) as temporary:
         temporary.write_bytes(data)
-    check_trace(asked.out, shown.timeline.total_ps)
+    check_trace(request.out, view.timeline.total_ps)
     slices = sum(event["ph"] == "X" for event in events)
     return Exported(
         "verified",
-        (asked.out,),
+        (request.out,),
         ("devices", "order", "times", "copies", "bytes in each memory"),
         figures={"events": len(events), "slices": slices, "file_bytes": len(data)},
         notes=(f"{slices:,} slices; open it at ui.perfetto.dev or in chrome://tracing",),
     )
 
 
-def trace_events(shown: Shown) -> list[Event]:
+def trace_events(view: PlanView) -> list[Event]:
     """Names first, then everything else by time."""
-    links = [", ".join(link.engines) or f"{link.source} to {link.target}" for link in shown.machine.links]
+    links = [", ".join(link.engines) or f"{link.source} to {link.target}" for link in view.machine.links]
     lanes = list(dict.fromkeys(links))
-    names = _names(DEVICES, "devices", [device.name for device in shown.machine.devices])
+    names = _names(DEVICES, "devices", [device.name for device in view.machine.devices])
     names += _names(LINKS, "links", lanes) if lanes else []
-    names += _names(STALLS, "stalls", [device.name for device in shown.machine.devices])
+    names += _names(STALLS, "stalls", [device.name for device in view.machine.devices])
     names += _names(MEMORIES, "memories", [])
     thread = [lanes.index(lane) for lane in links]
-    events = [*_ops(shown), *_copies(shown, thread), *_transfers(shown, thread), *_counters(shown)]
+    events = [*_ops(view), *_copies(view, thread), *_transfers(view, thread), *_counters(view)]
     # At one moment slices come before what refers to them.
     return names + sorted(events, key=lambda event: (event["ts"], "XCsf".index(event["ph"])))
 
@@ -98,15 +98,16 @@ def _slice(process: int, thread: int, name: str, begin: int, end: int, **args: A
     }
 
 
-def _ops(shown: Shown) -> list[Event]:
+def _ops(view: PlanView) -> list[Event]:
     """One slice for each step; the ops of a fused group are one."""
-    program, timeline, events = shown.program, shown.timeline, []
-    for step in shown.facts.steps:
-        op = step.number
+    program, timeline, events = view.program, view.timeline, []
+    members: dict[int, list[str]] = {}
+    for op, rank in enumerate(view.occupancy.steps.of_op.tolist()):
+        members.setdefault(rank, []).append(program.op_name[op])
+    for rank, op in enumerate(view.occupancy.steps.op.tolist()):
         begin, end = int(timeline.op_start[op]), int(timeline.op_end[op])
-        members = [program.op_name[member] for member in step.members]
-        more = {"fused": members} if len(members) > 1 else {}
-        device = shown.device(op)
+        more = {"fused": members[rank]} if len(members[rank]) > 1 else {}
+        device = view.device(op)
         events.append(
             _slice(
                 DEVICES,
@@ -128,11 +129,11 @@ def _ops(shown: Shown) -> list[Event]:
     return events
 
 
-def _copies(shown: Shown, thread: list[int]) -> list[Event]:
-    program, timeline, events = shown.program, shown.timeline, []
-    for row, copy in enumerate(shown.plan.copy_rows):
+def _copies(view: PlanView, thread: list[int]) -> list[Event]:
+    program, timeline, events = view.program, view.timeline, []
+    for row, copy in enumerate(view.plan.copy_rows):
         begin, end = int(timeline.copy_start[row]), int(timeline.copy_end[row])
-        lane = thread[shown.machine.link_between[copy.source, copy.target]]
+        lane = thread[view.machine.link_between[copy.source, copy.target]]
         whole = int(program.storage_bytes[copy.tensor])
         count = whole if copy.low < 0 else copy.high - copy.low
         name = f"copy {program.tensor_name[copy.tensor]}"
@@ -144,8 +145,8 @@ def _copies(shown: Shown, thread: list[int]) -> list[Event]:
                 begin,
                 end,
                 bytes=count,
-                source=shown.memory_names[copy.source],
-                target=shown.memory_names[copy.target],
+                source=view.memory_names[copy.source],
+                target=view.memory_names[copy.target],
             )
         )
         if copy.needed_by < program.n_ops:
@@ -158,19 +159,19 @@ def _copies(shown: Shown, thread: list[int]) -> list[Event]:
                     "ph": "f",
                     "bp": "e",
                     "pid": DEVICES,
-                    "tid": shown.device(copy.needed_by),
+                    "tid": view.device(copy.needed_by),
                     "ts": waits / _PS_PER_US,
                 },
             ]
     return events
 
 
-def _transfers(shown: Shown, thread: list[int]) -> list[Event]:
-    machine, events = shown.machine, []
-    for tensor, device, begin, end in shown.timeline.transfers.tolist():
-        source = machine.home[shown.facts.home_device[tensor]]
+def _transfers(view: PlanView, thread: list[int]) -> list[Event]:
+    machine, events = view.machine, []
+    for tensor, device, begin, end in view.timeline.transfers.tolist():
+        source = machine.home[view.occupancy.home_device[tensor]]
         link = machine.link_between.get((source, machine.home[device]))
-        name = f"transfer {shown.program.tensor_name[tensor]}"
+        name = f"transfer {view.program.tensor_name[tensor]}"
         events.append(
             _slice(
                 LINKS,
@@ -178,26 +179,21 @@ def _transfers(shown: Shown, thread: list[int]) -> list[Event]:
                 name,
                 begin,
                 end,
-                bytes=int(shown.program.storage_bytes[tensor]),
+                bytes=int(view.program.storage_bytes[tensor]),
                 target=machine.devices[device].name,
             )
         )
     return events
 
 
-def _counters(shown: Shown) -> list[Event]:
-    return [
-        {
-            "ph": "C",
-            "pid": MEMORIES,
-            "tid": 0,
-            "name": shown.memory_names[memory],
-            "ts": moment / _PS_PER_US,
-            "args": {"bytes": count},
-        }
-        for memory, rows in shown.bytes_held().items()
-        for moment, count in rows
-    ]
+def _counters(view: PlanView) -> list[Event]:
+    found: list[Event] = []
+    for memory, name in enumerate(view.memory_names):
+        when, held = view.occupancy.profile(memory)
+        for moment, count in zip(when.tolist(), held.tolist(), strict=True):
+            at = {"ph": "C", "pid": MEMORIES, "tid": 0, "name": name, "ts": moment / _PS_PER_US}
+            found.append({**at, "args": {"bytes": count}})
+    return found
 
 
 def check_trace(path: Path, total_ps: int) -> None:
