@@ -10,6 +10,7 @@ import numpy as np
 
 from benchmarks.suites import Row
 from loadmaster.errors import MissingPackage, require
+from loadmaster.learn.settings import keep_only
 from loadmaster.machine import load_machine
 from loadmaster.malloc_game.games import seen_arrays
 from loadmaster.malloc_game.muzero.agent import PACKAGES
@@ -45,7 +46,7 @@ def self_play(moves: int, seed: int) -> Iterator[Row]:
     rows, simulations = settings.games or 1, settings.simulations or 0
     problem = MallocGame(load_model(MODEL), load_machine(MACHINE))
     network = make_network(jax.random.key(seed), settings)
-    style = Style(Search(settings.only(SEARCHING)), simulations, settings.gumbel_scale)
+    style = Style(Search(keep_only(settings, SEARCHING)), simulations, settings.gumbel_scale)
     games = whole_games([problem], rows)
 
     def played(count: int) -> float:
@@ -91,7 +92,7 @@ def _profile(
     from loadmaster.malloc_game.muzero.search import Search
 
     games, seen = problem.games(rows), seen_arrays(rows)
-    search, key = Search(settings.only(SEARCHING)), jax.random.key(0)
+    search, key = Search(keep_only(settings, SEARCHING)), jax.random.key(0)
     left = np.full(rows, problem.moves, np.int32)
 
     def timed(work: Any) -> float:

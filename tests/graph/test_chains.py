@@ -17,12 +17,11 @@ from loadmaster.graph.anneal import random_vectors
 from loadmaster.graph.brkga import Genes
 from loadmaster.graph.chains import WORST, Fitting, SteeredMoves, children, constructive, renamed, variants
 from loadmaster.graph.go.graph import SCHEMA
-from loadmaster.graph.go.infer import named_arrays
 from loadmaster.graph.go.network import make_network
 from loadmaster.graph.go.prior import seeds_prior
 from loadmaster.graph.go.search import likely
 from loadmaster.graph.go.settings import Shape
-from loadmaster.learn.policies import save_policy
+from loadmaster.learn.policies import policy_arrays, save_policy
 from loadmaster.machine import load_machine
 from loadmaster.program.models import load_model
 from loadmaster.search.registry import make_solver
@@ -212,7 +211,7 @@ def test_wrong_options_are_refused() -> None:
 def test_a_policy_steers(name: str, tmp_path: Path) -> None:
     """An untrained one: nothing gets worse than the plans that are known anyway."""
     file = tmp_path / "policy.npz"
-    save_policy(file, named_arrays(make_network(0, Shape())), {"schema": SCHEMA})
+    save_policy(file, policy_arrays(make_network(0, Shape())), {"schema": SCHEMA})
     problem = _recurrent()
     known = _solved(problem, "classical", 10_000).value
     solution = _solved(problem, name, 400, prior=str(file))

@@ -14,17 +14,19 @@ from benchmarks.peers.hdp.network import (
     draw_devices,
     draw_grouping,
     features_of,
-    learn,
+    improve,
     make_learner,
     step_key,
 )
 from loadmaster.errors import require
 from loadmaster.graph import UNFIT, GraphOptimization
-from loadmaster.learn.options import arrays_of, free_settings, restored, settings_from
-from loadmaster.search.solver import Meter, Solution, State
+from loadmaster.learn import session as learn
+from loadmaster.learn.checkpoints import restore_tree, tree_arrays
+from loadmaster.learn.settings import free_settings, make_settings
+from loadmaster.search.solver import Meter, Solution, Solver, State
 
 
-class Hdp:
+class Hdp(Solver):
     """Hierarchical device placement (2018) after TensorFlow Grappler's hierarchical controller:
     one plan per update, with the published numbers. Options are the fields of `Settings`. Tasks
     other than placement are the base plan's.
@@ -42,7 +44,8 @@ class Hdp:
     fixed: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, **settings: Any) -> None:
-        self.settings = settings_from(Settings, self.name, settings, self.fixed)
+        self.settings = make_settings(Settings, self.name, settings, self.fixed)
+        self.options = free_settings(self.settings, self.fixed)
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         for package in ("jax", "equinox", "optax"):
@@ -57,22 +60,18 @@ class Hdp:
             return meter.solution()
         return Session(meter, seed, self.settings, state).run()
 
-    @property
-    def switches(self) -> dict[str, Any]:
-        """The options that make this solver again, for a run that is resumed."""
-        return free_settings(self.settings, self.fixed)
-
 
 # ----------------------------------------------------------------------------
 # One run of HDP: draw a grouping, draw devices, time the plan, learn from it.
 
 
-class Session:
+class Session(learn.Session):
     """Its state between steps is `learner`, `expected`, `devices` and `step`."""
 
     def __init__(self, meter: Meter, seed: int, settings: Settings, state: State | None) -> None:
         assert isinstance(meter.problem, GraphOptimization)
-        self.meter, self.problem, self.seed, self.settings = meter, meter.problem, seed, settings
+        super().__init__(meter)
+        self.problem, self.seed, self.settings = meter.problem, seed, settings
         self.features = features_of(self.problem, settings)
         self.groups = settings.groups_for(self.problem.devices)
         self.ops = jnp.asarray(self.features.ops)
@@ -87,15 +86,14 @@ class Session:
         self.step, self.expected = 0, settings.failure
         self.devices = np.zeros(self.groups, dtype=np.int32)
         if state is not None:
-            self.learner = restored(self.learner, state)
+            self.learner = restore_tree(self.learner, state)
             self.step, self.expected = int(state["step"]), float(state["expected"])
             self.devices = np.array(state["devices"], dtype=np.int32)
 
     def run(self) -> Solution:
         while not self.meter.exhausted:
             self._step()
-            if self.meter.observer.wants_checkpoint(self.meter):
-                self.meter.checkpoint(self._state())
+            self.offer_checkpoint()
         return self.meter.solution(steps=self.step, expected=self.expected)
 
     def _step(self) -> None:
@@ -114,15 +112,18 @@ class Session:
         if fits or step < settings.failures_until:
             excess = jnp.float32(cost - self.expected)
             lesson = Lesson(self.ops, grouping, rows, jnp.asarray(self.devices), key, noise, excess)
-            self.learner = learn(self.learner, lesson, jnp.float32(settings.rate_at(step)), settings.compiled)
+            self.learner = improve(
+                self.learner, lesson, jnp.float32(settings.rate_at(step)), settings.compiled
+            )
             self.expected = settings.baseline * self.expected + (1 - settings.baseline) * cost
         self.step += 1
         self.meter.progress(cost=cost, expected=self.expected)
 
-    def _state(self) -> State:
+    def arrays(self) -> State:
+        """All that changes."""
         return {
             "step": np.array(self.step),
             "expected": np.array(self.expected),
             "devices": self.devices,
-            **arrays_of(self.learner),
+            **tree_arrays(self.learner),
         }

@@ -394,7 +394,7 @@ class Lesson(NamedTuple):
 
 
 @eqx.filter_jit  # type: ignore[untyped-decorator]
-def learn(learner: Learner, lesson: Lesson, rate: Array, settings: Settings) -> Learner:
+def improve(learner: Learner, lesson: Lesson, rate: Array, settings: Settings) -> Learner:
     """Make what cost less than expected likelier; the gradient's norm is bounded."""
 
     def loss(network: Network) -> Array:

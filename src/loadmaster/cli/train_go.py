@@ -140,11 +140,11 @@ class _Batch:
         from loadmaster.graph.go.agent import start_of
         from loadmaster.graph.go.learner import make_learner
         from loadmaster.graph.go.settings import Settings
-        from loadmaster.learn.options import settings_from
+        from loadmaster.learn.settings import make_settings
 
         options = dict(asked.options)
         self.synthetic = int(options.pop("synthetic", 60))
-        settings = settings_from(Settings, "go", options, {})
+        settings = make_settings(Settings, "go", options, {})
         self.asked, self.shape, self.samples = asked, settings.shape, settings.samples
         self.cases = _cases(asked, self.synthetic)
         self.learner = make_learner(start_of(asked.init or "scratch", asked.seed, self.shape))
@@ -242,10 +242,9 @@ class _Batch:
         """The policy, and beside it what training goes on from."""
         import jax
 
-        from loadmaster.cli.train_muzero import state_path, write_state
-        from loadmaster.graph.go.infer import named_arrays
         from loadmaster.graph.go.pretrain import mean_saved
-        from loadmaster.learn.options import arrays_of
+        from loadmaster.learn.checkpoints import state_path, tree_arrays, write_state
+        from loadmaster.learn.policies import policy_arrays
 
         assert self.course is not None
         pupils = [pupil for each in self.course.classes for pupil in each.pupils]
@@ -264,24 +263,23 @@ class _Batch:
             about["programs"] = sorted({problem.program.hash for problem in problems})
             about["machines"] = sorted({problem.machine.hash for problem in problems})
         network = jax.tree.map(np.asarray, self.course.learner.network)
-        _write(self.asked, named_arrays(network), self.shape, about)
+        _write(self.asked, policy_arrays(network), self.shape, about)
         with writing(self.asked.out):
-            write_state(state_path(self.asked.out), arrays_of(self.course.learner), about)
+            write_state(state_path(self.asked.out), tree_arrays(self.course.learner), about)
         self.saved = time.monotonic()
 
     def _resume(self, path: Path) -> None:
-        from loadmaster.cli.train_muzero import stored_state
-        from loadmaster.learn.options import arrays_of, restored
+        from loadmaster.learn.checkpoints import read_state, restore_tree, tree_arrays
 
-        arrays, about = stored_state(path, "go")
-        for name, like in arrays_of(self.learner).items():
+        arrays, about = read_state(path, "go")
+        for name, like in tree_arrays(self.learner).items():
             if name not in arrays or arrays[name].shape != like.shape:
                 raise Usage(
                     f"'{path}' can't be resumed: it has no '{name}' of shape {like.shape}",
                     object=str(path),
                     remedy="give the .state.npz beside a policy of 'train go'",
                 )
-        self.learner = restored(self.learner, arrays)
+        self.learner = restore_tree(self.learner, arrays)
         self.before = about.get("sessions", [])
 
 

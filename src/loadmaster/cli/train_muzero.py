@@ -144,7 +144,7 @@ class Teacher(Observer):
         }
         with writing(lessons.out):
             save_small(lessons.out, policy_arrays(session.learner.network), about, session.settings)
-            write_state(state_path(lessons.out), session.arrays(ring=False), about)
+            write_state(state_path(lessons.out), session.arrays(full=False), about)
         self._saved = time.monotonic()
 
 
@@ -177,9 +177,9 @@ def train_muzero(lessons: Lessons) -> Answer:
     )
     start = None if state is not None else start_of(solver.init, solver.settings)
     session = teacher.session = Session(meters, lessons.seed, solver.settings, start, state)
-    for meter, shelf in zip(meters, session.replay.shelves, strict=True):
-        if len(shelf.best_times):
-            meter.restore(shelf.best.actions[0])
+    for meter, program in zip(meters, session.replay.programs, strict=True):
+        if len(program.best_times):
+            meter.restore(program.best.actions[0])
     teacher.begin()
     try:
         session.run()

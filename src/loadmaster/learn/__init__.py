@@ -1,1 +1,1 @@
-"""Learn: what the agents share: policy files, options, trees of arrays."""
+"""Learn: what the agents share: settings, sessions, checkpoints, replay, policy files, NumPy and JAX alike."""

@@ -92,6 +92,30 @@ def load_policy(name: str | Path, like: Any, agent: str, made_for: str, remedy: 
     return jax.tree_util.tree_unflatten(tree, leaves)
 
 
+def fill_policy(name: str, like: Any, arrays: Policy) -> Any:
+    """The tree `like`, of tuples and named tuples, with a policy's arrays; needs NumPy alone."""
+    return _filled(name, like, arrays, "")
+
+
+def _filled(name: str, like: Any, arrays: Policy, path: str) -> Any:
+    if isinstance(like, tuple):
+        fields = getattr(like, "_fields", range(len(like)))
+        parts = [
+            _filled(name, each, arrays, f"{path}.{field}" if path else str(field))
+            for field, each in zip(fields, like, strict=True)
+        ]
+        return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
+    stored = arrays.get(path)
+    if stored is None or stored.shape != like.shape or not np.isfinite(stored).all():
+        raise BadPolicy(
+            f"policy '{name}' has no fitting '{path}'",
+            object=name,
+            number=str(like.shape),
+            remedy="train it again with this version",
+        )
+    return stored.astype(np.float32)
+
+
 _PACKAGES = {
     "egrl": "loadmaster.mapping.egrl",
     "muzero": "loadmaster.malloc_game.muzero",
@@ -124,14 +148,14 @@ def _folder(agent: str) -> Any:
 def _source(name: str, agent: str) -> Path | bytes:
     if not name.startswith(PRETRAINED):
         return Path(name)
-    known, wanted = pretrained_names(agent), name.removeprefix(PRETRAINED)
-    if wanted not in known:
+    known, chosen = pretrained_names(agent), name.removeprefix(PRETRAINED)
+    if chosen not in known:
         raise BadPolicy(
-            f"there is no pretrained policy '{wanted}'",
+            f"there is no pretrained policy '{chosen}'",
             object=name,
             remedy=f"use {', '.join(known)}" if known else "give a file",
         )
-    return bytes((_folder(agent) / f"{wanted}.npz").read_bytes())
+    return bytes((_folder(agent) / f"{chosen}.npz").read_bytes())
 
 
 def _name(path: Any) -> str:

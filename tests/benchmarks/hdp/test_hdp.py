@@ -235,7 +235,7 @@ def test_what_cost_less_than_expected_gets_likelier() -> None:
         draw_devices,
         draw_grouping,
         group_logits,
-        learn,
+        improve,
         make_learner,
         step_key,
     )
@@ -253,5 +253,5 @@ def test_what_cost_less_than_expected_gets_likelier() -> None:
     before = likelihood(learner.network)
     for excess in (-1.0, 1.0):
         lesson = Lesson(ops, grouping, rows, devices, key, noise, jax.numpy.float32(excess))
-        after = learn(learner, lesson, jax.numpy.float32(0.003), settings)
+        after = improve(learner, lesson, jax.numpy.float32(0.003), settings)
         assert (likelihood(after.network) - before) * excess < 0

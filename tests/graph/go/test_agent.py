@@ -15,10 +15,9 @@ from loadmaster.errors import LoadmasterError
 from loadmaster.graph import GraphOptimization
 from loadmaster.graph.go.agent import Go, source_of
 from loadmaster.graph.go.graph import SCHEMA
-from loadmaster.graph.go.infer import named_arrays
 from loadmaster.graph.go.network import make_network
 from loadmaster.graph.go.settings import PROFILES, Settings, Shape
-from loadmaster.learn.policies import save_policy
+from loadmaster.learn.policies import policy_arrays, save_policy
 from loadmaster.machine import load_machine
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, solve
@@ -28,7 +27,7 @@ ZERO = SMALL | {"mode": "zero-shot"}
 
 
 def saved(path: Path, shape: Shape, **about: Any) -> str:
-    save_policy(path, named_arrays(make_network(5, shape)), {"schema": SCHEMA} | about)
+    save_policy(path, policy_arrays(make_network(5, shape)), {"schema": SCHEMA} | about)
     return str(path)
 
 

@@ -11,9 +11,10 @@ from graph.go.small import SHAPE, chain, problem_of, random_problem
 from loadmaster.graph import GraphOptimization
 from loadmaster.graph.go.actions import Actions, draw, padded
 from loadmaster.graph.go.graph import Graph, graph_of, padded_sizes
-from loadmaster.graph.go.infer import filled, forward, named_arrays
+from loadmaster.graph.go.infer import forward
 from loadmaster.graph.go.network import Logits, Network, make_network
 from loadmaster.graph.go.settings import Shape
+from loadmaster.learn.policies import fill_policy, policy_arrays
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
@@ -24,9 +25,9 @@ def busy_network(shape: Shape = SHAPE) -> Network:
     plain = make_network(1, shape)
     arrays = {
         name: array + rng.normal(0, 0.2, array.shape).astype(np.float32)
-        for name, array in named_arrays(plain).items()
+        for name, array in policy_arrays(plain).items()
     }
-    return filled(plain, arrays, "test")  # type: ignore[no-any-return]
+    return fill_policy("test", plain, arrays)  # type: ignore[no-any-return]
 
 
 def graph(problem: GraphOptimization, shape: Shape = SHAPE) -> Graph:

@@ -37,7 +37,7 @@ def small(**changes: Any) -> MuZero:
 
 BARE = {name: value for name, value in SMALL.items() if name not in PolicyOnly.fixed}
 BUDGET = 44
-"""1 game to begin in, 8, 8, 4 careful ones, 8, 8 and one of crossed windows, 4, 2 of 8."""
+"""1 game to begin in, 8, 8, 4 careful ones, 8, 8 and one of combine_gains windows, 4, 2 of 8."""
 
 
 def recording(number: int = 9) -> Recording:
@@ -161,33 +161,33 @@ def test_one_network_plays_programs_of_different_lengths(window: int, buckets: A
     assert session.buckets == buckets
     session.run()
     assert [meter.evaluations for meter in meters] == [18, 18]
-    for problem, meter, shelf in zip(problems, meters, session.replay.shelves, strict=True):
+    for problem, meter, program in zip(problems, meters, session.replay.programs, strict=True):
         assert np.array_equal(problem.play(np.array(problem.asked)).actions, problem.asked)
-        assert shelf.stored == 18 and shelf.best_times[0] == meter.best_value
+        assert program.stored == 18 and program.best_times[0] == meter.best_value
 
 
 def test_a_light_state_goes_on() -> None:
     problems = [recording(36), recording(9)]
     session, _ = together(problems, 13)
     session.run()
-    light = session.arrays(ring=False)
+    light = session.arrays(full=False)
     assert (
         sum(array.nbytes for array in light.values())
         < sum(array.nbytes for array in session.arrays().values()) / 2
     )
     again, meters = together(problems, 16, state=light)
     assert again.steps == session.steps > 0 and again.iteration == session.iteration
-    for mine, its in zip(again.replay.shelves, session.replay.shelves, strict=True):
+    for mine, its in zip(again.replay.programs, session.replay.programs, strict=True):
         assert mine.filled == 0 and np.array_equal(mine.best.actions, its.best.actions)
     networks = (jax.tree.leaves(each.learner.network) for each in (again, session))
     assert all(map(np.array_equal, *networks))
-    rates = [leaf for leaf in jax.tree.leaves(again.learner.memory) if leaf.dtype.kind == "i"]
+    rates = [leaf for leaf in jax.tree.leaves(again.learner.optimizer_state) if leaf.dtype.kind == "i"]
     assert rates and all(int(leaf) == session.steps for leaf in rates)
     again.run()
     assert [meter.evaluations for meter in meters] == [16, 16] and again.steps > session.steps
-    for problem, shelf in zip(problems, again.replay.shelves, strict=True):
+    for problem, program in zip(problems, again.replay.programs, strict=True):
         assert np.array_equal(problem.play(np.array(problem.asked)).actions, problem.asked)
-        assert shelf.best_times[0] == problem.play(np.array(problem.asked)).total.min()
+        assert program.best_times[0] == problem.play(np.array(problem.asked)).total.min()
 
 
 def test_buckets_hold_games_of_about_one_length() -> None:
@@ -278,7 +278,7 @@ def test_settings_that_are_open_depend_on_the_platform() -> None:
     here, there = Settings().on("cpu"), Settings(games=7).on("gpu")
     assert (here.simulations, here.games) == (8, 64) and (there.simulations, there.games) == (32, 7)
     assert here.on("gpu") == here and Settings().has_default_network
-    assert make_solver("malloc-game", "muzero", {"games": 7}).switches["games"] == 7
+    assert make_solver("malloc-game", "muzero", {"games": 7}).options["games"] == 7
 
 
 def test_it_beats_as_many_random_games_on_twelve_moves() -> None:

@@ -17,16 +17,17 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from loadmaster.learn.settings import keep_only
+from loadmaster.malloc_game.muzero.batches import finish, prepare
 from loadmaster.malloc_game.muzero.learner import (
-    Lesson,
+    Batch,
     _scaled,
     compiled_improve,
     first_learner,
     loss,
     optimizer,
-    taken_up,
+    resume_learner,
 )
-from loadmaster.malloc_game.muzero.lessons import finish, prepare
 from loadmaster.malloc_game.muzero.network import REWARDS, VALUES, Network, make_network, two_hot
 from loadmaster.malloc_game.muzero.replay import Replay
 from loadmaster.malloc_game.muzero.search import Found
@@ -38,19 +39,19 @@ SETTINGS = Settings(**SMALL)
 ROWS = 16
 
 
-def fixed_lesson(rows: int = ROWS) -> Lesson:
+def fixed_lesson(rows: int = ROWS) -> Batch:
     settings = Settings(**SMALL | {"reanalyse": False})
     replay = Replay([made_up()], settings)
-    replay.shelves[0].store(*random_games(made_up(), 12))
+    replay.programs[0].add(*random_games(made_up(), 12))
     picked = replay.draw(np.random.default_rng(4), 1, rows)
     picked.move[0, :2] = made_up().moves - 1  # some are at the end
-    lesson = prepare(replay, picked, settings).lesson
-    seen = {name: jnp.asarray(array[0]) for name, array in lesson.seen.items()}
-    return Lesson(seen, *(jnp.asarray(array[0]) for array in lesson[1:]))
+    batch = prepare(replay, picked, settings).batch
+    seen = {name: jnp.asarray(array[0]) for name, array in batch.seen.items()}
+    return Batch(seen, *(jnp.asarray(array[0]) for array in batch[1:]))
 
 
 @pytest.fixture(scope="module")
-def lesson() -> Lesson:
+def batch() -> Batch:
     return fixed_lesson()
 
 
@@ -65,7 +66,7 @@ def network() -> Network:
 
 def compiled(settings: Settings) -> Any:
     return eqx.filter_jit(
-        lambda network, lesson: eqx.filter_value_and_grad(lambda n: loss(n, lesson, settings)[0])(network)
+        lambda network, batch: eqx.filter_value_and_grad(lambda n: loss(n, batch, settings)[0])(network)
     )
 
 
@@ -90,39 +91,39 @@ def said(network: Network, seen: Any, actions: Any) -> list[tuple[Any, ...]]:
     return found
 
 
-def test_the_loss_is_the_sum_of_its_parts(network: Network, lesson: Lesson, gradient: Any) -> None:
+def test_the_loss_is_the_sum_of_its_parts(network: Network, batch: Batch, gradient: Any) -> None:
     settings, total = SETTINGS, 0.0
     for row in range(ROWS):
-        seen = {name: array[row] for name, array in lesson.seen.items()}
+        seen = {name: array[row] for name, array in batch.seen.items()}
         of_row = 0.0
-        for k, (reward, policy, value, legality) in enumerate(said(network, seen, lesson.actions[row])):
+        for k, (reward, policy, value, legality) in enumerate(said(network, seen, batch.actions[row])):
             share = 1.0 if k == 0 else 1 / settings.unroll
-            if k > 0 and lesson.inside[row, k - 1]:
-                wanted = two_hot(lesson.rewards[row, k - 1], *REWARDS, settings.bins)
+            if k > 0 and batch.inside[row, k - 1]:
+                wanted = two_hot(batch.rewards[row, k - 1], *REWARDS, settings.bins)
                 of_row += share * settings.reward_weight * cross_entropy(wanted, reward)
-            if not lesson.inside[row, k]:
+            if not batch.inside[row, k]:
                 continue
-            legal = np.asarray(lesson.legal[row, k])
-            of_row += share * cross_entropy(lesson.policy[row, k][legal], policy[legal])
-            wanted = two_hot(lesson.value[row, k], *VALUES, settings.bins)
+            legal = np.asarray(batch.legal[row, k])
+            of_row += share * cross_entropy(batch.policy[row, k][legal], policy[legal])
+            wanted = two_hot(batch.value[row, k], *VALUES, settings.bins)
             of_row += share * settings.value_weight * cross_entropy(wanted, value)
             chance = 1 / (1 + np.exp(-np.asarray(legality, np.float64)))
             right = np.log(np.where(legal, chance, 1 - chance))
             of_row -= share * settings.legality_weight * float(right.sum())
-        total += of_row * float(lesson.weight[row]) / ROWS
-    assert np.isclose(float(gradient(network, lesson)[0]), total, rtol=1e-4)
-    assert not lesson.inside.all()
+        total += of_row * float(batch.weight[row]) / ROWS
+    assert np.isclose(float(gradient(network, batch)[0]), total, rtol=1e-4)
+    assert not batch.inside.all()
 
 
-def test_nothing_past_the_end_teaches(network: Network, lesson: Lesson, gradient: Any) -> None:
-    past = ~np.asarray(lesson.inside)
-    other = lesson._replace(
-        policy=jnp.where(past[..., None], 7.0, lesson.policy),
-        value=jnp.where(past, 0.9, lesson.value),
-        legal=lesson.legal & ~past[..., None],
-        rewards=jnp.where(past[:, :-1], 0.3, lesson.rewards),
+def test_nothing_past_the_end_teaches(network: Network, batch: Batch, gradient: Any) -> None:
+    past = ~np.asarray(batch.inside)
+    other = batch._replace(
+        policy=jnp.where(past[..., None], 7.0, batch.policy),
+        value=jnp.where(past, 0.9, batch.value),
+        legal=batch.legal & ~past[..., None],
+        rewards=jnp.where(past[:, :-1], 0.3, batch.rewards),
     )
-    (a, da), (b, db) = gradient(network, lesson), gradient(network, other)
+    (a, da), (b, db) = gradient(network, batch), gradient(network, other)
     assert a == b
     for x, y in zip(jax.tree.leaves(da), jax.tree.leaves(db), strict=True):
         assert np.array_equal(x, y)
@@ -132,12 +133,12 @@ def size(tree: Any) -> float:
     return float(sum(jnp.abs(leaf).sum() for leaf in jax.tree.leaves(tree)))
 
 
-def test_gradients_flow_through_the_unrolled_model(network: Network, lesson: Lesson, gradient: Any) -> None:
+def test_gradients_flow_through_the_unrolled_model(network: Network, batch: Batch, gradient: Any) -> None:
     # Another last reward must change what the first position is taken for.
-    row = int(np.argmax(lesson.inside.all(1)))
-    assert lesson.inside[row].all()
-    other = lesson._replace(rewards=lesson.rewards.at[row, -1].add(0.2))
-    change = jax.tree.map(jnp.subtract, gradient(network, lesson)[1], gradient(network, other)[1])
+    row = int(np.argmax(batch.inside.all(1)))
+    assert batch.inside[row].all()
+    other = batch._replace(rewards=batch.rewards.at[row, -1].add(0.2))
+    change = jax.tree.map(jnp.subtract, gradient(network, batch)[1], gradient(network, other)[1])
     assert size(change.grid) > 1e-6 and size(change.moved) > 1e-6 and size(change.reward) > 1e-6
     assert size(change.policy) == size(change.value) == size(change.outlook) == 0
 
@@ -147,17 +148,17 @@ def test_gradients_are_scaled_and_numbers_are_not() -> None:
     assert value == 9 and slope == 1.5
 
 
-def test_every_part_learns(network: Network, lesson: Lesson, gradient: Any) -> None:
-    change = gradient(network, lesson)[1]
+def test_every_part_learns(network: Network, batch: Batch, gradient: Any) -> None:
+    change = gradient(network, batch)[1]
     for path, leaf in jax.tree_util.tree_flatten_with_path(change)[0]:
         assert float(jnp.abs(leaf).max()) > 0, path
 
 
-def test_the_loss_falls_on_a_fixed_batch(lesson: Lesson) -> None:
+def test_the_loss_falls_on_a_fixed_batch(batch: Batch) -> None:
     learner = first_learner(make_network(jax.random.key(1), SETTINGS), SETTINGS)
-    improve, seen = compiled_improve(SETTINGS.only(LEARNING)), []
+    improve, seen = compiled_improve(keep_only(SETTINGS, LEARNING)), []
     for _ in range(60):
-        learner, losses = improve(learner, lesson)
+        learner, losses = improve(learner, batch)
         seen.append([float(each) for each in losses])
     before, after = np.array(seen[0]), np.array(seen[-10:]).mean(0)
     assert (after[1:] < 0.75 * before[1:]).all(), (before, after)
@@ -184,7 +185,7 @@ def test_the_rate_falls_and_only_matrices_decay() -> None:
 def test_what_is_searched_anew_teaches_something_else() -> None:
     settings = Settings(**SMALL | {"search_value": 0.25, "imitated": 0.75})
     replay = Replay([made_up()], settings)
-    replay.shelves[0].store(*random_games(made_up(), 12))
+    replay.programs[0].add(*random_games(made_up(), 12))
     prepared = prepare(replay, replay.draw(np.random.default_rng(4), 2, ROWS), settings)
     asked: list[Any] = []
     new = np.float32([0.5, 0.25, 0.25])
@@ -194,31 +195,31 @@ def test_what_is_searched_anew_teaches_something_else() -> None:
         weights = np.tile(new, (len(left), 1))
         return Found(left, weights, np.arange(len(left), dtype=np.float32), weights)  # type: ignore[arg-type]
 
-    lesson = finish(prepared, 1, search, None, jax.random.key(0), settings)  # type: ignore[arg-type]
-    old = Lesson({}, *(array[1] for array in prepared.lesson[1:]))
+    batch = finish(prepared, 1, search, None, jax.random.key(0), settings)  # type: ignore[arg-type]
+    old = Batch({}, *(array[1] for array in prepared.batch[1:]))
     fresh, best, again = replay.counts(ROWS)
     ((seen, left, masks, how),) = asked
     assert how["simulations"] == settings.simulations and len(left) == best + again == ROWS - fresh
     assert masks.any(axis=1).all() and np.array_equal(masks, old.legal[fresh:, 0])
     for name, array in seen.items():
-        assert np.array_equal(array, prepared.lesson.seen[name][1][fresh:])
-        assert np.array_equal(lesson.seen[name], prepared.lesson.seen[name][1])
-    # The first position of a lesson is searched; the moves after it are as they were played.
+        assert np.array_equal(array, prepared.batch.seen[name][1][fresh:])
+        assert np.array_equal(batch.seen[name], prepared.batch.seen[name][1])
+    # The first position of a batch is searched; the moves after it are as they were played.
     policy, value = np.array(old.policy), np.array(old.value)
     value[fresh:, 0] = 0.75 * value[fresh:, 0] + 0.25 * np.arange(best + again)
     policy[fresh : fresh + best, 0] = 0.75 * policy[fresh : fresh + best, 0] + 0.25 * new
     policy[fresh + best :, 0] = new
-    assert np.allclose(lesson.policy, policy) and np.allclose(lesson.value, value)
+    assert np.allclose(batch.policy, policy) and np.allclose(batch.value, value)
     for name in ("actions", "rewards", "legal", "inside", "weight"):
-        assert np.array_equal(getattr(lesson, name), getattr(old, name)), name
+        assert np.array_equal(getattr(batch, name), getattr(old, name)), name
 
 
 def test_a_light_learner_knows_how_far_the_rate_has_fallen() -> None:
     settings = Settings(**SMALL | {"horizon": 10})
     network = make_network(jax.random.key(1), settings)
-    learner = taken_up(network, settings, 7)
-    counts = [leaf for leaf in jax.tree.leaves(learner.memory) if leaf.dtype.kind == "i"]
+    learner = resume_learner(network, settings, 7)
+    counts = [leaf for leaf in jax.tree.leaves(learner.optimizer_state) if leaf.dtype.kind == "i"]
     assert counts and all(int(count) == 7 for count in counts)
     assert size(learner.network) == size(network)
-    moved = [leaf for leaf in jax.tree.leaves(learner.memory) if leaf.dtype.kind == "f"]
+    moved = [leaf for leaf in jax.tree.leaves(learner.optimizer_state) if leaf.dtype.kind == "f"]
     assert size(moved) == 0

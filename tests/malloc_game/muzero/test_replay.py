@@ -13,12 +13,12 @@ pytest.importorskip("mctx")
 import jax
 
 from loadmaster.malloc_game.muzero import selfplay
-from loadmaster.malloc_game.muzero.lessons import prepare
+from loadmaster.malloc_game.muzero.batches import prepare
 from loadmaster.malloc_game.muzero.replay import (
     Picked,
+    ProgramReplay,
     Record,
     Replay,
-    Shelf,
     choices,
     played_out,
     ranked,
@@ -30,9 +30,9 @@ from loadmaster.malloc_game.muzero.selfplay import (
     Gain,
     Opening,
     Style,
-    crossed,
-    dealt,
+    combine_gains,
     play,
+    split_evenly,
     whole_games,
     windows,
 )
@@ -175,20 +175,20 @@ def test_windows_are_like_a_known_game_before_and_after(window: int) -> None:
 
 
 def test_windows_begin_anywhere_in_the_best_games() -> None:
-    shelf = Shelf(made_up(), 10, Settings(**SMALL | {"best_games": 4}))
-    shelf.store(*random_games(shelf.problem, 10))
+    program = ProgramReplay(made_up(), 10, Settings(**SMALL | {"best_games": 4}))
+    program.add(*random_games(program.problem, 10))
     rng, starts, rows = np.random.default_rng(0), np.zeros(14), np.zeros(4)
-    for opening in (each for _ in range(400) for each in windows([shelf] * 32, 32 * 5, 5, rng)[:1]):
+    for opening in (each for _ in range(400) for each in windows([program] * 32, 32 * 5, 5, rng)[:1]):
         assert opening.rows == 5 and opening.length(5) == 5 and opening.known is not None
         starts[opening.start] += 1
         for actions, time in zip(opening.known.actions, opening.times, strict=True):  # type: ignore[arg-type]
-            row = int((shelf.best.actions == actions).all(1).argmax())
-            assert time == shelf.best_times[row]
+            row = int((program.best.actions == actions).all(1).argmax())
+            assert time == program.best_times[row]
             rows[row] += 1
     assert (starts[:10] > 0).all() and not starts[10:].any()
     assert 0.8 < starts[1:9].mean() / (400 / 18) < 1.2 and starts[0] > 2 * starts[1:9].mean()
     assert (np.diff(rows) < 0).all() and abs(rows[0] / 2000 - 12 / 25) < 0.05
-    few = windows([shelf], 50, 5, rng)  # one program: at many places
+    few = windows([program], 50, 5, rng)  # one program: at many places
     assert len(few) == 32 and sum(opening.rows for opening in few) == 50
 
 
@@ -196,15 +196,15 @@ def test_windows_that_do_not_overlap_are_crossed() -> None:
     best = np.zeros(9, np.int8)
     spans = [(5, 0, 2), (9, 1, 4), (3, 4, 6), (1, 7, 9), (8, 3, 5)]
     gains = [Gain(saved, first, last, np.full(9, saved, np.int8)) for saved, first, last in spans]
-    assert [row.tolist() for row in crossed(best, gains)] == [
+    assert [row.tolist() for row in combine_gains(best, gains)] == [
         [0, 9, 9, 9, 3, 3, 0, 0, 0],
         [0, 9, 9, 9, 3, 3, 0, 1, 1],
     ]
-    assert crossed(best, gains[:1]) == [] == crossed(best, gains[:2]) and not best.any()
+    assert combine_gains(best, gains[:1]) == [] == combine_gains(best, gains[:2]) and not best.any()
 
 
 def test_rows_are_dealt_evenly() -> None:
-    assert dealt(7, 2) == [4, 3] and dealt(2, 3) == [1, 1, 1] and dealt(64, 1) == [64]
+    assert split_evenly(7, 2) == [4, 3] and split_evenly(2, 3) == [1, 1, 1] and split_evenly(64, 1) == [64]
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3, 13, 14, 50])
@@ -244,28 +244,28 @@ def test_ranks_are_a_games_only_reward() -> None:
 
 def test_the_best_distinct_games_are_kept() -> None:
     problem = four_lives()
-    shelf = Shelf(problem, 10, Settings(**SMALL | {"best_games": 5}))
+    program = ProgramReplay(problem, 10, Settings(**SMALL | {"best_games": 5}))
     known: dict[bytes, int] = {}
     for seed in range(6):
         record, times = random_games(problem, 12, seed % 4)  # some come twice
-        shelf.store(record, times)
+        program.add(record, times)
         known |= {row.tobytes(): int(t) for row, t in zip(record.actions, times, strict=True)}
-        assert shelf.best_times.tolist() == sorted(known.values())[:5]
-        rows = [row.tobytes() for row in shelf.best.actions]
-        assert len(set(rows)) == 5 and [known[row] for row in rows] == shelf.best_times.tolist()
-        again = played_out(problem, shelf.best.actions)
-        assert np.array_equal(again.rewards, shelf.best.rewards)  # all columns moved together
-    assert shelf.stored == 72 and shelf.filled == 10
+        assert program.best_times.tolist() == sorted(known.values())[:5]
+        rows = [row.tobytes() for row in program.best.actions]
+        assert len(set(rows)) == 5 and [known[row] for row in rows] == program.best_times.tolist()
+        again = played_out(problem, program.best.actions)
+        assert np.array_equal(again.rewards, program.best.rewards)  # all columns moved together
+    assert program.stored == 72 and program.filled == 10
     record, _ = random_games(problem, 12, 5 % 4)
     newest = {row.tobytes() for row in record.actions[-10:]}
-    assert {row.tobytes() for row in shelf.ring.actions} == newest
+    assert {row.tobytes() for row in program.games.actions} == newest
 
 
 def filled_replay(**changes: Any) -> Replay:
     settings = Settings(**SMALL | {"replay_games": 40} | changes)
     replay = Replay([made_up(0), made_up(9), four_lives()], settings)
-    for shelf in replay.shelves[:2]:  # the third has no games yet
-        shelf.store(*random_games(shelf.problem, 9))
+    for program in replay.programs[:2]:  # the third has no games yet
+        program.add(*random_games(program.problem, 9))
     return replay
 
 
@@ -277,15 +277,15 @@ def test_batches_have_their_shares() -> None:
     is_best = np.zeros(64, bool)
     is_best[fresh : fresh + best] = True
     assert (picked.best == is_best).all()
-    counts = np.bincount(picked.shelf.ravel(), minlength=3) / picked.shelf.size
-    long = np.sqrt([shelf.problem.moves for shelf in replay.shelves[:2]])
+    counts = np.bincount(picked.program.ravel(), minlength=3) / picked.program.size
+    long = np.sqrt([program.problem.moves for program in replay.programs[:2]])
     assert counts[2] == 0 and abs(counts[0] - long[0] / long.sum()) < 0.03
     for number in (0, 1):
-        shelf = replay.shelves[number]
-        for of_best, most in ((True, len(shelf.best_times)), (False, shelf.filled)):
-            mine = (picked.shelf == number) & (picked.best == of_best)
+        program = replay.programs[number]
+        for of_best, most in ((True, len(program.best_times)), (False, program.filled)):
+            mine = (picked.program == number) & (picked.best == of_best)
             assert picked.game[mine].max() == most - 1 and picked.game[mine].min() == 0
-            record = shelf.best if of_best else shelf.ring
+            record = program.best if of_best else program.games
             free = (record.legal[picked.game[mine], picked.move[mine]].sum(-1) > 1).all()
             assert free, "positions without a choice teach nothing"
 
@@ -293,16 +293,16 @@ def test_batches_have_their_shares() -> None:
 @pytest.mark.parametrize("prioritised", [True, False])
 def test_positions_are_drawn_by_priority_and_weigh_accordingly(prioritised: bool) -> None:
     replay = filled_replay(prioritised=prioritised, best=0.0)
-    shelf = replay.shelves[0]
-    record, times = random_games(shelf.problem, 4, seed=9)
-    shelf.store(record, times, 3, 11)  # of these only a window was searched
-    wrong = np.abs(shelf.ring.value[:13] - shelf.target[:13]).astype(np.float64)
-    drawn_from = choices(shelf.ring.take(slice(0, 13)))
+    program = replay.programs[0]
+    record, times = random_games(program.problem, 4, seed=9)
+    program.add(record, times, 3, 11)  # of these only a window was searched
+    wrong = np.abs(program.games.value[:13] - program.target[:13]).astype(np.float64)
+    drawn_from = choices(program.games.take(slice(0, 13)))
     drawn_from[9:, :3] = drawn_from[9:, 11:] = False
     chance = wrong + 0.1 * wrong[drawn_from].mean() if prioritised else np.ones_like(wrong)
     chance = chance * drawn_from / (chance * drawn_from).sum()
     picked = replay.draw(np.random.default_rng(1), 600, 64)
-    mine = picked.shelf == 0
+    mine = picked.program == 0
     drawn = np.zeros_like(wrong)
     np.add.at(drawn, (picked.game[mine], picked.move[mine]), 1)
     spread = np.sqrt(chance * mine.sum())
@@ -318,57 +318,57 @@ def test_lessons_hold_what_followed_each_position(changes: dict[str, Any]) -> No
     replay = filled_replay(**changes)
     settings, steps = replay.settings, replay.settings.unroll
     picked = replay.draw(np.random.default_rng(2), 3, 24)
-    ends = np.array([shelf.problem.moves - 1 for shelf in replay.shelves])
-    picked.move[:, ::6] = ends[picked.shelf[:, ::6]]  # rarely a choice, and so rarely drawn
+    ends = np.array([program.problem.moves - 1 for program in replay.programs])
+    picked.move[:, ::6] = ends[picked.program[:, ::6]]  # rarely a choice, and so rarely drawn
     prepared = prepare(replay, picked, settings)
-    lesson, past = prepared.lesson, 0
+    batch, past = prepared.batch, 0
     fresh = replay.counts(24)[0] if settings.reanalyse else 24
     for update, row in np.ndindex(3, 24):
         at = Picked(*(each[update, row] for each in picked))
-        shelf = replay.shelves[at.shelf]
-        record = (shelf.best if at.best else shelf.ring).take(at.game)
+        program = replay.programs[at.program]
+        record = (program.best if at.best else program.games).take(at.game)
         target = returns(
-            shelf.best if at.best else shelf.ring, settings.discount, 0 if at.best else settings.td_steps
+            program.best if at.best else program.games, settings.discount, 0 if at.best else settings.td_steps
         )[at.game]
-        seen = shelf.problem.observe_at(record.actions[None], at.move[None], steps + 1)
-        for name, array in lesson.seen.items():
+        seen = program.problem.observe_at(record.actions[None], at.move[None], steps + 1)
+        for name, array in batch.seen.items():
             assert np.array_equal(array[update, row], seen[name][0, 0]), name
         if row >= fresh:
-            assert prepared.left[update, row - fresh] == shelf.problem.moves - at.move
+            assert prepared.left[update, row - fresh] == program.problem.moves - at.move
         for k in range(steps + 1):
             move = at.move + k
-            inside = move < shelf.problem.moves
-            assert lesson.inside[update, row, k] == inside
+            inside = move < program.problem.moves
+            assert batch.inside[update, row, k] == inside
             if not inside:
                 past += 1
-                assert lesson.legal[update, row, k].all() and lesson.value[update, row, k] == 0
+                assert batch.legal[update, row, k].all() and batch.value[update, row, k] == 0
                 continue
-            assert np.array_equal(lesson.legal[update, row, k], record.legal[move])
-            assert np.array_equal(lesson.legal[update, row, k], seen["mask"][0, k])
+            assert np.array_equal(batch.legal[update, row, k], record.legal[move])
+            assert np.array_equal(batch.legal[update, row, k], seen["mask"][0, k])
             taught = np.eye(3)[record.actions[move]] if at.best else record.policy[move]
-            assert np.array_equal(lesson.policy[update, row, k], taught.astype(np.float32))
-            assert lesson.value[update, row, k] == target[move]
+            assert np.array_equal(batch.policy[update, row, k], taught.astype(np.float32))
+            assert batch.value[update, row, k] == target[move]
             if k < steps:
-                assert lesson.actions[update, row, k] == record.actions[move]
-                assert lesson.rewards[update, row, k] == record.rewards[move]
+                assert batch.actions[update, row, k] == record.actions[move]
+                assert batch.rewards[update, row, k] == record.rewards[move]
     assert past > 0
-    assert np.array_equal(lesson.weight, picked.weight)
+    assert np.array_equal(batch.weight, picked.weight)
 
 
 def test_a_shelf_goes_through_a_checkpoint() -> None:
     for games in (4, 25):  # before and after the ring came round
-        first = filled_replay(rank_returns=True).shelves[0]
-        first.store(*random_games(first.problem, games, 7))
-        second = filled_replay(rank_returns=True).shelves[0]
+        first = filled_replay(rank_returns=True).programs[0]
+        first.add(*random_games(first.problem, games, 7))
+        second = filled_replay(rank_returns=True).programs[0]
         second.restore(first.arrays())
-        light = Shelf(first.problem, first.capacity, first.settings)
-        light.restore(first.arrays(ring=False))
+        light = ProgramReplay(first.problem, first.capacity, first.settings)
+        light.restore(first.arrays(full=False))
         assert light.filled == 0 and np.array_equal(light.best.actions, first.best.actions)
-        for shelf in (first, second):
-            shelf.store(*random_games(first.problem, 5, 8))
+        for program in (first, second):
+            program.add(*random_games(first.problem, 5, 8))
         for a, b in zip(
-            (*first.ring, *first.best, first.target, first.best_times, first.recent),
-            (*second.ring, *second.best, second.target, second.best_times, second.recent),
+            (*first.games, *first.best, first.target, first.best_times, first.recent),
+            (*second.games, *second.best, second.target, second.best_times, second.recent),
             strict=True,
         ):
             assert np.array_equal(a, b)

@@ -73,13 +73,13 @@ class Tree(eqx.Module):  # type: ignore[misc]
         return self.policy[node], _logits(self.values[node], VALUES), self.legality[node]
 
 
-def tree(rewards: dict[int, float], **tables: Any) -> Tree:
+def tree(rewards: dict[int, float], **openings: Any) -> Tree:
     """A tree with rewards by node; all else is 0, and every move is thought legal."""
     given = np.zeros(NODES, np.float32)
     for node, reward in rewards.items():
         given[node] = reward
     zeros = jnp.zeros((NODES, 3))
-    rest = {"values": jnp.zeros(NODES), "policy": zeros, "legality": zeros + 20} | tables
+    rest = {"values": jnp.zeros(NODES), "policy": zeros, "legality": zeros + 20} | openings
     return Tree(rewards=jnp.asarray(given), **rest)
 
 

@@ -14,14 +14,14 @@ from loadmaster.graph.go.graph import MOST_DEVICES, graph_of, padded_sizes
 from loadmaster.graph.go.infer import CHECKPOINT, forward, load_network
 from loadmaster.graph.go.network import Logits, Network, make_network
 from loadmaster.graph.go.settings import Settings, Shape
-from loadmaster.learn.options import free_settings, settings_from
 from loadmaster.learn.policies import PRETRAINED, pretrained_names
-from loadmaster.search.solver import Meter, Solution, State
+from loadmaster.learn.settings import free_settings, make_settings
+from loadmaster.search.solver import Meter, Solution, Solver, State
 
 PACKAGES = ("jax", "equinox", "optax")
 
 
-class Go:
+class Go(Solver):
     """Options are the fields of `Settings`, and `init`: 'auto' (the policy that comes with the
     package, where there is one and the network is of its shape; else an untrained one), 'scratch', or
     a file of `loadmaster train go`."""
@@ -32,8 +32,9 @@ class Go:
     deterministic = scheduled = True
 
     def __init__(self, init: str = "auto", **settings: Any) -> None:
-        self.settings = settings_from(Settings, self.name, settings, {})
+        self.settings = make_settings(Settings, self.name, settings, {})
         self.init = init
+        self.options = {"init": init, **free_settings(self.settings, {})}
         if init not in ("auto", "scratch"):
             load_network(init, self.settings.shape)  # a file that can't be used is told at once
 
@@ -63,11 +64,6 @@ class Go:
         solution = Session(meter, settings, network, graph, rng, first, state).run()
         solution.metrics["init"] = name
         return solution
-
-    @property
-    def switches(self) -> dict[str, Any]:
-        """The options that make this solver again, for a run that is resumed."""
-        return {"init": self.init, **free_settings(self.settings, {})}
 
 
 def decides(problem: GraphOptimization) -> bool:

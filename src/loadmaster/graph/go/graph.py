@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -15,6 +15,7 @@ from loadmaster.graph.base import m_topo
 from loadmaster.graph.features import COLUMNS, machine_vector, node_features
 from loadmaster.graph.placers import NONE, Places, expected_bytes, op_groups
 from loadmaster.host import cores
+from loadmaster.learn.backend import bucket, pad_rows
 from loadmaster.program.program import PERSISTENT
 
 # ----------------------------------------------------------------------------
@@ -123,7 +124,6 @@ FEATURES = len(COLUMNS) + GROUP_COLUMNS
 ABOUT = 8 + 6 + 5
 """Numbers of a machine, of what is decided, and of the whole graph."""
 DEVICE = 5
-_GROWTH = 1.25
 
 # What makes the columns of about equal size: sizes in log2 up to 30, ranks up to 6, degrees up to 5.
 _SCALE = np.array([16, 16, 24, 16, 3, 16, 1, 1, 0.01, 1, 1, 1, 1, 1, 1, 1, 1, 1, 4, 4, 0.05, 0.05, 1])
@@ -166,14 +166,6 @@ class Graph(NamedTuple):
         return (len(self.kind), len(self.target), len(self.first), len(self.device_real))
 
 
-def bucket(count: int, step: int = 1) -> int:
-    """The least padded size that holds `count`: multiples of `step` that grow by a quarter."""
-    size = step
-    while size < count:
-        size = max(size + step, math.ceil(size * _GROWTH / step) * step)
-    return size
-
-
 def padded_sizes(problem: GraphOptimization, segment: int) -> tuple[int, int, int, int]:
     """(N, P, G, D)"""
     devices = 2
@@ -208,29 +200,23 @@ def graph_of(
     seen = node_features(problem)
     kinds = np.array([crc32(name.lower().encode()) % KINDS for name in problem.program.op_kind.values] or [0])
     return Graph(
-        _pad(_features(problem, seen), nodes),
-        _pad(kinds[problem.program.op_kind.codes[problem.node_op]].astype(np.int32), nodes),
-        _pad(np.ones(n, dtype=bool), nodes),
-        _pad(target[order].astype(np.int32), pairs, nodes),
-        _pad(source.astype(np.int32), pairs),
-        _pad(by_group.astype(np.int32), nodes, nodes - 1),
-        _pad(sorted_groups.astype(np.int32), nodes, group_room),
-        _pad(first.astype(np.int32), group_room),
-        _pad(np.ones(groups, dtype=bool), group_room),
+        pad_rows(_features(problem, seen), nodes),
+        pad_rows(kinds[problem.program.op_kind.codes[problem.node_op]].astype(np.int32), nodes),
+        pad_rows(np.ones(n, dtype=bool), nodes),
+        pad_rows(target[order].astype(np.int32), pairs, nodes),
+        pad_rows(source.astype(np.int32), pairs),
+        pad_rows(by_group.astype(np.int32), nodes, nodes - 1),
+        pad_rows(sorted_groups.astype(np.int32), nodes, group_room),
+        pad_rows(first.astype(np.int32), group_room),
+        pad_rows(np.ones(groups, dtype=bool), group_room),
         hints,
         hint_stats(problem, found),
         device,
-        _pad(np.ones(devices, dtype=bool), device_room),
+        pad_rows(np.ones(devices, dtype=bool), device_room),
         _about(problem, seen),
         np.array([task in problem.tasks for task in ("fusion", "placement", "schedule")]),
-        _pad(problem.touched[problem.node_op].astype(bool), nodes),
+        pad_rows(problem.touched[problem.node_op].astype(bool), nodes),
     )
-
-
-def _pad(array: npt.NDArray[Any], rows: int, value: int = 0) -> npt.NDArray[Any]:
-    out = np.full((rows, *array.shape[1:]), value, dtype=array.dtype)
-    out[: len(array)] = array
-    return out
 
 
 def _features(problem: GraphOptimization, seen: Float32) -> Float32:

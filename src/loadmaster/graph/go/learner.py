@@ -21,7 +21,6 @@ from jax import Array
 
 from loadmaster.graph import UNFIT, GraphOptimization
 from loadmaster.graph.go.actions import Actions, vectors_of
-from loadmaster.graph.go.backend import JaxBackend
 from loadmaster.graph.go.graph import Graph
 from loadmaster.graph.go.network import (
     FUSED,
@@ -39,6 +38,7 @@ from loadmaster.graph.go.network import (
     run,
 )
 from loadmaster.graph.go.settings import Shape
+from loadmaster.learn.backend import JaxBackend
 
 BACKEND = JaxBackend()
 SHARES = (0.3, 1.0, 0.3)

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loadmaster.graph.features import LEVELS
-from loadmaster.graph.go.backend import Array, Backend
 from loadmaster.graph.go.graph import ABOUT, DEVICE, FEATURES, HINTS, KINDS, MOST_DEVICES, STATS, Graph
 from loadmaster.graph.go.settings import Shape
+from loadmaster.learn.backend import Array, Backend
 
 EMBEDDING = 32
 TRUST, TRUSTED = 32, 6.0

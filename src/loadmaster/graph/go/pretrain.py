@@ -23,7 +23,7 @@ import numpy.typing as npt
 from loadmaster.graph import UNFIT, GraphOptimization
 from loadmaster.graph.go.actions import Actions, padded, vectors_of
 from loadmaster.graph.go.cases import Case, Taught
-from loadmaster.graph.go.graph import Graph, bucket, graph_of, padded_sizes
+from loadmaster.graph.go.graph import Graph, graph_of, padded_sizes
 from loadmaster.graph.go.learner import (
     Learner,
     Lesson,
@@ -37,6 +37,7 @@ from loadmaster.graph.go.learner import (
     make_learner,
 )
 from loadmaster.graph.go.settings import Shape
+from loadmaster.learn.backend import bucket
 from loadmaster.search.problem import Scores
 
 Float64 = npt.NDArray[np.float64]

@@ -26,7 +26,7 @@ from loadmaster.graph.go.graph import alike
 from loadmaster.graph.go.prior import Prior, seeds_prior
 from loadmaster.host import cores
 from loadmaster.learn.policies import PRETRAINED, pretrained_names
-from loadmaster.search.solver import Meter, Solution, State, restore_generator
+from loadmaster.search.solver import Meter, Solution, Solver, State, restore_generator
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
@@ -114,7 +114,7 @@ def prior_for(problem: GraphOptimization, wanted: str) -> tuple[Prior | None, st
     return prior_of(problem, name), name
 
 
-class _Steered:
+class _Steered(Solver):
     """Options of both searches. `prior`: 'learned' (GO's policy where there is one, else as 'seeds'),
     'seeds' (the constructive plans, nothing learned) or a file of `loadmaster train go`. `chains`: how
     many at first; without it, by the budget. `threads`: all cores where it is not given; the answer
@@ -129,10 +129,7 @@ class _Steered:
                 f"{chains} chains can't search", object="chains", number=chains, remedy="use 1 or more"
             )
         self.prior, self.chains, self.threads = prior, chains, threads
-
-    @property
-    def switches(self) -> dict[str, Any]:
-        return {"prior": self.prior, "chains": self.chains, "threads": self.threads}
+        self.options = {"prior": prior, "chains": chains, "threads": threads}
 
     def _anneal(
         self,
@@ -188,7 +185,7 @@ class GoAnneal(_Steered):
             starts = ready.starts(meter, problem, self._count(meter, problem, ready.pace))
             if not meter.exhausted and len(starts.values):
                 self._anneal(meter, problem, ready.steering, seed, ready.begun, starts, {})
-        return meter.solution(white_box=True, **notes)
+        return meter.solution(**notes)
 
 
 class GoBrkga(_Steered):
@@ -202,10 +199,10 @@ class GoBrkga(_Steered):
         if state is not None and "standing" in state:
             prior = _prior_in(state)
             self._anneal(meter, problem, prior, seed, state["begun"], None, state)
-            return meter.solution(white_box=True)
+            return meter.solution()
         if state is None:
             if meter.exhausted:
-                return meter.solution(white_box=True)
+                return meter.solution()
             ready = Prepared(meter, problem, self.prior, seed)
             prior, begun, notes["prior"] = ready.prior, ready.begun, ready.source
             fresh, order = likely(genes, prior), np.argsort(ready.plans.values, kind="stable")
@@ -226,7 +223,7 @@ class GoBrkga(_Steered):
             starts = Candidates(genes.decoded(keys[rows]), values[rows])
             begun = np.array([meter.evaluations, meter.seconds])
             self._anneal(meter, problem, prior, seed, begun, starts, {})
-        return meter.solution(white_box=True, **notes)
+        return meter.solution(**notes)
 
 
 def likely(genes: Genes, prior: Prior) -> Fresh:

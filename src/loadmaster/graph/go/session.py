@@ -13,7 +13,6 @@ from loadmaster.graph import GraphOptimization
 from loadmaster.graph.go.actions import Actions, actions_of, draw, joined, likeliest, padded, row_of
 from loadmaster.graph.go.agent import evaluated
 from loadmaster.graph.go.graph import Graph
-from loadmaster.graph.go.infer import named_arrays
 from loadmaster.graph.go.learner import (
     Lesson,
     Weights,
@@ -25,7 +24,9 @@ from loadmaster.graph.go.learner import (
 from loadmaster.graph.go.network import Logits, Memory, Network
 from loadmaster.graph.go.settings import Settings
 from loadmaster.graph.pipeline import seeds
-from loadmaster.learn.options import arrays_of, restored
+from loadmaster.learn import session as learn
+from loadmaster.learn.checkpoints import restore_tree, tree_arrays
+from loadmaster.learn.policies import policy_arrays
 from loadmaster.search.solver import Meter, Solution, State, generator_state, restore_generator
 
 Rng = np.random.Generator
@@ -59,7 +60,7 @@ class Rewards(NamedTuple):
         return np.clip(scaled, -bound, bound).astype(np.float32)
 
 
-class Session:
+class Session(learn.Session):
     """Its state between updates is `learner`, `rewards`, `best`, `rng` and `update`."""
 
     def __init__(
@@ -73,7 +74,8 @@ class Session:
         state: State | None,
     ) -> None:
         assert isinstance(meter.problem, GraphOptimization)
-        self.meter, self.problem, self.settings = meter, meter.problem, settings
+        super().__init__(meter)
+        self.problem, self.settings = meter.problem, settings
         self.sizes = (graph.sizes[0], graph.sizes[2])
         self.segments = graph.sizes[0] // settings.segment
         self.graph: Graph = jax.tree.map(jnp.asarray, graph)
@@ -81,7 +83,7 @@ class Session:
         self.best = best
         self.resumed = state is not None
         if state is not None:
-            self.learner, self.rng = restored(self.learner, state), restore_generator(state["rng"])
+            self.learner, self.rng = restore_tree(self.learner, state), restore_generator(state["rng"])
             mean, deviation, seen = state["rewards"].tolist()
             self.rewards, self.update = Rewards(mean, deviation, bool(seen)), int(state["update"])
             kept = Actions(*(np.array(state[f"best.{name}"]) for name in Actions._fields))
@@ -98,7 +100,7 @@ class Session:
             if self._update():
                 self._offer()
         network = jax.tree.map(np.asarray, self.learner.network)
-        return self.meter.solution(updates=self.update, policy=named_arrays(network))
+        return self.meter.solution(updates=self.update, policy=policy_arrays(network))
 
     # --- known plans -------------------------------------------------------------------------
 
@@ -219,10 +221,11 @@ class Session:
     # --- checkpoints -------------------------------------------------------------------------
 
     def _offer(self) -> None:
-        if not self.meter.exhausted and self.meter.observer.wants_checkpoint(self.meter):
-            self.meter.checkpoint(self._state())
+        if not self.meter.exhausted:
+            self.offer_checkpoint()
 
-    def _state(self) -> State:
+    def arrays(self) -> State:
+        """All that changes."""
         best = self.best or Actions(*(np.zeros(0, np.int8) for _ in Actions._fields))
         return {
             "update": np.array(self.update),
@@ -230,7 +233,7 @@ class Session:
             "rng": generator_state(self.rng),
             "known": np.array(self.best is not None),
             **{f"best.{name}": part for name, part in best._asdict().items()},
-            **arrays_of(self.learner),
+            **tree_arrays(self.learner),
         }
 
 

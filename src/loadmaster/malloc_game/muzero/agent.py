@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from loadmaster.errors import LoadmasterError, require
 from loadmaster.learn import policies
-from loadmaster.learn.options import free_settings, settings_from
 from loadmaster.learn.policies import PRETRAINED, policy_arrays, save_policy
+from loadmaster.learn.settings import free_settings, make_settings
 from loadmaster.malloc_game.muzero.network import Network
 from loadmaster.malloc_game.muzero.settings import NETWORK, Settings
 from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.search.solver import Meter, Solution, State
+from loadmaster.search.solver import Meter, Solution, Solver, State
 
 # ----------------------------------------------------------------------------
 # Trained networks of mallocMuZero as files, and which one a run begins with.
@@ -62,7 +62,7 @@ def start_of(init: str, settings: Settings) -> str | None:
 PACKAGES = ("jax", "equinox", "optax", "mctx")
 
 
-class MuZero:
+class MuZero(Solver):
     """Plays the game by a search in a learned model of it, and learns from its games. Options are
     the fields of `Settings`, and `init`: a trained network ('pretrained:suite', or a file of
     `loadmaster train muzero`); 'auto': the packaged one if it fits; 'scratch': none."""
@@ -75,8 +75,9 @@ class MuZero:
     """Settings that make this solver what it is."""
 
     def __init__(self, init: str | None = "auto", **settings: Any) -> None:
-        self.settings = settings_from(Settings, self.name, settings, self.fixed)
+        self.settings = make_settings(Settings, self.name, settings, self.fixed)
         self.init = "scratch" if init is None else init
+        self.options = {"init": self.init, **free_settings(self.settings, self.fixed)}
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         for package in PACKAGES:
@@ -92,11 +93,6 @@ class MuZero:
             meter.evaluate_many(problem.all_slow()[None])
             return meter.solution()
         return Session([meter], seed, self.settings, start_of(self.init, self.settings), state).run()
-
-    @property
-    def switches(self) -> dict[str, Any]:
-        """The options that make this solver again, for a run that is resumed."""
-        return {"init": self.init, **free_settings(self.settings, self.fixed)}
 
 
 class MuZeroProd(MuZero):
@@ -130,7 +126,7 @@ class PolicyOnly(MuZero):
 
 def baseline_of(problem: MallocGame) -> str:
     """The solver that `muzero-prod` is never worse than."""
-    from loadmaster.malloc_game.auto import has_production
+    from loadmaster.malloc_game.heuristics import has_production
 
     return "production" if has_production(problem) else "msa"
 
@@ -142,7 +138,7 @@ def worth_playing(problem: MallocGame) -> bool:
 
 def check_playable(problem: MallocGame) -> None:
     """Games must be of one length: rewound ones are not."""
-    if problem.switches()["backup"] == "rewind":
+    if problem.options()["backup"] == "rewind":
         raise LoadmasterError(
             "muzero plays games of a fixed length, and rewound ones have none",
             object="backup",

@@ -17,7 +17,7 @@ from loadmaster.malloc_game.muzero.network import FAR, REWARDS, VALUES, Network,
 from loadmaster.malloc_game.muzero.settings import Settings
 
 
-class Lesson(NamedTuple):
+class Batch(NamedTuple):
     """R positions and the K moves after each. What is past the end of a game is not `inside`."""
 
     seen: dict[str, Any]
@@ -44,8 +44,7 @@ class Learner(NamedTuple):
     network: Network
     target: Any
     """As `network` was some steps ago: what reanalysis searches with."""
-    memory: Any
-    """The optimiser's."""
+    optimizer_state: Any
 
 
 class Losses(NamedTuple):
@@ -73,18 +72,18 @@ def optimizer(settings: Settings) -> optax.GradientTransformation:
 
 def first_learner(network: Network, settings: Settings) -> Learner:
     """A learner that has learned nothing but what the network knows."""
-    memory = optimizer(settings).init(eqx.filter(network, eqx.is_inexact_array))
-    return Learner(network, network, memory)
+    state = optimizer(settings).init(eqx.filter(network, eqx.is_inexact_array))
+    return Learner(network, network, state)
 
 
-def taken_up(network: Network, settings: Settings, steps: int) -> Learner:
+def resume_learner(network: Network, settings: Settings, steps: int) -> Learner:
     """A learner that goes on after so many steps with nothing but the network: the optimiser knows how
-    far the rate has fallen, and has no gradients in its memory."""
+    far the rate has fallen, and has seen no gradients yet."""
     learner = first_learner(network, settings)
-    memory = jax.tree.map(
-        lambda leaf: jnp.full_like(leaf, steps) if leaf.dtype.kind == "i" else leaf, learner.memory
+    state = jax.tree.map(
+        lambda leaf: jnp.full_like(leaf, steps) if leaf.dtype.kind == "i" else leaf, learner.optimizer_state
     )
-    return learner._replace(memory=memory)
+    return learner._replace(optimizer_state=state)
 
 
 def unrolled(settings: Settings) -> int:
@@ -92,40 +91,40 @@ def unrolled(settings: Settings) -> int:
     return settings.unroll if settings.model == "learned" else 0
 
 
-def loss(network: Network, lesson: Lesson, settings: Settings) -> tuple[Array, Losses]:
+def loss(network: Network, batch: Batch, settings: Settings) -> tuple[Array, Losses]:
     """Of one batch: the first step counts as much as all unrolled ones together."""
-    latent = jax.vmap(network.represent)(lesson.seen)
-    first = _step_losses(network, latent, _at(lesson, 0))
+    latent = jax.vmap(network.represent)(batch.seen)
+    first = _step_losses(network, latent, _at(batch, 0))
     steps = unrolled(settings)
     if not steps:
-        return _total(first, lesson.weight, settings), _mean(first)
+        return _total(first, batch.weight, settings), _mean(first)
 
     def unroll(latent: Array, step: Any) -> tuple[Array, Losses]:
         action, reward, moved, following = step
         latent = _scaled(latent, settings.gradient_scale)
         latent, logits = jax.vmap(network.dynamics)(latent, action)
-        wanted = two_hot(reward, *REWARDS, settings.bins)
+        target = two_hot(reward, *REWARDS, settings.bins)
         losses = _step_losses(network, latent, following)
-        return latent, losses._replace(reward=_cross_entropy(wanted, logits) * moved)
+        return latent, losses._replace(reward=_cross_entropy(target, logits) * moved)
 
-    later = [_at(lesson, step) for step in range(1, steps + 1)]
+    later = [_at(batch, step) for step in range(1, steps + 1)]
     following = jax.tree.map(lambda *each: jnp.stack(each), *later)
-    moved = lesson.inside[:, :-1].astype(jnp.float32)
-    along = (lesson.actions.T.astype(jnp.int32), lesson.rewards.T, moved.T, following)
+    moved = batch.inside[:, :-1].astype(jnp.float32)
+    along = (batch.actions.T.astype(jnp.int32), batch.rewards.T, moved.T, following)
     _, rest = jax.lax.scan(unroll, latent, along)
     summed = jax.tree.map(lambda each, all_steps: each + all_steps.sum(0) / steps, first, rest)
-    return _total(summed, lesson.weight, settings), _mean(summed)
+    return _total(summed, batch.weight, settings), _mean(summed)
 
 
-def _at(lesson: Lesson, step: int) -> tuple[Array, ...]:
+def _at(batch: Batch, step: int) -> tuple[Array, ...]:
     """(legal, policy, value, inside) after `step` moves."""
-    inside = lesson.inside[:, step].astype(jnp.float32)
-    return lesson.legal[:, step], lesson.policy[:, step], lesson.value[:, step], inside
+    inside = batch.inside[:, step].astype(jnp.float32)
+    return batch.legal[:, step], batch.policy[:, step], batch.value[:, step], inside
 
 
-def _step_losses(network: Network, latent: Array, wanted: tuple[Array, ...]) -> Losses:
+def _step_losses(network: Network, latent: Array, target: tuple[Array, ...]) -> Losses:
     """[R] each; none for what is past the end."""
-    legal, policy, value, inside = wanted
+    legal, policy, value, inside = target
     logits, value_logits, legality = jax.vmap(network.predict)(latent)
     # Among legal moves only: which ones are legal is what the legality head has to say.
     of_policy = _cross_entropy(policy, jnp.where(legal, logits, FAR))
@@ -134,8 +133,8 @@ def _step_losses(network: Network, latent: Array, wanted: tuple[Array, ...]) -> 
     return Losses(of_policy * inside, of_value * inside, jnp.zeros_like(inside), of_legality * inside)
 
 
-def _cross_entropy(wanted: Array, logits: Array) -> Array:
-    return -(wanted * jax.nn.log_softmax(logits)).sum(-1)
+def _cross_entropy(target: Array, logits: Array) -> Array:
+    return -(target * jax.nn.log_softmax(logits)).sum(-1)
 
 
 def _total(losses: Losses, weight: Array, settings: Settings) -> Array:
@@ -157,19 +156,20 @@ def _scaled(x: Array, share: float) -> Array:
     return x * share + jax.lax.stop_gradient(x) * (1 - share)
 
 
-def improve(learner: Learner, lesson: Lesson, settings: Settings) -> tuple[Learner, Losses]:
+def improve(learner: Learner, batch: Batch, settings: Settings) -> tuple[Learner, Losses]:
     """One gradient step."""
-    (_, losses), gradient = eqx.filter_value_and_grad(loss, has_aux=True)(learner.network, lesson, settings)
+    (_, losses), gradient = eqx.filter_value_and_grad(loss, has_aux=True)(learner.network, batch, settings)
     parameters = eqx.filter(learner.network, eqx.is_inexact_array)
-    change, memory = optimizer(settings).update(gradient, learner.memory, parameters)
-    return learner._replace(network=eqx.apply_updates(learner.network, change), memory=memory), losses
+    change, state = optimizer(settings).update(gradient, learner.optimizer_state, parameters)
+    network = eqx.apply_updates(learner.network, change)
+    return learner._replace(network=network, optimizer_state=state), losses
 
 
 @lru_cache(maxsize=8)
 def compiled_improve(settings: Settings) -> Any:
-    """(learner, lesson) -> (learner, losses); kept, so that a second run does not compile again."""
+    """(learner, batch) -> (learner, losses); kept, so that a second run does not compile again."""
 
-    def step(learner: Learner, lesson: Lesson) -> tuple[Learner, Losses]:
-        return improve(learner, lesson, settings)
+    def step(learner: Learner, batch: Batch) -> tuple[Learner, Losses]:
+        return improve(learner, batch, settings)
 
     return eqx.filter_jit(step)

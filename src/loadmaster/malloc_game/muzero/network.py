@@ -22,7 +22,6 @@ from loadmaster.malloc_game.games import ACTIONS, SHAPES
 if TYPE_CHECKING:
     from loadmaster.malloc_game.muzero.settings import Settings
 
-# ----------------------------------------------------------------------------
 # The layers of mallocMuZero's networks. Weights are drawn by NumPy: the same on every device, and
 # without a compiler.
 
@@ -118,7 +117,6 @@ class Head(eqx.Module):  # type: ignore[misc]
         return self.second(jax.nn.gelu(self.first(x)))
 
 
-# ----------------------------------------------------------------------------
 # Values and rewards as distributions over bins: a number is the mean of its two nearest bins, and a
 # prediction is the mean of all of them. Bins lie densely around zero and sparsely far from it: what most
 # moves earn is a thousandth of what the largest tensors do, and it is what play is about.

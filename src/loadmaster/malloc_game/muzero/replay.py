@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.host import cores
+from loadmaster.learn.replay import Ring
 from loadmaster.malloc_game.muzero.settings import Settings
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.search.solver import State
@@ -108,18 +109,17 @@ def choices(record: Record) -> Array:
     return free
 
 
-class Shelf:
+class ProgramReplay(Ring):
     """The newest games of one program, in a ring, and its best ones."""
 
     def __init__(self, problem: MallocGame, capacity: int, settings: Settings) -> None:
+        super().__init__(capacity)
         self.problem, self.settings = problem, settings
-        self.ring = empty_record(capacity, problem.moves)
+        self.games = empty_record(capacity, problem.moves)
         self.target = np.zeros((capacity, problem.moves), np.float32)
         self.searched = np.zeros((capacity, 2), np.int64)
         """Moves [first, last) of each: only they are drawn, and of them those that have a choice."""
         self.choice = np.zeros((capacity, problem.moves), np.bool_)
-        self.stored = 0
-        """Games ever stored."""
         self.best = empty_record(0, problem.moves)
         self.best_times = np.zeros(0, np.int64)
         self.recent = np.zeros(0)
@@ -130,27 +130,19 @@ class Shelf:
         """[best, N]: what was really earned from each move on."""
         return returns(self.best, self.settings.discount)
 
-    @property
-    def capacity(self) -> int:
-        return len(self.target)
-
-    @property
-    def filled(self) -> int:
-        return min(self.stored, self.capacity)
-
-    def store(self, record: Record, times: Array, first: int = 0, last: int | None = None) -> None:
+    def add(self, record: Record, times: Array, first: int = 0, last: int | None = None) -> None:
         """Finished games, of which moves [first, last) were searched, and their judged times [B]."""
         total = record.rewards.sum(axis=1, dtype=np.float64)
         self.recent = np.concatenate([self.recent, total])[-RANKED:]
         if self.settings.rank_returns:
             record = ranked(record, self.recent)
-        at = (self.stored + np.arange(len(times))) % self.capacity
-        for kept, new in zip(self.ring, record, strict=True):
-            kept[at] = new
-        self.target[at] = returns(record, self.settings.discount, self.settings.td_steps)
-        self.searched[at] = first, self.problem.moves if last is None else last
-        self.choice[at] = choices(record)
-        self.stored += len(times)
+        self.store(
+            len(times),
+            *zip(self.games, record, strict=True),
+            (self.target, returns(record, self.settings.discount, self.settings.td_steps)),
+            (self.searched, (first, self.problem.moves if last is None else last)),
+            (self.choice, choices(record)),
+        )
         self._keep_best(record, times)
 
     def _keep_best(self, record: Record, times: Array) -> None:
@@ -161,22 +153,22 @@ class Shelf:
         self.best, self.best_times = both.take(order), all_times[order]
 
     def priorities(self) -> Array:
-        """[filled * N] chances to be drawn, up to a factor."""
+        """[filled * N] how likely each position is to be drawn, up to a factor."""
         move = np.arange(self.problem.moves)
         searched = self.searched[: self.filled, :, None]
         drawn = (searched[:, 0] <= move) & (move < searched[:, 1]) & self.choice[: self.filled]
         if not self.settings.prioritised:
             return drawn.astype(np.float64).ravel()
-        wrong = np.abs(self.ring.value[: self.filled] - self.target[: self.filled])
+        wrong = np.abs(self.games.value[: self.filled] - self.target[: self.filled])
         mean = wrong.mean(where=drawn, dtype=np.float64)
-        chances: Array = np.where(drawn, np.maximum(wrong + FLOOR * mean, 1e-6), 0.0).ravel()
-        return chances
+        priority: Array = np.where(drawn, np.maximum(wrong + FLOOR * mean, 1e-6), 0.0).ravel()
+        return priority
 
-    def arrays(self, ring: bool = True) -> State:
-        """For a checkpoint; without `ring` only what is small."""
-        kept = self.ring.take(slice(0, self.filled if ring else 0))
+    def arrays(self, full: bool = True) -> State:
+        """For a checkpoint; without `full` only what is small."""
+        kept = self.games.take(slice(0, self.filled if full else 0))
         return {
-            "stored": np.array(self.stored if ring else 0),
+            "stored": np.array(self.stored if full else 0),
             "recent": self.recent,
             "times": self.best_times,
             "searched": self.searched[: len(kept.value)],
@@ -189,7 +181,7 @@ class Shelf:
         self.best_times = np.array(state["times"])
         self.best = Record(*(np.array(state[f"best.{name}"]) for name in Record._fields))
         kept = Record(*(np.array(state[f"ring.{name}"]) for name in Record._fields))
-        for room, array in zip(self.ring, kept, strict=True):
+        for room, array in zip(self.games, kept, strict=True):
             room[: len(array)] = array
         self.searched[: len(kept.value)], self.choice[: len(kept.value)] = (state["searched"], choices(kept))
         self.target[: self.filled] = returns(kept, self.settings.discount, self.settings.td_steps)
@@ -198,9 +190,9 @@ class Shelf:
 class Picked(NamedTuple):
     """R positions of one draw: first those taught as they were played, then those searched anew."""
 
-    shelf: Array
+    program: Array
     best: Array
-    """bool: of the shelf's best games"""
+    """bool: of the program's best games"""
     game: Array
     move: Array
     weight: Array
@@ -208,12 +200,12 @@ class Picked(NamedTuple):
 
 
 class Replay:
-    """All shelves."""
+    """The games of all programs."""
 
     def __init__(self, problems: Sequence[MallocGame], settings: Settings) -> None:
         each = max(1, settings.replay_games // len(problems))
         self.settings = settings
-        self.shelves = [Shelf(problem, each, settings) for problem in problems]
+        self.programs = [ProgramReplay(problem, each, settings) for problem in problems]
 
     def counts(self, batch: int) -> tuple[int, int, int]:
         """(as played, best, reanalysed) positions of a batch."""
@@ -224,11 +216,11 @@ class Replay:
     def draw(self, rng: Rng, updates: int, batch: int) -> Picked:
         """[updates, batch] positions: as played, then best, then reanalysed ones."""
         fresh, best, _ = self.counts(batch)
-        known = [number for number, shelf in enumerate(self.shelves) if shelf.stored]
+        known = [number for number, program in enumerate(self.programs) if program.stored]
         # Between as often as any other program and as often as any other position.
-        chance = np.sqrt([self.shelves[number].problem.moves for number in known])
+        share = np.sqrt([self.programs[number].problem.moves for number in known])
         picked = Picked(
-            shelf=rng.choice(known, (updates, batch), p=chance / chance.sum()),
+            program=rng.choice(known, (updates, batch), p=share / share.sum()),
             best=np.zeros((updates, batch), np.bool_),
             game=np.zeros((updates, batch), np.int64),
             move=np.zeros((updates, batch), np.int64),
@@ -237,21 +229,21 @@ class Replay:
         column = np.arange(batch)
         picked.best[:] = (column >= fresh) & (column < fresh + best)
         for number in known:
-            shelf, mine = self.shelves[number], picked.shelf == number
-            moves = shelf.problem.moves
+            program, mine = self.programs[number], picked.program == number
+            moves = program.problem.moves
             for is_best in (False, True):
                 where = mine & (picked.best == is_best)
                 count = int(where.sum())
                 if not count:
                     continue
                 if is_best:
-                    flat = rng.choice(choices(shelf.best).ravel().nonzero()[0], count)
+                    flat = rng.choice(choices(program.best).ravel().nonzero()[0], count)
                 else:
-                    chances = shelf.priorities()
-                    chance = np.cumsum(chances)
-                    flat = np.searchsorted(chance, rng.random(count) * chance[-1], side="right")
-                    flat = np.minimum(flat, chances.nonzero()[0][-1])
-                    each = np.diff(chance, prepend=0.0)[flat]
-                    picked.weight[where] = chance[-1] / np.count_nonzero(chances) / each
+                    priority = program.priorities()
+                    upto = np.cumsum(priority)
+                    flat = np.searchsorted(upto, rng.random(count) * upto[-1], side="right")
+                    flat = np.minimum(flat, priority.nonzero()[0][-1])
+                    each = np.diff(upto, prepend=0.0)[flat]
+                    picked.weight[where] = upto[-1] / np.count_nonzero(priority) / each
                 picked.game[where], picked.move[where] = np.divmod(flat, moves)
         return picked

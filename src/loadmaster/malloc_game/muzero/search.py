@@ -202,7 +202,6 @@ def value_of(logits: Array, left: Array) -> Array:
     return jnp.where(left > 0, expectation(logits, *VALUES), 0)
 
 
-# ----------------------------------------------------------------------------
 # Search in the game itself (AlphaZero): a reference for what the learned model loses.
 #
 # A node of the tree is the moves that lead to it from the root. To look at one, the native game plays

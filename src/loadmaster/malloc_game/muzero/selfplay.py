@@ -17,7 +17,15 @@ import numpy as np
 from loadmaster.host import cores
 from loadmaster.malloc_game.games import NO_COPY, Games, seen_arrays
 from loadmaster.malloc_game.muzero.network import Network
-from loadmaster.malloc_game.muzero.replay import Array, Record, Rng, Shelf, empty_record, helpers, unit_ps
+from loadmaster.malloc_game.muzero.replay import (
+    Array,
+    ProgramReplay,
+    Record,
+    Rng,
+    empty_record,
+    helpers,
+    unit_ps,
+)
 from loadmaster.malloc_game.muzero.search import Found
 from loadmaster.malloc_game.problem import MallocGame
 
@@ -86,21 +94,21 @@ def play(
 ) -> tuple[list[Played], int, bool]:
     """(finished games of all openings; moves searched; whether all that were to be). If `stopped` says
     so, games are ended without search."""
-    hall = _Hall(openings, style)
+    parallel = _ParallelGames(openings, style)
     longest, moves = max(opening.length(window) for opening in openings), 0
     for move, part in enumerate(jax.random.split(key, longest)):
-        moves += hall.move(hall.look(network, part))
+        moves += parallel.move(parallel.look(network, part))
         if stopped() and move + 1 < longest:
-            return hall.end(), moves, False
-    return hall.end(), moves, True
+            return parallel.end(), moves, False
+    return parallel.end(), moves, True
 
 
-def dealt(rows: int, hands: int) -> list[int]:
+def split_evenly(rows: int, hands: int) -> list[int]:
     """As evenly as can be, and at least one each."""
     return [max(1, rows // hands + (number < rows % hands)) for number in range(hands)]
 
 
-class _Table:
+class _OpeningGames:
     """The games of one opening."""
 
     def __init__(self, opening: Opening, rows: slice, alone: bool) -> None:
@@ -128,15 +136,15 @@ class _Table:
         problem, record, known = self.opening.problem, self.record, self.opening.known
         if self.at < problem.moves:
             rest = slice(self.at, None)
-            liked = np.full_like(record.actions, NO_COPY) if known is None else known.actions
-            actions, earned, legal = self.games.finish(liked)
+            preferred = np.full_like(record.actions, NO_COPY) if known is None else known.actions
+            actions, earned, legal = self.games.finish(preferred)
             record.actions[:, rest], record.legal[:, rest] = actions[:, rest], legal[:, rest]
             record.rewards[:, rest] = earned[:, rest] / unit_ps(problem)
             record.policy[:, rest] = np.eye(3, dtype=np.float16)[actions[:, rest]]
         return Played(record, self.opening.start, self.at)
 
 
-class _Hall:
+class _ParallelGames:
     """Games of all openings that are searched in one batch."""
 
     def __init__(self, openings: Sequence[Opening], style: Style) -> None:
@@ -144,8 +152,8 @@ class _Hall:
         counts = [opening.rows for opening in openings]
         edges = np.concatenate([[0], np.cumsum(counts)]).tolist()
         alone = len(openings) < cores()
-        self.tables = [
-            _Table(opening, slice(edges[i], edges[i + 1]), alone) for i, opening in enumerate(openings)
+        self.openings = [
+            _OpeningGames(opening, slice(edges[i], edges[i + 1]), alone) for i, opening in enumerate(openings)
         ]
         self.each = map if alone else helpers().map
         self.seen = seen_arrays(edges[-1])
@@ -158,16 +166,16 @@ class _Hall:
     def look(self, network: Network, key: jax.Array) -> Found:
         """Search all positions."""
 
-        def observe(table: _Table) -> None:
-            table.games.observe({name: array[table.rows] for name, array in self.seen.items()})
+        def observe(opened: _OpeningGames) -> None:
+            opened.games.observe({name: array[opened.rows] for name, array in self.seen.items()})
 
-        list(self.each(observe, self.tables))
+        list(self.each(observe, self.openings))
         masks = np.where(self.left[:, None] > self.at, self.seen["mask"], 1)
         seen = {name: array for name, array in self.seen.items() if name != "mask"}
         # Not copied: nothing writes over these arrays before the search is done.
         seen = jax.device_put(seen)
-        alike = len({id(table.opening.problem) for table in self.tables}) == 1
-        played = np.concatenate([table.record.actions for table in self.tables]) if alike else None
+        alike = len({id(opened.opening.problem) for opened in self.openings}) == 1
+        played = np.concatenate([opened.record.actions for opened in self.openings]) if alike else None
         return self.style.search(
             network,
             key,
@@ -184,10 +192,10 @@ class _Hall:
         action = np.asarray(found.action).astype(np.int8)
         weights, value, legal = (np.asarray(found.weights), np.asarray(found.value), self.seen["mask"])
         self.at += 1
-        return sum(self.each(lambda table: table.move(action, weights, value, legal), self.tables))
+        return sum(self.each(lambda opened: opened.move(action, weights, value, legal), self.openings))
 
     def end(self) -> list[Played]:
-        return list(self.each(_Table.end, self.tables))
+        return list(self.each(_OpeningGames.end, self.openings))
 
 
 def masks_or_all(legal: Array) -> Array:
@@ -195,10 +203,9 @@ def masks_or_all(legal: Array) -> Array:
     return legal | ~legal.any(axis=-1, keepdims=True)
 
 
-# ----------------------------------------------------------------------------
 # Where the games of a batch begin: at the start, or at a window of one of the best games so far.
 
-SPREAD = 1.5
+LENGTH_RATIO = 1.5
 """Most that the longest game of a bucket may have of the shortest's moves, unless it has few."""
 FEW = 64
 MOST = 32
@@ -208,27 +215,28 @@ MOST = 32
 def whole_games(problems: Sequence[MallocGame], rows: int) -> list[Opening]:
     """From the start, of each problem about as many."""
     return [
-        Opening(problem, count) for problem, count in zip(problems, dealt(rows, len(problems)), strict=True)
+        Opening(problem, count)
+        for problem, count in zip(problems, split_evenly(rows, len(problems)), strict=True)
     ]
 
 
-def windows(shelves: Sequence[Shelf], rows: int, window: int, rng: Rng) -> list[Opening]:
+def windows(programs: Sequence[ProgramReplay], rows: int, window: int, rng: Rng) -> list[Opening]:
     """Anywhere in the best games, the better ones more often; at many places of few programs."""
     counts = [
-        (shelf, part)
-        for shelf, count in zip(shelves, dealt(rows, len(shelves)), strict=True)
-        for part in dealt(count, min(count, max(1, MOST // len(shelves))))
+        (program, part)
+        for program, count in zip(programs, split_evenly(rows, len(programs)), strict=True)
+        for part in split_evenly(count, min(count, max(1, MOST // len(programs))))
     ]
-    return [_window(shelf, count, window, rng) for shelf, count in counts]
+    return [_window(program, count, window, rng) for program, count in counts]
 
 
-def _window(shelf: Shelf, count: int, window: int, rng: Rng) -> Opening:
-    moves = shelf.problem.moves
+def _window(program: ProgramReplay, count: int, window: int, rng: Rng) -> Opening:
+    moves = program.problem.moves
     # Moves near the ends are in as many windows as others.
     start = int(np.clip(rng.integers(1 - window, moves), 0, max(0, moves - window)))
-    chance = 1 / (1 + np.arange(len(shelf.best_times)))
-    rows = rng.choice(len(chance), count, p=chance / chance.sum())
-    return Opening(shelf.problem, count, start, shelf.best.take(rows), shelf.best_times[rows])
+    share = 1 / (1 + np.arange(len(program.best_times)))
+    rows = rng.choice(len(share), count, p=share / share.sum())
+    return Opening(program.problem, count, start, program.best.take(rows), program.best_times[rows])
 
 
 class Gain(NamedTuple):
@@ -241,7 +249,7 @@ class Gain(NamedTuple):
     """int8[N] of the whole game"""
 
 
-def crossed(best: Array, gains: Sequence[Gain]) -> list[Array]:
+def combine_gains(best: Array, gains: Sequence[Gain]) -> list[Array]:
     """The best game with several windows at once that each made some game better: the best 2, 4, 8 …
     of those that do not overlap."""
     chosen: list[Gain] = []
@@ -262,7 +270,7 @@ def buckets(moves: Sequence[int]) -> list[list[int]]:
     """Programs whose games are of about the same length, by number: they step together."""
     found: list[list[int]] = []
     for number in np.argsort(moves, kind="stable").tolist():
-        if found and moves[number] <= max(FEW, SPREAD * moves[found[-1][0]]):
+        if found and moves[number] <= max(FEW, LENGTH_RATIO * moves[found[-1][0]]):
             found[-1].append(number)
         else:
             found.append([number])

@@ -7,20 +7,26 @@ of games and after each round of learning, and a run goes on from it as if it ha
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import jax
 import numpy as np
 
-from loadmaster.learn.options import arrays_of, restored
+from loadmaster.learn import session as learn
+from loadmaster.learn.checkpoints import restore_tree, tree_arrays
+from loadmaster.learn.settings import keep_only
 from loadmaster.malloc_game.games import NO_COPY
 from loadmaster.malloc_game.muzero.agent import load_policy, policy_arrays
-from loadmaster.malloc_game.muzero.learner import Learner, Losses, compiled_improve, first_learner, taken_up
-from loadmaster.malloc_game.muzero.lessons import Prepared, course, finish, prepare, tutored
+from loadmaster.malloc_game.muzero.batches import Prepared, finish, prepare, pretrain, pretrain_batch
+from loadmaster.malloc_game.muzero.learner import (
+    Learner,
+    Losses,
+    compiled_improve,
+    first_learner,
+    resume_learner,
+)
 from loadmaster.malloc_game.muzero.network import make_network
 from loadmaster.malloc_game.muzero.replay import Picked, Replay, played_out
 from loadmaster.malloc_game.muzero.search import Search, TrueSearch
@@ -32,7 +38,7 @@ from loadmaster.malloc_game.muzero.selfplay import (
     Searching,
     Style,
     buckets,
-    crossed,
+    combine_gains,
     play,
     whole_games,
     windows,
@@ -53,14 +59,14 @@ CHUNK = 8
 """Gradient steps whose positions are made again at once."""
 
 
-class Session:
+class Session(learn.Session):
     """Meters of the programs, the networks, and the games played so far."""
 
     def __init__(
         self, meters: Sequence[Meter], seed: int, settings: Settings, init: str | None, state: State | None
     ) -> None:
-        platform = jax.default_backend()
-        self.settings = settings = settings.on(platform)
+        super().__init__(meters[0], "play", "evaluate", "learn")
+        self.settings = settings = settings.on(jax.default_backend())
         self.meters = list(meters)
         self.problems = [problem_of(meter) for meter in meters]
         self.numbers = {id(problem): number for number, problem in enumerate(self.problems)}
@@ -77,14 +83,13 @@ class Session:
         self.learner = first_learner(network if init is None else load_policy(init, network), settings)
         self.replay = Replay(self.problems, settings)
         self.search: Searching = (
-            Search(settings.only(SEARCHING))
+            Search(keep_only(settings, SEARCHING))
             if settings.model == "learned"
-            else TrueSearch(settings.only(SEARCHING), self.problems[0])
+            else TrueSearch(keep_only(settings, SEARCHING), self.problems[0])
         )
         self.iteration = self.steps = 0
         self.owed = 0
         """Gradient steps that the last batch of games is still to be followed by."""
-        self.seconds = dict.fromkeys(("play", "evaluate", "learn"), 0.0)
         self.moves = 0
         self.metrics: dict[str, float] = {}
         if state is not None:
@@ -95,16 +100,14 @@ class Session:
         if self.settings.warm_start and not self.iteration:
             self._warm_start()
         if self.settings.tutored > self.steps:
-            self._tutor()
+            self._pretrain()
         while not self.stopped:
             whole = self._learn() if self.owed else self._play()
             if not whole and all(meter.exhausted for meter in self.meters):
                 break  # otherwise only some programs have had their games
-            meter = self.meters[0]
-            if meter.observer.wants_checkpoint(meter):
-                meter.checkpoint(self.arrays())
-            self._tell()
-        self._tell()
+            self.offer_checkpoint()
+            self._report()
+        self._report()
         return self.meters[0].solution(
             iterations=self.iteration,
             gradient_steps=self.steps,
@@ -129,14 +132,14 @@ class Session:
         self.iteration += 1
         if not mine:
             return True
-        unknown = [number for number in mine if not len(self.replay.shelves[number].best_times)]
+        unknown = [number for number in mine if not len(self.replay.programs[number].best_times)]
         careful = (mine if visit else unknown) if self.trained or visit else []
         if visit and (visit % settings.eval_every or not settings.updates):
             careful = []
-        whole = not careful or self._careful(careful, jax.random.fold_in(key, 1))
-        return whole and self._bold(mine, key)
+        whole = not careful or self._play_evaluation_games(careful, jax.random.fold_in(key, 1))
+        return whole and self._self_play(mine, key)
 
-    def _careful(self, mine: list[int], key: jax.Array) -> bool:
+    def _play_evaluation_games(self, mine: list[int], key: jax.Array) -> bool:
         """A few whole games with more search and less noise."""
         settings, most = self.settings, max(map(len, self.buckets))
         style = Style(self.search, settings.eval_simulations or 0, settings.eval_gumbel_scale, True)
@@ -145,39 +148,39 @@ class Session:
         games = whole_games([self.problems[number] for number in mine], max(settings.eval_games, most))
         return self._batch(games, 0, style, key, "careful_reward")
 
-    def _bold(self, mine: list[int], key: jax.Array) -> bool:
+    def _self_play(self, mine: list[int], key: jax.Array) -> bool:
         """Many games to learn from."""
         settings = self.settings
         rows, window = settings.games or 1, settings.window or 0
         style = Style(self.search, settings.simulations or 0, settings.gumbel_scale)
         if len(mine) > MOST:
             mine = sorted(self.rng.choice(mine, MOST, replace=False).tolist())
-        shelves = [self.replay.shelves[number] for number in mine]
+        programs = [self.replay.programs[number] for number in mine]
         if window:
-            for number, shelf in zip(mine, shelves, strict=True):
-                if not len(shelf.best_times):  # something to begin in the middle of
-                    self._show(number, [np.full(shelf.problem.moves, NO_COPY, np.int8)])
+            for number, program in zip(mine, programs, strict=True):
+                if not len(program.best_times):  # something to begin in the middle of
+                    self._add_games(number, [np.full(program.problem.moves, NO_COPY, np.int8)])
             if self.stopped:
                 return False
-            games = windows(shelves, rows, window, self.rng)
+            games = windows(programs, rows, window, self.rng)
         else:
-            games = whole_games([shelf.problem for shelf in shelves], rows)
+            games = whole_games([program.problem for program in programs], rows)
         whole = self._batch(games, window, style, key, "mean_reward")
         self.owed = settings.updates or 0
         return whole
 
     def _batch(self, openings: list[Opening], window: int, style: Style, key: jax.Array, name: str) -> bool:
         """Play games, have them scored, keep them; whether all were."""
-        with self._timed("play"):
+        with self.timed("play"):
             games, moves, whole = play(
                 openings, window, style, self.learner.network, key, lambda: self.stopped
             )
         self.moves += moves
-        earned, asked = [], 0
+        earned, games_played = [], 0
         gains: dict[int, list[Gain]] = {}
         for opening, played in zip(openings, games, strict=True):
             number = self.numbers[id(opening.problem)]
-            asked += opening.rows
+            games_played += opening.rows
             if not whole and self.meters[number].best is not None:
                 continue
             scores = self._score(number, played, whole)
@@ -185,32 +188,32 @@ class Session:
             if opening.times is not None:
                 gains.setdefault(number, []).extend(_gains(opening, played, scores.value))
         for number, some in gains.items():
-            rows = crossed(self.replay.shelves[number].best.actions[0], some)
+            rows = combine_gains(self.replay.programs[number].best.actions[0], some)
             if rows and not self.meters[number].exhausted:
-                self._show(number, rows)
+                self._add_games(number, rows)
         self.metrics[name] = float(np.mean(np.concatenate(earned))) if earned else 0.0
-        return whole and sum(map(len, earned)) == asked
+        return whole and sum(map(len, earned)) == games_played
 
     def _score(self, number: int, played: Played, keep: bool) -> Scores:
-        with self._timed("evaluate"):
+        with self.timed("evaluate"):
             scores = self.meters[number].evaluate_many(played.record.actions)
         count = len(scores.value)
         if keep and count and (self.settings.updates or self.settings.window):
-            shelf, record = self.replay.shelves[number], played.record.take(slice(0, count))
-            shelf.store(record, scores.value, played.first, played.last)
+            program, record = self.replay.programs[number], played.record.take(slice(0, count))
+            program.add(record, scores.value, played.first, played.last)
         return scores
 
-    def _show(self, number: int, moves: list[Any]) -> None:
+    def _add_games(self, number: int, moves: list[Any]) -> None:
         """Games that prefer moves [N], scored like any other and kept."""
         record = played_out(self.problems[number], np.stack(moves))
         self._score(number, Played(record, 0, self.problems[number].moves), keep=True)
 
     def _learn(self) -> bool:
         """The gradient steps that are owed; whether there was time for all of them."""
-        settings, improve = self.settings, compiled_improve(self.settings.only(LEARNING))
+        settings, improve = self.settings, compiled_improve(keep_only(self.settings, LEARNING))
         picked = self.replay.draw(self.rng, self.owed, settings.batch or 1)
         losses = None
-        with self._timed("learn"), ThreadPoolExecutor(1) as ahead:
+        with self.timed("learn"), ThreadPoolExecutor(1) as ahead:
 
             def begin(first: int) -> Future[Prepared]:
                 some = Picked(*(each[first : first + CHUNK] for each in picked))
@@ -224,8 +227,8 @@ class Session:
                     if step + CHUNK < steps:  # the next ones are made while these are learned from
                         waiting = begin(step + CHUNK)
                 key = jax.random.fold_in(jax.random.fold_in(self.key, 2 * self.iteration), step)
-                lesson = finish(prepared, number, self.search, self.learner.target, key, settings)
-                self.learner, losses = improve(self.learner, lesson)
+                batch = finish(prepared, number, self.search, self.learner.target, key, settings)
+                self.learner, losses = improve(self.learner, batch)
                 self._count_step()
                 if self.stopped:
                     break
@@ -250,68 +253,69 @@ class Session:
                 best = solve(make_solver("malloc-game", solver, options), problem, budget, number).decision
                 if best is not None:
                     known.append(best if best.ndim == 1 else problem.moves_of(problem.plan(best)))
-            self._show(number, known)
+            self._add_games(number, known)
 
-    def _tutor(self) -> None:
+    def _pretrain(self) -> None:
         """Learn from the game itself before play."""
         begun = self.steps
 
-        def told(steps: int, learner: Learner, losses: Losses) -> bool:
+        def report(steps: int, learner: Learner, losses: Losses) -> bool:
             self.steps, self.learner = begun + steps, learner
             self._note(losses)
-            self._tell()
+            self._report()
             return not self.stopped
 
-        with self._timed("learn"):
-            lessons = course(self.replay.shelves, self.settings, self.rng)
-            self.learner = tutored(self.learner, lessons, self.settings, self.key, told)
+        with self.timed("learn"):
+            batch = pretrain_batch(self.replay.programs, self.settings, self.rng)
+            self.learner = pretrain(self.learner, batch, self.settings, self.key, report)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """The same names as EGRL's; evaluations, best, bound and gap are the meter's."""
-        split, told = self.seconds, dict(self.metrics)
-        told["moves_per_s"] = self.moves / max(split["play"], 1e-9)
-        told["steps_per_s"] = self.steps / max(split["learn"], 1e-9)
+        split, metrics = self.seconds, dict(self.metrics)
+        metrics["moves_per_s"] = self.moves / max(split["play"], 1e-9)
+        metrics["steps_per_s"] = self.steps / max(split["learn"], 1e-9)
         for meter in self.meters:
-            meter.progress(generation=self.iteration, steps=self.steps, **told, **split)
+            meter.progress(generation=self.iteration, steps=self.steps, **metrics, **split)
 
-    def arrays(self, ring: bool = True) -> State:
-        """All that changes; without `ring`, only what is small: neither the games in the replay nor
+    def arrays(self, full: bool = True) -> State:
+        """All that changes; without `full`, only what is small: neither the games in the replay nor
         the target network nor the optimiser's memory, and so a run goes on, but not identically."""
         counters = [self.iteration, self.steps, self.owed, self.moves]
-        shelves = {
-            f"shelf{number}.{name}": array
-            for number, shelf in enumerate(self.replay.shelves)
-            for name, array in shelf.arrays(ring).items()
+        replay = {
+            f"{_program_key(number)}{name}": array
+            for number, program in enumerate(self.replay.programs)
+            for name, array in program.arrays(full).items()
         }
-        learned = self.learner if ring else self.learner.network
+        learned = self.learner if full else self.learner.network
         return {
             "rng": generator_state(self.rng),
             "counters": np.array(counters, np.int64),
-            **arrays_of(learned),
-            **shelves,
+            **tree_arrays(learned),
+            **replay,
         }
 
     def restore(self, state: State) -> None:
         """Go on from `arrays`; this object gives the shapes."""
         self.iteration, self.steps, self.owed, self.moves = (int(x) for x in state["counters"])
         self.rng = restore_generator(state["rng"])
-        light = len(arrays_of(self.learner)) != sum(name.startswith("leaf") for name in state)
+        light = len(tree_arrays(self.learner)) != sum(name.startswith("leaf") for name in state)
         if light:
-            self.learner = taken_up(restored(self.learner.network, state), self.settings, self.steps)
+            self.learner = resume_learner(
+                restore_tree(self.learner.network, state), self.settings, self.steps
+            )
             self.owed = 0  # there is nothing yet to learn from
         else:
-            self.learner = Learner(*restored(self.learner, state))
-        for number, shelf in enumerate(self.replay.shelves):
-            start = f"shelf{number}."
-            shelf.restore(
+            self.learner = Learner(*restore_tree(self.learner, state))
+        for number, program in enumerate(self.replay.programs):
+            start = _program_key(number)
+            program.restore(
                 {name.removeprefix(start): array for name, array in state.items() if name.startswith(start)}
             )
 
-    @contextmanager
-    def _timed(self, part: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self.seconds[part] += time.perf_counter() - started
+
+def _program_key(number: int) -> str:
+    """What the names of a program's arrays begin with in a checkpoint: as they always did."""
+    return f"shelf{number}."
 
 
 def _gains(opening: Opening, played: Played, times: Any) -> list[Gain]:

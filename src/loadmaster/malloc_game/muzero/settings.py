@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
+
+from loadmaster.learn.settings import check_settings
 
 BY_PLATFORM: dict[str, tuple[int, int]] = {
     "simulations": (8, 32),
@@ -192,14 +193,7 @@ class Settings:
     """Of a value's and of a reward's distribution."""
 
     def __post_init__(self) -> None:
-        wrong = [
-            field.name
-            for field in fields(self)
-            if not _like(field.name, field.default, getattr(self, field.name))
-        ]
-        wrong = wrong or self._impossible()
-        if wrong:
-            raise ValueError(f"muzero can't work with {wrong[0]} = {getattr(self, wrong[0])!r}")
+        check_settings("muzero", self, self._impossible, BY_PLATFORM)
 
     def _impossible(self) -> list[str]:
         """The settings whose values make no sense."""
@@ -230,22 +224,8 @@ class Settings:
         }
         return replace(self, **chosen)
 
-    def only(self, names: tuple[str, ...]) -> Settings:
-        """With all but these as they are by default: compiled code is shared by runs that differ in
-        nothing that it reads."""
-        return Settings(**{name: getattr(self, name) for name in names})
-
     @property
     def has_default_network(self) -> bool:
         """Whether policies that come with the package fit."""
         default: dict[str, Any] = {field.name: field.default for field in fields(self)}
         return all(getattr(self, name) == default[name] for name in NETWORK)
-
-
-def _like(name: str, default: object, value: object) -> bool:
-    """Whether it is of the same type; a whole number may stand for any number."""
-    if name in BY_PLATFORM:
-        return value is None or type(value) is int
-    if isinstance(value, float) and not math.isfinite(value):
-        return False
-    return type(value) is type(default) or (type(default) is float and type(value) is int)

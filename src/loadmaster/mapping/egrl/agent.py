@@ -14,16 +14,16 @@ import numpy.typing as npt
 
 from loadmaster.errors import require
 from loadmaster.learn import policies
-from loadmaster.learn.options import free_settings, settings_from
 from loadmaster.learn.policies import PRETRAINED, BadPolicy, policy_arrays, save_policy
+from loadmaster.learn.settings import free_settings, make_settings
 from loadmaster.mapping.egrl.network import Actor
 from loadmaster.mapping.egrl.settings import Settings
 from loadmaster.mapping.problem import Mapping
 from loadmaster.search.registry import make_solver
-from loadmaster.search.solver import Budget, Meter, Solution, State, solve
+from loadmaster.search.solver import Budget, Meter, Solution, Solver, State, solve
 
 
-class Egrl:
+class Egrl(Solver):
     """Evolutionary graph reinforcement learning. Options are the fields of `Settings`, and
     `init`: a trained policy ('pretrained:bert', or a file of `loadmaster train egrl`)."""
 
@@ -36,8 +36,9 @@ class Egrl:
     """Settings that make this solver what it is."""
 
     def __init__(self, init: str | None = None, **settings: Any) -> None:
-        self.settings = settings_from(Settings, self.name, settings, self.fixed)
+        self.settings = make_settings(Settings, self.name, settings, self.fixed)
         self.init = init
+        self.options = {"init": init, **free_settings(self.settings, self.fixed)}
         self.start: npt.NDArray[np.int8] | None = None
         """A map to begin with, should one be known: the first Boltzmann chromosome stays around it."""
 
@@ -53,11 +54,6 @@ class Egrl:
         if self.start is not None and state is None and not meter.exhausted:
             session.begin(self.start)
         return session.run()
-
-    @property
-    def switches(self) -> dict[str, Any]:
-        """The options that make this solver again, for a run that is resumed."""
-        return {"init": self.init, **free_settings(self.settings, self.fixed)}
 
 
 class EvolutionAlone(Egrl):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -16,6 +15,9 @@ import numpy.typing as npt
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from loadmaster.learn import session as learn
+from loadmaster.learn.checkpoints import restore_tree, tree_arrays
+from loadmaster.learn.replay import Ring
 from loadmaster.mapping.egrl.graph import Graph, make_graph
 from loadmaster.mapping.egrl.learner import Learner, first_learner, improve
 from loadmaster.mapping.egrl.network import Actor, Critic
@@ -37,7 +39,6 @@ from loadmaster.mapping.egrl.settings import Settings
 from loadmaster.mapping.features import node_features
 from loadmaster.mapping.problem import Mapping
 from loadmaster.program.models import load_model
-from loadmaster.search.problem import repeatable
 from loadmaster.search.solver import Meter, Solution, State, generator_state, restore_generator
 
 # ----------------------------------------------------------------------------
@@ -103,11 +104,11 @@ class Progress:
     chromosomes: Chromosomes
     learner: Learner
     maps: npt.NDArray[np.int8]
-    """[replay, 2N] the replay buffer; `stored` says how much of it is filled. Its size does not
-    depend on the budget, which may be another one when a run is resumed."""
+    """[replay, 2N] the replay buffer. Its size does not depend on the budget, which may be another one
+    when a run is resumed."""
     rewards: npt.NDArray[np.float64]
-    stored: int = 0
-    """Transitions ever stored; the buffer is a ring."""
+    """[replay]"""
+    ring: Ring
     learned: int = 0
     """Of those, how many an update has been made for."""
     generation: int = 0
@@ -118,11 +119,8 @@ class Progress:
     """Where each map was stored last; the ring may hold another one there by now."""
 
     def store(self, maps: npt.NDArray[np.int8], rewards: npt.NDArray[np.float64]) -> None:
-        """Append transitions to the ring."""
-        at = (self.stored + np.arange(len(maps))) % len(self.maps)
-        self.maps[at], self.rewards[at] = maps, rewards
-        self.stored += len(maps)
-        self._index(at)
+        """Append transitions to the replay buffer."""
+        self._index(self.ring.store(len(maps), (self.maps, maps), (self.rewards, rewards)))
 
     def _index(self, places: npt.NDArray[np.int64]) -> None:
         self.place |= {self.maps[place].tobytes(): place for place in places.tolist()}
@@ -134,43 +132,40 @@ class Progress:
             return float("nan")
         return float(self.rewards[place])
 
-    @property
-    def filled(self) -> int:
-        return min(self.stored, len(self.maps))
-
     def arrays(self) -> State:
-        leaves = [x for x in jax.tree.leaves(self.learner) if hasattr(x, "shape")]
-        counters = [self.stored, self.learned, self.generation, self.champion, self.invalid, self.first_valid]
+        filled = self.ring.filled
+        counters = [
+            self.ring.stored,
+            self.learned,
+            self.generation,
+            self.champion,
+            self.invalid,
+            self.first_valid,
+        ]
         return {
             "rng": generator_state(self.rng),
             "counters": np.array(counters, dtype=np.int64),
             "stack": self.stack,
             **{f"chromosomes.{name}": value for name, value in self.chromosomes._asdict().items()},
-            "maps": self.maps[: self.filled],
-            "rewards": self.rewards[: self.filled],
-            **{f"leaf{number}": np.asarray(leaf) for number, leaf in enumerate(leaves)},
+            "maps": self.maps[:filled],
+            "rewards": self.rewards[:filled],
+            **tree_arrays(self.learner),
         }
 
     def restore(self, state: State) -> None:
         """Go on from `arrays`; this object gives the shapes."""
-        leaves, tree = jax.tree.flatten(self.learner)
-        numbers = iter(range(len(leaves)))
-        filled = [
-            jax.numpy.asarray(state[f"leaf{next(numbers)}"]) if hasattr(x, "shape") else x for x in leaves
-        ]
-        self.learner = jax.tree.unflatten(tree, filled)
+        self.learner = restore_tree(self.learner, state)
         self.stack = np.array(state["stack"])
         self.chromosomes = Chromosomes(
             *(np.array(state[f"chromosomes.{name}"]) for name in Chromosomes._fields)
         )
         self.rng = restore_generator(state["rng"])
-        (self.stored, self.learned, self.generation, self.champion, self.invalid, self.first_valid) = (
+        (self.ring.stored, self.learned, self.generation, self.champion, self.invalid, self.first_valid) = (
             int(x) for x in state["counters"]
         )
         count = len(state["rewards"])
         self.maps[:count], self.rewards[:count] = state["maps"], state["rewards"]
-        oldest_first = np.arange(self.stored - count, self.stored) % len(self.maps)
-        self._index(oldest_first)
+        self._index(self.ring.oldest_first())
 
 
 Maps = npt.NDArray[np.int8]
@@ -178,19 +173,19 @@ MOST_SCREENED = 4_000_000
 """Entries of all draws of a generation together: large programs have fewer draws to pick from."""
 
 
-class Session:
+class Session(learn.Session):
     """A meter, a graph, and the compiled parts that work on them."""
 
     def __init__(
         self, meter: Meter, seed: int, settings: Settings, init: str | None, state: State | None
     ) -> None:
         assert isinstance(meter.problem, Mapping)
-        self.meter, self.settings, self.problem = meter, settings, meter.problem
+        super().__init__(meter, "evaluate", "forward", "gradient", "screen", "evolve")
+        self.settings, self.problem = settings, meter.problem
         self.graph = make_graph(self.problem)
         self.budget = meter.budget.evaluations or settings.horizon
         self.key = jax.random.key(seed)
         self.live = np.flatnonzero(self.problem.live)
-        self.seconds = dict.fromkeys(("evaluate", "forward", "gradient", "screen", "evolve"), 0.0)
         like = Actor(len(self.problem.memories), settings, self.key)
         self.unravel = ravel_pytree(like)[1]
         self.shapes = find_shapes([leaf.shape for leaf in jax.tree.leaves(like)])
@@ -202,7 +197,7 @@ class Session:
         if state is not None:
             for part in (self.now, self.critic, self.choice):
                 part.restore(state)
-        self.repeatable = repeatable(self.problem)
+        self.repeatable = self.problem.repeatable
 
     def _first(self, seed: int, init: str | None) -> Progress:
         settings, memories = self.settings, len(self.problem.memories)
@@ -228,6 +223,7 @@ class Session:
             learner=first_learner(actor, Critic(memories, settings, keys[2]), settings),
             maps=np.zeros((settings.replay, entries), dtype=np.int8),
             rewards=np.zeros(settings.replay),
+            ring=Ring(settings.replay),
         )
 
     def begin(self, decision: Maps) -> None:
@@ -240,8 +236,7 @@ class Session:
         meter = self.meter
         while not meter.exhausted:
             self._generation()
-            if meter.observer.wants_checkpoint(meter):
-                meter.checkpoint({**self.now.arrays(), **self.critic.arrays(), **self.choice.arrays()})
+            self.offer_checkpoint()
             meter.progress(generation=self.now.generation, **self.seconds)
         share = self.now.invalid / max(1, meter.evaluations)
         return meter.solution(
@@ -272,7 +267,7 @@ class Session:
         if proposed is not None and (now.generation % EVERY == 1 or self.meter.exhausted):
             self.choice.consider(stack[: len(proposed.rewards)], proposed.rewards)
         if proposed is not None and not self.meter.exhausted:
-            with self._timed("evolve"):
+            with self.timed("evolve"):
                 plan = choose(now.rng, fitness, settings)
                 now.stack = breed(now.rng, stack, self.shapes, plan)
                 if settings.chromosomes:
@@ -282,7 +277,7 @@ class Session:
         """(fitness of each slot, what the GNNs proposed)"""
         now, settings = self.now, self.settings
         gnns, members = settings.gnns, np.arange(settings.chromosomes)
-        with self._timed("forward"):
+        with self.timed("forward"):
             found, probabilities = (np.asarray(x)[:gnns] for x in self.forward(now.stack, self.graph))
             found = self._canonical(found)
         known = self._recalled(found)
@@ -291,7 +286,7 @@ class Session:
         rivals = now.rng.integers(0, max(1, len(members)), (gnns - len(new), 2))
         worth = now.chromosomes.worth[rivals] if len(members) else np.empty((0, 2))
         drawn_by = np.concatenate([members, rivals[np.arange(len(worth)), worth.argmax(1)]])
-        with self._timed("screen"):
+        with self.timed("screen"):
             drawn = self._drawn(drawn_by)
         maps = np.concatenate([found[new], drawn])
         rewards = np.full(len(maps), -np.inf)
@@ -332,7 +327,7 @@ class Session:
 
     def _rollouts(self, actor: npt.NDArray[np.float32]) -> Proposals:
         """The learner's two maps, one noisy and one greedy, scored."""
-        with self._timed("forward"):
+        with self.timed("forward"):
             greedy, mine = (np.asarray(x) for x in self.forward(actor, self.graph))
         both = np.concatenate([self._explored(greedy[0])[None], greedy])
         rewards = self._submit(both, np.array([2, 2]))
@@ -342,13 +337,13 @@ class Session:
         """Have maps scored, remember them, and see who found the best."""
         now, before, start = self.now, self.meter.best_value, self.meter.evaluations
         maps = self._canonical(maps)
-        with self._timed("evaluate"):
+        with self.timed("evaluate"):
             scores = self.meter.evaluate_many(maps)
         count = len(scores.reward)
         kept = np.ones(count, dtype=np.bool_) if scores.failed is None else ~scores.failed
         now.store(maps[:count][kept], scores.reward[kept])
         if self.settings.learner and self.settings.screen > 1:
-            with self._timed("screen"):
+            with self.timed("screen"):
                 self.critic.learn(maps[:count][kept], scores.value[kept])
         now.invalid += int((scores.value < 0).sum())
         if now.first_valid < 0 and (scores.value >= 0).any():
@@ -360,20 +355,20 @@ class Session:
     def _learn(self) -> None:
         now, settings = self.now, self.settings
         key = jax.random.fold_in(self.key, now.generation)
-        if now.stored < settings.burn_in:
-            now.learned = now.stored  # what came before the burn-in is not made up for
+        if now.ring.stored < settings.burn_in:
+            now.learned = now.ring.stored  # what came before the burn-in is not made up for
             return
-        updates = round(settings.updates * (now.stored - now.learned))
-        now.learned = now.stored
+        updates = round(settings.updates * (now.ring.stored - now.learned))
+        now.learned = now.ring.stored
         chunk = max(1, round(settings.updates * (settings.population + 2)))
         known = self.meter.best if settings.imitation else None
         best = np.full(2 * self.problem.nodes, -1) if known is None else known
         best = best.astype(np.int8).reshape(2, self.problem.nodes)
-        with self._timed("gradient"):
+        with self.timed("gradient"):
             for begin in range(0, updates, chunk):
                 # As an array: a plain number would be compiled in, once for each.
                 count = np.array(min(chunk, updates - begin))
-                rows = now.rng.integers(0, now.filled, (chunk, settings.batch))
+                rows = now.rng.integers(0, now.ring.filled, (chunk, settings.batch))
                 maps = now.maps[rows].reshape(chunk, settings.batch, 2, self.problem.nodes)
                 now.learner, _ = self.gradient(
                     jax.random.fold_in(key, begin),
@@ -406,19 +401,9 @@ class Session:
         """With entries that decide nothing as the problem writes them."""
         return np.where(self.problem.live, maps, np.int8(self.problem.slowest)).astype(np.int8)
 
-    def _timed(self, part: str) -> Any:
-        return _Timed(self.seconds, part)
-
-
-class _Timed:
-    def __init__(self, seconds: dict[str, float], part: str) -> None:
-        self.seconds, self.part = seconds, part
-
-    def __enter__(self) -> None:
-        self.started = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds[self.part] += time.perf_counter() - self.started
+    def arrays(self) -> State:
+        """All that changes."""
+        return {**self.now.arrays(), **self.critic.arrays(), **self.choice.arrays()}
 
 
 def decide(actor: Actor, graph: Graph) -> tuple[Array, Array]:

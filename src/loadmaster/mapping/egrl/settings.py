@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, fields
+
+from loadmaster.learn.settings import check_settings, keep_only
 
 EVOLUTION = (
     "population",
@@ -100,11 +100,7 @@ class Settings:
     """Budget that exploration is tied to where the meter has none."""
 
     def __post_init__(self) -> None:
-        wrong = [
-            field.name for field in fields(self) if not _like(field.default, getattr(self, field.name))
-        ] or self._impossible()
-        if wrong:
-            raise ValueError(f"EGRL can't work with {wrong[0]} = {getattr(self, wrong[0])!r}")
+        check_settings("EGRL", self, self._impossible)
 
     def _impossible(self) -> list[str]:
         """The settings whose values make no sense."""
@@ -131,18 +127,9 @@ class Settings:
 
     @property
     def compiled(self) -> Settings:
-        """With the settings of evolution as they are by default: compiled code does not read them,
-        and runs that differ in nothing else share it."""
-        default: dict[str, Any] = {field.name: field.default for field in fields(self)}
-        return replace(self, **{name: default[name] for name in EVOLUTION})
+        """With the settings of evolution as they are by default: compiled code does not read them."""
+        return keep_only(self, {field.name for field in fields(self)} - set(EVOLUTION))
 
     @property
     def gnns(self) -> int:
         return self.population - self.chromosomes
-
-
-def _like(default: object, value: object) -> bool:
-    """Whether it is of the same type; a whole number may stand for any number."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return False
-    return type(value) is type(default) or (type(default) is float and type(value) is int)

@@ -1,4 +1,4 @@
-"""The tutor: what it teaches is the best reply by the game itself, and the network learns it."""
+"""Pretraining: its targets are the best replies by the game itself, and the network learns them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ pytest.importorskip("mctx")
 
 import jax
 
-from loadmaster.malloc_game.muzero import lessons as tutor
-from loadmaster.malloc_game.muzero.replay import Shelf, played_out, returns, unit_ps
+from loadmaster.malloc_game.muzero import batches
+from loadmaster.malloc_game.muzero.replay import ProgramReplay, played_out, returns, unit_ps
 from loadmaster.malloc_game.muzero.session import Session
 from loadmaster.malloc_game.muzero.settings import Settings
 from loadmaster.search.solver import Budget, Meter, Observer
@@ -31,7 +31,7 @@ def test_what_is_taught_is_the_best_reply() -> None:
     for problem in (four_lives(18), made_up(9)):
         good, _ = random_games(problem, 3)
         record = played_out(problem, good.actions)
-        policy = tutor._policy(problem, record, good.actions)
+        policy = batches._best_replies(problem, record, good.actions)
         assert np.allclose(policy.sum(-1), 1, atol=1e-5) and not policy[~record.legal].any()
         for game, move in np.ndindex(record.actions.shape):
             moves = record.actions[game]
@@ -43,7 +43,8 @@ def test_what_is_taught_is_the_best_reply() -> None:
                 ends[action] = int(games.judged()[0][0])
             least = min(ends.values())
             logits = {
-                action: -(end - least) / (tutor.SOFT * unit_ps(problem)) + tutor.OWN * (action == moves[move])
+                action: -(end - least) / (batches.SOFT * unit_ps(problem))
+                + batches.OWN * (action == moves[move])
                 for action, end in ends.items()
             }
             weights = {action: np.exp(logit) for action, logit in logits.items()}
@@ -53,25 +54,25 @@ def test_what_is_taught_is_the_best_reply() -> None:
     assert better > 10
 
 
-def test_a_course_has_positions_with_a_choice_and_true_returns() -> None:
+def test_pretraining_has_positions_with_a_choice_and_true_returns() -> None:
     settings = Settings(**SMALL | {"tutor_positions": 50})
-    shelves = [Shelf(problem, 10, settings) for problem in (four_lives(18), made_up(9), made_up(0))]
-    for shelf in shelves[:2]:
-        shelf.store(*random_games(shelf.problem, 6))
-    taught = tutor.course(shelves, settings, np.random.default_rng(0))
-    lesson = jax.tree.map(np.asarray, taught.lesson)
-    assert 40 <= taught.positions == len(lesson.weight) <= 52
-    assert (lesson.legal[:, 0].sum(-1) > 1).all() and lesson.inside[:, 0].all()
-    assert not lesson.policy[:, 0][~lesson.legal[:, 0]].any()
+    programs = [ProgramReplay(problem, 10, settings) for problem in (four_lives(18), made_up(9), made_up(0))]
+    for program in programs[:2]:
+        program.add(*random_games(program.problem, 6))
+    made = batches.pretrain_batch(programs, settings, np.random.default_rng(0))
+    batch = jax.tree.map(np.asarray, made)
+    assert 40 <= len(batch.weight) <= 52
+    assert (batch.legal[:, 0].sum(-1) > 1).all() and batch.inside[:, 0].all()
+    assert not batch.policy[:, 0][~batch.legal[:, 0]].any()
     # Values are what follows: the reward of the move and, for less, the value after it.
-    both = lesson.inside[:, 1]
-    follows = lesson.rewards[:, 0] + settings.discount * lesson.value[:, 1] * both
-    assert np.allclose(lesson.value[:, 0], follows, rtol=1e-4, atol=1e-3)
-    assert returns(shelves[0].best).max() > 0
+    both = batch.inside[:, 1]
+    follows = batch.rewards[:, 0] + settings.discount * batch.value[:, 1] * both
+    assert np.allclose(batch.value[:, 0], follows, rtol=1e-4, atol=1e-3)
+    assert returns(programs[0].best).max() > 0
 
 
-class Told(Observer):
-    """Remembers what it is told."""
+class Reports(Observer):
+    """Remembers them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,45 +83,45 @@ class Told(Observer):
 
 
 @cache
-def tutored(seed: int) -> tuple[Session, list[dict[str, float]], Any]:
-    """(a session that was tutored and played little, what it told, the course)"""
-    told, courses = Told(), []
-    make = tutor.course
+def pretrained(seed: int) -> tuple[Session, list[dict[str, float]], Any]:
+    """(a session that was pretrained and played little, what it reported, the positions)"""
+    reports, made = Reports(), []
+    make = batches.pretrain_batch
 
-    def course(*args: Any) -> Any:
-        courses.append(make(*args))
-        return courses[-1]
+    def pretrain_batch(*args: Any) -> Any:
+        made.append(make(*args))
+        return made[-1]
 
-    session = Session([Meter(made_up(9), Budget(evaluations=5), told)], seed, TUTORED, None, None)
+    session = Session([Meter(made_up(9), Budget(evaluations=5), reports)], seed, TUTORED, None, None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("loadmaster.malloc_game.muzero.session.course", course)
+        patch.setattr("loadmaster.malloc_game.muzero.session.pretrain_batch", pretrain_batch)
         session.run()
-    return session, told.lines, courses[0]
+    return session, reports.lines, made[0]
 
 
 def test_the_network_learns_what_it_is_taught() -> None:
-    session, lines, course = tutored(0)
+    session, lines, made = pretrained(0)
     first, last = lines[0], next(line for line in lines if line["steps"] == 150)
     assert [line["steps"] for line in lines[:3]] == [50, 100, 150]
     assert last["policy_loss"] < first["policy_loss"] and last["value_loss"] < first["value_loss"]
     assert session.steps == 150 and session.meters[0].evaluations == 5
-    lesson = jax.tree.map(np.asarray, course.lesson)
+    batch = jax.tree.map(np.asarray, made)
 
     @jax.jit
     def policy(network: Any, seen: Any) -> Any:
         return jax.vmap(lambda one: network.predict(network.represent(one))[0])(seen)
 
-    logits = np.where(lesson.legal[:, 0], policy(session.learner.network, lesson.seen), -np.inf)
-    taught = lesson.policy[:, 0]
+    logits = np.where(batch.legal[:, 0], policy(session.learner.network, batch.seen), -np.inf)
+    taught = batch.policy[:, 0]
     right = (logits.argmax(-1) == taught.argmax(-1))[taught.max(-1) > 0.9]
-    chance = 1 / lesson.legal[:, 0].sum(-1)[taught.max(-1) > 0.9]
+    chance = 1 / batch.legal[:, 0].sum(-1)[taught.max(-1) > 0.9]
     assert len(right) > 10 and right.mean() > chance.mean() + 0.15
 
 
 def test_the_same_seed_is_taught_the_same() -> None:
-    first = tutored(0)[0].learner.network
-    second = tutored.__wrapped__(0)[0].learner.network
-    other = tutored.__wrapped__(1)[0].learner.network
+    first = pretrained(0)[0].learner.network
+    second = pretrained.__wrapped__(0)[0].learner.network
+    other = pretrained.__wrapped__(1)[0].learner.network
     for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
         assert np.array_equal(a, b)
     assert not np.array_equal(first.policy.second.weight, other.policy.second.weight)

@@ -1,21 +1,28 @@
-"""The few operations that NumPy and JAX do differently, so that the network is written once.
+"""The few operations that NumPy and JAX do differently, so that a network is written once; and padding.
 
 JAX trains; NumPy alone decides, so that a user's first plan needs no JAX and compiles nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 Array = Any
 _BLOCK = 4
 """Segments that NumPy handles at a time: what they need stays in the cache."""
+_GROWTH = 1.25
 
 
 class Backend(Protocol):
+    """`xp` is `numpy` or `jax.numpy`."""
+
     xp: Any
 
     def segment_max(self, values: Array, segment: Array, count: int) -> Array:
@@ -68,6 +75,8 @@ class NumpyBackend:
 
 
 class JaxBackend:
+    """With gradients."""
+
     def __init__(self) -> None:
         import jax
         import jax.numpy as jnp
@@ -88,3 +97,41 @@ class JaxBackend:
     def blocks(self, function: Any, arrays: tuple[Array, ...]) -> Array:
         # Recomputed for the gradient: memory stays linear in the number of nodes.
         return self.jax.checkpoint(function)(*arrays)
+
+
+def softmax(logits: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """[rows, choices] -> probabilities; no choices give none."""
+    raised = np.exp(logits - logits.max(axis=1, keepdims=True, initial=-1e30))
+    shares: npt.NDArray[np.float32] = (raised / np.maximum(raised.sum(axis=1, keepdims=True), 1e-30)).astype(
+        np.float32
+    )
+    return shares
+
+
+@contextlib.contextmanager
+def single_threaded_products() -> Iterator[bool]:
+    """Matrix products on one thread each, so that blocks can be shared out; on a busy machine threads
+    within small products wait for each other. Without `threadpoolctl` they do as they like (False)."""
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError:
+        yield False
+        return
+    with threadpool_limits(1):
+        yield True
+
+
+def bucket(count: int, step: int = 1) -> int:
+    """The least padded size that holds `count`: multiples of `step` that grow by a quarter, so that few
+    shapes are compiled."""
+    size = step
+    while size < count:
+        size = max(size + step, math.ceil(size * _GROWTH / step) * step)
+    return size
+
+
+def pad_rows(array: npt.NDArray[Any], rows: int, value: int = 0) -> npt.NDArray[Any]:
+    """[n, …] -> [rows, …], with `value` behind."""
+    padded = np.full((rows, *array.shape[1:]), value, dtype=array.dtype)
+    padded[: len(array)] = array
+    return padded
