@@ -140,7 +140,8 @@ def brought(tmp_path_factory: pytest.TempPathFactory) -> Path:
     light = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
     for name in ("squeezenet", "resnet50", "densenet121"):
         shutil.copy(light / f"light_{name}.onnx", folder)
-    shutil.copy(light / "light_squeezenet.onnx", folder / "model.onnx")
+    for name in ("model.onnx", "squeezenet.onnx"):
+        shutil.copy(light / "light_squeezenet.onnx", folder / name)
     (folder / "model.tflite").write_bytes(branchy(3, 20))
     for name in ("chip.toml", "mychip.toml"):
         (folder / name).write_text(CHIP)
@@ -221,3 +222,13 @@ def test_they_run(page: Path, brought: Path, tmp_path: Path, monkeypatch: pytest
     for line in filter(runs_here, shown(page)):
         # --fits answers by its exit code: 1 is a proven no.
         run(prepared(line), codes=(0, 1) if "--fits" in line else (0,))
+
+
+def test_the_library_of_the_readme_runs(
+    brought: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(brought, tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
+    exec(compile(code, "README.md", "exec"), {})
+    assert Path("plan.json").is_file() and Path("report.html").is_file()

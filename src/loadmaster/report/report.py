@@ -44,11 +44,13 @@ class ReportFacts:
     warnings: list[str] = field(default_factory=list)
 
 
-def write_report(sources: Path | Sequence[Path], out: Path, measured: Path | None = None) -> ReportFacts:
+def write_report(
+    sources: str | Path | Sequence[str | Path], out: str | Path, measured: Path | None = None
+) -> ReportFacts:
     """A report about a run's folder or a plan's file inside one, held against its baseline; about
     two of them, the change from the first to the second; about more, the best beside the others. `measured`: what
     `loadmaster run --json` printed for the plan that is shown."""
-    paths = [sources] if isinstance(sources, Path) else list(sources)
+    paths = [Path(path) for path in ([sources] if isinstance(sources, str | Path) else sources)]
     if not paths:
         raise LoadmasterError("there is nothing to report", object="RUN", remedy="give a run")
     runs = {path: read_run(path) for path in paths if is_run(path)}
@@ -56,7 +58,7 @@ def write_report(sources: Path | Sequence[Path], out: Path, measured: Path | Non
     for path in paths:
         like = next(iter([*runs.values(), *subjects]), None)
         subjects.append(runs[path] if path in runs else read_plan(path, like))
-    return report_subjects(subjects, out, measured)
+    return report_subjects(subjects, Path(out), measured)
 
 
 def write_plan_report(
