@@ -21,7 +21,8 @@ from loadmaster.errors import LoadmasterError
 from loadmaster.files import replacing
 from loadmaster.host import command_line
 from loadmaster.machine import load_machine
-from loadmaster.malloc_game.exact import CpSat, game_bound
+from loadmaster.malloc_game.bounds import game_bound
+from loadmaster.malloc_game.exact import CpSat
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.mapping.exact import Exact
 from loadmaster.mapping.problem import Mapping

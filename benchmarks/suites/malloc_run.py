@@ -13,7 +13,7 @@ from benchmarks.suites import Row
 from benchmarks.suites.malloc_cells import EXACT, GAMES, ONE_PLAN, OPTIONS, GameCell
 from benchmarks.suites.mapping_run import Improvements
 from loadmaster.errors import MissingPackage
-from loadmaster.malloc_game.auto import NoProduction
+from loadmaster.malloc_game.heuristics import NoProduction
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.plan.production import production_record
 from loadmaster.search.problem import Bound
@@ -113,7 +113,7 @@ def loaded(case: str) -> tuple[MallocGame, tuple[str, int], Bound]:
     problem = GAMES[case].load()
     bound = problem.bound()
     if not bound.method.endswith("on record") and find_spec("ortools") is not None:
-        from loadmaster.malloc_game.exact import game_bound
+        from loadmaster.malloc_game.bounds import game_bound
 
         with contextlib.suppress(MissingPackage):
             bound = max(bound, game_bound(problem, BOUND_SECONDS), key=lambda each: each.value)

@@ -8,7 +8,7 @@ import numpy as np
 
 from loadmaster.allocation.problem import Allocation
 from loadmaster.graph import GraphOptimization
-from loadmaster.graph.explicit import fusion_violations
+from loadmaster.graph.fusion import fusion_violations
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.mapping.problem import Mapping
 from loadmaster.offload.problem import Offload

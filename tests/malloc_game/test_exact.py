@@ -21,8 +21,9 @@ from loadmaster.search.solver import Budget, Solution, Status, solve
 
 pytest.importorskip("ortools")
 
-from loadmaster.malloc_game.exact import CpSat, Exhaustive, Rounded, game_bound, relaxed_game
-from loadmaster.search.engines import lagrangian
+from loadmaster.malloc_game.bounds import game_bound, relaxed_game
+from loadmaster.malloc_game.exact import CpSat, Exhaustive, Rounded
+from loadmaster.search.or_tools import lagrangian
 
 SECOND = 10**12
 UNTIMED = float("inf")

@@ -50,7 +50,7 @@ def wishes(problem: MallocGame, games: int, seed: int = 0) -> np.ndarray:
 
 
 def native(problem: MallocGame, games: int = 1, threads: int = 1) -> Any:
-    core = _core.Game(_core.GameTables(problem.model.columns()), problem.switches())
+    core = _core.Game(_core.GameTables(problem.model.columns()), problem.options())
     core.reset(games, threads)
     return core
 
@@ -111,7 +111,7 @@ def test_every_play_is_a_sound_plan_of_the_judged_time(switches: dict[str, Any])
             assert check(problem.program, problem.machine, plan, timeline) == [], f"seed {seed}"
             assert timeline.total_ps == played.total[row] == problem.evaluate(actions), f"seed {seed}"
             assert played.total[row] >= problem.bound().value, f"seed {seed}"
-        if problem.switches()["backup"] != "rewind":
+        if problem.options()["backup"] != "rewind":
             core.replay(played.actions)
             for row in range(2):
                 check_placement(problem.model, *core.placement(row))

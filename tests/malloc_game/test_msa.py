@@ -12,7 +12,7 @@ import pytest
 from generate import random_machine, random_program
 from loadmaster.machine import Machine, load_machine
 from loadmaster.malloc_game.model import game_model
-from loadmaster.malloc_game.msa import Assigner, BadSwitch, switches_of
+from loadmaster.malloc_game.msa import Assigner, BadOption, make_options
 from loadmaster.plan import Plan
 from loadmaster.plan.check import check
 from loadmaster.program import Builder, Program, TieKind
@@ -23,7 +23,7 @@ SECOND = 10**12
 
 def assigner(program: Program, machine: Machine, style: str = "2023", **switches: Any) -> Assigner:
     model = game_model(program, machine)
-    return Assigner(program, machine, model, switches_of(style, switches))
+    return Assigner(program, machine, model, make_options(style, switches))
 
 
 def resized(machine: Machine, capacity: int, **fields: int) -> Machine:
@@ -365,12 +365,12 @@ def test_every_plan_is_sound_and_timed_as_the_simulator_has_it() -> None:
 
 
 def test_bad_switches_are_refused() -> None:
-    with pytest.raises(BadSwitch, match="did you mean 'repacks'"):
-        switches_of("2023", {"repack": 3})
-    with pytest.raises(BadSwitch, match="style"):
-        switches_of("2021", {})
-    with pytest.raises(BadSwitch, match="above 0"):
-        switches_of("2023", {"async_factor": 0.0})
+    with pytest.raises(BadOption, match="did you mean 'repacks'"):
+        make_options("2023", {"repack": 3})
+    with pytest.raises(BadOption, match="style"):
+        make_options("2021", {})
+    with pytest.raises(BadOption, match="above 0"):
+        make_options("2023", {"async_factor": 0.0})
     program, machine = hand_program(), load_machine("xla-unit")
     with pytest.raises(ValueError, match="permutation"):
         assigner(program, machine).totals(np.zeros((1, 10), dtype=np.int32), 1)

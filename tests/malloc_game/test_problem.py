@@ -88,8 +88,8 @@ def test_a_run_can_be_read_again(tmp_path: Path) -> None:
     solution = run_solver(solver, problem, Budget(40), 3, folder=tmp_path)
     again = load_problem(Path(solution.extra["run"]))
     assert isinstance(again, MallocGame) and keys(again) == keys(problem)
-    assert again.switches()["ledger"] == "latest" and again.switches()["min_overlap"] == 0.5
-    assert again.switches()["offsets"] == "best-fit"
+    assert again.options()["ledger"] == "latest" and again.options()["min_overlap"] == 0.5
+    assert again.options()["offsets"] == "best-fit"
     assert solution.decision is not None and again.evaluate(solution.decision) == solution.value
     plan = again.plan(solution.decision)
     assert simulate(again.program, again.machine, plan).total_ps == solution.value
@@ -100,7 +100,7 @@ def test_another_fast_memory_can_be_chosen(tmp_path: Path) -> None:
     problem = MallocGame(load_model("resnet50"), machine, fast="ocram")
     plan = problem.plan(np.full(problem.moves, COPY, dtype=np.int8))
     assert {row.memory for row in plan.residency_rows} == {machine.memory("ocram")}
-    assert problem.violations(plan) == [] and problem.switches()["fast"] == "ocram"
+    assert problem.violations(plan) == [] and problem.options()["fast"] == "ocram"
     problem.save(tmp_path)
     assert '"fast": "ocram"' in (tmp_path / "problem.json").read_text()
     with pytest.raises(BadMachine, match="no fast memory"):

@@ -9,9 +9,8 @@ import pytest
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import load_machine
-from loadmaster.malloc_game.auto import has_production
-from loadmaster.malloc_game.games import DROP, NO_COPY, neighbours, site_gains
-from loadmaster.malloc_game.heuristics import GreedyDensity
+from loadmaster.malloc_game.games import DROP, NO_COPY
+from loadmaster.malloc_game.heuristics import GreedyDensity, has_production, neighbours, site_gains
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.plan import Plan
 from loadmaster.program.models import load_model

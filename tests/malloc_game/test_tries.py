@@ -22,7 +22,7 @@ def random_problem(seed: int, **switches: Any) -> MallocGame:
 
 def slow_game(problem: MallocGame, moves: Any = ()) -> SlowGame:
     """The same game, some moves played."""
-    game = SlowGame(problem.model, **problem.switches())
+    game = SlowGame(problem.model, **problem.options())
     for move in moves:
         game.step(int(move))
     return game

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.graph.fusion import tensor_elements
 from loadmaster.graph.problem import GraphOptimization
-from loadmaster.graph.rules import tensor_elements
 from loadmaster.program.program import PERSISTENT, TensorKind, TieKind
 
 # ----------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 *Hard* ones are a rule: what a weight, its moments, its updates and in-place ops must keep together.
 *Soft* ones are a choice of the problem: 'op' (none), 'scope' (ops of one innermost scope, forward
-with backward) or 'coplace' (an op with a single reader joins it).
+with backward) or 'coplace' (an op with a single reader joins it). Ops that are pinned to a device,
+and what must be with them, are groups of their own.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.errors import Refused
+from loadmaster.machine.machine import Machine
 from loadmaster.program.hazards import root_writers
 from loadmaster.program.program import PERSISTENT, Program, TensorKind, TieKind
+from loadmaster.search.pins import BadPin, Pins
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -135,15 +139,10 @@ def _loop_members(program: Program) -> list[int]:
     return [around[loop] for loop in program.op_loop.tolist()]
 
 
-def has_scopes(program: Program) -> bool:
-    """Whether any op says where it belongs."""
-    return any(program.op_scope.values)
-
-
 def find_groups(program: Program, component: Int32, soft: str, work: Int64) -> Int32:
     """[n_ops] the group of each op, numbered by first appearance; -1 for views."""
     if soft == "auto":
-        soft = "scope" if has_scopes(program) else "coplace"
+        soft = "scope" if any(program.op_scope.values) else "coplace"
     sets = Sets(program.n_ops)
     real = np.flatnonzero(~program.op_view)
     held = real[component[real] >= 0]
@@ -157,12 +156,15 @@ def find_groups(program: Program, component: Int32, soft: str, work: Int64) -> I
                 sets.join(op, first_of.setdefault(code, op))
     elif soft == "coplace":
         _coplace(program, component, sets, work)
-    roots = sets.roots()[real]
-    _, first_row, label = np.unique(roots, return_index=True, return_inverse=True)
-    rank = np.argsort(np.argsort(first_row))
-    groups = np.full(program.n_ops, -1, dtype=np.int32)
-    groups[real] = rank[label]
-    return groups
+    return _number(sets.roots(), real)
+
+
+def _number(label: npt.NDArray[np.integer], real: Int64) -> Int32:
+    """[n_ops] labels of the ops `real` numbered by first appearance; -1 for all others."""
+    _, first, code = np.unique(label[real], return_index=True, return_inverse=True)
+    numbers = np.full(len(label), -1, dtype=np.int32)
+    numbers[real] = np.argsort(np.argsort(first))[code]
+    return numbers
 
 
 def _coplace(program: Program, component: Int32, sets: Sets, work: Int64) -> None:
@@ -188,3 +190,70 @@ def _coplace(program: Program, component: Int32, sets: Sets, work: Int64) -> Non
         kept, gone = min(a, b), max(a, b)
         count[kept] += count[gone]
         load[kept] += load[gone]
+
+
+def pinned_components(
+    program: Program, machine: Machine, component: Int32, pins: Pins
+) -> tuple[Int32, dict[int, int]]:
+    """Hard components [n_ops] in which every pinned op has one, and component -> device.
+
+    A component decides for the step that it is fused into, so that a pinned op stays where it is
+    whatever it is fused with.
+    """
+    if pins.memory:
+        name = program.tensor_name[next(iter(pins.memory))]
+        raise BadPin(
+            f"tensor '{name}' can't be pinned here: a tensor lives with the op that makes it",
+            object=name,
+            remedy="give --pin-op OP=DEVICE",
+        )
+    component = component.copy()
+    chosen: dict[int, int] = {}
+    by: dict[int, int] = {}
+    for op, device in sorted(pins.device.items()):
+        name = program.op_name[op]
+        if program.op_view[op]:
+            raise BadPin(
+                f"op '{name}' only shows another tensor and runs nowhere",
+                object=name,
+                remedy="pin the op that makes the tensor",
+            )
+        if component[op] < 0:
+            component[op] = op
+        own = int(component[op])
+        if chosen.setdefault(own, device) != device:
+            first, other = program.op_name[by[own]], machine.devices[chosen[own]].name
+            raise Refused(
+                f"'{first}' is pinned to '{other}' and '{name}' to '{machine.devices[device].name}', and "
+                "they must be on one device",
+                object=name,
+                number=device,
+                remedy="pin both to one device",
+            )
+        by.setdefault(own, op)
+    return component, chosen
+
+
+def pinned_groups(group: Int32, component: Int32, chosen: dict[int, int]) -> tuple[Int32, Int32]:
+    """(groups [n_ops], numbered by first appearance, with pinned components apart; device [G] or -1)."""
+    apart = group.astype(np.int64)
+    for number, own in enumerate(chosen):
+        apart[component == own] = int(group.max(initial=-1)) + 1 + number
+    groups = _number(apart, np.flatnonzero(group >= 0))
+    device = np.full(int(groups.max(initial=-1)) + 1, -1, dtype=np.int32)
+    for own, where in chosen.items():
+        device[groups[component == own]] = where
+    return groups, device
+
+
+def check_runs(program: Program, machine: Machine, node_op: Int32, durations: Int64, pins: Pins) -> None:
+    """Raise if a device can't run what is pinned to it."""
+    for op, device in pins.device.items():
+        if durations[int(np.searchsorted(node_op, op)), device] < 0:
+            name, where = program.op_name[op], machine.devices[device].name
+            raise Refused(
+                f"'{where}' can't run op '{name}' ({program.op_kind[op]})",
+                object=name,
+                number=device,
+                remedy="pin it to another device",
+            )

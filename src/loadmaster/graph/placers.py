@@ -14,8 +14,7 @@ import numpy.typing as npt
 from loadmaster import _core
 from loadmaster.errors import BadPlan
 from loadmaster.graph import GraphOptimization
-from loadmaster.graph.base import fixed_keys, m_topo
-from loadmaster.graph.expert import expert_placement
+from loadmaster.graph.base import expert_placement, fixed_keys, m_topo
 from loadmaster.graph.groups import root_homes
 from loadmaster.program.hazards import places
 from loadmaster.program.program import PERSISTENT, TensorKind

@@ -20,11 +20,17 @@ import numpy.typing as npt
 
 from loadmaster import _core
 from loadmaster.errors import BadMachine, LoadmasterError
-from loadmaster.graph import bounds, explicit
-from loadmaster.graph.base import Base, check_base
-from loadmaster.graph.core import Core, Parts, base_schedule_keys, check_runs, make_climb, make_core, run_base
-from loadmaster.graph.groups import SOFT
-from loadmaster.graph.rules import FusionRules
+from loadmaster.graph import bounds, plans
+from loadmaster.graph.base import Base, check_base, fixed_keys, place_base
+from loadmaster.graph.fusion import FusionRules, fusion_rules
+from loadmaster.graph.groups import (
+    SOFT,
+    check_runs,
+    find_groups,
+    hard_components,
+    pinned_components,
+    pinned_groups,
+)
 from loadmaster.host import cores
 from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import read_machine
@@ -41,6 +47,8 @@ Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 
 TASKS = ("placement", "fusion", "schedule")
+PARTS = ("fusion", "device", "schedule")
+"""Of a vector, in this order."""
 PROFILES = {"loadmaster": ("critical_path", "graded"), "paper": ("fifo", "fixed")}
 """Rule for equal keys, and reward of plans that do not fit."""
 UNFIT = 1 << 61
@@ -92,59 +100,96 @@ class GraphOptimization(BatchProblem):
         self.soft, self.pins = groups, pins or Pins()
         given = base or Base()
         check_base(given)
-        self.base = Base(
+        given = Base(
             given.fusion or ("none" if profile == "paper" else "fixed"),
             given.placement,
             given.schedule or "fifo",
         )
-        self._core: Core = make_core(
-            program, machine, self.base, self.tasks, groups, self.tie, readers, self.pins
-        )
-        self.base = self._core.base
+        self.simulator = Simulator(program, machine)
+        self.node_op: Int32 = np.flatnonzero(~program.op_view).astype(np.int32)
+        """[n] the op of each node."""
+        self._group(given)
+        self._fuse_base()
         if self.pins:
             check_runs(program, machine, self.node_op, self.durations, self.pins)
 
-    @property
-    def simulator(self) -> Simulator:
-        """Times plans of this program on this machine."""
-        return self._core.simulator
-
-    @property
-    def rules(self) -> FusionRules:
-        """What may be fused."""
-        return self._core.rules
-
-    @property
-    def hard(self) -> Int32:
+    def _group(self, base: Base) -> None:
+        """Groups, and where the base plan has them."""
+        program, machine = self.program, self.machine
+        self.hard, chosen = pinned_components(program, machine, hard_components(program), self.pins)
         """[n_ops] ops with one number must be on one device; -1: the op is free."""
-        return self._core.component
+        soft = find_groups(program, self.hard, self.soft, program.op_flops.sum(axis=1))
+        self.op_group, self._pinned = pinned_groups(soft, self.hard, chosen)
+        """[n_ops] the placement group of each op, -1 for views; [G] the device of a pinned group or -1."""
+        self.node_group: Int32 = self.op_group[self.node_op]
+        """[n] the placement group of each node."""
+        self.base, placed = place_base(program, base, self.op_group, self.groups, self.devices)
+        self._base_device = np.where(self._pinned >= 0, self._pinned, placed)
+        sizes = {"fusion": self.nodes, "placement": self.groups, "schedule": self.nodes}
+        self._sizes = [sizes[task] if task in self.tasks else 0 for task in sizes]
 
-    @property
-    def base_clusters(self) -> Int32:
+    def _fuse_base(self) -> None:
+        """The fusion pass, the base plan's clusters, and what evaluates vectors."""
+        program = self.program
+        self.rules: FusionRules = fusion_rules(program)
+        """What may be fused."""
+        given = np.zeros(0, dtype=np.int32)
+        if "placement" not in self.tasks:
+            given = np.append(self._base_device, np.int32(0))[self.op_group]  # views, group -1, take the last
+        self._fusion = _core.Fusion(self.simulator.native, self._fusion_columns(given))
+        self._base_keys = np.zeros(program.n_ops)
+        if self.base.fusion == "fixed":
+            self._base_keys[self.node_op] = fixed_keys(self.nodes)
+        elif self.base.fusion == "cost_model":
+            self._base_keys = self._fusion.cost_model(0)
+        self.base_clusters: Int32 = self._fusion.fuse(self._base_keys)
         """[n_ops] the base plan's clusters, each by its smallest op; -1: alone."""
-        return self._core.base_fusion
+        self._batch = _core.GraphBatch(self._fusion, self._decision_columns())
+
+    def _fusion_columns(self, device: Int32) -> dict[str, Any]:
+        # The native accesses are the reads, then the writes of each op; views have none.
+        program, rules = self.program, self.rules
+        op = np.concatenate([program.read_op, program.write_op])
+        repeats = np.concatenate([rules.repeats, np.zeros(len(program.write_op), dtype=np.int8)])
+        kept = np.flatnonzero(~program.op_view[op])
+        kept = kept[np.argsort(op[kept], kind="stable")]
+        return {
+            "fusible": rules.fusible,
+            "big_reduction": rules.big_reduction,
+            "cheap": rules.cheap,
+            "loop_size": rules.loop_size,
+            "repeats": repeats[kept],
+            "component": self.hard,
+            "device": device,
+            "all_readers": self.readers == "all",
+        }
+
+    def _decision_columns(self, decided: bool = True) -> dict[str, Any]:
+        """What the core needs to decode vectors; not `decided`: of width 0, the base plan alone."""
+        parts = [self.part(name) for name in PARTS]
+        starts = [part.start if decided and part.stop > part.start else -1 for part in parts]
+        width, tie = (self.width, self.tie) if decided else (0, "fifo")
+        by_path = [self.base.schedule == "critical_path", tie == "critical_path"]
+        return {
+            "parts": np.array([width, *starts, *by_path], dtype=np.int64),
+            "node_op": self.node_op,
+            "group": self.op_group,
+            "base_fusion": self.base_clusters,
+            "base_device": self._base_device,
+            "pinned": self._pinned,
+        }
 
     # --- sizes and parts ---------------------------------------------------------------------
 
     @property
-    def node_op(self) -> Int32:
-        """[n] the op of each node."""
-        return self._core.node_op
-
-    @property
-    def node_group(self) -> Int32:
-        """[n] the placement group of each node."""
-        return self._core.node_group
-
-    @property
     def nodes(self) -> int:
         """n"""
-        return len(self._core.node_op)
+        return len(self.node_op)
 
     @property
     def groups(self) -> int:
         """G"""
-        return len(self._core.base_device)
+        return len(self._pinned)
 
     @property
     def devices(self) -> int:
@@ -154,11 +199,13 @@ class GraphOptimization(BatchProblem):
     @property
     def width(self) -> int:
         """V"""
-        return self._core.parts.width
+        return sum(self._sizes)
 
     def part(self, name: str) -> slice:
         """Where 'fusion', 'device' or 'schedule' is in a vector; empty if it is not decided."""
-        return self._core.parts.slice(name)
+        at = PARTS.index(name)
+        start = sum(self._sizes[:at])
+        return slice(start, start + self._sizes[at])
 
     def vector(
         self,
@@ -180,7 +227,7 @@ class GraphOptimization(BatchProblem):
         plan's where a task is not decided."""
         vectors = np.asarray(vectors, dtype=np.float64)
         found = []
-        for name in Parts.NAMES:
+        for name in PARTS:
             at = self.part(name)
             if at.stop > at.start:
                 found.append(vectors[..., at])
@@ -191,12 +238,28 @@ class GraphOptimization(BatchProblem):
 
     def _base_part(self, name: str) -> npt.NDArray[Any]:
         if name == "fusion":
-            return self._core.base_keys[self.node_op]
-        return self._core.base_device if name == "device" else self._base_schedule
+            return self._base_keys[self.node_op]
+        return self._base_device if name == "device" else self._base_schedule
 
     @cached_property
     def _base_schedule(self) -> Float64:
-        return base_schedule_keys(self._core, self.tie)
+        """[n] keys with which the base plan's clusters on its devices run as they do in the base plan.
+
+        Where the rule for ties is its own schedule, equal keys; else the order in which it starts: what
+        is ready and started first there has the largest key here.
+        """
+        if self.base.schedule == self.tie:
+            return np.zeros(self.nodes)
+        _, _, start, _ = self._base_batch.decode(np.zeros(0))
+        if len(start) == 0:  # the base plan can't run: there is nothing to repeat
+            return np.zeros(self.nodes)
+        first, rank = np.unique(start[self.node_op], return_inverse=True)
+        return 1.0 - rank / max(1, len(first))
+
+    @cached_property
+    def _base_batch(self) -> _core.GraphBatch:
+        """Evaluates the base plan, a vector of width 0."""
+        return _core.GraphBatch(self._fusion, self._decision_columns(decided=False))
 
     # --- scoring -----------------------------------------------------------------------------
 
@@ -204,23 +267,23 @@ class GraphOptimization(BatchProblem):
     def reference_ps(self) -> int:
         """The time of the base plan, whether it fits or not; where it can't run (a missing link, an
         op that its device does not know), that of all ops one after another."""
-        total, _, fault = run_base(self._core)
-        if fault[0]:
+        total, _, fault = self._base_batch.evaluate(np.zeros((1, 0)), 1)
+        if fault[0, 0]:
             cost = np.minimum(np.where(self.durations < 0, 2**40, self.durations), 2**40)
             return int((cost.min(axis=1) * self.program.op_repeat[self.node_op]).sum())
-        return total
+        return int(total[0])
 
     def measure(self, decisions: Decision, threads: int | None = None) -> tuple[Int64, Int64, Int64]:
         """(time_ps [B], bytes over [B, memories], faults [B, 3]) of vectors [B, V]."""
         vectors = np.ascontiguousarray(decisions, dtype=np.float64)
         if vectors.ndim != 2 or vectors.shape[1] != self.width:
             raise ValueError(f"vectors must be [B, {self.width}], not {list(vectors.shape)}")
-        return self._core.batch.evaluate(vectors, threads or cores())
+        return self._batch.evaluate(vectors, threads or cores())
 
     def climb(self) -> _core.GraphClimb:
         """An evaluator for searches that change a few places of a vector at a time: the same results,
         and only what comes after the first difference is run again."""
-        return make_climb(self._core, self.tie, self.reference_ps)
+        return _core.GraphClimb(self._fusion, self._decision_columns(), float(max(1, self.reference_ps)))
 
     def score(self, decisions: Decision, first: int = 0, threads: int | None = None) -> Scores:
         """Values and rewards of vectors float64[B, V]; `first` plays no part."""
@@ -259,12 +322,12 @@ class GraphOptimization(BatchProblem):
     # --- plans -------------------------------------------------------------------------------
 
     def plan(self, decision: Decision) -> Plan:
-        """Clusters, devices and the order in which steps start, all explicit."""
+        """Clusters, devices and the order in which steps start, all plans."""
         vector = np.ascontiguousarray(decision, dtype=np.float64)
-        fusion, device, start, fault = self._core.batch.decode(vector)
+        fusion, device, start, fault = self._batch.decode(vector)
         if fault[0]:
             raise explain(fault, self.program, self.machine)
-        return explicit.plan_of(self.program, fusion, device, start)
+        return plans.plan_of(self.program, fusion, device, start)
 
     def value_of(self, plan: Plan) -> int | None:
         """The time of a plan of this problem, or None: keys can't express the clusters of every plan."""
@@ -272,20 +335,20 @@ class GraphOptimization(BatchProblem):
 
     def decision(self, plan: Plan) -> Decision:
         """The vector of a plan whose clusters and devices keys can express; raises otherwise."""
-        return explicit.decision_of(self, plan)
+        return plans.decision_of(self, plan)
 
     def fuse(self, keys: npt.ArrayLike) -> Int32:
         """[n_ops] the clusters that fusion keys [n] give, each by its smallest op; -1: alone."""
         by_op = np.zeros(self.program.n_ops)
         by_op[self.node_op] = keys
-        return self._core.fusion.fuse(by_op)
+        return self._fusion.fuse(by_op)
 
     def cost_model_keys(self, device: int = 0) -> Float64:
         """[n] fusion keys that do what a cost model would: the largest gain first, none at a loss."""
-        return self._core.fusion.cost_model(device)[self.node_op]
+        return self._fusion.cost_model(device)[self.node_op]
 
     def violations(self, plan: Plan) -> list[Violation]:
-        return explicit.violations(self, plan) or self.outside(plan)
+        return plans.violations(self, plan) or self.outside(plan)
 
     def outside(self, plan: Plan) -> list[Violation]:
         """Residencies, copies and lists of transfers; clusters that the rules of fusion never make;
@@ -294,7 +357,7 @@ class GraphOptimization(BatchProblem):
             Violation("pin", f"{what} {number} is not where it is pinned")
             for what, number in self.pins.broken(plan)
         ]
-        return explicit.outside(self, plan) + broken
+        return plans.outside(self, plan) + broken
 
     # --- bounds ------------------------------------------------------------------------------
 
@@ -305,12 +368,12 @@ class GraphOptimization(BatchProblem):
 
     def step_durations(self, clusters: Int32) -> Int64:
         """[n_ops, D] ps of the step whose smallest op this is; -1: none, or it can't run there."""
-        return self._core.fusion.durations(np.ascontiguousarray(clusters, dtype=np.int32))
+        return self._fusion.durations(np.ascontiguousarray(clusters, dtype=np.int32))
 
     @cached_property
     def touched(self) -> npt.NDArray[np.int8]:
         """[n_ops] whether an op can be in a cluster with another, whatever the keys."""
-        return self._core.fusion.touched()
+        return self._fusion.touched()
 
     @cached_property
     def edges(self) -> Int32:

@@ -1,4 +1,4 @@
-"""Quick lower bounds of the game: no plan that its rules allow is faster.
+"""Lower bounds of the game: no plan that its rules allow is faster. Two are quick:
 
 *Ideal*: every step by itself, every access in the memory that suits the step best, if the tensor
 may be in fast memory and fits at all. Where the ports work side by side, accesses are split so that
@@ -9,22 +9,35 @@ tensor by accesses of at least `min(size, all its accesses)` bytes, or by a copy
 time, copies move only while no access does, so all of it takes its turn. On links with engines,
 copies move beside the accesses, R bytes in and W out at most `T * link` of them: what is left for
 accesses is `(R - T*in)/read + (W - T*out)/write <= T`. Without engines there is no such bound.
+
+A third takes a few seconds for a thousand sites: the relaxation of the linear program in `linear`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.clock import now
+from loadmaster.errors import require
 from loadmaster.machine.machine import Machine
+from loadmaster.malloc_game.linear import GameLinear, add_turns, add_window, broken_windows, game_linear
 from loadmaster.malloc_game.model import GameModel, access_times
 from loadmaster.program.program import GIVEN, Program, TensorKind
+from loadmaster.search.or_tools import Linear, relaxation, solve_whole
 from loadmaster.search.problem import Bound
 from loadmaster.simulate.costs import compute_times
+from loadmaster.units import PICOSECONDS
 
-PICO = 10**12
+if TYPE_CHECKING:
+    from loadmaster.malloc_game.problem import MallocGame
+
+Float64 = npt.NDArray[np.float64]
+
 SCALE = 1 << 20
 """Weights of means are multiples of 1 / SCALE."""
 
@@ -65,9 +78,7 @@ def ideal_bound(program: Program, machine: Machine, model: GameModel) -> int:
                 fixed[step] += times[0]
     least = side_by_side if model.parallel else one_by_one
     memory = np.array([least(fixed[i], free[i]) for i in range(n)], dtype=np.int64)
-    small, large = np.minimum(model.compute, memory), np.maximum(model.compute, memory)
-    body = large + -((-small * model.overlap) // 10**6)
-    return int((np.maximum(1, model.launch + body) * model.repeat).sum())
+    return int((model.step_times(memory, np.zeros_like(memory)) * model.repeat).sum())
 
 
 def one_by_one(fixed: int, free: list[list[int]]) -> int:
@@ -122,4 +133,74 @@ def traffic_bound(program: Program, machine: Machine, model: GameModel) -> int:
                 return 0
             if link is not None:
                 beside += Fraction(machine.links[link].bandwidth, rate)
-    return int(alone / beside * PICO)
+    return int(alone / beside * PICOSECONDS)
+
+
+METHOD = "linear relaxation"
+LOOKBACK = 20
+"""Steps over which the room of a copy under way is counted; more hardly ever raised a bound."""
+MOST_WINDOWS = 500
+"""In each round."""
+TOLERANCE = 1e-7
+"""Of the all-slow time: windows that are broken by less are let be."""
+
+
+def game_bound(problem: MallocGame, seconds: float = 60.0, *, whole: bool = False) -> Bound:
+    """The best of the problem's own bound and of the linear one, within so many seconds.
+
+    Args:
+      whole: what is left of the time is for HiGHS to prove that whole tensors do no better.
+    """
+    require("ortools", "exact")
+    deadline = now() + seconds
+    relaxed = relaxed_game(problem, seconds)
+    found = Bound(relaxed.bound, METHOD)
+    left = deadline - now()
+    if whole and left > 0 and problem.moves:
+        answer = solve_whole(relaxed.game.linear, problem.all_slow_ps + 1, left)
+        if answer is not None and answer.bound > relaxed.bound:
+            found = Bound(min(answer.bound, problem.all_slow_ps), "HiGHS")
+    return max(problem.bound(), found, key=lambda bound: bound.value)
+
+
+@dataclass(frozen=True)
+class Relaxed:
+    """What the linear relaxation of a game gives."""
+
+    game: GameLinear
+    """With the windows that matter."""
+    values: Float64 | None
+    """Of its variables; None: time ran out before the first were there."""
+    bound: int
+    """Picoseconds: that of the dual solution in exact arithmetic. Rounding errors of the engine can
+    make it smaller, and never wrong."""
+
+
+def relaxed_game(problem: MallocGame, seconds: float) -> Relaxed:
+    """Solve, add the windows that are broken, and again until none is; when time runs out, what
+    the rounds before gave stands."""
+    deadline = now() + seconds
+    model, machine = problem.model, problem.machine
+    unit = max(1, model.all_slow_ps // 10**6)
+    game = game_linear(problem.program, model, machine, lookback=LOOKBACK, unit=unit)
+    turns, best, known = add_turns(game), 0, None
+    for turn in turns:
+        add_window(game, turn, -1, model.steps)
+    while True:
+        bound, values = _solved(game.linear, deadline - now())
+        best, known = max(best, bound), known if values is None else values
+        if values is None or now() >= deadline:
+            break
+        windows = broken_windows(game, turns, values, TOLERANCE * model.all_slow_ps, MOST_WINDOWS)
+        for number, first, last in windows:
+            add_window(game, turns[number], first, last)
+        if not windows:
+            break
+    return Relaxed(game, known, min(best, model.all_slow_ps))
+
+
+def _solved(linear: Linear, seconds: float) -> tuple[int, Float64 | None]:
+    try:
+        return relaxation(linear, seconds, "HIGHS")
+    except Exception:  # whatever it may raise: an internal error of one engine is not the other's
+        return relaxation(linear, seconds, "GLOP")

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import load_machine
-from loadmaster.malloc_game.games import MOST, SHAPES
+from loadmaster.malloc_game.games import COPY, DROP, MOST, NO_COPY, SHAPES
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.plan.plan import Plan
 from loadmaster.program.models import load_model
@@ -50,9 +50,9 @@ class MallocGameEnv(gymnasium.Env[Observation, np.int64]):
         *,
         problem: MallocGame | None = None,
         render_mode: str | None = None,
-        **switches: Any,
+        **options: Any,
     ) -> None:
-        self.problem = problem or MallocGame(load_model(model), load_machine(machine), **switches)
+        self.problem = problem or MallocGame(load_model(model), load_machine(machine), **options)
         self.render_mode = render_mode
         if not self.problem.moves:
             raise LoadmasterError(
@@ -83,16 +83,16 @@ class MallocGameEnv(gymnasium.Env[Observation, np.int64]):
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Play one move."""
-        wanted = int(action)
+        chosen = int(action)
         if self.games.cursors[0] == self.problem.moves:
             raise LoadmasterError(
                 "the game is over", object="step", number=self.problem.moves, remedy="call reset()"
             )
         mask = self.games.masks()[0]
-        played = next(move for move in (wanted, 1, 0, 2) if mask[move])
+        played = next(move for move in (chosen, NO_COPY, COPY, DROP) if mask[move])
         earned = self.games.step(np.array([played], dtype=np.int8))
         ended = bool(self.games.cursors[0] == self.problem.moves)
-        info: dict[str, Any] = {"action": played, "legal": played == wanted, "backups": self.games.backups(0)}
+        info: dict[str, Any] = {"action": played, "legal": played == chosen, "backups": self.games.backups(0)}
         if ended:
             total, stall = self.games.judged()
             info |= {"time_s": int(total[0]) / 1e12, "stall_s": int(stall[0]) / 1e12}

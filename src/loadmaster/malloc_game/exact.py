@@ -1,107 +1,26 @@
-"""Every game of a few moves: the best that the game's own rules allow.
-
-Depth first, a batch of unfinished games at a time. A batch is left as soon as even its best end,
-with every open site as fast as can be, is no better than the best game known.
-"""
+"""Solvers of the MallocGame that prove something: the linear bound's solution rounded, CP-SAT over
+plans, and every game of a few moves."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from loadmaster.clock import now
 from loadmaster.errors import LoadmasterError, require
+from loadmaster.malloc_game.bounds import METHOD, Relaxed, game_bound, relaxed_game
 from loadmaster.malloc_game.games import COPY, DROP, NO_COPY, Games, game_plan
-from loadmaster.malloc_game.linear import NONE, GameLinear, game_linear
-from loadmaster.malloc_game.linear_windows import add_turns, add_window, broken
+from loadmaster.malloc_game.linear import NONE, GameLinear, add_turns, add_window, game_linear
 from loadmaster.malloc_game.model import GameModel
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.plan.plan import Plan
-from loadmaster.search.engines import cp_program, make_cp_solver, relaxation
-from loadmaster.search.linear import Linear
-from loadmaster.search.linear_worker import solve_whole
-from loadmaster.search.problem import Bound
-from loadmaster.search.solver import Meter, Solution, State
-
-# ----------------------------------------------------------------------------
-# Lower bounds of a MallocGame that a linear program gives: a few seconds for a thousand sites.
-
-Float64 = npt.NDArray[np.float64]
-METHOD = "linear relaxation"
-LOOKBACK = 20
-"""Steps over which the room of a copy under way is counted; more hardly ever raised a bound."""
-MOST_WINDOWS = 500
-"""In each round."""
-TOLERANCE = 1e-7
-"""Of the all-slow time: windows that are broken by less are let be."""
-
-
-def game_bound(problem: MallocGame, seconds: float = 60.0, *, whole: bool = False) -> Bound:
-    """The best of the problem's own bound and of the linear one; `whole`: what is left of the time
-    is for HiGHS to prove that whole tensors do no better."""
-    require("ortools", "exact")
-    deadline = now() + seconds
-    relaxed = relaxed_game(problem, seconds)
-    found = Bound(relaxed.bound, METHOD)
-    left = deadline - now()
-    if whole and left > 0 and problem.moves:
-        answer = solve_whole(relaxed.game.linear, problem.all_slow_ps + 1, left)
-        if answer is not None and answer.bound > relaxed.bound:
-            found = Bound(min(answer.bound, problem.all_slow_ps), "HiGHS")
-    return max(problem.bound(), found, key=lambda bound: bound.value)
-
-
-@dataclass(frozen=True)
-class Relaxed:
-    """What the linear relaxation of a game gives."""
-
-    game: GameLinear
-    """With the windows that matter."""
-    values: Float64 | None
-    """Of its variables; None: time ran out before the first were there."""
-    bound: int
-    """Picoseconds: that of the dual solution in exact arithmetic. Rounding errors of the engine can
-    make it smaller, and never wrong."""
-
-
-def relaxed_game(problem: MallocGame, seconds: float) -> Relaxed:
-    """Solve, add the windows that are broken, and again until none is; when time runs out, what
-    the rounds before gave stands."""
-    deadline = now() + seconds
-    model, machine = problem.model, problem.machine
-    unit = max(1, model.all_slow_ps // 10**6)
-    game = game_linear(problem.program, model, machine, lookback=LOOKBACK, unit=unit)
-    turns, best, known = add_turns(game), 0, None
-    for turn in turns:
-        add_window(game, turn, -1, model.steps)
-    while True:
-        bound, values = _solved(game.linear, deadline - now())
-        best, known = max(best, bound), known if values is None else values
-        if values is None or now() >= deadline:
-            break
-        windows = broken(game, turns, values, TOLERANCE * model.all_slow_ps, MOST_WINDOWS)
-        for number, first, last in windows:
-            add_window(game, turns[number], first, last)
-        if not windows:
-            break
-    return Relaxed(game, known, min(best, model.all_slow_ps))
-
-
-def _solved(linear: Linear, seconds: float) -> tuple[int, Float64 | None]:
-    try:
-        return relaxation(linear, seconds, "HIGHS")
-    except Exception:  # whatever it may raise: an internal error of one engine is not the other's
-        return relaxation(linear, seconds, "GLOP")
-
-
-# ----------------------------------------------------------------------------
-# From values of a game's linear program to moves and to plans.
+from loadmaster.search.or_tools import Value, cp_program, run_cp_sat
+from loadmaster.search.solver import Meter, Solution, Solver, State, Status
 
 Int8 = npt.NDArray[np.int8]
+Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
 Row = list[int]
 
 
@@ -116,8 +35,8 @@ def moves_from(game: GameLinear, values: Float64, threshold: Float64 | float = 0
         for site in sites:
             if values[game.fast[site]] < limit:
                 continue
-            stay = int(game.stay[site])
-            moves[site] = NO_COPY if stay != NONE and values[stay] >= limit else COPY
+            keep = int(game.keep[site])
+            moves[site] = NO_COPY if keep != NONE and values[keep] >= limit else COPY
             if model.site_write[site]:
                 moves[site] = COPY if nodes and values[nodes[-1][1]] >= limit else NO_COPY
     return moves
@@ -126,38 +45,41 @@ def moves_from(game: GameLinear, values: Float64, threshold: Float64 | float = 0
 def placement_from(problem: MallocGame, game: GameLinear, values: Float64, offset: dict[int, int]) -> Plan:
     """The plan of a whole solution with offsets of sites; sites without one are slow."""
     is_one = values > 0.5
-    stays: list[Row] = []
+    residencies: list[Row] = []
     copies: list[Row] = []
     for tensor, sites in enumerate(game.ties.sites):
         if sites[0] in offset:
-            _strands(game, tensor, is_one, offset, stays, copies)
-    tables = (
-        np.array(rows, dtype=np.int64).reshape(len(rows), width) for rows, width in ((stays, 4), (copies, 5))
+            _add_strands(game, tensor, is_one, offset, residencies, copies)
+    return game_plan(
+        problem.model,
+        problem.program.n_ops,
+        np.array(residencies, dtype=np.int64).reshape(-1, 4),
+        np.array(copies, dtype=np.int64).reshape(-1, 5),
     )
-    return game_plan(problem.model, problem.program.n_ops, *tables)
 
 
-def _strands(
+def _add_strands(
     game: GameLinear,
     tensor: int,
     is_one: npt.NDArray[np.bool_],
     offset: dict[int, int],
-    stays: list[Row],
+    residencies: list[Row],
     copies: list[Row],
 ) -> None:
+    """Residencies (tensor, offset, first, last step) and copies of one tensor, as a solution has them."""
     model, sites = game.model, game.ties.sites[tensor]
     free_from = -1
     """The first step after which slow memory has the bytes."""
     for i, site in enumerate(sites):
-        if not is_one[game.fast[site]] or (game.stay[site] != NONE and is_one[game.stay[site]]):
+        if not is_one[game.fast[site]] or (game.keep[site] != NONE and is_one[game.keep[site]]):
             continue
         step, last = int(model.site_step[site]), i
-        while last + 1 < len(sites) and is_one[game.stay[sites[last + 1]]]:
+        while last + 1 < len(sites) and is_one[game.keep[sites[last + 1]]]:
             last += 1
         end = int(model.site_step[sites[last]])
         if model.site_write[site]:
             end += sum(bool(is_one[v]) for k, v in game.tail[tensor].items() if k > end)
-            stays.append([tensor, offset[site], step, end])
+            residencies.append([tensor, offset[site], step, end])
             if game.back[tensor] and is_one[game.back[tensor][-1][1]]:
                 free_from = min(end + 1, _overwritten(game, tensor))
                 copies.append([tensor, 0, step, free_from, 0])
@@ -165,7 +87,7 @@ def _strands(
             issued = step - 1 - sum(bool(is_one[v]) for v in game.lead[site].values())
             issued = min(max(issued, free_from, game.made(tensor)), step - 1)
             copies.append([tensor, 1, issued, step, 0])
-            stays.append([tensor, offset[site], issued + 1, end])
+            residencies.append([tensor, offset[site], issued + 1, end])
 
 
 def _overwritten(game: GameLinear, tensor: int) -> int:
@@ -173,13 +95,6 @@ def _overwritten(game: GameLinear, tensor: int) -> int:
     by = np.flatnonzero(game.model.tensors.over == tensor)
     return game.made(int(by[0])) if len(by) else game.model.steps
 
-
-# ----------------------------------------------------------------------------
-# Games that are rounded from the solution of the linear bound.
-#
-# The relaxation says how much of each use is best fast, in view of all others. Each tensor counts
-# as fast where that is above a threshold: one for all tensors at first, then one of chance for each,
-# around those that did best.
 
 EQUAL = (0.5, 0.25, 0.75, 0.01, 0.99, 0.1, 0.4, 0.6, 0.9)
 EVALUATIONS = 1_000
@@ -189,8 +104,13 @@ SHARE = 0.5
 """Of the time that is left, for the linear program."""
 
 
-class Rounded:
-    """The bound that it proves on the way is kept."""
+class Rounded(Solver):
+    """Games that are rounded from the solution of the linear bound; the bound is kept.
+
+    The relaxation says how much of each use is best fast, in view of all others. Each tensor counts
+    as fast where that is above a threshold: one for all tensors at first, then a random one for each,
+    around those that did best.
+    """
 
     name = "rounded"
     problem_kind = "malloc-game"
@@ -206,7 +126,7 @@ class Rounded:
             relaxed = relaxed_game(problem, 120.0 if left is None else SHARE * left)
             meter.raise_bound(relaxed.bound, METHOD)
             _round(meter, problem, relaxed, np.random.default_rng(seed))
-        return meter.solution(white_box=True)
+        return meter.solution()
 
 
 def _round(meter: Meter, problem: MallocGame, relaxed: Relaxed, rng: np.random.Generator) -> None:
@@ -227,21 +147,21 @@ def _round(meter: Meter, problem: MallocGame, relaxed: Relaxed, rng: np.random.G
         tries = np.where(rng.random((BATCH, tensors)) < rng.uniform(0.0, 0.3, (BATCH, 1)), drawn, best)
 
 
-# ----------------------------------------------------------------------------
-# The MallocGame as a CP-SAT model over plans: free starts, free offsets, whole numbers.
-#
-# The rows are those of the linear bound (`game_linear`), with every window and with the room that
-# copies take from first to last, and in addition no two tensors lie at one address at one time. That
-# leaves out only in which order copies move, so the objective is a lower bound of every plan, and
-# the plan of a solution is timed like any other: it is the optimum if the two meet.
-
 LINEAR_SHARE = 0.2
 """Of the time, at most, for the linear bound: CP-SAT may end without a better one."""
 
 
-class CpSat:
-    """`most_moves`: larger games are refused, since nothing would be proved about them. `work`: see
-    `make_cp_solver`."""
+class CpSat(Solver):
+    """The game as a CP-SAT model over plans: free starts, free offsets, whole numbers.
+
+    The rows are those of the linear bound (`game_linear`), with every window and with the room that
+    copies take from first to last, and in addition no two tensors lie at one address at one time.
+    That leaves out only in which order copies move, so the objective is a lower bound of every plan,
+    and the plan of a solution is timed like any other: it is the optimum if the two meet.
+
+    `most_moves`: larger games are refused, since nothing would be proved about them. `work`: see
+    `run_cp_sat`.
+    """
 
     name = "cp-sat"
     problem_kind = "malloc-game"
@@ -271,7 +191,7 @@ class CpSat:
             meter.raise_bound(bound.value, bound.method)
         if not meter.exhausted:
             _solve(cp_model, meter, problem, seed, self.work)
-        return meter.solution(white_box=True)
+        return meter.solution()
 
 
 def _solve(cp_model: Any, meter: Meter, problem: MallocGame, seed: int, work: float | None) -> None:
@@ -284,22 +204,14 @@ def _solve(cp_model: Any, meter: Meter, problem: MallocGame, seed: int, work: fl
     model, variables, objective = cp_program(cp_model, linear)
     offset = _add_addresses(model, variables, game)
     model.minimize(objective)
-    solver = make_cp_solver(cp_model, meter, seed, work)
 
-    class Found(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
-        def on_solution_callback(self) -> None:
-            values = np.array([self.value(v) for v in variables], dtype=np.float64)
-            _submit(meter, problem, game, values, {site: self.value(v) for site, v in offset.items()})
-            if meter.exhausted:
-                self.stop_search()
+    def submit(value: Value) -> None:
+        values = np.array([value(v) for v in variables], dtype=np.float64)
+        _submit(meter, problem, game, values, {site: value(v) for site, v in offset.items()})
 
-    def raised(bound: float) -> None:
-        value = linear.constant + math.ceil(bound - 1e-6)
-        meter.raise_bound(min(value, problem.all_slow_ps), "CP-SAT")
-
-    status = solver.solve(model, Found())
-    if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        raised(solver.best_objective_bound)
+    result = run_cp_sat(model, meter, seed, found=submit, work=work)
+    if result.status in (Status.OPTIMAL, Status.FEASIBLE) and result.bound is not None:
+        meter.raise_bound(min(linear.constant + result.bound, problem.all_slow_ps), "CP-SAT")
 
 
 def _submit(
@@ -347,9 +259,9 @@ def _add_addresses(model: Any, variables: list[Any], game: GameLinear) -> dict[i
             else:
                 box(site, steps[i], 1, variables[game.fast[site]])
             if i:
-                stay = variables[game.stay[site]]
-                model.add(offset[site] == offset[sites[i - 1]]).only_enforce_if(stay)
-                box(site, steps[i - 1] + 1, steps[i] - steps[i - 1] - 1, stay)
+                keep = variables[game.keep[site]]
+                model.add(offset[site] == offset[sites[i - 1]]).only_enforce_if(keep)
+                box(site, steps[i - 1] + 1, steps[i] - steps[i - 1] - 1, keep)
             leads = [variables[v] for v in game.lead[site].values()]
             if leads:
                 length = model.new_int_var(0, len(leads), "")
@@ -365,12 +277,16 @@ def _add_addresses(model: Any, variables: list[Any], game: GameLinear) -> dict[i
     return offset
 
 
-Int64 = npt.NDArray[np.int64]
 EXHAUSTIVE_BATCH = 1024
 
 
-class Exhaustive:
-    """Says in `complete` whether no game is better. Plans that no game plays may still be."""
+class Exhaustive(Solver):
+    """Every game of a few moves: the best that the game's own rules allow.
+
+    Depth first, a batch of unfinished games at a time. A batch is left as soon as even its best end,
+    with every open site as fast as can be, is no better than the best game known. It says in
+    `complete` whether no game is better; plans that no game plays may still be.
+    """
 
     name = "exhaustive"
     problem_kind = "malloc-game"
@@ -385,7 +301,7 @@ class Exhaustive:
         assert isinstance(problem, MallocGame)
         self._check(problem)
         complete = not meter.exhausted and self._search(meter, problem)
-        return meter.solution(white_box=True, complete=complete)
+        return meter.solution(complete=complete)
 
     def _check(self, problem: MallocGame) -> None:
         if problem.moves > self.most_moves:
@@ -395,7 +311,7 @@ class Exhaustive:
                 number=problem.moves,
                 remedy=f"use cp-sat, or give most_moves (now {self.most_moves}) and time",
             )
-        if problem.switches()["backup"] == "rewind":
+        if problem.options()["backup"] == "rewind":
             raise LoadmasterError(
                 "games that rewind can't be tried one after another",
                 object="backup",
@@ -409,8 +325,8 @@ class Exhaustive:
         open_batches = [np.empty((1, 0), dtype=np.int8)]
         while open_batches and not meter.exhausted:
             batch = open_batches.pop()
-            worth = _least(problem.model, batch) < _known(meter)
-            batch = batch[worth]
+            assert meter.best_value is not None
+            batch = batch[_least(problem.model, batch) < meter.best_value]
             if not len(batch):
                 continue
             games.native.reset(len(batch), 1)
@@ -428,11 +344,6 @@ class Exhaustive:
         return not open_batches or meter.optimal
 
 
-def _known(meter: Meter) -> int:
-    assert meter.best_value is not None
-    return meter.best_value
-
-
 def _least(model: GameModel, moves: Int8) -> Int64:
     """[B] no game that begins with moves [B, d] takes less: what was dropped stays slow; what is
     fast may be dropped by a later dead end; what is open may be either."""
@@ -443,7 +354,5 @@ def _least(model: GameModel, moves: Int8) -> Int64:
     least[:, :depth] = np.where(moves == DROP, model.site_slow[:depth], least[:, :depth])
     sums = np.concatenate([np.zeros((count, 1), dtype=np.int64), least.cumsum(axis=1)], axis=1)
     memory = model.base_slow + np.diff(sums[:, model.site_start])
-    small, large = np.minimum(model.compute, memory), np.maximum(model.compute, memory)
-    body = large + -((-small * model.overlap) // 10**6)
-    total: Int64 = (np.maximum(1, model.launch + body) * model.repeat).sum(axis=1)
+    total: Int64 = (model.step_times(memory, np.zeros_like(memory)) * model.repeat).sum(axis=1)
     return total

@@ -1,14 +1,16 @@
-"""`Games`: a batch of games that step together, arrays in and out."""
+"""The game itself: its moves, the rules that can be chosen, how moves and plans become each other, and
+`Games`, a batch of games that step together."""
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from loadmaster import _core
-from loadmaster.errors import BadPlan
+from loadmaster.errors import BadPlan, LoadmasterError, nearest
 from loadmaster.host import cores
 from loadmaster.malloc_game.model import GameModel
 from loadmaster.plan.plan import BEFORE, Plan
@@ -17,45 +19,108 @@ from loadmaster.search.problem import decided_elsewhere
 if TYPE_CHECKING:
     from loadmaster.malloc_game.problem import MallocGame
 
-# ----------------------------------------------------------------------------
-# The moves, and what is known about sites before a game is played.
-
-Int32 = npt.NDArray[np.int32]
+Int8 = npt.NDArray[np.int8]
 Int64 = npt.NDArray[np.int64]
+UInt8 = npt.NDArray[np.uint8]
+Seen = dict[str, npt.NDArray[Any]]
+"""Observations by name, as in `SHAPES`."""
 
 COPY, NO_COPY, DROP = 0, 1, 2
 ACTIONS = ("Copy", "NoCopy", "Drop")
 
+PROFILES: dict[str, dict[str, Any]] = {
+    "loadmaster": {
+        "supply": "idle",
+        "ledger": "fifo",
+        "reward": "telescoping",
+        "backup": "retroactive",
+        "offsets": "considerate",
+    },
+    "paper": {
+        "supply": "elapsed",
+        "ledger": "latest",
+        "reward": "static",
+        "backup": "rewind",
+        "offsets": "best-fit",
+    },
+}
+"""'paper': the published game as far as its rules are known."""
+_VALUES: dict[str, tuple[str, ...]] = {
+    "supply": ("idle", "elapsed"),
+    "ledger": ("fifo", "latest"),
+    "reward": ("telescoping", "static", "judged"),
+    "backup": ("retroactive", "rewind", "none"),
+    "offsets": ("considerate", "best-fit"),
+}
 
-def site_gains(model: GameModel) -> Int64:
-    """[N] time saved over the whole program if this site alone were fast."""
-    slow, _ = model.memory_times(np.zeros(model.sites, dtype=bool))
-    step = model.site_step
-    alone_slow = slow[step] - model.site_slow
-    memory = np.maximum(alone_slow, model.site_fast) if model.parallel else alone_slow + model.site_fast
-    compute = model.compute[step]
-    small, large = np.minimum(compute, memory), np.maximum(compute, memory)
-    body = large + -((-small * model.overlap[step]) // 10**6)
-    alone = np.maximum(1, model.launch[step] + body)
-    gains: Int64 = (model.all_slow[step] - alone) * model.repeat[step]
-    return gains
+
+@dataclass(frozen=True)
+class GameOptions:
+    """The rules of a game that can be chosen."""
+
+    supply: str = "idle"
+    """What copies may use of a step: the time in which it leaves slow memory idle (where copies
+    have engines of their own: all of it), as far as is decided; or its all-slow time."""
+    ledger: str = "fifo"
+    """Copies in order of issue, and nobody is made late; or each as late as it can."""
+    reward: str = "telescoping"
+    """The time that a move saves, so that rewards add up to what the judge says; what it would save
+    alone ('static'); or the difference of judged times."""
+    backup: str = "retroactive"
+    """At a dead end: drop what blocks; go back to the decision that began it and drop there; or
+    ('none') the game is lost, and everything is slow."""
+    offsets: str = "considerate"
+    """Where a tensor is put: best fit that leaves others where they will be read again, as far as
+    there is room; or best fit alone."""
+    stall_term: bool = True
+    """The last move pays for all stalls (telescoping rewards only)."""
+    min_overlap: float = 1.0
+    """Share of a copy that steps must hide."""
+    max_idle_s: float | None = None
+    """The longest time, at all-slow speed, that a tensor may wait in fast memory for its next use."""
+
+    def values(self) -> dict[str, Any]:
+        """As the native core and a run's keys take them."""
+        return asdict(self)
 
 
-def neighbours(model: GameModel) -> tuple[Int32, Int32]:
-    """([N] the site of the same tensor before each site, [N] the one after it), or -1."""
-    before = np.full(model.sites, -1, dtype=np.int32)
-    after = np.full(model.sites, -1, dtype=np.int32)
-    order = np.argsort(model.site_tensor, kind="stable")
-    same = model.site_tensor[order[1:]] == model.site_tensor[order[:-1]]
-    before[order[1:][same]] = order[:-1][same]
-    after[order[:-1][same]] = order[1:][same]
-    return before, after
+def make_options(profile: str, changes: dict[str, Any]) -> GameOptions:
+    """A profile with some options set otherwise."""
+    if profile not in PROFILES:
+        raise _bad("profile", profile, tuple(PROFILES))
+    known = tuple(GameOptions.__dataclass_fields__)
+    for name, value in changes.items():
+        if name not in known:
+            raise LoadmasterError(
+                f"the game has no switch '{name}'{nearest(name, known)}",
+                object=name,
+                remedy=f"use one of {', '.join(known)}",
+            )
+        if name in _VALUES and value not in _VALUES[name]:
+            raise _bad(name, value, _VALUES[name])
+    options = GameOptions(**{**PROFILES[profile], **changes})
+    if not 0 <= options.min_overlap <= 1_000:
+        raise LoadmasterError(
+            f"min_overlap is {options.min_overlap}",
+            object="min_overlap",
+            number=options.min_overlap,
+            remedy="give 0 to 1000",
+        )
+    if options.max_idle_s is not None and not options.max_idle_s >= 0:
+        raise LoadmasterError(
+            f"max_idle_s is {options.max_idle_s}",
+            object="max_idle_s",
+            number=options.max_idle_s,
+            remedy="give at least 0, or None",
+        )
+    return options
 
 
-# ----------------------------------------------------------------------------
-# Placements between the game and plans: rows of numbers, plans, and moves that resemble them.
+def _bad(name: str, value: object, known: tuple[str, ...]) -> LoadmasterError:
+    return LoadmasterError(
+        f"{name} can't be '{value}'", object=name, number=str(value), remedy=f"use one of {', '.join(known)}"
+    )
 
-Int8 = npt.NDArray[np.int8]
 
 RESIDENCY = -2
 """In the last two columns of a row: it is a residency (tensor, memory, offset, first, last), and no
@@ -69,9 +134,9 @@ def encode(plan: Plan) -> Int64:
     """[m, 7] the residencies, then the copies of a plan that decides nothing else."""
     for row in decided_elsewhere(plan, "malloc-game", DECIDES):
         raise BadPlan(row.message, object="plan", remedy="give residencies and copies alone")
-    stays = np.empty((0, 5), dtype=np.int64) if plan.residencies is None else plan.residencies
+    residencies = np.empty((0, 5), dtype=np.int64) if plan.residencies is None else plan.residencies
     copies = np.empty((0, WIDTH), dtype=np.int64) if plan.copies is None else plan.copies
-    marked = np.pad(stays, ((0, 0), (0, 2)), constant_values=RESIDENCY)
+    marked = np.pad(residencies, ((0, 0), (0, 2)), constant_values=RESIDENCY)
     return np.concatenate([marked, copies]).astype(np.int64)
 
 
@@ -85,8 +150,8 @@ def decode(rows: npt.NDArray[np.integer]) -> Plan:
             number=WIDTH,
             remedy="give the rows of encode(plan)",
         )
-    is_stay = table[:, 5] == RESIDENCY
-    return Plan.of(residencies=table[is_stay, :5].tolist(), copies=table[~is_stay].tolist())
+    is_residency = table[:, 5] == RESIDENCY
+    return Plan.of(residencies=table[is_residency, :5].tolist(), copies=table[~is_residency].tolist())
 
 
 def game_plan(model: GameModel, n_ops: int, residencies: Int64, copies: Int64) -> Plan:
@@ -122,20 +187,20 @@ def moves_of(model: GameModel, plan: Plan) -> Int8:
         sites[tensor].append(site)
     step_op = model.step_op.tolist()
     op_of = [step_op[step] for step in model.site_step.tolist()]
-    for stay in sorted(plan.residency_rows, key=lambda row: (row.tensor, row.first, row.last)):
-        tensor = int(row_of[stay.tensor])
-        if tensor < 0 or stay.memory != model.fast:
+    for residency in sorted(plan.residency_rows, key=lambda row: (row.tensor, row.first, row.last)):
+        tensor = int(row_of[residency.tensor])
+        if tensor < 0 or residency.memory != model.fast:
             continue
-        copies = [copy for copy in plan.copy_rows if copy.tensor == stay.tensor]
+        copies = [copy for copy in plan.copy_rows if copy.tensor == residency.tensor]
         fills = [
             copy.needed_by
             for copy in copies
             if copy.target == model.fast
-            and copy.issued_after >= stay.first - 1
-            and copy.needed_by <= stay.last
+            and copy.issued_after >= residency.first - 1
+            and copy.needed_by <= residency.last
         ]
         leaves = any(copy.source == model.fast for copy in copies)
-        served = [u for u in sites[tensor] if max([stay.first, *fills]) <= op_of[u] <= stay.last]
+        served = [u for u in sites[tensor] if max([residency.first, *fills]) <= op_of[u] <= residency.last]
         for place, site in enumerate(served):
             if model.site_write[site]:
                 moves[site] = COPY if leaves else NO_COPY
@@ -158,9 +223,6 @@ def _settle_groups(model: GameModel, carried: npt.NDArray[np.int32], moves: Int8
             moves[members[0]] = COPY
 
 
-UInt8 = npt.NDArray[np.uint8]
-
-
 SHAPES: dict[str, tuple[tuple[int, ...], type[Any]]] = {
     "grid": ((128, 64, 4), np.uint8),
     "series": ((128, 8), np.float32),
@@ -175,9 +237,6 @@ MOST = 16.0
 """No number of an observation is larger, nor smaller than -MOST; `grid` has shares of 255."""
 
 
-Seen = dict[str, npt.NDArray[Any]]
-
-
 def seen_arrays(*count: int) -> Seen:
     """Room for observations [*count, ...]."""
     return {name: np.zeros((*count, *shape), kind) for name, (shape, kind) in SHAPES.items()}
@@ -189,7 +248,7 @@ class Games:
     def __init__(self, problem: MallocGame, count: int, threads: int | None = None) -> None:
         self.problem, self.count = problem, count
         self.threads = threads or cores()
-        self.native = _core.Game(problem.tables, problem.switches())
+        self.native = _core.Game(problem.tables, problem.options())
         self.native.reset(count, self.threads)
         self._seen: Seen = {}
 
@@ -244,5 +303,5 @@ class Games:
 
     def plan(self, game: int) -> Plan:
         """What a game's moves so far amount to."""
-        stays, copies, _ = self.native.placement(game)
-        return game_plan(self.problem.model, self.problem.program.n_ops, stays, copies)
+        residencies, copies, _ = self.native.placement(game)
+        return game_plan(self.problem.model, self.problem.program.n_ops, residencies, copies)

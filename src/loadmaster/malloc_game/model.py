@@ -23,20 +23,18 @@ from loadmaster.program.hazards import places
 from loadmaster.program.program import GIVEN, Program, TensorKind, TieKind
 from loadmaster.simulate.costs import compute_times
 
-# ----------------------------------------------------------------------------
-# Which tensors a game decides about, and what it costs to move them.
-
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Int8 = npt.NDArray[np.int8]
 
 NEVER = -1
 """As the time of a copy: there is no link."""
+MILLION = 10**6
 
 
 @dataclass(frozen=True, eq=False)
 class Tensors:
-    """B tensors, by row."""
+    """The B tensors that a game decides about, by row, and what it costs to move them."""
 
     root: Int32
     """[B] its number in the program"""
@@ -250,11 +248,6 @@ class GameModel:
         """[n] elapsed time of each step with every site slow"""
         return self.elapsed(np.zeros(self.sites, dtype=bool))
 
-    @cached_property
-    def all_fast(self) -> Int64:
-        """[n] with every decided site fast"""
-        return self.elapsed(np.ones(self.sites, dtype=bool))
-
     @property
     def all_slow_ps(self) -> int:
         """T0: the time of the plan that decides nothing."""
@@ -269,10 +262,22 @@ class GameModel:
 
     def elapsed(self, is_fast: npt.NDArray[np.bool_]) -> Int64:
         """[n] how long each step takes once, as the simulator has it, without stalls."""
-        slow, fast = self.memory_times(is_fast)
+        return self.step_times(*self.memory_times(is_fast))
+
+    def step_times(self, slow: Int64, fast: Int64, step: Any = slice(None)) -> Int64:
+        """Picoseconds of one execution of steps that the memories serve for so long: the larger of
+        compute and memory time, a share of the smaller, and the launch.
+
+        Args:
+          slow, fast: arrays that broadcast against the columns of `step`.
+          step: a number, or an index of the [n] columns; by default all steps.
+        """
         memory = np.maximum(slow, fast) if self.parallel else slow + fast
-        small, large = np.minimum(self.compute, memory), np.maximum(self.compute, memory)
-        return np.maximum(1, self.launch + large + -((-small * self.overlap) // 10**6))
+        compute = self.compute[step]
+        small, large = np.minimum(compute, memory), np.maximum(compute, memory)
+        hidden = -((-small * self.overlap[step]) // MILLION)
+        times: Int64 = np.maximum(1, self.launch[step] + large + hidden)
+        return times
 
     def columns(self) -> dict[str, npt.NDArray[Any]]:
         """What the native core reads."""

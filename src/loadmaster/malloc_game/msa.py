@@ -21,20 +21,23 @@ from loadmaster.malloc_game.model import NEVER, GameModel
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.plan.plan import BEFORE, Plan
 from loadmaster.program.program import Program, TieKind
-from loadmaster.search.solver import Meter, Solution, State, generator_state, restore_generator
+from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
 from loadmaster.units import PICOSECONDS
 
-# ----------------------------------------------------------------------------
-# What can be set about memory space assignment, and three ways to set it.
+Int8 = npt.NDArray[np.int8]
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+Rng = np.random.Generator
 
 
-class BadSwitch(LoadmasterError):
-    """There is no such style or switch, or its value makes no sense."""
+class BadOption(LoadmasterError):
+    """There is no such style or option, or its value makes no sense."""
 
 
 @dataclass(frozen=True)
-class Switches:
-    """The defaults are those of XLA in 2023 with the ratios that its TPU compiler uses."""
+class MsaOptions:
+    """What can be set about memory space assignment. The defaults are those of XLA in 2023 with the ratios that its TPU compiler uses."""
 
     min_ratio: float = 1.0
     """A copy in has at least so many times its own duration between start and use."""
@@ -67,23 +70,23 @@ class Switches:
 
 
 STYLES = {
-    "2023": Switches(),
-    "test": Switches(min_ratio=0.8, preferred_ratio=1.5, max_ratio=10.0),
-    "production": Switches(inefficient_ratio=0.5, cross_program=1, slices=4),
-    "refined": Switches(refinements=4),
+    "2023": MsaOptions(),
+    "test": MsaOptions(min_ratio=0.8, preferred_ratio=1.5, max_ratio=10.0),
+    "production": MsaOptions(inefficient_ratio=0.5, cross_program=1, slices=4),
+    "refined": MsaOptions(refinements=4),
 }
-"""'test': the ratios of XLA's own tests. 'production': the switches of the TPU compiler. 'refined':
+"""'test': the ratios of XLA's own tests. 'production': the options of the TPU compiler. 'refined':
 ours, no longer XLA's: its copies fit what the simulator leaves to them."""
 
 
-def switches_of(style: str | int, changes: dict[str, Any]) -> Switches:
-    """A style with some switches set anew; '2023' may come as a number."""
+def make_options(style: str | int, changes: dict[str, Any]) -> MsaOptions:
+    """A style with some options set otherwise; '2023' may come as a number."""
     style = str(style)
-    known = [field.name for field in fields(Switches)]
+    known = [field.name for field in fields(MsaOptions)]
     for name, names in [(style, list(STYLES)), *((change, known) for change in changes)]:
         if name not in names:
-            what = "style" if names is not known else "switch"
-            raise BadSwitch(
+            what = "style" if names is not known else "option"
+            raise BadOption(
                 f"msa has no {what} '{name}'{nearest(name, names)}",
                 object=name,
                 remedy=f"use {', '.join(names)}",
@@ -91,16 +94,10 @@ def switches_of(style: str | int, changes: dict[str, Any]) -> Switches:
     chosen = replace(STYLES[style], **changes)
     for name, value in asdict(chosen).items():
         if value < 0 or (name in ("loop_factor", "async_factor", "slices") and value <= 0):
-            raise BadSwitch(
-                f"msa's switch '{name}' is {value}", object=name, number=value, remedy="give a number above 0"
+            raise BadOption(
+                f"msa's option '{name}' is {value}", object=name, number=value, remedy="give a number above 0"
             )
     return chosen
-
-
-__all__ = ["Assigned", "Assigner", "Msa", "Switches", "submit", "switches_of"]
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,7 @@ class Assigned:
     """[c, 5] tensor, 1 (in) or 0 (out), issued after step, needed by step, picoseconds of work"""
     slices: Int64
     """[c] which part of the tensor is copied, or -1: all of it"""
-    is_fast: npt.NDArray[np.int8]
+    is_fast: Int8
     """[N] which sites fast memory serves"""
     info: dict[str, int]
     """How often it repacked, gave a group up, and pinned inefficient sites"""
@@ -122,18 +119,18 @@ class Assigned:
 class Assigner:
     """Memory space assignment for one model; `order` permutes its own order of tensors."""
 
-    def __init__(self, program: Program, machine: Machine, model: GameModel, switches: Switches) -> None:
+    def __init__(self, program: Program, machine: Machine, model: GameModel, options: MsaOptions) -> None:
         self.model, self.n_ops = model, program.n_ops
-        self._cuts = _cuts(program.storage_bytes[model.tensors.root], switches.slices)
+        self._cuts = _cuts(program.storage_bytes[model.tensors.root], options.slices)
         self.tables = _core.GameTables(model.columns())
-        slices = _slice_work(model, machine, self._cuts, switches.slice_bytes)
+        slices = _slice_work(model, machine, self._cuts, options.slice_bytes)
         about = {
             "capacity_copy": _capacity_copy(model, machine),
             "site_bytes": model.site_bytes,
             "early": _early(program, model),
             "slice_work": slices,
         }
-        self._options = {**asdict(switches), **about}
+        self._options = {**asdict(options), **about}
         self._take_times(model.all_slow, model.all_slow)
 
     def _take_times(self, elapsed: Int64, supply: Int64) -> None:
@@ -241,57 +238,60 @@ def _capacity_copy(model: GameModel, machine: Machine) -> float:
     return latency + model.capacity * PICOSECONDS / rate
 
 
-def submit(meter: Meter, problem: MallocGame, switches: Switches) -> tuple[Assigner, int]:
+def msa_moves(problem: MallocGame) -> Int8:
+    """[N] the moves that come nearest to the placement of XLA in 2023."""
+    assigner = Assigner(problem.program, problem.machine, problem.model, STYLES["2023"])
+    return problem.moves_of(assigner.plan())
+
+
+def submit(meter: Meter, problem: MallocGame, options: MsaOptions) -> tuple[Assigner, int]:
     """Evaluate its plan, and those of its refinements. Returns the one with the best plan, and how
     often that one is refined."""
-    assigner = Assigner(problem.program, problem.machine, problem.model, switches)
+    assigner = Assigner(problem.program, problem.machine, problem.model, options)
     best, best_pass, best_value = assigner, 0, None
-    for number in range(switches.refinements + 1):
+    for number in range(options.refinements + 1):
         value = meter.evaluate(problem.decision(assigner.plan()))
         if value is not None and (best_value is None or value < best_value):
             best, best_pass, best_value = assigner, number, value
-        if meter.exhausted or number == switches.refinements:
+        if meter.exhausted or number == options.refinements:
             break
         assigner = assigner.refined()
     return best, best_pass
 
 
-class Msa:
-    """One placement and its refinements; `style` and switches as in `Switches`."""
+class Msa(Solver):
+    """One placement and its refinements; `style` and options as in `MsaOptions`."""
 
     name = "msa"
     problem_kind = "malloc-game"
     deterministic = True
     summary = "memory space assignment in the style of XLA (white box)"
 
-    def __init__(self, style: str | int = "2023", **switches: Any) -> None:
-        self.chosen = switches_of(style, switches)
-        self.switches = {"style": str(style), **asdict(self.chosen)}
+    def __init__(self, style: str | int = "2023", **options: Any) -> None:
+        self.chosen = make_options(style, options)
+        self.options = {"style": str(style), **asdict(self.chosen)}
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem
         assert isinstance(problem, MallocGame)
         if not meter.exhausted:
             submit(meter, problem, self.chosen)
-        return meter.solution(white_box=True)
+        return meter.solution()
 
-
-# ----------------------------------------------------------------------------
-# Evolution of the order in which memory space assignment takes the tensors.
-#
-# An individual is one random number per tensor: sorted, they permute the assignment's own order. Of
-# each generation the best stay, pairs of one of the best and one of the others have children that
-# take each number from the better parent with a fixed likelihood, and the rest is drawn anew.
-
-Float64 = npt.NDArray[np.float64]
-Rng = np.random.Generator
 
 _ELITE, _MUTANTS, _BIAS = 0.2, 0.15, 0.7
 
 
-class MsaOrder:
-    """`style` and switches as of `msa`; half of the first generation are its own order, shaken. What
-    is refined, is so once, before the evolution."""
+class MsaOrder(Solver):
+    """Evolution of the order in which memory space assignment takes the tensors.
+
+    An individual is one random number per tensor: sorted, they permute the assignment's own order.
+    The best of each generation are kept, pairs of one of the best and one of the others have children
+    that take each number from the better parent with a fixed likelihood, and the rest is drawn anew.
+
+    `style` and options as of `msa`; half of the first generation are its own order, shaken. What
+    is refined, is so once, before the evolution.
+    """
 
     name = "msa-order"
     problem_kind = "malloc-game"
@@ -299,12 +299,12 @@ class MsaOrder:
     summary = "evolution of the order of memory space assignment (white box)"
 
     def __init__(
-        self, style: str | int = "refined", population: int = 64, threads: int | None = None, **switches: Any
+        self, style: str | int = "refined", population: int = 64, threads: int | None = None, **options: Any
     ) -> None:
         if population < 8:
             raise ValueError("population must be at least 8")
-        self.chosen = switches_of(style, switches)
-        self.switches = {"style": str(style), "population": population, **asdict(self.chosen)}
+        self.chosen = make_options(style, options)
+        self.options = {"style": str(style), "population": population, **asdict(self.chosen)}
         self.population = population
         self.threads = threads or cores()
 
@@ -312,7 +312,7 @@ class MsaOrder:
         problem = meter.problem
         assert isinstance(problem, MallocGame)
         if meter.exhausted:
-            return meter.solution(white_box=True)
+            return meter.solution()
         if state is None:
             rng = np.random.default_rng(seed)
             assigner, refined = submit(meter, problem, self.chosen)
@@ -334,7 +334,7 @@ class MsaOrder:
             elite = round(_ELITE * self.population)
             keys[elite:] = self._next(rng, keys, elite)
             values[elite:] = self._scored(meter, assigner, keys[elite:])
-        return meter.solution(white_box=True)
+        return meter.solution()
 
     def _first(self, rng: Rng, tensors: int) -> Float64:
         """Its own order, that order more and more shaken, and orders at random."""

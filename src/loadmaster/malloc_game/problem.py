@@ -21,16 +21,26 @@ from loadmaster.host import cores
 from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import read_machine
 from loadmaster.malloc_game.bounds import quick_bound
-from loadmaster.malloc_game.games import DECIDES, DROP, Games, Seen, decode, encode, moves_of, seen_arrays
+from loadmaster.malloc_game.games import (
+    DECIDES,
+    DROP,
+    Games,
+    Seen,
+    decode,
+    encode,
+    make_options,
+    moves_of,
+    seen_arrays,
+)
 from loadmaster.malloc_game.model import GameModel, game_model
-from loadmaster.malloc_game.options import switches_of
-from loadmaster.plan.check import Violation, check
+from loadmaster.plan.check import Violation
 from loadmaster.plan.plan import BEFORE, NO_OFFSET, WHOLE, Plan
 from loadmaster.program.hazards import root_writers
 from loadmaster.program.program import Program, TensorKind
 from loadmaster.program.storage import load
 from loadmaster.search.pins import BadPin, Pins
 from loadmaster.search.problem import (
+    BatchProblem,
     Bound,
     Decision,
     Scores,
@@ -61,9 +71,9 @@ class Played:
     """[B] dead ends."""
 
 
-class MallocGame:
-    """`fast` names the fast memory (by default the device's first); `profile` and switches: see
-    `Switches`. Times are those of one run of the program, and nothing is in fast memory before it.
+class MallocGame(BatchProblem):
+    """`fast` names the fast memory (by default the device's first); `profile` and options: see
+    `games.GameOptions`. Times are those of one run of the program, and nothing is in fast memory before it.
     Tensors that `pins` fix stay in slow memory and are not decided."""
 
     kind = "malloc-game"
@@ -77,15 +87,15 @@ class MallocGame:
         fast: str | None = None,
         profile: str = "loadmaster",
         pins: Pins | None = None,
-        **switches: Any,
+        **options: Any,
     ) -> None:
         refuse_first_alone(machine, self.kind)
         self.program, self.machine, self.fast, self.pins = program, machine, fast, pins or Pins()
         self.model: GameModel = game_model(_without(program, machine, self.pins), machine, fast)
-        self._switches = switches_of(profile, switches)
+        self._options = make_options(profile, options)
         with within_core(program, machine):
             self.tables = _core.GameTables(self.model.columns())
-        self._core = _core.Game(self.tables, self._switches.values())
+        self._core = _core.Game(self.tables, self._options.values())
         known = recorded_bound(program, machine, self.kind) if fast is None else None
         self._bound = known or quick_bound(program, machine, self.model)
         self.all_slow_ps = self.model.all_slow_ps
@@ -102,10 +112,10 @@ class MallocGame:
         """Z: what an optimum that reaches the bound saves; at least 1."""
         return max(1, self.all_slow_ps - self._bound.value)
 
-    def switches(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
         fast = {} if self.fast is None else {"fast": self.fast}
         pins = {"pins": self.pins.as_json()} if self.pins else {}
-        return {**self._switches.values(), **fast, **pins}
+        return {**self._options.values(), **fast, **pins}
 
     def all_slow(self) -> Int8:
         """The moves that decide nothing."""
@@ -117,10 +127,10 @@ class MallocGame:
 
     def play(self, preferences: npt.NDArray[Any], threads: int | None = None) -> Played:
         """Complete games that prefer the moves [B, N]."""
-        wanted = np.ascontiguousarray(preferences, dtype=np.int8)
-        if wanted.ndim != 2 or wanted.shape[1] != self.moves:
-            raise ValueError(f"moves must be [B, {self.moves}], not {list(wanted.shape)}")
-        return Played(*self._core.play(wanted, threads or cores()))
+        moves = np.ascontiguousarray(preferences, dtype=np.int8)
+        if moves.ndim != 2 or moves.shape[1] != self.moves:
+            raise ValueError(f"moves must be [B, {self.moves}], not {list(moves.shape)}")
+        return Played(*self._core.play(moves, threads or cores()))
 
     def try_all(
         self, actions: npt.NDArray[Any], first: int = 0, last: int | None = None, threads: int | None = None
@@ -186,9 +196,6 @@ class MallocGame:
     def moves_of(self, plan: Plan) -> Int8:
         """[N] the moves that come nearest to a plan; played, they may end elsewhere."""
         return moves_of(self.model, plan)
-
-    def violations(self, plan: Plan) -> list[Violation]:
-        return check(self.program, self.machine, plan) or self.outside(plan)
 
     def outside(self, plan: Plan) -> list[Violation]:
         """Other memories than its two, tensors in fast memory before the program, outputs that are
@@ -308,7 +315,7 @@ class MallocGame:
             )
 
     def save(self, folder: Path) -> None:
-        (folder / "problem.json").write_text(json.dumps(self.switches()), encoding="utf-8")
+        (folder / "problem.json").write_text(json.dumps(self.options()), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> MallocGame:

@@ -1,11 +1,15 @@
-"""Hill climbing in the MallocGame: at every site each other legal move is tried in the game itself, the
-best changes are made together, and so on until none helps; then the best game is shaken and climbed again.
+"""Searches over the moves of the MallocGame. A genome is N preferred moves; the game plays each if
+it is legal, else NoCopy, else Copy, else Drop, so every genome is a whole game.
+
+Each can be stopped and resumed with the identical continuation, so a checkpoint is made only after
+batches that were scored whole.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -13,18 +17,12 @@ import numpy.typing as npt
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.malloc_game.games import COPY, DROP, NO_COPY
-from loadmaster.malloc_game.msa import Assigner, switches_of
+from loadmaster.malloc_game.msa import msa_moves
 from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.search.solver import Meter, Solution, State, generator_state, restore_generator
-
-# ----------------------------------------------------------------------------
-# Searches over the moves of the MallocGame. A genome is N preferred moves; the game plays each if
-# it is legal, else NoCopy, else Copy, else Drop, so every genome is a whole game.
-#
-# Each can be stopped and resumed with the identical continuation, so a checkpoint is made only after
-# batches that were scored whole.
+from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
 
 Int8 = npt.NDArray[np.int8]
+Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 Rng = np.random.Generator
 
@@ -32,7 +30,7 @@ STARTS = ("greedy", "msa", "random")
 """What a search begins with: 'greedy' also has all-slow; 'msa' has the heuristic's moves as well."""
 
 
-class _Search(ABC):
+class _Search(Solver):
     """What the searches share."""
 
     problem_kind = "malloc-game"
@@ -72,7 +70,7 @@ class RandomBest(_Search):
 
 
 class EsMoves(_Search):
-    """Evolution: the two best stay; parents win tournaments of four; children take one segment of
+    """Evolution: the two best are kept; parents win tournaments of four; children take one segment of
     the program from the second parent and one to three random moves."""
 
     name = "es-moves"
@@ -90,7 +88,7 @@ class EsMoves(_Search):
             raise ValueError("elite and tournament must be within the population, mutations positive")
         self.population, self.tournament, self.elite = population, tournament, elite
         self.mutations, self.start = mutations, _known_start(start)
-        self.switches = {
+        self.options = {
             "population": population,
             "tournament": tournament,
             "elite": elite,
@@ -149,13 +147,13 @@ class AnnealMoves(_Search):
     last_share = 1e-3
     """Of the first temperature, at the end."""
     default_length = 4_000
-    """Evaluations of a run that has no such limit; after them the temperature stays."""
+    """Evaluations of a run that has no such limit; after them the temperature is constant."""
 
     def __init__(self, temperature: float = 0.01, restarts: int = 8, start: str = "greedy") -> None:
         if not 0 < temperature <= 1 or restarts < 0:
             raise ValueError("temperature must be in (0, 1] and restarts not negative")
         self.temperature, self.restarts, self.start = temperature, restarts, _known_start(start)
-        self.switches = {"temperature": temperature, "restarts": restarts, "start": start}
+        self.options = {"temperature": temperature, "restarts": restarts, "start": start}
 
     def search(self, meter: Meter, problem: MallocGame, rng: Rng, state: State | None) -> None:
         sites = _sites_of_tensors(problem)
@@ -212,9 +210,7 @@ def _seeds(problem: MallocGame, start: str) -> Int8:
         return _random_games(np.random.default_rng(0), 1, problem.moves)
     games = [np.full(problem.moves, move, dtype=np.int8) for move in (NO_COPY, DROP, COPY)]
     if start == "msa":
-        switches = switches_of("2023", {})
-        assigner = Assigner(problem.program, problem.machine, problem.model, switches)
-        games.insert(0, problem.moves_of(assigner.plan()))
+        games.insert(0, msa_moves(problem))
     return np.stack(games)
 
 
@@ -236,8 +232,6 @@ def _changed(rng: Rng, game: Int8, sites: list[npt.NDArray[np.int64]]) -> Int8:
     return changed
 
 
-Int64 = npt.NDArray[np.int64]
-
 CLIMB_STARTS = ("nocopy", "msa")
 AT_ONCE = 256
 """Sites that are tried between two looks at the clock."""
@@ -258,22 +252,26 @@ class Change(NamedTuple):
 
 
 class Climb(_Search):
-    """`start`: 'nocopy', or 'msa' for the moves of memory space assignment. `least` and `most` are the
-    shares of the moves that are changed at random when no single change helps any more."""
+    """Hill climbing: at every site each other legal move is tried in the game itself, the best changes
+    are made together, and so on until none helps; then the best game is shaken and climbed again.
+
+    `start`: 'nocopy', or 'msa' for the moves of memory space assignment. `least` and `most` are the
+    shares of the moves that are changed at random when no single change helps any more.
+    """
 
     name = "climb"
     summary = "hill climbing over moves, each of them tried in the game"
 
     def __init__(self, start: str = "nocopy", least: float = 0.01, most: float = 0.03) -> None:
         if start not in CLIMB_STARTS:
-            raise ValueError(f"start must be one of {', '.join(STARTS)}, not {start!r}")
+            raise ValueError(f"start must be one of {', '.join(CLIMB_STARTS)}, not {start!r}")
         if not 0 < least <= most <= 1:
             raise ValueError("least and most must be shares, the one not above the other")
         self.start, self.least, self.most = start, least, most
-        self.switches = {"start": start, "least": least, "most": most}
+        self.options = {"start": start, "least": least, "most": most}
 
     def search(self, meter: Meter, problem: MallocGame, rng: Rng, state: State | None) -> None:
-        if problem.switches()["backup"] == "rewind":
+        if problem.options()["backup"] == "rewind":
             raise LoadmasterError(
                 "games that rewind can't be climbed",
                 object="backup",
@@ -281,7 +279,9 @@ class Climb(_Search):
                 remedy="use backup = 'retroactive'",
             )
         if state is None:
-            here = _played(meter, problem, self._first(problem)[None])
+            nocopy = np.full(problem.moves, NO_COPY, dtype=np.int8)
+            first = msa_moves(problem) if self.start == "msa" else nocopy
+            here = _played(meter, problem, first[None])
             top, rounds = here, 0
         else:
             here = Standing(np.array(state["game"]), int(state["value"]))
@@ -295,7 +295,7 @@ class Climb(_Search):
                 tried = together(here.game, changes)
             else:  # a summit
                 rounds += 1
-                top = min(here, top, key=_value)
+                top = min(here, top, key=lambda standing: standing.value)
                 tried = self._shaken(rng, top.game)[None]
             if (left := meter.evaluations_left) is not None and left < len(tried):
                 if left:
@@ -313,13 +313,6 @@ class Climb(_Search):
                 }
             )
             meter.progress(rounds=rounds, reward=(problem.all_slow_ps - here.value) / problem.scale_ps)
-
-    def _first(self, problem: MallocGame) -> Int8:
-        if self.start == "nocopy":
-            return np.full(problem.moves, NO_COPY, dtype=np.int8)
-        switches = switches_of("2023", {})
-        assigner = Assigner(problem.program, problem.machine, problem.model, switches)
-        return problem.moves_of(assigner.plan())
 
     def _shaken(self, rng: Rng, game: Int8) -> Int8:
         """With some moves changed, two at least where there are as many."""
@@ -356,7 +349,7 @@ def _improving(meter: Meter, problem: MallocGame, here: Standing) -> Change | No
         value = totals[site, move]
         gain[first + site, move] = here.value - value
         left = meter.evaluations_left
-        meter.take_many(value, lambda row: _changed_site(here.game, first + site[row], move[row]))  # noqa: B023
+        meter.take_many(value, partial(_changed_site, here.game, first + site, move))
         if left is not None and left < len(value):
             return None
         first = last
@@ -366,9 +359,9 @@ def _improving(meter: Meter, problem: MallocGame, here: Standing) -> Change | No
     return Change(order, move[order])
 
 
-def _changed_site(game: Int8, site: int, move: int) -> Int8:
+def _changed_site(game: Int8, site: Int64, move: Int64, row: int) -> Int8:
     changed = game.copy()
-    changed[site] = move
+    changed[site[row]] = move[row]
     return changed
 
 
@@ -378,7 +371,3 @@ def _played(meter: Meter, problem: MallocGame, games: Int8) -> Standing:
     best = int(played.total.argmin())
     meter.take_many(played.total, played.actions.__getitem__)
     return Standing(played.actions[best], int(played.total[best]))
-
-
-def _value(standing: Standing) -> int:
-    return standing.value

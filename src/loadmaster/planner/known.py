@@ -13,7 +13,7 @@ import numpy as np
 from loadmaster.allocation.problem import Allocation
 from loadmaster.errors import LoadmasterError, MissingPackage
 from loadmaster.graph import GraphOptimization
-from loadmaster.graph.expert import expert_placement
+from loadmaster.graph.base import expert_placement
 from loadmaster.malloc_game.heuristics import has_production
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.mapping.auto import can_prove
