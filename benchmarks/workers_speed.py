@@ -22,7 +22,7 @@ from loadmaster.machine import load_machine
 from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.program.models import load_model
 from loadmaster.runs import run_solver
-from loadmaster.runs.workers import sharing
+from loadmaster.runs.workers import distribute
 from loadmaster.search.evaluator import CommandEvaluator
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget
@@ -41,7 +41,7 @@ def measured(command: str, workers: str, maps: int) -> dict[str, Any]:
         warmups=0,
         baseline_every=10**6,
     )
-    with sharing(problem, workers) as work:
+    with distribute(problem, workers) as work:
         assert problem.compiler_ps > 0  # the baseline
         started = time.perf_counter()
         solution = run_solver(make_solver("mapping", "random"), problem, Budget(maps), seed=1)

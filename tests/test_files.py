@@ -140,7 +140,7 @@ WRITERS = {"files.py", "runs/checkpoint.py"}
 """They open for writing themselves; a checkpoint is a folder that is renamed as a whole."""
 NEW_FOLDERS = {
     "search/evaluator.py",  # a temporary folder that is ours alone
-    "runs/workers/desk.py",
+    "runs/workers/server.py",
     "allocation/problem.py",  # `Problem.save`: a run's folder that was made a moment ago
     "mapping/problem.py",
     "mapping/measured.py",

@@ -22,7 +22,7 @@ from generate import random_program
 from generate_game import random_game_program
 from loadmaster.learn.policies import read_policy, save_policy
 from loadmaster.program import load, save
-from loadmaster.runs.workers.pool import packed, unpacked
+from loadmaster.runs.workers.server import pack, unpack
 
 from . import mutate
 from .use import small_program, use_program
@@ -74,12 +74,12 @@ def policy_file(data: bytes, place: Path) -> None:
 @cache
 def messages(place: Path) -> list[bytes]:
     arrays = {"decisions": np.zeros((2, 3), np.int8), "value": np.arange(2)}
-    return [packed({"do": "score", "first": 0}, arrays), packed({"error": "it failed"}, {})]
+    return [pack({"do": "score", "first": 0}, arrays), pack({"error": "it failed"}, {})]
 
 
 def message(data: bytes, place: Path) -> None:
     """Read a message."""
-    about, arrays = unpacked(data)
+    about, arrays = unpack(data)
     json.dumps(about)
     for array in arrays.values():
         array.tobytes()

@@ -28,28 +28,27 @@ from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.mapping.problem import Mapping
 from loadmaster.order.problem import PeakOrder
 from loadmaster.runs import run_solver
-from loadmaster.runs.workers import sharing
-from loadmaster.runs.workers.desk import VERSION, Desk, setup_of
-from loadmaster.runs.workers.pool import packed, unpacked
-from loadmaster.runs.workers.processes import ProcessWorker
+from loadmaster.runs.workers import distribute
+from loadmaster.runs.workers.clients import ProcessWorker
+from loadmaster.runs.workers.server import VERSION, EvaluationServer, pack, pack_problem, unpack
 from loadmaster.search.champion import remeasure
 from loadmaster.search.evaluator import CommandEvaluator
 from loadmaster.search.problem import Scores
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Solution
 
-MODULE = "loadmaster.runs.workers.share"
+MODULE = "loadmaster.runs.workers.distributed"
 PROGRAM, MACHINE = layers(6), three_memories()
 
 
 class HereWorker:
-    """A desk in this process: everything but the process."""
+    """A server in this process: everything but the process."""
 
     def __init__(self, setup: bytes) -> None:
-        self.desk = Desk(setup)
+        self.server = EvaluationServer(setup)
 
-    def ask(self, request: bytes) -> bytes:
-        return self.desk.answer(request)
+    def call(self, request: bytes) -> bytes:
+        return self.server.answer(request)
 
     def close(self) -> None: ...
 
@@ -93,7 +92,7 @@ def test_scores_are_those_of_the_problem_itself(seed: int) -> None:
         (order, order.from_keys(rng.random((9, order.nodes)))),
     ]
     for problem, decisions in asked:
-        with sharing(problem, f"local:{int(rng.integers(1, 4))}") as work:
+        with distribute(problem, f"local:{int(rng.integers(1, 4))}") as work:
             assert work.score is not None
             for rows in (decisions, decisions[:1], decisions[:0]):
                 assert_same(work.score(rows, 17), problem.score(rows, 17))
@@ -106,7 +105,7 @@ def test_a_run_is_the_same_and_survives_a_kill(processes: list[ProcessWorker]) -
         return run_solver(solver, problem, Budget(400), seed=5, score=score)
 
     alone = solved()
-    with sharing(Mapping(PROGRAM, MACHINE, noise=0.05, noise_seed=3), "local:2") as work:
+    with distribute(Mapping(PROGRAM, MACHINE, noise=0.05, noise_seed=3), "local:2") as work:
         score, batches = work.score, 0
         assert score is not None and len(processes) == 2
 
@@ -145,7 +144,7 @@ def test_measurements_are_shared_out(tmp_path: Path, processes: list[ProcessWork
     expected = alone.score(maps.astype(np.int8))
     problem = measured(evaluator)
     own = problem.gauge
-    with sharing(problem, "local:2") as work:
+    with distribute(problem, "local:2") as work:
         assert work.score is None
         os.kill(processes[0].process.pid, signal.SIGKILL)
         assert_same(problem.score(maps.astype(np.int8)), expected)
@@ -160,7 +159,7 @@ def test_measurements_are_shared_out(tmp_path: Path, processes: list[ProcessWork
 def test_failures_cost_evaluations_and_not_the_run(tmp_path: Path) -> None:
     problem = measured(command(tmp_path, "assert fast\nprint(1 + slow)"))
     good, bad = problem.compiler, problem.all_slowest()
-    with sharing(problem, "local:2"):
+    with distribute(problem, "local:2"):
         scores = problem.score(np.stack([good, bad, good, bad]))
     assert scores.failed is not None and scores.failed.tolist() == [False, True, False, True]
     assert scores.reward[1] == -1 and scores.reward[0] > 0 and problem.failures == 2
@@ -172,7 +171,7 @@ def test_a_measurement_that_kills_its_worker_is_a_failure(tmp_path: Path) -> Non
     text = "if not fast: os.kill(os.getppid(), signal.SIGKILL)\nprint(1 + slow)"
     problem = measured(command(tmp_path, text))
     good, bad = problem.compiler, problem.all_slowest()
-    with sharing(problem, "local:2") as work:
+    with distribute(problem, "local:2") as work:
         scores = problem.score(np.stack([good, bad, good]))
         assert work.pool.lost == 3
     assert scores.failed is not None and scores.failed.tolist() == [False, True, False]
@@ -181,28 +180,28 @@ def test_a_measurement_that_kills_its_worker_is_a_failure(tmp_path: Path) -> Non
 def test_what_can_not_be_shared() -> None:
     with (
         pytest.raises(LoadmasterError, match="no command"),
-        sharing(MeasuredMapping(PROGRAM, MACHINE, lambda plan: 1.0), "local:1"),
+        distribute(MeasuredMapping(PROGRAM, MACHINE, lambda plan: 1.0), "local:1"),
     ):
         pass
     allocation: Any = Allocation(Buffers.of([0], [2], [8]))
-    with pytest.raises(LoadmasterError, match="not evaluated in batches"), sharing(allocation, "local:1"):
+    with pytest.raises(LoadmasterError, match="not evaluated in batches"), distribute(allocation, "local:1"):
         pass
 
 
 def test_a_worker_of_another_version_is_refused(tmp_path: Path) -> None:
-    about, files = unpacked(setup_of(Mapping(PROGRAM, MACHINE)))
+    about, files = unpack(pack_problem(Mapping(PROGRAM, MACHINE)))
     assert about["version"] == VERSION
     with pytest.raises(LoadmasterError, match="install the same"):
-        Desk(packed({**about, "version": "0.0.1"}, files))
+        EvaluationServer(pack({**about, "version": "0.0.1"}, files))
     with pytest.raises(LoadmasterError, match=r"could not begin: this worker has Loadmaster"):
-        ProcessWorker(packed({**about, "version": "0.0.1"}, files))
+        ProcessWorker(pack({**about, "version": "0.0.1"}, files))
 
 
 def test_a_worker_tells_what_it_could_not_do() -> None:
-    desk = Desk(setup_of(Mapping(PROGRAM, MACHINE)))
-    wrong = packed({"do": "score", "first": 0}, {"decisions": np.zeros((1, 3), np.int8)})
-    assert "ValueError: maps must be" in unpacked(desk.answer(wrong)).about["error"]
-    assert "error" in unpacked(desk.answer(b"nonsense")).about
+    server = EvaluationServer(pack_problem(Mapping(PROGRAM, MACHINE)))
+    wrong = pack({"do": "score", "first": 0}, {"decisions": np.zeros((1, 3), np.int8)})
+    assert "ValueError: maps must be" in unpack(server.answer(wrong)).about["error"]
+    assert "error" in unpack(server.answer(b"nonsense")).about
 
 
 def plan(*words: str) -> Any:

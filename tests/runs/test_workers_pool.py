@@ -11,16 +11,8 @@ import pytest
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.runs.workers import pool as pools
-from loadmaster.runs.workers.pool import (
-    DEATHS,
-    HIRES,
-    Address,
-    Pool,
-    WorkerLost,
-    packed,
-    parse_workers,
-    unpacked,
-)
+from loadmaster.runs.workers.pool import DEATHS, MAX_START_FAILURES, Address, Pool, WorkerLost, parse_workers
+from loadmaster.runs.workers.server import pack, unpack
 
 Answer = Callable[[int, bytes], bytes]
 
@@ -47,7 +39,7 @@ class _Fake:
     def __init__(self, staff: Staff, place: int) -> None:
         self.staff, self.place = staff, place
 
-    def ask(self, request: bytes) -> bytes:
+    def call(self, request: bytes) -> bytes:
         return self.staff.answer(self.place, request)
 
     def close(self) -> None:
@@ -75,10 +67,10 @@ def test_replies_come_in_order_whoever_dies(seed: int) -> None:
 
     staff = Staff(answer)
     with Pool(staff, int(rng.integers(1, 5))) as pool:
-        found = [reply.data for reply in pool.share(requests(40))]
+        found = [reply.data for reply in pool.map(requests(40))]
         assert found == [b"reply " + request for request in requests(40)]
         assert pool.lost == 12 and sum(pool.answered) == 40
-        assert list(pool.share([])) == []
+        assert list(pool.map([])) == []
     assert staff.hired == staff.closed == pool.size + 12
 
 
@@ -89,37 +81,37 @@ def test_a_request_that_kills_is_given_up_and_the_others_are_not() -> None:
         return request
 
     with Pool(Staff(answer), 1) as pool:
-        good, bad, other = pool.share(requests(3))
+        good, bad, other = pool.map(requests(3))
     assert good.data == b"0" and other.data == b"2" and pool.lost == DEATHS
     assert bad.fault == f"{DEATHS} workers died of it: out of memory"
 
 
 def test_the_run_goes_on_with_whoever_can_be_had() -> None:
-    def hire(place: int) -> _Fake:
+    def start_worker(place: int) -> _Fake:
         if place != 1:
             raise WorkerLost("no room")
         return _Fake(staff, place)
 
     staff = Staff(lambda place, request: request)
-    with Pool(hire, 3) as pool:
-        found = list(pool.share(requests(6), [0, 1, 2, 0, 1, 2]))
-        assert pool.staffed == 1 and {reply.place for reply in found} == {1}
+    with Pool(start_worker, 3) as pool:
+        found = list(pool.map(requests(6), [0, 1, 2, 0, 1, 2]))
+        assert pool.alive == 1 and {reply.place for reply in found} == {1}
 
 
 def test_nobody_can_be_had() -> None:
     tried = []
 
-    def hire(place: int) -> _Fake:
+    def start_worker(place: int) -> _Fake:
         tried.append(place)
         raise WorkerLost("no room")
 
     with pytest.raises(WorkerLost, match="no worker is left: no room"):
-        Pool(hire, 2)
-    assert sorted(tried) == [0] * HIRES + [1] * HIRES
+        Pool(start_worker, 2)
+    assert sorted(tried) == [0] * MAX_START_FAILURES + [1] * MAX_START_FAILURES
 
 
 def test_everybody_dies_for_good_in_the_middle() -> None:
-    def hire(place: int) -> _Fake:
+    def start_worker(place: int) -> _Fake:
         if gone.is_set():
             raise WorkerLost("the cluster is gone")
         return _Fake(staff, place)
@@ -131,15 +123,15 @@ def test_everybody_dies_for_good_in_the_middle() -> None:
         return request
 
     gone, staff = threading.Event(), Staff(answer)
-    with Pool(hire, 1) as pool, pytest.raises(WorkerLost, match=r"the cluster is gone.*resume"):
-        list(pool.share(requests(9)))
+    with Pool(start_worker, 1) as pool, pytest.raises(WorkerLost, match=r"the cluster is gone.*resume"):
+        list(pool.map(requests(9)))
     assert sum(pool.answered) == 5
 
 
 def test_a_place_gets_what_is_meant_for_it() -> None:
     with Pool(Staff(lambda place, request: request), 3) as pool:
         places = [2, 0, 1, 1, 2, 0, 0]
-        assert [reply.place for reply in pool.share(requests(7), places)] == places
+        assert [reply.place for reply in pool.map(requests(7), places)] == places
 
 
 def test_a_bug_is_told_to_whoever_asked_and_stops_nothing() -> None:
@@ -148,8 +140,8 @@ def test_a_bug_is_told_to_whoever_asked_and_stops_nothing() -> None:
 
     with Pool(Staff(answer), 2) as pool:
         with pytest.raises(ZeroDivisionError):
-            list(pool.share([b"0"]))
-        assert [reply.data for reply in pool.share([b"1"])] == [b"1"]
+            list(pool.map([b"0"]))
+        assert [reply.data for reply in pool.map([b"1"])] == [b"1"]
 
 
 def test_what_nobody_waits_for_is_not_begun() -> None:
@@ -161,21 +153,21 @@ def test_what_nobody_waits_for_is_not_begun() -> None:
         return request
 
     with Pool(Staff(answer), 1) as pool:
-        replies = pool.share(requests(50))
+        replies = pool.map(requests(50))
         next(replies)
         replies.close()  # type: ignore[attr-defined]
-        assert next(pool.share([b"last"])).data == b"last"
+        assert next(pool.map([b"last"])).data == b"last"
     assert len(seen) < 10
 
 
 def test_messages_are_as_they_were() -> None:
     arrays = {"a": np.arange(6, dtype=np.int8).reshape(2, 3), "b": np.zeros((0, 4))}
-    about, found = unpacked(packed({"x": [1.5, None], "y": "ü"}, arrays))
+    about, found = unpack(pack({"x": [1.5, None], "y": "ü"}, arrays))
     assert about == {"x": [1.5, None], "y": "ü"} and list(found) == ["a", "b"]
     for name, array in arrays.items():
         assert found[name].dtype == array.dtype and np.array_equal(found[name], array)
     with pytest.raises(ValueError, match="pickle"):
-        packed({}, {"object": np.array([{}], dtype=object)})
+        pack({}, {"object": np.array([{}], dtype=object)})
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from loadmaster.errors import LoadmasterError
 from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.mapping.problem import Mapping
 from loadmaster.runs import run_solver
-from loadmaster.runs.workers import sharing
+from loadmaster.runs.workers import distribute
 from loadmaster.search.evaluator import CommandEvaluator
 from loadmaster.search.problem import Scores
 from loadmaster.search.registry import make_solver
@@ -64,8 +64,8 @@ def test_a_node_is_killed_during_a_run(cluster: Any, tmp_path: Path) -> None:
     nodes = [cluster.add_node(num_cpus=1, include_dashboard=False) for _ in range(3)]
     alone = solved()
     problem = Mapping(PROGRAM, MACHINE, noise=0.05, noise_seed=3)
-    with sharing(problem, f"ray:{cluster.address}") as work:
-        assert work.pool.size == work.pool.staffed == 3 and work.score is not None
+    with distribute(problem, f"ray:{cluster.address}") as work:
+        assert work.pool.size == work.pool.alive == 3 and work.score is not None
         score, batches = work.score, 0
 
         def scored(decisions: Any, first: int) -> Scores:
@@ -96,8 +96,8 @@ def _measuring(cluster: Any, nodes: list[Any], folder: Path) -> None:
     maps = maps[alone.rectify(maps)[1] == 0][:6]
     maps = np.concatenate([maps, alone.compiler[None], alone.all_slowest()[None]])
     problem = MeasuredMapping(PROGRAM, MACHINE, evaluator, repeats=1, warmups=0)
-    with sharing(problem, f"ray:{cluster.address}?workers=2") as work:
-        assert work.pool.staffed == 2
+    with distribute(problem, f"ray:{cluster.address}?workers=2") as work:
+        assert work.pool.alive == 2
         problem.score(maps[:1])  # and the baselines
         expected = alone.score(maps).value
         killer = threading.Timer(0.3, lambda: cluster.remove_node(nodes[2], allow_graceful=False))
@@ -108,19 +108,19 @@ def _measuring(cluster: Any, nodes: list[Any], folder: Path) -> None:
         assert work.pool.lost == 1 and problem.failures == 0
         back = cluster.add_node(num_cpus=1, include_dashboard=False)  # the place is filled again
         deadline = time.monotonic() + 60
-        while work.pool.staffed < 2 and time.monotonic() < deadline:
+        while work.pool.alive < 2 and time.monotonic() < deadline:
             time.sleep(0.1)
-        assert work.pool.staffed == 2 and back is not None
+        assert work.pool.alive == 2 and back is not None
 
 
 def test_a_cluster_on_this_computer_and_a_wrong_address() -> None:
     for address in ("ray:127.0.0.1:9", "ray://127.0.0.1:9"):
         with (
             pytest.raises(LoadmasterError, match="nothing answers at"),
-            sharing(Mapping(PROGRAM, MACHINE), address),
+            distribute(Mapping(PROGRAM, MACHINE), address),
         ):
             pass
-    with sharing(Mapping(PROGRAM, MACHINE, noise=0.05, noise_seed=3), "ray:2") as work:
+    with distribute(Mapping(PROGRAM, MACHINE, noise=0.05, noise_seed=3), "ray:2") as work:
         assert work.pool.size == 2 and same(solved(work.score), solved())
     assert not ray.is_initialized()
 
@@ -169,7 +169,7 @@ def test_a_cluster_on_this_computer_is_for_this_process_alone(
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # that of another cluster
     tokens = []
     for _ in range(2):
-        with sharing(Mapping(PROGRAM, MACHINE), "ray:1"):
+        with distribute(Mapping(PROGRAM, MACHINE), "ray:1"):
             pids = set(_children(os.getpid()))
             addresses = _listening(pids)
             assert len(pids) > 3 and addresses and addresses <= LOOPBACK

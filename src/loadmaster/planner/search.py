@@ -297,10 +297,10 @@ def _sharing(problem: Problem, search: SearchOptions) -> Iterator[Scoring | None
     if search.workers is None:
         yield None
         return
-    from loadmaster.runs.workers import sharing
+    from loadmaster.runs.workers import distribute
 
-    with sharing(problem, search.workers) as work:
-        search.say(f"workers: {work.pool.staffed} of {work.pool.size} at {search.workers}")
+    with distribute(problem, search.workers) as work:
+        search.say(f"workers: {work.pool.alive} of {work.pool.size} at {search.workers}")
         yield work.score
         done = " + ".join(f"{count:,}" for count in work.pool.answered)
         lost = f"; {work.pool.lost} died, and their work was done again" if work.pool.lost else ""

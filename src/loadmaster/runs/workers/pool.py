@@ -1,69 +1,21 @@
-"""`Pool`: requests are shared out to workers, and replies come back in the order of the requests.
+"""`Pool`: requests are handed out to workers, and replies come back in the order of the requests.
 
 A thread here stands for each worker and waits for it. Whoever is free takes the next request. One
-whose worker died goes back to the front of the queue, for another to do, while a new worker is hired.
+whose worker died goes back to the front of the queue, for another to do, while a new worker is started.
+`concurrent.futures` has no pool that survives the death of a worker, nor workers on other computers.
 """
 
 from __future__ import annotations
 
-import io
-import json
 import re
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 from urllib.parse import parse_qsl
 
-import numpy as np
-import numpy.typing as npt
-
-from loadmaster.arrays import json_entry, read_npz
 from loadmaster.errors import LoadmasterError
-
-# ----------------------------------------------------------------------------
-# What goes between a run and its workers: JSON and arrays in one npz, which runs no code when read.
-
-Array = npt.NDArray[Any]
-_ABOUT = "about.json"
-
-
-class Message(NamedTuple):
-    """`about` is JSON; `arrays` have names."""
-
-    about: dict[str, Any]
-    arrays: dict[str, Array]
-
-
-def packed(about: Mapping[str, Any], arrays: Mapping[str, Array] | None = None) -> bytes:
-    """A message as bytes."""
-    file = io.BytesIO()
-    text = np.frombuffer(json.dumps(dict(about)).encode(), np.uint8)
-    np.savez(file, allow_pickle=False, **{_ABOUT: text}, **(arrays or {}))
-    return file.getvalue()
-
-
-def unpacked(data: bytes) -> Message:
-    """The inverse of `packed`."""
-    arrays = read_npz(data, _refuse)
-    about = json_entry(arrays, _ABOUT, _refuse)
-    if not isinstance(about, dict):
-        raise _refuse("its text is no JSON object")
-    del arrays[_ABOUT]
-    return Message(about, arrays)
-
-
-def _refuse(reason: str) -> LoadmasterError:
-    return LoadmasterError(
-        f"a message between a run and its workers can't be read: {reason}",
-        object="worker",
-        remedy="start the run and its workers again with one version",
-    )
-
-
-# ----------------------------------------------------------------------------
-# Where workers are: what `--workers` says.
 
 MOST = 4096
 FORMS = "local:N, ray:N, ray:HOST:PORT or ray://HOST:PORT"
@@ -112,7 +64,7 @@ def _wrong(text: str) -> LoadmasterError:
     )
 
 
-HIRES = 3
+MAX_START_FAILURES = 3
 """So many workers in a row that can't be started, and a place stays empty."""
 EARLY_DEATHS = 6
 """The same of workers that die before they have answered anything."""
@@ -129,14 +81,14 @@ class WorkerLost(LoadmasterError):
 class Worker(Protocol):
     """Answers one request at a time."""
 
-    def ask(self, request: bytes) -> bytes:
+    def call(self, request: bytes) -> bytes:
         """Raises `WorkerLost` if it died."""
         ...
 
     def close(self) -> None: ...
 
 
-Hire = Callable[[int], Worker]
+StartWorker = Callable[[int], Worker]
 """A new worker for a place; raises `WorkerLost`."""
 
 
@@ -160,23 +112,23 @@ class _Task:
 
 
 class Pool:
-    """`size` places, each with a worker that `hire` starts. Use it as a context."""
+    """`size` places, each with a worker that `start_worker` starts. Use it as a context."""
 
-    def __init__(self, hire: Hire, size: int) -> None:
+    def __init__(self, start_worker: StartWorker, size: int) -> None:
         if size < 1:
             raise ValueError("a pool has at least one place")
-        self.size, self.lost, self._hire = size, 0, hire
+        self.size, self.lost, self._start_worker = size, 0, start_worker
         self.answered = [0] * size
         """Requests, by place."""
         self._changed = threading.Condition()
         self._queue: deque[_Task] = deque()
-        self._staffed = [False] * size
-        self._given_up: dict[int, str] = {}
-        self._tried: set[int] = set()
+        self._alive = [False] * size
+        self._failed: dict[int, str] = {}
+        self._started: set[int] = set()
         self._closed = False
         self._threads = [
             threading.Thread(
-                target=self._attend, args=(place,), daemon=True, name=f"loadmaster worker {place}"
+                target=self._supervise, args=(place,), daemon=True, name=f"loadmaster worker {place}"
             )
             for place in range(size)
         ]
@@ -184,8 +136,8 @@ class Pool:
             thread.start()
         try:
             with self._changed:  # all begin together, or are known to be missing
-                self._changed.wait_for(lambda: len(self._tried) == size)
-                self._changed.wait_for(lambda: any(self._staffed) or self._deserted)
+                self._changed.wait_for(lambda: len(self._started) == size)
+                self._changed.wait_for(lambda: any(self._alive) or self._all_failed)
                 self._check()
         except BaseException:
             self.close()
@@ -198,11 +150,11 @@ class Pool:
         self.close()
 
     @property
-    def staffed(self) -> int:
+    def alive(self) -> int:
         """Places that have a worker now."""
-        return sum(self._staffed)
+        return sum(self._alive)
 
-    def share(self, requests: Sequence[bytes], places: Sequence[int] | None = None) -> Iterator[Reply]:
+    def map(self, requests: Sequence[bytes], places: Sequence[int] | None = None) -> Iterator[Reply]:
         """Replies in the order of the requests, each as soon as it and those before it are there.
         `places` says whose each is. What nobody waits for any more is not begun."""
         wanted: Sequence[int | None] = places if places is not None else [None] * len(requests)
@@ -234,14 +186,14 @@ class Pool:
             thread.join(_CLOSE_SECONDS / len(self._threads))
 
     @property
-    def _deserted(self) -> bool:
-        return len(self._given_up) == self.size
+    def _all_failed(self) -> bool:
+        return len(self._failed) == self.size
 
     def _check(self) -> None:
         if self._closed:
             raise WorkerLost("the workers were let go", object="--workers", remedy="start them again")
-        if self._deserted:
-            why = next(reversed(self._given_up.values()))
+        if self._all_failed:
+            why = next(reversed(self._failed.values()))
             raise WorkerLost(
                 f"no worker is left: {why}",
                 object="--workers",
@@ -249,35 +201,35 @@ class Pool:
                 remedy="see to the workers and resume the run",
             )
 
-    def _attend(self, place: int) -> None:
+    def _supervise(self, place: int) -> None:
         """Keep one place staffed and busy."""
         failures, early, why = 0, 0, ""
-        while failures < HIRES and early < EARLY_DEATHS and not self._closed:
+        while failures < MAX_START_FAILURES and early < EARLY_DEATHS and not self._closed:
             try:
-                worker = self._hire(place)
+                worker = self._start_worker(place)
             except Exception as error:
                 failures, why = failures + 1, _reason(error)
-                self._now(place, False)
+                self._set_alive(place, False)
                 with self._changed:
                     self._changed.wait_for(lambda: self._closed, _PAUSE_SECONDS * failures)
                 continue
-            self._now(place, True)
+            self._set_alive(place, True)
             before = self.answered[place]
-            died = self._employ(place, worker)
+            died = self._serve(place, worker)
             worker.close()
             if died is None:
                 return
             why, failures = died, 0
             early = 0 if self.answered[place] > before else early + 1
         with self._changed:
-            self._given_up[place] = why
+            self._failed[place] = why
             self._changed.notify_all()
 
-    def _employ(self, place: int, worker: Worker) -> str | None:
+    def _serve(self, place: int, worker: Worker) -> str | None:
         """Hand it requests till it dies, and say why; None: the pool was closed."""
         while (task := self._next(place)) is not None:
             try:
-                task.reply = Reply(place, worker.ask(task.request))
+                task.reply = Reply(place, worker.call(task.request))
                 self.answered[place] += 1
             except WorkerLost as error:
                 self.lost += 1
@@ -285,7 +237,7 @@ class Pool:
                 if task.deaths >= DEATHS:
                     task.reply = Reply(place, fault=f"{DEATHS} workers died of it: {error.message}")
                 with self._changed:
-                    self._staffed[place] = False
+                    self._alive[place] = False
                     if task.reply is None:
                         self._queue.appendleft(task)
                     self._changed.notify_all()
@@ -300,16 +252,16 @@ class Pool:
         with self._changed:
             while not self._closed:
                 for task in self._queue:
-                    if task.place in (None, place) or not self._staffed[task.place]:
+                    if task.place in (None, place) or not self._alive[task.place]:
                         self._queue.remove(task)
                         return task
                 self._changed.wait()
         return None
 
-    def _now(self, place: int, staffed: bool) -> None:
+    def _set_alive(self, place: int, staffed: bool) -> None:
         with self._changed:
-            self._staffed[place] = staffed
-            self._tried.add(place)
+            self._alive[place] = staffed
+            self._started.add(place)
             self._changed.notify_all()
 
 

@@ -1,4 +1,6 @@
-"""Workers as actors of a Ray cluster: one that is there, or one on this computer for this run.
+"""Workers as the run sees them: processes of this computer, or actors of a Ray cluster.
+
+Standard input and output of a process carry messages, each after its length in eight bytes.
 
 Whoever reaches a Ray cluster can have it run anything. The one that is made here therefore listens
 on loopback alone and asks for a token that only this process knows.
@@ -11,23 +13,77 @@ import logging
 import os
 import secrets
 import socket
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 from loadmaster import signals
 from loadmaster.errors import LoadmasterError, require
-from loadmaster.runs.workers.desk import Desk
-from loadmaster.runs.workers.pool import Address, Hire, WorkerLost
+from loadmaster.runs.workers.pool import Address, StartWorker, WorkerLost
+from loadmaster.runs.workers.server import EvaluationServer, read_message, unpack, write_message
 
+SERVE = "from loadmaster.runs.workers.server import main; main()"
+_END_SECONDS = 2.0
 LOOPBACK = ("127.0.0.1", "::1")
 START_SECONDS = 60.0
 """Longest to wait for a worker: for room in the cluster, and till it has read the problem."""
 _CONNECT_SECONDS = 5.0
 
 
+class ProcessWorker:
+    """A process that has been handed the problem and is ready."""
+
+    def __init__(self, setup: bytes) -> None:
+        # A session of its own: Ctrl-C is for the run to hear, not for its workers.
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        ready = unpack(self.call(setup)).about
+        if "error" in ready:
+            self.close()
+            raise WorkerLost(
+                f"a worker could not begin: {ready['error']}",
+                object="worker",
+                remedy="see to it and start again",
+            )
+
+    def call(self, request: bytes) -> bytes:
+        stdin, stdout = self.process.stdin, self.process.stdout
+        assert stdin is not None and stdout is not None
+        try:
+            write_message(stdin, request)
+            reply = read_message(stdout)
+        except (OSError, ValueError):
+            reply = None
+        if reply is None:
+            self.close()
+            raise WorkerLost(
+                f"process {self.process.pid} ended with {self.process.returncode}",
+                object="worker",
+                number=self.process.returncode,
+                remedy="see what killed it",
+            )
+        return reply
+
+    def close(self) -> None:
+        for file in (self.process.stdin, self.process.stdout):
+            if file is not None:
+                with contextlib.suppress(OSError):
+                    file.close()
+        try:
+            self.process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
 @contextlib.contextmanager
-def ray_workers(address: Address, setup: bytes) -> Iterator[tuple[Hire, int]]:
+def ray_workers(address: Address, setup: bytes) -> Iterator[tuple[StartWorker, int]]:
     """What hires workers of a cluster, and how many there shall be."""
     with contextlib.ExitStack() as stack:
         ray = require("ray", "ray")
@@ -49,7 +105,7 @@ def ray_workers(address: Address, setup: bytes) -> Iterator[tuple[Hire, int]]:
         if address.resource is not None:
             takes = {"num_cpus": 0, "resources": {address.resource: 1}}
         # Ray starts none again: a place that has lost its worker may get one on another node.
-        actor = ray.remote(**takes, max_restarts=0, scheduling_strategy="SPREAD")(Desk)
+        actor = ray.remote(**takes, max_restarts=0, scheduling_strategy="SPREAD")(EvaluationServer)
         kept = ray.put(setup)
         yield (lambda place: RayWorker(ray, actor, kept)), size
 
@@ -66,10 +122,10 @@ class RayWorker:
             self.close()
             raise self._lost(error) from None
 
-    def ask(self, request: bytes) -> bytes:
+    def call(self, request: bytes) -> bytes:
         try:
             reply: bytes = self._ray.get(self._actor.answer.remote(request))
-        except Exception as error:  # the desk itself raises nothing
+        except Exception as error:  # the server itself raises nothing
             raise self._lost(error) from None
         return reply
 

@@ -1,37 +1,100 @@
-"""`Desk`: a worker's side. It holds the problem, made once from the files of a run, and answers.
+"""A worker's side: messages, and `EvaluationServer`, which holds the problem and answers requests.
 
 | `do` | is given | answers |
 | --- | --- | --- |
 | score | decisions, the number of the first | values, rewards |
 | measure | a plan | every value of the repeats, and why it failed if it did |
 | once | the same | one value |
+
+`main` is a worker in a process of its own: the first message on standard input is the problem
+(`pack_problem`), each one after it a request; the end of the input ends the process.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from loadmaster import __version__
+from loadmaster.arrays import json_entry, read_npz
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine.text import standalone_text
 from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.plan.json import plan_from_json
 from loadmaster.program.storage import save as save_program
-from loadmaster.runs.workers.pool import Array, Message, packed, unpacked
 from loadmaster.search.evaluator import CommandEvaluator, EvaluationError, Gauge
 from loadmaster.search.problem import COST_MODEL, BatchProblem, Problem, keys
 from loadmaster.search.registry import load_problem
 
+Array = npt.NDArray[Any]
+_ABOUT = "about.json"
+_LENGTH = 8
+"""Bytes of a message's length, which goes before it."""
+
+
+class Message(NamedTuple):
+    """What goes between a run and its workers, as one npz, which runs no code when read. `about` is JSON; `arrays` have names."""
+
+    about: dict[str, Any]
+    arrays: dict[str, Array]
+
+
+def pack(about: Mapping[str, Any], arrays: Mapping[str, Array] | None = None) -> bytes:
+    """A message as bytes."""
+    file = io.BytesIO()
+    text = np.frombuffer(json.dumps(dict(about)).encode(), np.uint8)
+    np.savez(file, allow_pickle=False, **{_ABOUT: text}, **(arrays or {}))
+    return file.getvalue()
+
+
+def unpack(data: bytes) -> Message:
+    """The inverse of `pack`."""
+    arrays = read_npz(data, _refuse)
+    about = json_entry(arrays, _ABOUT, _refuse)
+    if not isinstance(about, dict):
+        raise _refuse("its text is no JSON object")
+    del arrays[_ABOUT]
+    return Message(about, arrays)
+
+
+def _refuse(reason: str) -> LoadmasterError:
+    return LoadmasterError(
+        f"a message between a run and its workers can't be read: {reason}",
+        object="worker",
+        remedy="start the run and its workers again with one version",
+    )
+
+
+def write_message(file: IO[bytes], data: bytes) -> None:
+    """Its length, then itself."""
+    file.write(len(data).to_bytes(_LENGTH, "big"))
+    file.write(data)
+    file.flush()
+
+
+def read_message(file: IO[bytes]) -> bytes | None:
+    """The next message; None at the end."""
+    head = file.read(_LENGTH)
+    if len(head) < _LENGTH:
+        return None
+    length = int.from_bytes(head, "big")
+    data = file.read(length)
+    return data if len(data) == length else None
+
+
 VERSION = f"{__version__}, cost model {COST_MODEL}"
 
 
-def setup_of(problem: Problem) -> bytes:
-    """What a desk is made from: the problem's files, and the command where one measures."""
+def pack_problem(problem: Problem) -> bytes:
+    """What a server is made from: the problem's files, and the command where one measures."""
     with tempfile.TemporaryDirectory(prefix="loadmaster-") as name:
         folder = Path(name)
         save_program(problem.program, folder / "program.npz")
@@ -40,7 +103,7 @@ def setup_of(problem: Problem) -> bytes:
         about = json.dumps({"keys": keys(problem)}, default=str)
         (folder / "run.json").write_text(about, encoding="utf-8")
         files = {path.name: np.frombuffer(path.read_bytes(), np.uint8) for path in folder.iterdir()}
-    return packed({"version": VERSION, "command": _command_of(problem)}, files)
+    return pack({"version": VERSION, "command": _command_of(problem)}, files)
 
 
 def _command_of(problem: Problem) -> dict[str, Any] | None:
@@ -56,11 +119,11 @@ def _command_of(problem: Problem) -> dict[str, Any] | None:
     return {"text": evaluator.command, "timeout_s": evaluator.timeout_s}
 
 
-class Desk:
-    """Made from what `setup_of` wrote."""
+class EvaluationServer:
+    """Made from what `pack_problem` wrote."""
 
     def __init__(self, setup: bytes) -> None:
-        about, files = unpacked(setup)
+        about, files = unpack(setup)
         if about["version"] != VERSION:
             raise LoadmasterError(
                 f"this worker has Loadmaster {VERSION}, and the run has {about['version']}",
@@ -81,11 +144,11 @@ class Desk:
     def answer(self, request: bytes) -> bytes:
         """The reply; an error is told in it, so that only what kills a worker counts as its death."""
         try:
-            about, arrays = unpacked(request)
+            about, arrays = unpack(request)
             reply = self._score(about, arrays) if about["do"] == "score" else self._measured(about)
-            return packed(reply.about, reply.arrays)
+            return pack(reply.about, reply.arrays)
         except Exception as error:
-            return packed({"error": f"{type(error).__name__}: {error}"})
+            return pack({"error": f"{type(error).__name__}: {error}"})
 
     def _score(self, about: dict[str, Any], arrays: dict[str, Array]) -> Message:
         problem = cast(BatchProblem, self.problem)
@@ -103,3 +166,23 @@ class Desk:
             return Message({"seconds": [problem.gauge.once(plan)], "fault": None}, {})
         except EvaluationError as error:
             return Message({"seconds": [], "fault": error.message}, {})
+
+
+def main() -> None:
+    """Serve till the input ends."""
+    # Whatever else prints must not end up between messages.
+    stdin, stdout = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    with Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    setup = read_message(stdin)
+    if setup is None:
+        return
+    try:
+        server = EvaluationServer(setup)
+    except LoadmasterError as error:
+        write_message(stdout, pack({"error": error.message}))
+        return
+    write_message(stdout, pack({}))
+    while (request := read_message(stdin)) is not None:
+        write_message(stdout, server.answer(request))

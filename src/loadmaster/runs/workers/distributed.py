@@ -1,4 +1,4 @@
-"""`sharing`: what of a problem is done by workers.
+"""`distribute`: what of a problem is done by workers.
 
 A problem that measures has its measurements shared out, plan by plan; all else about it stays here,
 so its baselines, failures and leaders are as they are without workers. Of others batches are scored
@@ -18,27 +18,16 @@ from loadmaster.errors import LoadmasterError
 from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.plan.json import plan_to_json
 from loadmaster.plan.plan import Plan
-from loadmaster.runs.workers.clusters import ray_workers
-from loadmaster.runs.workers.desk import setup_of
-from loadmaster.runs.workers.pool import (
-    Address,
-    Array,
-    Hire,
-    Message,
-    Pool,
-    Reply,
-    packed,
-    parse_workers,
-    unpacked,
-)
-from loadmaster.runs.workers.processes import ProcessWorker
+from loadmaster.runs.workers.clients import ProcessWorker, ray_workers
+from loadmaster.runs.workers.pool import Address, Pool, Reply, StartWorker, parse_workers
+from loadmaster.runs.workers.server import Array, Message, pack, pack_problem, unpack
 from loadmaster.search.evaluator import EvaluationError, Gauge, Measurement
 from loadmaster.search.problem import BatchProblem, Decision, Problem, Scores
 from loadmaster.search.solver import Scoring
 
 
 @dataclass(frozen=True)
-class Shared:
+class Distributed:
     """Workers at work. `score` is for `run_solver`; None where the problem sees to it itself."""
 
     pool: Pool
@@ -46,7 +35,7 @@ class Shared:
 
 
 @contextlib.contextmanager
-def sharing(problem: Problem, workers: str | Address) -> Iterator[Shared]:
+def distribute(problem: Problem, workers: str | Address) -> Iterator[Distributed]:
     """Share a problem's evaluations out for as long as the context lasts."""
     address = parse_workers(workers) if isinstance(workers, str) else workers
     if not isinstance(problem, MeasuredMapping) and not isinstance(problem, BatchProblem):
@@ -56,20 +45,23 @@ def sharing(problem: Problem, workers: str | Address) -> Iterator[Shared]:
             number=problem.kind,
             remedy="leave --workers out",
         )
-    with _hiring(address, setup_of(problem)) as (hire, size), Pool(hire, size) as pool:
+    with (
+        _started_workers(address, pack_problem(problem)) as (start_worker, size),
+        Pool(start_worker, size) as pool,
+    ):
         if not isinstance(problem, MeasuredMapping):
-            yield Shared(pool, _Scored(problem, pool))
+            yield Distributed(pool, _DistributedScoring(problem, pool))
             return
         own = problem.gauge
-        problem.gauge = _SharedGauge(problem, pool)
+        problem.gauge = _DistributedGauge(problem, pool)
         try:
-            yield Shared(pool, None)
+            yield Distributed(pool, None)
         finally:
             problem.gauge = own
 
 
 @contextlib.contextmanager
-def _hiring(address: Address, setup: bytes) -> Iterator[tuple[Hire, int]]:
+def _started_workers(address: Address, setup: bytes) -> Iterator[tuple[StartWorker, int]]:
     if address.kind == "ray":
         with ray_workers(address, setup) as found:
             yield found
@@ -77,7 +69,7 @@ def _hiring(address: Address, setup: bytes) -> Iterator[tuple[Hire, int]]:
     yield (lambda place: ProcessWorker(setup)), address.workers or 1
 
 
-class _Scored:
+class _DistributedScoring:
     """Scores batches in parts."""
 
     def __init__(self, problem: Problem, pool: Pool) -> None:
@@ -88,20 +80,20 @@ class _Scored:
             return self.problem.score(decisions, first)
         parts = [part for part in np.array_split(np.arange(len(decisions)), self.pool.size) if len(part)]
         requests = [
-            packed(
+            pack(
                 {"do": "score", "first": first + int(part[0])},
                 {"decisions": np.ascontiguousarray(decisions[part])},
             )
             for part in parts
         ]
-        replies = [_content(reply).arrays for reply in self.pool.share(requests)]
+        replies = [_content(reply).arrays for reply in self.pool.map(requests)]
         failed = [reply["failed"] for reply in replies if "failed" in reply]
         return Scores(
             _joined(replies, "value"), _joined(replies, "reward"), np.concatenate(failed) if failed else None
         )
 
 
-class _SharedGauge(Gauge):
+class _DistributedGauge(Gauge):
     """Measures plans on workers, each a board of its own: a reward is relative to the baseline of
     the worker that measured it. Warm-ups and repeats of a plan stay together on one."""
 
@@ -111,7 +103,7 @@ class _SharedGauge(Gauge):
 
     def once(self, plan: Plan) -> float:
         """One board for all that is compared with one another."""
-        found = next(self._asked("once", [plan], [0]))
+        found = next(self._measure_on("once", [plan], [0]))
         if found.fault is not None:
             raise EvaluationError(found.fault, object=self.name, remedy="try it alone")
         return found.seconds[0]
@@ -120,23 +112,23 @@ class _SharedGauge(Gauge):
         return self.once(plan)
 
     def measure(self, plans: Sequence[Plan]) -> Iterator[Measurement]:
-        return self._asked("measure", plans)
+        return self._measure_on("measure", plans)
 
     def measure_baseline(self, plan: Plan) -> list[Measurement]:
         places = range(self._pool.size)
-        found = self._asked("measure", [plan] * self._pool.size, places)
+        found = self._measure_on("measure", [plan] * self._pool.size, places)
         return [
             Measurement(each.seconds, each.fault, place) for place, each in zip(places, found, strict=True)
         ]
 
-    def _asked(
+    def _measure_on(
         self, do: str, plans: Sequence[Plan], places: Sequence[int] | None = None
     ) -> Iterator[Measurement]:
         problem = self._problem
         requests = [
-            packed({"do": do, "plan": plan_to_json(plan, problem.program, problem.machine)}) for plan in plans
+            pack({"do": do, "plan": plan_to_json(plan, problem.program, problem.machine)}) for plan in plans
         ]
-        for reply in self._pool.share(requests, places):
+        for reply in self._pool.map(requests, places):
             if reply.fault is not None:
                 yield Measurement((), reply.fault, reply.place)
                 continue
@@ -145,7 +137,7 @@ class _SharedGauge(Gauge):
 
 
 def _content(reply: Reply) -> Message:
-    found = Message({"error": reply.fault}, {}) if reply.fault else unpacked(reply.data)
+    found = Message({"error": reply.fault}, {}) if reply.fault else unpack(reply.data)
     if "error" in found.about:
         raise LoadmasterError(
             f"worker {reply.place} could not evaluate: {found.about['error']}",
