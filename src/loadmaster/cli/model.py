@@ -116,7 +116,7 @@ class Model:
             return None
         if not self._asked_to_run and self.format is None and self._made is None:
             return None  # a function of JAX
-        from loadmaster.program.importers.torch.spec import capture_device
+        from loadmaster.program.importers.torch.captured import capture_device
 
         return capture_device(self.device)
 
@@ -127,7 +127,7 @@ class Model:
     @cached_property
     def _made(self) -> Any:
         """What a function of PyTorch's gives, else None; it is called once."""
-        from loadmaster.program.importers.functions import torch_result
+        from loadmaster.program.importers import torch_result
 
         return torch_result(self.source)
 
@@ -149,7 +149,7 @@ class Model:
                 number=self.level,
                 remedy="leave them out, or plan the file of 'loadmaster import --out net.npz'",
             )
-        from loadmaster.program.importers.torch.spec import capture_spec
+        from loadmaster.program.importers.torch.captured import capture_spec
 
         result = None if self._asked_to_run or self.format is not None else self._made
         return capture_spec(

@@ -13,10 +13,9 @@ from typing import Any
 from loadmaster.errors import require
 from loadmaster.execute.pinned import RandomWeights
 from loadmaster.execute.results import Results
-from loadmaster.program.importers.functions import load_function
-from loadmaster.program.importers.torch.captured import Captured
+from loadmaster.program.importers import load_function
+from loadmaster.program.importers.torch.captured import Captured, capture_spec
 from loadmaster.program.importers.torch.importer import made_on_meta, model_and_inputs
-from loadmaster.program.importers.torch.spec import capture_spec
 
 WEIGHTS = ("module", "random")
 CLOSE = {2: 5e-2, 4: 1e-3, 8: 1e-6}

@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 
 from loadmaster.errors import BadProgram
-from loadmaster.program.importers import ImportOptions, import_model
-from loadmaster.program.importers.functions import takes_nothing
+from loadmaster.program.importers import (
+    ImportOptions,
+    import_model,
+    load_function,
+    takes_nothing,
+    torch_result,
+)
 from loadmaster.program.program import Program, TensorKind, TieKind
 from loadmaster.program.storage import load, save
 
@@ -82,13 +87,11 @@ def test_it_is_saved_and_loaded(module: str, tmp_path: Path) -> None:
     assert import_model(f"{module}:build").hash == program.hash
 
 
-def test_functions_of_jax_and_pytorch_are_told_apart(module: str) -> None:
-    from loadmaster.program.importers import functions
-
-    assert takes_nothing(functions.load_function(f"{module}:build"))
-    assert functions.torch_result(f"{module}:build") is not None
-    assert functions.torch_result(f"{module}:jax_function") is None
-    assert functions.torch_result(f"{module}:nothing_of_the_kind") is None
+def test_functions_of_jax_and_pytorch_are_distinguished(module: str) -> None:
+    assert takes_nothing(load_function(f"{module}:build"))
+    assert torch_result(f"{module}:build") is not None
+    assert torch_result(f"{module}:jax_function") is None
+    assert torch_result(f"{module}:nothing_of_the_kind") is None
     with pytest.raises(BadProgram, match="does not return"):
         import_model(f"{module}:nothing_of_the_kind", "torch")
     with pytest.raises(BadProgram, match="did you mean 'build'"):

@@ -6,8 +6,7 @@ import pytest
 
 from loadmaster.errors import BadProgram
 from loadmaster.program.importers.torch.costs import Call, Type, cost_of
-from loadmaster.program.importers.torch.emit import emit
-from loadmaster.program.importers.torch.graph import Graph, Step, Value, made
+from loadmaster.program.importers.torch.graph import Graph, Step, Value, emit, made
 from loadmaster.program.program import Program, TensorKind, TieKind
 
 

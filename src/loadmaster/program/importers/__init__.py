@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from loadmaster.errors import BadProgram
+from loadmaster.errors import BadProgram, nearest, require
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load
 
@@ -77,8 +81,6 @@ def _executorch(source: str, options: ImportOptions) -> Program:
 
 def _function(source: str, options: ImportOptions) -> Program:
     """PyTorch if the function takes nothing and gives a module with its inputs, else JAX."""
-    from loadmaster.program.importers.functions import torch_result
-
     result = None if options.args else torch_result(source)
     return _jax(source, options) if result is None else _torch(source, options, result)
 
@@ -164,3 +166,60 @@ def note_estimates(kinds: Counter[str], strict: bool) -> list[str]:
             remedy="import without --strict to estimate them",
         )
     return [f"{total} got an estimate: {names}"]
+
+
+FRAMEWORKS = {"torch": "torch", "jax": "agents"}
+"""Packages that a user's module may import, and our extras that bring them."""
+
+
+def load_function(spec: str) -> Callable[..., Any]:
+    """Import 'module:function' from the current directory or the installed packages."""
+    module_name, _, function_name = spec.partition(":")
+    if not module_name or not function_name:
+        raise BadProgram(f"'{spec}' names no function", object=spec, remedy="write module:function")
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        if error.name is not None and error.name in FRAMEWORKS:
+            require(error.name, FRAMEWORKS[error.name])
+        raise BadProgram(
+            f"module '{module_name}' can't be imported: {error}",
+            object=module_name,
+            remedy="run this where the module is",
+        ) from error
+    finally:
+        sys.path.remove(here)
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        known = [key for key, value in vars(module).items() if callable(value)]
+        raise BadProgram(
+            f"module '{module_name}' has no function '{function_name}'{nearest(function_name, known)}",
+            object=spec,
+            remedy="check the name",
+        )
+    return function  # type: ignore[no-any-return]
+
+
+def torch_result(spec: str) -> Any:
+    """What a function gives if that is a PyTorch module with its inputs, else None.
+
+    It is called to see, on the meta device, if it takes no arguments and PyTorch is installed.
+    """
+    function = load_function(spec)
+    if not takes_nothing(function) or find_spec("torch") is None:
+        return None
+    from loadmaster.program.importers.torch.importer import is_model, made_on_meta
+
+    result = made_on_meta(function)
+    return result if is_model(result) else None
+
+
+def takes_nothing(function: Callable[..., Any]) -> bool:
+    """Whether a function can be called without arguments."""
+    try:
+        inspect.signature(function).bind()
+    except (TypeError, ValueError):
+        return False
+    return True

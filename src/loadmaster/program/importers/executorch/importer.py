@@ -21,12 +21,12 @@ from loadmaster.program.importers.executorch.lower import (
     refuse_unsupported,
 )
 from loadmaster.program.importers.torch.costs import Call
-from loadmaster.program.importers.torch.emit import emit
 from loadmaster.program.importers.torch.graph import (
     Graph,
     Step,
     Value,
     call_of,
+    emit,
     is_getitem,
     made,
     scope_of,

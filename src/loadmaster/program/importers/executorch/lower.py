@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadmaster.errors import BadProgram, MissingPackage, require
-from loadmaster.program.importers.functions import load_function
+from loadmaster.program.importers import load_function
 from loadmaster.program.importers.torch.importer import exported_program, model_and_inputs, quiet
 
 VERSIONS = ("1.5.",)

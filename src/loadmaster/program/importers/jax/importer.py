@@ -19,8 +19,7 @@ from typing import Any
 
 from loadmaster.errors import BadProgram, nearest, require
 from loadmaster.program.build import Builder
-from loadmaster.program.importers import note_estimates
-from loadmaster.program.importers.functions import load_function
+from loadmaster.program.importers import load_function, note_estimates
 from loadmaster.program.importers.jax.costs import TYPED_BY_OPERAND
 from loadmaster.program.importers.jax.places import Places
 from loadmaster.program.importers.jax.walk import LITERAL, Node, Walk

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from loadmaster.errors import BadProgram, require
-from loadmaster.program.importers.torch.emit import emit
+from loadmaster.program.importers import load_function
 from loadmaster.program.importers.torch.graph import (
     Given,
     Graph,
@@ -23,6 +23,7 @@ from loadmaster.program.importers.torch.graph import (
     Traced,
     Value,
     call_of,
+    emit,
     is_getitem,
     is_random,
     made,
@@ -31,12 +32,15 @@ from loadmaster.program.importers.torch.graph import (
     scope_of,
     type_of,
 )
+from loadmaster.program.importers.torch.importer import made_on_meta, model_and_inputs
 from loadmaster.program.importers.torch.split import name_slices, slice_batch, split_layers
 from loadmaster.program.importers.torch.trace import faked, trace_forward, trace_step
 from loadmaster.program.program import Program, TensorKind
 from loadmaster.program.repeats import Repeated, repeat
 
-__all__ = ["Captured", "Given", "Result", "capture"]
+__all__ = ["Captured", "Given", "Result", "capture", "capture_device", "capture_spec"]
+
+DEVICES = ("cuda", "cpu")
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +143,53 @@ def capture(
     traced = (trace_step if training else trace_forward)(twin, inputs, named, name)
     name_slices(traced, slices)
     return _rows(traced, name)
+
+
+def capture_spec(
+    spec: str, device: str, result: Any = None, *, training: bool = False, split_over: int | None = None
+) -> Captured:
+    """`capture` of a user's 'module:function', so that planning, measuring and running mean one Program.
+
+    `device`: 'cuda:1' is captured as 'cuda'. `result`: what the function gave, if it was called already; else
+    it is called with the meta device as the default.
+    """
+    require("torch", "torch")
+    result = made_on_meta(load_function(spec)) if result is None else result
+    module, args, kwargs = model_and_inputs(result, spec)
+    module.train(training)
+    return capture(
+        module,
+        args,
+        kwargs,
+        name=spec,
+        training=training,
+        split_over=split_over,
+        device=device.partition(":")[0],
+    )
+
+
+def capture_device(name: str | None) -> str:
+    """The device that a model is captured for: the named one, else a GPU if there is one. PyTorch can't trace
+    for CUDA without one."""
+    torch = require("torch", "torch")
+    if name is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name.partition(":")[0] not in DEVICES:
+        raise BadProgram(
+            f"there is no device '{name}' to capture for",
+            object="--device",
+            number=name,
+            remedy=f"use {' or '.join(DEVICES)}",
+        )
+    if name != "cpu" and not torch.cuda.is_available():
+        raise BadProgram(
+            "this computer has no CUDA device that PyTorch can use",
+            object="--device",
+            number=name,
+            remedy="capture where the GPU is ('loadmaster calibrate --program net.npz') and give "
+            "net.npz here, or use --device cpu",
+        )
+    return name
 
 
 def _rows(traced: Traced, name: str) -> Captured:

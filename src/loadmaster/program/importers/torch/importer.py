@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from loadmaster.errors import BadProgram, require
-from loadmaster.program.importers.functions import load_function
-from loadmaster.program.importers.torch.emit import emit
+from loadmaster.program.importers import load_function
 from loadmaster.program.importers.torch.graph import (
     Graph,
     Step,
     Value,
     call_of,
+    emit,
     is_getitem,
     made,
     op_name,
