@@ -21,7 +21,7 @@ from torch import nn  # noqa: E402
 from loadmaster.execute.executor import Executor  # noqa: E402
 from loadmaster.execute.pinned import HostMemory, RandomWeights, host_weights  # noqa: E402
 from loadmaster.execute.placement import placed  # noqa: E402
-from loadmaster.execute.script import Stay  # noqa: E402
+from loadmaster.execute.script import FastResidency  # noqa: E402
 from loadmaster.program.importers.torch.captured import Captured, capture  # noqa: E402
 
 ROOM = 2**24
@@ -140,8 +140,8 @@ def test_offsets_are_real(mixed: Any) -> None:
     plan = OffloadPlans(captured.program, 5).make(0.4)
     machine, weights = machine_with(ROOM), weights_of(module)
     with Executor(captured, plan, machine, "cpu", weights) as executor:
-        stays, offsets = executor.script.stays, placed(executor.script.stays, ROOM)
-    spot = {(s.tensor, s.first): offset for s, offset in zip(stays, offsets, strict=True)}
+        residencies, offsets = executor.script.residencies, placed(executor.script.residencies, ROOM)
+    spot = {(s.tensor, s.first): offset for s, offset in zip(residencies, offsets, strict=True)}
     rank = OffloadPlans(captured.program, 0).rank
     rows = [
         r._replace(offset=spot[r.tensor, -1 if r.first < 0 else rank[r.first]]) for r in plan.residency_rows
@@ -195,7 +195,7 @@ def test_a_budget_that_does_not_suffice_is_refused(mixed: Any) -> None:
 
 def test_an_op_never_works_in_the_home_memory(mixed: Any) -> None:
     module, captured, _ = mixed
-    with pytest.raises(Refused, match="works only in"):
+    with pytest.raises(Refused, match="works in memory 'hbm' alone"):
         Executor(captured, Plan(), machine_with(ROOM), "cpu", weights_of(module))
 
 
@@ -233,16 +233,16 @@ def test_room_is_not_reused_while_a_copy_reads_it() -> None:
         assert torch.equal(row.view(torch.float32).view(64, 64), module[0](x))
 
 
-def test_stays_without_offsets_are_placed_apart() -> None:
-    stays = [
-        Stay(0, -1, 9, 256, NO_OFFSET),
-        Stay(1, 0, 2, 512, NO_OFFSET),
-        Stay(2, 3, 4, 256, NO_OFFSET),
-        Stay(3, 2, 3, 256, 256),
+def test_residencies_without_offsets_are_placed_apart() -> None:
+    residencies = [
+        FastResidency(0, -1, 9, 256, NO_OFFSET),
+        FastResidency(1, 0, 2, 512, NO_OFFSET),
+        FastResidency(2, 3, 4, 256, NO_OFFSET),
+        FastResidency(3, 2, 3, 256, 256),
     ]
-    assert placed(stays, 2048) == [0, 512, 512, 256]
+    assert placed(residencies, 2048) == [0, 512, 512, 256]
     with pytest.raises(Refused, match="in one piece"):
-        placed(stays, 512)
+        placed(residencies, 512)
 
 
 def test_timings_and_repeats(mixed: Any) -> None:

@@ -10,29 +10,30 @@ import pytest
 
 from loadmaster import _core
 from loadmaster.execute.placement import free_ranges, held_bytes, room_columns
-from loadmaster.execute.script import Call, Script, Stay, Step
+from loadmaster.execute.script import Call, FastResidency, Script, Step
 
 GRAIN, ROOM = 512, 64 * 512
 
 
 def script_of(rng: np.random.Generator, steps: int) -> tuple[Script, list[int], list[int]]:
-    """Random stays that don't overlap, results of the steps in which they begin; offsets, bytes by tensor."""
-    stays: list[Stay] = []
+    """Random residencies that don't overlap, results of the steps in which they begin; offsets, bytes by tensor."""
+    residencies: list[FastResidency] = []
     for _ in range(40):
         first = int(rng.integers(-1, steps))
         last = int(rng.integers(max(0, first), steps)) if first >= 0 else steps - 1
         room = int(rng.integers(1, 8)) * 256
         low = int(rng.integers(0, (ROOM - room) // 256)) * 256
-        meets = (s for s in stays if s.first <= last and first <= s.last)
+        meets = (s for s in residencies if s.first <= last and first <= s.last)
         if all(s.offset + s.bytes <= low or low + room <= s.offset for s in meets):
-            stays.append(Stay(len(stays), first, last, room, low))
+            residencies.append(FastResidency(len(residencies), first, last, room, low))
     begun = [
-        [n for n, s in enumerate(stays) if s.first == step and rng.random() < 0.7] for step in range(steps)
+        [n for n, s in enumerate(residencies) if s.first == step and rng.random() < 0.7]
+        for step in range(steps)
     ]
     call = Call(0, print, (), {}, ())
     made = tuple(Step((), (), call, tuple(begun[step]), (), (), ()) for step in range(steps))
-    script = Script((), made, (), tuple(stays), (), 0, (), 0)
-    return script, [s.offset for s in stays], [s.bytes - int(rng.integers(0, 200)) for s in stays]
+    script = Script((), made, (), tuple(residencies), (), 0, (), 0)
+    return script, [s.offset for s in residencies], [s.bytes - int(rng.integers(0, 200)) for s in residencies]
 
 
 def test_free_ranges_are_what_nobody_has() -> None:
@@ -43,9 +44,9 @@ def test_free_ranges_are_what_nobody_has() -> None:
         free = free_ranges(script, offsets, ROOM)
         for step in range(6):
             there = np.zeros(ROOM, dtype=bool)
-            for stay in script.stays:
-                if stay.first <= step <= stay.last:
-                    there[stay.offset : stay.offset + stay.bytes] = True
+            for residency in script.residencies:
+                if residency.first <= step <= residency.last:
+                    there[residency.offset : residency.offset + residency.bytes] = True
             open_ = np.zeros(ROOM, dtype=bool)
             for low, high in free[step].tolist():
                 assert low < high and not open_[max(0, low - 1)]  # ascending, and none touch
@@ -53,9 +54,9 @@ def test_free_ranges_are_what_nobody_has() -> None:
             assert (open_ == ~there).all() and held_bytes(script)[step] == there.sum()
             begin, end = columns["free_start"][step : step + 2]
             assert np.array_equal(columns["free_low"][begin:end], free[step][:, 0])
-        for stay, row in number.items():
-            assert columns["result_bytes"][row] == sizes[stay]
-            assert columns["result_offset"][row] == offsets[stay]
+        for residency, row in number.items():
+            assert columns["result_bytes"][row] == sizes[residency]
+            assert columns["result_offset"][row] == offsets[residency]
 
 
 def test_nothing_ever_lies_where_another_does() -> None:
@@ -68,14 +69,14 @@ def test_nothing_ever_lies_where_another_does() -> None:
         rooms = _core.rooms(base, columns)
         for step, about in enumerate(script.steps):
             assert own.at(rooms, step) == 0
-            wanted = [sizes[stay] for stay in about.stays]
-            spots = {(sizes[stay], offsets[stay]) for stay in about.stays}
+            wanted = [sizes[residency] for residency in about.residencies]
+            spots = {(sizes[residency], offsets[residency]) for residency in about.residencies}
             open_ = np.zeros(ROOM, dtype=bool)
             for low, high in free_ranges(script, offsets, ROOM)[step].tolist():
                 open_[low:high] = True
             mine = open_.copy()  # free ranges, and the rooms of this step's results
-            for stay in about.stays:
-                mine[offsets[stay] : offsets[stay] + script.stays[stay].bytes] = True
+            for residency in about.residencies:
+                mine[offsets[residency] : offsets[residency] + script.residencies[residency].bytes] = True
             taken = np.zeros(ROOM, dtype=bool)
             live: list[tuple[int, int]] = []
             asked = [*wanted, *rng.integers(1, 4000, 6).tolist()]

@@ -17,7 +17,7 @@ from loadmaster.errors import BadMachine, Refused  # noqa: E402
 from loadmaster.execute import own_allocator  # noqa: E402
 from loadmaster.execute.executor import Executor  # noqa: E402
 from loadmaster.execute.placement import Planned  # noqa: E402
-from loadmaster.execute.script import Call, Script, Stay, Step  # noqa: E402
+from loadmaster.execute.script import Call, FastResidency, Script, Step  # noqa: E402
 
 BYTES = 4096
 
@@ -26,11 +26,15 @@ class Kernels:
     """Steps with two results each, and kernels that ask the allocator for them."""
 
     def __init__(self) -> None:
-        stays = (Stay(0, 0, 0, BYTES, 0), Stay(1, 0, 1, BYTES, BYTES), Stay(2, 1, 1, BYTES, 0))
+        residencies = (
+            FastResidency(0, 0, 0, BYTES, 0),
+            FastResidency(1, 0, 1, BYTES, BYTES),
+            FastResidency(2, 1, 1, BYTES, 0),
+        )
         call = Call(0, print, (), {}, ())
         steps = tuple(Step((), (), call, made, (), (), ()) for made in ((0, 1), (2,)))
         self.own = _core.OwnAllocator(2**20)
-        script = Script((), steps, (), stays, (), 0, (), 0)
+        script = Script((), steps, (), residencies, (), 0, (), 0)
         self.planned = Planned(
             script, [BYTES] * 3, 2**16, torch.device("cpu"), 0, None, "op{}".format, self.own
         )
@@ -105,7 +109,7 @@ def test_what_a_library_keeps_is_refused() -> None:
         kernels.planned.put((2,), [kernels.made(4)])
 
 
-def test_peaks_count_stays_temporaries_and_libraries() -> None:
+def test_peaks_count_residencies_temporaries_and_libraries() -> None:
     kernels = Kernels()
     kernels.planned._kept = 10
     kernels.planned.at(0)

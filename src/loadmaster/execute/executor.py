@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from loadmaster.errors import BadMachine, BadProgram, Refused, require
 from loadmaster.execute import own_allocator
-from loadmaster.execute.bind import bind
+from loadmaster.execute.bind import bind, refuse_capacity
 from loadmaster.execute.devices import Backend, CpuBackend, CudaBackend
 from loadmaster.execute.pinned import (
     HostMemory,
@@ -30,7 +30,7 @@ from loadmaster.execute.pinned import (
     shaped,
 )
 from loadmaster.execute.placement import PLACEMENTS, Allocator, Arena, Placement, Planned, own_stream
-from loadmaster.execute.results import Measured, Results, gradients_of, refuse_capacity
+from loadmaster.execute.results import Measured, Results, gradients_of
 from loadmaster.execute.script import ALONE, Leaf
 from loadmaster.execute.walk import Span, Walk, called
 from loadmaster.machine.machine import Machine
@@ -100,7 +100,7 @@ class Executor:
                     self.script, sizes, self.capacity, self._backend.device, kept, stream, self._name
                 )
             elif self.placement == "arena":
-                self._placement = Arena(self.script.stays, self.capacity, self._backend.device)
+                self._placement = Arena(self.script.residencies, self.capacity, self._backend.device)
             else:
                 self._placement = Allocator(self._backend.device)
             self._kept = self._residents()
@@ -154,12 +154,12 @@ class Executor:
     def _residents(self) -> list[Any]:
         """Slots with the weights that stay between runs, and with tensors of no bytes."""
         values: list[Any] = [None] * self.captured.program.n_tensors
-        for number, stay in enumerate(self.script.stays):
-            if stay.first < 0:
-                layout = self._layouts[stay.tensor]
+        for number, residency in enumerate(self.script.residencies):
+            if residency.first < 0:
+                layout = self._layouts[residency.tensor]
                 room = self._placement.room(number, layout)
-                self._placement.row(number, room, layout).copy_(self._host[stay.tensor])
-                values[stay.tensor] = room
+                self._placement.row(number, room, layout).copy_(self._host[residency.tensor])
+                values[residency.tensor] = room
         for tensor, layout in self._layouts.items():
             if not layout.bytes:
                 values[tensor] = self._empty(layout)

@@ -1,4 +1,4 @@
-"""Where stays lie in fast memory: wherever the device's allocator puts them, or at their offsets."""
+"""Where residencies lie in fast memory: wherever the device's allocator puts them, or at their offsets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from loadmaster import _core
 from loadmaster.errors import BadMachine, Refused, require
 from loadmaster.execute import own_allocator
 from loadmaster.execute.pinned import Layout, flat, layout_of, shaped
-from loadmaster.execute.script import Script, Stay
+from loadmaster.execute.script import FastResidency, Script
 from loadmaster.plan.plan import NO_OFFSET
 from loadmaster.units import show_bytes
 
@@ -26,16 +26,18 @@ Int64 = npt.NDArray[np.int64]
 def room_columns(
     script: Script, offsets: Sequence[int], sizes: Sequence[int], capacity: int
 ) -> tuple[dict[str, Int64], dict[int, int]]:
-    """Columns of `_core.rooms` by name, and the number of the result that begins a stay. `offsets` by stay,
-    `sizes` (bytes of the storage) by tensor."""
-    stays, start = script.stays, [0]
+    """Columns of `_core.rooms` by name, and the number of the result that begins a residency. `offsets`
+    by residency, `sizes` (bytes of the storage) by tensor."""
+    residencies, start = script.residencies, [0]
     number: dict[int, int] = {}
     results: list[tuple[int, int, int]] = []
     for step in script.steps:
-        for stay in step.stays:
-            if stay >= 0 and stay not in number:
-                number[stay] = len(results)
-                results.append((sizes[stays[stay].tensor], stays[stay].bytes, offsets[stay]))
+        for residency in step.residencies:
+            if residency >= 0 and residency not in number:
+                number[residency] = len(results)
+                results.append(
+                    (sizes[residencies[residency].tensor], residencies[residency].bytes, offsets[residency])
+                )
         start.append(len(results))
     table = np.array(results, dtype=np.int64).reshape(-1, 3)
     free = free_ranges(script, offsets, capacity)
@@ -51,10 +53,10 @@ def room_columns(
 
 
 def free_ranges(script: Script, offsets: Sequence[int], capacity: int) -> list[Int64]:
-    """[steps] of rows (low, high), ascending: what no stay has while the step runs."""
+    """[steps] of rows (low, high), ascending: what no residency has while the step runs."""
     rows = [
-        (max(0, stay.first), stay.last, offset, offset + stay.bytes)
-        for stay, offset in zip(script.stays, offsets, strict=True)
+        (max(0, residency.first), residency.last, offset, offset + residency.bytes)
+        for residency, offset in zip(script.residencies, offsets, strict=True)
     ]
     table = np.array(rows, dtype=np.int64).reshape(-1, 4)
     table = table[np.lexsort((table[:, 3], table[:, 2]))]
@@ -69,11 +71,11 @@ def free_ranges(script: Script, offsets: Sequence[int], capacity: int) -> list[I
 
 
 def held_bytes(script: Script) -> Int64:
-    """[steps] bytes of the stays that are there."""
+    """[steps] bytes of the residencies that are there."""
     change = np.zeros(len(script.steps) + 1, dtype=np.int64)
-    for stay in script.stays:
-        change[max(0, stay.first)] += stay.bytes
-        change[stay.last + 1] -= stay.bytes
+    for residency in script.residencies:
+        change[max(0, residency.first)] += residency.bytes
+        change[residency.last + 1] -= residency.bytes
     held: Int64 = np.cumsum(change)[:-1]
     return held
 
@@ -82,7 +84,7 @@ PLACEMENTS = ("planned", "arena", "allocator")
 
 
 class Placement(Protocol):
-    """Rooms for stays."""
+    """Rooms for residencies."""
 
     stream: Any
     """The stream that runs must use; None: any."""
@@ -95,15 +97,15 @@ class Placement(Protocol):
         """The step of a rank begins; -1: the run is over."""
         ...
 
-    def room(self, stay: int, layout: Layout) -> Any:
-        """An empty tensor for a stay."""
+    def room(self, residency: int, layout: Layout) -> Any:
+        """An empty tensor for a residency."""
         ...
 
-    def put(self, stays: Sequence[int], results: list[Any]) -> list[Any]:
-        """An op's results, in the rooms of their stays."""
+    def put(self, residencies: Sequence[int], results: list[Any]) -> list[Any]:
+        """An op's results, in the rooms of their residencies."""
         ...
 
-    def row(self, stay: int, value: Any, layout: Layout) -> Any:
+    def row(self, residency: int, value: Any, layout: Layout) -> Any:
         """The bytes of what lies in a room."""
         ...
 
@@ -125,15 +127,15 @@ class Allocator:
 
     def at(self, rank: int) -> None: ...
 
-    def room(self, stay: int, layout: Layout) -> Any:
+    def room(self, residency: int, layout: Layout) -> Any:
         torch = self._torch
         row = torch.empty(layout.bytes, dtype=torch.uint8, device=self._device)
         return shaped(row, layout)
 
-    def put(self, stays: Sequence[int], results: list[Any]) -> list[Any]:
+    def put(self, residencies: Sequence[int], results: list[Any]) -> list[Any]:
         return results
 
-    def row(self, stay: int, value: Any, layout: Layout) -> Any:
+    def row(self, residency: int, value: Any, layout: Layout) -> Any:
         return flat(value, layout)
 
     def peaks(self) -> tuple[int, int] | None:
@@ -141,19 +143,25 @@ class Allocator:
 
 
 class Arena:
-    """One block of memory; every stay lies at its offset, so a wrong plan gives wrong numbers. `whole`: all
-    of the capacity is taken, and `edge` bytes before it."""
+    """One block of memory; every residency lies at its offset, so a wrong plan gives wrong numbers.
+    `whole`: all of the capacity is taken, and `edge` bytes before it."""
 
     stream: Any = None
 
     def __init__(
-        self, stays: Sequence[Stay], capacity: int, device: Any, *, whole: bool = False, edge: int = 0
+        self,
+        residencies: Sequence[FastResidency],
+        capacity: int,
+        device: Any,
+        *,
+        whole: bool = False,
+        edge: int = 0,
     ) -> None:
         torch = require("torch", "torch")
-        self._bytes = [stay.bytes for stay in stays]
-        self.offsets = placed(stays, capacity)
-        tops = zip(self.offsets, stays, strict=True)
-        self.bytes = max((offset + stay.bytes for offset, stay in tops), default=0)
+        self._bytes = [residency.bytes for residency in residencies]
+        self.offsets = placed(residencies, capacity)
+        tops = zip(self.offsets, residencies, strict=True)
+        self.bytes = max((offset + residency.bytes for offset, residency in tops), default=0)
         if self.bytes > capacity:
             raise BadMachine(
                 f"the plan's offsets reach {self.bytes:,} bytes and {capacity:,} are there",
@@ -169,45 +177,47 @@ class Arena:
 
     def at(self, rank: int) -> None: ...
 
-    def room(self, stay: int, layout: Layout) -> Any:
-        low = self.offsets[stay]
-        return shaped(self._block[low : low + self._bytes[stay]], layout)
+    def room(self, residency: int, layout: Layout) -> Any:
+        low = self.offsets[residency]
+        return shaped(self._block[low : low + self._bytes[residency]], layout)
 
-    def put(self, stays: Sequence[int], results: list[Any]) -> list[Any]:
-        return [self._moved(stay, result) for stay, result in zip(stays, results, strict=True)]
+    def put(self, residencies: Sequence[int], results: list[Any]) -> list[Any]:
+        return [
+            self._moved(residency, result) for residency, result in zip(residencies, results, strict=True)
+        ]
 
-    def _moved(self, stay: int, result: Any) -> Any:
+    def _moved(self, residency: int, result: Any) -> Any:
         """A result, copied into its room."""
         layout = layout_of(result)
-        if stay < 0 or not layout.bytes:
+        if residency < 0 or not layout.bytes:
             return result
-        self.row(stay, result, layout).copy_(flat(result, layout))
-        return self.room(stay, layout)
+        self.row(residency, result, layout).copy_(flat(result, layout))
+        return self.room(residency, layout)
 
-    def row(self, stay: int, value: Any, layout: Layout) -> Any:
-        low = self.offsets[stay]
+    def row(self, residency: int, value: Any, layout: Layout) -> Any:
+        low = self.offsets[residency]
         return self._block[low : low + layout.bytes]
 
     def peaks(self) -> tuple[int, int] | None:
         return None
 
 
-def placed(stays: Sequence[Stay], capacity: int) -> list[int]:
-    """The offset of each stay; those without one get the lowest that is free all their life."""
-    offsets = [stay.offset for stay in stays]
+def placed(residencies: Sequence[FastResidency], capacity: int) -> list[int]:
+    """The offset of each residency; those without one get the lowest that is free all their life."""
+    offsets = [residency.offset for residency in residencies]
     known = [number for number, offset in enumerate(offsets) if offset != NO_OFFSET]
     open_ = [number for number, offset in enumerate(offsets) if offset == NO_OFFSET]
-    for number in sorted(open_, key=lambda number: (stays[number].first, -stays[number].bytes)):
-        stay, low = stays[number], 0
+    for number in sorted(open_, key=lambda number: (residencies[number].first, -residencies[number].bytes)):
+        residency, low = residencies[number], 0
         for other in sorted(known, key=offsets.__getitem__):
-            meets = stays[other].first <= stay.last and stay.first <= stays[other].last
-            if meets and offsets[other] < low + stay.bytes:
-                low = max(low, offsets[other] + stays[other].bytes)
-        if low + stay.bytes > capacity:
+            meets = residencies[other].first <= residency.last and residency.first <= residencies[other].last
+            if meets and offsets[other] < low + residency.bytes:
+                low = max(low, offsets[other] + residencies[other].bytes)
+        if low + residency.bytes > capacity:
             raise Refused(
-                f"no {stay.bytes:,} bytes in one piece for tensor {stay.tensor} within {capacity:,}",
-                object=f"tensor {stay.tensor}",
-                number=stay.bytes,
+                f"no {residency.bytes:,} bytes in one piece for tensor {residency.tensor} within {capacity:,}",
+                object=f"tensor {residency.tensor}",
+                number=residency.bytes,
                 remedy="give the plan offsets, or more capacity",
             )
         offsets[number] = low
@@ -243,7 +253,7 @@ class Planned(Arena):
         self._own = own or _core.device_allocator()
         self._script, self._kept, self._name, self.stream = script, kept, name, stream
         room = (capacity - kept - EDGE) // EDGE * EDGE
-        super().__init__(script.stays, room, device, whole=True, edge=EDGE)
+        super().__init__(script.residencies, room, device, whole=True, edge=EDGE)
         self._held = room + EDGE
         self._base = int(self._block.data_ptr())
         self._address = [self._base + offset for offset in self.offsets]
@@ -251,8 +261,10 @@ class Planned(Arena):
         self._rooms = _core.rooms(self._base, columns)
         self._rank = -1
         # What outlives the run must not be the allocator's: the next run gives its address away again.
-        self._stays_on = {
-            number for number, stay in enumerate(script.stays) if stay.last >= len(script.steps) - 1
+        self._outlives = {
+            number
+            for number, residency in enumerate(script.residencies)
+            if residency.last >= len(script.steps) - 1
         }
 
     @contextmanager
@@ -270,40 +282,40 @@ class Planned(Arena):
         if left and last >= 0:
             raise self._kept_by_library(last, left)
 
-    def put(self, stays: Sequence[int], results: list[Any]) -> list[Any]:
+    def put(self, residencies: Sequence[int], results: list[Any]) -> list[Any]:
         wrong = [
             at
-            for at, (stay, result) in enumerate(zip(stays, results, strict=True))
-            if stay >= 0
-            and not (result.data_ptr() == self._address[stay] and not result.storage_offset())
+            for at, (residency, result) in enumerate(zip(residencies, results, strict=True))
+            if residency >= 0
+            and not (result.data_ptr() == self._address[residency] and not result.storage_offset())
             and layout_of(result).bytes
         ]
         if wrong:
-            self._bring(wrong, stays, results)
+            self._bring(wrong, residencies, results)
         return [
-            self.room(stay, layout_of(result)) if at in wrong or stay in self._stays_on else result
-            for at, (stay, result) in enumerate(zip(stays, results, strict=True))
+            self.room(residency, layout_of(result)) if at in wrong or residency in self._outlives else result
+            for at, (residency, result) in enumerate(zip(residencies, results, strict=True))
         ]
 
-    def _bring(self, wrong: list[int], stays: Sequence[int], results: list[Any]) -> None:
+    def _bring(self, wrong: list[int], residencies: Sequence[int], results: list[Any]) -> None:
         """Results that lie elsewhere come to their places; next time they are made there."""
         begins = [int(result.untyped_storage().data_ptr()) for result in results]
         numbers = [self._own.number_of(begin) for begin in begins]
         for at in wrong:
             if numbers[at] >= 0 and numbers.count(numbers[at]) == 1:
-                self._rooms.learn(self._number[stays[at]], numbers[at])
+                self._rooms.learn(self._number[residencies[at]], numbers[at])
         taken = {
             number
             for at in wrong
-            for number in self._own.within(self.offsets[stays[at]], self._bytes[stays[at]])
+            for number in self._own.within(self.offsets[residencies[at]], self._bytes[residencies[at]])
         }
         if taken - set(numbers):
-            raise self._kept_by_library(self._rank, self._bytes[stays[wrong[0]]])
+            raise self._kept_by_library(self._rank, self._bytes[residencies[wrong[0]]])
         rows = [flat(results[at], layout_of(results[at])) for at in wrong]
         if taken:  # by another result, which is in the way: all step aside
             rows = [row.to("cpu", copy=True) for row in rows]
         for at, row in zip(wrong, rows, strict=True):
-            self._block[self.offsets[stays[at]] :][: len(row)].copy_(row)
+            self._block[self.offsets[residencies[at]] :][: len(row)].copy_(row)
 
     def _kept_by_library(self, rank: int, count: int) -> Refused:
         return Refused(

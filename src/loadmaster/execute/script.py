@@ -36,7 +36,7 @@ class Call:
     """(part of the result or ALONE, slot)."""
 
 
-class Stay(NamedTuple):
+class FastResidency(NamedTuple):
     """A tensor in fast memory, from the first to the last rank; first = -1: between runs too."""
 
     tensor: int
@@ -55,10 +55,10 @@ class Move:
     inward: bool
     low: int
     high: int
-    stay: int
-    """The stay that it fills or reads."""
+    residency: int
+    """The residency that it fills or reads."""
     opens: bool = False
-    """The stay begins with it."""
+    """The residency begins with it."""
     after: tuple[int, ...] = ()
     """Copies out of room that this one may be given: it waits for them too."""
 
@@ -71,8 +71,8 @@ class Step:
     """Rows of the copies that the op waits for."""
     views: tuple[Call, ...]
     call: Call
-    stays: tuple[int, ...]
-    """The stays that its results begin, one per result."""
+    residencies: tuple[int, ...]
+    """The residencies that its results begin, one per result."""
     sends: tuple[Move, ...]
     drops: tuple[int, ...]
     fetches: tuple[Move, ...]
@@ -102,7 +102,7 @@ class Script:
     steps: tuple[Step, ...]
     waits: tuple[int, ...]
     """Awaited at the end."""
-    stays: tuple[Stay, ...]
+    residencies: tuple[FastResidency, ...]
     leaves: tuple[Leaf, ...]
     copies: int
     """How many rows of copies there are."""

@@ -60,7 +60,7 @@ class Walk:
             for place, (_, slot) in enumerate(step.call.results):
                 if slot in watched:
                     results[place] = self._owned(slot, results[place])
-            results = put(step.stays, results)
+            results = put(step.residencies, results)
             for (_, slot), result in zip(step.call.results, results, strict=True):
                 values[slot] = result
             results.clear()
@@ -81,7 +81,7 @@ class Walk:
     def _fetch(self, values: list[Any], move: Move) -> None:
         layout = self.layouts[move.slot]
         if move.opens:
-            values[move.slot] = self.placement.room(move.stay, layout)
+            values[move.slot] = self.placement.room(move.residency, layout)
         here, there = self._rows(values, move, layout)
         self.backend.copy(move.row, True, here, there, move.after)
 
@@ -91,7 +91,7 @@ class Walk:
 
     def _rows(self, values: list[Any], move: Move, layout: Layout) -> tuple[Any, Any]:
         """The bytes of a copy in fast memory and on the host."""
-        here = self.placement.row(move.stay, values[move.slot], layout)
+        here = self.placement.row(move.residency, values[move.slot], layout)
         there = self.host[move.slot]
         low, high = move.low, min(move.high, layout.bytes)
         if low or high < layout.bytes:
