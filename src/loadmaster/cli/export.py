@@ -111,11 +111,12 @@ def _target(name: str) -> Target:
 
 def _machine(model: Model, name: str | None) -> Machine:
     from loadmaster.machine import load_machine
+    from loadmaster.planner import BadRequest
     from loadmaster.units import UNLIMITED
 
     try:
         return model.machine(name)
-    except Usage:  # no workload with a machine of its own
+    except BadRequest:  # no workload with a machine of its own
         return load_machine(f"arena:{UNLIMITED}")
 
 

@@ -13,11 +13,10 @@ import typer
 
 from loadmaster.cli.answer import Answer, Usage
 from loadmaster.cli.progress import say
-from loadmaster.errors import LoadmasterError
-from loadmaster.host import command_line
 
 if TYPE_CHECKING:
     from loadmaster.machine import Machine
+    from loadmaster.planner.source import ModelSource
     from loadmaster.program import Program
 
 MachineOption = Annotated[
@@ -51,24 +50,32 @@ class Model:
     device: str | None = None
     costs: Path | None = None
 
-    @property
-    def is_buffers(self) -> bool:
-        """Whether it is a list of buffers (MiniMalloc's CSV): lives and sizes, no ops."""
-        return self.format is None and Path(self.source).suffix.lower() == ".csv"
+    @cached_property
+    def spec(self) -> ModelSource:
+        """The same as types: it reads the model."""
+        from loadmaster.planner.source import ModelSource
+        from loadmaster.program.importers import ImportOptions
 
-    @property
-    def is_function(self) -> bool:
-        """Whether it may be a PyTorch 'module:function': then the executor can run it."""
-        from loadmaster.program.zoo import MODELS
-
-        module, colon, _ = self.source.partition(":")
-        return (
-            self.format in (None, "torch")
-            and bool(colon)
-            and not self.arg
-            and module not in MODELS
-            and not Path(self.source).is_file()
+        options = ImportOptions(
+            shapes=dict(_shape(text) for text in self.shape),
+            args=self.arg,
+            weights=None if self.weights is None else _numbers(self.weights, "--weights"),
+            trips=dict(_trip(text) for text in self.trip),
+            inplace=tuple(kind for text in self.inplace for kind in text.split(",")),
+            edge_unit=self.edge_unit,
+            level=self.level,
+            strict=self.strict,
         )
+        split = size_of(self.split, "--split")
+        return ModelSource(self.source, self.format, options, self.train, split, self.device, self.costs, say)
+
+    def load(self, machine: Machine | None = None) -> Program:
+        """The Program, as a machine would run it."""
+        return self.spec.load(machine)
+
+    def machine(self, name: str | None) -> Machine:
+        """The machine the user named, or the one that the workload is meant for."""
+        return self.spec.machine(name)
 
     @property
     def words(self) -> str:
@@ -91,109 +98,14 @@ class Model:
 
     def arguments(self) -> dict[str, Any]:
         """How the model is read, for a run's folder: without absolute paths, as JSON takes it."""
+        from loadmaster.host import command_line
+
         given = {each.name: getattr(self, each.name) for each in fields(self)}
         return {
             name: command_line([str(value)])[0] if isinstance(value, str | Path) else value
             for name, value in given.items()
             if name == "source" or value not in (None, (), False)
         }
-
-    def load(self, machine: Machine | None = None) -> Program:
-        """The Program. For a machine whose ops work in its first memory alone, a PyTorch module is read as the
-        executor would run it. Raises `BadProgram` if there is none, and says what would help."""
-        program = self._captured(machine) or self._imported()
-        if self.costs is None:
-            return program
-        from loadmaster.program.measured_costs import apply_costs, read_costs
-
-        measured = read_costs(self.costs)
-        return apply_costs(program, measured, None if machine is None else machine.devices[0].name)
-
-    def captured_for(self, machine: Machine | None) -> str | None:
-        """The device that `load` captures the model for; None if it is not one of PyTorch's, or need not run."""
-        runs = machine is not None and machine.rules.reach == "first"
-        if not self.is_function or not (self._asked_to_run or runs):
-            return None
-        if not self._asked_to_run and self.format is None and self._made is None:
-            return None  # a function of JAX
-        from loadmaster.program.importers.torch.captured import capture_device
-
-        return capture_device(self.device)
-
-    @property
-    def _asked_to_run(self) -> bool:
-        return self.train or self.split is not None or self.device is not None
-
-    @cached_property
-    def _made(self) -> Any:
-        """What a function of PyTorch's gives, else None; it is called once."""
-        from loadmaster.program.importers import torch_result
-
-        return torch_result(self.source)
-
-    def _captured(self, machine: Machine | None) -> Program | None:
-        """The graph that is run, op by op; None if the model is not one of PyTorch's, or need not run."""
-        if self._asked_to_run and not self.is_function:
-            raise Usage(
-                f"--train, --split and --device are about PyTorch functions, and '{self.source}' is none",
-                object=self.source,
-                remedy="leave them out, or give module:function",
-            )
-        device = self.captured_for(machine)
-        if device is None:
-            return None
-        if self.level != "functional" or self.strict:
-            raise Usage(
-                "a module that is to be run is captured as it is, without --level and --strict",
-                object="--level",
-                number=self.level,
-                remedy="leave them out, or plan the file of 'loadmaster import --out net.npz'",
-            )
-        from loadmaster.program.importers.torch.captured import capture_spec
-
-        result = None if self._asked_to_run or self.format is not None else self._made
-        return capture_spec(
-            self.source, device, result, training=self.train, split_over=size_of(self.split, "--split")
-        ).program
-
-    def _imported(self) -> Program:
-        if self.is_buffers:
-            from loadmaster.allocation.buffers_csv import read_buffers
-            from loadmaster.allocation.buffers_program import buffers_as_program
-
-            return buffers_as_program(read_buffers(self.source)[0], Path(self.source).stem)
-        from loadmaster.program.importers import ImportOptions
-        from loadmaster.program.models import load_model
-
-        options = ImportOptions(
-            shapes=dict(_shape(text) for text in self.shape),
-            args=self.arg,
-            weights=None if self.weights is None else _numbers(self.weights, "--weights"),
-            trips=dict(_trip(text) for text in self.trip),
-            inplace=tuple(kind for text in self.inplace for kind in text.split(",")),
-            edge_unit=self.edge_unit,
-            level=self.level,
-            strict=self.strict,
-        )
-        if _takes_a_while(self.source):
-            say(f"tracing '{self.source}' with JAX, once; later it comes from the cache")
-        return load_model(self.source, self.format, options)
-
-    def machine(self, name: str | None) -> Machine:
-        """The machine the user named, or the one that the workload is meant for."""
-        from loadmaster.machine import load_machine
-        from loadmaster.program.zoo import MODELS
-
-        stem = self.source.partition(":")[0]
-        if name is None and Path(self.source).suffix.lower() == ".json":
-            return load_machine(self.source)  # a graph that tells its own
-        if name is None and stem not in MODELS:
-            raise Usage(
-                f"there is no machine for '{self.source}'",
-                object="--machine",
-                remedy="give --machine, for example --machine nnp-i",
-            )
-        return load_machine(MODELS[stem].machine if name is None else name)
 
 
 def takes_model(command: Callable[..., Answer]) -> Callable[..., Answer]:
@@ -305,18 +217,6 @@ def size_of(text: str | None, option: str) -> int | None:
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     kind = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, kind, default=default, annotation=annotation)
-
-
-def _takes_a_while(source: str) -> bool:
-    """Whether a workload has to be traced before it can be loaded."""
-    from loadmaster.program.zoo import MODELS, is_cached
-
-    if source.partition(":")[0] not in MODELS or Path(source).exists():
-        return False
-    try:
-        return not is_cached(source)
-    except LoadmasterError:
-        return False  # it will be refused
 
 
 def _shape(text: str) -> tuple[str, list[int]]:

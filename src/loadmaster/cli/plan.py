@@ -11,7 +11,7 @@ import typer
 
 from loadmaster.cli.answer import Answer, Usage
 from loadmaster.cli.files import OverwriteOption, check_free
-from loadmaster.cli.model import MachineOption, Model, size_of, takes_model
+from loadmaster.cli.model import MachineOption, Model, takes_model
 from loadmaster.cli.progress import LiveLine, say
 
 if TYPE_CHECKING:
@@ -196,10 +196,12 @@ def command(
                 object="--resume",
                 remedy="leave them out",
             )
-        resumed = resume_problem(resume, model, evaluator, model.typed())
+        resumed = resume_problem(resume, model.spec, evaluator, model.typed())
         search = replace(search, model=_with_costs(model, resumed, resume).words)
         return _answer(solve_problem(resumed, search), search, model, report)
-    source = _source(model)
+    source: ProgramSource | NamedBuffers = model.spec
+    if model.spec.is_buffers:
+        source = model.spec.read_buffers()
     measuring: Evaluator | ProblemEvaluator | None = None
     if evaluator is not None and evaluator.startswith(EXECUTOR):
         source = measuring = _executor(model, evaluator.removeprefix(EXECUTOR))
@@ -232,23 +234,12 @@ def command(
     return _answer(solve_request(request, search), search, model, report)
 
 
-def _source(model: Model) -> ProgramSource | NamedBuffers:
-    """Where the program comes from, or a list of buffers."""
-    if not model.is_buffers:
-        return model
-    from loadmaster.allocation.buffers_csv import read_buffers
-    from loadmaster.planner.request import NamedBuffers
-
-    buffers, stated = read_buffers(model.source)
-    return NamedBuffers(Path(model.source).stem, buffers, stated)
-
-
 def _executor(model: Model, device: str) -> ExecutorLoop:
     """The executor as what captures the model and measures its plans."""
     from loadmaster.execute.loop import ExecutorLoop
 
-    split = size_of(model.split, "--split")
-    return ExecutorLoop(model.source, device, training=model.train, split_over=split, say=say)
+    spec = model.spec
+    return ExecutorLoop(spec.name, device, training=spec.training, split_over=spec.split_over, say=say)
 
 
 def _measured_model(model: Model, evaluator: str | None) -> Model:
@@ -264,7 +255,7 @@ def _with_costs(model: Model, problem: Problem, run: Path) -> Model:
 
     if model.costs is not None or problem.program.costs is None:
         return model
-    costs = recorded_costs(run) or ("COSTS.json" if model.is_function else None)
+    costs = recorded_costs(run) or ("COSTS.json" if model.spec.is_function else None)
     return model if costs is None else replace(model, costs=Path(costs))
 
 
@@ -272,7 +263,7 @@ def _answer(result: Result, search: SearchOptions, model: Model, report: bool) -
     """What is shown of a result, with the report of its run if one is to be written."""
     from loadmaster.cli.plan_show import render
 
-    answer = render(result, model.source, search.model, model.is_function)
+    answer = render(result, model.source, search.model, model.spec.is_function)
     if not report or result.run is None:
         return answer
     from loadmaster.report import write_report

@@ -53,5 +53,5 @@ def sized_machine(
     if not has_shares(sizes):
         return machine
     measured = None if model.costs is None else read_costs(model.costs)
-    room = kernel_room(program.n_ops, measured, model.captured_for(machine))
+    room = kernel_room(program.n_ops, measured, model.spec.captured_for(machine))
     return with_shares(machine, sizes, program, room.needed)

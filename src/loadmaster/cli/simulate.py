@@ -34,7 +34,7 @@ def command(
 
     Example: loadmaster simulate resnet50 plan.json --machine nnp-i
     """
-    if model.is_buffers:
+    if model.spec.is_buffers:
         raise Usage(
             f"'{model.source}' has buffers and no ops: there is nothing to time",
             object=model.source,

@@ -1,0 +1,147 @@
+"""`ModelSource`: a model by its name, read as the machine that is planned for would run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from loadmaster.allocation.buffers_csv import read_buffers
+from loadmaster.allocation.buffers_program import buffers_as_program
+from loadmaster.errors import LoadmasterError
+from loadmaster.machine import Machine, load_machine
+from loadmaster.planner.capacity import BadRequest
+from loadmaster.planner.request import NamedBuffers
+from loadmaster.program.importers import ImportOptions
+from loadmaster.program.measured_costs import apply_costs, read_costs
+from loadmaster.program.models import load_model
+from loadmaster.program.program import Program
+from loadmaster.program.zoo import MODELS, is_cached
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A name of the zoo, a file, or 'module:function'; and how it is read. It is a `ProgramSource`."""
+
+    name: str
+    format: str | None = None
+    """None: by the name's ending."""
+    options: ImportOptions = field(default_factory=ImportOptions)
+    training: bool = False
+    """A training step of a PyTorch module."""
+    split_over: int | None = None
+    """PyTorch: weights of more bytes are cut into slices."""
+    device: str | None = None
+    """PyTorch: what it is captured for."""
+    costs: Path | None = None
+    """A table of measured op times."""
+    say: Callable[[str], None] = lambda text: None
+
+    @property
+    def is_buffers(self) -> bool:
+        """Whether it is a list of buffers (MiniMalloc's CSV): lives and sizes, no ops."""
+        return self.format is None and Path(self.name).suffix.lower() == ".csv"
+
+    @property
+    def is_function(self) -> bool:
+        """Whether it may be a PyTorch 'module:function': then the executor can run it."""
+        module, colon, _ = self.name.partition(":")
+        return (
+            self.format in (None, "torch")
+            and bool(colon)
+            and not self.options.args
+            and module not in MODELS
+            and not Path(self.name).is_file()
+        )
+
+    @property
+    def _must_run(self) -> bool:
+        return self.training or self.split_over is not None or self.device is not None
+
+    def read_buffers(self) -> NamedBuffers:
+        """The list of buffers."""
+        buffers, stated = read_buffers(self.name)
+        return NamedBuffers(Path(self.name).stem, buffers, stated)
+
+    def load(self, machine: Machine | None = None) -> Program:
+        """The Program. For a machine whose ops work in its first memory alone, a PyTorch module is read as the
+        executor would run it. Raises `BadProgram` if there is none, and says what would help."""
+        program = self._capture(machine) or self._import()
+        if self.costs is None:
+            return program
+        device = None if machine is None else machine.devices[0].name
+        return apply_costs(program, read_costs(self.costs), device)
+
+    def captured_for(self, machine: Machine | None) -> str | None:
+        """The device that `load` captures the model for; None if it is not one of PyTorch's, or need not run."""
+        runs = machine is not None and machine.rules.reach == "first"
+        if not self.is_function or not (self._must_run or runs):
+            return None
+        if not self._must_run and self.format is None and self._made is None:
+            return None  # a function of JAX
+        from loadmaster.program.importers.torch.captured import capture_device
+
+        return capture_device(self.device)
+
+    def machine(self, name: str | None) -> Machine:
+        """The machine of this name, or the one that the model is meant for."""
+        stem = self.name.partition(":")[0]
+        if name is None and Path(self.name).suffix.lower() == ".json":
+            return load_machine(self.name)  # a graph that has its own
+        if name is None and stem not in MODELS:
+            raise BadRequest(
+                f"there is no machine for '{self.name}'",
+                object="--machine",
+                remedy="give --machine, for example --machine nnp-i",
+            )
+        return load_machine(MODELS[stem].machine if name is None else name)
+
+    @cached_property
+    def _made(self) -> Any:
+        """What a function of PyTorch's gives, else None; it is called once."""
+        from loadmaster.program.importers import torch_result
+
+        return torch_result(self.name)
+
+    def _capture(self, machine: Machine | None) -> Program | None:
+        """The graph that is run, op by op; None if the model is not one of PyTorch's, or need not run."""
+        if self._must_run and not self.is_function:
+            raise BadRequest(
+                f"--train, --split and --device are about PyTorch functions, and '{self.name}' is none",
+                object=self.name,
+                remedy="leave them out, or give module:function",
+            )
+        device = self.captured_for(machine)
+        if device is None:
+            return None
+        if self.options.level != "functional" or self.options.strict:
+            raise BadRequest(
+                "a module that is to be run is captured as it is, without --level and --strict",
+                object="--level",
+                number=self.options.level,
+                remedy="leave them out, or plan the file of 'loadmaster import --out net.npz'",
+            )
+        from loadmaster.program.importers.torch.captured import capture_spec
+
+        result = None if self._must_run or self.format is not None else self._made
+        return capture_spec(
+            self.name, device, result, training=self.training, split_over=self.split_over
+        ).program
+
+    def _import(self) -> Program:
+        if self.is_buffers:
+            return buffers_as_program(read_buffers(self.name)[0], Path(self.name).stem)
+        if self._takes_a_while():
+            self.say(f"tracing '{self.name}' with JAX, once; later it comes from the cache")
+        return load_model(self.name, self.format, self.options)
+
+    def _takes_a_while(self) -> bool:
+        """Whether a workload has to be traced before it can be loaded."""
+        if self.name.partition(":")[0] not in MODELS or Path(self.name).exists():
+            return False
+        try:
+            return not is_cached(self.name)
+        except LoadmasterError:
+            return False  # it will be refused
