@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.graph import GraphOptimization
-from loadmaster.graph import anneal as graph_start
+from loadmaster.graph import search as graph_search
 from loadmaster.host import cores
 from loadmaster.machine import load_machine
 from loadmaster.program.models import load_model
@@ -24,7 +24,7 @@ SMALL = ("gnmt-2:steps=2", "p100x2")
 
 def random_vectors(problem: GraphOptimization, count: int, seed: int = 0) -> Float64:
     """[count, V] random keys and devices for all decided tasks."""
-    return graph_start.random_vectors(problem, np.random.default_rng(seed), count)
+    return graph_search.random_vectors(problem, np.random.default_rng(seed), count)
 
 
 def near_base(problem: GraphOptimization, count: int, seed: int = 0) -> Float64:

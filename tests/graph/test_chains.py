@@ -13,14 +13,15 @@ import pytest
 from generate_graph import random_graph, roomy
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph import TASKS, UNFIT, Base, GraphOptimization
-from loadmaster.graph.anneal import random_vectors
-from loadmaster.graph.brkga import Genes
-from loadmaster.graph.chains import WORST, Fitting, SteeredMoves, children, constructive, renamed, variants
+from loadmaster.graph.anneal import children, renamed
 from loadmaster.graph.go.graph import SCHEMA
 from loadmaster.graph.go.network import make_network
 from loadmaster.graph.go.prior import seeds_prior
 from loadmaster.graph.go.search import likely
 from loadmaster.graph.go.settings import Shape
+from loadmaster.graph.moves import SteeredMoves
+from loadmaster.graph.pipeline import WORST, Fitting, constructive, variants
+from loadmaster.graph.search import Genes, random_vectors
 from loadmaster.learn.policies import policy_arrays, save_policy
 from loadmaster.machine import load_machine
 from loadmaster.program.models import load_model

@@ -9,8 +9,8 @@ from generate import chance, pick
 from generate_graph import random_graph, roomy
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph import TASKS, GraphOptimization
-from loadmaster.graph.anneal import random_vectors
 from loadmaster.graph.exact import units_of
+from loadmaster.graph.search import random_vectors
 from loadmaster.machine import load_machine
 from loadmaster.program.build import Builder
 from loadmaster.program.models import load_model

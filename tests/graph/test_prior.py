@@ -9,10 +9,10 @@ import pytest
 
 from generate_graph import random_graph, roomy
 from loadmaster.graph import TASKS, UNFIT, GraphOptimization
-from loadmaster.graph.anneal import random_vectors
 from loadmaster.graph.features import LEVELS
 from loadmaster.graph.go.actions import WITHIN
 from loadmaster.graph.go.prior import SMOOTHING, Prior, levels_of, seeds_prior
+from loadmaster.graph.search import random_vectors
 
 TASK_SETS = [tasks for count in (1, 2, 3) for tasks in itertools.combinations(TASKS, count)]
 

@@ -10,8 +10,9 @@ import pytest
 from generate_graph import random_graph, roomy
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph import TASKS, UNFIT, Base, GraphOptimization
-from loadmaster.graph.anneal import ACCEPTED_AT_FIRST, Moves, _first_temperature, random_vectors, starts
-from loadmaster.graph.brkga import Genes
+from loadmaster.graph.anneal import ACCEPTED_AT_FIRST, _first_temperature
+from loadmaster.graph.moves import Moves
+from loadmaster.graph.search import Genes, random_vectors, starts
 from loadmaster.machine import load_machine
 from loadmaster.program.models import load_model
 from loadmaster.search.registry import make_solver

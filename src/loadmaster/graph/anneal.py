@@ -1,219 +1,27 @@
-"""Annealing over fusion, placement and schedule. Proposals are drawn here and judged natively, one
-after another, each by what it changes; the meter evaluates every new best in full.
+"""Annealing over fusion, placement and schedule, in one chain or several. Proposals are drawn here and
+judged natively, one after another, each by what it changes; the meter evaluates every new best in full.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from loadmaster.errors import LoadmasterError
+from loadmaster import _core
 from loadmaster.graph import UNFIT, GraphOptimization
-from loadmaster.graph.pipeline import seeds
+from loadmaster.graph.moves import Changes, Moves, SteeredMoves, first_rows
+from loadmaster.graph.pipeline import WORST, Candidates, batch_size, graph_of
+from loadmaster.graph.search import check_start, starts
+from loadmaster.host import cores
 from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
 
-# ----------------------------------------------------------------------------
-# What the searches of GraphOptimization share: where they begin, and random vectors.
-
+Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 Rng = np.random.Generator
-
-STARTS = ("base", "seeds", "random")
-"""The base plan, the constructive solvers' plans beside it, or nothing."""
-
-
-SEED_SHARE = 0.3
-"""Of the time, at most, for making seeds."""
-
-
-def check_start(start: str, known: tuple[str, ...] = STARTS) -> str:
-    """The name, if it is one."""
-    if start not in known:
-        raise LoadmasterError(
-            f"there is no start '{start}'", object="start", remedy=f"use one of {', '.join(known)}"
-        )
-    return start
-
-
-def graph_of(meter: Meter) -> GraphOptimization:
-    problem = meter.problem
-    assert isinstance(problem, GraphOptimization)
-    return problem
-
-
-def starts(meter: Meter, start: str) -> list[Float64]:
-    """Vectors to begin with: the base plan as it is and with the order left to the rule for ties,
-    and, of 'seeds', what constructive solvers make in a part of the time."""
-    problem, left = graph_of(meter), meter.seconds_left
-    seconds = None if left is None else SEED_SHARE * left
-    if start == "random":
-        return []
-    vectors = [problem.vector()]
-    if "schedule" in problem.tasks:
-        vectors.append(problem.vector(schedule=np.zeros(problem.nodes)))
-    if start == "seeds":
-        vectors += [vector for _, vector in seeds(problem, seconds)]
-    return vectors
-
-
-def random_vectors(problem: GraphOptimization, rng: Rng, count: int) -> Float64:
-    """[count, V] uniform keys and devices."""
-    vectors = rng.random((count, problem.width))
-    at = problem.part("device")
-    vectors[:, at] = np.floor(vectors[:, at] * problem.devices)
-    return vectors
-
-
-def batch_size(problem: GraphOptimization, most: int) -> int:
-    """So many vectors that a batch takes well below a second; the same on every machine."""
-    return int(np.clip(300_000 // max(1, problem.nodes), 4, most))
-
-
-# ----------------------------------------------------------------------------
-# Small changes of a vector of GraphOptimization, as rows that the native loop understands.
-
-Int64 = npt.NDArray[np.int64]
-
-_SHARES = {"device": 0.5, "schedule": 0.35, "fusion": 0.15}
-"""How often a part is changed; where it is not decided, the others share it."""
-
-
-class Moves:
-    """Proposals: each changes the devices of some groups, some schedule keys or a fusion key."""
-
-    def __init__(self, problem: GraphOptimization) -> None:
-        self.nodes, self.groups, self.devices = problem.nodes, problem.groups, problem.devices
-        self.at = {name: problem.part(name).start for name in _SHARES}
-        order = np.argsort(problem.node_group, kind="stable")
-        cuts = np.cumsum(np.bincount(problem.node_group, minlength=self.groups))[:-1]
-        self.members = np.split(order, cuts)
-        """[G] nodes of each group."""
-        pairs = np.unique(problem.node_group[problem.edges], axis=1)
-        self.pairs = pairs[:, pairs[0] != pairs[1]]
-        """[2, P] groups of which one reads the other's results."""
-        self.layers = _layers(problem)
-        self.fusible = np.flatnonzero(problem.touched[problem.node_op])
-        makers: dict[str, list[Callable[[Rng], None]]] = {"device": [], "schedule": [], "fusion": []}
-        if "placement" in problem.tasks and self.devices > 1 and self.groups:
-            makers["device"] = [self._group, self._group, self._run, self._layer, self._swap]
-            if self.pairs.size:
-                makers["device"] += [self._join, self._join]
-        if "schedule" in problem.tasks and self.nodes:
-            makers["schedule"] = [
-                self._key,
-                self._shift_key,
-                self._plain_key,
-                self._swap_keys,
-                self._group_keys,
-            ]
-        if "fusion" in problem.tasks and len(self.fusible):
-            makers["fusion"] = [self._never_fuse, self._fusion_key]
-        kept = {name: made for name, made in makers.items() if made}
-        self.makers = list(kept.values())
-        shares = np.array([_SHARES[name] for name in kept])
-        self.shares = np.cumsum(shares / shares.sum()) if kept else shares
-
-    def __bool__(self) -> bool:
-        return bool(self.makers)
-
-    def draw(self, rng: Rng, count: int) -> tuple[Int64, Int64, Int64, Float64]:
-        """(rows [count + 1], index, source or -1, value) of so many proposals; see climb.hpp."""
-        self._index: list[int] = []
-        self._source: list[int] = []
-        self._value: list[float] = []
-        rows = [0]
-        for pick in np.searchsorted(self.shares, rng.random(count)).tolist():
-            makers = self.makers[min(pick, len(self.makers) - 1)]
-            makers[int(rng.integers(len(makers)))](rng)
-            rows.append(len(self._index))
-        return (
-            np.array(rows, dtype=np.int64),
-            np.array(self._index, dtype=np.int64),
-            np.array(self._source, dtype=np.int64),
-            np.array(self._value),
-        )
-
-    def _set(self, part: str, entries: npt.NDArray[np.integer], value: float) -> None:
-        self._index += (entries + self.at[part]).tolist()
-        self._source += [-1] * len(entries)
-        self._value += [value] * len(entries)
-
-    def _copy(self, part: str, entry: int, source: int, plus: float = 0.0) -> None:
-        self._index.append(self.at[part] + entry)
-        self._source.append(self.at[part] + source)
-        self._value.append(plus)
-
-    def _group(self, rng: Rng) -> None:
-        """To another device than where it is."""
-        group = int(rng.integers(self.groups))
-        self._copy("device", group, group, float(rng.integers(1, self.devices)))
-
-    def _run(self, rng: Rng) -> None:
-        """Groups that follow one another in the program, of every length up to an eighth."""
-        most = max(2, self.groups // 8)
-        length = int(2 * (most / 2) ** rng.random())
-        first = int(rng.integers(self.groups))
-        groups = np.arange(first, min(self.groups, first + length))
-        self._set("device", groups, float(rng.integers(self.devices)))
-
-    def _layer(self, rng: Rng) -> None:
-        groups = self.layers[int(rng.integers(len(self.layers)))]
-        first = int(rng.integers(len(groups))) if rng.random() < 0.5 else 0
-        self._set("device", groups[first:], float(rng.integers(self.devices)))
-
-    def _swap(self, rng: Rng) -> None:
-        a, b = rng.integers(self.groups, size=2).tolist()
-        self._copy("device", a, b)
-        self._copy("device", b, a)
-
-    def _join(self, rng: Rng) -> None:
-        """A group goes where a neighbour is."""
-        pair = self.pairs[:, int(rng.integers(self.pairs.shape[1]))].tolist()
-        a, b = pair if rng.random() < 0.5 else pair[::-1]
-        self._copy("device", a, b)
-
-    def _key(self, rng: Rng) -> None:
-        self._set("schedule", rng.integers(self.nodes, size=1), float(rng.random()))
-
-    def _shift_key(self, rng: Rng) -> None:
-        """A little earlier or later, by any order of magnitude."""
-        node = int(rng.integers(self.nodes))
-        far = float(10 ** rng.uniform(-4, -0.5))
-        self._copy("schedule", node, node, far if rng.random() < 0.5 else -far)
-
-    def _plain_key(self, rng: Rng) -> None:
-        """Back to the rule for ties."""
-        self._set("schedule", rng.integers(self.nodes, size=1), 0.0)
-
-    def _swap_keys(self, rng: Rng) -> None:
-        a, b = rng.integers(self.nodes, size=2).tolist()
-        self._copy("schedule", a, b)
-        self._copy("schedule", b, a)
-
-    def _group_keys(self, rng: Rng) -> None:
-        key = float(rng.random()) if rng.random() < 0.7 else 0.0
-        self._set("schedule", self.members[int(rng.integers(self.groups))], key)
-
-    def _never_fuse(self, rng: Rng) -> None:
-        self._set("fusion", rng.choice(self.fusible, size=1), 0.0)
-
-    def _fusion_key(self, rng: Rng) -> None:
-        self._set("fusion", rng.choice(self.fusible, size=1), float(rng.random()))
-
-
-def _layers(problem: GraphOptimization) -> list[Int64]:
-    """Groups whose first ops share the outermost scope; without scopes each is alone."""
-    scope = problem.program.op_scope
-    _, first = np.unique(problem.node_group, return_index=True)
-    codes = scope.codes[problem.node_op[first]].tolist()
-    layers: dict[str, list[int]] = {}
-    for group, code in enumerate(codes):
-        name = scope.values[code].split("/")[0] or f"/{group}"
-        layers.setdefault(name, []).append(group)
-    return [np.array(groups, dtype=np.int64) for groups in layers.values()]
-
 
 ACCEPTED_AT_FIRST = 0.3
 """Share of the proposals for the worse that the first temperature takes."""
@@ -293,15 +101,11 @@ class Anneal(Solver):
         climb.start(np.ascontiguousarray(state["vector"], dtype=np.float64))
         size = batch_size(problem, 64)
         while not meter.exhausted:
-            changes, chance = moves.draw(rng, size), rng.exponential(size=size)
+            changes, drawn = moves.draw(rng, size), rng.exponential(size=size)
             rest = size if meter.evaluations_left is None else min(size, meter.evaluations_left)
-            done = (
-                self._progress(meter, length) + np.arange(rest) / length
-                if length
-                else (np.full(rest, self._progress(meter, length)))
-            )
-            slack = heat * COOLEST ** np.minimum(1.0, done) * chance[:rest]
-            (total, over, fault), accepted = climb.run(*_first_rows(changes, rest), slack, True)
+            done = self._progress(meter, length) + np.arange(rest) / (length or np.inf)
+            slack = heat * COOLEST ** np.minimum(1.0, done) * drawn[:rest]
+            (total, over, fault), accepted = climb.run(*first_rows(changes, rest), slack, True)
             meter.take_many(_fitting(problem.values(total, over, fault)), climb.vector)
             if rest == size and meter.observer.wants_checkpoint(meter):
                 meter.checkpoint(
@@ -312,7 +116,7 @@ class Anneal(Solver):
                         "length": state["length"],
                     }
                 )
-            meter.progress(temperature=float(slack[-1] / chance[rest - 1]), accepted=float(accepted.mean()))
+            meter.progress(temperature=float(slack[-1] / drawn[rest - 1]), accepted=float(accepted.mean()))
 
     def _progress(self, meter: Meter, length: int) -> float:
         if length:
@@ -325,14 +129,6 @@ class Anneal(Solver):
 def _fitting(values: Int64) -> Int64:
     """What does not fit can't be the best: the meter counts it alone."""
     return np.where(values < UNFIT, values, -1)
-
-
-def _first_rows(
-    changes: tuple[Int64, Int64, Int64, Float64], count: int
-) -> tuple[Int64, Int64, Int64, Float64]:
-    rows, index, source, value = changes
-    end = int(rows[count])
-    return rows[: count + 1], index[:end], source[:end], value[:end]
 
 
 def _first_temperature(values: Int64, standing: int, reference: int) -> float:
@@ -348,3 +144,242 @@ def _first_temperature(values: Int64, standing: int, reference: int) -> float:
         else:
             high = middle
     return low
+
+
+HEAT = 1e-3
+"""The first temperature of each rung, as a share of the best time."""
+HABITS = ((1.0, 0.06), (4.0, 0.15), (0.3, 0.06), (12.0, 0.03), (2.0, 0.25))
+"""Chains differ in temperature and in the share of fusion: nobody knows what is right for a graph."""
+COLDEST = 1e-5
+RUNGS = (0.12, 0.26, 0.48, 1.0)
+"""Where rungs end, as shares of the search; after each, half of the chains go on."""
+BEHIND = (0.05, 0.02, 0.01)
+"""After each rung: who is so much worse than the best gives way to a copy of it with other habits."""
+CHILDREN = 3
+"""At the end of a rung, for each chain: crossings that may take the place of a chain."""
+
+
+@dataclass
+class Chain:
+    """One walk: where it stands, its best, its random generator."""
+
+    number: int
+    rng: Rng
+    standing: Float64
+    best: Float64
+    value: int
+    climb: _core.GraphClimb | None = field(default=None, repr=False)
+
+
+@dataclass
+class Work:
+    """Proposals for one chain, and what came of them."""
+
+    chain: Chain
+    changes: Changes
+    slack: Float64
+    found: tuple[tuple[Int64, Int64, Int64], npt.NDArray[np.int8]] | None = None
+
+
+class Chains:
+    """Several annealing chains from different plans: those that lag are stopped, the best are crossed,
+    and who is left gets the time. What chains do depends neither on the number of threads nor on which
+    is faster.
+
+    Args:
+      progress: how much of the search is over, from 0 to 1.
+      alike: whether devices may be renamed.
+    """
+
+    def __init__(
+        self,
+        meter: Meter,
+        problem: GraphOptimization,
+        moves: SteeredMoves,
+        seed: int,
+        progress: Callable[[], float],
+        alike: bool,
+        threads: int | None = None,
+    ) -> None:
+        self.meter, self.problem, self.moves, self.progress = meter, problem, moves, progress
+        self.seed, self.alike = seed, alike
+        self.threads, self.size = threads or cores(), batch_size(problem, 64)
+        self.live: list[Chain] = []
+        self.rung, self.made = 0, 0
+        # Where the clock decides anyway, no core is left idle.
+        self.least = self.threads if meter.budget.evaluations is None else 1
+
+    def begin(self, vectors: Float64, values: Int64) -> None:
+        """A chain from each vector."""
+        for vector, value in zip(vectors, values.tolist(), strict=True):
+            self.live.append(self._chain(vector, value))
+        self._stand()
+
+    def _chain(self, vector: Float64, value: int) -> Chain:
+        self.made += 1
+        rng = np.random.default_rng([self.seed, self.made])
+        return Chain(self.made - 1, rng, vector.copy(), vector.copy(), value)
+
+    def run(self, also: Callable[[], State]) -> None:
+        """Until the budget is spent; `also`: what else belongs into a checkpoint."""
+        with ThreadPoolExecutor(self.threads) as pool:
+            while not self.meter.exhausted and self.live:
+                done = self.progress()
+                while self.rung < len(RUNGS) - 1 and done >= RUNGS[self.rung]:
+                    self._next_rung()
+                whole = self._round(done, pool)
+                if whole and self.meter.observer.wants_checkpoint(self.meter):
+                    self.meter.checkpoint({**self.state(), **also()})
+                self.meter.progress(chains=float(len(self.live)), temperature=self._heat(done, 0))
+
+    def _next_rung(self) -> None:
+        """The better half goes on from its best plans, crossings among them."""
+        count, most = max(self.least, len(self.live) // 2), 1 + BEHIND[self.rung]
+        self.rung += 1
+        order = sorted([*self.live, *self._crossed()], key=lambda chain: (chain.value, chain.number))
+        best = order[0]
+        self.live = [chain for chain in order[:count] if chain.value <= most * best.value]
+        while len(self.live) < count:
+            self.live.append(self._chain(best.best, best.value))
+        for chain in self.live:
+            chain.standing = chain.best.copy()
+        self._stand()
+
+    def _crossed(self) -> list[Chain]:
+        """Chains that begin between two others, if that is better than both."""
+        if len(self.live) < 2:
+            return []
+        rng = np.random.default_rng([self.seed, self.rung, len(self.live), 7])
+        parents = np.stack([chain.best for chain in self.live])
+        found = Candidates(parents, np.array([chain.value for chain in self.live]))
+        known = len(parents)
+        found.add(self.meter, children(self.problem, rng, parents, CHILDREN * known, self.alike))
+        better = np.flatnonzero(found.values[known:] < found.values[:known].min()) + known
+        return [self._chain(found.vectors[row], int(found.values[row])) for row in better.tolist()]
+
+    def _stand(self) -> None:
+        for chain in self.live:
+            chain.climb = chain.climb or self.problem.climb()
+            chain.climb.start(chain.standing)
+
+    def _heat(self, done: float, number: int) -> float:
+        first = HEAT * HABITS[number % len(HABITS)][0]
+        begin = RUNGS[self.rung - 1] if self.rung else 0.0
+        share = min(1.0, max(0.0, (done - begin) / (RUNGS[self.rung] - begin)))
+        return float(first * (COLDEST / first) ** share)
+
+    def _round(self, done: float, pool: ThreadPoolExecutor) -> bool:
+        """A batch of proposals for every chain; whether all were within the budget."""
+        works, left = [], self.meter.evaluations_left
+        for chain in self.live:
+            assert chain.climb is not None
+            share = HABITS[chain.number % len(HABITS)][1]
+            changes = self.moves.draw_for(chain.standing, chain.rng, self.size, share)
+            scale = chain.value / max(1, self.problem.reference_ps) if chain.value < UNFIT else 1.0
+            slack = chain.rng.exponential(size=self.size) * scale * self._heat(done, chain.number)
+            count = self.size if left is None else min(self.size, left)
+            left = None if left is None else left - count
+            if count:
+                works.append(Work(chain, first_rows(changes, count), slack[:count]))
+        if self.threads > 1 and len(works) > 1:
+            list(pool.map(_judge, works))
+        else:
+            for work in works:
+                _judge(work)
+        for work in works:
+            self._take(work)
+        return left is None or left > 0
+
+    def _take(self, work: Work) -> None:
+        chain = work.chain
+        assert work.found is not None and chain.climb is not None
+        values = self.problem.values(*work.found[0])
+        self.meter.take_many(_fitting(values), chain.climb.vector)
+        ranked = np.where(values < 0, WORST, values)
+        row = int(ranked.argmin())
+        if ranked[row] < chain.value:
+            chain.value, chain.best = int(ranked[row]), chain.climb.vector(row)
+        chain.standing = chain.climb.vector()
+
+    def state(self) -> dict[str, npt.NDArray[np.generic]]:
+        """What `restore` needs."""
+        found: dict[str, npt.NDArray[np.generic]] = {
+            "rung": np.array([self.rung, self.made]),
+            "numbers": np.array([chain.number for chain in self.live]),
+            "values": np.array([chain.value for chain in self.live], dtype=np.int64),
+            "standing": np.stack([chain.standing for chain in self.live]),
+            "bests": np.stack([chain.best for chain in self.live]),
+        }
+        for place, chain in enumerate(self.live):
+            found[f"rng{place}"] = generator_state(chain.rng)
+        return found
+
+    def restore(self, state: State) -> None:
+        self.rung, self.made = state["rung"].tolist()
+        self.live = [
+            Chain(
+                number,
+                restore_generator(state[f"rng{place}"]),
+                np.array(state["standing"][place]),
+                np.array(state["bests"][place]),
+                int(state["values"][place]),
+            )
+            for place, number in enumerate(state["numbers"].tolist())
+        ]
+        self._stand()
+
+
+def _judge(work: Work) -> None:
+    assert work.chain.climb is not None
+    work.found = work.chain.climb.run(*work.changes, work.slack, True)
+
+
+def renamed(device: npt.NDArray[np.generic], like: npt.NDArray[np.generic]) -> Int64:
+    """Devices [G] renamed so that they agree most with weights [G, D], largest agreement first."""
+    now, count = device.astype(np.int64), like.shape[1]
+    agrees = np.zeros((count, count))
+    np.add.at(agrees, now, like)
+    names = np.zeros(count, dtype=np.int64)
+    for _ in range(count):
+        old, new = np.unravel_index(int(agrees.argmax()), agrees.shape)
+        names[old] = new
+        agrees[old, :] = agrees[:, new] = -1.0
+    return names[now]
+
+
+def children(
+    problem: GraphOptimization, rng: np.random.Generator, parents: Float64, count: int, alike: bool
+) -> Float64:
+    """[count, V] each of two parents: by a run of groups, by groups at random, or by tasks."""
+    made, at = [], problem.part("device")
+    for _ in range(count):
+        a, b = rng.choice(len(parents), size=2, replace=False).tolist()
+        child, other = parents[a].copy(), parents[b].copy()
+        if alike and at.stop > at.start:
+            other[at] = renamed(other[at], np.eye(problem.devices)[child[at].astype(np.int64)])
+        kind = rng.random()
+        if kind < 0.25:  # one task of the other
+            part = problem.part(("fusion", "device", "schedule")[int(rng.integers(3))])
+            child[part] = other[part]
+        else:
+            _mix(problem, child, other, _chosen(problem, rng, kind < 0.6))
+        made.append(child)
+    return np.array(made).reshape(len(made), problem.width)
+
+
+def _chosen(problem: GraphOptimization, rng: np.random.Generator, run: bool) -> npt.NDArray[np.bool_]:
+    """[G] the groups that the other parent decides."""
+    if not run:
+        return rng.random(problem.groups) < rng.uniform(0.1, 0.5)
+    first, last = np.sort(rng.integers(0, problem.groups + 1, size=2))
+    chosen = np.zeros(problem.groups, dtype=np.bool_)
+    chosen[first:last] = True
+    return chosen
+
+
+def _mix(problem: GraphOptimization, child: Float64, other: Float64, groups: npt.NDArray[np.bool_]) -> None:
+    nodes = groups[problem.node_group]
+    for name, chosen in (("fusion", nodes), ("device", groups), ("schedule", nodes)):
+        at = problem.part(name)
+        if at.stop > at.start:
+            child[at] = np.where(chosen, other[at], child[at])

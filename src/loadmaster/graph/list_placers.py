@@ -1,4 +1,11 @@
-"""METIS: groups cut into as many parts as there are devices, with few bytes between them."""
+"""Placers that weigh transfers: list scheduling (HEFT, m-ETF and m-SCT), with the memory of devices in
+mind, and graph partitioning (METIS).
+
+List placers walk over steps, and the first step of a group decides for the group. That is short-sighted:
+the transfers of the group's other steps (its backward half, its share of gradients) don't count. So
+each rule is tried as it is in the books, and then with transfers that wait for each other and with a
+share of the group's later transfers counted when its device is chosen; the best plan is kept.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +18,7 @@ from loadmaster.clock import engine_limit
 from loadmaster.errors import require
 from loadmaster.graph import UNFIT, GraphOptimization
 from loadmaster.graph.groups import root_homes
-from loadmaster.graph.placers import NONE, Int32, Int64, Placements, Placer, Places, op_groups
-
-# ----------------------------------------------------------------------------
-# Favourite children for m-SCT: of each step the one that should follow on the same device.
-#
-# The linear programme (Hanen and Munier's, relaxed): start times t and, for every edge between groups,
-# x in [0, 1] that says how much of its transfer is paid; of all edges out of a step, and of all into one,
-# at most one is free of it. The makespan is least. An edge with x below one half is a favourite.
+from loadmaster.graph.placers import NONE, Int32, Int64, Placements, Placer, Places
 
 THRESHOLD = 0.5
 WRITTEN_PER_SECOND = 40_000
@@ -26,7 +26,13 @@ WRITTEN_PER_SECOND = 40_000
 
 
 def favourites(places: Places, seconds: float) -> tuple[Int32, bool]:
-    """([steps] the favourite of each step or -1, whether the linear programme found them)."""
+    """([steps] the favourite child of each step, which should follow on the same device, or -1; whether
+    the linear programme found them).
+
+    The linear programme (Hanen and Munier's, relaxed): start times t and, for every edge between groups,
+    x in [0, 1] that says how much of its transfer is paid; of all edges out of a step, and of all into
+    one, at most one is free of it. The makespan is least. An edge with x below one half is a favourite.
+    """
     _, _, time, edges = places.table
     own = np.where(time < 0, np.iinfo(np.int64).max, time).min(axis=1, initial=2**60)
     favourite = np.full(len(own), -1, dtype=np.int32)
@@ -90,18 +96,10 @@ def _by_programme(own: Int64, edges: Int64, crossing: Int64, seconds: float) -> 
     return np.array(rows, dtype=np.int64)
 
 
-# ----------------------------------------------------------------------------
-# List placers: HEFT, m-ETF and m-SCT, with the memory of devices in mind.
-#
-# All three walk over steps, and the first step of a group decides for the group. That is short-sighted:
-# the transfers of the group's other steps (its backward half, its share of gradients) don't count. So
-# each rule is tried as it is in the books, and then with transfers that wait for each other and with a
-# share of the group's later transfers counted when its device is chosen; the best plan is kept.
-
 OUTLOOKS = ((False, 0), (True, 30), (True, 100), (True, 0), (False, 30))
 """(transfers wait for each other, percent of a group's later transfers that count)"""
 ROOMS = (1.0, 0.8, 0.6, 0.4)
-"""Shares of the capacities that a placer is shown, until its plan fits: what groups hold is a guess."""
+"""Shares of the capacities that a placer may use, until its plan fits: what groups hold is a guess."""
 
 
 class _List(Placer):
@@ -213,7 +211,7 @@ def _scaled(weight: Any) -> list[int]:
 def group_edges(problem: GraphOptimization) -> tuple[Int64, Int64, Int64]:
     """(row starts [G + 1], neighbour [E], bytes [E]) of the graph of groups, both ways. A tensor
     counts once for every group that reads it; weights count between their home and their readers."""
-    program, group = problem.program, op_groups(problem).astype(np.int64)
+    program, group = problem.program, problem.op_group.astype(np.int64)
     home, root = root_homes(program), program.tensor_alias[program.read_tensor]
     real = (home[root] >= 0) & ~program.op_view[program.read_op]
     roots, readers = root[real].astype(np.int64), group[program.read_op[real]]

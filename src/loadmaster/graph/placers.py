@@ -1,4 +1,5 @@
-"""Constructive solvers of one rule each: placements, schedules and fusions that need no search."""
+"""Constructive solvers of one rule each: placements, schedules and fusions that need no search, and what
+all constructive solvers share."""
 
 from __future__ import annotations
 
@@ -20,20 +21,11 @@ from loadmaster.program.hazards import places
 from loadmaster.program.program import PERSISTENT, TensorKind
 from loadmaster.search.solver import Meter, Solution, Solver, State
 
-# ----------------------------------------------------------------------------
-# What constructive placers know of a graph: the steps of a fusion, and what groups will hold.
-
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
 
 NONE = np.zeros(0, dtype=np.int32)
-
-
-def op_groups(problem: GraphOptimization) -> Int32:
-    """[n_ops] the group of each op; -1 for views."""
-    group = np.full(problem.program.n_ops, -1, dtype=np.int32)
-    group[problem.node_op] = problem.node_group
-    return group
 
 
 def expected_bytes(problem: GraphOptimization) -> Int64:
@@ -56,7 +48,7 @@ def expected_bytes(problem: GraphOptimization) -> Int64:
     np.add.at(held, end[used] + 1, -size[used])
     peak = int(held.cumsum().argmax())
     alive = used[(begin[used] <= peak) & (peak <= end[used])]
-    group = op_groups(problem)[home[alive]]
+    group = problem.op_group[home[alive]]
     total = np.bincount(group[group >= 0], size[alive][group >= 0], minlength=problem.groups)
     return total.astype(np.int64)
 
@@ -79,7 +71,7 @@ class Places:
         problem = self.problem
         columns: dict[str, npt.NDArray[Any]] = {
             "fusion": self.clusters,
-            "group": op_groups(problem),
+            "group": problem.op_group,
             "component": problem.hard,
             "bytes": self.bytes,
         }
@@ -91,21 +83,16 @@ class Places:
         a transfer between them)"""
         return self.native.table()
 
-    def keys(self, device: Int32, moves: bool = False) -> npt.NDArray[np.float64]:
+    def keys(self, device: Int32, moves: bool = False) -> Float64:
         """[n] schedule keys: the longest path to the end, transfers included if `moves`; 1 at most."""
         step = self.table[0][self.problem.node_op]
         level = self.native.levels(np.ascontiguousarray(device, dtype=np.int32), moves)
-        keys: npt.NDArray[np.float64] = level[step] / max(1, int(level.max(initial=1)))
+        keys: Float64 = level[step] / max(1, int(level.max(initial=1)))
         return keys
 
 
-# ----------------------------------------------------------------------------
-# What constructive solvers of GraphOptimization share: vectors that stay as the base where they have
-# nothing to say, and a run that submits them one by one.
-
-Float64 = npt.NDArray[np.float64]
 Vectors = Generator[Float64, int | None, None]
-"""Vectors one by one; it is told the value of each before it makes the next, or None."""
+"""Vectors one by one; it receives the value of each, or None, before it makes the next."""
 
 
 def clusters_of(problem: GraphOptimization, fusion: Float64 | None = None) -> Int32:
@@ -152,7 +139,7 @@ class Made(Solver):
 
     def __init__(self) -> None:
         self.notes: dict[str, Any] = {}
-        """Told with the solution."""
+        """Metrics of the solution."""
 
     @abstractmethod
     def make(self, problem: GraphOptimization, seconds: float | None = None) -> Vectors:
@@ -178,11 +165,11 @@ def submit(meter: Meter, vectors: Vectors) -> None:
 
 
 Placements = Generator[Int32, int | None, None]
-"""Devices [G] one by one; it is told the value of each before it makes the next, or None."""
+"""Devices [G] one by one; it receives the value of each, or None, before it makes the next."""
 
 
 class Placer(Made):
-    """Decides devices alone; fusion and schedule stay as in the base."""
+    """Decides devices alone; fusion and schedule are the base's."""
 
     def make(self, problem: GraphOptimization, seconds: float | None = None) -> Vectors:
         if "placement" not in problem.tasks:
@@ -216,7 +203,7 @@ class Expert(Placer):
 
     def place(self, places: Places, seconds: float | None = None) -> Placements:
         problem = places.problem
-        found = expert_placement(problem.program, op_groups(problem), problem.groups, problem.devices)
+        found = expert_placement(problem.program, problem.op_group, problem.groups, problem.devices)
         if found is None:
             self.notes["reason"] = "the scopes don't tell layers apart: there is no expert placement"
             return
@@ -238,7 +225,7 @@ class MTopo(Placer):
 
     def place(self, places: Places, seconds: float | None = None) -> Placements:
         problem = places.problem
-        yield m_topo(problem.program, op_groups(problem), problem.groups, problem.devices)
+        yield m_topo(problem.program, problem.op_group, problem.groups, problem.devices)
 
 
 class CriticalPath(Made):
@@ -264,7 +251,7 @@ class FirstCome(Made):
 
 
 class _Fusion(Made):
-    """Decides fusion alone; placement and schedule stay as in the base."""
+    """Decides fusion alone; placement and schedule are the base's."""
 
     @abstractmethod
     def keys(self, problem: GraphOptimization) -> Float64:

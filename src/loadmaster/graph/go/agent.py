@@ -8,12 +8,12 @@ import numpy as np
 
 from loadmaster.errors import LoadmasterError, require
 from loadmaster.graph import GraphOptimization
-from loadmaster.graph.anneal import batch_size
 from loadmaster.graph.go.actions import Actions, draw, likeliest, vectors_of
 from loadmaster.graph.go.graph import MOST_DEVICES, graph_of, padded_sizes
 from loadmaster.graph.go.infer import CHECKPOINT, forward, load_network
 from loadmaster.graph.go.network import Logits, Network, make_network
 from loadmaster.graph.go.settings import Settings, Shape
+from loadmaster.graph.pipeline import batch_size
 from loadmaster.learn.policies import PRETRAINED, pretrained_names
 from loadmaster.learn.settings import free_settings, make_settings
 from loadmaster.search.solver import Meter, Solution, Solver, State

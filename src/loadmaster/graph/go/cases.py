@@ -16,9 +16,9 @@ from loadmaster.arrays import read_npz
 from loadmaster.errors import LoadmasterError
 from loadmaster.files import replacing
 from loadmaster.graph import TASKS, UNFIT, Base, GraphOptimization
-from loadmaster.graph.chains import variants
 from loadmaster.graph.go.actions import Actions, actions_of, vectors_of
 from loadmaster.graph.go.graph import hinted_devices
+from loadmaster.graph.pipeline import variants
 from loadmaster.machine import Machine, load_machine
 from loadmaster.program.models import load_model
 from loadmaster.program.program import PERSISTENT, Program

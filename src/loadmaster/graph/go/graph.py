@@ -13,7 +13,7 @@ import numpy.typing as npt
 from loadmaster.graph import TASKS, GraphOptimization
 from loadmaster.graph.base import m_topo
 from loadmaster.graph.features import COLUMNS, machine_vector, node_features
-from loadmaster.graph.placers import NONE, Places, expected_bytes, op_groups
+from loadmaster.graph.placers import NONE, Places, expected_bytes
 from loadmaster.host import cores
 from loadmaster.learn.backend import bucket, pad_rows
 from loadmaster.program.program import PERSISTENT
@@ -49,7 +49,7 @@ def hinted_devices(problem: GraphOptimization) -> Int32:
             problem.split(problem.vector())[1],
             np.zeros(groups, dtype=np.int32),
             np.arange(groups, dtype=np.int32) % devices,
-            m_topo(problem.program, op_groups(problem), groups, devices),
+            m_topo(problem.program, problem.op_group, groups, devices),
             *(placed.result() for placed in listed),
         ]
     rows = np.stack([np.asarray(row, dtype=np.int32) for row in found])

@@ -10,20 +10,12 @@ import numpy.typing as npt
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph import GraphOptimization
-from loadmaster.graph.anneal import graph_of
-from loadmaster.graph.brkga import Brkga, Fresh, Genes
-from loadmaster.graph.chains import (
-    SHARE,
-    WORST,
-    Candidates,
-    Chains,
-    SteeredMoves,
-    constructive,
-    renamed,
-    variants,
-)
+from loadmaster.graph.anneal import Chains, renamed
 from loadmaster.graph.go.graph import alike
 from loadmaster.graph.go.prior import Prior, seeds_prior
+from loadmaster.graph.moves import SteeredMoves
+from loadmaster.graph.pipeline import SHARE, WORST, Candidates, constructive, graph_of, variants
+from loadmaster.graph.search import Brkga, Fresh, Genes
 from loadmaster.host import cores
 from loadmaster.learn.policies import PRETRAINED, pretrained_names
 from loadmaster.search.solver import Meter, Solution, Solver, State, restore_generator

@@ -1,5 +1,5 @@
 """Searches of GraphOptimization that evaluate whole batches: random vectors, and a biased random-key
-genetic algorithm."""
+genetic algorithm; and where searches begin."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph import GraphOptimization
-from loadmaster.graph.anneal import batch_size, check_start, graph_of, random_vectors, starts
+from loadmaster.graph.pipeline import WORST, base_vectors, batch_size, graph_of, seeds
 from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
 
 Int64 = npt.NDArray[np.int64]
@@ -18,10 +18,46 @@ Float64 = npt.NDArray[np.float64]
 Float32 = npt.NDArray[np.float32]
 Rng = np.random.Generator
 
+STARTS = ("base", "seeds", "random")
+"""The base plan, the constructive solvers' plans beside it, or nothing."""
+
+
+SEED_SHARE = 0.3
+"""Of the time, at most, for making seeds."""
+
+
+def check_start(start: str, known: tuple[str, ...] = STARTS) -> str:
+    """The name, if it is one."""
+    if start not in known:
+        raise LoadmasterError(
+            f"there is no start '{start}'", object="start", remedy=f"use one of {', '.join(known)}"
+        )
+    return start
+
+
+def starts(meter: Meter, start: str) -> list[Float64]:
+    """Vectors to begin with: the base plan as it is and with the order left to the rule for ties,
+    and, of 'seeds', what constructive solvers make in a part of the time."""
+    if start == "random":
+        return []
+    problem, left = graph_of(meter), meter.seconds_left
+    vectors = base_vectors(problem)
+    if start == "seeds":
+        seconds = None if left is None else SEED_SHARE * left
+        vectors += [vector for _, vector in seeds(problem, seconds)]
+    return vectors
+
+
+def random_vectors(problem: GraphOptimization, rng: Rng, count: int) -> Float64:
+    """[count, V] uniform keys and devices."""
+    vectors = rng.random((count, problem.width))
+    at = problem.part("device")
+    vectors[:, at] = np.floor(vectors[:, at] * problem.devices)
+    return vectors
+
+
 Fresh = Callable[[Rng, int], Float32]
 """So many chromosomes out of nothing."""
-
-_WORST = np.iinfo(np.int64).max
 
 
 class RandomBest(Solver):
@@ -176,10 +212,10 @@ class Genes:
 
 def _scored(meter: Meter, genes: Genes, keys: Float32) -> Int64:
     """Values in batches that leave time to stop; what was not scored or can't run is the worst."""
-    values, size = np.full(len(keys), _WORST), batch_size(genes.problem, 64)
+    values, size = np.full(len(keys), WORST), batch_size(genes.problem, 64)
     for first in range(0, len(keys), size):
         if meter.exhausted:
             break
         found = meter.evaluate_many(genes.decoded(keys[first : first + size])).value
-        values[first : first + len(found)] = np.where(found < 0, _WORST, found)
+        values[first : first + len(found)] = np.where(found < 0, WORST, found)
     return values
