@@ -79,7 +79,7 @@ def story() -> list[str | Table]:
 def main() -> None:
     import sys
 
-    from loadmaster.cli.show import show
+    from loadmaster.cli.answer import show
 
     try:
         show(story(), sys.stdout)

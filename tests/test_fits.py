@@ -17,7 +17,7 @@ from loadmaster.order.problem import PeakOrder
 from loadmaster.plan.check import check
 from loadmaster.program import Builder, Program
 from loadmaster.program.models import load_model
-from loadmaster.runs.solve import solve
+from loadmaster.runs.session import solve
 
 
 def light(name: str) -> Program:

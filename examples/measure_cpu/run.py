@@ -15,8 +15,7 @@ from pathlib import Path
 
 from convnet import convnet
 
-from loadmaster.cli.answer import Table
-from loadmaster.cli.show import show
+from loadmaster.cli.answer import Table, show
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import load_machine
 from loadmaster.mapping.evaluator_report import evaluator_report

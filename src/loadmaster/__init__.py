@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from loadmaster.program import Builder, Program
     from loadmaster.program.models import load_model
     from loadmaster.report import write_report
-    from loadmaster.runs.solve import solve
+    from loadmaster.runs.session import solve
     from loadmaster.search.pins import Pins, parse_pins
     from loadmaster.search.problem import Problem
     from loadmaster.search.registry import make_solver, solver_names
@@ -118,7 +118,7 @@ _HOME = {
     "read_buffers": "allocation.buffers_csv",
     "save_plan": "plan",
     "simulate": "simulate.simulator",
-    "solve": "runs.solve",
+    "solve": "runs.session",
     "solver_names": "search.registry",
     "write_report": "report",
 }

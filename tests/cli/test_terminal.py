@@ -192,8 +192,7 @@ def test_put_prints_lines_of_printable_text(capsys: pytest.CaptureFixture[str]) 
 
 
 PRINTS = {
-    "cli/answer.py",  # put
-    "cli/show.py",  # show
+    "cli/answer.py",  # put and show
     "cli/progress.py",  # the live line, which redraws itself
 }
 ANSWERS_BY_A_PIPE = {"search/or_tools.py", "mapping/exact_worker.py"}

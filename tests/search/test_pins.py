@@ -19,7 +19,7 @@ from loadmaster.mapping.problem import Mapping
 from loadmaster.plan import Plan
 from loadmaster.planner import make_problem
 from loadmaster.program.zoo.synthetic import synthetic
-from loadmaster.runs.solve import solve
+from loadmaster.runs.session import solve
 from loadmaster.search.pins import BadPin, Pins, parse_pins
 from loadmaster.search.problem import Problem, keys
 from loadmaster.search.registry import load_problem, solver_names

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from loadmaster import __version__
 from loadmaster.errors import LoadmasterError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+_NUMBER = re.compile(r"[-−+]?[0-9][0-9.,]*( ?[A-Za-zµ%×/]+)?|[–-]|unlimited|")
+_WIDE = 100_000
+"""Into a file or a pipe nothing is wrapped: other programs read lines."""
 
 
 class Usage(LoadmasterError):
@@ -36,7 +45,7 @@ class Answer:
     """Set if the answer is no; its message ends the output."""
     more: dict[str, Any] = field(default_factory=dict)
     """Further keys of the JSON object."""
-    told: bool = False
+    error_in_blocks: bool = False
     """The blocks say what the error says: it is not printed again."""
 
     @property
@@ -98,3 +107,46 @@ def put(text: str, stream: IO[str]) -> None:
     people, so that nothing in the text but its line ends reaches the terminal as a command."""
     stream.write("".join(f"{printable(line)}\n" for line in text.split("\n")))
     stream.flush()
+
+
+def show(blocks: Sequence[str | Table], file: IO[str]) -> None:
+    """Print blocks one after the other, an empty line between two of them.
+
+    Texts are never read as markup: a tensor named '[red]' is shown as that.
+    """
+    from rich.console import Console
+
+    terminal = file.isatty()
+    console = Console(
+        file=file, width=None if terminal else _WIDE, highlight=False, markup=False, emoji=False
+    )
+    with console.capture() as capture:
+        for number, block in enumerate(blocks):
+            if number and (isinstance(block, Table) or isinstance(blocks[number - 1], Table)):
+                console.print()
+            if isinstance(block, Table):
+                _show_table(console, block)
+            else:
+                console.print(_text(block), soft_wrap=True)
+    file.write("".join(f"{line.rstrip()}\n" for line in capture.get().split("\n")[:-1]))
+
+
+def _show_table(console: Console, table: Table) -> None:
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    if table.title:
+        console.print(Text(printable(table.title), style="bold"), soft_wrap=True)
+    grid = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for number, heading in enumerate(table.columns):
+        numeric = all(_NUMBER.fullmatch(row[number]) for row in table.rows)
+        grid.add_column(Text(printable(heading)), justify="right" if numeric else "left", overflow="fold")
+    for row in table.rows:
+        grid.add_row(*(Text(printable(cell)) for cell in row))
+    console.print(grid)
+
+
+def _text(block: str) -> Text:
+    from rich.text import Text
+
+    return Text("\n".join(printable(line) for line in block.expandtabs().split("\n")))

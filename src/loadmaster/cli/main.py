@@ -30,8 +30,7 @@ import typer
 from typer.core import TyperGroup
 
 from loadmaster import __version__, signals
-from loadmaster.cli.answer import Answer, Usage, json_text, one_line, printable, put
-from loadmaster.cli.failures import bug_failure, system_failure, usage_failure
+from loadmaster.cli.answer import Answer, Usage, json_text, one_line, printable, put, show
 from loadmaster.cli.progress import be_quiet, say
 from loadmaster.errors import LoadmasterError, nearest
 
@@ -133,13 +132,13 @@ class Commands(TyperGroup):
             code = error.exit_code
             failure = error
         except _USAGE_ERRORS as usage:
-            code, failure = 2, usage_failure(usage)
+            code, failure = 2, _usage_failure(usage)
         except OSError as error:
-            code, failure = 2, system_failure(error)
+            code, failure = 2, _system_failure(error)
         except (KeyboardInterrupt, typer.Abort):
             code, failure = signals.exit_code(), LoadmasterError("interrupted", object=_name(args))
         except Exception as error:
-            code, failure = BUG, bug_failure(error)
+            code, failure = BUG, _bug_failure(error)
         put(f"error: {one_line(failure.message)}", sys.stderr)
         if as_json:
             put(json_text(_name(args), Answer(error=failure), code), stdout)
@@ -153,12 +152,52 @@ def _print(args: list[str], answer: Answer, code: int, as_json: bool, quiet: boo
     if not quiet:
         for warning in answer.warnings:
             put(f"warning: {one_line(warning)}", sys.stderr)
-    from loadmaster.cli.show import show
-
     show(answer.blocks, stdout)
-    if answer.error is not None and not answer.told:
+    if answer.error is not None and not answer.error_in_blocks:
         put(printable(answer.error.message), stdout)
     return code
+
+
+def _usage_failure(error: Any) -> Usage:
+    """What Typer found wrong, in one line with the way to the help."""
+    message = one_line(error.format_message()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context is not None else "loadmaster"
+    return Usage(message, object=where, remedy=f"see '{where} --help'")
+
+
+def _system_failure(error: OSError) -> LoadmasterError:
+    """A closed folder, a full disk, a name that is too long: no bug of ours."""
+    name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
+    what = f"'{name}': " if name else ""
+    return LoadmasterError(f"{what}{error.strerror or error}", object=name, number=error.errno)
+
+
+def _bug_failure(error: Exception) -> LoadmasterError:
+    """Our fault: the traceback goes to a file, and its name to the user."""
+    import tempfile
+    import traceback
+
+    lines = [f"loadmaster {__version__}, Python {sys.version}\n"]
+    lines += traceback.format_exception(error)
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w",
+            prefix="loadmaster-",
+            suffix=".log",
+            delete=False,
+            encoding="utf-8",
+            errors="backslashreplace",
+        ) as file:
+            file.writelines(lines)
+        remedy = f"please report it with the file {file.name}"
+    except OSError:  # no room for it either
+        remedy = "please report it"
+    return LoadmasterError(
+        f"this is a bug in loadmaster ({type(error).__name__}): {error}",
+        object=type(error).__name__,
+        remedy=remedy,
+    )
 
 
 def _without(args: list[str], option: str) -> tuple[list[str], bool]:
@@ -194,8 +233,8 @@ def _farewell(run: Path | None) -> None:
         put(text, sys.__stdout__ or sys.stdout)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(given: bool) -> None:
+    if given:
         put(f"loadmaster {__version__}", sys.stdout)
         raise typer.Exit
 

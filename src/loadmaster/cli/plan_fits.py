@@ -36,7 +36,7 @@ def plan_fits(request: PlanRequest, seconds: float | None, source: str, out: Pat
     }
     if found.answer:
         return Answer([row], [_yes(found, out)], program.warnings)
-    return Answer([row], [_no(found, program)], program.warnings, found.error(program), told=True)
+    return Answer([row], [_no(found, program)], program.warnings, found.error(program), error_in_blocks=True)
 
 
 def _limit(capacity: int) -> int | None:

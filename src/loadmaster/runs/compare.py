@@ -17,9 +17,6 @@ from loadmaster.runs.log import BadRun
 from loadmaster.search.problem import Problem
 from loadmaster.search.registry import load_problem
 
-# ----------------------------------------------------------------------------
-# What changed from one plan to another: tensors moved, offsets, copies, and decisions per op.
-
 Document = dict[str, Any]
 """A plan's JSON: it names its tensors and memories, so no program is needed to compare two."""
 HOME = "home"

@@ -110,8 +110,8 @@ class History:
         return str(last["reason"]) if last and last["event"] == "stop" else "unfinished"
 
     def reached(self, value: int) -> tuple[int, float] | None:
-        """Evaluations and seconds after which it was as good as that; the seconds are those when
-        the log told it."""
+        """Evaluations and seconds after which it was as good as that; the seconds are those of
+        the log's line."""
         line = next((line for line in self.improvements if line["value"] <= value), None)
         if line is None:
             return None
@@ -120,10 +120,10 @@ class History:
 
 
 def budget_in(line: Line) -> Budget:
-    """The budget that a 'start' or 'resume' line tells."""
-    told = line.get("budget")
-    told = told if isinstance(told, dict) else {}
-    evaluations, seconds = told.get("evaluations"), told.get("seconds")
+    """The budget of a 'start' or 'resume' line."""
+    budget = line.get("budget")
+    limits = budget if isinstance(budget, dict) else {}
+    evaluations, seconds = limits.get("evaluations"), limits.get("seconds")
     counted = evaluations if type(evaluations) is int else None
     return Budget(counted, float(seconds) if isinstance(seconds, int | float) else None)
 
@@ -150,11 +150,11 @@ def _miscounted(lines: list[Line]) -> Iterator[str]:
     for line in lines:
         where, evals = f"line {line['seq'] + 1}", line["evals"]
         if line["event"] in ("start", "resume"):
-            told = line["from_evals"]
-            if evals != told or told not in (made.get(line.get("from_checkpoint")), reached):
-                yield f"{where}: it goes on from {told} evaluations, which is no checkpoint's count"
+            start = line["from_evals"]
+            if evals != start or start not in (made.get(line.get("from_checkpoint")), reached):
+                yield f"{where}: it goes on from {start} evaluations, which is no checkpoint's count"
             budget = budget_in(line).evaluations
-            most = None if budget is None else max(budget, told)
+            most = None if budget is None else max(budget, start)
         elif evals < reached:
             yield f"{where}: evals go back from {reached} to {evals}"
         if most is not None and evals > most:
@@ -172,13 +172,13 @@ def _misvalued(history: History) -> list[str]:
     best: int | None = None
     bound: int | None = None
     seconds = 0.0
-    told = 0
+    logged = 0
     """Evaluations up to which every improvement is in the log."""
 
     def expect(line: Line, name: str, now: float | None) -> None:
-        told = line.get(name)  # what may be null may be missing
-        if told != now:
-            found.append(f"line {line['seq'] + 1}: {name} is {told} and should be {now}")
+        stated = line.get(name)  # what may be null may be missing
+        if stated != now:
+            found.append(f"line {line['seq'] + 1}: {name} is {stated} and should be {now}")
 
     for line in history.lines:
         where, event = f"line {line['seq'] + 1}", line["event"]
@@ -186,10 +186,10 @@ def _misvalued(history: History) -> list[str]:
             found.append(f"{where}: t goes back from {seconds} to {line['t']}")
         seconds = line["t"]
         if event in ("start", "resume"):
-            told = line["evals"]
+            logged = line["evals"]
         elif event == "improve":
-            found += [f"{where}: {fault}" for fault in _passed_faults(line, told, best, bound)]
-            told = line["evals"]
+            found += [f"{where}: {fault}" for fault in _passed_faults(line, logged, best, bound)]
+            logged = line["evals"]
             if best is not None and line["value"] >= best:
                 found.append(f"{where}: {line['value']} is no improvement on {best}")
             best = line["value"]
@@ -213,13 +213,13 @@ def _misvalued(history: History) -> list[str]:
     return found
 
 
-def _passed_faults(line: Line, told: int, best: int | None, bound: int | None) -> Iterator[str]:
-    """What is wrong with the improvements that a line tells of beside its own."""
+def _passed_faults(line: Line, logged: int, best: int | None, bound: int | None) -> Iterator[str]:
+    """What is wrong with the improvements that a line has beside its own."""
     for evaluations, value in line.get("passed") or ():
-        if not told < evaluations < line["evals"]:
-            yield f"passed {evaluations} evaluations are not between {told} and {line['evals']}"
+        if not logged < evaluations < line["evals"]:
+            yield f"passed {evaluations} evaluations are not between {logged} and {line['evals']}"
         if (best is not None and value >= best) or value < line["value"]:
             yield f"the passed {value} is no improvement from {best} to {line['value']}"
         if bound is not None and value < bound:
             yield f"the passed {value} is below the bound {bound}"
-        told, best = evaluations, value
+        logged, best = evaluations, value

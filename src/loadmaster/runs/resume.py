@@ -214,7 +214,7 @@ def _above(limit: float | None, spent: float) -> bool:
 
 
 def _schedule_warnings(solver: Solver, before: Budget, now: Budget) -> list[str]:
-    """A budget that has changed is told, should the solver plan by it."""
+    """A budget that has changed is reported, should the solver plan by it."""
     if before == now or not solver.scheduled:
         return []
     changed = f"which was {_words(before)} and is {_words(now)}"
@@ -267,7 +267,7 @@ def _ahead(run: RunFolder, problem: Problem, result: Best | None) -> Best | None
     value = problem.value_of(plan)
     if value is None or (result is not None and value >= result.value):
         return None
-    return Best(_told_decision(problem, plan, None), value, plan)
+    return Best(_decision_behind(problem, plan, None), value, plan)
 
 
 def _stored(run: RunFolder, problem: Problem, line: Line, checkpoint: Checkpoint | None) -> Best:
@@ -283,10 +283,10 @@ def _stored(run: RunFolder, problem: Problem, line: Line, checkpoint: Checkpoint
             number=claimed,
             remedy="see 'loadmaster replay'",
         )
-    return Best(_told_decision(problem, plan, checkpoint), claimed, plan)
+    return Best(_decision_behind(problem, plan, checkpoint), claimed, plan)
 
 
-def _told_decision(problem: Problem, plan: Plan, checkpoint: Checkpoint | None) -> Decision | None:
+def _decision_behind(problem: Problem, plan: Plan, checkpoint: Checkpoint | None) -> Decision | None:
     """The checkpoint's if it stands for this plan, else what the plan tells; None: nothing."""
     if problem.invertible:
         return problem.decision(plan)

@@ -1,4 +1,4 @@
-"""`run_solver`: one solver on one problem, recorded in a run folder, or going on with one."""
+"""`run_solver`: one solver on one problem, recorded in a run folder, or going on with one; `solve` for short."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from loadmaster.runs.log import BadRun
 from loadmaster.runs.observer import Display, RunObserver
 from loadmaster.runs.resume import UNFIT, begin, describe, finished, identity, open_to_resume, status_of
 from loadmaster.search.problem import Decision, Problem
+from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Meter, Scoring, Solution, Solver, State, Status
 from loadmaster.signals import listening, stoppable
 
@@ -95,6 +96,28 @@ def run_solver(
             display.close()
         if run is not None:
             run.close()
+
+
+def solve(
+    problem: Problem,
+    solver: str | Solver = "auto",
+    *,
+    seconds: float | None = 10.0,
+    evaluations: int | None = None,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+    folder: str | Path | None = None,
+) -> Solution:
+    """The best decision within a budget of seconds and evaluations (None: no limit).
+
+    `solver` is a name of `solver_names(problem.kind)`, made with `options`, or an object of your own.
+    Every improvement is checked; `problem.plan(solution.decision)` is the plan. With `folder`, a run
+    folder is kept in it (`solution.run`), which `loadmaster replay`, `report` and
+    `compare` read.
+    """
+    chosen = make_solver(problem.kind, solver, options) if isinstance(solver, str) else solver
+    where = None if folder is None else Path(folder)
+    return run_solver(chosen, problem, Budget(evaluations, seconds), seed, folder=where)
 
 
 def _noted_baselines(run: RunFolder | None) -> set[str]:
@@ -210,7 +233,7 @@ def _ticking(observer: RunObserver, meter: Meter, display: Display | None) -> It
 
 
 def _result(solution: Solution, meter: Meter, observer: RunObserver, warnings: list[str]) -> Solution:
-    """What was checked, whatever the solver says; where it says something else, that is told."""
+    """What was checked, whatever the solver says; where it says something else, that is reported."""
     if not observer.stop:
         observer.ended(meter)
     best = observer.ahead or observer.choice or observer.best
