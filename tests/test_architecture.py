@@ -126,6 +126,25 @@ def test_the_tables_are_what_names_modules() -> None:
         )
 
 
+def _internals_of_the_checker(tree: ast.Module) -> list[str]:
+    inside = [path.stem for path in (ROOT / "plan" / "check").glob("*.py")]
+    return sorted(
+        module
+        for module in _imports(tree) | _named(tree)
+        if module.startswith("loadmaster.plan.check.") and module.split(".")[3] in inside
+    )
+
+
+def test_only_the_checker_looks_into_the_checker() -> None:
+    """Others take `check` and its verdicts; what lies where is told by `plan.occupancy`."""
+    for name, tree in _sources():
+        if not name.startswith("plan/check/"):
+            assert not _internals_of_the_checker(tree), name
+    for line in ("from loadmaster.plan.check.facts import Facts", "from loadmaster.plan.check import memory"):
+        assert _internals_of_the_checker(ast.parse(line)), line
+    assert not _internals_of_the_checker(ast.parse("from loadmaster.plan.check import Violation, check"))
+
+
 def test_the_checker_shares_no_code_with_simulator_or_solvers() -> None:
     allowed = {"errors", "units", "program", "machine", "plan"}
     for name, tree in _sources():

@@ -15,7 +15,7 @@ from loadmaster.allocation.buffers_csv import (
     read_pairs,
     write_buffers,
 )
-from loadmaster.plan.check.offsets import check_offsets
+from loadmaster.plan.check import check_offsets
 
 
 def test_columns_and_their_aliases() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from loadmaster.machine.machine import Machine
-from loadmaster.plan.check.facts import Facts
-from loadmaster.plan.plan import Plan
+from loadmaster.plan import Occupancy, Plan
 from loadmaster.program.importers.hlo.flatten import aliases
 from loadmaster.program.program import Program
 from tools.tpu.dumps import FAST_COLOUR, read_buffers, read_live_ranges
@@ -106,11 +107,12 @@ def check_sizes(text: str, assignment: str) -> dict[str, Any]:
 def check_accesses(program: Program, machine: Machine, plan: Plan, text: str) -> dict[str, int]:
     """Bytes that the ops access in the memory where the compiler has them, and elsewhere."""
     flat, _ = flatten_placed(text)
-    facts = Facts(program, machine, plan)
+    occupancy = Occupancy(program, machine, plan)
     ops = {name: op for op, name in enumerate(program.op_name)}
     tensors = {name: tensor for tensor, name in enumerate(program.tensor_name)}
     found = {"fast": 0, "slow": 0, "fast, and slow in the plan": 0, "slow, and fast in the plan": 0}
     names = list(found)
+    accesses: list[tuple[int, int, bool, int]] = []
     for step in flat.steps:
         written = zip(step.writes, step.cost.writes, strict=True)
         for value, size in [*step.reads.items(), *written]:
@@ -118,9 +120,11 @@ def check_accesses(program: Program, machine: Machine, plan: Plan, text: str) ->
             if value is None or tensor < 0 or step.name not in ops:
                 continue
             is_fast = flat.values[value].shape.memory_space == FAST_COLOUR
-            memory, _ = facts.serves(facts.step_of[ops[step.name]], tensor)
-            differs = is_fast != (machine.memories[memory] is machine.memories[0])
-            found[names[2 * differs + (not is_fast)]] += size
+            accesses.append((int(occupancy.steps.of_op[ops[step.name]]), tensor, is_fast, size))
+    steps, tensors_used = np.array([access[:2] for access in accesses], dtype=np.int64).reshape(-1, 2).T
+    memories, _ = occupancy.serving(steps, tensors_used)
+    for memory, (_, _, is_fast, size) in zip(memories.tolist(), accesses, strict=True):
+        found[names[2 * (is_fast != (memory == 0)) + (not is_fast)]] += size
     return found
 
 

@@ -20,8 +20,7 @@ from loadmaster.allocation.buffers_csv import format_buffers, parse_buffers
 from loadmaster.allocation.buffers_program import buffers_as_program, pinned_buffers, program_as_buffers
 from loadmaster.machine import load_machine, read_machine
 from loadmaster.machine.machine import Machine
-from loadmaster.plan.check import Violation
-from loadmaster.plan.check.offsets import check_offsets
+from loadmaster.plan.check import Violation, check_offsets
 from loadmaster.plan.live_ranges import needed_ops, resident_bytes, weights_in
 from loadmaster.plan.plan import Plan, Residency
 from loadmaster.program.program import Program
