@@ -29,15 +29,14 @@ import numpy as np
 from benchmarks.suites import Row
 from benchmarks.suites.gpu_folder import Folder, alone, free_host, told
 from benchmarks.suites.gpu_loop import MAPPED, SEARCHES, Loop, loop_rows
-from benchmarks.suites.gpu_on_device import all_need, ready
 from benchmarks.suites.gpu_plans import budget, kernels_of, roomy
+from benchmarks.suites.gpu_stages import all_need, ready
 from loadmaster.execute.own_allocator import fewer_holes
 from loadmaster.mapping.problem import Mapping
-from loadmaster.offload.measured import options_of
-from loadmaster.offload.problem import Offload
-from loadmaster.offload.refined import Archive, Refined
+from loadmaster.offload.measured import Archive, Refined
+from loadmaster.offload.problem import Offload, options_of
 from loadmaster.plan import load_planned
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, solve
 
 MODELS = ("llama", "bert")
@@ -81,7 +80,7 @@ def compile_agents(arguments: argparse.Namespace, folder: Folder) -> None:
             about = posed(folder, name, arguments)
             # With noise, so that no bound ends it early.
             problem = Mapping(about.program, about.machine, invalid="repair", noise=0.01)
-            agent = make_solver("mapping", "egrl", dict(MAPPED["egrl"]))
+            agent = make_labelled("mapping", "egrl", dict(MAPPED["egrl"]))
             print(f"  {solve(agent, problem, Budget(40)).evaluations} simulated evaluations")
 
 

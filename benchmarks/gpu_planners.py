@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name 
 
 from benchmarks.suites import Row
 from benchmarks.suites.gpu_folder import Folder
-from benchmarks.suites.gpu_on_device import all_need
 from benchmarks.suites.gpu_plans import COPIES, PEER_SOLVERS, VARIANTS, kernels_of, plan_model
+from benchmarks.suites.gpu_stages import all_need
 
 PERCENT = 50
 SIMULATED = "+simulated"

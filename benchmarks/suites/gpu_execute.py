@@ -1,24 +1,139 @@
-"""Plans of one model on the device: measured, verified, one row each."""
+"""Models of the GPU suite on the device: made ready, then plans and peers measured and verified, one row each.
+
+Peers need no captured graph, and PyTorch's own allocator, whose limit is the budget.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.suites import Row
 from benchmarks.suites.gpu_folder import free
+from benchmarks.suites.gpu_peers import PeerRun, Setting, measure_peer, owned
 from benchmarks.suites.gpu_plans import GRAPH, Planned, roomy
-from benchmarks.suites.gpu_workload import Workload, device_weights, random_inputs
 from loadmaster.errors import LoadmasterError, Refused, require
 from loadmaster.execute.executor import Executor
-from loadmaster.execute.op_times import arguments, median, player
-from loadmaster.execute.pinned import HostMemory, HostWeights, add_rooms, host_weights
+from loadmaster.execute.op_times import OpTimes, arguments, measure_ops, median, player
+from loadmaster.execute.pinned import (
+    HostMemory,
+    HostWeights,
+    RandomWeights,
+    add_rooms,
+    flat,
+    given_shapes,
+    host_weights,
+    layout_of,
+    made_up,
+    own_layout,
+    shaped,
+)
 from loadmaster.execute.ready import difference
 from loadmaster.machine.machine import Machine
-from loadmaster.program.importers.torch.captured import Captured
+from loadmaster.program.importers.torch.captured import Captured, capture
+from loadmaster.program.importers.torch.importer import made_on_meta
+from loadmaster.program.program import TensorKind
 from loadmaster.units import PICOSECONDS
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A captured model whose parameters have shapes and no data."""
+
+    name: str
+    training: bool
+    build: Callable[[], tuple[Any, tuple[Any, ...]]]
+    """(module, args), called with the meta device as the default."""
+    captured: Captured
+    device: Any
+
+    def module(self) -> Any:
+        """A new module on the meta device, in the mode in which it was captured."""
+        return made_on_meta(self.build)[0].train(self.training)
+
+    def setting(self, values: Mapping[str, Any], inputs: Sequence[Any], **more: Any) -> Setting:
+        return Setting(self.module, values, inputs, self.device, self.training, **more)
+
+
+def prepare(
+    name: str,
+    build: Callable[[], Any],
+    device: Any,
+    *,
+    training: bool,
+    split_over: int | None = None,
+    batch_slices: int = 1,
+) -> Workload:
+    """Capture a model for a device; nothing is computed."""
+    module, args = made_on_meta(build)[:2]
+    captured = capture(
+        module.train(training),
+        args,
+        name=name,
+        training=training,
+        split_over=split_over,
+        batch_slices=batch_slices,
+        device=device.type,
+    )
+    return Workload(name, training, build, captured, device)
+
+
+def random_inputs(captured: Captured, device: Any, seed: int = 0) -> list[Any]:
+    """The graph's input tensors."""
+    shapes = given_shapes(captured)
+    return inputs_like(
+        [shapes[given.node] for given in captured.given if given.kind == TensorKind.INPUT], device, seed
+    )
+
+
+def inputs_like(shapes: Sequence[tuple[Sequence[int], Any]], device: Any, seed: int = 0) -> list[Any]:
+    """Tensors of these shapes and types: floats are normal, integers 0 or 1, which every table has."""
+    torch = require("torch", "torch")
+    random = torch.Generator(device).manual_seed(seed)
+    made = []
+    for shape, dtype in shapes:
+        if dtype.is_floating_point:
+            value = torch.randn(shape, device=device, generator=random).to(dtype)
+        else:
+            value = torch.randint(0, 2, tuple(shape), device=device, generator=random).to(dtype)
+        made.append(value)
+    return made
+
+
+def device_weights(workload: Workload) -> dict[str, Any]:
+    """All weights by name, made up on the device."""
+    made = RandomWeights(workload.captured, workload.device)
+    return {name: made[name] for name in made}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A model with everything resident."""
+
+    times: OpTimes
+    eager: PeerRun
+    weight_bytes: int
+
+    @property
+    def activation_bytes(self) -> int:
+        """What eager PyTorch needs beside the weights."""
+        return max(0, self.eager.allocated - self.weight_bytes)
+
+
+def measure_model(workload: Workload, *, passes: int = 7) -> Measured:
+    """Every op's time, and the ordinary run."""
+    weights, inputs = device_weights(workload), random_inputs(workload.captured, workload.device)
+    captured = workload.captured
+    times = measure_ops(captured, weights, inputs, workload.device, passes=passes)
+    held = sum(value.numel() * value.element_size() for value in weights.values())
+    eager = measure_peer("eager", workload.setting(weights, inputs))
+    # The weights were there before: they are shared with the module and count.
+    peak = eager.allocated + (held if workload.device.type == "cuda" else 0)
+    return Measured(times, replace(eager, allocated=peak), held)
+
 
 CLOSE = 0.02
 """Largest difference, as a share of the largest value, at which two kernels of one op still agree:
@@ -238,3 +353,76 @@ def fixed_order(strict: bool) -> Iterator[None]:
 
 def _on_host(value: Any) -> Any:
     return value.detach().to("cpu", copy=True) if hasattr(value, "detach") else None
+
+
+class PeerBench:
+    """A model whose weights lie in (pinned) host memory: the same values that plans are run with."""
+
+    def __init__(
+        self, name: str, build: Callable[[], Any], device: Any, *, training: bool, machine: str
+    ) -> None:
+        self.name, self.device, self.training, self.machine = name, device, training, machine
+        self.build = build
+        module, args = made_on_meta(build)[:2]
+        self.inputs = inputs_like([(tuple(each.shape), each.dtype) for each in args], device)
+        memory = HostMemory(pinned=device.type == "cuda")
+        self.values: dict[str, Any] = {}
+        seen: set[int] = set()
+        for key, _, _, tensor in owned(module):
+            if id(tensor) not in seen:
+                seen.add(id(tensor))
+                self.values[key] = _copy_to_host(made_up(key, tensor.shape, tensor.dtype, device), memory)
+
+    def module(self) -> Any:
+        return made_on_meta(self.build)[0].train(self.training)
+
+    def row(
+        self,
+        peer: str,
+        percent: int,
+        capacity: int,
+        activation_bytes: int,
+        *,
+        repeats: int = 7,
+        baseline_ps: float | None = None,
+        bound_ps: float = 0.0,
+    ) -> Row:
+        """A peer under a budget."""
+        began = time.perf_counter()
+        setting = Setting(
+            self.module, self.values, self.inputs, self.device, self.training, capacity, activation_bytes
+        )
+        try:
+            found = measure_peer(peer, setting, repeats=repeats)
+        except (RuntimeError, ValueError, KeyError) as error:
+            found = PeerRun(peer, "failed", note=str(error).splitlines()[0])
+        value = found.seconds * PICOSECONDS if found.seconds > 0 else -1.0
+        return Row(
+            f"{self.name}@{percent}",
+            value,
+            "ps",
+            found.status,
+            machine=self.machine,
+            solver=peer,
+            seconds=time.perf_counter() - began,
+            baseline=baseline_ps,
+            bound=bound_ps,
+            gap=value / bound_ps - 1 if bound_ps and value > 0 else None,
+            extra={
+                "percent": percent,
+                "kind": "peer",
+                "capacity": capacity,
+                "peak": found.allocated,
+                "reserved": found.reserved,
+                "repeats": found.repeats,
+                "reason": found.note,
+            },
+        )
+
+
+def _copy_to_host(value: Any, memory: HostMemory) -> Any:
+    value = own_layout(value)
+    layout = layout_of(value)
+    row = memory.take(layout.bytes)
+    row.copy_(flat(value, layout))
+    return shaped(row, layout)

@@ -11,10 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-from benchmarks.suites.gpu_execute import CLOSE, Bench  # noqa: E402
-from benchmarks.suites.gpu_peer_bench import PeerBench  # noqa: E402
+from benchmarks.suites.gpu_execute import CLOSE, Bench, PeerBench, prepare  # noqa: E402
 from benchmarks.suites.gpu_plans import Planned, needed_bytes, plan_model, roomy  # noqa: E402
-from benchmarks.suites.gpu_workload import prepare  # noqa: E402
 from loadmaster.execute.executor import Executor  # noqa: E402
 from loadmaster.execute.ready import difference as apart  # noqa: E402
 from loadmaster.execute.results import Results  # noqa: E402

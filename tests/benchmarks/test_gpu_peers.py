@@ -8,8 +8,19 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from benchmarks.suites.gpu_peers import INFERENCE, LEADING_SHARES, TRAINING, Setting, measure_peer  # noqa: E402
-from benchmarks.suites.gpu_streamed import Streamed, blocks, bytes_of, leading, owned, place  # noqa: E402
+from benchmarks.suites.gpu_peers import (  # noqa: E402  # noqa: E402
+    INFERENCE,
+    LEADING_SHARES,
+    TRAINING,
+    Setting,
+    Streamed,
+    blocks,
+    bytes_of,
+    leading,
+    measure_peer,
+    owned,
+    place,
+)
 
 
 class Model(torch.nn.Module):  # type: ignore[misc]
