@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from loadmaster.planner import kernel_room
-from loadmaster.offload.kernels import LIBRARIES, SPARE
+from loadmaster.offload.model import LIBRARIES, SPARE
 from loadmaster.offload.problem import Offload
+from loadmaster.planner import kernel_room
 from loadmaster.program.measured_costs import MeasuredCosts, costless_hash, write_costs
 from loadmaster.program.storage import save
 from loadmaster.search.registry import load_problem
@@ -139,11 +139,11 @@ def test_a_module_that_needs_a_missing_package(elsewhere: Path, run: Any) -> Non
 
 def test_plans_for_a_gpu_leave_room_for_libraries(net: str, run: Any, monkeypatch: Any) -> None:
     """Also where nothing was measured; all commands mean one capacity."""
-    from loadmaster.program.importers.torch import spec
+    from loadmaster.program.importers.torch import captured
 
-    capture = spec.capture
-    monkeypatch.setattr(spec, "capture", lambda *a, **more: capture(*a, **more | {"device": "cpu"}))
-    monkeypatch.setattr(spec, "capture_device", lambda name: name or "cuda")  # as if there were one
+    capture = captured.capture
+    monkeypatch.setattr(captured, "capture", lambda *a, **more: capture(*a, **more | {"device": "cpu"}))
+    monkeypatch.setattr(captured, "capture_device", lambda name: name or "cuda")  # as if there were one
     words, kept = (net, "--machine", "h200", "--capacity", "hbm=100%"), LIBRARIES + SPARE
     found = run("plan", *words, "--budget", "20", "--out", "p.json")
     said = [line for line in found.out.splitlines() if "not known without --costs" in line]

@@ -15,7 +15,7 @@ import loadmaster.cli
 from generate_offload import OffloadPlans
 from loadmaster.cli.answer import Table
 from loadmaster.cli.main import app
-from loadmaster.cli.run_show import blocks_of
+from loadmaster.cli.run import blocks_of
 from loadmaster.machine import load_machine
 from loadmaster.plan import save_plan
 
@@ -151,7 +151,7 @@ def test_what_is_held_is_called_by_its_name_and_a_slow_host_too() -> None:
         (table,) = blocks_of([total, memory], None)
         assert isinstance(table, Table) and said in [cell for cell, _ in table.rows]
     late = [{**total, "difference": -0.2}, memory]
-    assert "--cuda-graph" in str(blocks_of(late, None, asked_one_by_one=True)[1])
+    assert "--cuda-graph" in str(blocks_of(late, None, one_by_one=True)[1])
     assert len(blocks_of(late, None)) == 1
 
 

@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadmaster.cli.answer import Answer, Usage
+from loadmaster.cli.answer import Answer, Table
 from loadmaster.cli.files import OverwriteOption, check_free
 from loadmaster.cli.model import size_of
 from loadmaster.cli.progress import say
-from loadmaster.cli.run_show import blocks_of, failure_of, rows_of, write_results
-from loadmaster.errors import BadProgram, require
+from loadmaster.errors import Refused
+from loadmaster.units import PICOSECONDS, show_bytes, show_time
 
 if TYPE_CHECKING:
-    from loadmaster.execute.ready import Agreement, Ready
-    from loadmaster.execute.results import Measured
-    from loadmaster.planner.capacity import KernelRoom
-    from loadmaster.program import Program
+    from loadmaster.execute.ready import Agreement
+    from loadmaster.execute.run_plan import PlannedRun
 
-_MOST_INPUTS = 2**36
-"""Bytes of a file, also unpacked: inputs are the user's own, and may be large and all zeros."""
+HELD = {"planned": "the arena and what libraries keep"}
+"""What the reserved bytes are, by placement; else PyTorch's allocator has them."""
+
+LATE = 0.1
+SLOW_HOST = "slower than predicted: if the host can't keep up with so many short ops, --cuda-graph helps"
 
 
 def command(
@@ -64,139 +65,104 @@ def command(
 
     Example: loadmaster run net:build plan.json --machine h200 --capacity hbm=40GiB
     """
-    from loadmaster.execute import own_allocator
-
-    if device != "cpu":
-        own_allocator.fewer_holes()
-    require("torch", "torch")
-    from loadmaster.execute.executor import Executor, backend_for
-    from loadmaster.execute.ready import WEIGHTS, make_ready
+    from loadmaster.execute.run_plan import run_plan
     from loadmaster.machine import load_machine
-    from loadmaster.plan import load_planned
-    from loadmaster.planner.capacity import parse_capacity, with_bytes, with_shares
-    from loadmaster.simulate import simulate
+    from loadmaster.planner.capacity import parse_capacity
 
-    if weights not in WEIGHTS:
-        raise Usage(
-            f"--weights can't be '{weights}'",
-            object="--weights",
-            number=weights,
-            remedy=f"use {' or '.join(WEIGHTS)}",
-        )
     if out is not None:
         check_free(out, overwrite, plan, *([inputs] if inputs else []))
-    most, split_over = size_of(budget, "--budget"), size_of(split, "--split")
-    if device != "cpu" and placement == "planned":
-        own_allocator.install()  # only before CUDA is first used
-    backend_for(device).close()  # no device: told before anything is made
-    sizes = parse_capacity(capacity)
-    chosen = with_bytes(load_machine(machine), sizes)
-    ready = make_ready(model, device, training=train, weights=weights, split_over=split_over)
-    base, room = _with_costs(ready, costs, device)
-    chosen = with_shares(chosen, sizes, base, room.needed)
-    program, decided = load_planned(plan, base, chosen)
-    captured = ready.captured if program.repeats is None else ready.captured.repeated(program.repeats.ops)
-    predicted = simulate(program, chosen, decided).total_ps
-    given = ready.inputs if inputs is None else _inputs(inputs, ready)
-    wanted = _ordinary(ready, device) if verify and inputs is None else None
-    say(f"{model} on {device}: {len(decided.copy_rows):,} copies a run{_again(program)}")
-    with Executor(
-        captured,
-        decided,
-        chosen,
-        device,
-        ready.weights,
-        capacity=most,
-        workspace=room.kept,
+    ran = run_plan(
+        model,
+        plan,
+        load_machine(machine),
+        capacity=parse_capacity(capacity),
+        device=device,
+        costs=costs,
+        budget=size_of(budget, "--budget"),
+        repeats=repeats,
+        warmups=warmups,
+        cuda_graph=cuda_graph,
         placement=placement,
-        graph=cuda_graph,
         timings=timings,
-    ) as executor:
-        measured = executor.measure(*given, repeats=repeats, warmups=warmups)
-        allowed, held, placed = executor.capacity, executor.script.peak, executor.placement
-        agreed = _agreement(measured, wanted)
-        if out is not None:
-            write_results(out, measured)
-    rows = rows_of(model, chosen, decided, device, measured, predicted, agreed)
-    rows.append(
+        training=train,
+        split_over=size_of(split, "--split"),
+        verify=verify,
+        inputs=inputs,
+        weights=weights,
+        results=out,
+        say=say,
+    )
+    rows = _rows(model, device, ran)
+    blocks = blocks_of(rows, ran.agreement, one_by_one=device != "cpu" and not cuda_graph)
+    return Answer(rows, blocks, ran.program.warnings, _failure(ran.agreement))
+
+
+def _rows(model: str, device: str, ran: PlannedRun) -> list[dict[str, Any]]:
+    agreed, measured, predicted = ran.agreement, ran.measured, ran.predicted_ps / PICOSECONDS
+    rows: list[dict[str, Any]] = [
+        {
+            "what": "total",
+            "model": model,
+            "machine": ran.machine.name,
+            "device": device,
+            "plan": ran.plan.hash,
+            "seconds": measured.seconds,
+            "runs": list(measured.runs),
+            "predicted_seconds": predicted,
+            "difference": predicted / measured.seconds - 1 if measured.seconds else 0.0,
+            "compared": 0 if agreed is None else agreed.compared,
+            "identical": None if agreed is None else agreed.identical,
+            "largest_difference": None if agreed is None else agreed.largest,
+        },
         {
             "what": "memory",
-            "name": chosen.memories[chosen.reach[0][0]].name,
-            "plan_bytes": held,
+            "name": ran.machine.memories[ran.machine.reach[0][0]].name,
+            "plan_bytes": ran.plan_bytes,
             "peak_bytes": measured.peak_bytes,
             "reserved_bytes": measured.reserved_bytes,
-            "capacity_bytes": allowed,
-            "placement": placed,
-        }
-    )
-    rows += [
-        {"what": "op", "op": op, "name": program.op_name[op], "start_seconds": start, "end_seconds": end}
+            "capacity_bytes": ran.capacity,
+            "placement": ran.placement,
+        },
+    ]
+    names = ran.program.op_name
+    return rows + [
+        {"what": "op", "op": op, "name": names[op], "start_seconds": start, "end_seconds": end}
         for op, (start, end) in sorted(measured.last.op_seconds.items())
     ]
-    blocks = blocks_of(rows, agreed, asked_one_by_one=device != "cpu" and not cuda_graph)
-    return Answer(rows, blocks, program.warnings, failure_of(agreed))
 
 
-def _again(program: Program) -> str:
-    return "" if program.repeats is None else f", {len(program.repeats.ops):,} ops run again"
+def blocks_of(
+    rows: list[dict[str, Any]], agreed: Agreement | None, *, one_by_one: bool = False
+) -> list[str | Table]:
+    """`one_by_one`: the host sent each op to the device, and could be what took so long."""
+    total, memory = rows[0], rows[1]
+    text = {True: "the same, bit for bit", False: "close", None: "not compared"}[total["identical"]]
+    if agreed is not None and not agreed.identical:
+        text = f"largest difference {agreed.largest:.2g} of the largest value, in {agreed.where}"
+    cells = [
+        ("measured", show_time(round(total["seconds"] * PICOSECONDS))),
+        (
+            "predicted",
+            f"{show_time(round(total['predicted_seconds'] * PICOSECONDS))} ({total['difference']:+.1%})",
+        ),
+        (
+            f"peak of {memory['name']}",
+            f"{show_bytes(memory['peak_bytes'])} of {show_bytes(memory['capacity_bytes'])}",
+        ),
+        (HELD.get(memory["placement"], "held by the allocator"), show_bytes(memory["reserved_bytes"])),
+        ("results", text),
+    ]
+    table = Table(("what", "value"), cells, f"{total['model']} on {total['device']}")
+    late = one_by_one and total["difference"] < -LATE
+    return [table, SLOW_HOST] if late else [table]
 
 
-def _with_costs(ready: Ready, costs: Path | None, device: str) -> tuple[Program, KernelRoom]:
-    """The program as the plan knows it: a cost table is part of it. And what the plan leaves to kernels."""
-    from loadmaster.planner.capacity import kernel_room
-    from loadmaster.program.measured_costs import apply_costs, read_costs
-
-    program = ready.captured.program
-    table = None if costs is None else read_costs(costs)
-    known = program if table is None else apply_costs(program, table)
-    return known, kernel_room(program.n_ops, table, device)
-
-
-def _inputs(path: Path, ready: Ready) -> list[Any]:
-    from loadmaster.arrays import read_npz
-
-    torch = require("torch", "torch")
-    arrays = list(
-        read_npz(
-            path,
-            lambda reason: BadProgram(
-                f"inputs '{path}' can't be read: {reason}",
-                object=str(path),
-                remedy="write them with numpy.savez",
-            ),
-            most_file=_MOST_INPUTS,
-            most_bytes=_MOST_INPUTS,
-        ).values()
-    )
-    wanted = ready.inputs
-    if len(arrays) != len(wanted):
-        raise BadProgram(
-            f"'{path}' has {len(arrays)} arrays and the model takes {len(wanted)} inputs",
-            object=str(path),
-            number=len(arrays),
-            remedy="give one for each, in order",
-        )
-    return [torch.from_numpy(array).to(like.dtype) for array, like in zip(arrays, wanted, strict=True)]
-
-
-def _ordinary(ready: Ready, device: str) -> dict[str, Any] | None:
-    from loadmaster.execute.own_allocator import is_shortage
-    from loadmaster.execute.ready import ordinary_run
-
-    torch = require("torch", "torch")
-    try:
-        return ordinary_run(ready, device)
-    except RuntimeError as error:
-        if not is_shortage(error):
-            raise
-        say("the ordinary run does not fit into the device: results are not compared")
+def _failure(agreed: Agreement | None) -> Refused | None:
+    if agreed is None or agreed.close:
         return None
-    finally:
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-
-
-def _agreement(measured: Measured, wanted: dict[str, Any] | None) -> Agreement | None:
-    from loadmaster.execute.ready import agreement
-
-    return None if wanted is None else agreement(measured.last, wanted)
+    return Refused(
+        f"{agreed.where} differs from the ordinary run by {agreed.largest:.3g} of its largest value",
+        object=agreed.where,
+        number=agreed.largest,
+        remedy="check the plan and the inputs",
+    )

@@ -1,0 +1,195 @@
+"""`run_plan`: a PyTorch model on a device as a plan's file says, measured, and compared with the ordinary run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from loadmaster.arrays import read_npz
+from loadmaster.errors import BadProgram, require
+from loadmaster.execute import own_allocator
+from loadmaster.files import replacing
+from loadmaster.machine.machine import Machine
+from loadmaster.plan import Plan, load_planned
+from loadmaster.planner.capacity import BadRequest, Capacity, KernelRoom, kernel_room, with_bytes, with_shares
+from loadmaster.program.measured_costs import apply_costs, read_costs
+from loadmaster.program.program import Program
+from loadmaster.simulate import simulate
+
+if TYPE_CHECKING:
+    from loadmaster.execute.ready import Agreement, Ready
+    from loadmaster.execute.results import Measured
+
+_MOST_INPUTS = 2**36
+"""Bytes of a file, also unpacked: inputs are the user's own, and may be large and all zeros."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedRun:
+    """What a run took and held."""
+
+    program: Program
+    """With the ops that the plan runs again."""
+    machine: Machine
+    plan: Plan
+    measured: Measured
+    predicted_ps: int
+    agreement: Agreement | None
+    """With the ordinary run, where that was made."""
+    capacity: int
+    """Bytes of fast memory that it might have."""
+    plan_bytes: int
+    """Those that the plan holds at most."""
+    placement: str
+
+
+def run_plan(
+    model: str,
+    plan: Path,
+    machine: Machine,
+    *,
+    capacity: Capacity,
+    device: str = "cuda",
+    costs: Path | None = None,
+    budget: int | None = None,
+    repeats: int = 5,
+    warmups: int = 2,
+    cuda_graph: bool = False,
+    placement: str = "planned",
+    timings: bool = False,
+    training: bool = False,
+    split_over: int | None = None,
+    verify: bool = True,
+    inputs: Path | None = None,
+    weights: str = "module",
+    results: Path | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> PlannedRun:
+    """Run a 'module:function' of PyTorch as a plan says.
+
+    Arguments:
+      capacity: the capacity that the plan was made for; `costs`: the cost table.
+      budget: bytes of fast memory that it may have; else the capacity.
+      repeats, warmups: runs that count, and runs before that don't.
+      placement: 'planned': results at the plan's offsets; 'allocator': PyTorch's; 'arena': copied.
+      inputs: an .npz file with the inputs, in order; by default those of the function.
+      weights: 'module' or 'random'.
+      results: an .npz file for outputs, gradients and updates.
+    """
+    if device != "cpu":
+        own_allocator.fewer_holes()  # only before PyTorch is first imported
+    require("torch", "torch")
+    from loadmaster.execute.executor import Executor, backend_for
+    from loadmaster.execute.ready import WEIGHTS, agreement, make_ready
+
+    if weights not in WEIGHTS:
+        raise BadRequest(
+            f"--weights can't be '{weights}'",
+            object="--weights",
+            number=weights,
+            remedy=f"use {' or '.join(WEIGHTS)}",
+        )
+    if device != "cpu" and placement == "planned":
+        own_allocator.install()  # only before CUDA is first used
+    backend_for(device).close()  # no device: said before anything is made
+    machine = with_bytes(machine, capacity)
+    ready = make_ready(model, device, training=training, weights=weights, split_over=split_over)
+    base, room = _with_costs(ready, costs, device)
+    machine = with_shares(machine, capacity, base, room.needed)
+    program, decided = load_planned(plan, base, machine)
+    repeated = program.repeats
+    captured = ready.captured if repeated is None else ready.captured.repeated(repeated.ops)
+    predicted = simulate(program, machine, decided).total_ps
+    given = ready.inputs if inputs is None else _read_inputs(inputs, ready)
+    expected = _run_ordinarily(ready, device, say) if verify and inputs is None else None
+    again = "" if repeated is None else f", {len(repeated.ops):,} ops run again"
+    say(f"{model} on {device}: {len(decided.copy_rows):,} copies a run{again}")
+    with Executor(
+        captured,
+        decided,
+        machine,
+        device,
+        ready.weights,
+        capacity=budget,
+        workspace=room.kept,
+        placement=placement,
+        graph=cuda_graph,
+        timings=timings,
+    ) as executor:
+        measured = executor.measure(*given, repeats=repeats, warmups=warmups)
+        agreed = None if expected is None else agreement(measured.last, expected)
+        if results is not None:
+            _write_results(results, measured)
+        return PlannedRun(
+            program,
+            machine,
+            decided,
+            measured,
+            predicted,
+            agreed,
+            executor.capacity,
+            executor.script.peak,
+            executor.placement,
+        )
+
+
+def _with_costs(ready: Ready, costs: Path | None, device: str) -> tuple[Program, KernelRoom]:
+    """The program as the plan knows it: a cost table is part of it. And what the plan leaves to kernels."""
+    program = ready.captured.program
+    table = None if costs is None else read_costs(costs)
+    known = program if table is None else apply_costs(program, table)
+    return known, kernel_room(program.n_ops, table, device)
+
+
+def _read_inputs(path: Path, ready: Ready) -> list[Any]:
+    def refused(reason: str) -> BadProgram:
+        return BadProgram(
+            f"inputs '{path}' can't be read: {reason}", object=str(path), remedy="write them with numpy.savez"
+        )
+
+    torch = require("torch", "torch")
+    read = read_npz(path, refused, most_file=_MOST_INPUTS, most_bytes=_MOST_INPUTS)
+    arrays, expected = list(read.values()), ready.inputs
+    if len(arrays) != len(expected):
+        raise BadProgram(
+            f"'{path}' has {len(arrays)} arrays and the model takes {len(expected)} inputs",
+            object=str(path),
+            number=len(arrays),
+            remedy="give one for each, in order",
+        )
+    return [torch.from_numpy(array).to(like.dtype) for array, like in zip(arrays, expected, strict=True)]
+
+
+def _run_ordinarily(ready: Ready, device: str, say: Callable[[str], None]) -> dict[str, Any] | None:
+    """Results of the model as PyTorch runs it, if it fits into the device."""
+    from loadmaster.execute.ready import ordinary_run
+
+    torch = require("torch", "torch")
+    try:
+        return ordinary_run(ready, device)
+    except RuntimeError as error:
+        if not own_allocator.is_shortage(error):
+            raise
+        say("the ordinary run does not fit into the device: results are not compared")
+        return None
+    finally:
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def _write_results(path: Path, measured: Measured) -> None:
+    results = measured.last
+    named = {f"output_{i}": value for i, value in enumerate(results.outputs) if value is not None}
+    named |= {f"gradient_{name}": value for name, value in results.gradients.items()}
+    named |= {f"update_{name}": value for name, value in results.updates.items()}
+    torch = require("torch", "torch")
+    arrays = {
+        name: (value.float() if value.dtype == torch.bfloat16 else value).cpu().numpy()
+        for name, value in named.items()
+    }
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, **arrays)
