@@ -1,4 +1,4 @@
-"""The builder makes what was asked, and refuses nonsense by name."""
+"""The builder makes what it is given, and refuses nonsense by name."""
 
 from __future__ import annotations
 

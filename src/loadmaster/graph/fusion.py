@@ -20,7 +20,8 @@ from loadmaster.graph.groups import root_readers
 from loadmaster.plan.check import Violation
 from loadmaster.plan.plan import Plan
 from loadmaster.program.hazards import root_writers
-from loadmaster.program.kinds import BITS, ELEMENTWISE, REDUCTIONS, TRANSCENDENTAL, VECTOR_FLOPS
+from loadmaster.program.kinds import BITS, ELEMENTWISE, REDUCTIONS, TRANSCENDENTAL
+from loadmaster.program.op_costs import VECTOR_FLOPS
 from loadmaster.program.program import Program, TensorKind, TieKind
 
 Int8 = npt.NDArray[np.int8]

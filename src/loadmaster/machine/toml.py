@@ -40,12 +40,6 @@ from loadmaster.program.kinds import BITS
 from loadmaster.program.program import FLOP_CLASSES
 from loadmaster.units import parse_bytes, parse_rate, parse_time, shorten
 
-# ----------------------------------------------------------------------------
-# TOML from people we don't know: what can't be meant is one worded `ValueError`, never a crash later.
-#
-# `tomllib.loads` alone gives RecursionError for deep nesting, integers that can't even be printed,
-# dates that nothing here takes, and needs the square of the length of a key of many parts.
-
 MOST_BYTES = 4 * 2**20
 """Of a file: a few seconds, whatever it holds."""
 MOST_DEPTH = 8
@@ -56,6 +50,9 @@ MOST_DOTS = 200
 
 def read_toml(text: str) -> dict[str, Any]:
     """The tables that `text` holds: texts, numbers, lists and tables alone.
+
+    `tomllib.loads` alone gives RecursionError for deep nesting, integers that can't even be printed, dates
+    that nothing here takes, and needs the square of the length of a key of many parts.
 
     Raises:
       ValueError: how the sentence "the file …" goes on. The caller adds the file and the remedy.

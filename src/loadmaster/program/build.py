@@ -25,9 +25,6 @@ from loadmaster.program.program import CANNOT_RUN, COMPUTED, Labels, Program, Te
 from loadmaster.program.validate import validate
 from loadmaster.units import PICOSECONDS, UNLIMITED
 
-# ----------------------------------------------------------------------------
-# A topological order, or the cycle that forbids one.
-
 
 def topological_order(inputs: Sequence[Sequence[int]], names: Sequence[str]) -> list[int]:
     """Order ops so that each follows the ops in `inputs[op]`; ties by position.
@@ -51,9 +48,9 @@ def topological_order(inputs: Sequence[Sequence[int]], names: Sequence[str]) -> 
     if len(order) == len(inputs):
         return order
     cycle = _cycle(inputs, waiting)
-    shown = " -> ".join(names[op] for op in [*cycle[:8], cycle[0]])
+    path = " -> ".join(names[op] for op in [*cycle[:8], cycle[0]])
     raise BadProgram(
-        f"the ops form a cycle of {len(cycle)}: {shown}",
+        f"the ops form a cycle of {len(cycle)}: {path}",
         object=names[cycle[0]],
         number=len(cycle),
         remedy="break it, or unroll the loop it stands for",
@@ -77,7 +74,7 @@ Access = int | tuple[int, int]
 
 
 def clean_name(name: str) -> str:
-    """Control characters, line ends and bidirectional marks as escapes: names are shown to people."""
+    """Control characters, line ends and bidirectional marks as escapes: people see names."""
     if name.isprintable():
         return name
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
@@ -291,17 +288,17 @@ class Builder:
         self._names[table].add(name)
         return name
 
-    def free_name(self, table: str, wanted: str) -> str:
-        """`wanted`, or `wanted#2`, … : the first that no op (or tensor) has yet."""
-        wanted = clean_name(wanted)
-        if wanted not in self._names[table]:
-            return wanted
-        # Thousands may want one name: where the last search ended saves trying all numbers again.
-        number = self._numbered.get((table, wanted), 2)
-        while f"{wanted}#{number}" in self._names[table]:
+    def free_name(self, table: str, name: str) -> str:
+        """`name`, or `name#2`, … : the first that no op (or tensor) has yet."""
+        name = clean_name(name)
+        if name not in self._names[table]:
+            return name
+        # Thousands may have one name: where the last search ended saves trying all numbers again.
+        number = self._numbered.get((table, name), 2)
+        while f"{name}#{number}" in self._names[table]:
             number += 1
-        self._numbered[table, wanted] = number
-        return f"{wanted}#{number}"
+        self._numbered[table, name] = number
+        return f"{name}#{number}"
 
     def _known(self, tensor: int, who: str) -> int:
         if not 0 <= tensor < len(self._tensors):

@@ -8,8 +8,8 @@ of one kind differ in cost) and supplies sizes; what an op costs is said in this
 
 A multiply-add is two matrix flops; everything else that is no transcendental function is vector
 flops; one evaluation of exp, sqrt, tanh, … is one transcendental flop, whatever it takes
-(`kinds.VECTOR_FLOPS` weighs them for devices that have no rate for them). HLO follows XLA's own
-cost analysis: it takes the counts per element from here and keeps XLA's rules for the rest.
+(`VECTOR_FLOPS` weighs them for devices that have no rate for them). HLO follows XLA's own cost
+analysis: it takes the counts per element from here and keeps XLA's rules for the rest.
 """
 
 from __future__ import annotations
@@ -47,6 +47,19 @@ class Cost(NamedTuple):
 
 TYPED_BY_OPERAND = frozenset({"argmax", "argmin", "compare", "conv", "matmul"})
 """Kinds that compute in the type of what they read, not of what they write, whoever imports them."""
+
+
+VECTOR_FLOPS = {
+    **dict.fromkeys(("div", "rsqrt", "sqrt"), 4),
+    **dict.fromkeys(("cbrt", "cos", "exp", "expm1", "log", "log1p", "sin", "tan"), 8),
+    **dict.fromkeys(("cosh", "logistic", "sinh", "tanh"), 12),
+    **dict.fromkeys(("acos", "asin", "atan", "atan2", "erf", "gelu", "pow", "softplus"), 16),
+}
+"""Vector flops that one element of such an op takes on a device that has no rate for
+transcendentals of its own. Kinds that are not here take 1, or `OTHER_TRANSCENDENTAL`."""
+
+OTHER_TRANSCENDENTAL = 8
+"""The same for an evaluation inside an op of another kind (a fusion, a softmax)."""
 
 
 def words_by_name(names_of: Mapping[str, str]) -> dict[str, str]:

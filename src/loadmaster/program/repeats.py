@@ -5,7 +5,7 @@
 
 A repeat comes right before the first backward op that needs it, itself or for another repeat. Backward
 ops and repeats read what was made again; forward ops and outputs keep what was made first. Tensors of
-repeats are new rows behind those of the base program, whose numbers stay valid; op numbers shift.
+repeats are new rows behind those of the base program, whose numbers are still valid; op numbers shift.
 """
 
 from __future__ import annotations
@@ -158,71 +158,50 @@ def _spans(base: Program) -> list[int]:
     return ends
 
 
-def _rewritten(base: Program, origin: Int32, again: Bool, made: dict[int, int]) -> Program:
-    new = np.arange(base.n_tensors, dtype=np.int32)
-    source = np.fromiter(made, dtype=np.int64, count=len(made))
-    new[source] = base.n_tensors + np.arange(len(source), dtype=np.int32)
-    tensor = np.concatenate([np.arange(base.n_tensors), source])
-    kind = base.tensor_kind[tensor].copy()
-    kind[base.n_tensors :] = TensorKind.ACTIVATION
-    place = np.empty(base.n_ops, dtype=np.int32)
-    place[origin[~again]] = np.flatnonzero(~again)
-    tie_at = base.tie_at.copy()
-    inplace = base.tie_kind == TieKind.INPLACE
-    tie_at[inplace] = place[tie_at[inplace]]
-    read_start, read = gathered(base.read_start, origin)
-    write_start, write = gathered(base.write_start, origin)
-    shape_start, shape = gathered(base.tensor_shape_start, tensor)
-    reads_new = (base.op_backward[origin] | again)[np.repeat(np.arange(len(origin)), np.diff(read_start))]
-    writes_new = again[np.repeat(np.arange(len(origin)), np.diff(write_start))]
-    read_tensor = np.where(reads_new, new[base.read_tensor[read]], base.read_tensor[read])
-    write_tensor = np.where(writes_new, new[base.write_tensor[write]], base.write_tensor[write])
-    alias = np.arange(len(tensor), dtype=np.int32)
-    for op in np.flatnonzero(base.op_view[origin]).tolist():  # in order: a view may show a view
-        alias[write_tensor[write_start[op] : write_start[op + 1]]] = alias[read_tensor[read_start[op]]]
-
-    def named(names: tuple[str, ...], rows: Int32 | Int64, second: Bool) -> tuple[str, ...]:
-        pairs = zip(rows.tolist(), second.tolist(), strict=True)
-        return tuple(names[row] + AGAIN if twice else names[row] for row, twice in pairs)
+def _take_rows(base: Program, ops: Int32 | Int64, tensors: Int64) -> Program:
+    """These rows of the tables of ops and tensors, in this order; what they refer to by number is as before,
+    so the result is no valid program yet."""
 
     def labels(column: Labels, rows: Int32 | Int64) -> Labels:
         return Labels(column.values, column.codes[rows])  # still by first appearance
 
+    read_start, read = _take_entries(base.read_start, ops)
+    write_start, write = _take_entries(base.write_start, ops)
+    shape_start, shape = _take_entries(base.tensor_shape_start, tensors)
     return replace(
         base,
-        op_name=named(base.op_name, origin, again),
-        op_kind=labels(base.op_kind, origin),
-        op_dtype=labels(base.op_dtype, origin),
-        op_scope=labels(base.op_scope, origin),
-        op_attributes=labels(base.op_attributes, origin),
-        op_flops=base.op_flops[origin],
-        op_other_bytes=base.op_other_bytes[origin],
-        op_backward=base.op_backward[origin] | again,
-        op_view=base.op_view[origin],
-        op_loop=base.op_loop[origin],
-        op_group=base.op_group[origin],
-        op_source=base.op_source[origin],
-        tensor_name=named(base.tensor_name, tensor, np.arange(len(tensor)) >= base.n_tensors),
-        tensor_bytes=base.tensor_bytes[tensor],
-        tensor_dtype=labels(base.tensor_dtype, tensor),
-        tensor_kind=kind,
+        op_name=tuple(base.op_name[op] for op in ops.tolist()),
+        op_kind=labels(base.op_kind, ops),
+        op_dtype=labels(base.op_dtype, ops),
+        op_scope=labels(base.op_scope, ops),
+        op_attributes=labels(base.op_attributes, ops),
+        op_flops=base.op_flops[ops],
+        op_other_bytes=base.op_other_bytes[ops],
+        op_backward=base.op_backward[ops],
+        op_view=base.op_view[ops],
+        op_loop=base.op_loop[ops],
+        op_group=base.op_group[ops],
+        op_source=base.op_source[ops],
+        tensor_name=tuple(base.tensor_name[tensor] for tensor in tensors.tolist()),
+        tensor_bytes=base.tensor_bytes[tensors],
+        tensor_dtype=labels(base.tensor_dtype, tensors),
+        tensor_kind=base.tensor_kind[tensors],
         tensor_shape_start=shape_start,
         tensor_shape=base.tensor_shape[shape],
-        tensor_group=base.tensor_group[tensor],
-        tensor_fast=base.tensor_fast[tensor],
-        tensor_alias=alias,
+        tensor_group=base.tensor_group[tensors],
+        tensor_fast=base.tensor_fast[tensors],
+        tensor_alias=base.tensor_alias[tensors],
         read_start=read_start,
-        read_tensor=read_tensor,
+        read_tensor=base.read_tensor[read],
         read_bytes=base.read_bytes[read],
         write_start=write_start,
-        write_tensor=write_tensor,
+        write_tensor=base.write_tensor[write],
         write_bytes=base.write_bytes[write],
-        tie_at=tie_at,
-        costs=None if base.costs is None else base.costs[origin],
+        costs=None if base.costs is None else base.costs[ops],
     )
 
 
-def gathered(start: Int64, rows: Int32 | Int64) -> tuple[Int64, Int64]:
+def _take_entries(start: Int64, rows: Int32 | Int64) -> tuple[Int64, Int64]:
     """(starts of the chosen rows, the entries of all of them) of compressed rows."""
     count = np.diff(start)[rows]
     starts = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
@@ -230,74 +209,79 @@ def gathered(start: Int64, rows: Int32 | Int64) -> tuple[Int64, Int64]:
     return starts, entries
 
 
-# ----------------------------------------------------------------------------
-# A program that runs twice in a row: what is kept between runs is one tensor for both.
-#
-# The first run's ops and tensors keep their numbers. Those of the second come behind them, in their order;
-# weights and states, and what shows them before any op has, are the first run's.
+def _mark(names: tuple[str, ...], second: Bool, mark: str) -> tuple[str, ...]:
+    return tuple(name + mark if marked else name for name, marked in zip(names, second.tolist(), strict=True))
+
+
+def _rewritten(base: Program, origin: Int32, again: Bool, made: dict[int, int]) -> Program:
+    source = np.fromiter(made, dtype=np.int64, count=len(made))
+    new = np.arange(base.n_tensors, dtype=np.int32)
+    new[source] = base.n_tensors + np.arange(len(source), dtype=np.int32)
+    rows = _take_rows(base, origin, np.concatenate([np.arange(base.n_tensors), source]))
+    is_new = np.arange(rows.n_tensors) >= base.n_tensors
+    place = np.empty(base.n_ops, dtype=np.int32)
+    place[origin[~again]] = np.flatnonzero(~again)
+    inplace = base.tie_kind == TieKind.INPLACE
+    tie_at = base.tie_at.copy()
+    tie_at[inplace] = place[tie_at[inplace]]
+    backward = rows.op_backward | again
+    read_tensor = np.where(backward[rows.read_op], new[rows.read_tensor], rows.read_tensor)
+    write_tensor = np.where(again[rows.write_op], new[rows.write_tensor], rows.write_tensor)
+    alias = np.arange(rows.n_tensors, dtype=np.int32)
+    for op in np.flatnonzero(rows.op_view).tolist():  # in order: a view may show a view
+        written = write_tensor[rows.write_start[op] : rows.write_start[op + 1]]
+        alias[written] = alias[read_tensor[rows.read_start[op]]]
+    return replace(
+        rows,
+        op_name=_mark(rows.op_name, again, AGAIN),
+        op_backward=backward,
+        tensor_name=_mark(rows.tensor_name, is_new, AGAIN),
+        tensor_kind=np.where(is_new, np.int8(TensorKind.ACTIVATION), rows.tensor_kind),
+        tensor_alias=alias,
+        read_tensor=read_tensor,
+        write_tensor=write_tensor,
+        tie_at=tie_at,
+    )
+
 
 NEXT = "@next"
 """Ends the names of the second run."""
 
 
 def twice(base: Program) -> Program:
-    """Both runs as one program. That outputs may lie where inputs were, or loops carry values, is left out."""
-    ops = np.tile(np.arange(base.n_ops), 2)
+    """A program that runs twice in a row, as one program: what is kept between runs is one tensor for both.
+
+    The first run's ops and tensors keep their numbers. Those of the second come behind them, in their order;
+    weights and states, and what shows them before any op has, are the first run's. That outputs may lie where
+    inputs were, or loops carry values, is left out.
+    """
     shared = np.isin(base.tensor_kind, [int(kind) for kind in PERSISTENT]) & (base.producer < 0)
     other = np.flatnonzero(~shared)
-    tensors = np.concatenate([np.arange(base.n_tensors), other])
     new = np.arange(base.n_tensors, dtype=np.int32)
     new[other] = base.n_tensors + np.arange(len(other), dtype=np.int32)
-    loops = np.where(base.op_loop < 0, -1, base.op_loop + base.n_loops)
-    parents = np.where(base.loop_parent < 0, -1, base.loop_parent + base.n_loops)
-    shape_start, shape = gathered(base.tensor_shape_start, tensors)
+    ops = np.tile(np.arange(base.n_ops), 2)
+    rows = _take_rows(base, ops, np.concatenate([np.arange(base.n_tensors), other]))
+    is_next = np.arange(rows.n_ops) >= base.n_ops
+    is_new = np.arange(rows.n_tensors) >= base.n_tensors
+    later = np.where(base.loop_parent < 0, -1, base.loop_parent + base.n_loops)
+    loops = np.where(is_next & (rows.op_loop >= 0), rows.op_loop + base.n_loops, rows.op_loop)
     nobody = np.zeros(0, dtype=np.int32)
-
-    def labels(column: Labels, rows: Int64) -> Labels:
-        return Labels(column.values, column.codes[rows])  # still by first appearance
-
-    def behind(start: Int64) -> Int64:
-        return np.concatenate([start, start[1:] + start[-1]])
-
     return validate(
         replace(
-            base,
+            rows,
             name=base.name + NEXT,
-            op_name=base.op_name + tuple(name + NEXT for name in base.op_name),
-            op_kind=labels(base.op_kind, ops),
-            op_dtype=labels(base.op_dtype, ops),
-            op_scope=labels(base.op_scope, ops),
-            op_attributes=labels(base.op_attributes, ops),
-            op_flops=base.op_flops[ops],
-            op_other_bytes=base.op_other_bytes[ops],
-            op_backward=base.op_backward[ops],
-            op_view=base.op_view[ops],
-            op_loop=np.concatenate([base.op_loop, loops]).astype(np.int32),
-            op_group=base.op_group[ops],
-            op_source=base.op_source[ops],
-            loop_parent=np.concatenate([base.loop_parent, parents]).astype(np.int32),
+            op_name=_mark(rows.op_name, is_next, NEXT),
+            op_loop=loops.astype(np.int32),
+            loop_parent=np.concatenate([base.loop_parent, later]).astype(np.int32),
             loop_trips=np.tile(base.loop_trips, 2),
-            tensor_name=base.tensor_name
-            + tuple(base.tensor_name[tensor] + NEXT for tensor in other.tolist()),
-            tensor_bytes=base.tensor_bytes[tensors],
-            tensor_dtype=labels(base.tensor_dtype, tensors),
-            tensor_kind=base.tensor_kind[tensors],
-            tensor_shape_start=shape_start,
-            tensor_shape=base.tensor_shape[shape],
-            tensor_group=base.tensor_group[tensors],
-            tensor_fast=base.tensor_fast[tensors],
-            tensor_alias=np.concatenate([base.tensor_alias, new[base.tensor_alias[other]]]),
-            read_start=behind(base.read_start),
-            read_bytes=np.tile(base.read_bytes, 2),
-            read_tensor=np.concatenate([base.read_tensor, new[base.read_tensor]]),
-            write_start=behind(base.write_start),
-            write_bytes=np.tile(base.write_bytes, 2),
-            write_tensor=np.concatenate([base.write_tensor, new[base.write_tensor]]),
+            tensor_name=_mark(rows.tensor_name, is_new, NEXT),
+            tensor_alias=np.where(is_new, new[rows.tensor_alias], rows.tensor_alias),
+            read_tensor=np.where(is_next[rows.read_op], new[rows.read_tensor], rows.read_tensor),
+            write_tensor=np.where(is_next[rows.write_op], new[rows.write_tensor], rows.write_tensor),
             tie_kind=np.zeros(0, dtype=np.int8),
             tie_source=nobody,
             tie_target=nobody,
             tie_at=nobody,
-            costs=None if base.costs is None else np.tile(base.costs, (2, 1)),
             repeats=None,
         )
     )

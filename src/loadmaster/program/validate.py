@@ -2,7 +2,7 @@
 
 Everything behind this check may trust the columns (the native core indexes with them),
 so a hostile file is refused here. Each rule is one vectorised test that names a culprit, in time
-and memory linear in the columns. Sums and differences wrap round where a file wants them to:
+and memory linear in the columns. Sums and differences wrap round where a file makes them:
 neighbours are compared, and sums are taken as floats.
 """
 
@@ -292,8 +292,8 @@ def _aliases_and_ties(p: Program) -> None:
             raise _refuse(
                 f"tensor '{name}' {what}", name, int(bad[0]), "let view ops, and no others, make views"
             )
-    shown = p.read_tensor[p.read_start[p.write_op[view_write]]]
-    bad = np.flatnonzero(alias[p.write_tensor[view_write]] != alias[shown])
+    source = p.read_tensor[p.read_start[p.write_op[view_write]]]
+    bad = np.flatnonzero(alias[p.write_tensor[view_write]] != alias[source])
     if len(bad):
         name = p.tensor_name[p.write_tensor[view_write][bad[0]]]
         raise _refuse(

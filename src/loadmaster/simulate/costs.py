@@ -8,7 +8,7 @@ import numpy.typing as npt
 from loadmaster import _core
 from loadmaster.errors import BadProgram
 from loadmaster.machine.machine import Device, Machine
-from loadmaster.program.kinds import OTHER_TRANSCENDENTAL, VECTOR_FLOPS
+from loadmaster.program.op_costs import OTHER_TRANSCENDENTAL, VECTOR_FLOPS
 from loadmaster.program.program import CANNOT_RUN, COMPUTED, FLOP_CLASSES, Program
 
 Int64 = npt.NDArray[np.int64]

@@ -99,7 +99,7 @@ def reference(module: Any, args: Any, training: bool) -> tuple[Any, Any]:
         return twin(*args), twin
 
 
-def wanted(result: Any, output: Any, twin: Any) -> Any:
+def expected_leaf(result: Any, output: Any, twin: Any) -> Any:
     if result.what in ("output", "loss"):
         return output
     named = dict(twin.named_parameters() if result.what == "gradient" else twin.named_buffers())
@@ -117,7 +117,7 @@ def test_models_of_the_gpu_suite(name: str) -> None:
     check_rows(captured, seen)
     output, twin = reference(module, args, model.training)
     for leaf, result in zip(results, captured.results, strict=True):
-        torch.testing.assert_close(leaf, wanted(result, output, twin))
+        torch.testing.assert_close(leaf, expected_leaf(result, output, twin))
     assert captured.program.warnings == ()
     assert bool(captured.program.op_backward.any()) == model.training
     if model.training:
@@ -130,8 +130,8 @@ def test_a_model_without_data_gives_the_same_program() -> None:
     model = GPU_MODELS["llama"]
     module, args = model.build("tiny")
     with torch.device("meta"):
-        shown, inputs = model.build("tiny")
-    assert capture(module, args, name="a").program.hash == capture(shown, inputs, name="b").program.hash
+        on_meta, inputs = model.build("tiny")
+    assert capture(module, args, name="a").program.hash == capture(on_meta, inputs, name="b").program.hash
 
 
 class Odds(nn.Module):
@@ -147,7 +147,7 @@ class Odds(nn.Module):
         self.count.add_(1)
         y = x.transpose(0, 1)
         copied = y.reshape(-1)  # strides demand a copy
-        shown = x.reshape(2, 6).contiguous()  # and here none
+        shaped = x.reshape(2, 6).contiguous()  # and here none
         best, _ = y.max(0)
         a, b = (x + 1).split(1, 0)[:2]
         wide = b.expand(5, 4).t().narrow(0, 1, 2)
@@ -155,7 +155,7 @@ class Odds(nn.Module):
         like = torch.zeros_like(x) + self.table
         picked = like.unsqueeze(0).permute(2, 0, 1).select(0, 1).squeeze(0) * fixed
         return (
-            {"out": copied.sum() + shown.sum() * scale, "rest": [best, a.flatten(), wide.clone(), picked]},
+            {"out": copied.sum() + shaped.sum() * scale, "rest": [best, a.flatten(), wide.clone(), picked]},
             x,
             None,
         )
@@ -219,7 +219,7 @@ def test_large_weights_in_slices(name: str, limit: int) -> None:
     check_rows(captured, seen)
     output, twin = reference(module, args, model.training)
     for leaf, result in zip(results, captured.results, strict=True):
-        torch.testing.assert_close(leaf, wanted(result, output, twin), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(leaf, expected_leaf(result, output, twin), rtol=1e-4, atol=1e-5)
     assert (
         program.op_flops[:, 0].sum()
         == capture(module, args, name=name, training=model.training).program.op_flops[:, 0].sum()

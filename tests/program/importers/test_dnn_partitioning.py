@@ -312,5 +312,5 @@ def test_commands_take_such_files(written: Written, tmp_path: Path) -> None:
     refused = runner.invoke(app, ["import", str(path)])
     assert refused.exit_code != 0
     toml = tmp_path / "machine.toml"
-    shown = runner.invoke(app, ["machines", str(path), "--out", str(toml)])
-    assert shown.exit_code == 0 and load_machine(str(toml)).hash == read_dnn_machine(path).hash
+    written = runner.invoke(app, ["machines", str(path), "--out", str(toml)])
+    assert written.exit_code == 0 and load_machine(str(toml)).hash == read_dnn_machine(path).hash

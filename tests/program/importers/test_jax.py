@@ -443,8 +443,8 @@ def test_while_counts_once_with_a_warning_or_as_often_as_told() -> None:
 
     program = import_jax(halve, (f32(4),), name="halve")
     assert len(program.warnings) == 1 and "--trip search/while.0=N" in program.warnings[0]
-    told = import_jax(halve, (f32(4),), name="halve", trips={"search/while.0": 30})
-    assert told.warnings == () and total_flops(told, copies=False)[1] == 30 * (4 + 1 + 4)
+    given = import_jax(halve, (f32(4),), name="halve", trips={"search/while.0": 30})
+    assert given.warnings == () and total_flops(given, copies=False)[1] == 30 * (4 + 1 + 4)
     assert total_flops(program, copies=False)[1] == 4 + 1 + 4
     with pytest.raises(BadProgram, match=r"no loop 'other'.*search/while.0"):
         import_jax(halve, (f32(4),), name="halve", trips={"other": 3})

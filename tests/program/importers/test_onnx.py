@@ -679,8 +679,8 @@ def test_sizes_beyond_the_limit(sizes: tuple[int, ...]) -> None:
 def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
     whole = (LIGHT / "light_squeezenet.onnx").read_bytes()
     path = tmp_path / "cut.onnx"
-    chance = random.Random(0)
-    for cut in [0, 1, len(whole) - 1, *(chance.randrange(len(whole)) for _ in range(20))]:
+    rng = random.Random(0)
+    for cut in [0, 1, len(whole) - 1, *(rng.randrange(len(whole)) for _ in range(20))]:
         path.write_bytes(whole[:cut])
         with pytest.raises(BadProgram, match="export or copy it again"):
             import_onnx(path)
@@ -694,11 +694,11 @@ def test_damaged_files_give_an_error_or_a_program(tmp_path: Path) -> None:
         [weight("w", 6, 4, 3, 3), numbers("s", [1, -1]), weight("v", 216, 5)],
     ).SerializeToString()
     path = tmp_path / "damaged.onnx"
-    chance = random.Random(1)
+    rng = random.Random(1)
     for _ in range(300):
         data = bytearray(whole)
-        for _ in range(chance.randrange(1, 4)):
-            data[chance.randrange(len(data))] = chance.randrange(256)
+        for _ in range(rng.randrange(1, 4)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
         path.write_bytes(data)
         try:
             assert isinstance(import_onnx(path), Program)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from loadmaster.errors import BadPlan
 from loadmaster.machine.machine import Device, Machine
-from loadmaster.program.kinds import OTHER_TRANSCENDENTAL, VECTOR_FLOPS
+from loadmaster.program.op_costs import OTHER_TRANSCENDENTAL, VECTOR_FLOPS
 from loadmaster.program.program import CANNOT_RUN, COMPUTED, FLOP_CLASSES, Program
 from loadmaster.units import PICOSECONDS
 

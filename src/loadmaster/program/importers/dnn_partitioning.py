@@ -22,9 +22,6 @@ from loadmaster.program.build import Builder
 from loadmaster.program.program import Program, TensorKind
 from loadmaster.units import UNLIMITED
 
-# ----------------------------------------------------------------------------
-# What a file of dnn-partitioning says, checked field by field.
-
 MOST_DEVICES = 256
 _MOST_BYTES = 2**28
 
@@ -157,8 +154,8 @@ class _Fields:
         self.of: dict[str, Any] = of
 
     def refuse(self, name: str, value: object, remedy: str) -> NoReturn:
-        shown = repr(value)[:60]
-        raise BadProgram(f"{self.who} has {name} = {shown}", object=self.who, number=shown, remedy=remedy)
+        text = repr(value)[:60]
+        raise BadProgram(f"{self.who} has {name} = {text}", object=self.who, number=text, remedy=remedy)
 
     def value(self, name: str) -> object:
         if name not in self.of:

@@ -46,8 +46,8 @@ def batch_norm(weights: Weights, name: str, x: Array) -> Array:
     """In training form: by the statistics of this batch (running averages are left out)."""
     dims = range(x.ndim - 1)
     centred = lax.sub(x, mean(x, dims))
-    spread = lax.rsqrt(lax.add(mean(lax.square(centred), dims), 1e-3))
-    scaled = lax.mul(centred, lax.mul(spread, last(weights(f"{name}.scale", x.shape[-1:]), x)))
+    inverse_deviation = lax.rsqrt(lax.add(mean(lax.square(centred), dims), 1e-3))
+    scaled = lax.mul(centred, lax.mul(inverse_deviation, last(weights(f"{name}.scale", x.shape[-1:]), x)))
     return lax.add(scaled, last(weights(f"{name}.shift", x.shape[-1:]), x))
 
 
@@ -56,8 +56,8 @@ def group_norm(weights: Weights, name: str, x: Array, groups: int = 32) -> Array
     batch, height, width, channels = x.shape
     wide = lax.reshape(cast(x, "float32"), (batch, height * width, groups, channels // groups))
     centred = lax.sub(wide, mean(wide, (1, 3)))
-    spread = lax.rsqrt(lax.add(mean(lax.square(centred), (1, 3)), 1e-5))
-    y = lax.reshape(cast(lax.mul(centred, spread), str(x.dtype)), x.shape)
+    inverse_deviation = lax.rsqrt(lax.add(mean(lax.square(centred), (1, 3)), 1e-5))
+    y = lax.reshape(cast(lax.mul(centred, inverse_deviation), str(x.dtype)), x.shape)
     y = lax.mul(y, last(weights(f"{name}.scale", (channels,)), y))
     return lax.add(y, last(weights(f"{name}.shift", (channels,)), y))
 

@@ -94,8 +94,8 @@ def gnmt(
 
 def _attend(weights: Weights, query: Array, keys: Array, values: Array) -> Array:
     """The mean of `values` [batch, time, units], weighted by how well `keys` meet the query."""
-    asked = linear(weights, "attention.query", query, query.shape[1], bias=False)
-    meeting = lax.tanh(lax.add(keys, unsqueeze(asked, 1)))
+    queried = linear(weights, "attention.query", query, query.shape[1], bias=False)
+    meeting = lax.tanh(lax.add(keys, unsqueeze(queried, 1)))
     direction = weights("attention.direction", (query.shape[1],))
     share = softmax(lax.dot_general(meeting, direction, (((2,), (0,)), ((), ()))))
     return lax.dot_general(share, values, (((1,), (1,)), ((0,), (0,))))

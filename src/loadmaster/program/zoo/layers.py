@@ -1,7 +1,7 @@
 """Layers that the traced workloads share.
 
 Everything is written with `jax.lax` alone, so that one call is one op: a layer's count of ops can
-be read off its code, and tracing stays fast. Layers take `weights` first and the name of their
+be read off its code, and tracing is fast. Layers take `weights` first and the name of their
 weights second. Vectors meet larger arrays as views with dimensions of size 1, never as copies.
 """
 
@@ -110,7 +110,7 @@ def cross_entropy(logits: Array, labels: Array) -> Array:
 
 
 def mean(x: Array, dims: Sequence[int]) -> Array:
-    """The mean over `dims`, which stay with size 1."""
+    """The mean over `dims`, which are kept with size 1."""
     count = math.prod(x.shape[d] for d in dims)
     return unsqueeze(lax.mul(lax.reduce_sum(x, tuple(dims)), 1 / count), *dims)
 
@@ -119,8 +119,8 @@ def layer_norm(weights: Weights, name: str, x: Array) -> Array:
     """Over the last dimension, with scale and shift; statistics in f32."""
     wide = cast(x, "float32")
     centred = lax.sub(wide, mean(wide, [x.ndim - 1]))
-    spread = lax.rsqrt(lax.add(mean(lax.square(centred), [x.ndim - 1]), 1e-5))
-    y = cast(lax.mul(centred, spread), str(x.dtype))
+    inverse_deviation = lax.rsqrt(lax.add(mean(lax.square(centred), [x.ndim - 1]), 1e-5))
+    y = cast(lax.mul(centred, inverse_deviation), str(x.dtype))
     y = lax.mul(y, last(weights(f"{name}.scale", x.shape[-1:]), y))
     return lax.add(y, last(weights(f"{name}.shift", x.shape[-1:]), y))
 
@@ -128,8 +128,8 @@ def layer_norm(weights: Weights, name: str, x: Array) -> Array:
 def rms_norm(weights: Weights, name: str, x: Array) -> Array:
     """Layer norm without mean and shift."""
     wide = cast(x, "float32")
-    spread = lax.rsqrt(lax.add(mean(lax.square(wide), [x.ndim - 1]), 1e-5))
-    y = cast(lax.mul(wide, spread), str(x.dtype))
+    inverse_deviation = lax.rsqrt(lax.add(mean(lax.square(wide), [x.ndim - 1]), 1e-5))
+    y = cast(lax.mul(wide, inverse_deviation), str(x.dtype))
     return lax.mul(y, last(weights(f"{name}.scale", x.shape[-1:]), y))
 
 

@@ -1,4 +1,9 @@
-"""A random graph as a Program: kinds, sizes and weights, and every second time its backward pass."""
+"""A random graph as a Program: kinds, sizes and weights, and every second time its backward pass.
+
+What the ops are and cost (`KINDS`) was measured over one training workload per family (rnnlm-2, gnmt-2,
+txl-2, inception-b32, wavenet-2x9, vit-l16, llama; no held-out one), without views and updates, each
+workload counting alike. Ranges are the 5 % and 95 % quantiles. `tools/graph_kinds.py` prints the table anew.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +20,6 @@ from loadmaster.errors import BadProgram, nearest
 from loadmaster.program.build import Builder
 from loadmaster.program.kinds import ELEMENTWISE, MATRIX, REDUCTIONS, TRANSCENDENTAL
 from loadmaster.program.program import Program, TieKind
-
-# ----------------------------------------------------------------------------
-# What the ops of the zoo are and cost: shares of kinds, and ranges of sizes and flops.
-#
-# Measured over one training workload per family (rnnlm-2, gnmt-2, txl-2, inception-b32, wavenet-2x9,
-# vit-l16, llama; no held-out one), without views and updates, each workload counting alike. Ranges
-# are the 5 % and 95 % quantiles. `tools/graph_kinds.py` prints the table anew.
 
 
 class Kind(NamedTuple):
@@ -65,28 +63,23 @@ KINDS = (
     Kind("scatter", 0.27, "vector", 2_560_000, 126_976_000, 64, 36_096),
     Kind("log", 0.23, "transcendental", 256, 256, 64, 64),
 )
-"""Kinds of at least 0.2 %; the rest is too rare to tell a range."""
+"""Kinds of at least 0.2 %; the rest is too rare to have a range."""
 
 WEIGHT_BYTES = (262_144, 23_068_672)
 """The same range, of the weights that matrix ops read."""
 
-
-# ----------------------------------------------------------------------------
-# The shapes of random graphs: for a number of ops, what each reads, and its site.
-#
-# Ops come in a valid order. Ops of one site are the same layer at work again: they share kind, sizes
-# and weight. Random graphs without a direction get one by a random permutation.
 
 Rng = np.random.Generator
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Who reads whom."""
+    """Who reads whom, for ops in a valid order. Graphs without a direction get one by a random permutation."""
 
     inputs: list[list[int]]
     """Of each op: earlier ops, ascending."""
     site: list[int]
+    """Of each op. Ops of one site are the same layer at work again: they share kind, sizes and weight."""
 
 
 def layered(rng: Rng, ops: int) -> Shape:

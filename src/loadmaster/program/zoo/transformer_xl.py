@@ -82,8 +82,8 @@ def transformer_xl(
                 table = weights("embed.table", (vocabulary, width))
                 logits = lax.dot_general(rows, table, (((1,), (1,)), ((), ())))
                 logits = lax.add(logits, last(weights("softmax.b", (vocabulary,)), logits))
-                wanted = lax.reshape(labels[number], (batch * segment,))
-                total = lax.add(total, cross_entropy(logits, wanted))
+                targets = lax.reshape(labels[number], (batch * segment,))
+                total = lax.add(total, cross_entropy(logits, targets))
         with jax.named_scope("softmax"):
             return lax.mul(total, 1 / (batch * segments * segment))
 

@@ -100,10 +100,10 @@ def _transformer(weights: Weights, name: str, image: Array, text: Array, heads: 
     x = lax.reshape(x, (batch, height * width, size))
     for part, other in (("self", None), ("cross", text)):
         read = layer_norm(weights, f"{name}.{part}.norm", x)
-        asked = read if other is None else other
+        attended = read if other is None else other
         q, k, v = (
             by_head(linear(weights, f"{name}.{part}.{what}", source, size, bias=False), heads)
-            for what, source in (("q", read), ("k", asked), ("v", asked))
+            for what, source in (("q", read), ("k", attended), ("v", attended))
         )
         mixed = attention(q, k, v, (size // heads) ** -0.5)
         x = lax.add(x, linear(weights, f"{name}.{part}.o", mixed, size))

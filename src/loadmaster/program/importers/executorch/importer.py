@@ -1,6 +1,6 @@
 """The graph that ExecuTorch runs as a Program: lowered, with every tensor it plans memory for.
 
-Constants stay where the program file is: they can't be moved. Inputs are copied into planned
+Constants are where the program file is: they can't be moved. Inputs are copied into planned
 memory by the runtime, which is one op here, before all others. Results that nobody reads take
 memory all the same.
 """

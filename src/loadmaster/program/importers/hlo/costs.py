@@ -277,7 +277,7 @@ def _window_reductions(instruction: Instruction, source: Shape, result: int, win
     """How often a reduce-window applies its function; XLA's count for one that covers all.
 
     A window that reaches every element from everywhere along one dimension is a reduction whose
-    result is spread again, and XLA counts it so.
+    result is repeated, and XLA counts it so.
     """
     wide = [
         (size, pad, n)

@@ -92,8 +92,8 @@ class Flattener:
     ties: list[tuple[TieKind, int, int, int]] = field(default_factory=list)
     """(kind, source, target, step or loop): wishes, which may turn out impossible."""
     conditionals: list[str] = field(default_factory=list)
-    untold: list[str] = field(default_factory=list)
-    """Loops whose trip count nobody tells."""
+    unknown_trips: list[str] = field(default_factory=list)
+    """Loops whose trip count is not known."""
     estimated: Counter[str] = field(default_factory=Counter)
     time: int = 0
     """XLA's logical time: it counts what is folded away here, too."""
@@ -197,7 +197,7 @@ class Flattener:
         known = _TRIP_COUNT.search(i.attributes.get("backend_config", ""))
         trips = self.trips.get(i.name, int(known.group(1)) if known else 0)
         if i.name not in self.trips and not known:
-            self.untold.append(i.name)
+            self.unknown_trips.append(i.name)
             trips = 1
         loop = len(self.loops)
         self.loops.append(Loop(trips, parent, len(self.steps)))
@@ -312,6 +312,6 @@ def is_sliced_copy(start: Instruction, inside: Computation) -> bool:
     return bool(ends) and all(user.attributes.get("custom_call_target") == "ConcatBitcast" for user in ends)
 
 
-def _fit(i: Instruction, got: int, wanted: int, what: str) -> None:
-    if got != wanted:
-        raise i.wrong(f"has {wanted} {what} and gets {got}", "give the text as XLA prints it")
+def _fit(i: Instruction, got: int, expected: int, what: str) -> None:
+    if got != expected:
+        raise i.wrong(f"has {expected} {what} and gets {got}", "give the text as XLA prints it")

@@ -36,7 +36,7 @@ REDUCTIONS = {
 
 PLACED = (0, 1, 3)
 """The memory spaces between which XLA places tensors: the slow one, VMEM and CMEM. What a text
-has elsewhere (scalars, flags) stays there."""
+has elsewhere (scalars, flags) is left there."""
 
 _WRAPPED = re.compile(r"(\w+)\((.*)\)")
 
@@ -71,7 +71,7 @@ def import_hlo(
 
 
 def _read(path: Path) -> str:
-    shown = str(path)[:80]
+    name = str(path)[:80]
     try:
         size = path.stat().st_size
         if size <= MAX_CHARACTERS:
@@ -82,12 +82,12 @@ def _read(path: Path) -> str:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise BadProgram(
-            f"'{shown}' can't be read: {reason}",
-            object=shown,
+            f"'{name}' can't be read: {reason}",
+            object=name,
             remedy="give a file, or a text that begins with 'HloModule'",
         ) from None
     raise BadProgram(
-        f"'{shown}' has {size} bytes", object=shown, number=size, remedy=f"at most {MAX_CHARACTERS}"
+        f"'{name}' has {size} bytes", object=name, number=size, remedy=f"at most {MAX_CHARACTERS}"
     )
 
 
@@ -145,9 +145,9 @@ def _emit(flat: Flattener, arguments: list[Leaves], results: Leaves) -> Program:
         made = [
             (leaf, size) for leaf, size in zip(step.writes, step.cost.writes, strict=True) if leaf is not None
         ]
-        # A result that nobody wants is no tensor; one stays, so that no op is without any.
-        wanted = [(leaf, size) for leaf, size in made if flat.values[leaf].last_read >= 0] or made[:1]
-        unwanted = sum(size for _, size in made) - sum(size for _, size in wanted)
+        # A result that nobody reads is no tensor; one is kept, so that no op is without any.
+        read = [(leaf, size) for leaf, size in made if flat.values[leaf].last_read >= 0] or made[:1]
+        unread = sum(size for _, size in made) - sum(size for _, size in read)
         kind, attributes = _kind(step, flat.module)
         scope, backward = _scope(step.instruction.op_name)
         matrix, vector, transcendental = step.cost.flops
@@ -158,11 +158,11 @@ def _emit(flat: Flattener, arguments: list[Leaves], results: Leaves) -> Program:
             scope=scope,
             backward=backward,
             reads=[(tensor(leaf), size) for leaf, size in step.reads.items()],
-            writes=[(tensor(leaf), size) for leaf, size in wanted],
+            writes=[(tensor(leaf), size) for leaf, size in read],
             matrix=matrix,
             vector=vector,
             transcendental=transcendental,
-            other_bytes=step.cost.other_bytes + unwanted,
+            other_bytes=step.cost.other_bytes + unread,
             dtype=_matrix_dtype(step, flat.module),
             loop=step.loop,
             source=step.time,
@@ -198,7 +198,7 @@ def _possible_ties(flat: Flattener, donated: set[int]) -> tuple[list[Tie], list[
     carried: set[tuple[int, int]] = set()  # (loop, source) of accepted ties
 
     def may_overwrite(source: int, loop: int) -> bool:
-        """Given values stay unless donated; a value from outside a loop must be carried by it."""
+        """Given values are kept unless donated; a value from outside a loop must be carried by it."""
         step = values[source].step
         home = flat.steps[step].loop if step >= 0 else -1
         while loop not in (home, -1):
@@ -232,12 +232,12 @@ def _warnings(flat: Flattener, dropped: list[str]) -> list[str]:
     lines = []
     if not flat.module.is_scheduled:
         lines.append("unscheduled: the order is that of the text")
-    if flat.untold:
-        shown = ", ".join(f"--trip {name}=N" for name in flat.untold[:4])
-        lines.append(f"{len(flat.untold)} loops have no known trip count and run once: {shown}")
+    if flat.unknown_trips:
+        names = ", ".join(f"--trip {name}=N" for name in flat.unknown_trips[:4])
+        lines.append(f"{len(flat.unknown_trips)} loops have no known trip count and run once: {names}")
     if flat.conditionals:
-        shown = ", ".join(flat.conditionals[:4])
-        lines.append(f"{len(flat.conditionals)} conditionals keep only their branch with most flops: {shown}")
+        names = ", ".join(flat.conditionals[:4])
+        lines.append(f"{len(flat.conditionals)} conditionals keep only their branch with most flops: {names}")
     if flat.estimated:
         lines.append(_estimates(flat))
     if dropped:
@@ -248,8 +248,8 @@ def _warnings(flat: Flattener, dropped: list[str]) -> list[str]:
 
 
 def _estimates(flat: Flattener) -> str:
-    shown = ", ".join(f"{name} ×{count}" for name, count in flat.estimated.most_common(8))
-    return f"{flat.estimated.total()} ops of {len(flat.estimated)} unknown kinds got an estimate: {shown}"
+    names = ", ".join(f"{name} ×{count}" for name, count in flat.estimated.most_common(8))
+    return f"{flat.estimated.total()} ops of {len(flat.estimated)} unknown kinds got an estimate: {names}"
 
 
 def _kind(step: Step, module: Module) -> tuple[str, dict[str, Any]]:

@@ -1,4 +1,9 @@
-"""What HLO text says, as plain data: `Module`, `Computation`, `Instruction`, `Shape`."""
+"""HLO text, parsed: `Module`, `Computation`, `Instruction`, `Shape` are plain data.
+
+Reads what XLA prints: compiled programs (`compiled.as_text()`), dumps, and texts after memory space
+assignment. It knows the syntax and the shapes; attributes are left as text, so one that it has never seen
+is no error. Whatever is wrong is an `HloParseError`.
+"""
 
 from __future__ import annotations
 
@@ -235,13 +240,6 @@ class Module:
     def is_scheduled(self) -> bool:
         return self.attributes.get("is_scheduled") == "true"
 
-
-# ----------------------------------------------------------------------------
-# The parser of HLO text.
-#
-# Reads what XLA prints: compiled programs (`compiled.as_text()`), dumps, and texts after
-# memory space assignment. It knows the syntax and the shapes; attributes stay text, so an
-# attribute it has never seen is no error. Whatever is wrong is an `HloParseError`.
 
 __all__ = ["Computation", "HloParseError", "Instruction", "Module", "Shape", "padded_bytes", "parse_hlo"]
 

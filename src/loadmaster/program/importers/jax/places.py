@@ -33,7 +33,7 @@ class Places:
         """Place by place: the one that it continues."""
         self._overwritten: set[int] = set()
         self._kept: set[int] = set()
-        """Places of results: they stay."""
+        """Places of results: nothing is written over them."""
         self._forward: dict[int, int] = {}
         """Copies that are not needed: what they copy."""
         self._last_read: dict[int, int] = {}

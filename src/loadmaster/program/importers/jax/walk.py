@@ -18,27 +18,10 @@ from loadmaster.errors import BadProgram, require
 from loadmaster.program.importers.jax.costs import Type, cost_of, estimate, is_known
 from loadmaster.program.kinds import BITS, from_numpy
 
-# ----------------------------------------------------------------------------
-# Name stacks of JAX as scopes: the names that the user gave, without the transformations.
-#
-# JAX writes `transpose(jvp(dec3))/t17` for the backward ops of `dec3/t17`. A scope here is
-# `dec3/t17` for both, and a flag says which is which.
-
-_TRANSFORMS = {
-    "jvp",
-    "transpose",
-    "vmap",
-    "pmap",
-    "remat",
-    "checkpoint",
-    "linearize",
-    "vjp",
-    "batch",
-    "mutable",
-    "shard_map",
-    "custom_jvp",
-    "custom_vjp",
-}
+_TRANSFORM_NAMES = """
+jvp transpose vmap pmap remat checkpoint linearize vjp batch mutable shard_map custom_jvp custom_vjp
+"""
+_TRANSFORMS = frozenset(_TRANSFORM_NAMES.split())
 """Written around the first name inside them."""
 _CALLS = {"jit", "pjit", "closed_call", "core_call", "xla_call", "named_call"}
 """Written around a function's name, which is no scope."""
@@ -49,7 +32,10 @@ _WRAPPED = re.compile(r"(\w+)\((.*)\)", re.DOTALL)
 
 @cache
 def read_stack(text: str) -> tuple[str, bool]:
-    """('dec3/t17', True) for 'transpose(jvp(dec3))/t17': the scope, and whether it is backward."""
+    """A name stack of JAX as (scope, whether it is backward): the user's names, without transformations.
+
+    JAX writes `transpose(jvp(dec3))/t17` for the backward ops of `dec3/t17`, which gives ('dec3/t17', True).
+    """
     names: list[str] = []
     restarts: list[int] = []
     backward = _collect(text, names, restarts)
@@ -93,15 +79,12 @@ def _split(text: str) -> list[str]:
     return [*parts, text[start:]]
 
 
-# ----------------------------------------------------------------------------
-# What can be read off equations without walking them: types, callees, sizes, flops.
-
 _BODIES = ("call_jaxpr", "fun_jaxpr", "jaxpr")
 """Params that hold what a call computes; a custom gradient has more jaxprs than that."""
 
 
 class Reader:
-    """Answers about equations, remembered."""
+    """What can be read off equations without walking them, remembered: types, callees, sizes, flops."""
 
     def __init__(self, unroll_limit: int) -> None:
         core = require("jax.extend.core", "agents")

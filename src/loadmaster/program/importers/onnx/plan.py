@@ -87,7 +87,7 @@ class Planner:
         return [self.value(output.name, frame, "the graph") for output in graph.output], items
 
     def value(self, name: str, frame: Frame, who: str) -> Value:
-        """The value of that name, or an error that says who wants it."""
+        """The value of that name, or an error that says who reads it."""
         if name not in frame.values:
             raise malformed(f"{who} reads '{clean_name(name)}', which nothing makes", clean_name(name))
         return frame.values[name]

@@ -1,4 +1,10 @@
-"""A TFLite file as plain data: graphs, tensors, operators, and the metadata beside them."""
+"""A TFLite file as plain data: graphs, tensors, operators, and the metadata beside them.
+
+The file is a flatbuffer, read by hand: the `flatbuffers` package checks no offset against the end of the
+data, and the core needs NumPy alone. A table begins with the way back to its vtable, which says where each
+field lies; a field that is not there has its default. Everything else is reached by unsigned offsets,
+counted from where they stand, hence always forward. Nothing in a file is trusted: each access is checked.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +20,6 @@ from loadmaster.errors import BadProgram
 from loadmaster.files import read_regular
 from loadmaster.program.build import clean_name
 from loadmaster.program.kinds import bytes_of
-
-# ----------------------------------------------------------------------------
-# Flatbuffers, as far as TFLite's files need them: tables, vectors and texts in a piece of bytes.
-#
-# A table begins with the way back to its vtable, which says where each field lies; a field that is
-# not there has its default. Everything else is reached by unsigned offsets, counted from where they
-# stand, hence always forward. Nothing in a file is trusted: each access is checked against its end.
 
 
 class Broken(ValueError):
@@ -114,9 +113,6 @@ def root(data: bytes, identifier: bytes) -> Table:
         raise Broken(f"it does not say {identifier.decode()} after its first four bytes")
     return Table(data, follow(data, 0))
 
-
-# ----------------------------------------------------------------------------
-# TFLite's words: its operators and element types by number.
 
 CUSTOM = 32
 

@@ -1,4 +1,7 @@
-"""A module's forward pass as a functional graph of ATen calls, through torch.export."""
+"""A module as a functional graph of ATen calls: its forward pass, or a training step with all gradients.
+
+Tensors have shapes, types and a device, and no data: tracing costs no memory.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,6 @@ from loadmaster.errors import BadProgram, require
 from loadmaster.program.importers.torch.graph import Given, Result, Traced, drop_idle, placeholders, tidy
 from loadmaster.program.importers.torch.importer import exported_program, quiet
 from loadmaster.program.program import TensorKind
-
-# ----------------------------------------------------------------------------
-# Modules whose tensors have shapes, types and a device, and no data: tracing costs no memory.
 
 
 def faked(
@@ -38,7 +38,7 @@ def faked(
     for parameter in module.parameters():
         memo[id(parameter)] = torch.nn.Parameter(fake(parameter), requires_grad=parameter.requires_grad)
     memo |= {id(buffer): fake(buffer) for buffer in module.buffers()}
-    # What the memo holds counts as copied already: no weight is ever duplicated, ties stay ties.
+    # What the memo holds counts as copied already: no weight is ever duplicated, ties are kept.
     twin = copy.deepcopy(module, memo)
     return twin, *tree_map_only(torch.Tensor, fake, (tuple(args), dict(kwargs or {})))
 
@@ -102,9 +102,6 @@ def share_tied(traced: Traced, module: Any) -> None:
             if same is not node:
                 node.replace_all_uses_with(same)
 
-
-# ----------------------------------------------------------------------------
-# A training step as one graph: the forward pass, the loss, and the gradients of all parameters.
 
 _PREFIX = "whole."
 """How the wrapper's names for parameters begin."""
@@ -198,9 +195,9 @@ def _summed(graph: Any, flat: Any) -> list[str]:
             later = max(total[key], gradient, key=position.__getitem__)
             with graph.inserting_after(later):
                 add = graph.call_function(torch.ops.aten.add.Tensor, (total[key], gradient))
-            shown = gradient.meta["val"]
-            with shown.fake_mode:
-                add.meta["val"] = torch.empty_like(shown)
+            like = gradient.meta["val"]
+            with like.fake_mode:
+                add.meta["val"] = torch.empty_like(like)
             gradient, position[add] = add, position[later]
         names.setdefault(key, path)
         total[key] = gradient
