@@ -18,8 +18,7 @@ from convnet import convnet
 from loadmaster.cli.answer import Table, show
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import load_machine
-from loadmaster.mapping.evaluator_report import evaluator_report
-from loadmaster.mapping.measured import MeasuredMapping
+from loadmaster.mapping.measured import MeasuredMapping, evaluator_report
 from loadmaster.runs import run_solver
 from loadmaster.search.champion import Champion, Remeasured, remeasure
 from loadmaster.search.evaluator import CommandEvaluator
@@ -77,7 +76,7 @@ def main() -> None:
     seconds = (time.monotonic() - started) / max(1, solution.evaluations)
     found = remeasure(problem, [*problem.leaders.decisions(), problem.all_slowest()])
     first = found.winner.first_ps
-    spread, valid = about.spread or 0.0, round(1e12 * (about.valid_s or 0.0))
+    spread, valid = about.variation or 0.0, round(1e12 * (about.valid_s or 0.0))
     counts = f"{solution.evaluations} evaluations, {problem.measurements} measurements, {problem.failures} failures"
     said = "unknown" if first is None else show_time(first)
     blocks: list[str | Table] = [

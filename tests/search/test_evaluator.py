@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from clocks import wait_until
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import load_machine
-from loadmaster.mapping.evaluator_report import evaluator_report
+from loadmaster.mapping.measured import evaluator_report
 from loadmaster.mapping.problem import Mapping
 from loadmaster.plan import Plan, plan_from_json
 from loadmaster.program import Builder, load
@@ -262,7 +262,7 @@ def test_the_report_on_a_sound_evaluator(tmp_path: Path) -> None:
         "print(1e-3 * (1 + sum(row['memory'] == 'dram' for row in plan['residencies'])))\n"
     )
     report = evaluator_report(CommandEvaluator(shlex.join([sys.executable, str(source)])), PROBLEM, repeats=3)
-    assert report.ok and not report.findings and report.spread == 0
+    assert report.ok and not report.findings and report.variation == 0
     assert report.all_slowest_s is not None and report.valid_s is not None
     assert report.all_slowest_s > report.valid_s
     assert report.broken is not None and "broken on purpose" in report.broken

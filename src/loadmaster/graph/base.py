@@ -106,7 +106,7 @@ def fixed_keys(nodes: int) -> Float64:
 def group_bytes(program: Program, group: Int32, groups: int) -> Int64:
     """[groups] what a group brings along: weights and moments at home with it, and its results."""
     total, home = np.zeros(groups, dtype=np.int64), root_homes(program)
-    roots = (program.tensor_alias == np.arange(program.n_tensors)) & (home >= 0)
+    roots = program.is_root & (home >= 0)
     np.add.at(total, group[home[roots]], program.storage_bytes[roots])
     return total
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from loadmaster.program.hazards import overwrite_waits, places, root_writers
-from loadmaster.program.program import PERSISTENT, Program
+from loadmaster.program.hazards import overwrite_waits, place_bytes, places, root_writers
+from loadmaster.program.program import Program
 from loadmaster.search.problem import Bound
 from loadmaster.simulate.costs import compute_times
 from loadmaster.units import show_bytes
@@ -147,9 +147,8 @@ def memory_proof(problem: GraphOptimization) -> str | None:
     homes = {machine.home[device] for device in range(problem.devices)}
     capacity = {home: machine.memories[home].capacity for home in homes}
     place = places(program)[program.tensor_alias]
-    size = np.zeros(program.n_tensors, dtype=np.int64)
-    np.maximum.at(size, place, program.storage_bytes)
-    kept = np.unique(place[np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])])
+    size = place_bytes(program)
+    kept = np.unique(place[program.is_persistent])
     persistent, room = int(size[kept].sum()), sum(capacity.values())
     if persistent > room:
         return (

@@ -17,7 +17,7 @@ from loadmaster.graph import GraphOptimization
 from loadmaster.graph.bounds import least_costs
 from loadmaster.graph.groups import first_ops
 from loadmaster.machine.machine import Machine
-from loadmaster.program.hazards import overwrite_waits, places, root_writers
+from loadmaster.program.hazards import overwrite_waits, place_bytes, places, root_writers
 from loadmaster.program.program import PERSISTENT, Program, TensorKind
 from loadmaster.search.or_tools import Value, run_cp_sat
 from loadmaster.search.solver import Meter, Solution, Solver, State, Status
@@ -142,7 +142,7 @@ def _homes(program: Program, step_of: Int64, choice: list[int], free: bool) -> d
 
 
 def _roots(program: Program, kinds: tuple[TensorKind, ...]) -> list[int]:
-    own = program.tensor_alias == np.arange(program.n_tensors)
+    own = program.is_root
     found = np.flatnonzero(own & np.isin(program.tensor_kind, [int(kind) for kind in kinds]))
     return [int(root) for root in found]
 
@@ -172,9 +172,7 @@ def _tensors(
 
 def _kept(program: Program, homes: dict[int, int]) -> list[tuple[int, int]]:
     """Each place once, at the home of one of its weights or moments."""
-    place = places(program)
-    size = np.zeros(program.n_tensors, dtype=np.int64)
-    np.maximum.at(size, place[program.tensor_alias], program.storage_bytes)
+    place, size = places(program), place_bytes(program)
     at: dict[int, int] = {}
     for root, home in homes.items():
         at.setdefault(int(place[root]), home)
@@ -343,12 +341,7 @@ class GraphModel:
         and as copies in others. Tensors that share a place, and inputs, are left out."""
         model, units, program = self.model, self.units, self.problem.program
         machine, place = self.problem.machine, places(program)
-        alone = (
-            np.bincount(
-                place[program.tensor_alias == np.arange(program.n_tensors)], minlength=program.n_tensors
-            )
-            == 1
-        )
+        alone = np.bincount(place[program.is_root], minlength=program.n_tensors) == 1
         rooms: dict[int, list[tuple[Any, int]]] = {home: [] for home in self.homes}
         for choice, size in units.kept:
             for home in self.homes:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from loadmaster.graph.fusion import tensor_elements
 from loadmaster.graph.problem import GraphOptimization
-from loadmaster.program.program import PERSISTENT, TensorKind, TieKind
+from loadmaster.program.program import TensorKind, TieKind
 
 # ----------------------------------------------------------------------------
 # Vectors in levels: what an agent with sixteen choices per key hands in.
@@ -63,9 +63,7 @@ def node_features(problem: GraphOptimization) -> Float32:
     read, written, weights = (np.zeros(program.n_ops) for _ in range(3))
     np.add.at(read, program.read_op, program.read_bytes)
     np.add.at(written, program.write_op, program.write_bytes)
-    kept = np.isin(
-        program.tensor_kind[program.tensor_alias[program.read_tensor]], [int(kind) for kind in PERSISTENT]
-    )
+    kept = program.is_persistent[program.tensor_alias[program.read_tensor]]
     np.add.at(weights, program.read_op, np.where(kept, program.read_bytes, 0))
     elements, rank = np.zeros(program.n_ops), np.zeros(program.n_ops)
     np.maximum.at(elements, program.write_op, tensor_elements(program)[program.write_tensor])

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from loadmaster.errors import Refused
 from loadmaster.machine.machine import Machine
 from loadmaster.program.hazards import root_writers
-from loadmaster.program.program import PERSISTENT, Program, TensorKind, TieKind
+from loadmaster.program.program import Program, TensorKind, TieKind
 from loadmaster.search.pins import BadPin, Pins
 
 Int32 = npt.NDArray[np.int32]
@@ -68,8 +68,8 @@ def root_homes(program: Program) -> Int32:
     """[T] the op with which a root lives: its writer, or the one that a weight must be with, or its
     first reader; -1 for inputs, which are everywhere, and for what nobody uses."""
     home, readers, with_group = root_writers(program), root_readers(program), first_ops(program)
-    kept = np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])
-    roots = program.tensor_alias == np.arange(program.n_tensors)
+    kept = program.is_persistent
+    roots = program.is_root
     for root in np.flatnonzero(kept & roots & (home < 0)).tolist():
         first = readers[root][0] if readers[root] else -1
         home[root] = with_group.get(int(program.tensor_group[root]), first)

@@ -17,8 +17,8 @@ from loadmaster.errors import BadPlan
 from loadmaster.graph import GraphOptimization
 from loadmaster.graph.base import expert_placement, fixed_keys, m_topo
 from loadmaster.graph.groups import root_homes
-from loadmaster.program.hazards import places
-from loadmaster.program.program import PERSISTENT, TensorKind
+from loadmaster.program.hazards import place_bytes, places
+from loadmaster.program.program import TensorKind
 from loadmaster.search.solver import Meter, Solution, Solver, State
 
 Int32 = npt.NDArray[np.int32]
@@ -33,14 +33,13 @@ def expected_bytes(problem: GraphOptimization) -> Int64:
     are alive when most bytes are, in program order. So all groups together need that peak."""
     program, n_ops = problem.program, problem.program.n_ops
     home, place = root_homes(program), places(program)[program.tensor_alias]
-    size = np.zeros(program.n_tensors, dtype=np.int64)
-    np.maximum.at(size, place, program.storage_bytes)
+    size = place_bytes(program)
     begin, end = np.full(program.n_tensors, n_ops), np.full(program.n_tensors, -1)
     np.minimum.at(begin, place[program.write_tensor], program.write_op)
     np.maximum.at(end, place[program.write_tensor], program.write_op)
     np.maximum.at(end, place[program.read_tensor], program.read_op)
     end[place[program.tensor_kind == TensorKind.OUTPUT]] = n_ops
-    kept = place[np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])]
+    kept = place[program.is_persistent]
     begin[kept], end[kept] = 0, n_ops
     used = np.flatnonzero((place == np.arange(program.n_tensors)) & (home >= 0) & (begin <= end))
     held = np.zeros(n_ops + 2, dtype=np.int64)

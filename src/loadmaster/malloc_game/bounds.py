@@ -27,7 +27,7 @@ from loadmaster.errors import require
 from loadmaster.machine.machine import Machine
 from loadmaster.malloc_game.linear import GameLinear, add_turns, add_window, broken_windows, game_linear
 from loadmaster.malloc_game.model import GameModel, access_times
-from loadmaster.program.program import GIVEN, Program, TensorKind
+from loadmaster.program.program import Program, TensorKind
 from loadmaster.search.or_tools import Linear, relaxation, solve_whole
 from loadmaster.search.problem import Bound
 from loadmaster.simulate.costs import compute_times
@@ -110,7 +110,7 @@ def _other_times(
 def traffic_bound(program: Program, machine: Machine, model: GameModel) -> int:
     """Picoseconds; 0 where there is no such bound."""
     root, real = program.tensor_alias, ~program.op_view
-    given = np.isin(program.tensor_kind, [int(kind) for kind in GIVEN])
+    given = program.is_given
     read = np.zeros(program.n_tensors, dtype=np.int64)
     reads = real[program.read_op]
     np.add.at(read, root[program.read_tensor[reads]], program.read_bytes[reads])

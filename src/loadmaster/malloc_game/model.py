@@ -19,8 +19,8 @@ import numpy.typing as npt
 from loadmaster import _core
 from loadmaster.errors import BadMachine
 from loadmaster.machine.machine import Machine
-from loadmaster.program.hazards import places
-from loadmaster.program.program import GIVEN, Program, TensorKind, TieKind
+from loadmaster.program.hazards import place_bytes, places
+from loadmaster.program.program import Program, TensorKind, TieKind
 from loadmaster.simulate.costs import compute_times
 
 Int32 = npt.NDArray[np.int32]
@@ -69,12 +69,10 @@ class Tensors:
 
 def find_tensors(program: Program, machine: Machine, fast: int) -> Tensors:
     """The roots that some step accesses, that fit, and that may leave slow memory."""
-    root, place = program.tensor_alias, places(program)
-    place_of = place[root]
+    root = program.tensor_alias
+    place_of = places(program)[root]
     memory = machine.memories[fast]
-    place_size = np.zeros(program.n_tensors, dtype=np.int64)
-    np.maximum.at(place_size, place_of, program.storage_bytes)
-    size = -(-place_size[place_of] // memory.alignment) * memory.alignment
+    size = -(-place_bytes(program)[place_of] // memory.alignment) * memory.alignment
     barred = _barred_places(program, place_of)
     decided = _accessed(program) & (root == np.arange(program.n_tensors))
     decided &= ~barred[place_of] & (size <= memory.capacity) & (program.storage_bytes > 0)
@@ -91,7 +89,7 @@ def find_tensors(program: Program, machine: Machine, fast: int) -> Tensors:
         size=size[rows],
         copy_in=_copy_times(program, machine, rows, machine.home[0], fast, home.read),
         copy_out=_copy_times(program, machine, rows, fast, machine.home[0], home.write),
-        given=np.isin(program.tensor_kind[rows], [int(kind) for kind in GIVEN]).astype(np.int8),
+        given=program.is_given[rows].astype(np.int8),
         output=output[rows],
         over=over,
         carried=carried,
@@ -134,7 +132,7 @@ def _barred_places(program: Program, place_of: Int32) -> npt.NDArray[np.bool_]:
         barred[place_of[ends[~accessed[ends]]]] = True
     # A given tensor that comes back as an output under a view is the caller's own memory.
     views = (program.tensor_kind == TensorKind.OUTPUT) & (root != np.arange(program.n_tensors))
-    given = np.isin(program.tensor_kind, [int(kind) for kind in GIVEN])
+    given = program.is_given
     barred[place_of[root[views & given[root]]]] = True
     return barred
 

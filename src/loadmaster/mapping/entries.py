@@ -1,4 +1,5 @@
-"""What the Mapping problem decides: one entry for the results of each node, one for its weights.
+"""What the Mapping problem decides: one entry for the results of each node, one for its weights; and the
+pins that decide some of them beforehand.
 
 A node is an op that is no view. Tensors that an op writes are its activations; weights and state
 belong to the first node that reads them. Tensors that share a place (in-place results, carried
@@ -19,12 +20,15 @@ from loadmaster.machine.machine import Machine
 from loadmaster.plan.live_ranges import place_lives
 from loadmaster.plan.plan import NO_OFFSET, lifetimes_in_loops
 from loadmaster.program.hazards import places
-from loadmaster.program.program import PERSISTENT, Program, TensorKind
+from loadmaster.program.program import Program, TensorKind
 from loadmaster.search.pins import BadPin, Pins
 
 Bool = npt.NDArray[np.bool_]
+Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+OPEN = -1
+"""As the memory of an entry: it is for solvers to decide."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +82,8 @@ def find_entries(program: Program, machine: Machine) -> Entries:
     n = len(node_op)
     node_of = np.cumsum(~program.op_view) - 1  # [ops]
     first, last = lifetimes_in_loops(program)
-    is_root = program.tensor_alias == np.arange(program.n_tensors)
+    is_root, kept = program.is_root, program.is_persistent
     roots = np.flatnonzero(is_root & (last >= first))
-    kept = np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])
     place = places(program)
     entry_of = np.full(program.n_tensors, -1, dtype=np.int32)
     reader = _first_reader(program)
@@ -89,17 +92,16 @@ def find_entries(program: Program, machine: Machine) -> Entries:
         n + node_of[np.minimum(reader[roots], program.n_ops - 1)],
         node_of[program.producer[roots]],
     )
-    stays = (
-        (program.tensor_kind == TensorKind.INPUT) | ~program.tensor_fast | (kept & (reader >= program.n_ops))
-    )
+    given = program.tensor_kind == TensorKind.INPUT
+    at_home = given | ~program.tensor_fast | (kept & (reader >= program.n_ops))
     # One place, one decision: a member that must stay at home keeps all of them there, even one
     # that nobody touches (an input that a loop starts with).
     decided, by_place = np.full(program.n_tensors, -1, dtype=np.int32), place[roots]
     for root in roots[::-1]:
-        decided[place[root]] = entry_of[root]  # the smallest comes last and stays
+        decided[place[root]] = entry_of[root]  # the smallest comes last
     for root in roots[kept[roots]][::-1]:
         decided[place[root]] = entry_of[root]  # but weights come before results written over them
-    decided[place[is_root & stays]] = -1
+    decided[place[is_root & at_home]] = -1
     of_tensor = np.full(program.n_tensors, -1, dtype=np.int32)
     of_tensor[roots] = decided[by_place]
 
@@ -136,14 +138,6 @@ def _first_reader(program: Program) -> Int64:
     return reader
 
 
-# ----------------------------------------------------------------------------
-# Pins of the Mapping problem: entries that are decided already, and what to say of bad ones.
-
-Int8 = npt.NDArray[np.int8]
-OPEN = -1
-"""As the memory of an entry: it is for solvers to decide."""
-
-
 def pinned_entries(program: Program, machine: Machine, entries: Entries, pins: Pins) -> Int8:
     """[2N] the memory (0: fastest) that each entry is pinned to, or OPEN.
 
@@ -165,19 +159,17 @@ def pinned_entries(program: Program, machine: Machine, entries: Entries, pins: P
         if entry < 0 or memory not in reach:
             if memory == machine.home[0]:
                 continue  # that is where it stays
-            why = (
-                f"'{machine.devices[0].name}' does not reach it"
-                if entry >= 0
-                else ("inputs and what may not move stay in the slowest memory")
-            )
+            why = "inputs and what may not move stay in the slowest memory"
+            if entry >= 0:
+                why = f"'{machine.devices[0].name}' does not reach it"
             raise BadPin(
                 f"tensor '{name}' can't be pinned to '{there}': {why}",
                 object=name,
                 number=there,
                 remedy=f"pin it to '{machine.memories[machine.home[0]].name}'",
             )
-        wanted = reach.index(memory)
-        if found[entry] not in (OPEN, wanted):
+        position = reach.index(memory)
+        if found[entry] not in (OPEN, position):
             other = program.tensor_name[by[entry]]
             raise Refused(
                 f"'{other}' and '{name}' are pinned to two memories and are decided together",
@@ -185,7 +177,7 @@ def pinned_entries(program: Program, machine: Machine, entries: Entries, pins: P
                 number=there,
                 remedy="pin both to one memory",
             )
-        found[entry], by[entry] = wanted, tensor
+        found[entry], by[entry] = position, tensor
     return found
 
 
@@ -221,7 +213,7 @@ def check_offsets(program: Program, machine: Machine, pins: Pins) -> None:
             )
 
 
-def taken_first(entries: Entries, pinned: Int8) -> Entries:
+def order_pins_first(entries: Entries, pinned: Int8) -> Entries:
     """The entries with those that are pinned at the head of the rectifier's order: room is theirs."""
     order = entries.order[np.argsort(pinned[entries.order] == OPEN, kind="stable")]
     return replace(entries, order=order)

@@ -55,9 +55,9 @@ class MappingEnv(gymnasium.Env[Observation, Action]):
         max_nodes: int | None = None,
         max_edges: int | None = None,
         render_mode: str | None = None,
-        **switches: Any,
+        **options: Any,
     ) -> None:
-        self.problem = problem or Mapping(load_model(model), load_machine(machine), **switches)
+        self.problem = problem or Mapping(load_model(model), load_machine(machine), **options)
         self.episode_steps, self.render_mode = episode_steps, render_mode
         pairs = edges(self.problem)
         # Gymnasium has no empty boxes: a program without edges gets one that is masked.

@@ -245,7 +245,7 @@ def _initial_maps(problem: Mapping, meter: Meter) -> list[npt.NDArray[np.int8]]:
     """Maps to improve on, made within a part of the time."""
     left = SECONDS if meter.seconds_left is None else meter.seconds_left
     part = Meter(problem, Budget(seconds=START_SHARE * left), meter.observer)
-    return [problem.rectify(problem.compiler[None])[2][0], Density().make(problem, part)]
+    return [problem.make_legal(problem.compiler), Density().make(problem, part)]
 
 
 def _send(worker: subprocess.Popen[bytes], text: bytes) -> None:

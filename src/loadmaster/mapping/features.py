@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.mapping.problem import Mapping
-from loadmaster.program.program import PERSISTENT, Program, TensorKind
+from loadmaster.program.program import Program, TensorKind
 
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
@@ -136,7 +136,7 @@ def _log(value: float, scale: int) -> float:
 def _weight_bytes(problem: Mapping) -> npt.NDArray[np.int64]:
     """[N] bytes of the weights and state that each node owns."""
     program, entry = problem.program, problem.entries.of_tensor
-    kept = np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])
+    kept = program.is_persistent
     owned = np.flatnonzero(kept & (entry >= problem.nodes))
     total = np.zeros(problem.nodes, dtype=np.int64)
     np.add.at(total, entry[owned] - problem.nodes, program.storage_bytes[owned])
@@ -148,8 +148,7 @@ class _Nodes:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        root_kind = program.tensor_kind[program.tensor_alias]
-        self.is_weight = np.isin(root_kind, [int(kind) for kind in PERSISTENT])
+        self.is_weight = program.is_persistent[program.tensor_alias]
         # Every importer repeats itself: each distinct text is parsed once.
         self._parsed: dict[str, dict[str, Any]] = {}
 

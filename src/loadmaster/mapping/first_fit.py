@@ -14,7 +14,7 @@ import numpy.typing as npt
 from loadmaster.allocation.pack import pack
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import HOME, Plan, lifetimes_in_loops, static_plan
-from loadmaster.program.program import PERSISTENT, Program, TensorKind
+from loadmaster.program.program import Program, TensorKind
 
 
 def first_fit(program: Program, machine: Machine) -> Plan:
@@ -31,8 +31,8 @@ def first_fit_memories(program: Program, machine: Machine) -> npt.NDArray[np.int
     live = np.zeros((len(machine.memories), program.n_ops), dtype=np.int64)
     chosen = np.full(program.n_tensors, HOME, dtype=np.int64)
     # Inputs are not decided: they live in the slowest memory and count there.
-    roots = np.flatnonzero((program.tensor_alias == np.arange(program.n_tensors)) & (last >= first))
-    kept = np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])
+    roots = np.flatnonzero(program.is_root & (last >= first))
+    kept = program.is_persistent
     given = program.tensor_kind == TensorKind.INPUT
     by_producer = roots[np.argsort(program.producer[roots], kind="stable")]
     by_reader = roots[np.argsort(_first_reader(program)[roots], kind="stable")]
@@ -68,5 +68,5 @@ def sparse_tables(program: Program) -> npt.NDArray[np.bool_]:
     np.maximum.at(read, program.tensor_alias[program.read_tensor], program.read_bytes)
     viewed = np.zeros(program.n_tensors, dtype=np.bool_)  # a view's readers read the root
     viewed[program.tensor_alias[program.tensor_alias != np.arange(program.n_tensors)]] = True
-    kept = np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])
+    kept = program.is_persistent
     return kept & (2 * read < program.storage_bytes) & ~viewed

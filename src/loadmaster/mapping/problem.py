@@ -28,8 +28,8 @@ from loadmaster.mapping.entries import (
     check_offsets,
     check_room,
     find_entries,
+    order_pins_first,
     pinned_entries,
-    taken_first,
 )
 from loadmaster.mapping.first_fit import first_fit_memories
 from loadmaster.plan.check import Violation
@@ -58,11 +58,16 @@ PACK_SECONDS = 5.0
 
 
 class Mapping(BatchProblem):
-    """`invalid`: what a map that does not fit earns: 'penalty' (minus the share of bytes that has
-    to move) or 'repair' (what its rectified form earns). `power` is that of the reward,
-    (compiler's time / time) ** power. `noise` is the standard deviation of a measured time: with it
-    values are not repeatable, have no bound, and `remeasure(problem)` names the champion. What `pins`
-    fix is not decided: it stands in every map, whatever the map says."""
+    """One memory for every activation and every weight of a program, for its whole life.
+
+    Args:
+      invalid: what a map that does not fit earns: 'penalty' (minus the share of bytes that has to move)
+        or 'repair' (what its rectified form earns).
+      power: of the reward, (compiler's time / time) ** power.
+      noise: standard deviation of a measured time: with it values are not repeatable, have no bound,
+        and `remeasure(problem)` names the champion.
+      pins: what they fix is not decided: it stands in every map, whatever the map says.
+    """
 
     kind = "mapping"
     unit = "ps"
@@ -101,7 +106,7 @@ class Mapping(BatchProblem):
         self.live: npt.NDArray[np.bool_] = self.entries.live & (self.pinned < 0)
         """[2N] whether an entry decides anything."""
         if self.pins:
-            self.entries = taken_first(self.entries, self.pinned)
+            self.entries = order_pins_first(self.entries, self.pinned)
         # All ops run on the first device; the other devices only carry memories.
         self._simulator = Simulator(program, replace(machine, devices=machine.devices[:1]))
         self._simulator.run(Plan())  # refuses a program with an op that the device can't run
@@ -111,7 +116,7 @@ class Mapping(BatchProblem):
         """The best distinct maps that a search has submitted, where values are not repeatable."""
         self._check_slowest()
         if self.pins:
-            check_room(program, machine, self.entries, self.pinned, self.pins, self._moved)
+            check_room(program, machine, self.entries, self.pinned, self.pins, self._displaced)
             if self._offsets(self.all_slowest()) is None:
                 check_offsets(program, machine, self.pins)
                 raise Refused(
@@ -155,12 +160,17 @@ class Mapping(BatchProblem):
             raise ValueError(f"maps must be [B, {2 * self.nodes}], not {list(maps.shape)}")
         return self._rectified(np.where(self.live, maps, self.all_slowest()), threads)
 
+    def make_legal(self, decision: Decision) -> Int8:
+        """[2N] the rectified form of one map [2N], which fits."""
+        legal: Int8 = self.rectify(np.asarray(decision)[None])[2][0]
+        return legal
+
     def _rectified(self, maps: Int8, threads: int | None = None) -> tuple[Int64, Float64, Int8]:
         rectified = np.empty_like(maps)
         total, moved = self._core.evaluate(maps, rectified, threads or cores())
         return total, moved / max(1, int(self.entries.bytes.sum())), rectified
 
-    def _moved(self, pinned: Int8) -> float:
+    def _displaced(self, pinned: Int8) -> float:
         """The share of bytes that does not fit where it is pinned, all else in the slowest memory."""
         maps = np.where(pinned < 0, np.int8(self.slowest), pinned)
         return float(self._rectified(maps[None])[1][0])
@@ -189,7 +199,7 @@ class Mapping(BatchProblem):
         return np.rint(total * np.maximum(0.5, 1 + self.noise * z)).astype(np.int64)
 
     def sample(self, decision: Decision | None, number: int) -> int:
-        """One measured time, of the compiler's map if None: what `remeasure` asks for."""
+        """One measured time, of the compiler's map if None, for `remeasure`."""
         chosen = self.compiler if decision is None else np.asarray(decision)
         return int(self._measured(self.rectify(chosen[None])[0], number)[0])
 
@@ -200,7 +210,7 @@ class Mapping(BatchProblem):
     def recall(self, decision: Decision, value: int) -> None:
         """A search has submitted this map, or an earlier session of it had: a candidate."""
         if not self.repeatable:
-            self.leaders.add(self._legal(decision), value)
+            self.leaders.add(self.make_legal(decision), value)
 
     def evaluate(self, decision: Decision) -> int | None:
         """The time without noise; None if the map does not fit."""
@@ -239,12 +249,12 @@ class Mapping(BatchProblem):
 
     def admits(self, decision: Decision) -> bool:
         """Whether offsets can be found for a legal map (nearly always, and at once)."""
-        return self._offsets(self._legal(decision)) is not None
+        return self._offsets(self.make_legal(decision)) is not None
 
     def packable(self, decision: Decision) -> Int8:
         """The map, or one near it that has offsets: where some are pinned, bytes that fit may not. The
         largest entries go to the slowest memory first."""
-        legal = self._legal(decision)
+        legal = self.make_legal(decision)
         loose = np.flatnonzero(self.live & (legal < self.slowest))
         loose = loose[np.argsort(-self.entries.bytes[loose], kind="stable")]
 
@@ -260,7 +270,7 @@ class Mapping(BatchProblem):
         return without(high)
 
     def plan(self, decision: Decision) -> Plan:
-        legal = self._legal(decision)
+        legal = self.make_legal(decision)
         offsets = self._offsets(legal)
         if offsets is None:
             raise BadPlan(
@@ -338,13 +348,8 @@ class Mapping(BatchProblem):
         )
 
     def save(self, folder: Path) -> None:
-        about = {
-            "invalid": self.invalid,
-            "power": self.power,
-            "noise": self.noise,
-            "noise_seed": self.noise_seed,
-            "pins": self.pins.as_json(),
-        }
+        noise = {"noise": self.noise, "noise_seed": self.noise_seed}
+        about = {"invalid": self.invalid, "power": self.power, **noise, "pins": self.pins.as_json()}
         (folder / "problem.json").write_text(json.dumps(about), encoding="utf-8")
 
     @classmethod
@@ -358,10 +363,6 @@ class Mapping(BatchProblem):
         pins = Pins.of_json(about.pop("pins", None))
         program, machine = load(folder / "program.npz"), read_machine(folder / "machine.toml")
         return cls(program, machine, pins=pins, **about)
-
-    def _legal(self, decision: Decision) -> Int8:
-        legal: Int8 = self.rectify(np.asarray(decision)[None])[2][0]
-        return legal
 
     def _offsets(self, legal: Int8) -> Int64 | None:
         key = legal.tobytes()

@@ -81,7 +81,7 @@ class GreedyDp(_Search):
             meter.progress()
 
     def _choices(self, problem: Mapping, decision: Int8, node: int) -> Int8:
-        """The map as it is first, so that it stays where nothing is better; then the others."""
+        """The map as it is first, so that it is kept where nothing is better; then the others."""
         entries = [entry for entry in (node, problem.nodes + node) if problem.live[entry]]
         pairs = list(product(range(problem.slowest + 1), repeat=len(entries))) if entries else []
         tried = np.repeat(decision[None], len(pairs), axis=0)
@@ -125,7 +125,7 @@ class Annealing(_Search):
     scheduled = True
     first_temperature, last_temperature = 0.05, 1e-4
     default_length = 4_000
-    """Evaluations of a run that has no such limit; after them the temperature stays."""
+    """Evaluations of a run that has no such limit; after them the temperature is constant."""
     swaps = 0.2
 
     def search(self, meter: Meter, problem: Mapping, rng: Rng, state: State | None) -> None:

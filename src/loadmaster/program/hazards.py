@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.errors import BadProgram
-from loadmaster.program.program import GIVEN, Program, TensorKind, TieKind
+from loadmaster.program.program import Program, TensorKind, TieKind
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -35,10 +35,16 @@ def places(program: Program) -> Int32:
     return np.array([find(tensor) for tensor in range(program.n_tensors)], dtype=np.int32)
 
 
+def place_bytes(program: Program) -> Int64:
+    """[T] bytes of each place, at its representative: the largest of the tensors there; 0 elsewhere."""
+    size = np.zeros(program.n_tensors, dtype=np.int64)
+    np.maximum.at(size, places(program)[program.tensor_alias], program.storage_bytes)
+    return size
+
+
 def root_writers(program: Program) -> Int32:
     """[T] the op that writes each root, or -1: given. Entries of views mean nothing."""
-    given = np.isin(program.tensor_kind, [int(kind) for kind in GIVEN])
-    return np.where(given, -1, program.producer).astype(np.int32)
+    return np.where(program.is_given, -1, program.producer).astype(np.int32)
 
 
 def overwriters(program: Program) -> Int32:

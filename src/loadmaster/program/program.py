@@ -260,6 +260,21 @@ class Program:
         return trips[self.op_loop]
 
     @cached_property
+    def is_root(self) -> npt.NDArray[np.bool_]:
+        """[T] whether a tensor is no view of another: it stands for its storage."""
+        return self.tensor_alias == np.arange(self.n_tensors)
+
+    @cached_property
+    def is_persistent(self) -> npt.NDArray[np.bool_]:
+        """[T] weights and state, which are kept between runs."""
+        return np.isin(self.tensor_kind, [int(kind) for kind in PERSISTENT])
+
+    @cached_property
+    def is_given(self) -> npt.NDArray[np.bool_]:
+        """[T] weights, inputs and state, which no op produces."""
+        return np.isin(self.tensor_kind, [int(kind) for kind in GIVEN])
+
+    @cached_property
     def storage_bytes(self) -> Int64:
         """[T] size of the storage of each tensor: the largest of the tensors that alias it."""
         size = self.tensor_bytes.copy()

@@ -57,7 +57,7 @@ class Measuring(ABC):
         """Seconds by board, a row for every time that it was measured."""
         self._since_baseline = self._failed_in_a_row = self._scored = 0
         self._notes: list[Note] = []
-        _bind(evaluator, program, self.machine)
+        bind_evaluator(evaluator, program, self.machine)
 
     def measure_with(self, evaluator: Evaluator) -> None:
         """Measure again with the evaluator of a run that was loaded: the folder names it, and only
@@ -71,7 +71,7 @@ class Measuring(ABC):
                 remedy="give the same evaluator, or start another run",
             )
         self.gauge = Gauge(evaluator, self.gauge.repeats, self.gauge.warmups)
-        _bind(evaluator, self.program, self.machine)
+        bind_evaluator(evaluator, self.program, self.machine)
 
     @abstractmethod
     def baseline_plan(self) -> Plan:
@@ -221,7 +221,8 @@ def kept_evaluator(about: dict[str, Any]) -> RecordedEvaluator:
     return RecordedEvaluator(name, text, timeout_s)
 
 
-def _bind(evaluator: Evaluator, program: Program, machine: Machine) -> None:
+def bind_evaluator(evaluator: Evaluator, program: Program, machine: Machine) -> None:
+    """Say which program and machine plans will be of, where an evaluator takes that."""
     bind = getattr(evaluator, "bind", None)
     if bind is not None:
         bind(program, machine)
