@@ -1,9 +1,10 @@
-"""A CUDA device: ops on the current stream, copies on a stream of their own per direction.
+"""Devices that runs use: a CPU for tests, and CUDA.
 
-All memory is taken from and given back to the allocator in the order of the compute stream. A
-copy's stream waits for an event of that stream before it touches memory, and the compute stream
-waits for the copy's event before memory that it touched is used again; so no block is ever reused
-too early, and `record_stream` isn't needed.
+On a CPU ops run at once, and a thread per direction copies. On CUDA ops are on the current stream, copies
+on a stream of their own per direction. All memory is taken from and given back to the allocator in the
+order of the compute stream. A copy's stream waits for an event of that stream before it touches memory,
+and the compute stream waits for the copy's event before memory that it touched is used again; so no
+block is ever reused too early, and `record_stream` isn't needed.
 """
 
 from __future__ import annotations
@@ -16,9 +17,6 @@ from typing import Any, Protocol
 
 from loadmaster.errors import BadMachine, require
 from loadmaster.execute import own_allocator
-
-# ----------------------------------------------------------------------------
-# What a device does for a run: copies beside the ops, waits, time and memory.
 
 
 class Backend(Protocol):
@@ -72,10 +70,6 @@ class Backend(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-# ----------------------------------------------------------------------------
-# A CPU as the device: ops run at once, copies by a thread per direction. For tests without a GPU.
 
 
 class CpuBackend:

@@ -24,9 +24,6 @@ from loadmaster.program.measured_costs import FORMAT, MeasuredCosts, apply_costs
 from loadmaster.program.program import Program, TensorKind
 from loadmaster.units import PICOSECONDS
 
-# ----------------------------------------------------------------------------
-# Seconds that work takes on a device: by its own events on CUDA, by the host's clock elsewhere.
-
 _SLEEP_HZ = 2.0e9
 """Cycles per second that a sleeping GPU counts, at most."""
 _LONGEST_SLEEP = 2.0
@@ -309,10 +306,6 @@ def _workspaces(clock: Clock, captured: Any, values: list[Any]) -> tuple[npt.NDA
     player(captured, watch).run(*values)
     clock.wait()
     return own, kept, peak
-
-
-# ----------------------------------------------------------------------------
-# What was measured of a model's ops, as a cost table that planning reads.
 
 
 def cost_document(

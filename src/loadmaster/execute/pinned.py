@@ -15,9 +15,6 @@ from loadmaster.program.importers.torch.captured import Captured, Given
 from loadmaster.program.importers.torch.graph import placeholders
 from loadmaster.program.program import PERSISTENT, TensorKind
 
-# ----------------------------------------------------------------------------
-# How a tensor lies in its storage, and its bytes as one flat row, so that copies keep strides.
-
 
 class Layout(NamedTuple):
     """What makes a tensor out of `bytes` bytes."""

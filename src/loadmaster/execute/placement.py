@@ -17,9 +17,6 @@ from loadmaster.execute.script import FastResidency, Script
 from loadmaster.plan.plan import NO_OFFSET
 from loadmaster.units import show_bytes
 
-# ----------------------------------------------------------------------------
-# What a plan leaves to an allocator step by step: where results go, and which room nobody has then.
-
 Int64 = npt.NDArray[np.int64]
 
 
@@ -224,9 +221,6 @@ def placed(residencies: Sequence[FastResidency], capacity: int) -> list[int]:
         known.append(number)
     return offsets
 
-
-# ----------------------------------------------------------------------------
-# `Planned`: kernels write their results straight to the plan's offsets, by an allocator of our own.
 
 EDGE = 512
 """Bytes before the arena: PyTorch knows memory by its address, so no result may begin where the block does."""

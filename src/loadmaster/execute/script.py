@@ -112,10 +112,6 @@ class Script:
     """Most bytes of fast memory that are held at once."""
 
 
-# ----------------------------------------------------------------------------
-# Nodes of a captured graph as calls over slots, and views that are made again when their root is.
-
-
 class Calls:
     """The calls of one graph, in the order in which a script needs them."""
 

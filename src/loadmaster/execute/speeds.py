@@ -1,4 +1,6 @@
-"""What a device can do: matrix rates, memory bandwidth, launches, and how copies slow it down."""
+"""What a device can do: matrix rates, memory bandwidth, launches, copies from and to the host's pinned
+memory (alone, and both ways at once), and how copies slow it down.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,6 @@ from typing import Any
 import numpy as np
 
 from loadmaster.execute.op_times import Clock, median
-
-# ----------------------------------------------------------------------------
-# How fast copies between the host's pinned memory and a device are: alone, and both ways at once.
 
 SIZES = tuple(2**power for power in range(16, 31, 2))
 """64 KiB to 1 GiB."""

@@ -1,4 +1,8 @@
-"""Plans as ExecuTorch's arenas, and ExecuTorch's own placements as plans."""
+"""Plans as ExecuTorch's arenas, and ExecuTorch's own placements as plans.
+
+An ExecuTorch program can say one memory and one offset a tensor, and the order. What was written is read
+back as a plan, and run.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +23,6 @@ from loadmaster.program.importers.executorch.importer import INPUTS, NO_TENSOR, 
 from loadmaster.program.importers.executorch.lower import ALIGNMENT, SEED, Lowered, banked, greedy
 from loadmaster.program.program import GIVEN, Program
 from loadmaster.units import UNLIMITED, shorten
-
-# ----------------------------------------------------------------------------
-# What an ExecuTorch program can say of a plan: one memory and one offset a tensor, and the order.
 
 Int64 = npt.NDArray[np.int64]
 PACK_SECONDS = 5.0
@@ -207,9 +208,6 @@ def rounded(size: int) -> int:
     """Bytes as ExecuTorch counts them."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
-
-# ----------------------------------------------------------------------------
-# An ExecuTorch program read back as a plan, and run.
 
 EAGER_TOLERANCE = 1e-4
 """Relative, to the largest number of an output: the runtime's kernels add up in another order."""

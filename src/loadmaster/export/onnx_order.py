@@ -1,7 +1,8 @@
 """A plan's order as an ONNX model: the same nodes, written in the order in which they are to run.
 
-ONNX Runtime runs them in exactly that order with optimisations off and priority-based execution;
-with its default settings it finds an order of its own.
+ONNX Runtime runs them in exactly that order with optimisations off and priority-based execution; with
+its default settings it finds an order of its own, which is a peer of ours, measured by the runtime's own
+count of bytes under the same settings.
 """
 
 from __future__ import annotations
@@ -31,10 +32,6 @@ from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import Plan
 from loadmaster.program.importers.onnx.read import read_model
 from loadmaster.program.program import Program
-
-# ----------------------------------------------------------------------------
-# What ONNX Runtime does with a model: the order in which it runs the nodes, and its own count of
-# bytes. Its default order is a peer of ours, measured under the same settings.
 
 
 class OtherNodes(LoadmasterError):

@@ -1,4 +1,8 @@
-"""A placement as a picture: address over time, one box per piece of a buffer. SVG or PNG."""
+"""A placement as a picture: address over time, one box per piece of a buffer. SVG or PNG.
+
+Drawn by hand, not by matplotlib: `loadmaster allocate --plot` is a command of the core, which needs NumPy
+alone, and every box of the SVG tells its buffer's name, bytes and times where the mouse is.
+"""
 
 from __future__ import annotations
 

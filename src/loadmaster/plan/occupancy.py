@@ -24,12 +24,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from loadmaster.errors import BadPlan
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import BEFORE, NO_OFFSET, Copy, Plan, Residency
-from loadmaster.plan.steps import Steps, equal_pairs, find_steps
+from loadmaster.plan.steps import AT_HOME, Accesses
 from loadmaster.program.hazards import places
-from loadmaster.program.program import PERSISTENT, Program, TensorKind
+from loadmaster.program.program import Program, TensorKind
 
 if TYPE_CHECKING:
     from loadmaster.plan.check import TimelineLike
@@ -37,11 +36,8 @@ if TYPE_CHECKING:
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
-AT_HOME = -1
-"""In place of a row of the plan's residencies: no residency, but the home of a device."""
 FOREVER = 2**63 - 1
 """As a moment: it is still there after the end."""
-_NEVER = 2**63 - 1
 
 
 class Peak(NamedTuple):
@@ -103,20 +99,6 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Transfers:
-    """Tensors that go from their home to another one because a step there reads them, by tensor, then
-    by device."""
-
-    tensor: Int64
-    device: Int64
-    """The first device with that home."""
-    step: Int64
-    """The first rank that waits for it."""
-    needed_by: Int64
-    """The smallest op that waits for it."""
-
-
-@dataclass(frozen=True)
 class Clock:
     """When steps, copies and transfers begin and end; the program begins at `start`."""
 
@@ -126,7 +108,7 @@ class Clock:
     transfer: tuple[Int64, Int64]
 
 
-class Occupancy:
+class Occupancy(Accesses):
     """What lies where, and when, for one program, machine and plan; `timeline`: when things happen.
 
     Raises `BadPlan` where a plan has numbers that mean nothing. A plan that `check` refuses for other
@@ -136,14 +118,8 @@ class Occupancy:
     def __init__(
         self, program: Program, machine: Machine, plan: Plan, timeline: TimelineLike | None = None
     ) -> None:
-        _refuse_unreadable(program, machine, plan)
-        self.program, self.machine, self.plan, self.timeline = program, machine, plan, timeline
-        self.steps: Steps = find_steps(program, plan)
-        self.root: Int64 = program.tensor_alias.astype(np.int64)
-        self.is_root: Bool = self.root == np.arange(program.n_tensors)
-        self.home: Int64 = np.array(machine.home, dtype=np.int64)
-        self._residencies = np.zeros((0, 5), np.int64) if plan.residencies is None else plan.residencies
-        self._copies = np.zeros((0, 7), np.int64) if plan.copies is None else plan.copies
+        super().__init__(program, machine, plan)
+        self.timeline = timeline
 
     # --- questions ---------------------------------------------------------------------------
 
@@ -179,7 +155,7 @@ class Occupancy:
         whole = np.full(len(tensor), -1)
         way = (self.home[self.home_device[tensor]], self.home[device])
         sent = np.stack([tensor, *way, made, self.transfers.needed_by, whole, whole], axis=1)
-        rows = np.concatenate([self._copies, sent])
+        rows = np.concatenate([self.copy_table, sent])
         for column, memory in ((1, source), (2, target)):
             if memory is not None:
                 rows = rows[rows[:, column] == self._number(memory)]
@@ -214,8 +190,6 @@ class Occupancy:
         rounded: Int64 = -(-size // alignment) * alignment
         return rounded
 
-    # --- what the plan says, by tensor, step and row ---------------------------------------------
-
     @cached_property
     def place(self) -> Int64:
         """[T] the smallest tensor among those that share their bytes through ties"""
@@ -227,121 +201,6 @@ class Occupancy:
         size = np.zeros(self.program.n_tensors, dtype=np.int64)
         np.maximum.at(size, self.place[self.is_root], self.program.storage_bytes[self.is_root])
         return size
-
-    @cached_property
-    def windows(self) -> tuple[Int64, Int64]:
-        """[residencies] the first and the last rank that each holds its bytes; first above last: none"""
-        first, last = self._residencies[:, 3], self._residencies[:, 4]
-        steps, before = self.steps, first == BEFORE
-        return (
-            np.where(before, -1, steps.at_or_after[steps.position_of[first]]),
-            np.where(before, len(steps) - 1, steps.at_or_before[steps.position_of[last]]),
-        )
-
-    @cached_property
-    def copy_ranks(self) -> tuple[Int64, Int64]:
-        """[copies] the rank whose end issues it (-1: before the program), and the rank that waits for it
-        (the number of steps: the end)"""
-        steps, (issued_after, needed_by) = self.steps, self._copies[:, 3:5].T
-        position = np.append(steps.position_of, [0])
-        issued = np.append(steps.at_or_before, [-1])[position[issued_after]]
-        needed = np.append(steps.at_or_after, [len(steps)])[position[needed_by]]
-        return (
-            np.where(issued_after == BEFORE, -1, issued),
-            np.where(needed_by == self.program.n_ops, len(steps), needed),
-        )
-
-    def serving(self, step: Int64, tensor: Int64) -> tuple[Int64, Int64]:
-        """(memory, row of the residency or AT_HOME) that serve accesses of steps to tensors, both by row.
-
-        Of the residencies that are there, the one in the fastest memory serves, the first where there
-        are several; without any, the home of the step's device does.
-        """
-        table, memories = self._residencies, len(self.machine.memories)
-        nearness = np.full((len(self.machine.devices), memories), memories)
-        for number, reached in enumerate(self.machine.reach):
-            for rank, memory in reversed(list(enumerate(reached))):
-                nearness[number, memory] = rank
-        device, position = self.steps.device[step], self.steps.position[step]
-        until = self.steps.position_of[table[:, 4]]
-        best = np.full(len(step), _NEVER)
-        for access, row in equal_pairs(tensor, table[:, 0]):
-            near = nearness[device[access], table[row, 1]]
-            now = position[access]
-            there = (self._serves_from[row] <= now) & (now <= until[row]) & (near < memories)
-            np.minimum.at(best, access[there], (near * len(table) + row)[there])
-        row = np.where(best == _NEVER, AT_HOME, best % max(1, len(table)))
-        return np.where(row == AT_HOME, self.home[device], np.append(table[:, 1], 0)[row]), row
-
-    @cached_property
-    def _serves_from(self) -> Int64:
-        """[residencies] the position from which it serves: one that copies fill, when all are there"""
-        table, copies, n = self._residencies, self._copies, self.program.n_ops
-        position = np.append(self.steps.position_of, [n, -1])  # of the end, and of BEFORE
-        first, last = position[table[:, 3]], position[table[:, 4]]
-        issued, needed = position[copies[:, 3]], position[copies[:, 4]]
-        ready = np.append(self.steps.position, n)[self.copy_ranks[1]]
-        found = first.copy()
-        memories = len(self.machine.memories)
-        keys = (table[:, 0] * memories + table[:, 1], copies[:, 0] * memories + copies[:, 2])
-        for row, copy in equal_pairs(*keys):
-            fills = (copies[copy, 4] != n) & (issued[copy] >= first[row] - 1) & (needed[copy] <= last[row])
-            np.maximum.at(found, row[fills], ready[copy[fills]])
-        return np.where(table[:, 3] == BEFORE, BEFORE, found)
-
-    @cached_property
-    def reads(self) -> tuple[Int64, Int64]:
-        """[reads] as in `Steps`: the memory and the row that serve each"""
-        return self.serving(self.steps.read_step, self.steps.read_tensor)
-
-    @cached_property
-    def writes(self) -> tuple[Int64, Int64]:
-        """[writes] as in `Steps`: the memory and the row that serve each"""
-        return self.serving(self.steps.write_step, self.steps.write_tensor)
-
-    @cached_property
-    def near(self) -> Int64:
-        """[devices] the first device with the same home: what is at home for one is so for both"""
-        return np.array([self.machine.home.index(memory) for memory in self.machine.home], dtype=np.int64)
-
-    @cached_property
-    def home_device(self) -> Int64:
-        """[T] where a root lives: with the step that writes it, its group, or the first op that reads it"""
-        program, steps = self.program, self.steps
-        home = np.zeros(program.n_tensors, dtype=np.int64)
-        reader = np.full(program.n_tensors, program.n_ops, dtype=np.int64)
-        np.minimum.at(reader, steps.read_tensor, steps.op[steps.read_step])
-        device = np.append(np.append(steps.device, 0)[steps.of_op], 0)
-        home = np.where(reader < program.n_ops, device[reader], home)
-        of_group = np.full(
-            int(max(program.op_group.max(initial=-1), program.tensor_group.max(initial=-1))) + 2, -1
-        )
-        runs = np.flatnonzero(~program.op_view & (program.op_group >= 0))[::-1]
-        of_group[program.op_group[runs]] = device[runs]
-        grouped = np.where(self._persistent, of_group[program.tensor_group], -1)
-        home = np.where(grouped >= 0, grouped, home)
-        home = np.where(steps.writer >= 0, np.append(steps.device, 0)[steps.writer], home)
-        return np.where(self.is_root, home, 0)
-
-    @cached_property
-    def transfers(self) -> Transfers:
-        """All transfers between the homes of devices"""
-        steps, (_, row) = self.steps, self.reads
-        device = self.near[steps.device[steps.read_step]]
-        away = self.near[self.home_device[steps.read_tensor]] != device
-        given = self.program.tensor_kind[steps.read_tensor] == TensorKind.INPUT
-        waits = np.flatnonzero(away & (row == AT_HOME) & ~given)
-        devices = len(self.machine.devices)
-        key, first, of_read = np.unique(
-            steps.read_tensor[waits] * devices + device[waits], return_index=True, return_inverse=True
-        )
-        needed_by = np.full(len(key), self.program.n_ops, dtype=np.int64)
-        np.minimum.at(needed_by, of_read, steps.op[steps.read_step[waits]])
-        return Transfers(key // devices, key % devices, steps.read_step[waits[first]], needed_by)
-
-    @cached_property
-    def _persistent(self) -> Bool:
-        return np.isin(self.program.tensor_kind, [int(kind) for kind in PERSISTENT])
 
     # --- moments -----------------------------------------------------------------------------------
 
@@ -390,11 +249,11 @@ class Occupancy:
     def _kept_elsewhere(self) -> Bool:
         """[T] weights and state with a residency between runs: their home need not keep them"""
         found = np.zeros(self.program.n_tensors, dtype=np.bool_)
-        found[self._residencies[self._residencies[:, 3] == BEFORE, 0]] = True
-        return found & self._persistent
+        found[self.residency_table[self.residency_table[:, 3] == BEFORE, 0]] = True
+        return found & self.is_persistent
 
     def _held_by_plan(self) -> list[Int64]:
-        table, (first, last) = self._residencies, self.windows
+        table, (first, last) = self.residency_table, self.windows
         rows = np.flatnonzero(self.is_root[table[:, 0]] & (first <= last))
         begin, end = (np.append(each, 0) for each in self.clock.step)
         before = table[rows, 3] == BEFORE
@@ -406,7 +265,7 @@ class Occupancy:
         ]
 
     def _held_between_runs(self) -> list[Int64]:
-        tensor = np.flatnonzero(self.is_root & self._persistent & ~self._kept_elsewhere)
+        tensor = np.flatnonzero(self.is_root & self.is_persistent & ~self._kept_elsewhere)
         memory = self.home[self.home_device[tensor]]
         constant = (NO_OFFSET, BEFORE, self._op_at(np.array([len(self.steps)]))[0], self.clock.start, FOREVER)
         offset, first, last, begin, end = (np.full(len(tensor), value) for value in constant)
@@ -458,7 +317,7 @@ class Occupancy:
         ends = (sent.device, lives_on[sent.tensor])
         uses += [_Events(sent.tensor, device, done, sent.step - 1) for device in ends]
 
-        (tensor, source, target), (issued, needed) = self._copies[:, :3].T, self.copy_ranks
+        (tensor, source, target), (issued, needed) = self.copy_table[:, :3].T, self.copy_ranks
         root, back = self.is_root[tensor], target == self.home[lives_on[tensor]]
         rows = np.flatnonzero(root & back & ~is_input[tensor])
         device = lives_on[tensor[rows]]
@@ -481,7 +340,7 @@ class Occupancy:
         last = np.full(len(outputs), end - 1)
         uses.append(_Events(outputs, lives_on[outputs], np.full(len(outputs), FOREVER), last))
         opened = _joined(opens)
-        anyway = (self._persistent & ~elsewhere)[opened.tensor] & (opened.device == lives_on[opened.tensor])
+        anyway = (self.is_persistent & ~elsewhere)[opened.tensor] & (opened.device == lives_on[opened.tensor])
         return _joined(uses), _Events(*(column[~anyway] for column in opened))
 
     def _op_at(self, rank: Int64) -> Int64:
@@ -523,35 +382,3 @@ def join_touching(group: Int64, begin: Int64, end: Int64) -> Int64:
     joined = np.empty(len(order), dtype=np.int64)
     joined[order] = np.cumsum(opens) - 1
     return joined
-
-
-def _refuse_unreadable(program: Program, machine: Machine, plan: Plan) -> None:
-    """Columns have one entry per op, the order is a permutation, and all numbers name something."""
-    n = program.n_ops
-    limits = {"device": (0, len(machine.devices)), "order": (0, n), "fusion": (-1, 2**31)}
-    for name, (least, above) in limits.items():
-        column = getattr(plan, name)
-        if column is not None:
-            inside = column.shape == (n,) and bool(((column >= least) & (column < above)).all())
-            if not inside or (name == "order" and len(np.unique(column)) != n):
-                raise _unreadable(name)
-    tensors, memories = (0, program.n_tensors), (0, len(machine.memories))
-    rows = {
-        "residencies": (tensors, memories, (NO_OFFSET, 2**62), (BEFORE, n), (0, n)),
-        "copies": (tensors, memories, memories, (BEFORE, n), (0, n + 1)),
-    }
-    for name, ranges in rows.items():
-        table = getattr(plan, name)
-        if table is not None:
-            low, high = np.array(ranges, dtype=np.int64).T
-            known = table[:, : len(ranges)]
-            if ((known < low) | (known >= high)).any():
-                raise _unreadable(name)
-
-
-def _unreadable(what: str) -> BadPlan:
-    return BadPlan(
-        f"'{what}' of the plan names what is not there",
-        object=what,
-        remedy="see what 'loadmaster check' says",
-    )

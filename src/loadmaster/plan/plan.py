@@ -186,9 +186,6 @@ def _table(rows: list[Any], width: int) -> Int64 | None:
     return _rows(rows, width) if rows else None
 
 
-# ----------------------------------------------------------------------------
-# Plans in which every tensor stays in one memory for its whole life.
-
 HOME = -1
 """As a memory: undecided, so its home."""
 

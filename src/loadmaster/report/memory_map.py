@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster import _core
-from loadmaster.plan.occupancy import AT_HOME, Held, Occupancy, join_touching
+from loadmaster.plan.occupancy import Held, Occupancy, join_touching
 from loadmaster.plan.plan import NO_OFFSET
-from loadmaster.plan.steps import equal_pairs
+from loadmaster.plan.steps import AT_HOME, equal_pairs
 from loadmaster.simulate import Timeline
 
 Int64 = npt.NDArray[np.int64]

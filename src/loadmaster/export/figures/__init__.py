@@ -1,5 +1,5 @@
-"""Pictures of Mapping runs: how solvers learn, and what their maps look like.
+"""Pictures of runs about mappings and games: how solvers learn, and what their plans look like.
 
-`cells` reads run folders, `data` and `room` compute what is shown, `curves` and `maps` draw it
-(matplotlib, extra 'figures'). `loadmaster figures` puts them together.
+`data` reads run folders and computes what is shown; `curves`, `maps` and `game` draw it (matplotlib, extra
+'figures'). `loadmaster figures` puts them together.
 """

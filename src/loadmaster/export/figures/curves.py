@@ -1,4 +1,6 @@
-"""Lines: how solvers learn, and how much room there is."""
+"""How pictures look and how they are written (the same data gives the same bytes), and lines: how solvers
+learn, and how much room a compiler leaves as memories grow and shrink.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,6 @@ from loadmaster.search.solver import Budget, solve
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-# ----------------------------------------------------------------------------
-# How the pictures look, and how they are written: the same data gives the same bytes.
 
 # Hues that stay apart for colour-blind readers (after Okabe and Ito); line styles tell more apart.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d1f")
@@ -103,9 +102,6 @@ def save(figure: Figure, path: Path) -> Path:
         figure.savefig(temporary, format=kind, metadata=metadata)
     return path
 
-
-# ----------------------------------------------------------------------------
-# Room: what a compiler leaves on the table as memories grow and shrink. No training is needed.
 
 FACTORS = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0, 12.0)
 

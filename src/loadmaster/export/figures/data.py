@@ -1,4 +1,7 @@
-"""The numbers behind the pictures of Mapping runs, from plain data; nothing is drawn here."""
+"""The numbers behind the pictures of Mapping runs; nothing is drawn here.
+
+Run folders are read into cells: runs of one problem make a cell, runs of one solver a group.
+"""
 
 from __future__ import annotations
 
@@ -140,9 +143,6 @@ def contiguity(problem: Mapping, decision: Maps) -> Contiguity:
         float(together.mean()) if len(together) else None, float(follows.mean()) if len(follows) else None
     )
 
-
-# ----------------------------------------------------------------------------
-# Run folders read for pictures: runs of one problem make a cell, runs of one solver a group.
 
 WHITE_BOX = ("all-slowest", "role-split", "compiler", "density", "exact")
 """Solvers that read the program: they have no learning curve."""

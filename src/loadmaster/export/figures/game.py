@@ -11,7 +11,8 @@ import numpy as np
 from loadmaster.errors import require
 from loadmaster.export.figures.curves import GREY, draw_learning_curves, new_figure, styled
 from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.plan import Plan
+from loadmaster.plan import Occupancy, Plan
+from loadmaster.plan.steps import AT_HOME
 from loadmaster.program import TensorKind
 from loadmaster.runs.folder import RunFolder
 from loadmaster.runs.history import History
@@ -71,14 +72,15 @@ def _draw_residencies(axes: Axes, problem: MallocGame, plan: Plan, timeline: Tim
     collections = require("matplotlib.collections", "figures")
     program, fast = problem.program, problem.model.fast
     sizes, kinds = program.storage_bytes, program.tensor_kind
+    held = Occupancy(program, problem.machine, plan, timeline).held
+    held = held.take((held.memory == fast) & (held.row != AT_HOME))
+    end = np.minimum(held.end, timeline.total_ps)
+    columns = (held.tensor, held.offset, held.begin, end)
     shapes, colours = [], []
-    for row in plan.residency_rows:
-        if row.memory != fast:
-            continue
-        start = _micro(timeline.op_start[max(0, row.first)])
-        end = _micro(timeline.op_end[row.last])
-        shapes.append(patches.Rectangle((start, row.offset), end - start, int(sizes[row.tensor])))
-        colours.append(KIND_COLOURS[_kind(int(kinds[row.tensor]))])
+    for tensor, offset, begins, ends in zip(*(column.tolist() for column in columns), strict=True):
+        width = _micro(ends) - _micro(begins)
+        shapes.append(patches.Rectangle((_micro(begins), offset), width, int(sizes[tensor])))
+        colours.append(KIND_COLOURS[_kind(int(kinds[tensor]))])
     axes.add_collection(
         collections.PatchCollection(
             shapes, facecolors=colours, edgecolors="white", linewidths=0.3 if len(shapes) < 2000 else 0.0

@@ -204,9 +204,6 @@ def draw_strips(problem: Mapping, maps: Dict[str, Maps], title: str) -> Figure:
     return figure
 
 
-# ----------------------------------------------------------------------------
-# All pictures of a cell, by name.
-
 _NEAR = 1.05
 """Maps up to so many times the compiler's time are shown among the others."""
 _MOST_PER_RUN = 40

@@ -1,7 +1,8 @@
-"""Rules `copy` and `data`: every read, every copy and every transfer finds the bytes it takes.
+"""Rules `copy`, `data` and `tie`: every read, every copy and every transfer finds the bytes it takes.
 
-Each tensor that a plan moves or places is followed alone, from store to store (`check_store`): what
-is given, what its step writes, what transfers and copies bring, what its readers find.
+Each tensor that a plan moves or places is followed alone, from store to store: what is given, what its
+step writes, what transfers and copies bring, what its readers find. Tensors that share one place are
+read and written in that place.
 """
 
 from __future__ import annotations
@@ -9,9 +10,6 @@ from __future__ import annotations
 from loadmaster.plan.check.facts import HOME, NO_COPY, Facts, Overwrite, Report, Store, strands_of
 from loadmaster.plan.plan import NO_OFFSET, WHOLE
 from loadmaster.program.program import TieKind
-
-# ----------------------------------------------------------------------------
-# Rule `tie`: tensors that share one place are read and written in that place.
 
 Spot = tuple[int, int]
 """A memory and an offset; the home of a device has no offset."""

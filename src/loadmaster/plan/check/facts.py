@@ -1,7 +1,8 @@
-"""What a plan says about memories and devices, looked up from every side.
+"""Violations, and what a plan says about steps, memories and devices, looked up from every side.
 
-Follows sections 2, 4 and 6 of docs/simulation.md: which memory serves an access, when residencies and
-copies are, home devices, transfers and places.
+Follows sections 1, 2, 4 and 6 of docs/simulation.md: who runs together and when, which memory serves an
+access, when residencies and copies are, home devices, transfers, places, and the stores of a tensor.
+"Tensor" means a root wherever nothing else is said.
 """
 
 from __future__ import annotations
@@ -14,9 +15,6 @@ from typing import NamedTuple
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import BEFORE, Plan
 from loadmaster.program.program import GIVEN, PERSISTENT, Program, TensorKind, TieKind
-
-# ----------------------------------------------------------------------------
-# `Violation`: one defect of a plan, and the list that collects them.
 
 MOST_PER_RULE = 1_000
 """A plan that breaks a rule everywhere must not fill the memory with texts."""
@@ -99,15 +97,9 @@ class Words:
         return f"device '{self.machine.devices[device].name}'"
 
 
-# ----------------------------------------------------------------------------
-# Ops as steps, as a readable plan has them: who runs together, at which position, who reads what.
-#
-# Follows section 1 of docs/simulation.md. A step is known by its *rank*: 0 is the step with the
-# smallest position, 1 the next, and so on. "Tensor" means a root wherever nothing else is said.
-
-
 class Step(NamedTuple):
-    """Ops that run as one."""
+    """Ops that run as one. A step is known by its *rank*: 0 is the step with the smallest position, 1 the
+    next, and so on."""
 
     number: int
     """Its smallest op."""
@@ -439,19 +431,17 @@ class Facts(Steps):
         return -(-size // alignment) * alignment
 
 
-# ----------------------------------------------------------------------------
-# Stores: the places where the bytes of one tensor can lie, and which of them are there when.
-#
-# A store is the home of devices, or a strand. A *strand* is a run of residencies in one memory at one
-# offset whose windows touch, so bytes put into one are still there in the next. Moments: step k
-# starts at 2k and ends at 2k + 1; -1 is before the program.
-
 NO_COPY = -1
 
 
 @dataclass
 class Store:
-    """A place for one tensor, and the bytes [low, high) that are there from a moment on."""
+    """A place for one tensor, and the bytes [low, high) that are there from a moment on.
+
+    It is the home of devices, or a *strand*: a run of residencies in one memory at one offset whose
+    windows touch, so bytes put into one are still there in the next. Moments: step k starts at 2k and
+    ends at 2k + 1; -1 is before the program.
+    """
 
     memory: int
     first: int

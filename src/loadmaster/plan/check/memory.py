@@ -1,4 +1,5 @@
-"""Rule `capacity`: the bytes that a plan holds in each memory, against its capacity.
+"""Rules `residency`, `overlap` and `capacity`: where bytes lie, for how long, that nobody else lies there,
+and that a memory has room for all that it holds.
 
 `holds` says what is held and between which events (section 6 of docs/simulation.md). A `Clock` says
 when events happen: by the plan's positions here, by a timeline's picoseconds in `check_timeline`.
@@ -250,10 +251,6 @@ def _take(facts: Facts, taken: list[dict[int, int]], memory: int, tensor: int) -
     place = facts.place[tensor]
     size = facts.aligned(facts.size[tensor], memory)
     taken[memory][place] = max(taken[memory].get(place, 0), size)
-
-
-# ----------------------------------------------------------------------------
-# Rules `residency` and `overlap`: where bytes lie, for how long, and that nobody else lies there.
 
 
 def check_residency(facts: Facts, report: Report) -> None:

@@ -1,6 +1,8 @@
-"""Rule `shape`: a plan whose columns and rows can be read at all.
+"""Rules `shape`, `order`, `device`, `colocation`, `fusion` and `reach`: what can be read at all, what comes
+before what, who may run where and together with whom.
 
-A plan may hold anything. What is behind this check may trust lengths and index ranges.
+A plan may hold anything. What is behind `check_shape` may trust lengths and index ranges, and behind
+`check_permutation` that every op has one position.
 """
 
 from __future__ import annotations
@@ -14,9 +16,6 @@ from loadmaster.machine.machine import Machine
 from loadmaster.plan.check.facts import Facts, Report
 from loadmaster.plan.plan import BEFORE, MOST_BYTE, NO_OFFSET, QUEUES, TIES, Plan
 from loadmaster.program.program import CANNOT_RUN, Program, TieKind
-
-# ----------------------------------------------------------------------------
-# Rules `device`, `colocation` and `fusion`: who may run where, and together with whom.
 
 
 def check_device(facts: Facts, report: Report) -> None:
@@ -191,13 +190,9 @@ def check_fusion(facts: Facts, report: Report) -> None:
                 )
 
 
-# ----------------------------------------------------------------------------
-# Rule `reach`: on a machine whose ops work in the first memory of their device alone, all that a step
-# reads and writes is there, whether it takes many of its bytes or none. Empty tensors are nowhere.
-
-
 def check_reach(facts: Facts, report: Report) -> None:
-    """Every access of every step, on such a machine."""
+    """On a machine whose ops work in the first memory of their device alone, all that a step reads and
+    writes is there, whether it takes many of its bytes or none. Empty tensors are nowhere."""
     if facts.machine.rules.reach != "first":
         return
     for rank, step in enumerate(facts.steps):
@@ -215,10 +210,6 @@ def check_reach(facts: Facts, report: Report) -> None:
                     op=step.number,
                     number=facts.size[tensor],
                 )
-
-
-# ----------------------------------------------------------------------------
-# Rule `order`: the order is a permutation, and nothing is read before it is written.
 
 
 def check_permutation(program: Program, plan: Plan, report: Report) -> bool:

@@ -1,7 +1,7 @@
 """Rule `timeline`: a timeline that keeps the rules, whoever computed it (sections 4 to 7).
 
-Costs are not computed again: what is checked is that nothing happens before what it waits for,
-that nothing is used by two at once (`check_shared`), and that the totals are those of the events.
+Costs are not computed again: what is checked is that nothing happens before what it waits for, that
+devices, engines and memories are used by one at a time, and that the totals are those of the events.
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ from loadmaster.plan.check.data import Relies
 from loadmaster.plan.check.facts import Facts, Report
 from loadmaster.plan.check.memory import holds, overlapping, report_capacity, sweep
 from loadmaster.plan.plan import NO_OFFSET
-
-# ----------------------------------------------------------------------------
-# A timeline as the checker sees it: the times of steps, copies and transfers.
 
 
 class TimelineLike(Protocol):
@@ -99,12 +96,6 @@ class Times:
 
     def bad(self, message: str, number: int, op: int | None = None, tensor: int | None = None) -> None:
         self.report.add("timeline", message, tensor=tensor, op=op, number=number)
-
-
-# ----------------------------------------------------------------------------
-# Rule `timeline`, second part: what steps and copies share is used by one at a time.
-#
-# Devices, engines, memories, and the total.
 
 
 def devices(times: Times) -> None:
