@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -56,13 +57,28 @@ def _entry(name: str, found: Any) -> list[str]:
     lines = [f"### `lm.{name}`\n"]
     if not inspect.isclass(found):
         lines.append(f"```python\n{_signature(name, found)}\n```\n")
-    lines.append(f"{inspect.cleandoc(found.__doc__ or '')}\n")
+    lines.append(f"{_prose(inspect.cleandoc(found.__doc__ or ''))}\n")
     if dataclasses.is_dataclass(found):
         lines.append(f"Fields: {', '.join(f'`{field.name}`' for field in dataclasses.fields(found))}.\n")
     methods = _methods(found) if inspect.isclass(found) else []
     if methods:
         lines += ["| method | what it does |", "| --- | --- |", *methods, ""]
     return lines
+
+
+def _prose(text: str) -> str:
+    """A docstring as Markdown: what stands indented below 'Arguments:' or 'Returns:' becomes a list."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        entry = re.fullmatch(r" {2}(\S[^:]*): (.*)", line)
+        if line in ("Args:", "Arguments:", "Returns:"):
+            lines += [f"{line}", ""]
+        elif entry:
+            names = ", ".join(f"`{name.strip()}`" for name in entry[1].split(","))
+            lines.append(f"- {names}: {entry[2]}")
+        else:
+            lines.append(line.removeprefix("  "))
+    return "\n".join(lines)
 
 
 def _signature(name: str, found: Any) -> str:

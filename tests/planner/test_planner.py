@@ -207,6 +207,14 @@ def test_bytes_moved_are_a_result_s_values(bert: Program) -> None:
     assert values["bound"] <= values["density"] < (values["all-slowest"] or 0)
 
 
+def test_a_model_and_a_machine_by_their_names() -> None:
+    named = plan("bert:layers=1", "nnp-i", solver="density")
+    assert named.value == plan(load_model("bert:layers=1"), load_machine("nnp-i"), solver="density").value
+    assert plan("resnet50", solver="density").machine.name == "nnp-i"  # the one that it is meant for
+    with pytest.raises(BadRequest, match="no machine for"):
+        plan("unknown.onnx")
+
+
 def test_nothing_found_is_an_error_of_the_result() -> None:
     result = plan(load_model("resnet50"), load_machine("nnp-i"), solver="ageing-evolution", budget=Budget(2))
     assert result.plan is None and isinstance(result.error, NoAnswer) and result.value is None

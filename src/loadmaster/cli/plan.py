@@ -199,17 +199,17 @@ def command(
         resumed = resume_problem(resume, model.spec, evaluator, model.typed())
         search = replace(search, model=_with_costs(model, resumed, resume).words)
         return _answer(solve_problem(resumed, search), search, model, report)
-    source: ProgramSource | NamedBuffers = model.spec
-    if model.spec.is_buffers:
-        source = model.spec.read_buffers()
+    source: ProgramSource | NamedBuffers = model.spec.planned()
     measuring: Evaluator | ProblemEvaluator | None = None
+    needs_machine = machine is not None
     if evaluator is not None and evaluator.startswith(EXECUTOR):
         source = measuring = _executor(model, evaluator.removeprefix(EXECUTOR))
+        needs_machine = True
     elif evaluator is not None:
         measuring = CommandEvaluator(evaluator, seconds_of(timeout, "--timeout") or 60.0)
     request = PlanRequest(
         source,
-        None if machine is None and source is not measuring else model.machine(machine),
+        model.machine(machine) if needs_machine else None,
         problem,
         solver,
         parse_objective(objective),

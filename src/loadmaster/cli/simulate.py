@@ -66,7 +66,7 @@ def command(
     head = f"{program.name} on {chosen.name}, {what}: time {show_time(timeline.total_ps)}"
     blocks: list[str | Table] = [f"{head}, stalls {show_time(timeline.stall_ps)}", *_tables(rows)]
     error = _misfit(chosen, timeline)
-    # What is over the capacity is told in the summary; the checker's other findings are not.
+    # What is over the capacity is said in the summary; the checker's other findings are not.
     others = [v for v in violations if error is None or v.rule != "capacity"]
     blocks += [f"violation of {violation}" for violation in others[:20]]
     if error is None and violations:

@@ -67,7 +67,7 @@ def bound_bytes(program: Program, machine: Machine, picoseconds: int) -> int:
 
 
 def moved_bytes(program: Program, machine: Machine, memory: Int64) -> int:
-    """Bytes that the slowest memory reads and writes if each root stays in `memory[T]` (HOME: there)."""
+    """Bytes that the slowest memory reads and writes if each root is in `memory[T]` for life (HOME: there)."""
     home, moved = machine.home[0], 0
     at_home = (memory == HOME) | (memory == home)
     for op, tensor, size in (

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from loadmaster.errors import BadMachine, LoadmasterError
 from loadmaster.machine.machine import Machine
-from loadmaster.offload.kernels import Kernels, measured_kernels, unmeasured_kernels
-from loadmaster.offload.model import offload_model
+from loadmaster.offload.model import Kernels, measured_kernels, offload_model, unmeasured_kernels
 from loadmaster.program.measured_costs import MeasuredCosts
 from loadmaster.program.program import Program
 from loadmaster.units import UNLIMITED, parse_bytes
@@ -80,8 +79,8 @@ def with_bytes(machine: Machine, capacity: Capacity) -> Machine:
     sizes = {memory: size for memory, size in capacity.items() if isinstance(size, Bytes)}
     for memory, size in sizes.items():
         machine = machine.with_capacity(memory, size.count)
-    told = ",".join(f"{memory}={size}" for memory, size in sizes.items())
-    return replace(machine, name=f"{machine.name}:{told}") if sizes else machine
+    written = ",".join(f"{memory}={size}" for memory, size in sizes.items())
+    return replace(machine, name=f"{machine.name}:{written}") if sizes else machine
 
 
 def with_shares(machine: Machine, capacity: Capacity, program: Program, reserve: int) -> Machine:

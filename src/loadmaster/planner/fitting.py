@@ -181,7 +181,7 @@ def _beside_weights(
     pins: Pins,
     seed: int,
 ) -> Fits:
-    """The answer about all but the weights that stay in the arena."""
+    """The answer about all but the weights that are kept in the arena."""
     found = _placed(own, clock.left(0.3), seed)
     if keep_order or program.n_loops or pins:  # pins are about offsets in this very order
         return _explained(own, found, clock, seed) if found.plan is None else found

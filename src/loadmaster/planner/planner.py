@@ -10,7 +10,7 @@ from typing import Any
 
 from loadmaster.allocation.problem import Allocation
 from loadmaster.graph import Base
-from loadmaster.machine.machine import Machine
+from loadmaster.machine import Machine, load_machine
 from loadmaster.planner.capacity import BadRequest, Capacity, parse_capacity
 from loadmaster.planner.fitting import SECONDS as FIT_SECONDS
 from loadmaster.planner.fitting import Fits, buffers_fit, fits
@@ -25,6 +25,7 @@ from loadmaster.planner.request import (
 )
 from loadmaster.planner.result import Result
 from loadmaster.planner.search import SearchOptions, solve_problem
+from loadmaster.planner.source import ModelSource
 from loadmaster.program.measured_costs import MeasuredCosts, costless_hash
 from loadmaster.program.program import Program
 from loadmaster.program.repeats import repeat
@@ -42,17 +43,17 @@ EXECUTOR = "executor:"
 
 
 def plan(
-    program: Program | ProgramSource | NamedBuffers,
-    machine: Machine | None = None,
+    program: Program | ProgramSource | NamedBuffers | str,
+    machine: Machine | str | None = None,
     *,
     problem: str | None = None,
     solver: str | Solver | None = None,
     options: Mapping[str, Any] | None = None,
     budget: Budget | None = None,
     seed: int = 0,
-    objective: Objective | str = Objective.TIME,
+    objective: Objective | str = "time",
     capacity: Capacity | Sequence[str] = (),
-    costs: MeasuredCosts | Path | None = None,
+    costs: MeasuredCosts | str | Path | None = None,
     pins: Pins | None = None,
     recompute: bool | None = None,
     keep_order: bool = False,
@@ -70,6 +71,8 @@ def plan(
     """Plan a program on a machine: choose and make the problem, solve it, check the plan, compare it.
 
     Arguments:
+      program: a Program, or a model as the command line takes it: a name, a file, 'module:function'.
+      machine: a Machine or its name; by default the one that the model is meant for.
       problem: 'mapping', 'malloc-game', 'offload', 'graph', 'allocation' or 'order'; by default what suits the
         machine, the objective and the solver.
       solver: a name of `solver_names(problem)`, made with `options`, or an object of your own.
@@ -93,13 +96,13 @@ def plan(
       the plan beside known methods' plans and the bound; `error` says why there is none.
     """
     request = PlanRequest(
-        program,
-        machine,
+        ModelSource(program).planned() if isinstance(program, str) else program,
+        load_machine(machine) if isinstance(machine, str) else machine,
         problem,
         solver if isinstance(solver, str) else None,
         parse_objective(objective),
         capacity if isinstance(capacity, Mapping) else parse_capacity(capacity),
-        costs,
+        Path(costs) if isinstance(costs, str) else costs,
         pins or Pins(),
         recompute,
         keep_order,
@@ -132,7 +135,7 @@ def make_problem(
     machine: Machine,
     *,
     problem: str | None = None,
-    objective: Objective | str = Objective.TIME,
+    objective: Objective | str = "time",
     pins: Pins | None = None,
     tasks: Sequence[str] | None = None,
     groups: str | None = None,

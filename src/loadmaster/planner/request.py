@@ -114,7 +114,7 @@ class ProblemEvaluator(ABC):
 
 
 def _say_nothing(text: str) -> None:
-    """No progress is shown."""
+    """No progress is reported."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +136,7 @@ class PlanRequest:
     recompute: bool | None = None
     """Whether ops may run again in the backward pass; None: where nothing but a command measures."""
     keep_order: bool = False
-    """In an arena: the ops stay in their order, even if nothing fits in it."""
+    """In an arena: the ops keep their order, even if nothing fits in it."""
     evaluator: Evaluator | ProblemEvaluator | None = None
     """Measures plans in place of the simulator."""
     repeats: int = 5
@@ -149,7 +149,7 @@ class PlanRequest:
     base: Base | None = None
     """Of graph plans: what is decided, what is placed as one, and what stands where nothing is decided."""
     say: Callable[[str], None] = _say_nothing
-    """Is told what takes long."""
+    """Hears what takes long."""
 
     @cached_property
     def own_machine(self) -> Machine:

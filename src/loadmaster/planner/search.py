@@ -93,7 +93,7 @@ class Approach:
     settles: tuple[str, ...] = ()
     """Roles whose status is 'optimal' at the bound, whatever the method says of itself."""
     shows_itself: bool = False
-    """Whether a baseline is shown too that is the solver itself."""
+    """Whether a baseline has a row too that is the solver itself."""
     always_bounded: bool = False
     """Whether the bound has a row even if it says no more than the other rows."""
     bound_at_zero: bool = False
@@ -329,7 +329,7 @@ def _keep(
     again: Remeasured | None,
     real: Machine | None,
 ) -> Path | None:
-    """The file of the plan: the one that is asked for, else the run's."""
+    """The file of the plan: `out`, else the run's."""
     if out is None and again is not None and solution.run is not None:
         out = solution.run / "champion.json"
     if plan is not None and out is not None:

@@ -60,8 +60,10 @@ class ModelSource:
     def _must_run(self) -> bool:
         return self.training or self.split_over is not None or self.device is not None
 
-    def read_buffers(self) -> NamedBuffers:
-        """The list of buffers."""
+    def planned(self) -> ModelSource | NamedBuffers:
+        """What a `PlanRequest` takes: this source, or the buffers in it if it has nothing else."""
+        if not self.is_buffers:
+            return self
         buffers, stated = read_buffers(self.name)
         return NamedBuffers(Path(self.name).stem, buffers, stated)
 
