@@ -47,16 +47,10 @@ MEASURE = {
     "execute/": "hardware is measured",
     "clock.py": "the clock itself",
     "cli/progress.py": "what is shown; the clock is injected",
-    "cli/train_go.py": "training by the clock, which tests replace",
-    "cli/train_muzero.py": "when to save and to speak",
     "search/evaluator.py": "a user's command that hangs is ended",
     "program/zoo/traced.py": "says how long tracing took",
     "runs/": "when to check and to checkpoint, by what the last one took",
     "signals.py": "who does not listen to a signal is ended",
-    "mapping/egrl/session.py": "where the time went, for the log",
-    "malloc_game/muzero/session.py": "where the time went, for the log",
-    "graph/go/pretrain.py": "training by the clock",
-    "graph/go/cases.py": "says how long teachers took",
 }
 """Module or folder of the package that reads another clock than `loadmaster.clock` -> why it may: no
 time limit of a solver does."""

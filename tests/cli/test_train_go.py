@@ -88,32 +88,3 @@ def test_a_policy_of_one_graph_is_kept_and_planned_with(run_json: Any) -> None:
     )
     row = next(row for row in answer["rows"] if row["name"] == "go")
     assert row["picoseconds"] > 0
-
-
-def test_rewards_keep_the_policy_that_judges_best(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounds make policies 1, 2, 3…; on graphs that are not learned from, 2 is the best."""
-    from loadmaster.cli import train_go
-
-    class Course:
-        def __init__(self) -> None:
-            self.learner, self.curve = 0, list[Any]()
-            self.rates: list[tuple[float, float]] = []
-
-        def reinforce(self, seconds: float, rate: float, rate_end: float, *_: float) -> None:
-            self.learner += 1
-            self.rates.append((rate, rate_end))
-            clock[0] += seconds
-
-    clock, worth = [0.0], {0: 0.1, 1: 0.05, 2: 0.3, 3: 0.2, 4: -1.0}
-    monkeypatch.setattr(train_go.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(train_go._Batch, "_judges", lambda self: [])
-    monkeypatch.setattr(train_go._Batch, "_saved", lambda self, course, classes: worth[course.learner])
-    course: Any = Course()
-    train_go._Batch._reinforce(object.__new__(train_go._Batch), course, [], 4 * train_go.ROUND_SECONDS)
-    assert course.learner == 2 and len(course.rates) == 4
-    assert (
-        course.rates[0][0]
-        == train_go.PPO_RATES[0]
-        > course.rates[-1][1]
-        == pytest.approx(train_go.PPO_RATES[1])
-    )

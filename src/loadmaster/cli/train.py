@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,13 +19,15 @@ from loadmaster.errors import nearest
 from loadmaster.units import show_time
 
 if TYPE_CHECKING:
+    from loadmaster.graph.go.cases import Case
+    from loadmaster.malloc_game.muzero.training import Progress
+    from loadmaster.malloc_game.problem import MallocGame
     from loadmaster.mapping.problem import Mapping
     from loadmaster.search.solver import Solution
 
 AGENTS = ("egrl", "pg", "muzero", "go")
 """The solvers whose learner becomes a policy."""
-MAPS = 4000
-"""Evaluated on each model by default, for policies that map."""
+MODES = ("batch", "one")
 
 
 def command(
@@ -81,44 +86,54 @@ def command(
         raise Usage(f"'{out}' must end in .npz", object=str(out), remedy="give policy.npz")
     check_free(out, overwrite)
     options, models = parse_settings(settings or []), models or []
+    seconds = seconds_of(time_limit, "--time-limit")
+    common: dict[str, Any] = {"out": out, "seed": seed, "options": options, "init": init}
     if agent == "go":
-        from loadmaster.cli.train_go import Asked, train_go
-
-        seconds = seconds_of(time_limit, "--time-limit")
-        return train_go(
-            Asked(models, machine, out, split, mode, budget, seconds, seed, options, init, resume, run)
-        )
+        return _train_go(models, machine, split, mode, budget, seconds, resume, run, common)
     if not models or split is not None:
         raise Usage("give the models to train on", object="MODEL", remedy=f"write 'train {agent} MODEL'")
     if agent == "muzero":
-        from loadmaster.cli.train_muzero import Lessons, train_muzero
-
-        limit = seconds_of(time_limit, "--time-limit")
-        return train_muzero(
-            Lessons(models, machine, out, budget, limit, seed, dict(options), init, resume, overwrite)
-        )
+        return _train_muzero(models, machine, budget, seconds, resume, overwrite, common)
     if time_limit is not None or resume is not None:
         raise Usage(
             "--time-limit and --resume are for muzero and go",
             object="--time-limit",
             remedy="give --budget, and --init to go on from a policy",
         )
-    rows: list[dict[str, Any]] = []
-    from loadmaster.planner.facts import describe_mapping as head
-    from loadmaster.mapping.problem import Mapping
+    return _train_egrl(agent, models, machine, budget, run, common)
 
-    for name in models:
-        model = Model(name)
-        problem = Mapping(model.load(), model.machine(machine))
-        say(head(problem, name))
-        solution = _trained(
-            problem, agent, options | ({} if init is None else {"init": init}), budget or MAPS, seed, run
+
+def _run_solver(run: Path | None) -> Callable[..., Solution]:
+    """Shows how it goes, and writes a run folder if the user wants one."""
+    from loadmaster.runs.session import run_solver
+
+    return partial(run_solver, folder=run, display=LiveLine())
+
+
+def _train_egrl(
+    agent: str,
+    models: list[str],
+    machine: str | None,
+    budget: int | None,
+    run: Path | None,
+    common: dict[str, Any],
+) -> Answer:
+    from loadmaster.mapping.egrl.training import EVALUATIONS, train
+    from loadmaster.mapping.problem import Mapping
+    from loadmaster.planner.facts import describe_mapping
+
+    def problems() -> Iterator[tuple[str, Mapping]]:
+        for name in models:
+            model = Model(name)
+            problem = Mapping(model.load(), model.machine(machine))
+            say(describe_mapping(problem, name))
+            yield name, problem
+
+    out = common["out"]
+    with writing(out):
+        rows = train(
+            problems(), agent=agent, evaluations=budget or EVALUATIONS, run_solver=_run_solver(run), **common
         )
-        rows.append(_row(name, problem, solution))
-        _save(out, agent, problem, solution, rows, seed, options)
-        init = str(out)  # the next model goes on from here
-        if solution.extra.get("interrupted"):
-            break
     cells = [
         (
             row["model"],
@@ -132,67 +147,233 @@ def command(
         for row in rows
     ]
     columns = ("trained on", "compiler", agent, "over compiler", "gap to bound", "evaluations", "took")
-    ending = f"wrote {out}\nuse it:  loadmaster plan MODEL --solver egrl --init {out}\ntry it:  loadmaster transfer {out} MODEL"
+    ending = (
+        f"wrote {out}\nuse it:  loadmaster plan MODEL --solver egrl --init {out}\n"
+        f"try it:  loadmaster transfer {out} MODEL"
+    )
     return Answer(rows, [Table(columns, cells), ending], more={"out": str(out)})
 
 
-def _trained(
-    problem: Mapping, agent: str, options: dict[str, Any], budget: int, seed: int, run: Path | None
-) -> Solution:
-    from loadmaster.runs.session import Interrupted, run_solver
-    from loadmaster.search.registry import make_solver
-    from loadmaster.search.solver import Budget
+def _train_muzero(
+    models: list[str],
+    machine: str | None,
+    budget: int | None,
+    seconds: float | None,
+    resume: Path | None,
+    overwrite: bool,
+    common: dict[str, Any],
+) -> Answer:
+    from loadmaster.learn.checkpoints import state_path
+    from loadmaster.malloc_game.muzero.training import train
+    from loadmaster.runs.log import Log
 
-    solver = make_solver("mapping", agent, options)
-    solution = run_solver(solver, problem, Budget(budget), seed, folder=run, display=LiveLine())
-    if "policy" not in solution.extra:
-        raise Interrupted(
-            f"training on '{problem.program.name}' ended before there was a policy",
-            object=problem.program.name,
-            remedy="let it run longer",
+    out: Path = common["out"]
+    state, log_file = state_path(out), out.with_suffix(".log.jsonl")
+    if not resume:
+        check_free(state, overwrite)
+    logs: list[Log] = []
+
+    def log(progress: Progress) -> None:
+        """One line, the same names as in the log of a run: means over all programs."""
+        if not logs:  # a new log, or the one that a resumed training has left
+            if resume is None:
+                log_file.unlink(missing_ok=True)
+            logs.append(Log(log_file, create=not log_file.exists()))
+        logs[0].append(
+            "progress",
+            progress.seconds,
+            progress.evaluations,
+            best=None,
+            bound=None,
+            gap=progress.gap,
+            evals_per_s=progress.evaluations / max(progress.seconds, 1e-9),
+            metrics=progress.metrics,
         )
-    return solution
 
-
-def _row(name: str, problem: Mapping, solution: Solution) -> dict[str, Any]:
-    value = solution.value
-    return {
-        "model": name,
-        "machine": problem.machine.name,
-        "picoseconds": value,
-        "compiler_picoseconds": problem.compiler_ps,
-        "speedup": None if value is None else problem.compiler_ps / value,
-        "gap": solution.gap,
-        "evaluations": solution.evaluations,
-        "took_seconds": solution.seconds,
-        "run": solution.extra.get("run"),
+    try:
+        with writing(out):
+            trained = train(
+                [(name, _game(name, machine)) for name in models],
+                evaluations=budget,
+                seconds=seconds,
+                resume=resume,
+                report=say,
+                log=log,
+                **common,
+            )
+    finally:
+        for each in logs:
+            each.close()
+    cells = [
+        (
+            row["model"],
+            f"{row['moves']:,}",
+            show_time(row["all_slow_picoseconds"]),
+            "–" if row["picoseconds"] is None else show_time(row["picoseconds"]),
+            f"{row['share_saved']:.3f}",
+            gap_text(row["gap"]),
+            f"{row['evaluations']:,}",
+        )
+        for row in trained.rows
+    ]
+    columns = (
+        "trained on",
+        "moves",
+        "all-slow",
+        "best game",
+        "share of the savings",
+        "gap to bound",
+        "games",
+    )
+    ending = (
+        f"wrote {out} and {state} after {trained.gradient_steps:,} gradient steps\n"
+        f"use it:  loadmaster plan MODEL --solver muzero --init {out}\n"
+        f"go on:   loadmaster train muzero MODEL… --resume {state} --out {out} --overwrite"
+    )
+    more = {
+        "out": str(out),
+        "state": str(state),
+        "log": str(log_file),
+        "gradient_steps": trained.gradient_steps,
+        "seconds_split": trained.seconds,
     }
+    return Answer(trained.rows, [Table(columns, cells), ending], more=more)
 
 
-def _save(
-    out: Path,
-    agent: str,
-    problem: Mapping,
-    solution: Solution,
-    rows: list[dict[str, Any]],
-    seed: int,
-    options: dict[str, Any],
-) -> None:
-    from loadmaster.host import command_line, versions
-    from loadmaster.mapping.egrl.agent import save_policy
+def _game(name: str, machine: str | None) -> MallocGame:
+    """Of MODEL, or of MODEL@MACHINE where that is another machine; 'synthetic-07' is a made-up model."""
+    from loadmaster.malloc_game.problem import MallocGame
+    from loadmaster.program.zoo.synthetic import COUNT, synthetic
 
-    memories = [problem.machine.memories[number].name for number in problem.memories]
-    about = {
-        "agent": agent,
-        "command": command_line(),
-        "seed": seed,
-        "settings": options,
-        "versions": versions(),
-        "memories": memories,
-        "trained_on": [
-            {key: row[key] for key in ("model", "machine", "evaluations", "picoseconds", "speedup", "gap")}
-            for row in rows
-        ],
-    }
+    source, _, own = name.partition("@")
+    model = Model(source)
+    number = re.fullmatch(r"synthetic-([0-9]{2})", source)
+    program = synthetic(int(number[1])) if number and int(number[1]) < COUNT else model.load()
+    return MallocGame(program, model.machine(own or machine))
+
+
+def _train_go(
+    models: list[str],
+    machine: str | None,
+    split: str | None,
+    mode: str,
+    budget: int | None,
+    seconds: float | None,
+    resume: Path | None,
+    run: Path | None,
+    common: dict[str, Any],
+) -> Answer:
+    from loadmaster.graph.go.training import SYNTHETIC, train
+
+    if mode not in MODES:
+        raise Usage(f"there is no --mode '{mode}'", object="--mode", remedy=f"use {' or '.join(MODES)}")
+    if mode == "one":
+        if len(models) != 1 or split or resume:
+            raise Usage(
+                "--mode one trains on one model",
+                object="--mode",
+                number=len(models),
+                remedy="give one MODEL, or --mode batch",
+            )
+        return _train_go_one(models[0], machine, budget, seconds, run, common)
+    if seconds is None:
+        raise Usage(
+            "training over many graphs has no end", object="--time-limit", remedy="give --time-limit 25m"
+        )
+    synthetic = int(common["options"].get("synthetic", SYNTHETIC))
+    cases = _go_cases(models, machine, split, synthetic, common["seed"])
+    out: Path = common["out"]
     with writing(out):
-        save_policy(out, solution.extra["policy"], about)
+        found = train(
+            cases,
+            seconds=seconds,
+            resume=resume,
+            split=split,
+            report=say,
+            about={"models": models, "synthetic": synthetic},
+            **common,
+        )
+    return _go_answer(found, out)
+
+
+def _train_go_one(
+    name: str,
+    machine: str | None,
+    budget: int | None,
+    seconds: float | None,
+    run: Path | None,
+    common: dict[str, Any],
+) -> Answer:
+    from loadmaster.graph import GraphOptimization
+    from loadmaster.graph.go.training import train_one
+
+    source, _, own = name.partition("@")
+    model = Model(source)
+    problem = GraphOptimization(model.load(), model.machine(own or machine))
+    out: Path = common["out"]
+    with writing(out):
+        row = train_one(
+            problem, name=name, evaluations=budget, seconds=seconds, run_solver=_run_solver(run), **common
+        )
+    cells = [
+        (
+            row["model"],
+            show_time(row["base_picoseconds"]),
+            "–" if row["picoseconds"] is None else show_time(row["picoseconds"]),
+            gap_text(row["gap"]),
+            f"{row['evaluations']:,}",
+            f"{row['updates']:,}",
+        )
+    ]
+    columns = ("trained on", "base plan", "go", "gap to bound", "evaluations", "updates")
+    return Answer([row], [Table(columns, cells), _go_ending(out)], more={"out": str(out)})
+
+
+def _go_cases(
+    models: list[str], machine: str | None, split: str | None, synthetic: int, seed: int
+) -> list[Case]:
+    """Those of a split, or MODEL@MACHINE by name, jointly and placed alone."""
+    from loadmaster.graph.go.cases import JOINT, PLACED, Case, cases_of
+
+    if bool(models) == bool(split):
+        raise Usage(
+            "give models, or a split of them", object="MODEL", remedy="give --split train, or MODEL@MACHINE…"
+        )
+    if split:
+        return cases_of(split, synthetic, seed)
+    found = []
+    for name in models:
+        graph, _, own = name.partition("@")
+        on = own or machine or Model(graph).machine(None).name
+        found += [Case(graph, on, *what) for what in (JOINT, PLACED)]
+    return found
+
+
+def _go_answer(found: list[dict[str, Any]], out: Path) -> Answer:
+    """The likeliest plan of each graph, beside the base plan and the best that is known."""
+    from loadmaster.graph import UNFIT
+
+    def fitting(value: int) -> int | None:
+        return value if 0 <= value < UNFIT else None
+
+    rows = [
+        {
+            "what": "case",
+            "case": row["case"],
+            "picoseconds": fitting(row["value"]),
+            "best_picoseconds": fitting(row["best"]),
+            "base_picoseconds": row["reference"],
+        }
+        for row in found
+    ]
+    names = ("base_picoseconds", "best_picoseconds", "picoseconds")
+    cells = [
+        (row["case"], *("does not fit" if row[name] is None else show_time(row[name]) for name in names))
+        for row in rows
+    ]
+    columns = ("trained on", "base plan", "best known", "the policy's likeliest plan")
+    return Answer(rows, [Table(columns, cells), _go_ending(out)], more={"out": str(out)})
+
+
+def _go_ending(out: Path) -> str:
+    return f"wrote {out}\nuse it:  loadmaster plan MODEL --solver go --init {out}"

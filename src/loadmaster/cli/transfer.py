@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator
+from typing import Annotated
 
 import typer
 
@@ -10,9 +11,6 @@ from loadmaster.cli.answer import Answer, Table
 from loadmaster.cli.model import MachineOption, Model
 from loadmaster.cli.progress import gap_text
 from loadmaster.units import show_time
-
-if TYPE_CHECKING:
-    from loadmaster.mapping.problem import Int8, Mapping
 
 
 def command(
@@ -28,24 +26,15 @@ def command(
 
     Example: loadmaster transfer pretrained:bert resnet50 resnet101 --machine nnp-i
     """
-    from loadmaster.errors import require
-
-    require("jax", "agents"), require("equinox", "agents")
-    from loadmaster.mapping.egrl.agent import random_map, untrained_map, zero_shot
+    from loadmaster.mapping.egrl import transfer
     from loadmaster.mapping.problem import Mapping
 
-    rows: list[dict[str, Any]] = []
-    for name in models:
-        model = Model(name)
-        problem = Mapping(model.load(), model.machine(machine))
-        maps = {
-            "policy": zero_shot(policy, problem),
-            "untrained": untrained_map(problem, seed),
-            "random": random_map(problem, seed),
-            "all-slowest": problem.all_slowest(),
-            "compiler": problem.compiler,
-        }
-        rows += [_row(name, problem, what, decision) for what, decision in maps.items()]
+    def problems() -> Iterator[tuple[str, Mapping]]:
+        for name in models:
+            model = Model(name)
+            yield name, Mapping(model.load(), model.machine(machine))
+
+    rows = transfer(policy, problems(), seed=seed)
     cells = [
         (
             row["model"],
@@ -70,20 +59,3 @@ def command(
         "gap to bound",
     )
     return Answer(rows, [Table(columns, cells, policy)], more={"policy": policy})
-
-
-def _row(model: str, problem: Mapping, name: str, decision: Int8) -> dict[str, Any]:
-    time_ps, epsilon, _ = problem.rectify(decision[None])
-    value, bound = int(time_ps[0]), problem.bound()
-    return {
-        "model": model,
-        "machine": problem.machine.name,
-        "name": name,
-        "white_box": name in ("all-slowest", "compiler"),
-        "fits": bool(epsilon[0] == 0),
-        "epsilon": float(epsilon[0]),
-        "picoseconds": value,
-        "seconds": value / 10**12,
-        "speedup": problem.compiler_ps / value,
-        "gap": value / bound.value - 1 if bound.value else None,
-    }

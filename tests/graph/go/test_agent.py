@@ -19,7 +19,7 @@ from loadmaster.graph.go.network import make_network
 from loadmaster.graph.go.settings import PROFILES, Settings, Shape
 from loadmaster.learn.policies import policy_arrays, save_policy
 from loadmaster.machine import load_machine
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, solve
 from search.conformance import conforms
 
@@ -144,7 +144,9 @@ def test_one_device_can_still_be_fused_and_ordered() -> None:
 
 
 def test_it_conforms_without_learning() -> None:
-    conforms(lambda: make_solver("graph", "go", ZERO), random_problem(7), evaluations=(1, 3, 20), seeds=(0,))
+    conforms(
+        lambda: make_labelled("graph", "go", ZERO), random_problem(7), evaluations=(1, 3, 20), seeds=(0,)
+    )
 
 
 @pytest.mark.parametrize("mode", ["zero-shot", "fine-tune", "one"])

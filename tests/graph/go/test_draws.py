@@ -35,7 +35,7 @@ def test_draws_are_as_frequent_as_their_chances_say() -> None:
     problem = random_problem(2)
     logits = logits_for(problem, 3)
     drawn = draw(problem, logits, np.random.default_rng(0), 4000)
-    for part, chance, logit in zip(drawn.actions, drawn.chance, logits, strict=True):
+    for part, chance, logit in zip(drawn.actions, drawn.log_prob, logits, strict=True):
         rows = part.shape[1]
         true = np.exp(logit[:rows] - logit[:rows].max(axis=1, keepdims=True))
         true /= true.sum(axis=1, keepdims=True)

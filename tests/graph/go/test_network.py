@@ -100,14 +100,14 @@ pytest.importorskip("optax")
 
 
 def lesson_of(problem: GraphOptimization, given: Graph, logits: Logits, plans: int = 6) -> Any:
-    from loadmaster.graph.go.learner import Lesson
+    from loadmaster.graph.go.learner import Batch
 
     rng = np.random.default_rng(2)
     drawn = draw(problem, logits, rng, plans)
     sizes = given.sizes[0], given.sizes[2]
-    old = Actions(*(part + rng.normal(0, 0.1, part.shape).astype(np.float32) for part in drawn.chance))
+    old = Actions(*(part + rng.normal(0, 0.1, part.shape).astype(np.float32) for part in drawn.log_prob))
     best = Actions(*(part[0] for part in drawn.actions))
-    return Lesson(
+    return Batch(
         padded(drawn.actions, *sizes),
         padded(old, *sizes),
         rng.normal(size=plans).astype(np.float32),
@@ -116,9 +116,9 @@ def lesson_of(problem: GraphOptimization, given: Graph, logits: Logits, plans: i
 
 
 def weights() -> Any:
-    from loadmaster.graph.go.learner import Weights
+    from loadmaster.graph.go.learner import LossWeights
 
-    return Weights(*(jax.numpy.float32(x) for x in (1e-3, 1e-2, 0.1, 0.2, 1.0)))
+    return LossWeights(*(jax.numpy.float32(x) for x in (1e-3, 1e-2, 0.1, 0.2, 1.0)))
 
 
 def test_numpy_and_jax_agree() -> None:
@@ -138,7 +138,7 @@ def test_segments_together_give_the_gradient_of_the_whole_graph() -> None:
         logits_of,
         masks,
         picked_nodes,
-        policy_loss,
+        ppo_loss,
         segment_logits,
     )
     from loadmaster.graph.go.network import run
@@ -148,17 +148,15 @@ def test_segments_together_give_the_gradient_of_the_whole_graph() -> None:
     segments = given.sizes[0] // shape.segment
     assert problem.nodes > 2 * shape.segment, "several segments, one of them with padding"
     logits, memory = logits_of(network, given, shape)
-    lesson = jax.tree.map(jax.numpy.asarray, lesson_of(problem, given, logits))
+    batch = jax.tree.map(jax.numpy.asarray, lesson_of(problem, given, logits))
     pick = np.random.default_rng(1).permutation(segments).astype(np.int32)
 
     def whole(network: Network) -> Any:
-        return policy_loss(run(network, given, shape, BACKEND)[0], lesson, masks(given), weights(), True)[0]
+        return ppo_loss(run(network, given, shape, BACKEND)[0], batch, masks(given), weights(), True)[0]
 
     def parts(network: Network) -> Any:
         found, mask = segment_logits(network, given, memory, pick, shape)
-        return policy_loss(found, _picked(lesson, picked_nodes(pick, shape.segment)), mask, weights(), True)[
-            0
-        ]
+        return ppo_loss(found, _picked(batch, picked_nodes(pick, shape.segment)), mask, weights(), True)[0]
 
     full, ours = (jax.jit(jax.value_and_grad(loss))(network) for loss in (whole, parts))
     assert float(full[0]) == pytest.approx(float(ours[0]), rel=1e-5)
@@ -172,19 +170,19 @@ def test_segments_together_give_the_gradient_of_the_whole_graph() -> None:
 @pytest.mark.parametrize("tasks", [("placement",), ("fusion", "schedule")])
 @pytest.mark.parametrize("per_node", [True, False])
 def test_what_has_no_effect_gets_no_gradient(tasks: tuple[str, ...], per_node: bool) -> None:
-    from loadmaster.graph.go.learner import imitation_loss, masks, policy_loss
+    from loadmaster.graph.go.learner import imitation_loss, masks, ppo_loss
 
     problem = random_problem(31, tasks=tasks)
     given = graph(problem)
     logits = forward(busy_network(), given, SHAPE)
-    lesson, mask = lesson_of(problem, given, logits), masks(given)
+    batch, mask = lesson_of(problem, given, logits), masks(given)
     decided = [name in tasks for name in ("fusion", "placement", "schedule")]
 
     def clipped(logits: Logits) -> Any:
-        return policy_loss(logits, lesson, mask, weights(), per_node)[0]
+        return ppo_loss(logits, batch, mask, weights(), per_node)[0]
 
     def imitated(logits: Logits) -> Any:
-        return imitation_loss(logits, lesson.best, mask)
+        return imitation_loss(logits, batch.best, mask)
 
     for loss in (clipped, imitated):
         slopes = jax.grad(loss)(Logits(*(jax.numpy.asarray(part) for part in logits)))
@@ -195,24 +193,24 @@ def test_what_has_no_effect_gets_no_gradient(tasks: tuple[str, ...], per_node: b
 
 
 def test_good_plans_get_likelier_and_bad_ones_less_likely() -> None:
-    from loadmaster.graph.go.learner import learn_segments, log_chances, logits_of, make_learner, masks
+    from loadmaster.graph.go.learner import learn_segments, log_probs, logits_of, make_learner, masks
 
     problem = random_problem(21, 60)
     given: Graph = jax.tree.map(jax.numpy.asarray, graph(problem))
     learner = make_learner(busy_network())
     logits, memory = logits_of(learner.network, given, SHAPE)
-    lesson = jax.tree.map(jax.numpy.asarray, lesson_of(problem, given, logits))
+    batch = jax.tree.map(jax.numpy.asarray, lesson_of(problem, given, logits))
     mask = masks(given)
     pick = np.arange(1, dtype=np.int32)
 
     def likelihood(network: Network) -> float:
-        chances = log_chances(logits_of(network, given, SHAPE)[0], lesson.actions)
+        chances = log_probs(logits_of(network, given, SHAPE)[0], batch.actions)
         return sum(float(np.asarray(c)[0, np.asarray(m)].sum()) for c, m in zip(chances, mask, strict=True))
 
     calm = weights()._replace(imitation=jax.numpy.float32(0), entropy=jax.numpy.float32(0))
     before = likelihood(learner.network)
     for gain in (1.0, -1.0):
-        told = lesson._replace(advantage=gain * np.eye(6, dtype=np.float32)[0])
+        told = batch._replace(advantage=gain * np.eye(6, dtype=np.float32)[0])
         after, report = learn_segments(learner, given, memory, pick, told, calm, SHAPE, True)
         assert (likelihood(after.network) - before) * gain > 0
         assert np.isfinite([float(x) for x in report]).all()

@@ -9,7 +9,7 @@ from graph.go.small import SMALL, problem_of
 from loadmaster.graph.go.agent import Go
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Status, solve
 
 jax = pytest.importorskip("jax")
@@ -42,7 +42,7 @@ def test_one_comes_within_five_percent_of_the_optimum() -> None:
     options = SMALL | {"mode": "one", "warm_steps": 50, "rate": 3e-3, "rate_end": 1e-3}
     for graph in range(2):
         case = problem_of(narrow(graph, 14), tasks=("placement", "schedule"), groups="op")
-        best = solve(make_solver("graph", "cp-sat", {"work": 60.0}), case, Budget())
+        best = solve(make_labelled("graph", "cp-sat", {"work": 60.0}), case, Budget())
         assert best.status == Status.OPTIMAL and best.value is not None
         assert case.evaluate(case.vector()) > 1.05 * best.value, "the base plan is not enough"  # type: ignore[operator]
         for seed in range(2):

@@ -11,7 +11,7 @@ from graph.go.small import SMALL, chain, problem_of, random_problem
 from loadmaster.graph import UNFIT, GraphOptimization
 from loadmaster.graph.go.agent import Go
 from loadmaster.graph.go.settings import Settings
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Meter, Observer, State, solve
 from search.conformance import conforms
 
@@ -114,7 +114,7 @@ def test_the_log_is_the_same_for_one_and_two_threads(
 @pytest.mark.parametrize("options", [SMALL, ONE])
 def test_it_conforms(case: GraphOptimization, options: dict[str, Any]) -> None:
     run(case, options, Budget(evaluations=120))  # compiled first: no part of its budget
-    conforms(lambda: make_solver("graph", "go", options), case, evaluations=(1, 3, 90), seeds=(0,))
+    conforms(lambda: make_labelled("graph", "go", options), case, evaluations=(1, 3, 90), seeds=(0,))
 
 
 def test_what_it_draws_gets_better(case: GraphOptimization) -> None:

@@ -8,7 +8,7 @@ from loadmaster.graph import UNFIT, GraphOptimization
 from loadmaster.graph.go.actions import Actions, actions_of, leaves, vectors_of
 from loadmaster.graph.go.cases import synthetic_case
 from loadmaster.graph.go.graph import ABOUT, HINTS, STATS, graph_of, hint_stats, hinted_devices, padded_sizes
-from loadmaster.graph.go.learner import WORST, hint_times, learn_trust
+from loadmaster.graph.go.learner import WORST, hint_times, learn_hint_choice
 from loadmaster.graph.go.network import FUSED, LATER, TRUSTED, make_network, trusted
 from loadmaster.graph.go.settings import Shape
 from loadmaster.machine import load_machine
@@ -28,7 +28,7 @@ def test_the_hint_that_the_numbers_tell_is_chosen() -> None:
         stats = rng.uniform(-1, 1, (len(HINTS), STATS)).astype(np.float32)
         times = np.minimum(WORST, 1 + stats[:, 0] - stats[:, 0].min()).astype(np.float32)
         rows.append((stats, np.zeros(ABOUT, np.float32), times))
-    network, behind = learn_trust(make_network(0, SHAPE), rows, SHAPE, 0)
+    network, behind = learn_hint_choice(make_network(0, SHAPE), rows, SHAPE, 0)
     assert behind < 1.05
     stats = np.zeros((len(HINTS), STATS), np.float32)
     stats[:, 0] = 0.5

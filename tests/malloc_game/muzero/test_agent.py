@@ -24,7 +24,7 @@ from loadmaster.malloc_game.muzero.session import Session
 from loadmaster.malloc_game.muzero.settings import Settings
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.program.zoo.synthetic import synthetic
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Meter, Observer, solve
 from malloc_game.muzero.small import SMALL, Recording, four_lives
 from malloc_game.muzero.tiny import made_up
@@ -129,7 +129,7 @@ def test_prod_is_never_worse_than_its_baseline() -> None:
     for number, budget in ((9, 1), (36, 12)):
         problem = recording(number)
         assert baseline_of(problem) == "msa"
-        baseline = solve(make_solver("malloc-game", "msa"), problem, Budget())
+        baseline = solve(make_labelled("malloc-game", "msa"), problem, Budget())
         outcome = watched(partial(MuZeroProd, init="scratch", **SMALL), problem, Budget(evaluations=budget))
         solution = outcome.solution
         assert solution.value is not None and baseline.value is not None
@@ -217,11 +217,11 @@ def test_the_policy_alone_learns_nothing_and_begins_with_its_likeliest_moves(tmp
 def test_a_warm_start_begins_with_known_games() -> None:
     problem = recording(36)
     solve(small(warm_start=40), problem, Budget(evaluations=12))
-    msa = solve(make_solver("malloc-game", "msa", {"style": "2023"}), problem, Budget())
+    msa = solve(make_labelled("malloc-game", "msa", {"style": "2023"}), problem, Budget())
     plan = problem.plan(msa.decision)  # type: ignore[arg-type]
     games = problem.asked[40:]  # after those of the evolution
     assert np.array_equal(games[0], problem.play(problem.moves_of(plan)[None]).actions[0])
-    evolved = solve(make_solver("malloc-game", "es-moves", {"start": "msa"}), problem, Budget(40))
+    evolved = solve(make_labelled("malloc-game", "es-moves", {"start": "msa"}), problem, Budget(40))
     assert problem.play(games[2][None]).total[0] == evolved.value
     assert len(games) == 12
 
@@ -278,7 +278,7 @@ def test_settings_that_are_open_depend_on_the_platform() -> None:
     here, there = Settings().on("cpu"), Settings(games=7).on("gpu")
     assert (here.simulations, here.games) == (8, 64) and (there.simulations, there.games) == (32, 7)
     assert here.on("gpu") == here and Settings().has_default_network
-    assert make_solver("malloc-game", "muzero", {"games": 7}).options["games"] == 7
+    assert make_labelled("malloc-game", "muzero", {"games": 7}).options["games"] == 7
 
 
 def test_it_beats_as_many_random_games_on_twelve_moves() -> None:
@@ -287,7 +287,7 @@ def test_it_beats_as_many_random_games_on_twelve_moves() -> None:
     options = {"updates": 8, "eval_every": 3, "replay_games": 100, "window": 4}
     mine = [solve(small(**options), problem, Budget(evaluations=games), seed=seed) for seed in range(3)]
     random = [
-        solve(make_solver("malloc-game", "random-best"), problem, Budget(evaluations=games), seed=seed)
+        solve(make_labelled("malloc-game", "random-best"), problem, Budget(evaluations=games), seed=seed)
         for seed in range(5)
     ]
     assert all(each.evaluations == games for each in mine)

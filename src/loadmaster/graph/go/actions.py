@@ -97,8 +97,7 @@ def padded(actions: Actions, nodes: int, groups: int) -> Actions:
     )
 
 
-# ----------------------------------------------------------------------------
-# Plans of a policy with NumPy alone: the likeliest, and draws with the chance of each decision.
+# Plans of a policy with NumPy alone: the likeliest, and draws with the log-probability of each decision.
 
 Rng = np.random.Generator
 Float32 = npt.NDArray[np.float32]
@@ -109,8 +108,8 @@ class Drawn(NamedTuple):
 
     actions: Actions
     """[plans, …] int8"""
-    chance: Actions
-    """[plans, …] float32 log-probabilities"""
+    log_prob: Actions
+    """[plans, …] float32"""
 
 
 def likeliest(problem: GraphOptimization, logits: Logits) -> Actions:
@@ -146,23 +145,23 @@ def _own(problem: GraphOptimization, logits: Logits) -> list[tuple[Float32, bool
         np.asarray(logits.device)[:groups, :devices],
         np.asarray(logits.schedule)[:n],
     )
-    wanted = ("placement" if name == "device" else name for name in Logits._fields)
-    return [(part, name in problem.tasks) for part, name in zip(parts, wanted, strict=True)]
+    tasks = ("placement" if name == "device" else name for name in Logits._fields)
+    return [(part, task in problem.tasks) for part, task in zip(parts, tasks, strict=True)]
 
 
 def _drawn(logits: Float32, decided: bool, rng: Rng, plans: int) -> tuple[Int8, Float32]:
     rows = len(logits)
-    actions, chance = np.zeros((plans, rows), np.int8), np.zeros((plans, rows), np.float32)
+    actions, log_prob = np.zeros((plans, rows), np.int8), np.zeros((plans, rows), np.float32)
     if not decided or not rows:
-        return actions, chance
+        return actions, log_prob
     logs = logits - logits.max(axis=1, keepdims=True)
     logs = logs - np.log(np.exp(logs).sum(axis=1, keepdims=True))
     edges = np.exp(logs).cumsum(axis=1, dtype=np.float32)
-    # Rounding must not choose what has no chance, so the last column with any is the last one.
+    # Rounding must not choose what has no probability, so the last column with any is the last one.
     last = (edges < edges[:, -1:]).sum(axis=1)
     at = np.arange(rows)
     for plan in range(plans):  # a plan at a time: [plans, n, 16] need not fit in memory
         level = rng.random(rows, dtype=np.float32) * edges[:, -1]
         chosen = np.minimum((edges <= level[:, None]).sum(axis=1), last)
-        actions[plan], chance[plan] = chosen, logs[at, chosen]
-    return actions, chance
+        actions[plan], log_prob[plan] = chosen, logs[at, chosen]
+    return actions, log_prob

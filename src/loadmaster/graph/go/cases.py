@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.arrays import read_npz
+from loadmaster.clock import now
 from loadmaster.errors import LoadmasterError
 from loadmaster.files import replacing
 from loadmaster.graph import TASKS, UNFIT, Base, GraphOptimization
@@ -28,7 +28,6 @@ from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, solve
 from loadmaster.simulate import simulate
 
-# ----------------------------------------------------------------------------
 # Random graphs with a machine that is short of memory: what agents train on.
 
 SHARES = (0.4, 1.2)
@@ -129,10 +128,7 @@ def cases_of(split: str, synthetic: int = 60, seed: int = 0) -> list[Case]:
     return found
 
 
-# ----------------------------------------------------------------------------
-# Good plans for training cases: the best of constructive solvers and annealing, in GO's levels.
-#
-# They are what a new policy imitates before it learns from rewards. A plan is kept as levels, with the
+# Good plans for training cases: the best of constructive solvers and annealing, in GO's levels. They are what a new policy imitates before it learns from rewards. A plan is kept as levels, with the
 # time that these levels give, so that what is imitated is what was measured.
 
 EVALUATIONS = 3_000
@@ -141,7 +137,7 @@ LARGE, LARGE_EVALUATIONS = 20_000, 1_000
 
 
 @dataclass(frozen=True)
-class Taught:
+class KnownPlan:
     """A case's best known plan."""
 
     actions: Actions
@@ -152,9 +148,9 @@ class Taught:
     seconds: float
 
 
-def teach(problem: GraphOptimization, evaluations: int | None = None, seed: int = 0) -> Taught:
+def find_plan(problem: GraphOptimization, evaluations: int | None = None, seed: int = 0) -> KnownPlan:
     """The best of constructive solvers and chains of annealing that no policy steers."""
-    started = time.monotonic()
+    started = now()
     budget = evaluations or (LARGE_EVALUATIONS if problem.nodes > LARGE else EVALUATIONS)
     solver = make_solver("graph", "go+anneal", {"prior": "seeds", "threads": 1})
     found = solve(solver, problem, Budget(budget), seed)
@@ -167,71 +163,68 @@ def teach(problem: GraphOptimization, evaluations: int | None = None, seed: int 
     values = problem.score(vectors_of(problem, stacked), threads=1).value
     values = np.where(values < 0, np.iinfo(np.int64).max, values)
     best = int(values.argmin())
-    return Taught(
-        candidates[best],
-        int(values[best]),
-        problem.reference_ps,
-        hinted_devices(problem),
-        time.monotonic() - started,
+    return KnownPlan(
+        candidates[best], int(values[best]), problem.reference_ps, hinted_devices(problem), now() - started
     )
 
 
-def teach_all(
+def find_plans(
     cases: Sequence[Case],
     folder: Path,
     processes: int,
     until: float | None = None,
-    told: Callable[[str], None] = print,
+    report: Callable[[str], None] = print,
     evaluations: int | None = None,
-) -> None:
-    """Teach what is not in `folder` yet, several at a time; stop at `until` (monotonic seconds)."""
+) -> dict[Case, KnownPlan]:
+    """Find what is not in `folder` yet, several at a time until `until` (as `clock.now` tells it); returns
+    the plans that are there then."""
     folder.mkdir(parents=True, exist_ok=True)
     missing = [case for case in cases if not file_of(folder, case).exists()]
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(processes, initializer=_modest) as pool:
-        for number, line in enumerate(
-            pool.imap_unordered(_teach_one, [(case, folder, until, evaluations) for case in missing])
-        ):
-            if line:
-                told(f"{number + 1}/{len(missing)} {line}")
+    jobs = [(case, folder, until, evaluations) for case in missing]
+    if jobs:
+        with multiprocessing.get_context("spawn").Pool(processes, initializer=_use_one_core) as pool:
+            for number, line in enumerate(pool.imap_unordered(_find_one, jobs)):
+                if line:
+                    report(f"{number + 1}/{len(missing)} {line}")
+    return {case: load(path) for case in cases if (path := file_of(folder, case)).exists()}
 
 
-def _modest() -> None:
-    """One core each: a case is too small for more."""
+def _use_one_core() -> None:
+    """A case is too small for more."""
     if hasattr(os, "sched_setaffinity"):
         free = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {free[os.getpid() % len(free)]})
 
 
-def _teach_one(job: tuple[Case, Path, float | None, int | None]) -> str:
+def _find_one(job: tuple[Case, Path, float | None, int | None]) -> str:
     case, folder, until, evaluations = job
-    if until is not None and time.monotonic() > until:
+    if until is not None and now() > until:
         return ""
-    taught = teach(case.load(), evaluations)
-    save(file_of(folder, case), taught)
-    fits = "does not fit" if taught.value >= UNFIT else f"{1 - taught.value / taught.reference:+.1%}"
-    return f"{case.name}: {fits} in {taught.seconds:.1f} s"
+    plan = find_plan(case.load(), evaluations)
+    save(file_of(folder, case), plan)
+    fits = "does not fit" if plan.value >= UNFIT else f"{1 - plan.value / plan.reference:+.1%}"
+    return f"{case.name}: {fits} in {plan.seconds:.1f} s"
 
 
 def file_of(folder: Path, case: Case) -> Path:
     return folder / f"{case.name.replace('/', '_').replace(':', '-')}.npz"
 
 
-def save(path: Path, taught: Taught) -> None:
+def save(path: Path, plan: KnownPlan) -> None:
     with replacing(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(
             file,
-            fusion=taught.actions.fusion,
-            device=taught.actions.device,
-            schedule=taught.actions.schedule,
-            value=taught.value,
-            reference=taught.reference,
-            hinted=taught.hinted.astype(np.int8),
-            seconds=taught.seconds,
+            fusion=plan.actions.fusion,
+            device=plan.actions.device,
+            schedule=plan.actions.schedule,
+            value=plan.value,
+            reference=plan.reference,
+            hinted=plan.hinted.astype(np.int8),
+            seconds=plan.seconds,
         )
 
 
-def load(path: Path) -> Taught:
+def load(path: Path) -> KnownPlan:
     """A plan of `save`; its levels are checked against the case by whoever uses them."""
 
     def refuse(reason: str) -> LoadmasterError:
@@ -242,14 +235,21 @@ def load(path: Path) -> Taught:
         )
 
     kept = read_npz(path, refuse)
-    vectors, numbers = ("fusion", "device", "schedule", "hinted"), ("value", "reference", "seconds")
-    for names, dimensions in ((vectors, 1), (numbers, 0)):
-        for name in names:
-            if name not in kept or kept[name].ndim != dimensions:
-                raise refuse(f"it has no '{name}' of {dimensions} dimensions")
+    dimensions = {
+        "fusion": 1,
+        "device": 1,
+        "schedule": 1,
+        "hinted": 2,
+        "value": 0,
+        "reference": 0,
+        "seconds": 0,
+    }
+    for name, count in dimensions.items():
+        if name not in kept or kept[name].ndim != count:
+            raise refuse(f"it has no '{name}' of {count} dimensions")
     if not np.isfinite(kept["seconds"]):
         raise refuse(f"it took {kept['seconds']} seconds")
     actions = Actions(kept["fusion"], kept["device"], kept["schedule"])
     hinted = kept["hinted"].astype(np.int32)
     value, reference = int(kept["value"]), int(kept["reference"])
-    return Taught(actions, value, reference, hinted, float(kept["seconds"]))
+    return KnownPlan(actions, value, reference, hinted, float(kept["seconds"]))

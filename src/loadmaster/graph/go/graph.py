@@ -18,7 +18,6 @@ from loadmaster.host import cores
 from loadmaster.learn.backend import bucket, pad_rows
 from loadmaster.program.program import PERSISTENT
 
-# ----------------------------------------------------------------------------
 # What constructive placers would do, as an input of the placement head.
 #
 # A policy that sees them need not learn again what a list scheduler knows: it learns where to follow

@@ -39,10 +39,10 @@ def prior_of(problem: GraphOptimization, init: str = CHECKPOINT, shape: Shape | 
 
 def forward(network: Network, graph: Graph, shape: Shape) -> Logits:
     """One pass; tasks after the last decided one are left out."""
-    wanted = np.flatnonzero(graph.decided)
+    decided = np.flatnonzero(graph.decided)
     with single_threaded_products() as limited:
         backend = NumpyBackend(cores() if limited else 1)
-        return run(network, graph, shape, backend, int(wanted.max(initial=0)) + 1)[0]
+        return run(network, graph, shape, backend, int(decided.max(initial=0)) + 1)[0]
 
 
 def prior_from(problem: GraphOptimization, logits: Logits) -> Prior:

@@ -49,33 +49,35 @@ class Learner(NamedTuple):
     """What learning changes."""
 
     network: Network
-    moments: Any
+    optimizer_state: Any
 
 
-class Lesson(NamedTuple):
+class Batch(NamedTuple):
     """Plans that were drawn for a graph, how likely each decision was, and how good they were."""
 
     actions: Actions
     """[plans, …]"""
-    chance: Actions
-    """[plans, …] float32 log-probabilities when they were drawn"""
+    log_prob: Actions
+    """[plans, …] float32 when they were drawn"""
     advantage: Array
     """[plans]"""
     best: Actions
     """[…] the best plan so far, or anything where `imitation` is 0"""
 
 
-class Weights(NamedTuple):
-    """Numbers of one update that may change from one to the next."""
+class LossWeights(NamedTuple):
+    """Coefficients of one update; traced, so that a schedule does not recompile."""
 
-    rate: Array
+    learning_rate: Array
     entropy: Array
     imitation: Array
-    clip: Array
-    gradient: Array
+    clip_ratio: Array
+    max_grad_norm: Array
 
 
-class Report(NamedTuple):
+class Metrics(NamedTuple):
+    """Of one update, for the log."""
+
     loss: Array
     kl: Array
     entropy: Array
@@ -107,12 +109,12 @@ def batch_logits(network: Network, graphs: Graph, shape: Shape) -> Logits:
     return logits
 
 
-def log_chances(logits: Logits, actions: Actions) -> Actions:
+def log_probs(logits: Logits, actions: Actions) -> Actions:
     """[plans, …] of each decision."""
 
     def one(logit: Array, action: Array) -> Array:
-        chances = jax.nn.log_softmax(logit)
-        return jnp.take_along_axis(chances[None], action[..., None].astype(jnp.int32), axis=2)[..., 0]
+        log_prob = jax.nn.log_softmax(logit)
+        return jnp.take_along_axis(log_prob[None], action[..., None].astype(jnp.int32), axis=2)[..., 0]
 
     return Actions(*(one(a, b) for a, b in zip(logits, actions, strict=True)))
 
@@ -127,7 +129,7 @@ def draw(logits: Logits, key: Array, plans: int) -> tuple[Actions, Actions]:
             for k, logit in zip(keys, logits, strict=True)
         )
     )
-    return actions, log_chances(logits, actions)
+    return actions, log_probs(logits, actions)
 
 
 def _mean(values: Array, mask: Array) -> Array:
@@ -135,66 +137,80 @@ def _mean(values: Array, mask: Array) -> Array:
     return jnp.where(mask, values, 0).sum() / jnp.maximum(1, jnp.broadcast_to(mask, values.shape).sum())
 
 
-def policy_loss(
-    logits: Logits, lesson: Lesson, mask: Actions, weights: Weights, per_node: bool
-) -> tuple[Array, Report]:
-    """Each task's mean over its decisions, added up."""
-    new, gain = log_chances(logits, lesson.actions), lesson.advantage[:, None]
-    steps = [jnp.where(m, a - b, 0) for a, b, m in zip(new, lesson.chance, mask, strict=True)]
+def ppo_loss(
+    logits: Logits, batch: Batch, mask: Actions, weights: LossWeights, per_node: bool
+) -> tuple[Array, Metrics]:
+    """Clipped surrogate over every decision of a plan: each task's mean over its decisions, added up.
+
+    Args:
+      logits: per task [decisions, choices].
+      batch: `actions` and `log_prob` [plans, decisions] at draw time, `advantage` [plans].
+      mask: per task [decisions], which can have an effect.
+      per_node: a ratio per decision; else one for a whole plan.
+    """
+    new, gain = log_probs(logits, batch.actions), batch.advantage[:, None]
+    steps = [jnp.where(m, a - b, 0) for a, b, m in zip(new, batch.log_prob, mask, strict=True)]
     if not per_node:  # one ratio for a whole plan
         whole = sum(step.sum(axis=1, keepdims=True) for step in steps)
         steps = [jnp.broadcast_to(whole, step.shape) for step in steps]
-    total = kl = spread = jnp.float32(0)
-    for share, step, logit, best, m in zip(SHARES, steps, logits, lesson.best, mask, strict=True):
+    total = kl = mean_entropy = jnp.float32(0)
+    for share, step, logit, best, m in zip(SHARES, steps, logits, batch.best, mask, strict=True):
         ratio = jnp.exp(jnp.clip(step, -20, 20))
-        clipped = jnp.clip(ratio, 1 - weights.clip, 1 + weights.clip)
-        chances = jax.nn.log_softmax(logit)
-        entropy = _mean(-(jnp.exp(chances) * jnp.where(jnp.isfinite(chances), chances, 0)).sum(axis=1), m)
-        likely = jnp.take_along_axis(chances, best[:, None].astype(jnp.int32), axis=1)[:, 0]
+        clipped = jnp.clip(ratio, 1 - weights.clip_ratio, 1 + weights.clip_ratio)
+        log_prob = jax.nn.log_softmax(logit)
+        entropy = _mean(-(jnp.exp(log_prob) * jnp.where(jnp.isfinite(log_prob), log_prob, 0)).sum(axis=1), m)
+        likely = jnp.take_along_axis(log_prob, best[:, None].astype(jnp.int32), axis=1)[:, 0]
         total -= share * _mean(jnp.minimum(ratio * gain, clipped * gain), m[None])
         total -= share * (weights.entropy * entropy + weights.imitation * _mean(likely, m))
         kl += _mean(-step, m[None]) / 3
-        spread += entropy / 3
-    return total, Report(total, kl, spread)
+        mean_entropy += entropy / 3
+    return total, Metrics(total, kl, mean_entropy)
 
 
 def imitation_loss(logits: Logits, actions: Actions, mask: Actions) -> Array:
     """The mean over each task's decisions of minus the likelihood of one plan's, added up."""
-    chances = log_chances(logits, Actions(*(part[None] for part in actions)))
-    parts = zip(SHARES, chances, mask, strict=True)
-    return -sum((share * _mean(chance[0], m) for share, chance, m in parts), jnp.float32(0))
+    known = log_probs(logits, Actions(*(part[None] for part in actions)))
+    parts = zip(SHARES, known, mask, strict=True)
+    return -sum((share * _mean(log_prob[0], m) for share, log_prob, m in parts), jnp.float32(0))
 
 
-def _changed(learner: Learner, gradient: Any, weights: Weights) -> Learner:
+def _apply_gradient(learner: Learner, gradient: Any, weights: LossWeights) -> Learner:
+    """One step of Adam on a clipped gradient; one that is not finite changes nothing but Adam's state.
+
+    By hand: `optax.clip_by_global_norm` divides before it multiplies, so that trained policies would differ
+    in the last bits, and it passes infinite gradients on.
+    """
     size = jnp.sqrt(sum(jnp.sum(each**2) for each in jax.tree.leaves(gradient)))
-    scale = jnp.where(jnp.isfinite(size), jnp.minimum(1.0, weights.gradient / jnp.maximum(size, 1e-9)), 0.0)
+    scale = jnp.where(
+        jnp.isfinite(size), jnp.minimum(1.0, weights.max_grad_norm / jnp.maximum(size, 1e-9)), 0.0
+    )
     bounded = jax.tree.map(lambda each: jnp.where(scale > 0, each * scale, 0), gradient)
-    direction, moments = optax.scale_by_adam().update(bounded, learner.moments)
-    steps = jax.tree.map(lambda each: -weights.rate * each, direction)
-    return Learner(optax.apply_updates(learner.network, steps), moments)
+    direction, state = optax.scale_by_adam().update(bounded, learner.optimizer_state)
+    steps = jax.tree.map(lambda each: -weights.learning_rate * each, direction)
+    return Learner(optax.apply_updates(learner.network, steps), state)
 
 
 @partial(eqx.filter_jit)
 def learn_batch(
-    learner: Learner, graphs: Graph, lessons: Lesson, weights: Weights, shape: Shape, per_node: bool
-) -> tuple[Learner, Report]:
+    learner: Learner, graphs: Graph, batches: Batch, weights: LossWeights, shape: Shape, per_node: bool
+) -> tuple[Learner, Metrics]:
     """One step on whole graphs of one size, stacked."""
 
-    def loss(network: Network) -> tuple[Array, Report]:
-        def one(graph: Graph, lesson: Lesson) -> tuple[Array, Report]:
+    def loss(network: Network) -> tuple[Array, Metrics]:
+        def one(graph: Graph, batch: Batch) -> tuple[Array, Metrics]:
             logits = run(network, graph, shape, BACKEND)[0]
-            return policy_loss(logits, lesson, masks(graph), weights, per_node)
+            return ppo_loss(logits, batch, masks(graph), weights, per_node)
 
-        losses, reports = jax.vmap(one)(graphs, lessons)
-        return losses.mean(), Report(*(part.mean() for part in reports))
+        losses, metrics = jax.vmap(one)(graphs, batches)
+        return losses.mean(), Metrics(*(part.mean() for part in metrics))
 
-    gradient, report = jax.grad(loss, has_aux=True)(learner.network)
-    return _changed(learner, gradient, weights), report
+    gradient, metrics = jax.grad(loss, has_aux=True)(learner.network)
+    return _apply_gradient(learner, gradient, weights), metrics
 
 
 @partial(eqx.filter_jit)
 def imitate_batch(
-    learner: Learner, graphs: Graph, actions: Actions, weights: Weights, shape: Shape
+    learner: Learner, graphs: Graph, actions: Actions, weights: LossWeights, shape: Shape
 ) -> tuple[Learner, Array]:
     """One step towards known plans of stacked graphs."""
 
@@ -205,7 +221,7 @@ def imitate_batch(
         return jax.vmap(one)(graphs, actions).mean()
 
     value, gradient = jax.value_and_grad(loss)(learner.network)
-    return _changed(learner, gradient, weights), value
+    return _apply_gradient(learner, gradient, weights), value
 
 
 def segment_logits(
@@ -256,11 +272,11 @@ def picked_nodes(pick: Array, s: int) -> Array:
     return (pick[:, None] * s + jnp.arange(s)).ravel()
 
 
-def _picked(lesson: Lesson, nodes: Array) -> Lesson:
+def _picked(batch: Batch, nodes: Array) -> Batch:
     def part(actions: Actions) -> Actions:
         return Actions(actions.fusion[..., nodes], actions.device, actions.schedule[..., nodes])
 
-    return Lesson(part(lesson.actions), part(lesson.chance), lesson.advantage, part(lesson.best))
+    return Batch(part(batch.actions), part(batch.log_prob), batch.advantage, part(batch.best))
 
 
 @partial(eqx.filter_jit)
@@ -269,21 +285,19 @@ def learn_segments(
     graph: Graph,
     memory: Memory,
     pick: Array,
-    lesson: Lesson,
-    weights: Weights,
+    batch: Batch,
+    weights: LossWeights,
     shape: Shape,
     per_node: bool,
-) -> tuple[Learner, Report]:
+) -> tuple[Learner, Metrics]:
     """One step on some segments of one graph."""
 
-    def loss(network: Network) -> tuple[Array, Report]:
+    def loss(network: Network) -> tuple[Array, Metrics]:
         logits, mask = segment_logits(network, graph, memory, pick, shape)
-        return policy_loss(
-            logits, _picked(lesson, picked_nodes(pick, shape.segment)), mask, weights, per_node
-        )
+        return ppo_loss(logits, _picked(batch, picked_nodes(pick, shape.segment)), mask, weights, per_node)
 
-    gradient, report = jax.grad(loss, has_aux=True)(learner.network)
-    return _changed(learner, gradient, weights), report
+    gradient, metrics = jax.grad(loss, has_aux=True)(learner.network)
+    return _apply_gradient(learner, gradient, weights), metrics
 
 
 @partial(eqx.filter_jit)
@@ -293,7 +307,7 @@ def imitate_segments(
     memory: Memory,
     pick: Array,
     actions: Actions,
-    weights: Weights,
+    weights: LossWeights,
     shape: Shape,
 ) -> tuple[Learner, Array]:
     """One step towards a known plan, on some segments of one graph."""
@@ -305,10 +319,9 @@ def imitate_segments(
         return imitation_loss(logits, plan, mask)
 
     value, gradient = jax.value_and_grad(loss)(learner.network)
-    return _changed(learner, gradient, weights), value
+    return _apply_gradient(learner, gradient, weights), value
 
 
-# ----------------------------------------------------------------------------
 # Learning which constructive placement a whole graph should follow, from times that were measured.
 #
 # Each training graph is timed once per hint. The few numbers that are known of a hint without a
@@ -335,7 +348,7 @@ def hint_times(problem: GraphOptimization, hinted: npt.NDArray[np.int32], thread
     return np.where(fits, np.minimum(values / values[fits].min(), WORST), WORST).astype(np.float32)
 
 
-def learn_trust(
+def learn_hint_choice(
     network: Network, rows: Sequence[tuple[Float32, Float32, Float32]], shape: Shape, seed: int
 ) -> tuple[Network, float]:
     """(network, mean time of the chosen hint over the best) of rows (stats, about, times). What the
@@ -360,13 +373,13 @@ def learn_trust(
         return expected + WEIGHT * sum((leaf**2).sum() for leaf in jax.tree.leaves(parts))
 
     @jax.jit  # type: ignore[untyped-decorator]
-    def learn(parts: Any, moments: Any, key: Any) -> Any:
+    def learn(parts: Any, state: Any, key: Any) -> Any:
         def step(carry: Any, key: Any) -> Any:
-            parts, moments = carry
-            change, moments = adam.update(jax.grad(loss)(parts, key), moments)
-            return (optax.apply_updates(parts, change), moments), None
+            parts, state = carry
+            change, state = adam.update(jax.grad(loss)(parts, key), state)
+            return (optax.apply_updates(parts, change), state), None
 
-        return jax.lax.scan(step, (parts, moments), jax.random.split(key, STEPS))[0]
+        return jax.lax.scan(step, (parts, state), jax.random.split(key, STEPS))[0]
 
     (weigh, trust), _ = learn(parts, adam.init(parts), jax.random.key(seed))
     chosen = np.asarray(scores((weigh, trust), known)).argmax(axis=1)

@@ -125,7 +125,7 @@ def make_network(seed: int, shape: Shape) -> Network:
 def run(
     network: Network, graph: Graph, shape: Shape, backend: Backend, tasks: int = 3
 ) -> tuple[Logits, Memory]:
-    """The logits of a whole graph. `tasks`: how many of the three are wanted, in their order."""
+    """The logits of a whole graph. `tasks`: how many of the three, in their order."""
     embedded = embed(network, graph, shape, backend)
     context = context_of(embedded, graph, backend)
     s = shape.segment
@@ -233,13 +233,13 @@ def place(
     total = backend.segment_sum(embedded[graph.by_group], graph.group, len(graph.first))
     count = backend.segment_sum(xp.ones((len(graph.group), 1), xp.float32), graph.group, len(graph.first))
     group = xp.concatenate([first, total / xp.maximum(count, 1)], axis=1)
-    asked = apply(network.group, group, context, shape, xp)
+    query = apply(network.group, group, context, shape, xp)
     devices = graph.device.shape[0]
     if shape.device_head == "dot":
         offered = graph.device @ network.device.weight + network.device.bias + network.index[:devices]
-        logits = asked @ offered.T / math.sqrt(shape.width)
+        logits = query @ offered.T / math.sqrt(shape.width)
     else:
-        logits = asked[:, :devices]
+        logits = query[:, :devices]
     if shape.hints:
         follow = apply(network.follow, group, context, shape, xp)
         follow = follow + trusted(network, graph, xp)

@@ -37,7 +37,7 @@ class Prior:
 
     @cached_property
     def uncertainty(self) -> Float64:
-        """[G] the entropy of each group's device: what is worth a try."""
+        """[G] the entropy of each group's device: what to try."""
         if not len(self.device):
             return np.zeros(0)
         sure = np.maximum(self.device.astype(np.float64), 1e-12)
@@ -136,9 +136,9 @@ def _cumulated(part: Float32, sharpness: float) -> Float32:
     return edges
 
 
-def _below(edges: Float32, chance: Float32) -> Int64:
+def _below(edges: Float32, share: Float32) -> Int64:
     """[n] the first column whose cumulated weight is above a share of the whole: never one without
     weight, nor, by rounding, one behind the last that has any."""
-    passed: Int64 = (edges <= (chance * edges[:, -1])[:, None]).sum(axis=1)
+    passed: Int64 = (edges <= (share * edges[:, -1])[:, None]).sum(axis=1)
     last: Int64 = (edges < edges[:, -1:]).sum(axis=1)
     return np.asarray(np.minimum(passed, last), dtype=np.int64)

@@ -45,10 +45,10 @@ LATE = 0.5
 class Prepared:
     """What a steered search begins with: plans, a prior, and where in the budget it stands."""
 
-    def __init__(self, meter: Meter, problem: GraphOptimization, wanted: str, seed: int) -> None:
+    def __init__(self, meter: Meter, problem: GraphOptimization, source: str, seed: int) -> None:
         self.alike = alike(problem)
         self.plans, before = constructive(meter, problem), meter.seconds
-        learned, self.source = prior_for(problem, wanted)
+        learned, self.source = prior_for(problem, source)
         known = self._known(problem, learned)
         self.prior = learned or known
         self.steering = learned.mixed(known) if learned else known
@@ -94,15 +94,15 @@ class Prepared:
         return Candidates(vectors[again], values[again]) if rows else Candidates(vectors, values)
 
 
-def prior_for(problem: GraphOptimization, wanted: str) -> tuple[Prior | None, str]:
-    """The learned prior and its name; none where it is not wanted or GO has no policy for a graph."""
+def prior_for(problem: GraphOptimization, source: str) -> tuple[Prior | None, str]:
+    """The learned prior and its name; none where `source` is 'seeds' or GO has no policy for a graph."""
     from loadmaster.graph.go.graph import MOST_DEVICES
     from loadmaster.graph.go.infer import prior_of
 
     known = CHECKPOINT.removeprefix(PRETRAINED) in pretrained_names("go")
-    if wanted == "seeds" or (wanted == "learned" and not (known and problem.devices <= MOST_DEVICES)):
+    if source == "seeds" or (source == "learned" and not (known and problem.devices <= MOST_DEVICES)):
         return None, "seeds"
-    name = CHECKPOINT if wanted == "learned" else wanted
+    name = CHECKPOINT if source == "learned" else source
     return prior_of(problem, name), name
 
 
@@ -221,14 +221,14 @@ class GoBrkga(_Steered):
 def likely(genes: Genes, prior: Prior) -> Fresh:
     """Chromosomes whose affinities have the prior's probabilities as means; keys are drawn from its
     levels."""
-    chance = prior.device.astype(np.float64).ravel()
+    mean = prior.device.astype(np.float64).ravel()
 
     def fresh(rng: Rng, count: int) -> Float32:
         vectors = prior.draw(genes.problem, rng, count)
         keys = np.empty((count, genes.width), dtype=np.float32)
         keys[:, : genes.affinities.start] = vectors[:, : genes.device.start]
         keys[:, genes.affinities] = rng.beta(
-            1e-2 + TRUST * chance, 1e-2 + TRUST * (1 - chance), size=(count, len(chance))
+            1e-2 + TRUST * mean, 1e-2 + TRUST * (1 - mean), size=(count, len(mean))
         )
         keys[:, genes.affinities.stop :] = vectors[:, genes.device.stop :]
         return keys

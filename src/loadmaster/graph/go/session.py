@@ -14,8 +14,8 @@ from loadmaster.graph.go.actions import Actions, actions_of, draw, joined, likel
 from loadmaster.graph.go.agent import evaluated
 from loadmaster.graph.go.graph import Graph
 from loadmaster.graph.go.learner import (
-    Lesson,
-    Weights,
+    Batch,
+    LossWeights,
     imitate_segments,
     learn_segments,
     logits_of,
@@ -102,8 +102,6 @@ class Session(learn.Session):
         network = jax.tree.map(np.asarray, self.learner.network)
         return self.meter.solution(updates=self.update, policy=policy_arrays(network))
 
-    # --- known plans -------------------------------------------------------------------------
-
     def _warm_start(self) -> None:
         """Imitate the best constructive plan, as the policy's own levels can say it."""
         left = self.meter.seconds_left
@@ -131,8 +129,6 @@ class Session(learn.Session):
                 self.learner, self.graph, memory, pick, plan, self._weights(), self.settings.shape
             )
 
-    # --- updates -----------------------------------------------------------------------------
-
     def _update(self) -> bool:
         """Whether it was a whole one: the budget may end it, and then nothing goes on from it."""
         settings, problem = self.settings, self.problem
@@ -145,13 +141,13 @@ class Session(learn.Session):
         if self.meter.exhausted or len(rewards) <= plans:
             return False
         self.rewards = self.rewards.after(rewards[:plans], settings.decay)
-        lesson = Lesson(
+        batch = Batch(
             self._padded(drawn.actions),
-            self._padded(drawn.chance),
+            self._padded(drawn.log_prob),
             jnp.asarray(self.rewards.advantage(rewards[:plans], settings.advantage)),
             self._padded(row_of(drawn.actions, 0) if self.best is None else self.best),
         )
-        kl, entropy, done = self._learn(lesson, memory)
+        kl, entropy, done = self._learn(batch, memory)
         self.update += 1
         self.meter.progress(
             update=self.update,
@@ -162,30 +158,30 @@ class Session(learn.Session):
         )
         return done
 
-    def _learn(self, lesson: Lesson, memory: Memory) -> tuple[float, float, bool]:
+    def _learn(self, batch: Batch, memory: Memory) -> tuple[float, float, bool]:
         """(divergence, entropy, whether it came to its end)"""
         settings, weights = self.settings, self._weights()
         kl = entropy = 0.0
         for _ in range(settings.epochs_for(self.problem.nodes)):
             for pick in picks(self.rng, self.segments, settings):
-                self.learner, report = learn_segments(
+                self.learner, metrics = learn_segments(
                     self.learner,
                     self.graph,
                     memory,
                     pick,
-                    lesson,
+                    batch,
                     weights,
                     settings.shape,
                     settings.ratio == "node",
                 )
-                kl, entropy = float(report.kl), float(report.entropy)
+                kl, entropy = float(metrics.kl), float(metrics.entropy)
                 if self.meter.exhausted:
                     return kl, entropy, False
                 if kl > settings.kl_stop:
                     return kl, entropy, True
         return kl, entropy, True
 
-    def _weights(self) -> Weights:
+    def _weights(self) -> LossWeights:
         settings, share = self.settings, self._share()
 
         def between(first: float, last: float) -> float:
@@ -201,7 +197,7 @@ class Session(learn.Session):
             settings.clip,
             settings.gradient_bound,
         )
-        return Weights(*(jnp.float32(number) for number in numbers))
+        return LossWeights(*(jnp.float32(number) for number in numbers))
 
     def _share(self) -> float:
         """How much of the run is over; by the clock only where nothing else ends it, so that the
@@ -217,8 +213,6 @@ class Session(learn.Session):
 
     def _padded(self, actions: Actions) -> Actions:
         return Actions(*(jnp.asarray(part) for part in padded(actions, *self.sizes)))
-
-    # --- checkpoints -------------------------------------------------------------------------
 
     def _offer(self) -> None:
         if not self.meter.exhausted:

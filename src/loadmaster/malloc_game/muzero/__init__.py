@@ -1,1 +1,7 @@
 """mallocMuZero: plays the MallocGame by a search in a learned model of it."""
+
+from __future__ import annotations
+
+from loadmaster.malloc_game.muzero.training import train
+
+__all__ = ["train"]

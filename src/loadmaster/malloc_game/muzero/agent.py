@@ -89,7 +89,7 @@ class MuZero(Solver):
         if meter.exhausted:
             return meter.solution()
         check_playable(problem)
-        if not worth_playing(problem):
+        if not can_gain(problem):
             meter.evaluate_many(problem.all_slow()[None])
             return meter.solution()
         return Session([meter], seed, self.settings, start_of(self.init, self.settings), state).run()
@@ -107,9 +107,9 @@ class MuZeroProd(MuZero):
         assert isinstance(problem, MallocGame)
         baseline = baseline_of(problem)
         if state is None and not meter.exhausted:  # else it is among what was restored
-            from loadmaster.search.registry import make_solver
+            from loadmaster.search.registry import make_labelled
 
-            make_solver("malloc-game", baseline).run(meter, seed, None)
+            make_labelled("malloc-game", baseline).run(meter, seed, None)
         solution = super().run(meter, seed, state)
         solution.metrics["baseline"] = baseline
         return solution
@@ -131,7 +131,7 @@ def baseline_of(problem: MallocGame) -> str:
     return "production" if has_production(problem) else "msa"
 
 
-def worth_playing(problem: MallocGame) -> bool:
+def can_gain(problem: MallocGame) -> bool:
     """Whether there is anything to decide and to gain."""
     return problem.moves > 0 and problem.scale_ps > 1e-6 * problem.all_slow_ps
 

@@ -46,7 +46,7 @@ from loadmaster.malloc_game.muzero.selfplay import (
 from loadmaster.malloc_game.muzero.settings import LEARNING, SEARCHING, Settings
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.search.problem import Scores
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Meter, Solution, State, generator_state, restore_generator, solve
 
 WARM: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -250,7 +250,7 @@ class Session(learn.Session):
             known = []
             for solver, options in WARM:
                 budget = Budget(self.settings.warm_start)
-                best = solve(make_solver("malloc-game", solver, options), problem, budget, number).decision
+                best = solve(make_labelled("malloc-game", solver, options), problem, budget, number).decision
                 if best is not None:
                     known.append(best if best.ndim == 1 else problem.moves_of(problem.plan(best)))
             self._add_games(number, known)

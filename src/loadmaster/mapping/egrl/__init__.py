@@ -1,1 +1,7 @@
 """EGRL: evolution and a gradient learner share one replay buffer to map tensors to memories."""
+
+from __future__ import annotations
+
+from loadmaster.mapping.egrl.training import train, transfer
+
+__all__ = ["train", "transfer"]

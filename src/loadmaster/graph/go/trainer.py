@@ -7,8 +7,7 @@ the plans on all cores, and learns. A plan that beats the one imitated so far ta
 from __future__ import annotations
 
 import multiprocessing
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,35 +19,38 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.clock import now
 from loadmaster.graph import UNFIT, GraphOptimization
 from loadmaster.graph.go.actions import Actions, padded, vectors_of
-from loadmaster.graph.go.cases import Case, Taught
+from loadmaster.graph.go.cases import Case, KnownPlan
 from loadmaster.graph.go.graph import Graph, graph_of, padded_sizes
 from loadmaster.graph.go.learner import (
+    Batch,
     Learner,
-    Lesson,
-    Weights,
+    LossWeights,
     batch_logits,
     draw,
     hint_times,
     imitate_batch,
     learn_batch,
-    learn_trust,
+    learn_hint_choice,
     make_learner,
 )
 from loadmaster.graph.go.settings import Shape
 from loadmaster.learn.backend import bucket
+from loadmaster.learn.training import Report
 from loadmaster.search.problem import Scores
 
 Float64 = npt.NDArray[np.float64]
 CLASSES = ((2_048, 16), (12_800, 4), (32_768, 2))
 """Nodes at most, and graphs per update."""
 DEVICES = 8
+REPORT_SECONDS = 15.0
 
 
 @dataclass
-class Pupil:
-    """A case on its way: its best plan and the running reward."""
+class TrainingCase:
+    """A case with its best plan so far and its running reward."""
 
     case: Case
     best: Actions
@@ -78,7 +80,7 @@ class Pupil:
 class SizeClass:
     """Graphs of one size: on the accelerator, stacked."""
 
-    pupils: list[Pupil]
+    cases: list[TrainingCase]
     graphs: Graph
     best: Actions
     batch: int
@@ -94,8 +96,8 @@ def _taken(tree: Any, rows: Any) -> Any:
 
 
 @dataclass
-class Course:
-    """Everything that pretraining needs and changes."""
+class Trainer:
+    """Everything that training over many graphs needs and changes."""
 
     shape: Shape
     learner: Learner
@@ -104,17 +106,17 @@ class Course:
     threads: int
     samples: int = 32
     epochs: int = 2
-    told: Callable[[str], None] = print
+    report: Report = print
     curve: list[dict[str, float]] = field(default_factory=list)
 
-    def trust(self, seed: int) -> None:
+    def learn_hints(self, seed: int) -> None:
         """Learn which hint a graph should follow, from the measured times of all of them."""
         rows = []
         for each in self.classes:
-            for row, pupil in enumerate(each.pupils):
+            for row, case in enumerate(each.cases):
                 times = (
-                    hint_times(pupil.problem, pupil.hinted, self.threads)
-                    if "placement" in pupil.case.tasks
+                    hint_times(case.problem, case.hinted, self.threads)
+                    if "placement" in case.case.tasks
                     else None
                 )
                 if times is not None:
@@ -124,31 +126,31 @@ class Course:
         if not rows:
             return
         network = jax.tree.map(np.asarray, self.learner.network)
-        network, worse = learn_trust(network, rows, self.shape, seed)
+        network, worse = learn_hint_choice(network, rows, self.shape, seed)
         self.learner = make_learner(network)
-        self.told(f"chose among hints of {len(rows)} graphs: {worse - 1:.1%} behind the best of each")
+        self.report(f"chose among hints of {len(rows)} graphs: {worse - 1:.1%} behind the best of each")
 
     def imitate(self, seconds: float, rate: float, rate_end: float) -> None:
         """Steps towards the best known plans, as many as there is time for."""
-        started = said = time.monotonic()
+        started = reported = now()
         losses, steps = [], 0
-        while (passed := time.monotonic() - started) < seconds:
+        while (passed := now() - started) < seconds:
             chosen = self._choose()
-            rows = self.rng.integers(len(chosen.pupils), size=chosen.batch)
-            now = rate * (rate_end / rate) ** min(1.0, passed / seconds)
+            rows = self.rng.integers(len(chosen.cases), size=chosen.batch)
+            current = rate * (rate_end / rate) ** min(1.0, passed / seconds)
             actions = _taken(chosen.best, jnp.asarray(rows))
             self.learner, loss = imitate_batch(
-                self.learner, chosen.take(rows), actions, _weights(now), self.shape
+                self.learner, chosen.take(rows), actions, make_weights(current), self.shape
             )
             losses.append(loss)
             steps += 1
             if steps % 50 == 0:
                 jax.block_until_ready(loss)  # the queue must not run ahead of the clock
-            if time.monotonic() - said > 15:
-                said = time.monotonic()
+            if now() - reported > REPORT_SECONDS:
+                reported = now()
                 mean = float(jnp.stack(losses[-100:]).mean())
                 self.curve.append({"seconds": passed, "steps": steps, "loss": mean})
-                self.told(f"imitate {passed:.0f} s, {steps} steps, loss {mean:.4f}")
+                self.report(f"imitate {passed:.0f} s, {steps} steps, loss {mean:.4f}")
 
     def reinforce(
         self,
@@ -160,61 +162,61 @@ class Course:
         decay: float = 0.9,
     ) -> None:
         """Updates of PPO, as many as there is time for."""
-        started = said = time.monotonic()
+        started = reported = now()
         updates, beaten, means = 0, 0, []
-        while (passed := time.monotonic() - started) < seconds:
-            now = rate * (rate_end / rate) ** min(1.0, passed / seconds)
-            gain, better = self._update(_weights(now, entropy, imitation), decay)
+        while (passed := now() - started) < seconds:
+            current = rate * (rate_end / rate) ** min(1.0, passed / seconds)
+            gain, better = self._update(make_weights(current, entropy, imitation), decay)
             means.append(gain)
             beaten += better
             updates += 1
-            if time.monotonic() - said > 15:
-                said = time.monotonic()
+            if now() - reported > REPORT_SECONDS:
+                reported = now()
                 mean = float(np.mean(means[-100:]))
                 self.curve.append({"seconds": passed, "updates": updates, "reward": mean})
-                self.told(
+                self.report(
                     f"ppo {passed:.0f} s, {updates} updates, mean reward {mean:.4f}, {beaten} plans beaten"
                 )
 
-    def _update(self, weights: Weights, decay: float) -> tuple[float, int]:
+    def _update(self, weights: LossWeights, decay: float) -> tuple[float, int]:
         chosen = self._choose()
-        rows = self.rng.integers(len(chosen.pupils), size=chosen.batch)
+        rows = self.rng.integers(len(chosen.cases), size=chosen.batch)
         graphs = chosen.take(rows)
         key = jax.random.key(int(self.rng.integers(2**31)))
-        actions, chance = _draw_batch(self.learner.network, graphs, key, self.samples, self.shape)
+        actions, log_prob = _draw_batch(self.learner.network, graphs, key, self.samples, self.shape)
         host = jax.tree.map(np.asarray, actions)
         advantages, rewards, better = [], [], 0
         threads = max(1, self.threads // len(rows))
 
-        def scored(place: int) -> tuple[Actions, Scores]:
-            problem = chosen.pupils[int(rows[place])].problem
+        def score(place: int) -> tuple[Actions, Scores]:
+            problem = chosen.cases[int(rows[place])].problem
             drawn = Actions(*(part[place] for part in host))
             return drawn, problem.score(vectors_of(problem, drawn), threads=threads)
 
         with ThreadPoolExecutor(len(rows)) as pool:
-            found = list(pool.map(scored, range(len(rows))))
+            found = list(pool.map(score, range(len(rows))))
         for (drawn, scores), row in zip(found, rows.tolist(), strict=True):
-            pupil = chosen.pupils[row]
+            case = chosen.cases[row]
             better += self._keep(chosen, row, drawn, scores.value)
-            advantages.append(pupil.advantages(scores.reward, decay, 5.0))
+            advantages.append(case.advantages(scores.reward, decay, 5.0))
             rewards.append(float(scores.reward.mean()))
         best = _taken(chosen.best, jnp.asarray(rows))
-        lesson = Lesson(actions, chance, jnp.asarray(np.stack(advantages), jnp.float32), best)
+        batch = Batch(actions, log_prob, jnp.asarray(np.stack(advantages), jnp.float32), best)
         for _ in range(self.epochs):
-            self.learner, _ = learn_batch(self.learner, graphs, lesson, weights, self.shape, True)
+            self.learner, _ = learn_batch(self.learner, graphs, batch, weights, self.shape, True)
         return float(np.mean(rewards)), better
 
     def _keep(self, chosen: SizeClass, row: int, drawn: Actions, values: npt.NDArray[np.int64]) -> int:
         """A plan that beats the best known is imitated from now on."""
-        pupil = chosen.pupils[row]
+        case = chosen.cases[row]
         values = np.where(values < 0, np.iinfo(np.int64).max, values)
         first = int(values.argmin())
-        if int(values[first]) >= pupil.value:
+        if int(values[first]) >= case.value:
             return 0
-        pupil.value = int(values[first])
-        pupil.best = Actions(*(part[first] for part in drawn))
+        case.value = int(values[first])
+        case.best = Actions(*(part[first] for part in drawn))
         chosen.best = Actions(
-            *(part.at[row].set(new) for part, new in zip(chosen.best, pupil.best, strict=True))
+            *(part.at[row].set(new) for part, new in zip(chosen.best, case.best, strict=True))
         )
         return 1
 
@@ -224,16 +226,16 @@ class Course:
 
         def one(each: SizeClass) -> None:
             graphs = each.take(np.zeros(each.batch, dtype=np.int64))
-            actions, chance = _draw_batch(self.learner.network, graphs, key, self.samples, self.shape)
+            actions, log_prob = _draw_batch(self.learner.network, graphs, key, self.samples, self.shape)
             best = _taken(each.best, jnp.zeros(each.batch, dtype=jnp.int32))
-            lesson = Lesson(actions, chance, jnp.zeros(chance.device.shape[:2]), best)
-            learn_batch(self.learner, graphs, lesson, _weights(0.0), self.shape, True)
+            batch = Batch(actions, log_prob, jnp.zeros(log_prob.device.shape[:2]), best)
+            learn_batch(self.learner, graphs, batch, make_weights(0.0), self.shape, True)
 
         def other(each: SizeClass) -> None:
             graphs = each.take(np.zeros(each.batch, dtype=np.int64))
             if imitation:
                 best = _taken(each.best, jnp.zeros(each.batch, dtype=jnp.int32))
-                imitate_batch(self.learner, graphs, best, _weights(0.0), self.shape)
+                imitate_batch(self.learner, graphs, best, make_weights(0.0), self.shape)
             batch_logits(self.learner.network, graphs, self.shape)
 
         with ThreadPoolExecutor(2 * len(self.classes)) as pool:
@@ -243,7 +245,7 @@ class Course:
 
     def _choose(self) -> SizeClass:
         """Classes by the number of their graphs, large ones less often than that."""
-        shares = np.array([len(each.pupils) ** 0.7 for each in self.classes])
+        shares = np.array([len(each.cases) ** 0.7 for each in self.classes])
         return self.classes[int(self.rng.choice(len(self.classes), p=shares / shares.sum()))]
 
 
@@ -255,16 +257,17 @@ def _draw_batch(network: Any, graphs: Graph, key: Any, plans: int, shape: Shape)
     return drawn
 
 
-def _weights(rate: float, entropy: float = 0.0, imitation: float = 0.0) -> Weights:
-    return Weights(*(jnp.float32(x) for x in (rate, entropy, imitation, 0.2, 1.0)))
+def make_weights(rate: float, entropy: float = 0.0, imitation: float = 0.0) -> LossWeights:
+    """With the clip ratio and the gradient's bound of training over many graphs."""
+    return LossWeights(*(jnp.float32(x) for x in (rate, entropy, imitation, 0.2, 1.0)))
 
 
-def classes_of(
-    taught: Mapping[Case, Taught], shape: Shape, processes: int = 1, method: str = "spawn"
+def size_classes(
+    plans: Mapping[Case, KnownPlan], shape: Shape, processes: int = 1, method: str = "spawn"
 ) -> list[SizeClass]:
     """Cases sorted into size classes, each padded to its largest. Reading a graph takes longer than
     learning from it once, so several processes read."""
-    cases = [case for case, plan in taught.items() if plan.value < UNFIT]
+    cases = [case for case, plan in plans.items() if plan.value < UNFIT]
     with multiprocessing.get_context(method).Pool(processes) as pool:
         sizes = pool.starmap(_sizes, [(case, shape) for case in cases], chunksize=4)
         sorted_: dict[int, list[int]] = {}
@@ -278,9 +281,9 @@ def classes_of(
         for number, rows in sorted(sorted_.items()):
             top = np.array([sizes[row] for row in rows]).max(axis=0)
             common = (int(top[0]), int(top[1]), int(top[2]), DEVICES)
-            jobs = [(cases[row], common, taught[cases[row]].hinted) for row in rows]
+            jobs = [(cases[row], common, plans[cases[row]].hinted) for row in rows]
             graphs = pool.starmap(_graph, jobs, chunksize=4)
-            members = [(cases[row], taught[cases[row]]) for row in rows]
+            members = [(cases[row], plans[cases[row]]) for row in rows]
             classes.append(_class(members, graphs, common, CLASSES[number][1]))
     return classes
 
@@ -294,7 +297,7 @@ def _graph(case: Case, sizes: tuple[int, int, int, int], hinted: npt.NDArray[np.
 
 
 def _class(
-    members: Sequence[tuple[Case, Taught]],
+    members: Sequence[tuple[Case, KnownPlan]],
     graphs: Sequence[Graph],
     sizes: tuple[int, int, int, int],
     batch: int,
@@ -302,29 +305,28 @@ def _class(
     plans = [padded(plan.actions, sizes[0], sizes[2]) for _, plan in members]
     stacked = Graph(*(jnp.asarray(np.stack(part)) for part in zip(*graphs, strict=True)))
     best = Actions(*(jnp.asarray(np.stack(part)) for part in zip(*plans, strict=True)))
-    pupils = [Pupil(case, plan.actions, plan.value, plan.reference, plan.hinted) for case, plan in members]
-    return SizeClass(pupils, stacked, best, min(batch, len(pupils)))
+    cases = [
+        TrainingCase(case, plan.actions, plan.value, plan.reference, plan.hinted) for case, plan in members
+    ]
+    return SizeClass(cases, stacked, best, min(batch, len(cases)))
 
 
-def judged(network: Any, classes: Sequence[SizeClass], shape: Shape, threads: int) -> list[dict[str, Any]]:
+def evaluate_policy(
+    network: Any, classes: Sequence[SizeClass], shape: Shape, threads: int
+) -> list[dict[str, Any]]:
     """Zero-shot: the likeliest plan of each case against its base plan and the best known."""
     rows = []
     for each in classes:
-        for first in range(0, len(each.pupils), each.batch):
-            at = np.minimum(np.arange(first, first + each.batch), len(each.pupils) - 1)
+        for first in range(0, len(each.cases), each.batch):
+            at = np.minimum(np.arange(first, first + each.batch), len(each.cases) - 1)
             logits = batch_logits(network, each.take(at), shape)
             likely = [np.asarray(part.argmax(axis=-1)) for part in logits]
-            for place, row in enumerate(at[: len(each.pupils) - first].tolist()):
-                pupil = each.pupils[row]
-                vector = vectors_of(pupil.problem, Actions(*(part[place] for part in likely)))
-                value = int(pupil.problem.score(vector[None], threads=threads).value[0])
+            for place, row in enumerate(at[: len(each.cases) - first].tolist()):
+                case = each.cases[row]
+                vector = vectors_of(case.problem, Actions(*(part[place] for part in likely)))
+                value = int(case.problem.score(vector[None], threads=threads).value[0])
                 rows.append(
-                    {
-                        "case": pupil.case.name,
-                        "value": value,
-                        "best": pupil.value,
-                        "reference": pupil.reference,
-                    }
+                    {"case": case.case.name, "value": value, "best": case.value, "reference": case.reference}
                 )
     return rows
 
