@@ -260,17 +260,18 @@ class Program:
         return trips[self.op_loop]
 
     @cached_property
-    def is_root(self) -> npt.NDArray[np.bool_]:
+    def is_root(self) -> Bool:
         """[T] whether a tensor is no view of another: it stands for its storage."""
-        return self.tensor_alias == np.arange(self.n_tensors)
+        roots: Bool = self.tensor_alias == np.arange(self.n_tensors)
+        return roots
 
     @cached_property
-    def is_persistent(self) -> npt.NDArray[np.bool_]:
+    def is_persistent(self) -> Bool:
         """[T] weights and state, which are kept between runs."""
         return np.isin(self.tensor_kind, [int(kind) for kind in PERSISTENT])
 
     @cached_property
-    def is_given(self) -> npt.NDArray[np.bool_]:
+    def is_given(self) -> Bool:
         """[T] weights, inputs and state, which no op produces."""
         return np.isin(self.tensor_kind, [int(kind) for kind in GIVEN])
 
