@@ -10,14 +10,14 @@ import pytest
 from generate import random_program
 from loadmaster.errors import BadPlan, BadProgram
 from loadmaster.graph import GraphOptimization
-from loadmaster.graph.exact import units_of
+from loadmaster.graph.exact import find_units
 from loadmaster.machine.machine import Device, Link, Machine, Memory, Rules
 from loadmaster.plan.check import check
 from loadmaster.plan.plan import Plan
 from loadmaster.program.build import Builder
 from loadmaster.program.hazards import overwrite_waits, overwriters
 from loadmaster.program.program import Program, TieKind
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, solve
 from loadmaster.simulate import simulate
 from reference.simulate import simulate_reference
@@ -170,7 +170,7 @@ def test_cp_sat_knows_the_waits() -> None:
     pytest.importorskip("ortools")
     program, machine = update_and_reader(), two_devices()
     problem = GraphOptimization(program, machine, tasks=("placement", "schedule"), groups="op")
-    exact = solve(make_solver("graph", "cp-sat"), problem, Budget(50))
+    exact = solve(make_labelled("graph", "cp-sat"), problem, Budget(50))
     assert exact.value == 40
     assert problem.bound().value == 40  # the critical path goes through the wait
-    assert units_of(problem).waits == [(0, 1)]
+    assert find_units(problem).waits == [(0, 1)]

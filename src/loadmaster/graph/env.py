@@ -44,9 +44,9 @@ class GraphEnv(gymnasium.Env[Observation, Action]):
         *,
         problem: GraphOptimization | None = None,
         render_mode: str | None = None,
-        **switches: Any,
+        **options: Any,
     ) -> None:
-        self.problem = problem or GraphOptimization(load_model(model), load_machine(machine), **switches)
+        self.problem = problem or GraphOptimization(load_model(model), load_machine(machine), **options)
         self.render_mode = render_mode
         self._still = _observation(self.problem)
         n, edges = self._still["node_features"].shape[0], self._still["edge_index"].shape[1]

@@ -1,7 +1,7 @@
 """GraphOptimization of small graphs by CP-SAT: a plan that is timed like any other, and a bound.
 
 Where fusion is decided there are two models: one of the base plan's clusters for an answer, and one
-of single nodes at their least costs for the bound (see `graph_units`).
+of single nodes at their least costs for the bound (see `find_units`).
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from loadmaster.graph.bounds import least_costs
 from loadmaster.graph.groups import first_ops
 from loadmaster.machine.machine import Machine
 from loadmaster.program.hazards import overwrite_waits, place_bytes, places, root_writers
-from loadmaster.program.program import PERSISTENT, Program, TensorKind
+from loadmaster.program.program import Program, TensorKind
 from loadmaster.search.or_tools import Value, run_cp_sat
 from loadmaster.search.solver import Meter, Solution, Solver, State, Status
-
-# ----------------------------------------------------------------------------
-# What an exact model of GraphOptimization is about: steps, who decides where they run, and tensors
-# that move between them.
-#
-# With fusion given, steps are clusters. With fusion decided, every node is a step of its least cost:
-# the members of a cluster fit one after another into its time on its device, so every plan is still
-# one of the model, and the model's optimum a bound. A node that can be fused goes where its cluster
-# goes, which need not be the device of its own group.
+from loadmaster.units import PICOSECONDS
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+
+MOST_DEVICES = 4
+MOST_STEPS_WITH_MEMORY = 60
+"""Of larger graphs only what is held for ever counts."""
+ANSWER_SHARE = 0.5
+"""Of the time, where an answer and a bound have models of their own."""
+_LARGEST = 2**42
+"""Times above are divided: rounded down, which keeps the bound a bound."""
 
 UNABLE = 2**61
 """Costs from here on: it can't run there."""
@@ -54,7 +55,8 @@ class Moving:
 
 @dataclass
 class Units:
-    """Steps are numbered by their smallest op; a choice is what goes to one device as a whole."""
+    """What an exact model is about: steps, who decides where they run, and tensors that move between
+    them. Steps are numbered by their smallest op; a choice is what goes to one device as a whole."""
 
     cost: Int64
     """[steps, D] ps, repeats included; UNABLE or more: it can't run there"""
@@ -79,8 +81,14 @@ class Units:
         return len(self.cost)
 
 
-def units_of(problem: GraphOptimization, clusters: Int32 | None = None) -> Units:
-    """Of a problem; with `clusters`, as if that fusion were given."""
+def find_units(problem: GraphOptimization, clusters: Int32 | None = None) -> Units:
+    """The units of a problem; with `clusters` [n_ops], as if that fusion were given.
+
+    With fusion given, steps are clusters. With fusion decided, every node is a step of its least cost:
+    the members of a cluster fit one after another into its time on its device, so every plan is still
+    one of the model, and the model's optimum a bound. A node that can be fused goes where its cluster
+    goes, which need not be the device of its own group.
+    """
     program, nodes = problem.program, problem.node_op
     free = "fusion" in problem.tasks and clusters is None
     cost, step = least_costs(problem, clusters)
@@ -132,19 +140,13 @@ def _homes(program: Program, step_of: Int64, choice: list[int], free: bool) -> d
         if not program.op_view[op]:
             readers[root] = min(readers.get(root, 2**31), int(step_of[op]))
     homes = {}
-    for root in _roots(program, PERSISTENT):
+    for root in np.flatnonzero(program.is_root & program.is_persistent).tolist():
         op = first_op.get(int(program.tensor_group[root]), -1)
         if op >= 0:
             homes[root] = choice[int(step_of[op])]
         elif not free and root in readers:  # which step reads first depends on fusion
             homes[root] = choice[readers[root]]
     return homes
-
-
-def _roots(program: Program, kinds: tuple[TensorKind, ...]) -> list[int]:
-    own = program.is_root
-    found = np.flatnonzero(own & np.isin(program.tensor_kind, [int(kind) for kind in kinds]))
-    return [int(root) for root in found]
 
 
 def _tensors(
@@ -179,19 +181,16 @@ def _kept(program: Program, homes: dict[int, int]) -> list[tuple[int, int]]:
     return [(home, int(size[number])) for number, home in at.items()]
 
 
-# ----------------------------------------------------------------------------
-# Steps, transfers and memory as a CP-SAT model. Every plan that fits is one of its solutions, with
-# starts of its own, so that the least makespan is a bound of them all; a plan may wait on purpose.
-
-MOST_STEPS_WITH_MEMORY = 60
-"""Of larger graphs only what is held for ever counts."""
-_PICOSECONDS = 10**12
-_LARGEST = 2**42
-"""Times above are divided: rounded down, which keeps the bound a bound."""
-
-
 class GraphModel:
-    """Variables and constraints; `most`: a time that some plan is known to keep, or None."""
+    """Steps, transfers and memory as a CP-SAT model.
+
+    Every plan that fits is one of its solutions, with starts of its own, so that the least makespan is
+    a bound of them all; a plan may wait on purpose.
+
+    Args:
+      most: a time that some plan is known to keep, or None.
+      memory: whether results take room as well, where there are few steps.
+    """
 
     def __init__(
         self, cp_model: Any, problem: GraphOptimization, units: Units, most: int | None, memory: bool
@@ -219,11 +218,11 @@ class GraphModel:
     def _transfers(self, moving: Moving) -> dict[tuple[int, int], int]:
         """(from, to) -> ps, for pairs of memories with a link."""
         machine, bytes_ = self.problem.machine, int(self.problem.program.storage_bytes[moving.root])
-        index = {memory.name: number for number, memory in enumerate(machine.memories)}
         found = {}
-        for link in machine.links:
-            once = max(1, link.latency - (-bytes_ * _PICOSECONDS // link.bandwidth))
-            found[index[link.source], index[link.target]] = once * moving.repeat
+        for ends, number in machine.link_between.items():
+            link = machine.links[number]
+            once = max(1, link.latency - (-bytes_ * PICOSECONDS // link.bandwidth))
+            found[ends] = once * moving.repeat
         return found
 
     def _horizon(self) -> int:
@@ -282,10 +281,8 @@ class GraphModel:
 
     def _move(self) -> None:
         """A tensor is sent once to each memory from which somebody else reads it."""
-        model, units, machine = self.model, self.units, self.problem.machine
+        model, units = self.model, self.units
         engines: dict[str, list[Any]] = {}
-        index = {memory.name: number for number, memory in enumerate(machine.memories)}
-        held = {(index[link.source], index[link.target]): link.engines for link in machine.links}
         for moving in units.tensors:
             if moving.writer >= 0:
                 for reader in moving.readers:
@@ -295,33 +292,39 @@ class GraphModel:
                 continue
             for to in self.homes:
                 for source in self.homes:
-                    if source == to:
-                        continue
-                    here = self.at[moving.home][source]
-                    length = self.transfer_ps[moving.root].get((source, to))
-                    if length is None:  # no way: not both
-                        for choice in away:
-                            model.add(here + self.at[choice][to] <= 1)
-                        continue
-                    length //= self.unit
-                    sent = model.new_bool_var("")
-                    start = model.new_int_var(0, self.horizon, "")
-                    for choice in away:
-                        model.add(sent >= here + self.at[choice][to] - 1)
-                    model.add(sent <= here)
-                    interval = model.new_optional_fixed_size_interval_var(start, length, sent, "")
-                    for engine in held[source, to]:
-                        engines.setdefault(engine, []).append(interval)
-                    if moving.writer >= 0:
-                        model.add(start >= self.stop[moving.writer]).only_enforce_if(sent)
-                    self.sent[moving.root, source, to] = (sent, start, start + length)
-                    for reader in moving.readers:
-                        if units.choice[reader] != moving.home:
-                            self._when(
-                                sent, self.at[units.choice[reader]][to], self.start[reader] >= start + length
-                            )
+                    if source != to:
+                        self._send(moving, away, source, to, engines)
         for intervals in engines.values():
             model.add_no_overlap(intervals)
+
+    def _send(
+        self, moving: Moving, away: list[int], source: int, to: int, engines: dict[str, list[Any]]
+    ) -> None:
+        """A tensor from one memory to another, if it is at home in the one and choices `away` are in the
+        other; its interval joins those of the engines that carry it."""
+        model, machine = self.model, self.problem.machine
+        here = self.at[moving.home][source]
+        length = self.transfer_ps[moving.root].get((source, to))
+        if length is None:  # no way: not both
+            for choice in away:
+                model.add(here + self.at[choice][to] <= 1)
+            return
+        length //= self.unit
+        sent = model.new_bool_var("")
+        start = model.new_int_var(0, self.horizon, "")
+        for choice in away:
+            model.add(sent >= here + self.at[choice][to] - 1)
+        model.add(sent <= here)
+        interval = model.new_optional_fixed_size_interval_var(start, length, sent, "")
+        for engine in machine.links[machine.link_between[source, to]].engines:
+            engines.setdefault(engine, []).append(interval)
+        if moving.writer >= 0:
+            model.add(start >= self.stop[moving.writer]).only_enforce_if(sent)
+        self.sent[moving.root, source, to] = (sent, start, start + length)
+        for reader in moving.readers:
+            choice = self.units.choice[reader]
+            if choice != moving.home:
+                self._when(sent, self.at[choice][to], self.start[reader] >= start + length)
 
     def _when(self, a: Any, b: Any, constraint: Any) -> None:
         """If both: `b` may be a sum of literals, of which at most one is true."""
@@ -398,13 +401,6 @@ def _aligned(size: int, machine: Machine, home: int) -> int:
     return -(-size // alignment) * alignment
 
 
-Float64 = npt.NDArray[np.float64]
-
-MOST_DEVICES = 4
-ANSWER_SHARE = 0.5
-"""Of the time, where an answer and a bound have models of their own."""
-
-
 class CpSat(Solver):
     """`most_groups`, `most_steps`: larger graphs are refused, since nothing would be proved. `work`:
     see `run_cp_sat`."""
@@ -429,15 +425,15 @@ class CpSat(Solver):
         infeasible = False
         if "fusion" in problem.tasks:
             if not meter.exhausted:
-                answer = units_of(problem, problem.base_clusters)
+                answer = find_units(problem, problem.base_clusters)
                 _solve(cp_model, meter, problem, answer, seed, self.work, share=ANSWER_SHARE, proves=False)
             if not meter.exhausted:
                 infeasible = _solve(
-                    cp_model, meter, problem, units_of(problem), seed, self.work, answers=False
+                    cp_model, meter, problem, find_units(problem), seed, self.work, answers=False
                 )
         elif not meter.exhausted:
-            infeasible = _solve(cp_model, meter, problem, units_of(problem), seed, self.work)
-        return meter.solution(infeasible=infeasible, white_box=True)
+            infeasible = _solve(cp_model, meter, problem, find_units(problem), seed, self.work)
+        return meter.solution(infeasible=infeasible)
 
     def _check(self, problem: GraphOptimization) -> None:
         for what, count, most in (

@@ -1,4 +1,5 @@
-"""What an agent sees of a graph: numbers per node, and of the machine. No names, no scopes."""
+"""What an agent sees of a graph: numbers per node, and of the machine; and its decisions in levels. No
+names, no scopes."""
 
 from __future__ import annotations
 
@@ -11,25 +12,20 @@ from loadmaster.graph.fusion import tensor_elements
 from loadmaster.graph.problem import GraphOptimization
 from loadmaster.program.program import TensorKind, TieKind
 
-# ----------------------------------------------------------------------------
-# Vectors in levels: what an agent with sixteen choices per key hands in.
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
 
 LEVELS = 16
-"""Level l is the key l / 15."""
+"""Choices per key that an agent has: level l is the key l / 15."""
 
 
-def vector_of_levels(
-    problem: GraphOptimization, action: npt.NDArray[np.integer[Any]]
-) -> npt.NDArray[np.float64]:
-    """float64[..., V] of whole numbers [..., V]: levels become keys, devices stay."""
+def vector_of_levels(problem: GraphOptimization, action: npt.NDArray[np.integer[Any]]) -> Float64:
+    """float64[..., V] of whole numbers [..., V]: levels become keys, devices are kept."""
     vector = np.asarray(action) / (LEVELS - 1)
     at = problem.part("device")
     vector[..., at] = np.asarray(action)[..., at]
     return vector
 
-
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
 
 COLUMNS = (
     "output_bytes",
