@@ -22,7 +22,7 @@ from benchmarks.suites.gpu_stages import all_need
 PERCENT = 50
 SIMULATED = "+simulated"
 """Ends a solver's name: the row is no measurement."""
-PLANNERS = ("auto", COPIES, "anneal", "evolution", "muzero", "game", "egrl", "static", *PEER_SOLVERS)
+PLANNERS = ("auto", COPIES, "anneal", "evolution", "static", *PEER_SOLVERS)
 ROWS = "planners.jsonl"
 
 

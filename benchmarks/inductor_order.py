@@ -34,7 +34,7 @@ from loadmaster.host import host, versions
 from loadmaster.order.problem import PeakOrder
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, solve
 
 RESULTS = Path(__file__).parent / "results" / "inductor_order.json"
@@ -285,7 +285,7 @@ def compare(model: str, *, training: bool, seconds: float) -> list[dict[str, Any
     # Inductor keeps the best of the four.
     rows.append(rows[0] | {"solver": "inductor", "value": min(row["value"] for row in rows)})
     started = time.perf_counter()
-    solution = solve(make_solver("order", "auto"), problem, Budget(seconds=seconds))
+    solution = solve(make_labelled("order", "auto"), problem, Budget(seconds=seconds))
     return [
         *rows,
         rows[0]

@@ -27,7 +27,7 @@ from benchmarks.suites.mapping_run import Improvements
 from loadmaster.host import host, versions
 from loadmaster.malloc_game.muzero.agent import MuZero
 from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, solve
 
 CASES = ("alexnet-train/tpu-v4i-16m", "resnet50-inf/tpu-v4i-16m", "synthetic-33")
@@ -86,7 +86,7 @@ def _run(job: tuple[str, str, int], case: str, name: str, budget: int, out: Path
     settings, switches = VARIANTS.get(name, ({}, {}))
     plain = loaded(case)[0]
     problem = MallocGame(plain.program, plain.machine, **switches) if switches else plain
-    solver = make_solver("malloc-game", name) if name in RIVALS else MuZero("scratch", **(SMALL | settings))
+    solver = make_labelled("malloc-game", name) if name in RIVALS else MuZero("scratch", **(SMALL | settings))
     observer, started = Improvements(), time.perf_counter()
     solution = solve(solver, problem, Budget(budget), job[2], observer)
     took = time.perf_counter() - started

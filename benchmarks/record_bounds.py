@@ -29,7 +29,7 @@ from loadmaster.mapping.problem import Mapping
 from loadmaster.program.models import load_model
 from loadmaster.search.problem import Bound
 from loadmaster.search.recorded_bounds import bound_key
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Meter
 
 FILE = Path(__file__).parents[1] / "src" / "loadmaster" / "problems" / "recorded_bounds.json"
@@ -105,7 +105,7 @@ def prove_game(problem: MallocGame, seconds: float) -> Row:
     meter.bound = Bound(0, "none")
     for name in PLANS:
         try:
-            make_solver("malloc-game", name).run(meter, 0, None)
+            make_labelled("malloc-game", name).run(meter, 0, None)
         except LoadmasterError:  # no production placement is known
             continue
     small = problem.moves <= CpSat().most_moves

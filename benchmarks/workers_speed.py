@@ -24,7 +24,7 @@ from loadmaster.program.models import load_model
 from loadmaster.runs import run_solver
 from loadmaster.runs.workers import distribute
 from loadmaster.search.evaluator import CommandEvaluator
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget
 
 WAIT = "sleep 0.1\nwc -c\n"
@@ -44,7 +44,7 @@ def measured(command: str, workers: str, maps: int) -> dict[str, Any]:
     with distribute(problem, workers) as work:
         assert problem.compiler_ps > 0  # the baseline
         started = time.perf_counter()
-        solution = run_solver(make_solver("mapping", "random"), problem, Budget(maps), seed=1)
+        solution = run_solver(make_labelled("mapping", "random"), problem, Budget(maps), seed=1)
         seconds = time.perf_counter() - started
         count = problem.measurements - work.pool.size
         return {

@@ -23,7 +23,7 @@ from loadmaster.order.problem import PeakOrder
 from loadmaster.program.models import load_model
 from loadmaster.program.zoo.synthetic import synthetic
 from loadmaster.search.problem import Problem
-from loadmaster.search.registry import kinds, make_solver, solver_names
+from loadmaster.search.registry import kinds, make_labelled, solver_labels
 from loadmaster.search.solver import Solver
 from offload_stack import LAYER_BYTES, gpu, stack
 
@@ -65,8 +65,6 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("malloc-game", "muzero"): PLAYING | TEACHING,
     ("malloc-game", "muzero-prod"): PLAYING | TEACHING,
     ("malloc-game", "policy-only"): PLAYING,
-    ("offload", "muzero"): PLAYING | TEACHING | {"games": 4, "eval_games": 2},
-    ("offload", "egrl"): {"solver": "ageing-evolution", "evaluations": 100},
     ("graph", "go"): GO,
     ("order", "anneal"): {"length": 400},
     ("order", "random-best"): {"orders": 400},
@@ -79,7 +77,6 @@ LEARNED = {
     ("malloc-game", "muzero"),
     ("malloc-game", "muzero-prod"),
     ("malloc-game", "policy-only"),
-    ("offload", "muzero"),
     ("graph", "go"),
 }
 """They are compiled, which takes seconds."""
@@ -143,7 +140,7 @@ class Case:
         return (self.kind, self.name) in LEARNED
 
     def solver(self) -> Solver:
-        return make_solver(self.kind, self.name, self.options)
+        return make_labelled(self.kind, self.name, self.options)
 
     def problem(self) -> Problem:
         makers: dict[str, Callable[[], Problem]] = {
@@ -168,6 +165,6 @@ CASES = [
         OPTIONS.get((kind, name), {}),
     )
     for kind in kinds()
-    for name in solver_names(kind)
+    for name in solver_labels(kind)
     if (kind, name) not in MEASURED
 ]

@@ -23,7 +23,7 @@ from loadmaster.allocation.buffers_csv import read_buffers
 from loadmaster.allocation.problem import Allocation
 from loadmaster.errors import LoadmasterError, MissingPackage
 from loadmaster.search.problem import Decision
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Solution, Status, solve
 
 PUBLISHED = {
@@ -74,7 +74,7 @@ def _solved(case: str, buffers: Buffers, capacity: int | None, name: str, second
     """One solver on one instance; the checker passes the placement before it is a row."""
     problem = Allocation(buffers, capacity, case)
     try:
-        solver = make_solver("allocation", "auto" if name == "ours" else name)
+        solver = make_labelled("allocation", "auto" if name == "ours" else name)
         started = time.perf_counter()
         solution = solve(solver, problem, Budget(seconds=seconds), seed)
         took = time.perf_counter() - started

@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.suites import Case, Options, Row
 from loadmaster.machine import load_machine
 from loadmaster.mapping.problem import Mapping
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, solve
 from loadmaster.simulate.bounds import time_bounds
 from loadmaster.simulate.simulator import simulate
@@ -89,7 +89,7 @@ def placement_case(model: str, bank: str, options: Options, seed: int) -> Iterat
     yield row("executorch-banked", baseline, "feasible", banked.bytes)
     started = time.perf_counter()
     problem = Mapping(program, machine)
-    found = solve(make_solver("mapping", "auto"), problem, Budget(seconds=SECONDS), seed)
+    found = solve(make_labelled("mapping", "auto"), problem, Budget(seconds=SECONDS), seed)
     starts = [banked.plan, greedy.plan]
     if found.decision is not None:
         starts.insert(0, problem.plan(found.decision))

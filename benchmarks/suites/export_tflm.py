@@ -21,7 +21,7 @@ from loadmaster.mapping.problem import Mapping
 from loadmaster.order.auto import make_auto
 from loadmaster.order.problem import PeakOrder
 from loadmaster.program.importers.tflite import import_tflite
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, solve
 from loadmaster.units import UNLIMITED
 
@@ -132,12 +132,12 @@ def place_case(package: str, name: str, machine: str, options: Options, seed: in
         return
     problem = Mapping(import_tflite(path), load_machine(machine))
     limit = Budget(seconds=5.0 if options.quick else SECONDS)
-    ours = solve(make_solver("mapping", "auto"), problem, limit, seed)
+    ours = solve(make_labelled("mapping", "auto"), problem, limit, seed)
     before: float | None = None
     for solver in PLACERS:
         if options.solvers and solver not in options.solvers:
             continue
-        solution = ours if solver == "auto" else solve(make_solver("mapping", solver), problem, Budget())
+        solution = ours if solver == "auto" else solve(make_labelled("mapping", solver), problem, Budget())
         if solution.decision is None or solution.value is None:
             continue
         refused = problem.violations(problem.plan(solution.decision))

@@ -19,9 +19,8 @@ from loadmaster.machine.machine import Machine
 from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.mapping.problem import Int8
 from loadmaster.offload.heuristics import static_gaps
-from loadmaster.offload.measured import MeasuredOffload
+from loadmaster.offload.measured import MeasuredOffload, Refined
 from loadmaster.offload.problem import Offload, is_vector
-from loadmaster.offload.refined import Refined
 from loadmaster.offload.search import Anneal
 from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program
@@ -29,7 +28,7 @@ from loadmaster.search.champion import Champion, Leaders, remeasure
 from loadmaster.search.evaluator import Evaluator
 from loadmaster.search.measuring import picoseconds
 from loadmaster.search.problem import Decision, Note
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Meter, Observer, Solver, solve
 
 MAPPED: Mapping[str, Mapping[str, Any]] = {
@@ -210,7 +209,7 @@ class Loop:
             warmups=0,
             invalid="repair",
         )
-        solver: Any = make_solver("mapping", search, dict(MAPPED[search]))
+        solver: Any = make_labelled("mapping", search, dict(MAPPED[search]))
         solver.start = static_map(problem, self._simulated())
         return problem, solver
 

@@ -9,14 +9,13 @@ from typing import Any
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine.machine import Machine
-from loadmaster.offload.kernels import Kernels, measured_kernels
-from loadmaster.offload.model import offload_model
+from loadmaster.offload.model import Kernels, measured_kernels, offload_model
 from loadmaster.offload.problem import Offload
 from loadmaster.offload.repeats import with_repeats
 from loadmaster.plan import Plan
 from loadmaster.program.program import Program
 from loadmaster.program.repeats import Repeated
-from loadmaster.search.registry import make_solver, solver_names
+from loadmaster.search.registry import make_labelled, solver_labels
 from loadmaster.search.solver import Budget, Solution, solve
 from loadmaster.units import PICOSECONDS, UNLIMITED
 
@@ -129,7 +128,7 @@ def plan_model(
     capacity = budget(need, percent)
     about = (program.name, percent, solver, capacity)
     name, training = solver.replace(COPIES, "auto"), bool(program.op_backward.any())
-    if name not in solver_names("offload"):
+    if name not in solver_labels("offload"):
         return Planned(*about, "skipped", note=f"there is no solver '{solver}'")
     if solver == COPIES and not training:
         return Planned(*about, "skipped", note="nothing could run again: 'auto' copies already")
@@ -142,7 +141,7 @@ def plan_model(
         return Offload(repeated.program, small, kernels=own)
 
     def solved(problem: Offload) -> Solution:
-        return solve(make_solver("offload", name), problem, limits, seed)
+        return solve(make_labelled("offload", name), problem, limits, seed)
 
     try:
         if again:

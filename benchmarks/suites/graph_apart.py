@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from loadmaster.graph import Base, GraphOptimization
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Meter, Solution, Solver, State, solve
 
 ORDER = ("placement", "fusion", "schedule")
@@ -41,7 +41,7 @@ class Apart(Solver):
             alone = GraphOptimization(
                 problem.program, problem.machine, tasks=(task,), base=base, tie=problem.tie
             )
-            found = solve(make_solver("graph", self.solver, self.inner_options), alone, Budget(share), seed)
+            found = solve(make_labelled("graph", self.solver, self.inner_options), alone, Budget(share), seed)
             spent += found.evaluations
             if found.decision is not None:
                 parts = alone.split(np.asarray(found.decision))

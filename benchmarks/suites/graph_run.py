@@ -15,7 +15,7 @@ from loadmaster.errors import LoadmasterError, MissingPackage, require
 from loadmaster.graph import GraphOptimization
 from loadmaster.graph.auto import BY_CLOCK, CONSTRUCTIVE
 from loadmaster.plan import Plan
-from loadmaster.search.registry import make_solver, solver_names
+from loadmaster.search.registry import make_labelled, solver_labels
 from loadmaster.search.solver import Budget, Meter, Observer, Solver, solve
 
 EXACT_SECONDS = 60.0
@@ -132,10 +132,10 @@ def _made(name: str) -> Solver | str:
     if name == APART:
         return Apart(name, *OPTIONS["go-one"])
     solver, options = OPTIONS.get(name, (name, {}))
-    if solver not in (*solver_names("graph"), *PEERS):
+    if solver not in (*solver_labels("graph"), *PEERS):
         return f"there is no solver '{solver}'"
     try:
-        made = _make_peer(options) if solver in PEERS else make_solver("graph", solver, options)
+        made = _make_peer(options) if solver in PEERS else make_labelled("graph", solver, options)
     except MissingPackage as error:
         return error.message
     return made

@@ -17,7 +17,7 @@ from loadmaster.malloc_game.heuristics import NoProduction
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.plan.production import production_record
 from loadmaster.search.problem import Bound
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Solution, solve
 from loadmaster.simulate import simulate
 
@@ -39,7 +39,7 @@ def run_game(
     )
     started = time.perf_counter()
     try:
-        solution = solve(make_solver("malloc-game", solver, options), problem, limits, seed, observer)
+        solution = solve(make_labelled("malloc-game", solver, options), problem, limits, seed, observer)
     except (MissingPackage, NoProduction) as error:
         return Row(
             cell.case,
@@ -119,7 +119,7 @@ def loaded(case: str) -> tuple[MallocGame, tuple[str, int], Bound]:
             bound = max(bound, game_bound(problem, BOUND_SECONDS), key=lambda each: each.value)
     for name in ("production", "msa"):
         try:
-            value = solve(make_solver("malloc-game", name), problem, Budget()).value
+            value = solve(make_labelled("malloc-game", name), problem, Budget()).value
         except NoProduction:
             continue
         if value is not None:

@@ -15,7 +15,7 @@ from loadmaster.mapping.auto import WHITE_BOX
 from loadmaster.mapping.problem import Mapping
 from loadmaster.search.champion import remeasure
 from loadmaster.search.problem import Decision, Scores
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Meter, Observer, Solution, solve
 
 EXACT_SECONDS = 300.0
@@ -86,7 +86,7 @@ def run_cell(
     limits = Budget(None if white else cell.budget, (seconds or EXACT_SECONDS) if white else None)
     try:
         problem = cell.load_as(CountedMapping)
-        made = make_solver("mapping", solver, {} if white else cell.solver)
+        made = make_labelled("mapping", solver, {} if white else cell.solver)
         started = time.perf_counter()
         solution = solve(made, problem, limits, seed, observer)
         took = time.perf_counter() - started

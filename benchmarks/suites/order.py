@@ -10,7 +10,7 @@ from benchmarks.suites import Row
 from benchmarks.suites.mapping_cells import load_cell_model
 from benchmarks.suites.order_runtime import RUNTIME, run_runtime
 from loadmaster.order.problem import PeakOrder
-from loadmaster.search.registry import make_solver, solver_names
+from loadmaster.search.registry import make_labelled, solver_labels
 from loadmaster.search.solver import Budget, solve
 
 ONNX = (
@@ -54,7 +54,7 @@ class OrderCell:
 
     case: str
     model: str
-    solvers: tuple[str, ...] = tuple(solver_names("order"))
+    solvers: tuple[str, ...] = tuple(solver_labels("order"))
 
 
 def cells() -> list[OrderCell]:
@@ -84,7 +84,7 @@ def run_order(
         return run_runtime(case, cell.model, problem, seconds or SECONDS)
     limits = Budget((budget or BUDGET) if solver in SEARCHES else budget, seconds or SECONDS)
     started = time.perf_counter()
-    solution = solve(make_solver("order", solver), problem, limits, seed)
+    solution = solve(make_labelled("order", solver), problem, limits, seed)
     took = time.perf_counter() - started
     status = str(solution.status)
     if solution.decision is not None and problem.violations(problem.plan(solution.decision)):

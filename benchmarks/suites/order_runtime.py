@@ -14,7 +14,7 @@ from loadmaster.errors import MissingPackage, require
 from loadmaster.export.onnx_order import export_onnx_order, run_model, runtime_plan
 from loadmaster.order.problem import PeakOrder
 from loadmaster.program.importers.onnx import import_onnx
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, solve
 
 RUNTIME = "onnxruntime"
@@ -83,7 +83,7 @@ def _counted(path: Path, seconds: float) -> tuple[dict[str, int], int]:
     """The runtime's peak in its order, in that of the file and in the best that we find, and what we say
     that this one has: relu in place, as the runtime does it."""
     problem = PeakOrder(import_onnx(path, inplace=("relu",)))
-    solution = solve(make_solver("order", "auto"), problem, Budget(seconds=seconds))
+    solution = solve(make_labelled("order", "auto"), problem, Budget(seconds=seconds))
     assert solution.decision is not None and solution.value is not None
     out = path.with_name("ordered.onnx")
     export_onnx_order(path, problem.program, problem.machine, problem.plan(solution.decision), out)

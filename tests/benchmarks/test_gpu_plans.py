@@ -22,7 +22,7 @@ from benchmarks.suites.gpu_plans import (
     wanted,
 )
 from loadmaster.machine import Machine, load_machine
-from loadmaster.offload.kernels import Kernels
+from loadmaster.offload.model import Kernels
 from loadmaster.offload.problem import Offload
 from loadmaster.plan import load_planned, save_plan
 from loadmaster.program.build import Builder

@@ -29,7 +29,7 @@ from loadmaster.graph import GraphOptimization
 from loadmaster.graph.go.cases import synthetic_case
 from loadmaster.machine import load_machine
 from loadmaster.program.zoo import MODELS
-from loadmaster.search.registry import solver_names
+from loadmaster.search.registry import solver_labels
 from loadmaster.search.solver import Budget, Meter, Solution, Solver, solve
 
 
@@ -59,14 +59,14 @@ def test_every_workload_is_in_the_suite_in_both_ways() -> None:
 
 def test_every_solver_of_a_cell_is_known() -> None:
     names = {OPTIONS.get(name, (name, {}))[0] for cell in CELLS.values() for name in cell.solvers}
-    assert names - {APART, *PEERS} <= set(solver_names("graph"))
+    assert names - {APART, *PEERS} <= set(solver_labels("graph"))
 
 
 def test_a_peer_is_made_by_the_suite_and_unknown_to_the_package() -> None:
     pytest.importorskip("equinox")
     made = _made("hdp")
     assert not isinstance(made, str) and (made.name, made.problem_kind) == ("hdp", "graph")
-    assert "hdp" not in solver_names("graph")
+    assert "hdp" not in solver_labels("graph")
 
 
 class _Nearest(Solver):
@@ -92,7 +92,7 @@ def test_tasks_apart_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append((*problem.tasks, str(budget.evaluations)))
         return solve(solver, problem, budget, seed)
 
-    monkeypatch.setattr(graph_apart, "make_solver", made)
+    monkeypatch.setattr(graph_apart, "make_labelled", made)
     monkeypatch.setattr(graph_apart, "solve", spied)
     problem = GraphOptimization(*synthetic_case("watts_strogatz", 0))
     found = solve(graph_apart.Apart(APART, "go", {}), problem, Budget(60), 0)

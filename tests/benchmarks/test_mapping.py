@@ -20,7 +20,7 @@ from benchmarks.suites.mapping_run import CountedMapping, reached, run_cell, to_
 from benchmarks.suites.mapping_transfer import Snapshots
 from loadmaster.mapping.egrl.settings import Settings
 from loadmaster.mapping.problem import Mapping
-from loadmaster.search.registry import make_solver, solver_names
+from loadmaster.search.registry import make_labelled, solver_labels
 from loadmaster.search.solver import Budget, Meter, solve
 
 BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
@@ -42,7 +42,7 @@ def test_cells_name_solvers_and_switches_that_exist() -> None:
     )
     settings = set(Settings.__dataclass_fields__) | {"init"}
     for cell in CELLS.values():
-        assert set(cell.solvers) <= set(solver_names("mapping")) and cell.budget > 0
+        assert set(cell.solvers) <= set(solver_labels("mapping")) and cell.budget > 0
         assert set(cell.solver) <= settings, cell.case
         if cell.case.startswith("ablation/"):
             Settings(**cell.solver)
@@ -160,7 +160,7 @@ def test_the_random_map_is_the_first_of_random_search() -> None:
     decision = random_map(problem, 5)
     assert decision.shape == (2 * problem.nodes,)
     assert (decision == random_map(problem, 5)).all() and (decision != random_map(problem, 6)).any()
-    assert make_solver("mapping", "random").name == "random"
+    assert make_labelled("mapping", "random").name == "random"
 
 
 def test_jobs_run_in_processes_and_are_not_run_twice(tmp_path: Path) -> None:

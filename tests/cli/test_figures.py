@@ -12,7 +12,7 @@ from loadmaster.machine import load_machine
 from loadmaster.mapping.problem import Mapping
 from loadmaster.program.models import load_model
 from loadmaster.runs.session import run_solver
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget
 
 pytest.importorskip("matplotlib")
@@ -23,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     parent = tmp_path_factory.mktemp("cli-figures") / "runs"
     for machine in ("nnp-i", "nnp-i-half"):
         problem = Mapping(load_model("resnet50"), load_machine(machine))
-        run_solver(make_solver("mapping", "random"), problem, Budget(60), 0, folder=parent)
+        run_solver(make_labelled("mapping", "random"), problem, Budget(60), 0, folder=parent)
     return parent
 
 

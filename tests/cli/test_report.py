@@ -10,7 +10,7 @@ import pytest
 from generate_mapping import layers, three_memories
 from loadmaster.mapping.problem import Mapping
 from loadmaster.runs.session import run_solver
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget
 
 
@@ -19,7 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run."""
     problem = Mapping(layers(), three_memories())
     solution = run_solver(
-        make_solver("mapping", "random"), problem, Budget(200), 0, folder=tmp_path_factory.mktemp("runs")
+        make_labelled("mapping", "random"), problem, Budget(200), 0, folder=tmp_path_factory.mktemp("runs")
     )
     return Path(solution.extra["run"])
 

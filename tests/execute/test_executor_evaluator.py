@@ -9,8 +9,8 @@ import pytest
 
 from loadmaster.machine import load_machine
 from loadmaster.mapping.measured import MeasuredMapping
-from loadmaster.offload.measured import MeasuredOffload, with_room
-from loadmaster.offload.problem import Offload
+from loadmaster.offload.measured import MeasuredOffload
+from loadmaster.offload.problem import Offload, with_room
 from loadmaster.plan import Plan
 from loadmaster.search.champion import remeasure
 from loadmaster.search.evaluator import EvaluationError
@@ -24,10 +24,10 @@ from benchmarks.suites.gpu_loop import Loop, loop_rows, static_map  # noqa: E402
 from loadmaster.execute.evaluator import ExecutorEvaluator  # noqa: E402
 from loadmaster.execute.executor import Executor  # noqa: E402
 from loadmaster.execute.pinned import HostMemory, shared_rows  # noqa: E402
-from loadmaster.offload.refined import Archive, Refined, refine  # noqa: E402
+from loadmaster.offload.measured import Archive, Refined, refine  # noqa: E402
 from loadmaster.plan.plan import lifetimes_in_loops  # noqa: E402
 from loadmaster.program.importers.torch.captured import Captured, capture  # noqa: E402
-from loadmaster.search.registry import make_solver  # noqa: E402
+from loadmaster.search.registry import make_labelled  # noqa: E402
 from loadmaster.search.solver import Budget, solve  # noqa: E402
 
 
@@ -162,7 +162,7 @@ def test_searches_run_on_the_real_thing(case: Case, monkeypatch: Any) -> None:
         ("ageing-evolution", {"population": 4, "sample": 2}),
         ("egrl", {"population": 4, "width": 16, "depth": 1, "heads": 2}),
     ):
-        solver: Any = make_solver("mapping", name, options)
+        solver: Any = make_labelled("mapping", name, options)
         solver.start = legal(mapping)
         seen.clear()
         assert solve(solver, mapping, Budget(8)).value is not None, name

@@ -7,7 +7,7 @@ import pytest
 from loadmaster.machine import load_machine
 from loadmaster.offload.model import offload_model
 from loadmaster.offload.problem import Offload
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, solve
 
 torch = pytest.importorskip("torch")
@@ -32,7 +32,7 @@ def test_half_of_the_memory_gives_the_same_numbers(name: str, solver: str) -> No
     half = offload_model(captured.program, machine).needed // 2
     small = machine.with_capacity("hbm", half)
     problem = Offload(captured.program, small)
-    solution = solve(make_solver("offload", solver), problem, Budget())
+    solution = solve(make_labelled("offload", solver), problem, Budget())
     assert solution.decision is not None
     plan = problem.plan(solution.decision)
     wanted = ordinary_run(Ready(module, args, {}, captured, weights, model.training), "cpu")

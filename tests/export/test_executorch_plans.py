@@ -22,7 +22,7 @@ from loadmaster.plan.check import check
 from loadmaster.plan.plan import Plan, Residency
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, solve
 from loadmaster.simulate.simulator import simulate
 
@@ -123,7 +123,7 @@ def test_the_search_beats_its_starts_and_keeps_to_the_bytes(seed: int) -> None:
     arenas = arena_numbers(machine, {})
     total = sum(arena_bytes(program, start, arenas))
     problem = Mapping(program, machine)
-    best = solve(make_solver("mapping", "density"), problem, Budget())
+    best = solve(make_labelled("mapping", "density"), problem, Budget())
     assert best.decision is not None
     by_node = problem.plan(best.decision)
     free = improved(program, machine, [start, by_node], kicks=10, seed=seed)

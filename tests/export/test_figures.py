@@ -28,7 +28,7 @@ from loadmaster.program.models import load_model
 from loadmaster.program.program import Program
 from loadmaster.runs.log import BadRun
 from loadmaster.runs.session import run_solver
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget
 
 pytest.importorskip("matplotlib")
@@ -59,7 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     parent = tmp_path_factory.mktemp("figures") / "runs"
     problem = Mapping(load_model("resnet50"), load_machine("nnp-i-half"))
     for name, seed in (("random", 0), ("random", 1), ("annealing", 0), ("density", 0)):
-        run_solver(make_solver("mapping", name), problem, Budget(150), seed, folder=parent)
+        run_solver(make_labelled("mapping", name), problem, Budget(150), seed, folder=parent)
     return parent
 
 
@@ -68,9 +68,9 @@ def test_a_curve_is_0_before_the_first_legal_map_and_holds_its_best() -> None:
     assert curves.at.tolist() == [0, 1, 3, 5, 8]
     assert curves.runs.tolist() == [[0, 0, 1, 2, 2], [0, 0.5, 0.5, 0.5, 0.5]]
     assert curves.mean.tolist() == [0, 0.25, 0.75, 1.25, 1.25]
-    assert curves.spread[-1] == pytest.approx(1.5 / np.sqrt(2))
+    assert curves.deviation[-1] == pytest.approx(1.5 / np.sqrt(2))
     alone = learning_curves([[(9, 100)]], compiler_ps=200, end=8)
-    assert alone.runs.tolist() == [[0, 0]] and alone.spread.tolist() == [0, 0]
+    assert alone.runs.tolist() == [[0, 0]] and alone.deviation.tolist() == [0, 0]
 
 
 def test_transitions_count_live_entries_alone(small: Mapping) -> None:

@@ -15,7 +15,7 @@ from loadmaster.export.onnx_order import NotExported, export, export_onnx_order,
 from loadmaster.export.plans import ExportRequest
 from loadmaster.order.problem import PeakOrder
 from loadmaster.program.importers.onnx import import_onnx
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, solve
 
 pytest.importorskip("onnxruntime")
@@ -48,7 +48,7 @@ def branches(path: Path, rng: np.random.Generator, count: int = 6) -> Path:
 
 def planned(model: Path, **options: tuple[str, ...]) -> tuple[PeakOrder, np.ndarray]:
     problem = PeakOrder(import_onnx(model, **options))
-    solution = solve(make_solver("order", "auto"), problem, Budget())
+    solution = solve(make_labelled("order", "auto"), problem, Budget())
     assert solution.decision is not None and solution.value == solution.bound.value
     return problem, solution.decision
 

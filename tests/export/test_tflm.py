@@ -19,7 +19,7 @@ from loadmaster.plan import Plan
 from loadmaster.program.importers.tflite import import_tflite
 from loadmaster.program.importers.tflite.read import read_tflite
 from loadmaster.program.program import TensorKind
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, solve
 from loadmaster.units import UNLIMITED
 
@@ -35,7 +35,7 @@ def make_request(tmp_path: Path, data: bytes, plan: Plan | None = None, **more: 
 
 def least_peak(data: bytes) -> Plan:
     problem = PeakOrder(import_tflite(data), ARENA)
-    solution = solve(make_solver("order", "auto"), problem, Budget())
+    solution = solve(make_labelled("order", "auto"), problem, Budget())
     assert solution.decision is not None
     return problem.plan(solution.decision)
 

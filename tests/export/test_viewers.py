@@ -33,7 +33,7 @@ from loadmaster.program import Program
 from loadmaster.program.build import Builder
 from loadmaster.program.importers.tflite import import_tflite
 from loadmaster.program.zoo import load_workload
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, solve
 from loadmaster.simulate import simulate
 
@@ -96,7 +96,7 @@ def test_traces_of_random_plans(tmp_path: Path) -> None:
 
 def test_a_trace_with_copies_and_stalls(tmp_path: Path) -> None:
     problem = MallocGame(load_workload("bert:layers=1"), load_machine("imxrt1170:hyperram=64MiB"))
-    solution = solve(make_solver("malloc-game", "msa"), problem, Budget())
+    solution = solve(make_labelled("malloc-game", "msa"), problem, Budget())
     assert solution.decision is not None
     plan = problem.plan(solution.decision)
     copies, _, _ = check_trace(

@@ -10,7 +10,7 @@ import numpy as np
 
 from loadmaster.allocation.buffers_csv import format_buffers, parse_buffers, read_buffers, read_pairs
 from loadmaster.allocation.problem import Allocation
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, solve
 
 from . import mutate
@@ -63,6 +63,6 @@ def read(data: bytes, place: Path) -> None:
     problem.bound()
     number = int(buffers.hash[:8], 16)
     problem.evaluate(np.full(len(buffers), number % 64, dtype=np.int64))
-    solution = solve(make_solver("allocation", _SOLVERS[number % len(_SOLVERS)]), problem, Budget(20, 1.0))
+    solution = solve(make_labelled("allocation", _SOLVERS[number % len(_SOLVERS)]), problem, Budget(20, 1.0))
     if solution.decision is not None:
         problem.violations(problem.plan(solution.decision))

@@ -21,7 +21,7 @@ from loadmaster.errors import LoadmasterError
 from loadmaster.machine import load_machine
 from loadmaster.planner import make_problem
 from loadmaster.program import Program
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, solve
 from loadmaster.simulate import simulate
 from loadmaster.simulate.simulator import Simulator
@@ -147,7 +147,7 @@ def _tapes() -> list[Tape]:
             with _taken_down() as recorder, contextlib.suppress(LoadmasterError):
                 problem = make_problem(programs[i % 2], load_machine(machine_name), problem=kind)
                 problem.bound()
-                solution = solve(make_solver(kind, name), problem, Budget(12))
+                solution = solve(make_labelled(kind, name), problem, Budget(12))
                 if kind == "malloc-game":
                     _played(problem)
                 if solution.decision is not None:

@@ -32,7 +32,7 @@ from loadmaster.runs.log import digest_of
 from loadmaster.runs.replay import replay
 from loadmaster.search.evaluator import CommandEvaluator
 from loadmaster.search.problem import Problem, keys
-from loadmaster.search.registry import KINDS, load_problem, make_solver
+from loadmaster.search.registry import KINDS, load_problem, make_labelled
 from loadmaster.search.solver import Budget
 
 from . import machines, mutate, npz_files
@@ -83,7 +83,7 @@ def _seed(number: int, place: Path) -> bytes:
     else:
         machine, kind, name = _RUNS[number]
         problem, budget = make_problem(_program(), load_machine(machine), problem=kind), Budget(_EVALUATIONS)
-    solver = make_solver(problem.kind, name)
+    solver = make_labelled(problem.kind, name)
     parent = place / str(number)
     parent.mkdir()
     solution = run_solver(solver, problem, budget, 0, folder=parent, command=["plan"], checkpoint_seconds=0.0)
@@ -324,7 +324,7 @@ def resume(data: bytes, place: Path) -> None:
     folder = _written(data, place)
     run = RunFolder.open(folder)
     problem = load_problem(folder)
-    solver = make_solver(problem.kind, run.about["solver"]["name"])
+    solver = make_labelled(problem.kind, run.about["solver"]["name"])
     run_solver(
         solver, problem, Budget(_EVALUATIONS + 8), 0, resume=folder, command=["plan"], checkpoint_seconds=1e9
     )

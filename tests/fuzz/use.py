@@ -22,7 +22,7 @@ from loadmaster.planner import make_problem
 from loadmaster.program import Program, TensorKind, load, save
 from loadmaster.program.build import Builder
 from loadmaster.program.validate import validate
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, solve
 from loadmaster.simulate import simulate
 from loadmaster.simulate.bounds import time_bounds
@@ -67,7 +67,7 @@ def use_program(program: Program, place: Path) -> None:
     with may_refuse():
         problem = make_problem(program, load_machine(name), problem=kind)
         problem.bound()
-        solution = solve(make_solver(kind, solver), problem, Budget(2))
+        solution = solve(make_labelled(kind, solver), problem, Budget(2))
         if solution.decision is not None:
             problem.violations(problem.plan(solution.decision))
 

@@ -25,7 +25,7 @@ from loadmaster.graph.search import Genes, random_vectors
 from loadmaster.learn.policies import policy_arrays, save_policy
 from loadmaster.machine import load_machine
 from loadmaster.program.models import load_model
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Meter, Solution, solve
 from search.conformance import conforms
 
@@ -46,14 +46,14 @@ def _solved(
     problem: GraphOptimization, name: str, evaluations: int, seed: int = 0, **options: object
 ) -> Solution:
     options = {"prior": "seeds", **options} if name in STEERED else options
-    return solve(make_solver("graph", name, options), problem, Budget(evaluations), seed)
+    return solve(make_labelled("graph", name, options), problem, Budget(evaluations), seed)
 
 
 @pytest.mark.parametrize("name", STEERED)
 @pytest.mark.parametrize("tasks", [TASKS, ("placement",), ("schedule",)])
 def test_steered_searches_conform(name: str, tasks: tuple[str, ...]) -> None:
     conforms(
-        lambda: make_solver("graph", name, {"prior": "seeds"}),
+        lambda: make_labelled("graph", name, {"prior": "seeds"}),
         _recurrent(tasks=tasks),
         evaluations=(1, 2, 400),
         seconds=0.5,
@@ -203,7 +203,7 @@ def test_chromosomes_follow_the_prior() -> None:
 
 def test_wrong_options_are_refused() -> None:
     with pytest.raises(LoadmasterError, match="0 chains"):
-        make_solver("graph", "go+anneal", {"chains": 0})
+        make_labelled("graph", "go+anneal", {"chains": 0})
     with pytest.raises(LoadmasterError, match="can't be read"):
         _solved(_problem(3), "go+anneal", 300, prior="nowhere.npz")
 
@@ -228,11 +228,11 @@ def test_they_need_no_jax() -> None:
         "import sys\n"
         "from loadmaster.graph import GraphOptimization\n"
         "from loadmaster.graph.go.cases import synthetic_case\n"
-        "from loadmaster.search.registry import make_solver\n"
+        "from loadmaster.search.registry import make_labelled\n"
         "from loadmaster.search.solver import Budget, solve\n"
         "problem = GraphOptimization(*synthetic_case('layered', 3))\n"
         "for name in ('go+anneal', 'go+brkga', 'auto'):\n"
-        "    assert solve(make_solver('graph', name), problem, Budget(150)).value is not None\n"
+        "    assert solve(make_labelled('graph', name), problem, Budget(150)).value is not None\n"
         "assert 'jax' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -18,7 +18,7 @@ from loadmaster.machine.machine import Machine
 from loadmaster.program.build import Builder
 from loadmaster.program.models import load_model
 from loadmaster.program.program import Program
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Solution, solve
 
 PLACERS = ("single", "expert", "round-robin", "metis", "m-topo", "m-etf", "m-sct", "heft")
@@ -26,7 +26,7 @@ OTHERS = ("critical-path", "fifo", "fusion-none", "fusion-fixed", "cost-model", 
 
 
 def run(problem: GraphOptimization, name: str) -> Solution:
-    return solve(make_solver("graph", name), problem, Budget())
+    return solve(make_labelled("graph", name), problem, Budget())
 
 
 def unfused(program: Program, machine: Machine, groups: str = "auto") -> GraphOptimization:
@@ -173,7 +173,7 @@ def test_expected_bytes_are_near_the_peak_of_one_device() -> None:
 def test_look_ahead_pays_on_recurrent_models() -> None:
     """A cell's gradients go where its layer's are: plain earliest start does not see that."""
     problem = unfused(load_model("rnnlm-2"), load_machine("p100x2"))
-    plain = solve(make_solver("graph", "m-etf", {"variants": 1}), problem, Budget())
+    plain = solve(make_labelled("graph", "m-etf", {"variants": 1}), problem, Budget())
     best = run(problem, "m-etf")
     assert best.value is not None and plain.value is not None and best.value < 0.75 * plain.value
     assert best.value <= problem.reference_ps

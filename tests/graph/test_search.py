@@ -15,7 +15,7 @@ from loadmaster.graph.moves import Moves
 from loadmaster.graph.search import Genes, random_vectors, starts
 from loadmaster.machine import load_machine
 from loadmaster.program.models import load_model
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Meter, Solution, solve
 from search.conformance import conforms
 
@@ -35,14 +35,14 @@ def _recurrent(**about: object) -> GraphOptimization:
 def _solved(
     problem: GraphOptimization, name: str, evaluations: int, seed: int = 0, **options: object
 ) -> Solution:
-    return solve(make_solver("graph", name, options), problem, Budget(evaluations), seed)
+    return solve(make_labelled("graph", name, options), problem, Budget(evaluations), seed)
 
 
 @pytest.mark.parametrize("name", SEARCHES)
 @pytest.mark.parametrize("tasks", [TASKS, ("placement",), ("schedule",)])
 def test_searches_conform(name: str, tasks: tuple[str, ...]) -> None:
     conforms(
-        lambda: make_solver("graph", name), _recurrent(tasks=tasks), evaluations=(1, 2, 70, 260), seconds=0.2
+        lambda: make_labelled("graph", name), _recurrent(tasks=tasks), evaluations=(1, 2, 70, 260), seconds=0.2
     )
 
 
@@ -153,6 +153,6 @@ def test_chromosomes_and_vectors() -> None:
 
 def test_wrong_options_are_refused() -> None:
     with pytest.raises(LoadmasterError, match="no start 'hot'"):
-        make_solver("graph", "anneal", {"start": "hot"})
+        make_labelled("graph", "anneal", {"start": "hot"})
     with pytest.raises(LoadmasterError, match="no room for children"):
-        make_solver("graph", "brkga", {"population": 4, "elite": 0.8, "mutants": 0.2})
+        make_labelled("graph", "brkga", {"population": 4, "elite": 0.8, "mutants": 0.2})

@@ -32,7 +32,7 @@ from loadmaster.offload.problem import Offload
 from loadmaster.order.problem import PeakOrder
 from loadmaster.plan.plan import Plan
 from loadmaster.search.problem import Decision
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Solution, Status, solve
 from loadmaster.simulate.simulator import Timeline
 
@@ -117,7 +117,7 @@ class Case:
 
     def solved(self, problem: Any, name: str, **options: Any) -> Solution:
         """A solver without a clock: it ends by itself, or by the effort that `options` allow."""
-        return solve(make_solver(problem.kind, name, options), problem, Budget())
+        return solve(make_labelled(problem.kind, name, options), problem, Budget())
 
 
 def _claim(name: str, solution: Solution) -> Claim:
@@ -346,7 +346,7 @@ class AllocationCase(Case):
             top = max(top, int(stacked[b] + buffers.size[b]))
         yield stacked
         for name in ("first-fit", "anneal"):
-            found = solve(make_solver("allocation", name), problem, Budget(evaluations=5)).decision
+            found = solve(make_labelled("allocation", name), problem, Budget(evaluations=5)).decision
             if found is not None:
                 yield found
         any_offset = rng.integers(0, 20, len(buffers))

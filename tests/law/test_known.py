@@ -16,7 +16,7 @@ from loadmaster.plan.plan import BEFORE, Copy, Plan, Residency
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program, TieKind
 from loadmaster.program.zoo import load_workload
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, solve
 from loadmaster.simulate.simulator import simulate
 
@@ -58,7 +58,7 @@ def test_no_optimum_of_cp_sat_loses_to_an_output_that_stays() -> None:
     pytest.importorskip("ortools")
     problem = MallocGame(one_op(8, 1024), contrast())
     plan = Plan.of(residencies=[Residency(1, FAST, 0, 0, 0)])
-    solution = solve(make_solver("malloc-game", "cp-sat"), problem, Budget())
+    solution = solve(make_labelled("malloc-game", "cp-sat"), problem, Budget())
     if not problem.violations(plan):
         assert solution.bound.value <= 9_024
 
@@ -73,7 +73,7 @@ def test_pieces_of_a_copy_that_take_no_turns_beat_no_optimum() -> None:
     rows = [Residency(0, FAST, 0, 0, 0), Residency(1, FAST, 1024, 0, 0)]
     plan = Plan.of(residencies=rows, copies=[*halves, Copy(1, FAST, SLOW, 0, 1)])
     assert not check(problem.program, problem.machine, plan)
-    solution = solve(make_solver("malloc-game", "cp-sat"), problem, Budget())
+    solution = solve(make_labelled("malloc-game", "cp-sat"), problem, Budget())
     if not problem.violations(plan):
         value = simulate(problem.program, problem.machine, plan).total_ps
         assert solution.bound.value <= value

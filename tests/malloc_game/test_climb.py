@@ -13,7 +13,7 @@ from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.malloc_game.search import Change, Climb, together
 from loadmaster.program.models import load_model
 from loadmaster.program.zoo.synthetic import COUNT, synthetic
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Meter, Observer, solve
 
 MACHINE = "tpu-v4i:cmem=1MiB"
@@ -99,10 +99,10 @@ def test_shaking_finds_more_than_the_first_summit() -> None:
 
 def test_it_reaches_a_bound_from_either_start() -> None:
     problem = MallocGame(load_model("bert-base"), load_machine("tpu-v4i-16m"))
-    found = solve(make_solver("malloc-game", "climb"), problem, Budget(evaluations=4000))
+    found = solve(make_labelled("malloc-game", "climb"), problem, Budget(evaluations=4000))
     assert found.value == found.bound.value and found.evaluations < 4000
-    warm = solve(make_solver("malloc-game", "climb", {"start": "msa"}), problem, Budget(evaluations=1))
-    msa = solve(make_solver("malloc-game", "msa"), problem, Budget())
+    warm = solve(make_labelled("malloc-game", "climb", {"start": "msa"}), problem, Budget(evaluations=1))
+    msa = solve(make_labelled("malloc-game", "msa"), problem, Budget())
     assert warm.value == problem.evaluate(problem.moves_of(problem.plan(msa.decision)))  # type: ignore[arg-type]
 
 

@@ -16,7 +16,7 @@ from loadmaster.plan.plan import Plan
 from loadmaster.program.build import Builder
 from loadmaster.program.zoo.synthetic import synthetic
 from loadmaster.search.recorded_bounds import bound_key
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Solution, Status, solve
 
 pytest.importorskip("ortools")
@@ -139,7 +139,7 @@ def test_no_search_is_below_the_bound(number: int) -> None:
     problem = made_up(number)
     bound = game_bound(problem, whole=True)
     found = [
-        solve(make_solver("malloc-game", name), problem, Budget(evaluations=600)).value
+        solve(make_labelled("malloc-game", name), problem, Budget(evaluations=600)).value
         for name in ("greedy-order", "msa", "anneal-moves")
     ]
     assert all(value is not None and bound.value <= value for value in found)

@@ -8,7 +8,7 @@ import pytest
 from loadmaster.machine import load_machine
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.program import Builder, Program
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, solve
 from search.conformance import conforms
 
@@ -41,7 +41,7 @@ def game(seed: int = 3) -> MallocGame:
 @pytest.mark.parametrize("style", ["2023", "production", "refined"])
 def test_solvers_conform(name: str, style: str) -> None:
     conforms(
-        lambda: make_solver("malloc-game", name, {"style": style}),
+        lambda: make_labelled("malloc-game", name, {"style": style}),
         game(),
         evaluations=(1, 70, 200),
         seeds=(0,),
@@ -53,8 +53,8 @@ def test_evolution_begins_with_its_own_order_and_improves_on_it() -> None:
         problem = game(seed)
         for style, passes in (("2023", 1), ("refined", 5)):
             options = {"style": style}
-            own = solve(make_solver("malloc-game", "msa", options), problem, Budget(evaluations=passes))
-            order = make_solver("malloc-game", "msa-order", options)
+            own = solve(make_labelled("malloc-game", "msa", options), problem, Budget(evaluations=passes))
+            order = make_labelled("malloc-game", "msa-order", options)
             first = solve(order, problem, Budget(evaluations=passes))
             found = solve(order, problem, Budget(evaluations=600))
             assert own.evaluations == passes
@@ -67,8 +67,8 @@ def test_refinement_takes_stalls_away() -> None:
     better = 0
     for seed in range(6):
         problem = game(seed)
-        plain = solve(make_solver("malloc-game", "msa"), problem, Budget()).value
-        refined = solve(make_solver("malloc-game", "msa", {"style": "refined"}), problem, Budget()).value
+        plain = solve(make_labelled("malloc-game", "msa"), problem, Budget()).value
+        refined = solve(make_labelled("malloc-game", "msa", {"style": "refined"}), problem, Budget()).value
         assert plain is not None and refined is not None
         assert refined <= plain
         better += refined < plain
@@ -79,9 +79,9 @@ def test_threads_do_not_change_the_answer() -> None:
     problem = game()
     answers = []
     for threads in (1, 3):
-        solver = make_solver("malloc-game", "msa-order", {"threads": threads})
+        solver = make_labelled("malloc-game", "msa-order", {"threads": threads})
         answers.append(solve(solver, problem, Budget(evaluations=300), seed=7))
     assert answers[0].value == answers[1].value
     assert np.array_equal(answers[0].decision, answers[1].decision)
-    other = solve(make_solver("malloc-game", "msa-order"), problem, Budget(evaluations=300), seed=8)
+    other = solve(make_labelled("malloc-game", "msa-order"), problem, Budget(evaluations=300), seed=8)
     assert other.evaluations == answers[0].evaluations == 300

@@ -19,7 +19,7 @@ from loadmaster.program import Builder, Program
 from loadmaster.program.models import load_model
 from loadmaster.runs import run_solver
 from loadmaster.search.problem import keys
-from loadmaster.search.registry import load_problem, make_solver
+from loadmaster.search.registry import load_problem, make_labelled
 from loadmaster.search.solver import Budget
 from loadmaster.simulate import simulate
 
@@ -84,7 +84,7 @@ def test_no_list_of_moves_beats_the_bound() -> None:
 
 def test_a_run_can_be_read_again(tmp_path: Path) -> None:
     problem = MallocGame(load_model("resnet50"), load_machine("tpu-v4i-8m"), profile="paper", min_overlap=0.5)
-    solver = make_solver("malloc-game", "random-best")
+    solver = make_labelled("malloc-game", "random-best")
     solution = run_solver(solver, problem, Budget(40), 3, folder=tmp_path)
     again = load_problem(Path(solution.extra["run"]))
     assert isinstance(again, MallocGame) and keys(again) == keys(problem)

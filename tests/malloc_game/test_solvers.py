@@ -15,7 +15,7 @@ from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.plan import Plan
 from loadmaster.program.models import load_model
 from loadmaster.program.zoo.synthetic import COUNT, synthetic
-from loadmaster.search.registry import kinds_with, make_solver
+from loadmaster.search.registry import kinds_with, make_labelled
 from loadmaster.search.solver import Budget, Solution, solve
 from loadmaster.simulate import simulate
 
@@ -27,7 +27,7 @@ def _game(number: int) -> MallocGame:
 
 
 def _solved(name: str, problem: MallocGame, evaluations: int = 200, **options: Any) -> Solution:
-    solver = make_solver("malloc-game", name, options)
+    solver = make_labelled("malloc-game", name, options)
     return solve(solver, problem, Budget(evaluations=evaluations))
 
 
@@ -100,13 +100,13 @@ def test_density_moves_nothing_for_nothing() -> None:
 
 
 def test_short_names_and_kinds() -> None:
-    assert make_solver("malloc-game", "es").name == "es-moves"
-    assert make_solver("malloc-game", "anneal").name == "anneal-moves"
-    assert make_solver("malloc-game", "greedy-moves").name == "greedy-order"
+    assert make_labelled("malloc-game", "es").name == "es-moves"
+    assert make_labelled("malloc-game", "anneal").name == "anneal-moves"
+    assert make_labelled("malloc-game", "greedy-moves").name == "greedy-order"
     assert kinds_with("es") == ["malloc-game"] and kinds_with("msa") == ["malloc-game", "offload"]
     assert kinds_with("egrl") == ["mapping", "offload"] and "malloc-game" in kinds_with("auto")
     with pytest.raises(ValueError, match="start"):
-        make_solver("malloc-game", "es", {"start": "luck"})
+        make_labelled("malloc-game", "es", {"start": "luck"})
 
 
 def test_production_is_known_where_it_was_extracted_and_only_there() -> None:

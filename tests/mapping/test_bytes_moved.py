@@ -19,7 +19,7 @@ from loadmaster.mapping.bytes_moved import (
 from loadmaster.mapping.model import weights_bound
 from loadmaster.mapping.problem import Mapping
 from loadmaster.program.models import load_model
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, solve
 
 
@@ -42,7 +42,7 @@ def test_times_are_bytes_but_for_noise_also_where_ops_compute_much() -> None:
 def test_no_plan_of_a_real_model_is_below_the_bound() -> None:
     # ResNet-50 computes for 1.8 ns even at the highest rate there is: more than a byte's worth.
     problem = Mapping(load_model("resnet50"), bytes_machine(load_machine("nnp-i")))
-    found = solve(make_solver("mapping", "density"), problem, Budget())
+    found = solve(make_labelled("mapping", "density"), problem, Budget())
     assert found.decision is not None
     legal = problem.rectify(found.decision[None])[2][0]
     moved = moved_bytes(problem.program, problem.machine, problem.tensor_memories(legal))

@@ -29,7 +29,7 @@ from loadmaster.program.models import load_model
 from loadmaster.program.program import CANNOT_RUN, Program
 from loadmaster.search.or_tools import lagrangian, relaxed
 from loadmaster.search.recorded_bounds import recorded_bound
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Meter, Observer, Status, solve
 from search.conformance import conforms
 
@@ -201,7 +201,7 @@ def test_proofs(name: tuple[str, str]) -> None:
 @pytest.mark.usefixtures("from_nothing")
 def test_a_gap_ends_it_sooner_and_is_no_proof() -> None:
     solution = solve(
-        make_solver("mapping", "exact", {"methods": "highs", "gap": 0.02}),
+        make_labelled("mapping", "exact", {"methods": "highs", "gap": 0.02}),
         cell("resnet101", "nnp-i"),
         Budget(),
     )

@@ -12,7 +12,7 @@ from loadmaster.machine import load_machine
 from loadmaster.mapping.problem import Mapping
 from loadmaster.program.importers.tflite import import_tflite
 from loadmaster.program.program import TensorKind
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, solve
 
 NAMES = ("one-arena", "greedy-by-size")
@@ -29,7 +29,7 @@ def test_maps_of_random_programs_fit(name: str) -> None:
             continue
         if problem.violations(problem.plan(problem.all_slowest())):
             continue  # the program's own order reads what was overwritten
-        solution = solve(make_solver("mapping", name), problem, Budget())
+        solution = solve(make_labelled("mapping", name), problem, Budget())
         assert solution.decision is not None and solution.value == problem.evaluate(solution.decision)
         assert not problem.violations(problem.plan(solution.decision))
         weights = solution.decision[problem.nodes :]
@@ -45,7 +45,7 @@ def test_one_arena_is_the_fastest_memory_that_holds_all(seed: int) -> None:
     used = set()
     for capacity in (200, 2_000, 200_000):
         problem = Mapping(program, load_machine(f"imxrt1170:tcm={capacity},ocram=3000"))
-        decision = solve(make_solver("mapping", "one-arena"), problem, Budget()).decision
+        decision = solve(make_labelled("mapping", "one-arena"), problem, Budget()).decision
         assert decision is not None
         memories = problem.tensor_memories(decision)
         moved = np.flatnonzero(np.isin(program.tensor_kind, [TensorKind.ACTIVATION, TensorKind.OUTPUT]))
@@ -58,7 +58,7 @@ def test_one_arena_is_the_fastest_memory_that_holds_all(seed: int) -> None:
 def test_greedy_takes_the_largest_first() -> None:
     program = import_tflite(branchy(2, 20))
     problem = Mapping(program, load_machine("imxrt1170:tcm=640,ocram=1600"))
-    decision = solve(make_solver("mapping", "greedy-by-size"), problem, Budget()).decision
+    decision = solve(make_labelled("mapping", "greedy-by-size"), problem, Budget()).decision
     assert decision is not None
     memories = problem.tensor_memories(decision)
     made = [t for t in range(program.n_tensors) if program.producer[t] >= 0 and program.tensor_alias[t] == t]

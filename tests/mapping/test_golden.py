@@ -9,7 +9,7 @@ from loadmaster.machine import load_machine
 from loadmaster.mapping.problem import Mapping
 from loadmaster.plan.check import check
 from loadmaster.program.models import load_model
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, solve
 from loadmaster.simulate import simulate
 
@@ -41,7 +41,7 @@ def test_white_box_solvers(cell: tuple[str, str]) -> None:
     problem = Mapping(load_model(cell[0]), load_machine(cell[1]))
     wanted = dict(zip(("role-split", "compiler", "density"), WHITE_BOX[cell], strict=True))
     for name, time in {"all-slowest": ALL_SLOWEST[cell[0]], **wanted}.items():
-        solution = solve(make_solver("mapping", name), problem, Budget())
+        solution = solve(make_labelled("mapping", name), problem, Budget())
         assert (name, solution.value) == (name, time)
         assert solution.evaluations == 1
         plan = problem.plan(solution.decision)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from loadmaster.mapping.search import AgeingEvolution, Annealing, GreedyDp, Rand
 from loadmaster.program import Builder
 from loadmaster.program.models import load_model
 from loadmaster.search.problem import Decision, Scores
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Meter, Observer, Solution, solve
 from reference.mapping import SlowMapping
 
@@ -74,7 +74,7 @@ def test_density_is_greedy_by_exact_fractions() -> None:
     moved = 0
     for number, case in enumerate(cases):
         problem = Mapping(*case)
-        solution = solve(make_solver("mapping", "density"), problem, Budget())
+        solution = solve(make_labelled("mapping", "density"), problem, Budget())
         expected = naive_density(problem)
         assert np.array_equal(solution.decision, expected), number  # type: ignore[arg-type]
         moved += int((expected != problem.slowest).sum())
@@ -84,7 +84,7 @@ def test_density_is_greedy_by_exact_fractions() -> None:
 def test_density_of_ten_thousand_ops() -> None:
     problem = Mapping(load_model("vit-l16"), load_machine("h200-zero-copy:hbm=2GiB"))
     assert problem.live.sum() > 9_000
-    solution = solve(make_solver("mapping", "density"), problem, Budget())
+    solution = solve(make_labelled("mapping", "density"), problem, Budget())
     assert solution.value is not None
     assert solution.value < problem.compiler_ps / 3
 
@@ -100,12 +100,12 @@ def test_role_split_by_hand() -> None:
         x = out
     problem = Mapping(build.build(), three_memories())
     assert [problem.program.tensor_name[t] for t in np.flatnonzero(sparse_tables(problem.program))] == ["w1"]
-    solution = solve(make_solver("mapping", "role-split"), problem, Budget())
+    solution = solve(make_labelled("mapping", "role-split"), problem, Budget())
     # 320 bytes hold two activations at a time; 700 bytes two of the other three weights.
     assert solution.decision is not None
     assert solution.decision.tolist() == [0, 0, 0, 0, 1, 2, 1, 2]
     tight = Mapping(problem.program, three_memories().with_capacity("small", 200))
-    split = solve(make_solver("mapping", "role-split"), tight, Budget()).decision
+    split = solve(make_labelled("mapping", "role-split"), tight, Budget()).decision
     assert split is not None
     assert split.tolist() == [0, 2, 0, 2, 1, 2, 1, 2]  # not to the memory of the other role
 
@@ -113,11 +113,11 @@ def test_role_split_by_hand() -> None:
 def test_heuristics_use_one_evaluation() -> None:
     problem = small()
     for name in WHITE_BOX:
-        solution = solve(make_solver("mapping", name), problem, Budget(10))
+        solution = solve(make_labelled("mapping", name), problem, Budget(10))
         assert solution.evaluations == 1 and solution.metrics == {}, name
-        assert solve(make_solver("mapping", name), problem, Budget(0)).evaluations == 0
+        assert solve(make_labelled("mapping", name), problem, Budget(0)).evaluations == 0
     rectified = problem.rectify(problem.compiler[None])[2][0]
-    compiler = solve(make_solver("mapping", "compiler"), problem, Budget())
+    compiler = solve(make_labelled("mapping", "compiler"), problem, Budget())
     assert np.array_equal(compiler.decision, rectified)  # type: ignore[arg-type]
 
 
@@ -132,7 +132,7 @@ def test_searches_see_rewards_only_and_submit_canonical_maps(name: str) -> None:
         last = out
     problem = Mapping(build.build(), three_memories())
     assert 0 < problem.live.sum() < 16
-    solution, maps = asked(make_solver("mapping", name), problem, Budget(300))
+    solution, maps = asked(make_labelled("mapping", name), problem, Budget(300))
     assert len(maps) == solution.evaluations <= 300
     assert maps.dtype == np.int8 and (maps[:, ~problem.live] == problem.slowest).all()
     assert solution.value == problem.evaluate(solution.decision)  # type: ignore[arg-type]
@@ -147,7 +147,7 @@ def test_nothing_to_decide(name: str) -> None:
     for program in (build.build(), Builder("nothing").build()):
         problem = Mapping(program, three_memories())
         assert not problem.live.any()
-        solution = solve(make_solver("mapping", name), problem, Budget(50))
+        solution = solve(make_labelled("mapping", name), problem, Budget(50))
         assert solution.evaluations <= 1 and solution.value == problem.evaluate(problem.all_slowest())
 
 
@@ -240,6 +240,6 @@ def test_ageing_evolution_drops_the_oldest() -> None:
 @pytest.mark.parametrize("name", sorted({*SEARCHES} - {"annealing"}))  # it cools over its budget
 def test_a_longer_budget_begins_like_a_shorter_one(name: str) -> None:
     problem = small()
-    short = asked(make_solver("mapping", name), problem, Budget(130), 5)[1]
-    long = asked(make_solver("mapping", name), problem, Budget(210), 5)[1]
+    short = asked(make_labelled("mapping", name), problem, Budget(130), 5)[1]
+    long = asked(make_labelled("mapping", name), problem, Budget(210), 5)[1]
     assert len(short) == 130 and np.array_equal(long[:130], short)

@@ -20,7 +20,7 @@ from loadmaster.program.models import load_model
 from loadmaster.program.program import CANNOT_RUN, COMPUTED, Program
 from loadmaster.runs import run_solver
 from loadmaster.search.problem import keys
-from loadmaster.search.registry import load_problem, make_solver
+from loadmaster.search.registry import load_problem, make_labelled
 from loadmaster.search.solver import Budget
 from loadmaster.simulate import simulate
 from reference.mapping import SlowMapping, textbook_time
@@ -265,7 +265,7 @@ def test_programs_without_ops_or_decisions() -> None:
 
 def test_a_run_folder_gives_the_problem_back(tmp_path: Path) -> None:
     problem = small(invalid="repair", power=1.5)
-    solution = run_solver(make_solver("mapping", "annealing"), problem, Budget(60), 3, folder=tmp_path)
+    solution = run_solver(make_labelled("mapping", "annealing"), problem, Budget(60), 3, folder=tmp_path)
     again = load_problem(Path(solution.extra["run"]))
     assert isinstance(again, Mapping) and keys(again) == keys(problem)
     maps = some_maps(problem)

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from loadmaster.errors import BadMachine, BadProgram
-from loadmaster.offload.kernels import unmeasured_kernels
+from loadmaster.offload.model import unmeasured_kernels
 from loadmaster.offload.problem import LEADS, Offload
-from loadmaster.offload.residencies import SMALL, occupied, repaired, schedule, settled, stays_of
+from loadmaster.offload.residencies import SMALL, occupied, repaired, residencies_of, schedule, settled
 from loadmaster.plan import BEFORE, Plan
 from loadmaster.plan.check.facts import Facts
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program, TieKind
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, solve
 from loadmaster.simulate import simulate
 from offload_stack import gpu, problems
@@ -63,17 +63,17 @@ def test_repair_and_schedule_are_those_of_the_slow_reference() -> None:
         kept = repaired(model, keep, model.capacity)
         assert kept.tolist() == slow.repaired(model, keep.tolist(), model.capacity)
         repairs += int((kept != keep).any())
-        stays = stays_of(model, kept)
-        assert occupied(model, stays).tolist() == slow.room(model, kept.tolist())
+        residencies = residencies_of(model, kept)
+        assert occupied(model, residencies).tolist() == slow.room(model, kept.tolist())
         lead = int(rng.choice([0, 3, 50, 2**62]))
-        made = schedule(model, stays, model.capacity, lead)
-        for row, timed in enumerate(slow.scheduled(model, stays, model.capacity, lead)):
+        made = schedule(model, residencies, model.capacity, lead)
+        for row, timed in enumerate(slow.scheduled(model, residencies, model.capacity, lead)):
             got = [
                 int(column[row])
-                for column in (made.stays.first, made.stays.last, made.issued, made.out_needed)
+                for column in (made.residencies.first, made.residencies.last, made.issued, made.out_needed)
             ]
             assert got == [timed.first, timed.last, timed.issued, timed.out_needed]
-        stalls += int(occupied(model, made.stays).max() <= model.capacity)
+        stalls += int(occupied(model, made.residencies).max() <= model.capacity)
     assert repairs > 20 and stalls > 20
 
 
@@ -84,7 +84,7 @@ def test_what_is_tiny_leaves_only_if_nothing_else_can() -> None:
         large = rng.random(problem.model.items) < 0.6
         model = replace(problem.model, size=np.where(large, problem.model.size << 20, problem.model.size))
         keep = np.ones(model.gaps, dtype=bool)
-        need = int(occupied(model, stays_of(model, settled(model, keep))).max())
+        need = int(occupied(model, residencies_of(model, settled(model, keep))).max())
         capacity = int(need * rng.choice([0.4, 0.6, 0.8]))
         kept = repaired(model, keep, capacity)
         assert kept.tolist() == slow.repaired(model, keep.tolist(), capacity)
@@ -203,6 +203,6 @@ def test_a_program_of_views_alone_moves_nothing() -> None:
     shown = build.tensor("y", bytes=256, kind="output", alias=given)
     build.op("reshape", "reshape", reads=[given], writes=[shown], view=True)
     problem = Offload(build.build(), gpu(1024))
-    found = solve(make_solver("offload", "auto"), problem, Budget(20))
+    found = solve(make_labelled("offload", "auto"), problem, Budget(20))
     assert found.value == problem.bound().value == 0
     assert not len(problem.plan(found.decision).copy_rows)

@@ -12,15 +12,14 @@ import pytest
 from loadmaster.errors import LoadmasterError
 from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.mapping.problem import Mapping
-from loadmaster.offload.measured import MeasuredOffload, with_room
-from loadmaster.offload.problem import Offload
-from loadmaster.offload.refined import Archive, Refined, refine
+from loadmaster.offload.measured import Archive, MeasuredOffload, Refined, refine
+from loadmaster.offload.problem import Offload, with_room
 from loadmaster.plan import Plan
 from loadmaster.runs import run_solver
 from loadmaster.search.champion import remeasure
 from loadmaster.search.evaluator import EvaluationError
 from loadmaster.search.problem import Bound
-from loadmaster.search.registry import load_problem, make_solver
+from loadmaster.search.registry import load_problem, make_labelled
 from loadmaster.search.solver import Budget, Meter, solve
 from loadmaster.simulate import simulate
 from offload_stack import LAYER_BYTES, gpu, stack
@@ -98,16 +97,16 @@ def test_a_failure_costs_one_evaluation_and_many_end_the_run() -> None:
     assert scores.reward[0] == -1 and problem.failures == 1
     broken = MeasuredOffload(PROGRAM, MACHINE, Hardware(fails=lambda call: call > 7))
     meter = Meter(broken, Budget(200))
-    assert make_solver("offload", "evolution").run(meter, 0, None).value is None
+    assert make_labelled("offload", "evolution").run(meter, 0, None).value is None
     with pytest.raises(LoadmasterError, match="20 measurements in a row failed"):
-        make_solver("offload", "anneal").run(meter, 0, None)
+        make_labelled("offload", "anneal").run(meter, 0, None)
 
 
 @pytest.mark.parametrize("name", ["anneal", "evolution"])
 def test_searches_of_the_offload_problem_learn_from_measurements(name: str) -> None:
     hardware = Hardware(slower_link(2.0), noise=0.002)
     problem = MeasuredOffload(PROGRAM, MACHINE, hardware, repeats=3, warmups=0)
-    solution = solve(make_solver("offload", name), problem, Budget(120), seed=1)
+    solution = solve(make_labelled("offload", name), problem, Budget(120), seed=1)
     assert solution.decision is not None and solution.evaluations == 120
     champion = remeasure(problem)
     assert champion.speedup.low > 1, "better than what leaves by need alone"
@@ -143,7 +142,7 @@ def test_where_the_simulator_is_right_nothing_is_left() -> None:
 
 def test_candidates_are_distinct_and_the_champion_is_first() -> None:
     archive = Archive(Offload(PROGRAM, MACHINE))
-    champion = solve(make_solver("offload", "auto"), archive, Budget(150)).decision
+    champion = solve(make_labelled("offload", "auto"), archive, Budget(150)).decision
     found = archive.distinct(champion, 8)
     assert np.array_equal(found[0], champion) and 2 <= len(found) <= 8
     assert len({np.asarray(each).tobytes() for each in found}) == len(found)
@@ -196,6 +195,6 @@ def test_the_mapping_problem_is_measured_on_such_a_machine_too() -> None:
 
     problem = MeasuredMapping(PROGRAM, MACHINE.with_reach("all"), hardware, repeats=1, warmups=0)
     for name, options in (("annealing", {}), ("ageing-evolution", {"population": 8, "sample": 4})):
-        solution = solve(make_solver("mapping", name, options), problem, Budget(40))
+        solution = solve(make_labelled("mapping", name, options), problem, Budget(40))
         assert solution.decision is not None and solution.value is not None
     assert isinstance(problem, Mapping) and len(calls) > 60

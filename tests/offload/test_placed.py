@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from loadmaster.machine.text import standalone_text
-from loadmaster.offload.kernels import GRAIN, SLACK, Kernels
+from loadmaster.offload.model import GRAIN, SLACK, Kernels
 from loadmaster.offload.problem import LEADS, Offload
-from loadmaster.offload.residencies import FETCHED, _table, pack, repaired, stays_of
+from loadmaster.offload.residencies import FETCHED, _table, pack, repaired, residencies_of
 from loadmaster.plan import Plan
 from loadmaster.program.storage import save
 from offload_stack import problems
@@ -56,8 +56,8 @@ def test_kernels_have_their_room_in_one_piece() -> None:
                 continue
             plan, plans = problem.plan(decision), plans + 1
             assert problem.violations(plan) == []
-            fetched = made.stays.begins == FETCHED
-            early += int((made.stays.first < made.needed)[fetched].sum())
+            fetched = made.residencies.begins == FETCHED
+            early += int((made.residencies.first < made.needed)[fetched].sum())
             for step in np.flatnonzero(problem.model.taken).tolist():
                 assert largest_gap(plan, problem, step) >= problem.model.taken[step]
                 pieces += 1
@@ -94,25 +94,31 @@ def test_copies_at_addresses_are_those_of_the_slow_reference() -> None:
     for number, problem in enumerate(problems(160, first=5_000)):
         rng, model = np.random.default_rng(number), problem.model
         kept = repaired(model, rng.random(problem.gaps) < rng.random(), model.capacity)
-        stays = stays_of(model, kept)
-        found = pack(model, stays, model.capacity)
-        if found is None or not len(stays.item):
+        residencies = residencies_of(model, kept)
+        found = pack(model, residencies, model.capacity)
+        if found is None or not len(residencies.item):
             continue
         # Kernels' own room, wherever a byte is free in a step.
         scratch = []
         for step in range(model.steps):
             there = np.zeros(model.capacity, dtype=bool)
-            for row in np.flatnonzero((stays.first <= step) & (step <= stays.last)):
-                there[found[0][row] : found[0][row] + model.size[stays.item[row]]] = True
+            for row in np.flatnonzero((residencies.first <= step) & (step <= residencies.last)):
+                there[found[0][row] : found[0][row] + model.size[residencies.item[row]]] = True
             if rng.random() < 0.3 and not there.all():
                 low, high = runs(~there)[-1]
                 scratch.append([step, low, int(rng.integers(low, high)) + 1])
         lead = int(rng.choice([0, model.copy_in.max(initial=0), 10**15]))
-        wanted, low, moved = scheduled_placed(model, stays, model.capacity, lead, scratch, found[0].tolist())
+        wanted, low, moved = scheduled_placed(
+            model, residencies, model.capacity, lead, scratch, found[0].tolist()
+        )
         times, offset = model.tables.scheduled_placed(
-            _table(stays), model.capacity, lead, np.array(scratch, dtype=np.int64).reshape(-1, 3), found[0]
+            _table(residencies),
+            model.capacity,
+            lead,
+            np.array(scratch, dtype=np.int64).reshape(-1, 3),
+            found[0],
         )
         assert (times.tolist(), offset.tolist()) == (wanted, low)
         compared, moves, beside = compared + 1, moves + moved, beside + len(scratch)
-        early += int((times[:, 0] < stays.first).sum() + (times[:, 1] > stays.last).sum())
+        early += int((times[:, 0] < residencies.first).sum() + (times[:, 1] > residencies.last).sum())
     assert compared > 80 and early > 200 and moves > 30 and beside > 100

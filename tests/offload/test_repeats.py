@@ -9,13 +9,13 @@ import pytest
 
 from generate_training import random_training
 from loadmaster.errors import LoadmasterError
-from loadmaster.offload.kernels import Kernels
+from loadmaster.offload.heuristics import Stream
+from loadmaster.offload.model import Kernels
 from loadmaster.offload.problem import Offload
 from loadmaster.offload.repeats import Recomputed, op_times, quick, repeated_bound, with_repeats
-from loadmaster.offload.streaming import Stream
 from loadmaster.program import Builder, Program
 from loadmaster.program.repeats import Repeated, repeat
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Solution, solve
 from offload_stack import gpu, small_gpu, stack
 
@@ -47,7 +47,7 @@ def training(layers: int = 6, size: int = 64 * MIB) -> Program:
 
 
 def annealed(problem: Offload) -> Solution:
-    return solve(make_solver("offload", "anneal"), problem, Budget(120), seed=0)
+    return solve(make_labelled("offload", "anneal"), problem, Budget(120), seed=0)
 
 
 def checked(found: Recomputed) -> Recomputed:
@@ -134,7 +134,7 @@ def test_the_first_results_leave_as_the_link_takes_them() -> None:
     assert op_times(roomy).sum() == roomy.limit_ps
     problem = Offload(base, gpu(roomy.model.needed - 8 * 64 * MIB))
     value = {
-        name: solve(make_solver("offload", name), problem, Budget()).value for name in ("stream", "spread")
+        name: solve(make_labelled("offload", name), problem, Budget()).value for name in ("stream", "spread")
     }
     assert value["stream"] is not None and value["spread"] is not None
     assert value["stream"] <= value["spread"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from loadmaster.offload.auto import PRICE
 from loadmaster.offload.heuristics import layer_spans
 from loadmaster.offload.problem import Offload
-from loadmaster.offload.steady import PRICE
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program
-from loadmaster.search.registry import make_solver, solver_names
+from loadmaster.search.registry import make_labelled, solver_labels
 from loadmaster.search.solver import Budget, Solution, solve
 from offload_stack import LAYER_BYTES, gpu, stack
 
@@ -18,7 +18,7 @@ ACT = 80_000_000
 
 
 def solved(problem: Offload, name: str, evaluations: int | None = None, **options: object) -> Solution:
-    found = solve(make_solver("offload", name, options), problem, Budget(evaluations), seed=1)
+    found = solve(make_labelled("offload", name, options), problem, Budget(evaluations), seed=1)
     if found.decision is not None:
         assert problem.violations(problem.plan(found.decision)) == []
         assert problem.evaluate(found.decision) == found.value
@@ -88,7 +88,7 @@ def training(layers: int = 6) -> Program:
 APART = ("all-resident", "egrl", "muzero", "refined")
 
 
-@pytest.mark.parametrize("name", [name for name in solver_names("offload") if name not in APART])
+@pytest.mark.parametrize("name", [name for name in solver_labels("offload") if name not in APART])
 def test_every_solver_plans_a_training_step_at_half_its_memory(name: str) -> None:
     roomy = Offload(training(), gpu(2**30))
     problem = Offload(training(), gpu(roomy.model.needed // 2))
@@ -103,11 +103,6 @@ def test_a_search_is_never_worse_than_the_rules_that_it_begins_with() -> None:
     best = min(value for value in rules if value is not None)
     found = solved(problem, "auto", evaluations=400)
     assert found.best_value <= best and found.value <= best * (1 + PRICE)
-
-
-def test_a_mapping_of_egrl_becomes_a_plan() -> None:
-    problem = Offload(training(3), gpu(2**24))
-    assert solved(problem, "egrl", solver="density", evaluations=10).value is not None
 
 
 def test_layers_are_told_by_their_scopes_or_by_their_weights() -> None:
@@ -136,10 +131,10 @@ def test_a_search_goes_on_as_if_it_had_not_stopped() -> None:
 
     problem = Offload(training(), gpu(Offload(training(), gpu(2**30)).model.needed // 2))
     for name in ("anneal", "evolution"):
-        whole = solve(make_solver("offload", name), problem, Budget(400), seed=3)
+        whole = solve(make_labelled("offload", name), problem, Budget(400), seed=3)
         watch = Keeps()
-        solve(make_solver("offload", name), problem, Budget(400), seed=3, observer=watch)
+        solve(make_labelled("offload", name), problem, Budget(400), seed=3, observer=watch)
         meter = Meter(problem, Budget(400), evaluations=watch.at)
         meter.restore(watch.best)
-        again = make_solver("offload", name).run(meter, 3, watch.state)
+        again = make_labelled("offload", name).run(meter, 3, watch.state)
         assert again.value == whole.value and (again.decision == whole.decision).all()

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadmaster.offload.auto import make_auto
+from loadmaster.offload.auto import PRICE, ChooseSteady, Steady, make_auto, slower
 from loadmaster.offload.problem import Offload
-from loadmaster.offload.steady import PRICE, ChooseSteady, Steady, slower
 from loadmaster.runs import History, RunFolder, run_solver
 from loadmaster.runs.history import contradictions
 from loadmaster.runs.replay import replay
@@ -34,9 +33,9 @@ def slow_ps(problem: Offload, found: Solution) -> int:
 
 def fastest(problem: Offload, evaluations: int, seed: int = 0) -> Solution:
     """What `auto` would end with if it cared for the simulated time alone."""
-    from loadmaster.search.registry import make_solver
+    from loadmaster.search.registry import make_labelled
 
-    return solve(make_solver("offload", "anneal"), problem, Budget(evaluations), seed)
+    return solve(make_labelled("offload", "anneal"), problem, Budget(evaluations), seed)
 
 
 def test_the_choice_costs_little_and_bears_more(half: Offload) -> None:

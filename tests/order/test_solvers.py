@@ -13,12 +13,12 @@ from loadmaster import _core
 from loadmaster.order.exact import PAIR_BOUND, Bounds
 from loadmaster.order.problem import PeakOrder
 from loadmaster.program.models import load_model
-from loadmaster.search.registry import make_solver, solver_names
+from loadmaster.search.registry import make_labelled, solver_labels
 from loadmaster.search.solver import Budget, Meter, Status, solve
 from order.test_problem import all_orders
 from search.conformance import conforms
 
-NAMES = solver_names("order")
+NAMES = solver_labels("order")
 
 
 def problem(seed: int, ops: int) -> PeakOrder:
@@ -36,11 +36,11 @@ def test_the_exact_solvers_find_the_least_of_all_orders(seed: int) -> None:
     of = problem(seed, 5 + seed % 4)
     least = least_peak(of)
     for name in ("peak-dp", "auto"):
-        solution = solve(make_solver("order", name), of, Budget())
+        solution = solve(make_labelled("order", name), of, Budget())
         assert solution.value == least and solution.status == Status.OPTIMAL
         assert solution.bound.value == least
     for name in NAMES:
-        solution = solve(make_solver("order", name), of, Budget(evaluations=50))
+        solution = solve(make_labelled("order", name), of, Budget(evaluations=50))
         assert solution.value is not None and solution.value >= least >= solution.bound.value
         assert solution.decision is not None and of.violations(of.plan(solution.decision)) == []
         if name in ("auto", "peak-cut", "peak-dp", "anneal", "random-best"):
@@ -64,7 +64,7 @@ def test_the_search_finds_an_order_if_and_only_if_there_is_one(seed: int) -> Non
 @pytest.mark.parametrize("seed", range(6))
 def test_larger_programs_are_proven_or_have_a_gap(seed: int) -> None:
     of = problem(seed, 60)
-    solutions = {name: solve(make_solver("order", name), of, Budget(evaluations=300)) for name in NAMES}
+    solutions = {name: solve(make_labelled("order", name), of, Budget(evaluations=300)) for name in NAMES}
     bound = max(solution.bound.value for solution in solutions.values())
     assert all(s.value is not None and s.value >= bound for s in solutions.values())
     assert solutions["auto"].value == min(s.value for s in solutions.values() if s.value)
@@ -74,7 +74,7 @@ def test_larger_programs_are_proven_or_have_a_gap(seed: int) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_solvers_conform(name: str) -> None:
     options: dict[str, Any] = {"anneal": {"length": 400}, "random-best": {"orders": 400}}.get(name, {})
-    conforms(lambda: make_solver("order", name, options), problem(11, 24))
+    conforms(lambda: make_labelled("order", name, options), problem(11, 24))
 
 
 @pytest.mark.parametrize("looks", [3, 30, 300])
@@ -84,7 +84,7 @@ def test_the_time_limit_is_obeyed(looks: int) -> None:
     wide = problem(0, 900)
     for each in (of, wide):
         clock = Ticking(1.0)
-        solution = solve(make_solver("order", "auto"), each, Budget(seconds=float(looks)), clock=clock)
+        solution = solve(make_labelled("order", "auto"), each, Budget(seconds=float(looks)), clock=clock)
         assert clock.looks < 2 * looks + 2_000 and solution.value is not None
         assert solution.value <= each.reference
 
@@ -108,5 +108,5 @@ def test_pairs_of_ops_prove_more_than_single_ones_and_never_too_much() -> None:
 
 
 def test_pairs_close_the_gap_of_a_real_training_graph() -> None:
-    solution = solve(make_solver("order", "peak-cut"), PeakOrder(load_model("txl-2")), Budget())
+    solution = solve(make_labelled("order", "peak-cut"), PeakOrder(load_model("txl-2")), Budget())
     assert solution.status == Status.OPTIMAL and solution.bound.method == PAIR_BOUND

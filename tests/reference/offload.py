@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from loadmaster.offload.model import BEFORE_USE, BETWEEN, OffloadModel
-from loadmaster.offload.residencies import FETCHED, SMALL, Stays
+from loadmaster.offload.residencies import FETCHED, SMALL, Residencies
 
 
 def uses(model: OffloadModel, item: int) -> list[tuple[int, int]]:
@@ -27,9 +27,9 @@ def there(model: OffloadModel, keep: list[bool], item: int) -> set[int]:
     found = {own[0][0]}
     left = False
     for (before, _), (step, gap) in pairwise(own):
-        stays = gap < 0 or keep[gap]
-        found |= set(range(before, step + 1)) if stays else {step}
-        left |= not stays
+        residencies = gap < 0 or keep[gap]
+        found |= set(range(before, step + 1)) if residencies else {step}
+        left |= not residencies
     after = int(model.end_gap[item])
     if model.output[item] and not left and (after < 0 or keep[after]):
         found |= set(range(own[-1][0], model.steps))
@@ -97,19 +97,19 @@ class Timed:
     earliest: int = -1
 
 
-def scheduled(model: OffloadModel, stays: Stays, capacity: int, lead: int) -> list[Timed]:
+def scheduled(model: OffloadModel, residencies: Residencies, capacity: int, lead: int) -> list[Timed]:
     """Copies out, then copies in, each step looked at by itself."""
     clock, steps = model.clock.tolist(), model.steps
-    item = stays.item.tolist()
-    first, last = stays.first.tolist(), stays.last.tolist()
-    timed = [Timed(a, b, earliest=e) for a, b, e in zip(first, last, stays.earliest.tolist(), strict=True)]
+    item = residencies.item.tolist()
+    first, last = residencies.first.tolist(), residencies.last.tolist()
+    timed = [Timed(a, b, earliest=e) for a, b, e in zip(first, last, residencies.earliest.tolist(), strict=True)]
     size = [int(model.size[i]) for i in item]
     total = [0] * steps
     for row in range(len(item)):
         for step in range(first[row], last[row] + 1):
             total[step] += size[row]
     free_at = delay = 0
-    leaving = [row for row in range(len(item)) if stays.leaves[row]]
+    leaving = [row for row in range(len(item)) if residencies.leaves[row]]
     for row in sorted(leaving, key=lambda row: int(model.made[item[row]])):
         made = int(model.made[item[row]])
         free_at = max(free_at, clock[made + 1] + delay) + int(model.copy_out[item[row]])
@@ -129,7 +129,7 @@ def scheduled(model: OffloadModel, stays: Stays, capacity: int, lead: int) -> li
     for row in range(1, len(item)):
         if item[row] == item[row - 1]:
             timed[row].earliest = max(timed[row].earliest, timed[row - 1].last + 1)
-    fetched = [row for row in range(len(item)) if stays.begins[row] == FETCHED]
+    fetched = [row for row in range(len(item)) if residencies.begins[row] == FETCHED]
     fetched.sort(key=lambda row: first[row])
     latest = latest_issues(model, item, first, fetched, lead)
     turn = -1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from loadmaster.offload.model import OffloadModel
-from loadmaster.offload.residencies import FETCHED, Stays
+from loadmaster.offload.residencies import FETCHED, Residencies
 from reference.offload import latest_issues
 
 MOST = 4
@@ -16,11 +16,11 @@ class Board:
     """`taken[step, byte]`: how many lie there, which is never more than one."""
 
     def __init__(
-        self, model: OffloadModel, stays: Stays, capacity: int, offset: list[int], scratch: list[list[int]]
+        self, model: OffloadModel, residencies: Residencies, capacity: int, offset: list[int], scratch: list[list[int]]
     ) -> None:
         self.taken = np.zeros((model.steps, capacity), dtype=np.int8)
-        self.first, self.last = stays.first.tolist(), stays.last.tolist()
-        self.low, self.size = list(offset), model.size[stays.item].tolist()
+        self.first, self.last = residencies.first.tolist(), residencies.last.tolist()
+        self.low, self.size = list(offset), model.size[residencies.item].tolist()
         for step, low, high in scratch:
             self.taken[step, low:high] += 1
         for row in range(len(self.low)):
@@ -79,16 +79,16 @@ def runs(free: np.ndarray) -> list[tuple[int, int]]:
 
 
 def scheduled_placed(
-    model: OffloadModel, stays: Stays, capacity: int, lead: int, scratch: list[list[int]], offset: list[int]
+    model: OffloadModel, residencies: Residencies, capacity: int, lead: int, scratch: list[list[int]], offset: list[int]
 ) -> tuple[list[list[int]], list[int], int]:
     """Rows (first, last, issued, out needed), offsets, and how many stays were moved."""
-    board = Board(model, stays, capacity, offset, scratch)
-    clock, steps, item = model.clock.tolist(), model.steps, stays.item.tolist()
-    count, first = len(item), stays.first.tolist()
-    out_needed, issued, earliest = [-1] * count, [-1] * count, stays.earliest.tolist()
+    board = Board(model, residencies, capacity, offset, scratch)
+    clock, steps, item = model.clock.tolist(), model.steps, residencies.item.tolist()
+    count, first = len(item), residencies.first.tolist()
+    out_needed, issued, earliest = [-1] * count, [-1] * count, residencies.earliest.tolist()
     again = [row + 1 < count and item[row + 1] == item[row] for row in range(count)]
     free_at = delay = 0
-    leaving = [row for row in range(count) if stays.leaves[row]]
+    leaving = [row for row in range(count) if residencies.leaves[row]]
     for row in sorted(leaving, key=lambda row: int(model.made[item[row]])):
         start = clock[int(model.made[item[row]]) + 1] + delay
         free_at = max(free_at, start) + int(model.copy_out[item[row]])
@@ -104,7 +104,7 @@ def scheduled_placed(
     for row in range(count - 1):
         if again[row]:
             earliest[row + 1] = max(earliest[row + 1], board.last[row] + 1)
-    fetched = sorted((row for row in range(count) if stays.begins[row] == FETCHED), key=first.__getitem__)
+    fetched = sorted((row for row in range(count) if residencies.begins[row] == FETCHED), key=first.__getitem__)
     latest = latest_issues(model, item, first, fetched, lead)
     turn = -1
     for row in fetched:

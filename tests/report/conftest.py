@@ -20,7 +20,7 @@ from loadmaster.mapping.problem import Mapping
 from loadmaster.order.problem import PeakOrder
 from loadmaster.runs.session import run_solver
 from loadmaster.search.problem import Problem
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -35,7 +35,7 @@ FLAGS = [
 
 def kept_run(folder: Path, problem: Problem, solver: str, budget: int, seed: int = 0) -> Path:
     """The folder of a run that was just made."""
-    solution = run_solver(make_solver(problem.kind, solver), problem, Budget(budget), seed, folder=folder)
+    solution = run_solver(make_labelled(problem.kind, solver), problem, Budget(budget), seed, folder=folder)
     return Path(solution.extra["run"])
 
 

@@ -34,7 +34,7 @@ from loadmaster.runs.workers.server import VERSION, EvaluationServer, pack, pack
 from loadmaster.search.champion import remeasure
 from loadmaster.search.evaluator import CommandEvaluator
 from loadmaster.search.problem import Scores
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Solution
 
 MODULE = "loadmaster.runs.workers.distributed"
@@ -101,7 +101,7 @@ def test_scores_are_those_of_the_problem_itself(seed: int) -> None:
 def test_a_run_is_the_same_and_survives_a_kill(processes: list[ProcessWorker]) -> None:
     def solved(score: Any = None) -> Solution:
         problem = Mapping(PROGRAM, MACHINE, noise=0.05, noise_seed=3)
-        solver = make_solver("mapping", "random")
+        solver = make_labelled("mapping", "random")
         return run_solver(solver, problem, Budget(400), seed=5, score=score)
 
     alone = solved()

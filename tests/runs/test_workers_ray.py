@@ -23,7 +23,7 @@ from loadmaster.runs import run_solver
 from loadmaster.runs.workers import distribute
 from loadmaster.search.evaluator import CommandEvaluator
 from loadmaster.search.problem import Scores
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Solution
 
 ray = pytest.importorskip("ray")
@@ -45,7 +45,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def solved(score: Any = None) -> Solution:
     problem = Mapping(PROGRAM, MACHINE, noise=0.05, noise_seed=3)
-    return run_solver(make_solver("mapping", "random"), problem, Budget(640), seed=5, score=score)
+    return run_solver(make_labelled("mapping", "random"), problem, Budget(640), seed=5, score=score)
 
 
 def same(ours: Solution, theirs: Solution) -> bool:

@@ -20,7 +20,7 @@ from loadmaster.mapping.problem import Mapping
 from loadmaster.mapping.search import RandomMaps
 from loadmaster.program.models import load_model
 from loadmaster.program.zoo.synthetic import synthetic
-from loadmaster.search.registry import make_solver, solver_names
+from loadmaster.search.registry import make_labelled, solver_labels
 from loadmaster.search.solver import Meter, Solution, State
 from search.conformance import conforms
 
@@ -57,7 +57,7 @@ COMPLETE = {"auto", "exact", "large", "cp-sat", "omnimalloc"}
 """They end when they have a proof, not when evaluations are spent."""
 CASES = [
     (name, kind)
-    for name in solver_names("allocation")
+    for name in solver_labels("allocation")
     for kind in ("least", "fit", "too small", "aligned")
     if kind != "aligned" or name not in COMPLETE
 ]
@@ -79,7 +79,7 @@ def _allocation(kind: str) -> Allocation:
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_allocation_solvers_conform(name: str, kind: str) -> None:
     try:
-        conforms(lambda: make_solver("allocation", name), _allocation(kind), evaluations=(1, 30), seeds=(0,))
+        conforms(lambda: make_labelled("allocation", name), _allocation(kind), evaluations=(1, 30), seeds=(0,))
     except MissingPackage as missing:
         pytest.skip(missing.message)
 
@@ -112,7 +112,7 @@ PART_OF_EGRL = ("pg",)
     ("name", "kind"),
     [
         (name, kind)
-        for name in solver_names("mapping")
+        for name in solver_labels("mapping")
         for kind in ("plain", "repair", "places")
         if kind == "repair" or name not in PART_OF_EGRL
     ],
@@ -122,7 +122,7 @@ def test_mapping_solvers_conform(name: str, kind: str) -> None:
     try:
         slow = bool(options) or name in COMPLETE
         conforms(
-            lambda: make_solver("mapping", name, options),
+            lambda: make_labelled("mapping", name, options),
             problem,
             evaluations=(1, 2, 40) if slow else (1, 2, 70, 260),
             seeds=(0,) if slow else (0, 3),
@@ -160,14 +160,14 @@ def _game(name: str) -> MallocGame:
     return MallocGame(synthetic(number), load_machine("tpu-v4i:cmem=1MiB"))
 
 
-@pytest.mark.parametrize("name", solver_names("malloc-game"))
+@pytest.mark.parametrize("name", solver_labels("malloc-game"))
 def test_game_solvers_conform(name: str, request: pytest.FixtureRequest) -> None:
     options = GAME_OPTIONS.get(name)
     if options:
         request.getfixturevalue("quickly_compiled")
     slow = bool(options) or name in COMPLETE or name == "exhaustive"
     conforms(
-        lambda: make_solver("malloc-game", name, options),
+        lambda: make_labelled("malloc-game", name, options),
         _game(name),
         evaluations=(1, 2, 40) if slow else (1, 2, 70, 260),
         seeds=(0,) if slow else (0, 3),
@@ -186,12 +186,12 @@ def _graph(kind: str) -> GraphOptimization:
 
 
 @pytest.mark.parametrize("kind", GRAPHS)
-@pytest.mark.parametrize("name", [n for n in solver_names("graph") if n not in GRAPH_TESTED_APART])
+@pytest.mark.parametrize("name", [n for n in solver_labels("graph") if n not in GRAPH_TESTED_APART])
 def test_graph_solvers_conform(name: str, kind: str) -> None:
     slow = name in COMPLETE
     try:
         conforms(
-            lambda: make_solver("graph", name),
+            lambda: make_labelled("graph", name),
             _graph(kind),
             evaluations=(1, 2, 40) if slow else (1, 2, 70, 260),
             seeds=(0,) if slow else (0, 3),

@@ -22,7 +22,7 @@ from loadmaster.program.zoo.synthetic import synthetic
 from loadmaster.runs.session import solve
 from loadmaster.search.pins import BadPin, Pins, parse_pins
 from loadmaster.search.problem import Problem, keys
-from loadmaster.search.registry import load_problem, solver_names
+from loadmaster.search.registry import load_problem, make_labelled, solver_labels
 from search.test_conformance import GAME_OPTIONS, GRAPH_TESTED_APART, MAPPING_OPTIONS
 
 LEARNED = {"muzero", "muzero-prod", "policy-only"}
@@ -31,7 +31,8 @@ LEARNED = {"muzero", "muzero-prod", "policy-only"}
 
 def _solved(problem: Problem, name: str, options: Any = None) -> Plan | None:
     try:
-        found = solve(problem, name, seconds=None, evaluations=60, options=options)
+        solver = make_labelled(problem.kind, name, options)
+        found = solve(problem, solver, seconds=None, evaluations=60)
     except MissingPackage as missing:
         pytest.skip(missing.message)
     if found.decision is None:
@@ -45,7 +46,7 @@ def _solved(problem: Problem, name: str, options: Any = None) -> Plan | None:
 SLOW_TO_COMPILE = {"egrl", "ea", "pg"}
 MAPPED = [
     (name, ports)
-    for name in solver_names("mapping")
+    for name in solver_labels("mapping")
     for ports in ("serial", "parallel")
     if name not in SLOW_TO_COMPILE or (name, ports) == ("egrl", "serial")
 ]
@@ -100,7 +101,7 @@ def test_pinned_maps_are_the_best_among_those_that_keep_the_pins() -> None:
     assert tried == 6
 
 
-@pytest.mark.parametrize("name", [n for n in solver_names("graph") if n not in {*GRAPH_TESTED_APART, "go"}])
+@pytest.mark.parametrize("name", [n for n in solver_labels("graph") if n not in {*GRAPH_TESTED_APART, "go"}])
 def test_graph_solvers_keep_pins(name: str) -> None:
     rng = np.random.default_rng(181)
     program, machine = random_graph(rng, 24)
@@ -120,7 +121,7 @@ def test_graph_solvers_keep_pins(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in solver_names("malloc-game") if n not in {"production"} | LEARNED]
+    "name", [n for n in solver_labels("malloc-game") if n not in {"production"} | LEARNED]
 )
 def test_game_solvers_keep_pins(name: str) -> None:
     program, machine = synthetic(4), load_machine("tpu-v4i:cmem=1MiB")
@@ -134,7 +135,7 @@ def test_game_solvers_keep_pins(name: str) -> None:
     assert not {row.tensor for row in plan.residency_rows if row.memory == fast} & set(chosen)
 
 
-@pytest.mark.parametrize("name", solver_names("allocation"))
+@pytest.mark.parametrize("name", solver_labels("allocation"))
 def test_allocation_solvers_keep_pins(name: str) -> None:
     program, machine = layers(), load_machine("arena:2KiB")
     pins = parse_pins(program, machine, ["t3=arena@512", "t4=arena@0", "w1=flash"])

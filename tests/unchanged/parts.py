@@ -37,7 +37,7 @@ from loadmaster.plan.json import load_plan, plan_to_json
 from loadmaster.program.models import load_model
 from loadmaster.program.zoo import MODELS, is_cached
 from loadmaster.program.zoo.synthetic import synthetic
-from loadmaster.search.registry import kinds, make_solver, solver_names
+from loadmaster.search.registry import kinds, make_labelled, solver_labels
 from loadmaster.search.solver import Budget, solve
 from loadmaster.simulate import simulate
 
@@ -80,7 +80,7 @@ __all__ = [
     "run_solver",
     "simulate",
     "solver_cases",
-    "solver_names",
+    "solver_labels",
     "synthetic",
     "three_memories",
 ]
@@ -95,7 +95,7 @@ def run_solver(
     problem: Any, kind: str, name: str, options: dict[str, Any], evaluations: int, seed: int
 ) -> Any:
     """A solution: `decision`, `value`, `bound.value`, `status`, `evaluations`."""
-    return solve(make_solver(kind, name, options), problem, Budget(evaluations), seed)
+    return solve(make_labelled(kind, name, options), problem, Budget(evaluations), seed)
 
 
 def plan_document(problem: Any, decision: Any) -> dict[str, Any]:

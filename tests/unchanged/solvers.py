@@ -87,7 +87,7 @@ def names() -> list[str]:
     """kind/solver/instance/seed"""
     found = []
     for kind in parts.kinds():
-        for name in parts.solver_names(kind):
+        for name in parts.solver_labels(kind):
             if learned(kind, name) or (kind, name) in LEFT_OUT:
                 continue
             instances = [SMALL]

@@ -9,6 +9,7 @@ import typer
 
 from loadmaster.cli.answer import Answer, Usage
 from loadmaster.cli.files import OverwriteOption, check_free, writing
+from loadmaster.cli.plan import SetOption, parse_settings
 from loadmaster.cli.progress import LiveLine
 from loadmaster.errors import Refused
 from loadmaster.units import parse_bytes, parse_time, show_bytes
@@ -27,6 +28,7 @@ def command(
     time_limit: Annotated[str, typer.Option(metavar="TIME", help="Stop after this long.")] = "10s",
     budget: Annotated[int | None, typer.Option(min=1, help="Most placements to evaluate.")] = None,
     solver: Annotated[str, typer.Option(help="A solver of 'loadmaster solvers', or auto.")] = "auto",
+    settings: SetOption = None,
     off: Annotated[
         list[str] | None, typer.Option(metavar="SWITCH", help="Turn a technique of 'exact' off.")
     ] = None,
@@ -86,7 +88,7 @@ def command(
         solution = replan_offsets(problem, _earlier(previous), seconds, seed)
     else:
         solution = run_solver(
-            offset_solver(solver, off or (), threads),
+            offset_solver(solver, off or (), threads, parse_settings(settings or [])),
             problem,
             Budget(budget, seconds),
             seed,

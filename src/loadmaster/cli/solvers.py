@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from loadmaster.cli.answer import Answer, Table
 from loadmaster.errors import MissingPackage
+
+if TYPE_CHECKING:
+    from loadmaster.search.registry import Variants
 
 
 def command(
@@ -17,10 +20,12 @@ def command(
 
     Example: loadmaster solvers exact
     """
-    from loadmaster.search.registry import UnknownSolver, kinds, make_solver, solver_names
+    from loadmaster.search.registry import UnknownSolver, kinds, kinds_with, make_solver, solver_names
 
-    wanted = [(kind, each) for kind in kinds() for each in solver_names(kind) if name in (None, each)]
-    if not wanted:
+    chosen = [(kind, each) for kind in kinds() for each in solver_names(kind) if name in (None, each)]
+    if not chosen:
+        for kind in kinds_with(str(name)):
+            make_solver(kind, str(name))  # it says what to use in its place
         everything = [each for kind in kinds() for each in solver_names(kind)]
         from loadmaster.errors import nearest
 
@@ -30,7 +35,7 @@ def command(
             remedy="see 'loadmaster solvers'",
         )
     rows = []
-    for kind, each in wanted:
+    for kind, each in chosen:
         try:
             rows.append(_row(kind, each, make_solver(kind, each)))
         except MissingPackage as missing:
@@ -41,16 +46,27 @@ def command(
 def _row(kind: str, name: str, solver: Any, missing: str | None = None) -> dict[str, Any]:
     import inspect
 
+    from loadmaster.search.registry import solver_variants
+
+    variants = solver_variants(kind, name)
     return {
         "problem": kind,
         "name": name,
-        "summary": missing if solver is None else solver.summary,
+        "summary": missing if solver is None else _summary(name, solver.summary, variants),
         "available": solver is not None,
         "deterministic": None if solver is None else bool(solver.deterministic),
         "options": {} if solver is None else dict(solver.options),
+        "variants": {} if variants is None else {variants.option: list(variants.makers)},
         "description": "" if solver is None else inspect.getdoc(type(solver)) or "",
         "source": None if solver is None else type(solver).__module__,
     }
+
+
+def _summary(name: str, summary: str, variants: Variants | None) -> str:
+    """Of a solver that is a family: its members."""
+    if variants is None or variants.default == name:
+        return summary
+    return f"one of {', '.join(variants.makers)} (--set {variants.option}={variants.default})"
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
@@ -64,6 +80,7 @@ def _details(row: dict[str, Any]) -> Table:
         ("what it does", row["summary"]),
         ("same seed, same answer", {True: "yes", False: "no"}.get(row["deterministic"], "–")),
         ("options", ", ".join(f"{k} = {v}" for k, v in row["options"].items()) or "none"),
+        *((f"--set {option}=", ", ".join(values)) for option, values in row["variants"].items()),
         ("where", row["source"] or "–"),
     ]
     if row["description"]:

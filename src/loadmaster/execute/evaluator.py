@@ -16,10 +16,9 @@ from loadmaster.errors import LoadmasterError
 from loadmaster.execute.executor import Executor
 from loadmaster.execute.pinned import HostMemory, HostWeights, add_rooms, host_weights, shared_rows
 from loadmaster.machine.machine import Machine
-from loadmaster.offload.gaps import gaps_of_mapping
-from loadmaster.offload.kernels import Kernels
-from loadmaster.offload.measured import SQUEEZES
-from loadmaster.offload.problem import Offload
+from loadmaster.offload.model import Kernels
+from loadmaster.offload.problem import SQUEEZES, Offload
+from loadmaster.offload.residencies import gaps_of_mapping
 from loadmaster.plan.plan import HOME, Plan
 from loadmaster.program.importers.torch.captured import Captured
 from loadmaster.program.program import Program

@@ -12,9 +12,8 @@ from loadmaster.mapping.problem import Mapping
 from loadmaster.search.auto import Auto, Stage
 from loadmaster.search.problem import Problem
 
-WHITE_BOX = frozenset(
-    {"auto", "exact", "all-slowest", "role-split", "compiler", "density", "one-arena", "greedy-by-size"}
-)
+HEURISTICS = ("all-slowest", "role-split", "compiler", "density", "one-arena", "greedy-by-size")
+WHITE_BOX = frozenset({"auto", "exact", "heuristic", *HEURISTICS})
 EXACT_TENSORS = 3_000
 """Above so many decided tensors the exact solver is left out: its model is too large to gain."""
 

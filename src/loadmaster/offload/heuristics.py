@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from itertools import product
 
 import numpy as np
 
 from loadmaster.errors import LoadmasterError
-from loadmaster.offload.gaps import filled
-from loadmaster.offload.measured import SQUEEZES
-from loadmaster.offload.model import BEFORE_USE, Bool, Int32, Int64, OffloadModel
-from loadmaster.offload.problem import Offload
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.offload.model import BEFORE_USE, BETWEEN, TO_END, Bool, Int32, Int64, OffloadModel
+from loadmaster.offload.problem import SQUEEZES, Offload
 from loadmaster.offload.residencies import (
     FETCHED,
+    SMALL,
+    Residencies,
     Scheduled,
-    Stays,
+    filled,
+    gaps_of_plan,
     occupied,
     repaired,
+    residencies_of,
     schedule,
     settled,
-    stays_of,
 )
 from loadmaster.program.program import Program
 from loadmaster.search.problem import Decision
-from loadmaster.search.solver import Meter, Solution, Solver, State
-
-# ----------------------------------------------------------------------------
-# Weights layer by layer, as offloading libraries move them.
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget, Meter, Solution, Solver, State, solve
 
 NO_LIMIT = 2**62
 
@@ -90,18 +91,18 @@ def _visits(model: OffloadModel, spans: Int32) -> Int64:
     return np.unique(rows, axis=0)
 
 
-def _weights(model: OffloadModel, spans: Int32, visits: Int64, streamed: Int64, ahead: int) -> Stays:
+def _weights(model: OffloadModel, spans: Int32, visits: Int64, streamed: Int64, ahead: int) -> Residencies:
     """The stays of streamed weights; layers that follow each other share one."""
     rows = visits[np.isin(visits[:, 0], streamed)]
     if not len(rows):
         none = np.zeros(0, dtype=np.int32)
-        return Stays(none, none, none, none.astype(np.int8), none.astype(bool), none)
+        return Residencies(none, none, none, none.astype(np.int8), none.astype(bool), none)
     opens = np.ones(len(rows), dtype=bool)
     opens[1:] = (rows[1:, 0] != rows[:-1, 0]) | (rows[1:, 1] != rows[:-1, 1] + 1)
     begin = np.flatnonzero(opens)
     end = np.append(begin[1:], len(rows)) - 1
     layer = rows[begin, 1]
-    return Stays(
+    return Residencies(
         item=rows[begin, 0].astype(np.int32),
         first=spans[layer, 0],
         last=spans[rows[end, 1], 1],
@@ -118,9 +119,14 @@ def _fits(
     model = problem.model
     resident = model.persistent & (first_layer < count)
     streamed = np.flatnonzero(model.persistent & ~resident)
-    stays = _weights(model, spans, visits, streamed, ahead)
-    early = Stays(
-        stays.item, np.maximum(stays.earliest + 1, 0), stays.last, stays.begins, stays.leaves, stays.earliest
+    residencies = _weights(model, spans, visits, streamed, ahead)
+    early = Residencies(
+        residencies.item,
+        np.maximum(residencies.earliest + 1, 0),
+        residencies.last,
+        residencies.begins,
+        residencies.leaves,
+        residencies.earliest,
     )
     room = occupied(model, early) + _others(model) + int(model.size[resident].sum())
     return bool((room <= capacity).all())
@@ -146,33 +152,33 @@ def _scheduled(
     before = model.gap_kind == BEFORE_USE
     keep[before] = first_layer[model.gap_item[before]] < count
     streamed = np.flatnonzero(model.persistent & (first_layer >= count))
-    stays = _weights(model, spans, visits, streamed, ahead)
-    bare = stays_of(model, settled(model, keep))
-    extra = occupied(model, stays) - occupied(model, _only(bare, streamed))
+    residencies = _weights(model, spans, visits, streamed, ahead)
+    bare = residencies_of(model, settled(model, keep))
+    extra = occupied(model, residencies) - occupied(model, _only(bare, streamed))
     # Activations make room for the layer that runs; a layer that is too large goes op by op.
     kept = repaired(model, keep, capacity, extra)
-    rest = stays_of(model, kept)
+    rest = residencies_of(model, kept)
     room = occupied(model, rest) + extra
     if (room > capacity).any():
         return schedule(model, rest, capacity, 0)
     away = np.isin(rest.item, streamed)
     columns = [
-        np.concatenate([getattr(rest, name)[~away], getattr(stays, name)])
+        np.concatenate([getattr(rest, name)[~away], getattr(residencies, name)])
         for name in ("item", "first", "last", "begins", "leaves", "earliest")
     ]
     order = np.lexsort((columns[1], columns[0]))
-    return schedule(model, Stays(*(column[order] for column in columns)), capacity, NO_LIMIT)
+    return schedule(model, Residencies(*(column[order] for column in columns)), capacity, NO_LIMIT)
 
 
-def _only(stays: Stays, items: Int64) -> Stays:
-    rows = np.isin(stays.item, items)
-    return Stays(
-        stays.item[rows],
-        stays.first[rows],
-        stays.last[rows],
-        stays.begins[rows],
-        stays.leaves[rows],
-        stays.earliest[rows],
+def _only(residencies: Residencies, items: Int64) -> Residencies:
+    rows = np.isin(residencies.item, items)
+    return Residencies(
+        residencies.item[rows],
+        residencies.first[rows],
+        residencies.last[rows],
+        residencies.begins[rows],
+        residencies.leaves[rows],
+        residencies.earliest[rows],
     )
 
 
@@ -296,3 +302,157 @@ def static_gaps(problem: Offload, share: float) -> Bool:
     missing = np.unique(model.gap_item[~keep])
     keep[np.isin(model.gap_item, missing)] = False
     return keep
+
+
+BUFFERS = (1.0, 2.0, 4.0, 8.0)
+"""Room for copies on their way, in largest streamed tensors."""
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Of the bytes that ops make and use again much later: how much leaves."""
+
+
+class Spread(OneRule):
+    name = "spread"
+    summary = "what is streamed is spread evenly over the run (white box)"
+
+    def make(self, problem: Offload) -> list[Decision]:
+        made = {}
+        for share, buffer, lead in product(SHARES, BUFFERS, (3, 6)):
+            keep = spread_gaps(problem, share, buffer)
+            made[keep.tobytes(), lead] = problem.vector(keep, lead)
+        return list(made.values())
+
+
+def spread_gaps(problem: Offload, share: float, buffer: float) -> Bool:
+    """[G] kept gaps: activations first, then weights in the room that is left."""
+    model, clock = problem.model, problem.clock
+    weight = model.persistent[model.gap_item]
+    keep = np.ones(model.gaps, dtype=bool)
+    tiny = model.size[model.gap_item] <= model.capacity // SMALL
+    keep[weight & ~tiny] = False
+    long = np.flatnonzero(~weight & _is_long(problem))
+    size = model.size[model.gap_item]
+    if share > 0 and len(long):
+        order = long[np.argsort(model.gap_from[long], kind="stable")]
+        keep[order[_diffused(size[order], clock[model.gap_from[order]], share)]] = False
+    room = max(problem.least, model.capacity - int(buffer * _typical(model)))
+    keep = repaired(model, keep, room)
+    before = np.flatnonzero((model.gap_kind == BEFORE_USE) & ~tiny)
+    before = before[np.argsort(model.gap_to[before], kind="stable")]
+    free = room - int(occupied(model, residencies_of(model, settled(model, keep))).max(initial=0))
+    total = int(size[before].sum())
+    if total:
+        streamed = _diffused(size[before], clock[model.gap_to[before]], 1 - min(1.0, max(0, free) / total))
+        chosen = np.zeros(len(before), dtype=bool)
+        chosen[streamed] = True
+        keep[before[~chosen]] = True
+    return repaired(model, keep, room)
+
+
+def _is_long(problem: Offload) -> Bool:
+    """[G] gaps in which a copy out and one in have time, outputs included."""
+    model, clock = problem.model, problem.clock
+    wait = clock[model.gap_to] - clock[np.minimum(model.gap_from + 1, model.steps)]
+    item = model.gap_item
+    long: Bool = (wait > model.copy_in[item] + model.copy_out[item]) | (model.gap_kind == TO_END)
+    return long
+
+
+def _typical(model: OffloadModel) -> int:
+    """Bytes of a large tensor that is streamed: larger than nine tenths of the weights' bytes."""
+    size = np.sort(model.size[model.persistent | ~model.given])
+    if not len(size):
+        return 0
+    below = np.cumsum(size) / size.sum()
+    return int(size[min(len(size) - 1, int(np.searchsorted(below, 0.9)))])
+
+
+def _diffused(size: Int64, time: Int64, share: float) -> Int64:
+    """Rows that make up a share of the bytes, so that what was chosen keeps step with the clock."""
+    goal, total = share * float(size.sum()), 0.0
+    if goal <= 0:
+        return np.zeros(0, dtype=np.int64)
+    # By time where there is any between the first and the last; the last has all of the share.
+    span = float(time[-1] - time[0]) if len(time) > 1 else 0.0
+    bytes_before = np.cumsum(size) / float(size.sum())
+    progress = (time - time[0]) / span if span > 0 else bytes_before
+    progress = 0.5 * progress + 0.5 * bytes_before
+    chosen = []
+    for row, amount in enumerate(size.tolist()):
+        if total + amount / 2 <= goal * float(progress[row]):
+            chosen.append(row)
+            total += amount
+    return np.array(chosen, dtype=np.int64)
+
+
+PACES = (0.8, 1.0, 1.3)
+"""Of the link's own."""
+AMOUNTS = (0.3, 0.6, 1.0, 1.3)
+"""Of the bytes that do not fit."""
+
+
+class Stream(OneRule):
+    name = "stream"
+    summary = "the first results leave as fast as the link takes them (white box)"
+
+    def make(self, problem: Offload) -> list[Decision]:
+        made = {}
+        for amount, pace in product(AMOUNTS, PACES):
+            keep = stream_gaps(problem, pace, amount)
+            made[keep.tobytes()] = problem.vector(keep)
+        return list(made.values())
+
+
+def stream_gaps(problem: Offload, pace: float, amount: float) -> Bool:
+    """[G] kept gaps: all but those in which something made leaves and has time to come back."""
+    model, clock, item = problem.model, problem.clock, problem.model.gap_item
+    keep = np.ones(model.gaps, dtype=bool)
+    ready = clock[np.minimum(model.gap_from + 1, model.steps)]
+    wait = clock[model.gap_to] - ready
+    long = (
+        (model.gap_kind == BETWEEN) & ~model.given[item] & (wait > model.copy_in[item] + model.copy_out[item])
+    )
+    rows = np.flatnonzero(long)
+    left = amount * (model.needed - model.capacity)
+    patience, free = int(model.copy_out.max(initial=0)), 0
+    gone = np.zeros(model.items, dtype=bool)
+    for gap in rows[np.argsort(model.gap_from[rows], kind="stable")].tolist():
+        which, start = int(item[gap]), max(free, int(ready[gap]))
+        if left <= 0:
+            break
+        if gone[which] or start - int(ready[gap]) > patience:
+            continue
+        keep[gap], gone[which] = False, True
+        free, left = start + int(model.copy_out[which] / pace), left - int(model.size[which])
+    return keep
+
+
+class FromMsa(Solver):
+    """Memory space assignment decides on the same program and machine; what it holds in fast memory from one
+    use to the next stays. Weights that fit in the room that is left lie there between runs."""
+
+    name, problem_kind = "msa", "offload"
+    summary = "memory space assignment in the style of XLA, and weights in what room is left (white box)"
+    deterministic = True
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        problem = meter.problem
+        assert isinstance(problem, Offload)
+        game = MallocGame(problem.program, problem.machine.with_reach("all"))
+        found = solve(make_solver("malloc-game", "msa"), game, Budget(), seed)
+        if found.decision is not None:
+            try_filled(meter, problem, gaps_of_plan(problem.model, game.plan(found.decision)))
+        return meter.solution()
+
+
+def try_filled(meter: Meter, problem: Offload, keep: Decision) -> None:
+    """As it is, and with more weights in the room that is left. What took all the time there was to find is
+    tried nevertheless: it must not be lost."""
+    model = problem.model
+    tries = [keep]
+    for share in (0.95, 0.8):
+        order = np.argsort(-model.size[model.gap_item], kind="stable")
+        tries.append(filled(model, keep, max(problem.least, int(model.capacity * share)), order))
+    for number, each in enumerate(tries):
+        late = (number == 0 or meter.best is None) and meter.evaluations_left != 0
+        if late or not meter.exhausted:
+            submit(meter, problem.vector(each))

@@ -20,18 +20,17 @@ from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import read_machine
 from loadmaster.malloc_game.games import DECIDES, decode, encode
 from loadmaster.offload.bounds import quick_bound, traffic
-from loadmaster.offload.kernels import Kernels
-from loadmaster.offload.model import Bool, Int8, Int64, OffloadModel, offload_model
+from loadmaster.offload.model import Bool, Int8, Int64, Kernels, OffloadModel, offload_model
 from loadmaster.offload.residencies import (
     Scheduled,
     occupied,
     offsets_of,
     plan_of,
     repaired,
+    residencies_of,
     schedule,
     schedule_placed,
     settled,
-    stays_of,
 )
 from loadmaster.plan.check import Violation
 from loadmaster.plan.plan import BEFORE, Plan
@@ -45,6 +44,8 @@ from loadmaster.units import show_bytes
 LEADS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 16.0, 1e6)
 """How much earlier than needed copies in are issued, in times of the longest copy."""
 GENES = 2
+SQUEEZES = (0, 2, 5, 10, 16, 24, 32)
+"""128ths of the memory that are left unused, one after another, until offsets are found."""
 _NO_LIMIT = 2**62
 
 
@@ -124,8 +125,10 @@ class Offload(Problem):
         keep = repaired(self.model, genes[:-GENES] != 0, capacity)
         longest = int(self.model.copy_in.max(initial=0))
         ahead = min(int(LEADS[lead] * longest), _NO_LIMIT)
-        stays = stays_of(self.model, keep)
-        return schedule_placed(self.model, stays, ahead) or schedule(self.model, stays, capacity, ahead)
+        residencies = residencies_of(self.model, keep)
+        return schedule_placed(self.model, residencies, ahead) or schedule(
+            self.model, residencies, capacity, ahead
+        )
 
     def time_of(self, made: Scheduled) -> int:
         plan = plan_of(self.model, self.program.n_ops, made)
@@ -156,7 +159,7 @@ class Offload(Problem):
         """The plan of a schedule with offsets, or None if none are found."""
         offset = made.offset
         if offset is None:
-            offset = offsets_of(self.model, made.stays, self.model.capacity, seconds)
+            offset = offsets_of(self.model, made.residencies, self.model.capacity, seconds)
         return None if offset is None else plan_of(self.model, self.program.n_ops, made, offset)
 
     def _with_offsets(self, decision: Decision) -> Plan | None:
@@ -199,24 +202,24 @@ class Offload(Problem):
         for copy in plan.copy_rows:
             if copy.target == model.fast:
                 brought.setdefault(copy.tensor, []).append((copy.issued_after, copy.needed_by))
-        for stay in plan.residency_rows:
-            item = item_of.get(stay.tensor)
-            if item is None or stay.memory != model.fast:
+        for row in plan.residency_rows:
+            item = item_of.get(row.tensor)
+            if item is None or row.memory != model.fast:
                 continue
             since = max(
                 [
-                    stay.first,
+                    row.first,
                     *(
                         needed
-                        for issued, needed in brought.get(stay.tensor, ())
-                        if stay.first - 1 <= issued and needed <= stay.last
+                        for issued, needed in brought.get(row.tensor, ())
+                        if row.first - 1 <= issued and needed <= row.last
                     ),
                 ]
             )
             uses = slice(int(model.use_start[item]), int(model.use_start[item + 1]))
-            begin = -1 if stay.first == BEFORE else int(rank[since])
+            begin = -1 if row.first == BEFORE else int(rank[since])
             step = model.use_step[uses]
-            served[uses] |= (step >= begin) & (model.step_op[step] <= stay.last)
+            served[uses] |= (step >= begin) & (model.step_op[step] <= row.last)
         found = []
         for use in np.flatnonzero(~served)[:10].tolist():
             tensor, op = (int(model.root[model.use_item[use]]), int(model.step_op[model.use_step[use]]))
@@ -241,8 +244,8 @@ class Offload(Problem):
         return traffic(self.program, self.model)
 
     def _durations(self, model: OffloadModel) -> Int64:
-        stays = stays_of(model, settled(model, np.ones(model.gaps, dtype=bool)))
-        plan = plan_of(model, self.program.n_ops, schedule(model, stays, _NO_LIMIT, 0))
+        residencies = residencies_of(model, settled(model, np.ones(model.gaps, dtype=bool)))
+        plan = plan_of(model, self.program.n_ops, schedule(model, residencies, _NO_LIMIT, 0))
         line = simulator(self.program, self.machine).run(plan)
         duration: Int64 = (line.op_end - line.op_start)[model.step_op]
         return duration
@@ -251,7 +254,7 @@ class Offload(Problem):
         """Every step has room for what it reads and writes, or there is no plan."""
         model = self.model
         nothing = settled(model, np.zeros(model.gaps, dtype=bool))
-        room = occupied(model, stays_of(model, nothing))
+        room = occupied(model, residencies_of(model, nothing))
         self.least = int(room.max(initial=0))
         """Bytes without which some step can't run."""
         if self.least > model.capacity:
@@ -301,3 +304,18 @@ class Offload(Problem):
 def is_vector(decision: Decision) -> bool:
     """Whether it is a vector over gaps, and not the rows of a plan."""
     return np.asarray(decision).ndim == 1
+
+
+def with_room(problem: Offload, decision: Decision) -> Decision | None:
+    """The vector with as little memory left unused as lets offsets be found; None: none were."""
+    for squeeze in SQUEEZES:
+        tried = np.array(decision)
+        tried[-1] = max(squeeze, int(tried[-1]))
+        if problem.admits(tried):
+            return tried
+    return None
+
+
+def options_of(problem: Offload) -> dict[str, Any]:
+    """What makes another problem about the same decisions."""
+    return {"reserve": problem.reserve, "kernels": problem.kernels}

@@ -15,18 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.errors import LoadmasterError
+from loadmaster.offload.auto import PRICE
 from loadmaster.offload.bounds import earliest_starts, ops_bound
-from loadmaster.offload.heuristics import AllResident, Belady, submit
+from loadmaster.offload.heuristics import AllResident, Belady, Stream, submit
 from loadmaster.offload.problem import Offload
-from loadmaster.offload.steady import PRICE
-from loadmaster.offload.streaming import Stream
 from loadmaster.program.program import Program, TensorKind
 from loadmaster.program.repeats import Repeated, repeat, repeatable
 from loadmaster.search.problem import Bound
 from loadmaster.search.solver import Budget, Meter, Solution
-
-# ----------------------------------------------------------------------------
-# `Network`: minimum cuts of small networks, with whole numbers of any size (Dinic's algorithm).
 
 
 class Network:
@@ -107,15 +103,6 @@ class Network:
         return met
 
 
-# ----------------------------------------------------------------------------
-# Which forward ops to run again: minimum cuts between what is kept for the backward pass and what is repeated.
-#
-# What backward ops read of the forward pass is either kept, which takes its bytes, or made again, which takes
-# its op's time and needs all that the op reads. For any price of time in bytes the cheapest choice is a
-# minimum cut. A choice that no price makes the cheapest lies above the line between two that some price does;
-# `between` finds the next one of those. Bytes are those at the turning point, where the forward pass ends:
-# what repeats take later is left to the simulator.
-
 Bool = npt.NDArray[np.bool_]
 Int64 = npt.NDArray[np.int64]
 _NO_LIMIT = 1 << 200
@@ -143,9 +130,9 @@ class RepeatCuts:
         root = base.tensor_alias
         made = np.flatnonzero((root == np.arange(base.n_tensors)) & (base.producer >= 0))
         self._tensors = made[forward[base.producer[made]]].tolist()
-        stays = np.zeros(base.n_tensors, dtype=bool)
-        stays[root[base.tensor_kind == TensorKind.OUTPUT]] = True  # there in any case: free
-        self._bytes = np.where(stays, 0, base.storage_bytes)[self._tensors].tolist()
+        residencies = np.zeros(base.n_tensors, dtype=bool)
+        residencies[root[base.tensor_kind == TensorKind.OUTPUT]] = True  # there in any case: free
+        self._bytes = np.where(residencies, 0, base.storage_bytes)[self._tensors].tolist()
         used = base.op_backward[base.read_op] & ~base.op_view[base.read_op]
         self._used = np.isin(self._tensors, root[base.read_tensor[used]]).tolist()
         number = {op: row for row, op in enumerate(self._ops)}

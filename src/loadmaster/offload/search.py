@@ -12,11 +12,10 @@ from itertools import chain
 
 import numpy as np
 
-from loadmaster.offload.heuristics import Belady, Static
+from loadmaster.offload.heuristics import Belady, Spread, Static, Stream
 from loadmaster.offload.model import Int8, Int64
 from loadmaster.offload.problem import GENES, LEADS, Offload
 from loadmaster.offload.residencies import repaired
-from loadmaster.offload.streaming import Spread, Stream
 from loadmaster.search.problem import Decision
 from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
 

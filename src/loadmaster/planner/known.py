@@ -27,13 +27,13 @@ from loadmaster.planner.result import Row
 from loadmaster.search.champion import Champion, Leaders, remeasure
 from loadmaster.search.problem import Bound, Decision, Problem
 from loadmaster.search.recorded_bounds import recorded_row
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Meter, Solution, Solver, State, Status, solve
 from loadmaster.units import show_bytes, show_time
 
 MAPS = ("all-slowest", "compiler", "density")
 FIRMWARE = ("one-arena", "greedy-by-size")
-"""What runtimes on microcontrollers do: shown for models of theirs."""
+"""What runtimes on microcontrollers do: for models of theirs."""
 GAMES = ("all-slow", "greedy-order", "msa", "production")
 OFFLOADS = ("all-resident", "layerwise", "prefetch", "msa")
 OFFSETS = ("first-fit", "xla-best-fit")
@@ -87,7 +87,7 @@ def _solved(
     found = []
     for name in names:
         try:
-            solution = solve(make_solver(kind, name), problem, Budget())
+            solution = solve(make_labelled(kind, name), problem, Budget())
         except LoadmasterError:
             if kind != "offload":
                 raise
@@ -123,7 +123,7 @@ def _compared(
     legal: Callable[[Decision | None], bool] = lambda decision: decision is not None,
 ) -> list[Known]:
     """All methods, with what each says of its own answer."""
-    found = {name: solve(make_solver(kind, name), problem, Budget()) for name in names}
+    found = {name: solve(make_labelled(kind, name), problem, Budget()) for name in names}
     return [
         Known(
             name,
@@ -235,7 +235,7 @@ def find_optimum(
     if proven or solver in ("auto", "exact") or not seconds or not can_prove(plain):
         return None
     say(f"seeking the optimum for up to {seconds:g} s, for comparison")
-    exact = solve(Bounded(make_solver("mapping", "exact"), solution.bound), plain, Budget(seconds=seconds))
+    exact = solve(Bounded(make_labelled("mapping", "exact"), solution.bound), plain, Budget(seconds=seconds))
     if exact.bound.value > solution.bound.value:
         solution.bound = exact.bound
     name = "optimum" if exact.status == Status.OPTIMAL else "exact"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from loadmaster import _core
 from loadmaster.allocation.auto import make_auto
@@ -18,9 +19,11 @@ from loadmaster.search.solver import Budget, Meter, Solution, Solver
 REPLAN_SECONDS = 60.0
 
 
-def offset_solver(name: str, off: Sequence[str], threads: int | None) -> Solver:
+def offset_solver(
+    name: str, off: Sequence[str], threads: int | None, options: Mapping[str, Any] | None = None
+) -> Solver:
     """A solver by name. With techniques turned `off` it is the exact search, which has them."""
-    solver = make_solver("allocation", name)
+    solver = make_solver("allocation", name, options)
     for technique in off:
         if technique not in _core.TECHNIQUES:
             raise BadRequest(

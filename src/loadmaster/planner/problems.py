@@ -13,8 +13,8 @@ from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.mapping.bytes_moved import bytes_machine
 from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.mapping.problem import Mapping
-from loadmaster.offload.measured import MeasuredOffload, options_of
-from loadmaster.offload.problem import Offload
+from loadmaster.offload.measured import MeasuredOffload
+from loadmaster.offload.problem import Offload, options_of
 from loadmaster.offload.repeats import with_repeats
 from loadmaster.order.problem import PeakOrder
 from loadmaster.planner.capacity import BadRequest, kernel_room, with_shares
@@ -100,35 +100,38 @@ def choose_problem(request: PlanRequest) -> str:
     return suits if suits in solved or not solved else solved[0]
 
 
+_REFUSALS = {
+    ("recompute",): (
+        "ops run again in plans of the offload problem, not of {kind}",
+        "leave it out, or give --problem offload",
+    ),
+    ("costs", "shares"): (
+        "measured times, and capacities in percent, are for the offload problem, not for {kind}",
+        "leave them out, or give --problem offload",
+    ),
+    ("tasks", "groups", "base"): (
+        "{option} is for the graph problem, not for {kind}",
+        "leave it out, or give --problem graph",
+    ),
+    ("noise", "evaluator"): (
+        "--evaluator and --noise are about times of the mapping problem",
+        "leave them out, or give --problem mapping",
+    ),
+    ("pins", "keep_order"): (
+        "--objective peak-memory decides the order of the ops, not memories or devices",
+        "leave --pin, --pin-op and --keep-order out",
+    ),
+}
+"""Parts of a request -> what to say where a kind does not understand them, and the remedy."""
+
+
 def _refuse_unless(kind: ProblemKind, request: PlanRequest) -> None:
     """Say by name what was given and is not for this kind of problem."""
     for part, option in request.given():
-        if part in kind.accepts:
-            continue
-        message, remedy = {
-            "recompute": (
-                f"ops run again in plans of the offload problem, not of {kind.name}",
-                "leave it out, or give --problem offload",
-            ),
-            "costs": (MEASURED.format(kind.name), "leave them out, or give --problem offload"),
-            "shares": (MEASURED.format(kind.name), "leave them out, or give --problem offload"),
-            "noise": (TIMES, "leave them out, or give --problem mapping"),
-            "evaluator": (TIMES, "leave them out, or give --problem mapping"),
-            "pins": (ORDER, "leave --pin, --pin-op and --keep-order out"),
-            "keep_order": (ORDER, "leave --pin, --pin-op and --keep-order out"),
-        }.get(
-            part,
-            (
-                f"{option} is for the graph problem, not for {kind.name}",
-                "leave it out, or give --problem graph",
-            ),
-        )
-        raise BadRequest(message, object=option, number=kind.name, remedy=remedy)
-
-
-MEASURED = "measured times, and capacities in percent, are for the offload problem, not for {}"
-TIMES = "--evaluator and --noise are about times of the mapping problem"
-ORDER = "--objective peak-memory decides the order of the ops, not memories or devices"
+        if part not in kind.accepts:
+            message, remedy = next(said for parts, said in _REFUSALS.items() if part in parts)
+            text = message.format(kind=kind.name, option=option)
+            raise BadRequest(text, object=option, number=kind.name, remedy=remedy)
 
 
 def make_buffers(request: PlanRequest) -> Allocation:

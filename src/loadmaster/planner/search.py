@@ -94,10 +94,8 @@ class Approach:
     """Roles whose status is 'optimal' at the bound, whatever the method says of itself."""
     shows_itself: bool = False
     """Whether a baseline has a row too that is the solver itself."""
-    always_bounded: bool = False
-    """Whether the bound has a row even if it says no more than the other rows."""
-    bound_at_zero: bool = False
-    """Whether it has one even if nothing is proven."""
+    bound_row: str = "more"
+    """When the bound has a row: 'always', if something is 'proven', or if that is 'more' than other rows say."""
 
 
 APPROACHES = {
@@ -139,10 +137,10 @@ APPROACHES = {
         known.known_graphs,
         facts.graph_facts,
         by_clock=graph_auto.BY_CLOCK,
-        white_box=(*graph_auto.CONSTRUCTIVE, "auto", "cp-sat"),
+        white_box=(*graph_auto.CONSTRUCTIVE, "heuristic", "auto", "cp-sat"),
         reference=lambda problem, values: values["base"],
         shows_itself=True,
-        always_bounded=True,
+        bound_row="proven",
     ),
     "allocation": Approach(
         facts.describe_allocation,
@@ -150,8 +148,7 @@ APPROACHES = {
         facts.allocation_facts,
         by_clock=("auto", "exact", "large", "cp-sat", "omnimalloc"),
         settles=("baseline", "result"),
-        always_bounded=True,
-        bound_at_zero=True,
+        bound_row="always",
     ),
     "order": Approach(
         facts.describe_order,
@@ -162,8 +159,7 @@ APPROACHES = {
             "saved": None if value is None else 1 - value / max(1, problem.reference)
         },
         settles=("baseline", "result"),
-        always_bounded=True,
-        bound_at_zero=True,
+        bound_row="always",
     ),
 }
 BYTES_MOVED = Approach(
@@ -173,8 +169,7 @@ BYTES_MOVED = Approach(
     by_clock=("auto", "exact"),
     bound=known.quick_map_bound,
     settles=("baseline", "result"),
-    always_bounded=True,
-    bound_at_zero=True,
+    bound_row="always",
 )
 
 
@@ -407,9 +402,10 @@ def _in_bytes(row: Row, problem: MappingProblem, decision: Decision | None, real
 
 def _says_more(approach: Approach, bound: Bound, rows: list[Row]) -> bool:
     """Whether the bound gets a row of its own."""
-    if bound.value <= 0:
-        return approach.bound_at_zero
-    return approach.always_bounded or all(row.value != bound.value for row in rows)
+    if approach.bound_row == "always":
+        return True
+    more = approach.bound_row == "proven" or all(row.value != bound.value for row in rows)
+    return bound.value > 0 and more
 
 
 def _complete_row(approach: Approach, problem: Any, row: Row, bound: int, compared: int | None) -> Row:

@@ -25,7 +25,7 @@ from typing import Any
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.search.problem import Problem
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Meter, Solution, Solver, State, Status
 
 
@@ -34,7 +34,7 @@ class Stage:
     """One solver of a schedule."""
 
     solver: str | Solver
-    """A name in the registry, or a solver that has none."""
+    """One of `solver_labels`, or a solver that has no name there."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of the solver, where it is named."""
     when: Callable[[Meter], bool] | None = None
@@ -120,5 +120,5 @@ class Auto(Solver):
 
     def _solver(self, stage: Stage) -> Solver:
         if isinstance(stage.solver, str):
-            return make_solver(self.problem_kind, stage.solver, stage.options)
+            return make_labelled(self.problem_kind, stage.solver, stage.options)
         return stage.solver

@@ -1,10 +1,11 @@
-"""Solvers by name."""
+"""Solvers by name, and the problem of a run folder."""
 
 from __future__ import annotations
 
 import inspect
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -20,118 +21,190 @@ class UnknownSolver(LoadmasterError):
     """There is no solver of that name."""
 
 
-_MAKERS: dict[str, dict[str, str]] = {
+@dataclass(frozen=True)
+class Variants:
+    """Solvers that are one in the list: an option says which, by default the first."""
+
+    option: str
+    makers: Mapping[str, str]
+    """Value of the option -> 'module:class'. The values are also the labels of recorded results."""
+
+    @property
+    def default(self) -> str:
+        return next(iter(self.makers))
+
+
+_MAKERS: dict[str, dict[str, str | Variants]] = {
     "allocation": {
-        "auto": "loadmaster.allocation.auto:make_auto",
-        "exact": "loadmaster.allocation.exact:Exact",
-        "large": "loadmaster.allocation.heuristics:Large",
-        "first-fit": "loadmaster.allocation.heuristics:SizeFirstFit",
-        "xla-best-fit": "loadmaster.allocation.heuristics:XlaBestFit",
-        "tvm-hill-climb": "loadmaster.allocation.heuristics:TvmHillClimb",
-        "vela-hill-climb": "loadmaster.allocation.heuristics:VelaHillClimb",
-        "anneal": "loadmaster.allocation.search:Anneal",
-        "random": "loadmaster.allocation.search:RandomOrders",
-        "cp-sat": "loadmaster.allocation.exact:CpSat",
-        "omnimalloc": "loadmaster.allocation.exact:OmniMalloc",
+        "auto": "allocation.auto:make_auto",
+        "exact": "allocation.exact:Exact",
+        "large": "allocation.heuristics:Large",
+        "heuristic": Variants(
+            "rule",
+            {
+                "first-fit": "allocation.heuristics:SizeFirstFit",
+                "xla-best-fit": "allocation.heuristics:XlaBestFit",
+                "tvm-hill-climb": "allocation.heuristics:TvmHillClimb",
+                "vela-hill-climb": "allocation.heuristics:VelaHillClimb",
+            },
+        ),
+        "cp-sat": "allocation.exact:CpSat",
+        "omnimalloc": "allocation.exact:OmniMalloc",
     },
     "mapping": {
-        "auto": "loadmaster.mapping.auto:make_auto",
-        "egrl": "loadmaster.mapping.egrl.agent:Egrl",
-        "ea": "loadmaster.mapping.egrl.agent:EvolutionAlone",
-        "pg": "loadmaster.mapping.egrl.agent:GradientAlone",
-        "exact": "loadmaster.mapping.exact:Exact",
-        "all-slowest": "loadmaster.mapping.heuristics:AllSlowest",
-        "role-split": "loadmaster.mapping.heuristics:RoleSplit",
-        "compiler": "loadmaster.mapping.heuristics:Compiler",
-        "density": "loadmaster.mapping.heuristics:Density",
-        "one-arena": "loadmaster.mapping.heuristics:OneArena",
-        "greedy-by-size": "loadmaster.mapping.heuristics:GreedyBySize",
-        "greedy-dp": "loadmaster.mapping.search:GreedyDp",
-        "random": "loadmaster.mapping.search:RandomMaps",
-        "annealing": "loadmaster.mapping.search:Annealing",
-        "ageing-evolution": "loadmaster.mapping.search:AgeingEvolution",
+        "auto": "mapping.auto:make_auto",
+        "egrl": Variants(
+            "variant",
+            {
+                "egrl": "mapping.egrl.agent:Egrl",
+                "ea": "mapping.egrl.agent:EvolutionAlone",
+                "pg": "mapping.egrl.agent:GradientAlone",
+            },
+        ),
+        "exact": "mapping.exact:Exact",
+        "density": "mapping.heuristics:Density",
+        "heuristic": Variants(
+            "rule",
+            {
+                "compiler": "mapping.heuristics:Compiler",
+                "all-slowest": "mapping.heuristics:AllSlowest",
+                "role-split": "mapping.heuristics:RoleSplit",
+                "one-arena": "mapping.heuristics:OneArena",
+                "greedy-by-size": "mapping.heuristics:GreedyBySize",
+            },
+        ),
+        "greedy-dp": "mapping.search:GreedyDp",
+        "random": "mapping.search:RandomMaps",
+        "annealing": "mapping.search:Annealing",
+        "ageing-evolution": "mapping.search:AgeingEvolution",
     },
     "malloc-game": {
-        "auto": "loadmaster.malloc_game.auto:make_auto",
-        "msa": "loadmaster.malloc_game.msa:Msa",
-        "msa-order": "loadmaster.malloc_game.msa:MsaOrder",
-        "production": "loadmaster.malloc_game.heuristics:Production",
-        "all-slow": "loadmaster.malloc_game.heuristics:AllSlow",
-        "greedy-order": "loadmaster.malloc_game.heuristics:GreedyOrder",
-        "greedy-density": "loadmaster.malloc_game.heuristics:GreedyDensity",
-        "es-moves": "loadmaster.malloc_game.search:EsMoves",
-        "anneal-moves": "loadmaster.malloc_game.search:AnnealMoves",
-        "climb": "loadmaster.malloc_game.search:Climb",
-        "random-best": "loadmaster.malloc_game.search:RandomBest",
-        "muzero": "loadmaster.malloc_game.muzero.agent:MuZero",
-        "muzero-prod": "loadmaster.malloc_game.muzero.agent:MuZeroProd",
-        "policy-only": "loadmaster.malloc_game.muzero.agent:PolicyOnly",
-        "cp-sat": "loadmaster.malloc_game.exact:CpSat",
-        "exhaustive": "loadmaster.malloc_game.exact:Exhaustive",
-        "rounded": "loadmaster.malloc_game.exact:Rounded",
+        "auto": "malloc_game.auto:make_auto",
+        "msa": "malloc_game.msa:Msa",
+        "msa-order": "malloc_game.msa:MsaOrder",
+        "production": "malloc_game.heuristics:Production",
+        "heuristic": Variants(
+            "rule",
+            {
+                "greedy-order": "malloc_game.heuristics:GreedyOrder",
+                "greedy-density": "malloc_game.heuristics:GreedyDensity",
+                "all-slow": "malloc_game.heuristics:AllSlow",
+            },
+        ),
+        "search": Variants(
+            "method",
+            {
+                "es-moves": "malloc_game.search:EsMoves",
+                "anneal-moves": "malloc_game.search:AnnealMoves",
+                "climb": "malloc_game.search:Climb",
+                "random-best": "malloc_game.search:RandomBest",
+            },
+        ),
+        "muzero": Variants(
+            "variant",
+            {
+                "muzero": "malloc_game.muzero.agent:MuZero",
+                "muzero-prod": "malloc_game.muzero.agent:MuZeroProd",
+                "policy-only": "malloc_game.muzero.agent:PolicyOnly",
+            },
+        ),
+        "cp-sat": "malloc_game.exact:CpSat",
+        "exhaustive": "malloc_game.exact:Exhaustive",
+        "rounded": "malloc_game.exact:Rounded",
     },
     "offload": {
-        "auto": "loadmaster.offload.auto:make_auto",
-        "all-resident": "loadmaster.offload.heuristics:AllResident",
-        "layerwise": "loadmaster.offload.heuristics:Layerwise",
-        "prefetch": "loadmaster.offload.heuristics:Prefetch",
-        "belady": "loadmaster.offload.heuristics:Belady",
-        "static": "loadmaster.offload.heuristics:Static",
-        "msa": "loadmaster.offload.other_problems:FromMsa",
-        "game": "loadmaster.offload.game:Played",
-        "muzero": "loadmaster.offload.game:MuZeroPlayed",
-        "egrl": "loadmaster.offload.other_problems:FromMapping",
-        "spread": "loadmaster.offload.streaming:Spread",
-        "stream": "loadmaster.offload.streaming:Stream",
-        "anneal": "loadmaster.offload.search:Anneal",
-        "evolution": "loadmaster.offload.search:Evolution",
-        "refined": "loadmaster.offload.refined:Refined",
+        "auto": "offload.auto:make_auto",
+        "heuristic": Variants(
+            "rule",
+            {
+                "prefetch": "offload.heuristics:Prefetch",
+                "layerwise": "offload.heuristics:Layerwise",
+                "all-resident": "offload.heuristics:AllResident",
+                "belady": "offload.heuristics:Belady",
+                "static": "offload.heuristics:Static",
+                "stream": "offload.heuristics:Stream",
+                "spread": "offload.heuristics:Spread",
+            },
+        ),
+        "msa": "offload.heuristics:FromMsa",
+        "anneal": "offload.search:Anneal",
+        "evolution": "offload.search:Evolution",
+        "refined": "offload.measured:Refined",
     },
     "graph": {
-        "classical": "loadmaster.graph.pipeline:Classical",
-        "expert": "loadmaster.graph.placers:Expert",
-        "single": "loadmaster.graph.placers:Single",
-        "round-robin": "loadmaster.graph.placers:RoundRobin",
-        "metis": "loadmaster.graph.list_placers:Metis",
-        "m-topo": "loadmaster.graph.placers:MTopo",
-        "m-etf": "loadmaster.graph.list_placers:MEtf",
-        "m-sct": "loadmaster.graph.list_placers:MSct",
-        "heft": "loadmaster.graph.list_placers:Heft",
-        "critical-path": "loadmaster.graph.placers:CriticalPath",
-        "fifo": "loadmaster.graph.placers:FirstCome",
-        "fusion-none": "loadmaster.graph.placers:NoFusion",
-        "fusion-fixed": "loadmaster.graph.placers:FixedFusion",
-        "cost-model": "loadmaster.graph.placers:CostModel",
-        "auto": "loadmaster.graph.auto:make_auto",
-        "go": "loadmaster.graph.go.agent:Go",
-        "random-best": "loadmaster.graph.search:RandomBest",
-        "anneal": "loadmaster.graph.anneal:Anneal",
-        "brkga": "loadmaster.graph.search:Brkga",
-        "go+anneal": "loadmaster.graph.go.search:GoAnneal",
-        "go+brkga": "loadmaster.graph.go.search:GoBrkga",
-        "cp-sat": "loadmaster.graph.exact:CpSat",
+        "auto": "graph.auto:make_auto",
+        "classical": "graph.pipeline:Classical",
+        "heuristic": Variants(
+            "rule",
+            {
+                "heft": "graph.list_placers:Heft",
+                "m-etf": "graph.list_placers:MEtf",
+                "m-sct": "graph.list_placers:MSct",
+                "m-topo": "graph.placers:MTopo",
+                "metis": "graph.list_placers:Metis",
+                "expert": "graph.placers:Expert",
+                "single": "graph.placers:Single",
+                "round-robin": "graph.placers:RoundRobin",
+                "critical-path": "graph.placers:CriticalPath",
+                "fifo": "graph.placers:FirstCome",
+                "fusion-none": "graph.placers:NoFusion",
+                "fusion-fixed": "graph.placers:FixedFusion",
+                "cost-model": "graph.placers:CostModel",
+            },
+        ),
+        "go": "graph.go.agent:Go",
+        "go+anneal": "graph.go.search:GoAnneal",
+        "go+brkga": "graph.go.search:GoBrkga",
+        "anneal": "graph.anneal:Anneal",
+        "brkga": "graph.search:Brkga",
+        "random-best": "graph.search:RandomBest",
+        "cp-sat": "graph.exact:CpSat",
     },
     "order": {
-        "auto": "loadmaster.order.auto:make_auto",
-        "peak-cut": "loadmaster.order.exact:PeakCut",
-        "peak-dp": "loadmaster.order.exact:PeakDp",
-        "peak-beam": "loadmaster.order.search:PeakBeam",
-        "peak-greedy": "loadmaster.order.heuristics:PeakGreedy",
-        "depth-first": "loadmaster.order.heuristics:DepthFirst",
-        "reverse-post-order": "loadmaster.order.heuristics:ReversePostOrder",
-        "program-order": "loadmaster.order.heuristics:ProgramOrder",
-        "random-best": "loadmaster.order.search:RandomBest",
-        "anneal": "loadmaster.order.search:Anneal",
+        "auto": "order.auto:make_auto",
+        "peak-cut": "order.exact:PeakCut",
+        "peak-dp": "order.exact:PeakDp",
+        "peak-beam": "order.search:PeakBeam",
+        "heuristic": Variants(
+            "rule",
+            {
+                "peak-greedy": "order.heuristics:PeakGreedy",
+                "depth-first": "order.heuristics:DepthFirst",
+                "reverse-post-order": "order.heuristics:ReversePostOrder",
+                "program-order": "order.heuristics:ProgramOrder",
+            },
+        ),
+        "anneal": "order.search:Anneal",
+        "random-best": "order.search:RandomBest",
     },
 }
-"""Problem kind -> name -> 'module:class'; modules are imported when used."""
+"""Problem kind -> name -> 'module:class' in this package; modules are imported when used."""
+_GONE = {
+    "allocation": {"anneal": "auto", "random": "auto"},
+    "offload": {"egrl": "auto", "game": "auto", "muzero": "auto"},
+}
+"""Problem kind -> name that there was -> what to use in its place."""
 _SHORT = {"malloc-game": {"greedy-moves": "greedy-order", "es": "es-moves", "anneal": "anneal-moves"}}
-"""Problem kind -> shorter name -> name."""
+"""Problem kind -> shorter label -> label."""
 
 
 def solver_names(kind: str) -> list[str]:
     """The solvers of one kind of problem."""
     return list(_MAKERS.get(kind, {}))
+
+
+def solver_labels(kind: str) -> list[str]:
+    """The same with every variant by its own label, under which results are recorded."""
+    labels: list[str] = []
+    for name, maker in _MAKERS.get(kind, {}).items():
+        labels += [name] if isinstance(maker, str) else maker.makers
+    return labels
+
+
+def solver_variants(kind: str, name: str) -> Variants | None:
+    """The option that chooses among a solver's variants, and its values."""
+    maker = _MAKERS[kind][name]
+    return None if isinstance(maker, str) else maker
 
 
 def kinds() -> list[str]:
@@ -140,37 +213,80 @@ def kinds() -> list[str]:
 
 
 def kinds_with(name: str) -> list[str]:
-    """The kinds of problems that a solver of this name can solve."""
-    return [kind for kind, known in _MAKERS.items() if name in known or name in _SHORT.get(kind, {})]
+    """The kinds of problems that have, or had, a solver of this name."""
+    return [kind for kind in _MAKERS if name in solver_names(kind) or _replacement(kind, name) is not None]
 
 
 def make_solver(kind: str, name: str, options: Mapping[str, Any] | None = None) -> Solver:
-    """A solver by name; `options` are keyword arguments of its class."""
-    known = _MAKERS.get(kind, {})
-    name = _SHORT.get(kind, {}).get(name, name)
+    """A solver by name.
+
+    Args:
+      kind: of the problem.
+      name: one of `solver_names(kind)`.
+      options: keyword arguments of its class, and which variant where it has some.
+    """
+    known, given = _MAKERS.get(kind, {}), dict(options or {})
     if name not in known:
+        other = _replacement(kind, name)
+        if other is not None:
+            raise UnknownSolver(
+                f"there is no solver '{name}' for {kind} any more", object=name, remedy=f"use {other}"
+            )
         raise UnknownSolver(
             f"there is no solver '{name}' for {kind}{nearest(name, tuple(known))}",
             object=name,
             remedy=f"use one of {', '.join(known)}",
         )
-    module, _, attribute = known[name].partition(":")
-    maker: Callable[..., Solver] = getattr(import_module(module), attribute)
+    maker = known[name]
+    if isinstance(maker, str):
+        return _make(name, maker, given)
+    variant = str(given.pop(maker.option, maker.default))
+    if variant not in maker.makers:
+        raise UnknownSolver(
+            f"solver '{name}' has no {maker.option} '{variant}'{nearest(variant, tuple(maker.makers))}",
+            object=variant,
+            remedy=f"use one of {', '.join(maker.makers)}",
+        )
+    solver = _make(name, maker.makers[variant], given, maker.option)
+    solver.name, solver.options = name, {maker.option: variant, **solver.options}
+    return solver
+
+
+def make_labelled(kind: str, label: str, options: Mapping[str, Any] | None = None) -> Solver:
+    """A solver by one of `solver_labels(kind)`: for schedules, baselines and recorded results."""
+    label = _SHORT.get(kind, {}).get(label, label)
+    for name, maker in _MAKERS.get(kind, {}).items():
+        if isinstance(maker, Variants) and label in maker.makers:
+            return make_solver(kind, name, {**(options or {}), maker.option: label})
+    return make_solver(kind, label, options)
+
+
+def _replacement(kind: str, name: str) -> str | None:
+    """What a user types in place of a name that there was."""
+    label = _SHORT.get(kind, {}).get(name, name)
+    for new, maker in _MAKERS[kind].items():
+        if isinstance(maker, Variants) and label in maker.makers and name != new:
+            return f"--solver {new} --set {maker.option}={label}"
+    gone = _GONE.get(kind, {}).get(name)
+    return None if gone is None else f"--solver {gone}"
+
+
+def _make(name: str, where: str, options: dict[str, Any], variant: str | None = None) -> Solver:
+    module, _, attribute = where.partition(":")
+    maker: Callable[..., Solver] = getattr(import_module(f"loadmaster.{module}"), attribute)
     parameters = inspect.signature(maker).parameters
-    takes = [name for name in parameters if name not in ("args", "kwargs")]
+    takes = [each for each in parameters if each not in ("args", "kwargs")]
+    takes += [] if variant is None else [variant]
     checks_itself = any(p.kind == p.VAR_KEYWORD for p in parameters.values())
-    for option in options or {}:
+    for option in options:
         if option not in takes and not checks_itself:
             raise UnknownSolver(
                 f"solver '{name}' has no option '{option}'{nearest(option, takes)}",
                 object=option,
                 remedy=f"use {', '.join(takes)}" if takes else "it has none",
             )
-    return maker(**(options or {}))
+    return maker(**options)
 
-
-# ----------------------------------------------------------------------------
-# Problems by kind: `load_problem(folder)` makes the problem of a run folder again.
 
 KINDS: dict[str, str] = {
     "allocation": "loadmaster.allocation.problem:Allocation",

@@ -24,7 +24,7 @@ from loadmaster.mapping.egrl.session import KINDS, Session
 from loadmaster.mapping.egrl.settings import Settings
 from loadmaster.mapping.problem import Mapping
 from loadmaster.program.build import Builder
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Meter, solve
 from mapping.egrl.small import SMALL, Recording, chain, chain_problem, roomy
 from search.conformance import Outcome, watched
@@ -181,7 +181,7 @@ def test_unknown_options_and_settings_of_another_solver() -> None:
             make(**{name: 3})
         assert error.value.object == name and error.value.remedy
     with pytest.raises(LoadmasterError, match="no option"):
-        make_solver("mapping", "egrl", {"depht": 2})
+        make_labelled("mapping", "egrl", {"depht": 2})
 
 
 @pytest.mark.parametrize(
@@ -230,8 +230,8 @@ def test_a_whole_number_may_stand_for_a_number() -> None:
 
 def test_switches_make_the_solver_again() -> None:
     for solver in (small(), EvolutionAlone(population=8), GradientAlone(width=64)):
-        stored = json.loads(json.dumps(solver.switches))
-        again = make_solver("mapping", solver.name, stored)
+        stored = json.loads(json.dumps(solver.options))
+        again = make_labelled("mapping", solver.name, stored)
         assert isinstance(again, Egrl) and again.settings == solver.settings
 
 
