@@ -145,9 +145,9 @@ class Executor:
         """Room on the host for inputs and for what is copied out."""
         sizes = self.captured.program.storage_bytes
         inputs = [given.tensor for given in self.captured.given if given.kind == TensorKind.INPUT]
-        wanted = {tensor: int(sizes[tensor]) for tensor in (*inputs, *self.script.moved)}
-        memory = HostMemory(self._backend.pinned, sum(wanted.values()))
-        for tensor, size in wanted.items():
+        rows = {tensor: int(sizes[tensor]) for tensor in (*inputs, *self.script.moved)}
+        memory = HostMemory(self._backend.pinned, sum(rows.values()))
+        for tensor, size in rows.items():
             if tensor not in self._host:
                 self._host[tensor] = memory.take(size)
 
@@ -240,15 +240,15 @@ class Executor:
 
     def _take(self, inputs: tuple[Any, ...]) -> None:
         """Inputs into their room on the host."""
-        wanted = [given for given in self.captured.given if given.kind == TensorKind.INPUT]
-        if len(inputs) != len(wanted):
+        expected = [given for given in self.captured.given if given.kind == TensorKind.INPUT]
+        if len(inputs) != len(expected):
             raise BadProgram(
-                f"'{self.captured.program.name}' takes {len(wanted)} inputs and got {len(inputs)}",
+                f"'{self.captured.program.name}' takes {len(expected)} inputs and got {len(inputs)}",
                 object=self.captured.program.name,
                 number=len(inputs),
                 remedy="give one tensor for each input",
             )
-        for given, (shape, dtype), value in zip(wanted, self._shapes, inputs, strict=True):
+        for given, (shape, dtype), value in zip(expected, self._shapes, inputs, strict=True):
             if (tuple(value.shape), value.dtype) != (shape, dtype):
                 raise BadProgram(
                     f"input '{given.node}' is {value.dtype} {tuple(value.shape)} and was "
@@ -277,11 +277,11 @@ class Executor:
             root = shaped(self._host[leaf.root], self._layouts[leaf.root])
         else:
             root = values[leaf.root]
-        shown = {leaf.root: root}
+        made = {leaf.root: root}
         for view in leaf.views:
-            made = called(view, shown)
-            shown |= {slot: made if part == ALONE else made[part] for part, slot in view.results}
-        return shown[leaf.slot]
+            result = called(view, made)
+            made |= {slot: result if part == ALONE else result[part] for part, slot in view.results}
+        return made[leaf.slot]
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:

@@ -117,14 +117,14 @@ class Agreement:
     close: bool
 
 
-def agreement(results: Results, wanted: Mapping[str, Any]) -> Agreement:
+def agreement(results: Results, expected: Mapping[str, Any]) -> Agreement:
     """Compare value by value; NaN equals NaN."""
     found = {f"output {i}": value for i, value in enumerate(results.outputs)}
     found |= {f"gradient {name}": value for name, value in results.gradients.items()}
-    names = [name for name in wanted if found.get(name) is not None]
+    names = [name for name in expected if found.get(name) is not None]
     identical, close, largest, where = True, True, 0.0, ""
     for name in names:
-        one, other = found[name].to("cpu"), wanted[name]
+        one, other = found[name].to("cpu"), expected[name]
         allowed = CLOSE.get(one.element_size(), 0.0) if one.dtype.is_floating_point else 0.0
         share = difference(one, other)
         identical &= share == 0.0

@@ -48,9 +48,9 @@ class Walk:
             for row in step.waits:
                 backend.wait(row)
             for view in step.views:
-                shown = called(view, values)
+                view_of = called(view, values)
                 for part, slot in view.results:
-                    values[slot] = shown if part == ALONE else shown[part]
+                    values[slot] = view_of if part == ALONE else view_of[part]
             start = backend.now() if timed else None
             at(rank)
             made = called(step.call, values)
@@ -64,7 +64,7 @@ class Walk:
             for (_, slot), result in zip(step.call.results, results, strict=True):
                 values[slot] = result
             results.clear()
-            made = result = shown = None  # nothing but the slots may hold memory
+            made = result = view_of = None  # nothing but the slots may hold memory
             if step.sends or step.fetches:
                 backend.mark(inward=bool(step.fetches), outward=bool(step.sends))
             for move in step.sends:

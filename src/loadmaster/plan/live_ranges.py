@@ -62,8 +62,8 @@ def weights_in(program: Program, memory: int, order: Int32 | None = None) -> Ite
     root = program.tensor_alias == np.arange(program.n_tensors)
     given = root & np.isin(program.tensor_kind, [int(kind) for kind in PERSISTENT])
     # One place, one memory: a member that must stay at home keeps all of them there.
-    stays = root & (~program.tensor_fast | (program.tensor_kind == TensorKind.INPUT))
-    there = np.isin(place, place[given]) & ~np.isin(place, place[stays])
+    at_home = root & (~program.tensor_fast | (program.tensor_kind == TensorKind.INPUT))
+    there = np.isin(place, place[given]) & ~np.isin(place, place[at_home])
     for tensor in np.flatnonzero(root & there & (end >= begin)).tolist():
         since = BEFORE if given[tensor] else int(first[tensor])
         yield Residency(tensor, memory, NO_OFFSET, since, int(last[tensor]))

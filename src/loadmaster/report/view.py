@@ -82,10 +82,10 @@ def strip_tensors(program: Program) -> tuple[Int64, Int64]:
 
 
 def _largest(
-    program: Program, op: npt.NDArray[np.int32], tensor: npt.NDArray[np.int32], wanted: npt.NDArray[np.bool_]
+    program: Program, op: npt.NDArray[np.int32], tensor: npt.NDArray[np.int32], chosen: npt.NDArray[np.bool_]
 ) -> Int64:
     found = np.full(program.n_ops, NOWHERE, dtype=np.int64)
-    kept = np.flatnonzero(~program.op_view[op] & wanted[tensor])
+    kept = np.flatnonzero(~program.op_view[op] & chosen[tensor])
     root = program.tensor_alias[tensor[kept]]
     order = np.argsort(program.storage_bytes[root], kind="stable")
     found[op[kept][order]] = root[order]  # the largest comes last and stays

@@ -176,7 +176,7 @@ def draw_learning_curves(
             curves = learning_curves(runs, compiler_ps, end)
             for row in curves.runs:
                 axes.step(curves.at, row, where="post", color=colour, linewidth=0.6, alpha=0.45)
-            low, high = curves.mean - curves.spread, curves.mean + curves.spread
+            low, high = curves.mean - curves.deviation, curves.mean + curves.deviation
             axes.fill_between(
                 curves.at, low.clip(0), high, step="post", color=colour, alpha=0.15, linewidth=0
             )

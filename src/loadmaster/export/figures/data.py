@@ -45,12 +45,12 @@ class Curves:
         return mean
 
     @property
-    def spread(self) -> Float64:
+    def deviation(self) -> Float64:
         """The sample standard deviation; 0 for one run."""
         if len(self.runs) < 2:
             return np.zeros(len(self.at))
-        spread: Float64 = self.runs.std(axis=0, ddof=1)
-        return spread
+        deviation: Float64 = self.runs.std(axis=0, ddof=1)
+        return deviation
 
 
 def learning_curves(runs: Sequence[Improvements], compiler_ps: int, end: int) -> Curves:
@@ -117,8 +117,8 @@ def scaled_to_plane(apart: Float64) -> tuple[Float64, float]:
         vector = vector * np.sign(vector[np.argmax(np.abs(vector))])
         points[:, axis] = vector * np.sqrt(max(0.0, float(values[which])))
     positive = float(np.clip(values, 0, None).sum())
-    shown = float(np.clip(values[order], 0, None).sum())
-    return points, shown / positive if positive > 0 else 1.0
+    explained = float(np.clip(values[order], 0, None).sum())
+    return points, explained / positive if positive > 0 else 1.0
 
 
 @dataclass(frozen=True)

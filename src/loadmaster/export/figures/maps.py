@@ -107,7 +107,7 @@ def draw_embedding(
     with styled():
         figure = new_figure(4.6)
         axes = figure.add_subplot()
-        points, shown = scaled_to_plane(distances(problem, np.array(maps)))
+        points, explained = scaled_to_plane(distances(problem, np.array(maps)))
         speed = over_ps / np.maximum(np.array(times, dtype=np.float64), 1)
         low, high = float(speed.min()), float(max(speed.max(), speed.min() + 1e-9))
         best = np.array(marked)
@@ -131,7 +131,8 @@ def draw_embedding(
             axes.scatter([], [], marker=MARKERS[i % len(MARKERS)], color="#555555", s=30, label=label)
         figure.colorbar(axes.collections[0], ax=axes, label=f"speed-up over {over_words(over)}", pad=0.01)
         axes.set(
-            title=title, xlabel=f"large: the best of each; two dimensions show {shown:.0%} of the variance"
+            title=title,
+            xlabel=f"large: the best of each; two dimensions show {explained:.0%} of the variance",
         )
         axes.set_aspect("equal", adjustable="datalim")
         axes.margins(0.08)
@@ -178,8 +179,8 @@ def draw_strips(problem: Mapping, maps: Dict[str, Maps], title: str) -> Figure:
         cells = ListedColormap([*colours, _UNDECIDED])
         rows = figure.subplots(len(maps), 1, squeeze=False)[:, 0]
         for axes, (name, decision) in zip(rows, maps.items(), strict=True):
-            shown = np.where(problem.live, decision, len(colours)).reshape(2, problem.nodes)
-            axes.imshow(shown, cmap=cells, vmin=0, vmax=len(colours), aspect="auto", interpolation="nearest")
+            memory = np.where(problem.live, decision, len(colours)).reshape(2, problem.nodes)
+            axes.imshow(memory, cmap=cells, vmin=0, vmax=len(colours), aspect="auto", interpolation="nearest")
             plain(axes)
             axes.set_yticks([0, 1], ["activations", "weights"], fontsize=7)
             axes.tick_params(length=0, pad=2)

@@ -96,13 +96,13 @@ def _after_users(facts: Facts, overwrite: Overwrite, report: Report) -> None:
 def _loop_members(facts: Facts) -> dict[int, list[int]]:
     """The ranks of the steps inside each loop that carries something, inner loops included."""
     parent = facts.program.loop_parent.tolist()
-    wanted = {at for kind, _, _, at in facts.ties if kind == TieKind.CARRIED}
+    carrying = {at for kind, _, _, at in facts.ties if kind == TieKind.CARRIED}
     members: dict[int, list[int]] = {}
-    if wanted:
+    if carrying:
         for rank, step in enumerate(facts.steps):
             loop = facts.loop[step.number]
             while loop >= 0:
-                if loop in wanted:
+                if loop in carrying:
                     members.setdefault(loop, []).append(rank)
                 loop = parent[loop]
     return members
@@ -110,27 +110,27 @@ def _loop_members(facts: Facts) -> dict[int, list[int]]:
 
 def _carried(facts: Facts, source: int, target: int, loop: int, ranks: list[int], report: Report) -> None:
     """One spot for the whole loop: what an iteration leaves, the next one finds."""
-    wanted: Spot | None = None
+    expected: Spot | None = None
     for rank in ranks:
         step = facts.steps[rank]
         for tensor in dict.fromkeys([*step.reads, *step.writes]):
             if tensor not in (source, target):
                 continue
             spot = _spot(facts, rank, tensor)
-            wanted = wanted or spot
-            if spot != wanted:
+            expected = expected or spot
+            if spot != expected:
                 report.add(
                     "tie",
                     f"{facts.op_text(step.number)} accesses {facts.tensor_text(tensor)} "
                     f"in {_spot_text(facts, spot)}, and loop {loop} carries it in "
-                    f"{_spot_text(facts, wanted)}: use one memory and one offset",
+                    f"{_spot_text(facts, expected)}: use one memory and one offset",
                     tensor=tensor,
                     op=step.number,
                     number=spot[1],
                 )
     rows = facts.residencies_of.get(source, []) + facts.residencies_of.get(target, [])
-    in_spot = [row for row in rows if facts.residencies[row][1:3] == wanted]
-    if wanted is None or not in_spot:
+    in_spot = [row for row in rows if facts.residencies[row][1:3] == expected]
+    if expected is None or not in_spot:
         return  # the home of a device is there all the time
     covered = ranks[0]
     for first, last in sorted(facts.window(row) for row in in_spot):
@@ -141,7 +141,7 @@ def _carried(facts: Facts, source: int, target: int, loop: int, ranks: list[int]
         report.add(
             "tie",
             f"loop {loop} carries {facts.tensor_text(source)} in "
-            f"{_spot_text(facts, wanted)}, and it does not stay there at {facts.op_text(op)} "
+            f"{_spot_text(facts, expected)}, and it does not stay there at {facts.op_text(op)} "
             f"(position {facts.steps[covered].position}): let it cover the whole loop",
             tensor=source,
             op=op,

@@ -68,7 +68,7 @@ class Hold(NamedTuple):
 def holds(facts: Facts, clock: Clock) -> list[Hold]:
     """Everything that is held: persistent tensors, residencies, home copies."""
     found = []
-    stays = _kept_elsewhere(facts)
+    elsewhere = _kept_elsewhere(facts)
     home = facts.machine.home
     for row, (tensor, memory, _, first, _) in enumerate(facts.residencies):
         begin, end = facts.window(row)
@@ -83,10 +83,10 @@ def holds(facts: Facts, clock: Clock) -> list[Hold]:
     for tensor, device in facts.transfers:
         sent_to.setdefault(tensor, []).append(device)
     for tensor in facts.roots:
-        if facts.is_persistent[tensor] and tensor not in stays:
+        if facts.is_persistent[tensor] and tensor not in elsewhere:
             where = home[facts.home_device[tensor]]
             found.append(Hold(clock.begin, FOR_EVER, tensor, where, None))
-        found += _home_copies(facts, clock, tensor, tensor in stays, sent_to.get(tensor, []))
+        found += _home_copies(facts, clock, tensor, tensor in elsewhere, sent_to.get(tensor, []))
     return [hold for hold in found if hold.begin < hold.end]
 
 
@@ -96,7 +96,7 @@ def _kept_elsewhere(facts: Facts) -> set[int]:
     return {tensor for tensor in before if facts.is_persistent[tensor]}
 
 
-def _home_copies(facts: Facts, clock: Clock, tensor: int, stays: bool, sent_to: list[int]) -> list[Hold]:
+def _home_copies(facts: Facts, clock: Clock, tensor: int, elsewhere: bool, sent_to: list[int]) -> list[Hold]:
     """A tensor in the homes of devices, from the first opener to the end of the last use."""
     home, near = facts.machine.home, facts.near
     lives_on = near[facts.home_device[tensor]]
@@ -126,12 +126,12 @@ def _home_copies(facts: Facts, clock: Clock, tensor: int, stays: bool, sent_to: 
             over.setdefault(lives_on, []).append(end)
         if copy.source in home:
             over.setdefault(home.index(copy.source), []).append(end)
-    if is_input or (stays and lives_on in over):
+    if is_input or (elsewhere and lives_on in over):
         for device in over if is_input else [lives_on]:
             opened.setdefault(device, []).append((clock.begin, None))
     if facts.is_output[tensor] and not is_input:
         over.setdefault(lives_on, []).append(FOR_EVER)
-    if facts.is_persistent[tensor] and not stays:
+    if facts.is_persistent[tensor] and not elsewhere:
         opened.pop(lives_on, None)  # it is held there anyway
     copies = []
     for device, openers in opened.items():
@@ -217,10 +217,10 @@ def check_capacity(facts: Facts, report: Report) -> None:
     if facts.in_order and len(facts.devices_used) < 2 and not facts.transfers:
         report_capacity(facts, sweep(facts, holds(facts, PositionClock(facts))), report)
         return
-    stays = _kept_elsewhere(facts)
+    elsewhere = _kept_elsewhere(facts)
     always: list[dict[int, int]] = [{} for _ in facts.machine.memories]
     for tensor in facts.roots:
-        if facts.is_persistent[tensor] and tensor not in stays:
+        if facts.is_persistent[tensor] and tensor not in elsewhere:
             _take(facts, always, facts.machine.home[facts.home_device[tensor]], tensor)
     for residency in facts.residencies:
         if residency.first == BEFORE and facts.root[residency.tensor] == residency.tensor:

@@ -115,12 +115,12 @@ def check_colocation(facts: Facts, report: Report) -> None:
     group_device: dict[int, int] = {}
     for op, group in enumerate(facts.program.op_group.tolist()):
         if group >= 0 and not facts.is_view[op]:
-            wanted = group_device.setdefault(group, facts.device[op])
-            if facts.device[op] != wanted:
+            expected = group_device.setdefault(group, facts.device[op])
+            if facts.device[op] != expected:
                 report.add(
                     "colocation",
                     f"{facts.op_text(op)} of group {group} is on device "
-                    f"{facts.device[op]} and the group on device {wanted}: move it there",
+                    f"{facts.device[op]} and the group on device {expected}: move it there",
                     op=op,
                     number=facts.device[op],
                 )
@@ -130,13 +130,13 @@ def check_colocation(facts: Facts, report: Report) -> None:
         unused = facts.writer[tensor] < 0 and not facts.readers[tensor]
         if group < 0 or facts.is_input[tensor] or unused:
             continue
-        wanted = group_device.setdefault(group, device)
-        if device != wanted:
+        expected = group_device.setdefault(group, device)
+        if device != expected:
             writer = facts.writer[tensor]
             report.add(
                 "colocation",
                 f"{facts.tensor_text(tensor)} of group {group} lives on device "
-                f"{device} and the group on device {wanted}: move the op that writes or first "
+                f"{device} and the group on device {expected}: move the op that writes or first "
                 "reads it",
                 tensor=tensor,
                 number=device,
