@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from loadmaster.program.program import Program, TensorKind, TieKind
-from loadmaster.program.zoo.traced import TRACED, trace, weight_count
+from loadmaster.program.zoo.traced import TRACED, trace
 
 jax = pytest.importorskip("jax")
 PINNED_JAX = "0.10.2"
@@ -55,6 +55,11 @@ def test_the_table_names_all_workloads() -> None:
 def test_the_table_is_there_without_jax() -> None:
     code = "import sys, loadmaster.program.zoo.traced; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def weight_count(program: Program) -> int:
+    weights = (program.tensor_kind == TensorKind.WEIGHT).nonzero()[0]
+    return sum(math.prod(program.shape(tensor)) for tensor in weights)
 
 
 @pytest.mark.parametrize("name", GOLDEN)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.errors import BadProgram, nearest, require
+from loadmaster.program.build import clean_name
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load
 
@@ -150,6 +151,17 @@ def _guess(source: str) -> str:
 def malformed(message: str, object: str, number: int | str | None = None) -> BadProgram:
     """The error for a file that breaks its format's rules: no user can mend it by other options."""
     return BadProgram(message, object=object, number=number, remedy="export the model again")
+
+
+def refuse_unknown_loops(trips: Mapping[str, int], loops: list[str]) -> None:
+    """Refuse a trip count for a loop that the model does not have."""
+    for name in trips:
+        if name not in loops:
+            raise BadProgram(
+                f"the model has no loop '{clean_name(name)}'{nearest(name, loops)}",
+                object=name,
+                remedy=f"name one of {', '.join(loops[:8]) or 'none'}",
+            )
 
 
 def note_estimates(kinds: Counter[str], strict: bool) -> list[str]:

@@ -2,20 +2,18 @@
 
     program = trace(TRACED["rnnlm-2"])
 
-`python -m loadmaster.program.zoo.traced [name ...]` prints what they are. JAX is imported when a
-workload is made, not before.
+JAX is imported when a workload is made, not before.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from loadmaster.program.program import Program, TensorKind
+from loadmaster.program.program import Program
 
 Made = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 """A train step, the shapes of its arguments and the options of `import_jax` for it."""
@@ -50,109 +48,39 @@ class Workload:
         )
 
 
-def _workloads() -> list[Workload]:
-    rows = []
+def _workloads() -> Iterator[Workload]:
     for layers in (2, 4, 8):
         machine, size = f"p100x{layers}", {"layers": layers}
-        rows += [
-            Workload(
-                f"rnnlm-{layers}",
-                "rnnlm",
-                size,
-                machine,
-                layers,
-                f"language model, {layers} LSTM layers of 2,048, 40 steps, batch 64",
-            ),
-            Workload(
-                f"gnmt-{layers}",
-                "gnmt",
-                {**size, "steps": 76},
-                machine,
-                layers,
-                f"translation, {layers} + {layers} LSTM layers of 1,024 with attention, 76 + 76 steps, batch 64",
-            ),
-            Workload(
-                f"txl-{layers}",
-                "transformer_xl",
-                size,
-                machine,
-                layers,
-                f"Transformer-XL, {layers} layers of 1,024, 4 segments of 128, batch 32",
-            ),
-        ]
-    rows += [
-        Workload(
-            f"inception-b{batch}",
-            "inception",
-            {"batch": batch},
-            "p100x2",
-            2,
-            f"Inception-v3 with auxiliary head, 299 × 299, batch {batch}",
+        summary = f"language model, {layers} LSTM layers of 2,048, 40 steps, batch 64"
+        yield Workload(f"rnnlm-{layers}", "rnnlm", size, machine, layers, summary)
+        summary = (
+            f"translation, {layers} + {layers} LSTM layers of 1,024 with attention, 76 + 76 steps, batch 64"
         )
-        for batch in (32, 64)
-    ]
-    rows += [
-        Workload(
-            "amoebanet",
-            "amoebanet",
-            {},
-            "p100x4",
-            4,
-            "AmoebaNet-D-like, 18 normal cells and 4 reductions, 256 filters, 224 × 224, batch 32",
-        ),
-        Workload(
-            "wavenet-2x9",
-            "wavenet",
-            {"stacks": 2},
-            "p100x2",
-            2,
-            "WaveNet, 2 stacks of 9 layers, 256 channels, 16,000 samples, batch 4",
-        ),
-        Workload(
-            "wavenet-4x9",
-            "wavenet",
-            {"stacks": 4},
-            "p100x4",
-            4,
-            "WaveNet, 4 stacks of 9 layers, 256 channels, 16,000 samples, batch 4",
-        ),
-        Workload(
-            "llama",
-            "llama",
-            {},
-            "a100-40x4",
-            4,
-            "Llama-like, 16 layers of 2,048, 1,024 tokens, batch 8, bf16",
-        ),
-        Workload(
-            "vit-l16", "vit", {}, "a100-40x4", 4, "ViT-L/16, 24 blocks of 1,024, 224 × 224, batch 64, bf16"
-        ),
-        Workload(
+        yield Workload(f"gnmt-{layers}", "gnmt", {**size, "steps": 76}, machine, layers, summary)
+        summary = f"Transformer-XL, {layers} layers of 1,024, 4 segments of 128, batch 32"
+        yield Workload(f"txl-{layers}", "transformer_xl", size, machine, layers, summary)
+    for batch in (32, 64):
+        summary = f"Inception-v3 with auxiliary head, 299 × 299, batch {batch}"
+        yield Workload(f"inception-b{batch}", "inception", {"batch": batch}, "p100x2", 2, summary)
+    summary = "AmoebaNet-D-like, 18 normal cells and 4 reductions, 256 filters, 224 × 224, batch 32"
+    yield Workload("amoebanet", "amoebanet", {}, "p100x4", 4, summary)
+    for stacks in (2, 4):
+        summary = f"WaveNet, {stacks} stacks of 9 layers, 256 channels, 16,000 samples, batch 4"
+        yield Workload(
+            f"wavenet-{stacks}x9", "wavenet", {"stacks": stacks}, f"p100x{stacks}", stacks, summary
+        )
+    for name, family, summary in (
+        ("llama", "llama", "Llama-like, 16 layers of 2,048, 1,024 tokens, batch 8, bf16"),
+        ("vit-l16", "vit", "ViT-L/16, 24 blocks of 1,024, 224 × 224, batch 64, bf16"),
+        (
             "unet",
             "unet",
-            {},
-            "a100-40x4",
-            4,
             "U-Net of latent diffusion, 64 × 64 × 4, 320 channels × (1, 2, 4, 4), batch 16, bf16",
         ),
-        Workload(
-            "moe",
-            "moe",
-            {},
-            "a100-40x4",
-            4,
-            "mixture of experts, 12 layers of 1,024 with 16 experts, 1,024 tokens, batch 8, bf16",
-        ),
-        Workload(
-            "mamba",
-            "mamba",
-            {},
-            "a100-40x4",
-            4,
-            "Mamba-like, 24 layers of 2,048, 8 chunks of 128 tokens, batch 8, bf16",
-        ),
-    ]
-    return rows
+        ("moe", "moe", "mixture of experts, 12 layers of 1,024 with 16 experts, 1,024 tokens, batch 8, bf16"),
+        ("mamba", "mamba", "Mamba-like, 24 layers of 2,048, 8 chunks of 128 tokens, batch 8, bf16"),
+    ):
+        yield Workload(name, family, {}, "a100-40x4", 4, summary)
 
 
 TRACED: dict[str, Workload] = {workload.name: workload for workload in _workloads()}
@@ -164,32 +92,3 @@ def trace(workload: Workload) -> Program:
 
     function, args, options = workload.make()
     return import_jax(function, args, name=workload.name, **options)
-
-
-def weight_count(program: Program) -> int:
-    """How many numbers a program's weights hold."""
-    weights = (program.tensor_kind == TensorKind.WEIGHT).nonzero()[0]
-    return sum(math.prod(program.shape(tensor)) for tensor in weights)
-
-
-def main(names: list[str]) -> None:
-    """Print one line per workload, as it is traced."""
-    import time
-
-    print(f"{'workload':<16}{'ops':>8}{'weights M':>11}{'TFLOP':>8}{'seconds':>9}  machine")
-    for name in names or list(TRACED):
-        started = time.perf_counter()
-        program = trace(TRACED[name])
-        seconds = time.perf_counter() - started
-        millions, tera = weight_count(program) / 1e6, program.op_flops[:, 0].sum() / 1e12
-        print(
-            f"{name:<16}{program.n_ops:>8,}{millions:>11.1f}{tera:>8.2f}{seconds:>9.1f}"
-            f"  {TRACED[name].machine}",
-            flush=True,
-        )
-
-
-if __name__ == "__main__":
-    import sys
-
-    main(sys.argv[1:])

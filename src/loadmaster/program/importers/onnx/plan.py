@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.errors import BadProgram, nearest, require
+from loadmaster.errors import BadProgram, require
 from loadmaster.program.build import clean_name
-from loadmaster.program.importers import malformed
+from loadmaster.program.importers import malformed, refuse_unknown_loops
 from loadmaster.program.importers.onnx.costs import NOT_TENSORS, RANDOM, Site, cost, unknown_cost
 from loadmaster.program.importers.onnx.read import STANDARD, node_name, sorted_nodes, uses
 from loadmaster.program.importers.onnx.steps import Frame, Items, Notes, Repeat, Step, flops, steps
@@ -51,14 +51,7 @@ class Planner:
         inputs = self.sizes.inputs(graph)
         outputs, items = self.graph(graph, ChainMap({}), inputs)
         self.sizes.check_all_met(inputs)
-        for name in self.trips:
-            if name not in self.loops_seen:
-                options = sorted(self.loops_seen)
-                raise BadProgram(
-                    f"the model has no loop '{clean_name(name)}'{nearest(name, options)}",
-                    object=name,
-                    remedy=f"name one of {', '.join(options[:8]) or 'none'}",
-                )
+        refuse_unknown_loops(self.trips, sorted(self.loops_seen))
         return list(inputs.values()), outputs, items
 
     def graph(

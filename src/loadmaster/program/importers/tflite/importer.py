@@ -12,9 +12,9 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loadmaster.errors import BadProgram, nearest
+from loadmaster.errors import BadProgram
 from loadmaster.program.build import Access, Builder
-from loadmaster.program.importers import malformed, note_estimates
+from loadmaster.program.importers import malformed, note_estimates, refuse_unknown_loops
 from loadmaster.program.importers.tflite.costs import (
     NOT_TENSORS,
     STORED_SMALLER,
@@ -56,16 +56,6 @@ class Notes:
         if name not in given:
             self.guessed.append(name)
         return max(1, given.get(name, 1))
-
-    def check_loops(self, given: Mapping[str, int]) -> None:
-        """Refuse a length for a loop that the model does not have."""
-        for name in given:
-            if name not in self.loops:
-                raise BadProgram(
-                    f"the model has no loop '{name}'{nearest(name, self.loops)}",
-                    object=name,
-                    remedy=f"name one of {', '.join(self.loops[:8]) or 'none'}",
-                )
 
     def texts(self, strict: bool) -> list[str]:
         """The warnings; `strict` makes an error of the first."""
@@ -179,7 +169,7 @@ class Walk:
             done.add(number)
             self._output(graph.tensors[number], self._value(graph, values, number, "the graph"))
         self.notes.open = sum(t.open for t in graph.tensors if not t.constant)
-        self.notes.check_loops(self.trips)
+        refuse_unknown_loops(self.trips, self.notes.loops)
 
     def _output(self, tensor: Tensor, value: int) -> None:
         kind = self.builder.tensor_kind(value)

@@ -139,31 +139,10 @@ ATAN2 UNSORTED_SEGMENT_MIN SIGN BITCAST BITWISE_XOR RIGHT_SHIFT
 OPERATORS = tuple(_WORDS.split())
 """Name by number; later numbers are StableHLO's, which nothing small runs."""
 
-TYPES = (
-    "f32",
-    "f16",
-    "i32",
-    "u8",
-    "i64",
-    "",
-    "bool",
-    "i16",
-    "c64",
-    "i8",
-    "f64",
-    "c128",
-    "u64",
-    "i32",
-    "",
-    "u32",
-    "u16",
-    "i4",
-    "bf16",
-    "i2",
-    "u4",
-    "f8e4m3fn",
-    "f8e5m2",
-)
+_TYPE_WORDS = """
+f32 f16 i32 u8 i64 - bool i16 c64 i8 f64 c128 u64 i32 - u32 u16 i4 bf16 i2 u4 f8e4m3fn f8e5m2
+"""
+TYPES = tuple("" if word == "-" else word for word in _TYPE_WORDS.split())
 """Element type by number; '' has no fixed size (texts, variants), a resource is a number of 32 bits."""
 
 
