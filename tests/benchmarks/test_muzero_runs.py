@@ -81,7 +81,8 @@ def test_rows_of_cells_that_are_played_together(monkeypatch: pytest.MonkeyPatch,
 def test_zero_shot_rows_learn_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import jax
 
-    from loadmaster.malloc_game.muzero.agent import policy_arrays, save_small
+    from loadmaster.learn.policies import policy_arrays
+    from loadmaster.malloc_game.muzero.agent import save_small
     from loadmaster.malloc_game.muzero.network import make_network
 
     settings, policy = Settings(**TINY), tmp_path / "policy.npz"

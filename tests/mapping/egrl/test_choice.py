@@ -33,7 +33,7 @@ def test_the_best_network_that_ever_fitted_is_kept() -> None:
     assert choice.weights is not None and choice.weights[0] == 1
     other = PolicyChoice(chain_problem(), "", never)
     other.restore(choice.arrays())
-    assert np.array_equal(other.weights, choice.weights) and other.worth == choice.worth
+    assert np.array_equal(other.weights, choice.weights) and other.fitness == choice.fitness
 
 
 def test_models_that_it_is_only_tried_on_count_as_much() -> None:
@@ -50,4 +50,4 @@ def test_models_that_it_is_only_tried_on_count_as_much() -> None:
     # The second earns less in training, and its map is seven times as fast where it is tried.
     assert choice.weights is not None and choice.weights[0] == 1
     expected = np.log(0.7) / 2 + np.log(tried.compiler_ps / tried.rectify(maps)[0][1])
-    assert choice.worth == pytest.approx(float(expected))
+    assert choice.fitness == pytest.approx(float(expected))

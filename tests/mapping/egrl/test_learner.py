@@ -111,10 +111,10 @@ def test_the_count_is_honoured(improved: Any, world: World) -> None:
 def test_gradients_are_clipped_before_they_are_applied(improved: Any, world: World) -> None:
     learner, loss = after(improved, world, 1)
     assert math.sqrt(loss) > SETTINGS.gradient_clip  # the gradient was larger than that
-    for memory in (learner.actor_memory, learner.critic_memory):
-        mean = float(optax.tree.norm(memory[1][0].mu)) / 0.1  # Adam has taken a tenth of it
+    for state in (learner.actor_optimizer_state, learner.critic_optimizer_state):
+        mean = float(optax.tree.norm(state[1][0].mu)) / 0.1  # Adam has taken a tenth of it
         assert mean <= SETTINGS.gradient_clip * 1.0001
-    mean = float(optax.tree.norm(learner.critic_memory[1][0].mu)) / 0.1
+    mean = float(optax.tree.norm(learner.critic_optimizer_state[1][0].mu)) / 0.1
     assert mean == pytest.approx(SETTINGS.gradient_clip, rel=1e-3)
 
 

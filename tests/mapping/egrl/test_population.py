@@ -49,8 +49,8 @@ def some_settings(draws: st.DrawFn) -> Settings:
 @st.composite
 def some_breeding(draws: st.DrawFn) -> tuple[Settings, np.ndarray, Breeding]:
     settings = draws(some_settings())
-    worth = st.sampled_from([-np.inf, -1.0, -0.25, 0.5, 1.0, 1.5])  # ties are common
-    fitness = np.array(draws(st.lists(worth, min_size=settings.population, max_size=settings.population)))
+    fitness = st.sampled_from([-np.inf, -1.0, -0.25, 0.5, 1.0, 1.5])  # ties are common
+    fitness = np.array(draws(st.lists(fitness, min_size=settings.population, max_size=settings.population)))
     rng = np.random.default_rng(draws(st.integers(0, 2**32)))
     return settings, fitness, choose(rng, fitness, settings)
 
@@ -196,7 +196,7 @@ def test_chromosomes_stay_in_range_for_a_thousand_rounds(seeding: str, anchor: b
         assert (now.temperature <= np.float32(WARMEST)).all()
         assert (now.prior > 0).all()
         np.testing.assert_allclose(now.prior.sum(-1), 1, atol=1e-5)
-        assert anchor or not np.isfinite(now.worth).any()  # as published: none is anchored
+        assert anchor or not np.isfinite(now.fitness).any()  # as published: none is anchored
     assert now.prior.dtype == now.temperature.dtype == np.float32
 
 
@@ -228,8 +228,8 @@ def test_seeding(seeding: str) -> None:
 
 def test_a_seeded_chromosome_is_anchored_to_the_map_that_it_comes_from() -> None:
     _, new, given_ = bred("sharp", anchor=True)
-    assert np.array_equal(new.anchor[1], given_.maps[2]) and new.worth[1] == given_.rewards[2]
-    assert np.isneginf(new.worth[0])
+    assert np.array_equal(new.anchor[1], given_.maps[2]) and new.fitness[1] == given_.rewards[2]
+    assert np.isneginf(new.fitness[0])
 
 
 def around(rng: np.random.Generator, count: int, entries: int, memories: int) -> Chromosomes:
@@ -275,7 +275,7 @@ def test_no_chromosomes_draw_nothing() -> None:
 )
 def test_settling_never_lowers_worth(worths: list[float], drawn: list[tuple[int, float]]) -> None:
     rng = np.random.default_rng(0)
-    old = around(rng, 3, ENTRIES, MEMORIES)._replace(worth=np.array(worths))
+    old = around(rng, 3, ENTRIES, MEMORIES)._replace(fitness=np.array(worths))
     kept = old.take(np.arange(3))
     by = np.array([member for member, _ in drawn], dtype=np.int64)
     rewards = np.array([reward for _, reward in drawn])
@@ -285,7 +285,7 @@ def test_settling_never_lowers_worth(worths: list[float], drawn: list[tuple[int,
     for member in range(3):
         own = rewards[by == member]
         best = max([worths[member], *own])
-        assert new.worth[member] == best
+        assert new.fitness[member] == best
         if len(own) and own.max() >= worths[member]:
             assert any(np.array_equal(new.anchor[member], m) for m in maps[rewards == best])
             # Nearly sure of it, whatever was thought before.

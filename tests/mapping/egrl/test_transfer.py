@@ -15,18 +15,9 @@ pytest.importorskip("equinox")
 
 import jax
 
+from loadmaster.learn.policies import BadPolicy, policy_arrays, pretrained_names, read_policy, save_policy
 from loadmaster.machine import load_machine
-from loadmaster.mapping.egrl.agent import (
-    BadPolicy,
-    Egrl,
-    EvolutionAlone,
-    load_policy,
-    policy_arrays,
-    pretrained_names,
-    read_policy,
-    save_policy,
-    zero_shot,
-)
+from loadmaster.mapping.egrl.agent import Egrl, EvolutionAlone, load_policy, zero_shot
 from loadmaster.mapping.egrl.network import Actor
 from loadmaster.mapping.egrl.settings import Settings
 from loadmaster.mapping.problem import Mapping
@@ -50,7 +41,7 @@ def policy(actor: Actor, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_policy_comes_back_to_the_bit(policy: Path, actor: Actor) -> None:
-    arrays, about = read_policy(policy)
+    arrays, about = read_policy(policy, "egrl")
     assert about["seed"] == 7 and about["loadmaster_policy"] == 1
     assert "body.first.weight" in arrays and len(arrays) == len(jax.tree.leaves(actor))
     again = load_policy(policy, Actor(3, SETTINGS, jax.random.key(6)))
@@ -145,7 +136,7 @@ def test_names_of_nothing(name: str, actor: Actor) -> None:
 
 def test_every_pretrained_policy_can_be_used() -> None:
     like = Actor(3, Settings(), jax.random.key(0))
-    for name in pretrained_names():
+    for name in pretrained_names("egrl"):
         load_policy(f"pretrained:{name}", like)
 
 

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from loadmaster.errors import LoadmasterError, require
 from loadmaster.learn import policies
-from loadmaster.learn.policies import PRETRAINED, policy_arrays, save_policy
+from loadmaster.learn.policies import PRETRAINED, save_policy
 from loadmaster.learn.settings import free_settings, make_settings
-from loadmaster.malloc_game.muzero.network import Network
 from loadmaster.malloc_game.muzero.settings import NETWORK, Settings
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.search.solver import Meter, Solution, Solver, State
 
-# ----------------------------------------------------------------------------
-# Trained networks of mallocMuZero as files, and which one a run begins with.
+if TYPE_CHECKING:
+    from loadmaster.malloc_game.muzero.network import Network
 
-__all__ = ["load_policy", "policy_arrays", "save_small", "start_of"]
 AGENT = "muzero"
 DEFAULT = "suite"
 """The packaged network that runs begin with."""

@@ -11,6 +11,7 @@ import numpy as np
 from loadmaster.clock import now
 from loadmaster.errors import LoadmasterError
 from loadmaster.learn.checkpoints import BadState, read_state, state_path, write_state
+from loadmaster.learn.policies import policy_arrays
 from loadmaster.learn.session import Interval
 from loadmaster.learn.training import Report, ignore, policy_header, require_agents
 from loadmaster.malloc_game.problem import MallocGame
@@ -190,7 +191,6 @@ class _Trainer(Observer):
 
     def save(self) -> None:
         """The small file to play with, and beside it what training goes on from."""
-        from loadmaster.learn.policies import policy_arrays
         from loadmaster.malloc_game.muzero.agent import save_small
 
         session = self.session

@@ -6,21 +6,21 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import jax
 import numpy as np
 import numpy.typing as npt
 
 from loadmaster.errors import require
 from loadmaster.learn import policies
-from loadmaster.learn.policies import PRETRAINED, BadPolicy, policy_arrays, save_policy
 from loadmaster.learn.settings import free_settings, make_settings
-from loadmaster.mapping.egrl.network import Actor
 from loadmaster.mapping.egrl.settings import Settings
 from loadmaster.mapping.problem import Mapping
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Meter, Solution, Solver, State, solve
+
+if TYPE_CHECKING:
+    from loadmaster.mapping.egrl.network import Actor
 
 
 class Egrl(Solver):
@@ -73,25 +73,7 @@ class GradientAlone(Egrl):
     fixed: ClassVar = {"population": 0, "boltzmann": 0.0, "imitation": 0.0, "updates": 1.0}
 
 
-# ----------------------------------------------------------------------------
 # Trained policies of EGRL: loaded, and run on a problem that they have never seen.
-
-__all__ = [
-    "PRETRAINED",
-    "BadPolicy",
-    "load_policy",
-    "policy_arrays",
-    "pretrained_names",
-    "read_policy",
-    "save_policy",
-    "zero_shot",
-]
-AGENT = "egrl"
-
-
-def read_policy(name: str | Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-    """(parameters by name, what made it) of 'pretrained:NAME' or a file."""
-    return policies.read_policy(name, AGENT)
 
 
 def load_policy(name: str | Path, like: Actor) -> Actor:
@@ -99,7 +81,7 @@ def load_policy(name: str | Path, like: Actor) -> Actor:
     actor: Actor = policies.load_policy(
         name,
         like,
-        AGENT,
+        "egrl",
         "it was trained for {memories} memories",
         "use it with a machine of as many memories, and the same width, heads and depth",
     )
@@ -108,13 +90,20 @@ def load_policy(name: str | Path, like: Actor) -> Actor:
 
 def zero_shot(policy: str | Path, problem: Mapping, settings: Settings | None = None) -> npt.NDArray[np.int8]:
     """int8[2N]: one greedy forward pass of a policy on a problem, nothing learned."""
-    like = Actor(len(problem.memories), settings or Settings(), jax.random.key(0))
-    return greedy_map(load_policy(policy, like), problem)
+    return greedy_map(load_policy(policy, _new_actor(problem, settings or Settings(), 0)), problem)
 
 
 def untrained_map(problem: Mapping, seed: int) -> npt.NDArray[np.int8]:
     """int8[2N]: what a new graph network decides, the control beside `zero_shot`."""
-    return greedy_map(Actor(len(problem.memories), Settings(), jax.random.key(seed)), problem)
+    return greedy_map(_new_actor(problem, Settings(), seed), problem)
+
+
+def _new_actor(problem: Mapping, settings: Settings, seed: int) -> Actor:
+    import jax
+
+    from loadmaster.mapping.egrl.network import Actor
+
+    return Actor(len(problem.memories), settings, jax.random.key(seed))
 
 
 def greedy_map(actor: Actor, problem: Mapping) -> npt.NDArray[np.int8]:
@@ -127,6 +116,8 @@ def greedy_map(actor: Actor, problem: Mapping) -> npt.NDArray[np.int8]:
 
 @lru_cache(maxsize=1)
 def _compiled_decide() -> Any:
+    import jax
+
     from loadmaster.mapping.egrl.session import decide
 
     return jax.jit(decide)
@@ -147,8 +138,3 @@ def random_map(problem: Mapping, seed: int) -> npt.NDArray[np.int8]:
     solve(make_solver("mapping", "random"), watched, Budget(1), seed)
     assert watched.seen is not None
     return watched.seen
-
-
-def pretrained_names() -> list[str]:
-    """The policies that come with the package."""
-    return policies.pretrained_names(AGENT)

@@ -23,14 +23,14 @@ SCALE, SHIFT = 5.0, 1.0
 
 
 class Learner(NamedTuple):
-    """Parameters and the optimisers' memories: all that training changes."""
+    """Parameters and the optimisers' states: all that training changes."""
 
     actor: Actor
     critic: Critic
     slow: Critic | None
     """The target critic; only with `target = "bootstrap"`."""
-    actor_memory: Any
-    critic_memory: Any
+    actor_optimizer_state: Any
+    critic_optimizer_state: Any
 
 
 def optimizers(settings: Settings) -> tuple[optax.GradientTransformation, ...]:
@@ -87,13 +87,13 @@ def _update(
     for_actor, for_critic = optimizers(settings)
     noise = settings.action_noise * jax.random.normal(key, (*maps.shape, graph.memories))
     actions = jnp.clip(jax.nn.one_hot(maps, graph.memories) + noise, 0, 1)
-    wanted = SCALE * (rewards + SHIFT)
+    target = SCALE * (rewards + SHIFT)
     if settings.target == "bootstrap":
-        wanted = wanted + settings.discount * _later(learner, graph, settings)
+        target = target + settings.discount * _later(learner, graph, settings)
 
     def critic_loss(critic: Critic) -> Array:
         values = jax.vmap(lambda action: critic(graph, action))(actions)  # [batch, 2]
-        return ((values - wanted[:, None]) ** 2).mean(axis=0).sum()
+        return ((values - target[:, None]) ** 2).mean(axis=0).sum()
 
     def actor_loss(actor: Actor) -> Array:
         logits = actor(graph)
@@ -104,17 +104,17 @@ def _update(
         return -(value + bonus + settings.imitation * _likelihood(logits, best, graph))
 
     loss, gradient = eqx.filter_value_and_grad(critic_loss)(learner.critic)
-    change, critic_memory = for_critic.update(gradient, learner.critic_memory)
+    change, critic_optimizer_state = for_critic.update(gradient, learner.critic_optimizer_state)
     critic = eqx.apply_updates(learner.critic, change)
     gradient = eqx.filter_grad(actor_loss)(learner.actor)
-    change, actor_memory = for_actor.update(gradient, learner.actor_memory)
+    change, actor_optimizer_state = for_actor.update(gradient, learner.actor_optimizer_state)
     actor = eqx.apply_updates(learner.actor, change)
     slow = learner.slow
     if slow is not None:
         slow = jax.tree.map(
             lambda old, new: old + settings.polyak * (new - old) if eqx.is_array(old) else old, slow, critic
         )
-    return Learner(actor, critic, slow, actor_memory, critic_memory), loss
+    return Learner(actor, critic, slow, actor_optimizer_state, critic_optimizer_state), loss
 
 
 def _later(learner: Learner, graph: Graph, settings: Settings) -> Array:

@@ -47,13 +47,13 @@ class Chromosomes(NamedTuple):
     """[K, 2N, 1]"""
     anchor: npt.NDArray[np.int8]
     """[K, 2N] the best map that it has drawn"""
-    worth: npt.NDArray[np.float64]
+    fitness: npt.NDArray[np.float64]
     """[K] the reward of that map; -inf: it has none"""
 
     def take(self, members: Int64) -> Chromosomes:
         """Copies of these members, in this order."""
         return Chromosomes(
-            self.prior[members], self.temperature[members], self.anchor[members], self.worth[members]
+            self.prior[members], self.temperature[members], self.anchor[members], self.fitness[members]
         )
 
 
@@ -136,7 +136,7 @@ def draw(
     rng: Rng, chromosomes: Chromosomes, live: npt.NDArray[np.int64], settings: Settings
 ) -> npt.NDArray[np.int8]:
     """int8[K, 2N]: one map from each; an anchored one changes at least one of the `live` entries."""
-    if not len(chromosomes.worth):
+    if not len(chromosomes.fitness):
         return chromosomes.anchor
     logits = chromosomes.prior / chromosomes.temperature
     gumbel = -np.log(-np.log(np.maximum(rng.random(logits.shape, dtype=np.float32), 1e-12)))
@@ -146,7 +146,7 @@ def draw(
     a, b = rng.choice(live, (2, count))
     step = rng.integers(1, memories, count)
     other = (maps[member, a] + step) % memories
-    anchored = np.isfinite(chromosomes.worth)
+    anchored = np.isfinite(chromosomes.fitness)
     what = rng.random(count)
     swapped = anchored & (what < settings.swaps)
     was = maps.copy()
@@ -167,13 +167,13 @@ def settle(
     old: Chromosomes, drawn_by: Int64, maps: npt.NDArray[np.int8], rewards: npt.NDArray[np.float64]
 ) -> Chromosomes:
     """Move each chromosome to the best map that was drawn from it, if no worse than its anchor."""
-    new = old.take(np.arange(len(old.worth)))
+    new = old.take(np.arange(len(old.fitness)))
     for row in np.argsort(rewards, kind="stable"):  # the best comes last and stays
         member = drawn_by[row]
-        if rewards[row] >= new.worth[member]:
-            new.anchor[member], new.worth[member] = maps[row], rewards[row]
+        if rewards[row] >= new.fitness[member]:
+            new.anchor[member], new.fitness[member] = maps[row], rewards[row]
             new.prior[member] = _around(maps[row], old.prior[member])
-    return Chromosomes(*_projected(new.prior, new.temperature), new.anchor, new.worth)
+    return Chromosomes(*_projected(new.prior, new.temperature), new.anchor, new.fitness)
 
 
 def _around(maps: npt.NDArray[np.int8], prior: Float32) -> Float32:
@@ -270,9 +270,9 @@ def _cross(rng: Rng, child: Float32, other: Float32, crossed: npt.NDArray[np.boo
 def _mutate(rng: Rng, child: Float32, mutated: npt.NDArray[np.bool_], shapes: Shapes) -> None:
     """A few weights of some matrices, in three strengths; vectors rarely."""
     members, leaves = len(child), len(shapes.vector)
-    chance = np.minimum(1.0, 2.0 * rng.random((members, leaves))) * np.where(shapes.vector, 0.04, 1.0)
+    probability = np.minimum(1.0, 2.0 * rng.random((members, leaves))) * np.where(shapes.vector, 0.04, 1.0)
     rate = 0.05 * rng.random((members, leaves))
-    rate *= (rng.random((members, leaves)) < chance) & mutated[:, None]
+    rate *= (rng.random((members, leaves)) < probability) & mutated[:, None]
     picked = rng.random(child.shape, dtype=np.float32) < rate[:, shapes.leaf].astype(np.float32)
     member, weight = np.nonzero(picked)
     w = child[member, weight]
@@ -292,7 +292,7 @@ def breed_chromosomes(
     mix = rng.random((count, entries, 1)) < (1.0 if settings.anchor else 0.5)
     prior = np.where(mix, old.prior[a], old.prior[b])
     warmth = np.where(mix, old.temperature[a], old.temperature[b])
-    anchor, worth = old.anchor[a], old.worth[a]
+    anchor, fitness = old.anchor[a], old.fitness[a]
     cold = np.exp(rng.uniform(np.log(0.1), np.log(0.4), (count, 1, 1)))
     seeded = plan.seeded_by >= 0
     if seeded.any():
@@ -303,14 +303,14 @@ def breed_chromosomes(
             warmth[seeded] = cold[seeded]
         prior[seeded] = p
         if settings.anchor:
-            anchor[seeded], worth[seeded] = proposals.maps[by], proposals.rewards[by]
+            anchor[seeded], fitness[seeded] = proposals.maps[by], proposals.rewards[by]
     if settings.anchor:  # a copy tries other distances than its parent
         copied = (a != np.arange(count))[:, None, None]
         warmth = np.where(copied, cold, warmth)
     mutated = plan.mutated[-count:, None, None]
     prior = prior * np.where(mutated, rng.normal(1.0, 0.1, prior.shape), 1.0)
     warmth = warmth * np.where(mutated, rng.normal(0.95, 0.1, warmth.shape), 1.0)
-    return Chromosomes(*_projected(prior, warmth), anchor, worth)
+    return Chromosomes(*_projected(prior, warmth), anchor, fitness)
 
 
 def _projected(prior: npt.NDArray[np.floating], warmth: npt.NDArray[np.floating]) -> tuple[Float32, Float32]:

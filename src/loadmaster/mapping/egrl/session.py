@@ -17,6 +17,7 @@ from jax.flatten_util import ravel_pytree
 
 from loadmaster.learn import session as learn
 from loadmaster.learn.checkpoints import restore_tree, tree_arrays
+from loadmaster.learn.policies import policy_arrays
 from loadmaster.learn.replay import Ring
 from loadmaster.mapping.egrl.graph import Graph, make_graph
 from loadmaster.mapping.egrl.learner import Learner, first_learner, improve
@@ -41,7 +42,6 @@ from loadmaster.mapping.problem import Mapping
 from loadmaster.program.models import load_model
 from loadmaster.search.solver import Meter, Solution, State, generator_state, restore_generator
 
-# ----------------------------------------------------------------------------
 # Which of the many networks of a run becomes its policy: the one that decides best on the workload
 # that it was trained on and, if there are any, on workloads that it was only tried on.
 #
@@ -62,36 +62,35 @@ class PolicyChoice:
         self.others = [Mapping(load_model(name), problem.machine) for name in names]
         self.graphs = [make_graph(other) for other in self.others]
         self.weights: Float32 | None = None
-        self.worth = -np.inf
+        self.fitness = -np.inf
 
     def consider(self, stack: Float32, rewards: npt.NDArray[np.float64]) -> None:
         """Networks [G, W] and what their maps earned in training: > 0 where they fitted."""
         # Speed-ups over the compiler as logarithms, so that no workload outweighs another.
-        worth = np.where(rewards > 0, np.log(np.maximum(rewards, 1e-9)) / self.problem.power, -np.inf)
-        if not np.isfinite(worth).any():
+        fitness = np.where(rewards > 0, np.log(np.maximum(rewards, 1e-9)) / self.problem.power, -np.inf)
+        if not np.isfinite(fitness).any():
             return
         for other, graph in zip(self.others, self.graphs, strict=True):
             maps = np.asarray(self.forward(stack, graph)[0])
-            worth = worth + np.log(other.compiler_ps / other.rectify(maps)[0])
-        best = int(np.argmax(worth))
-        if worth[best] > self.worth:
-            self.weights, self.worth = np.array(stack[best]), float(worth[best])
+            fitness = fitness + np.log(other.compiler_ps / other.rectify(maps)[0])
+        best = int(np.argmax(fitness))
+        if fitness[best] > self.fitness:
+            self.weights, self.fitness = np.array(stack[best]), float(fitness[best])
 
     def arrays(self) -> State:
         """For a checkpoint."""
         if self.weights is None:
             return {}
-        return {"choice.weights": self.weights, "choice.worth": np.array(self.worth)}
+        return {"choice.weights": self.weights, "choice.worth": np.array(self.fitness)}
 
     def restore(self, state: State) -> None:
         if "choice.weights" in state:
-            self.weights, self.worth = (np.array(state["choice.weights"]), float(state["choice.worth"]))
+            self.weights, self.fitness = (np.array(state["choice.weights"]), float(state["choice.worth"]))
 
-
-# ----------------------------------------------------------------------------
-# EGRL's whole state as arrays by name, and back: what a checkpoint holds.
 
 KINDS = ("gnn", "boltzmann", "learner", "none")
+_STORED = ("prior", "temperature", "anchor", "worth")
+"""Names of the fields of `Chromosomes` in checkpoints, as they always were."""
 
 
 @dataclass
@@ -125,7 +124,7 @@ class Progress:
     def _index(self, places: npt.NDArray[np.int64]) -> None:
         self.place |= {self.maps[place].tobytes(): place for place in places.tolist()}
 
-    def recalled(self, decision: npt.NDArray[np.int8]) -> float:
+    def recall(self, decision: npt.NDArray[np.int8]) -> float:
         """The reward of a map that the buffer holds; NaN: it does not."""
         place = self.place.get(decision.tobytes())
         if place is None or not np.array_equal(self.maps[place], decision):
@@ -146,7 +145,7 @@ class Progress:
             "rng": generator_state(self.rng),
             "counters": np.array(counters, dtype=np.int64),
             "stack": self.stack,
-            **{f"chromosomes.{name}": value for name, value in self.chromosomes._asdict().items()},
+            **{f"chromosomes.{name}": array for name, array in zip(_STORED, self.chromosomes, strict=True)},
             "maps": self.maps[:filled],
             "rewards": self.rewards[:filled],
             **tree_arrays(self.learner),
@@ -156,9 +155,7 @@ class Progress:
         """Go on from `arrays`; this object gives the shapes."""
         self.learner = restore_tree(self.learner, state)
         self.stack = np.array(state["stack"])
-        self.chromosomes = Chromosomes(
-            *(np.array(state[f"chromosomes.{name}"]) for name in Chromosomes._fields)
-        )
+        self.chromosomes = Chromosomes(*(np.array(state[f"chromosomes.{name}"]) for name in _STORED))
         self.rng = restore_generator(state["rng"])
         (self.ring.stored, self.learned, self.generation, self.champion, self.invalid, self.first_valid) = (
             int(x) for x in state["counters"]
@@ -280,12 +277,12 @@ class Session(learn.Session):
         with self.timed("forward"):
             found, probabilities = (np.asarray(x)[:gnns] for x in self.forward(now.stack, self.graph))
             found = self._canonical(found)
-        known = self._recalled(found)
+        known = self._recall(found)
         new = np.flatnonzero(np.isnan(known))
-        # What is known already need not be asked again: chromosomes have those evaluations.
+        # What is known already need not be evaluated again: chromosomes have those evaluations.
         rivals = now.rng.integers(0, max(1, len(members)), (gnns - len(new), 2))
-        worth = now.chromosomes.worth[rivals] if len(members) else np.empty((0, 2))
-        drawn_by = np.concatenate([members, rivals[np.arange(len(worth)), worth.argmax(1)]])
+        compared = now.chromosomes.fitness[rivals] if len(members) else np.empty((0, 2))
+        drawn_by = np.concatenate([members, rivals[np.arange(len(compared)), compared.argmax(1)]])
         with self.timed("screen"):
             drawn = self._drawn(drawn_by)
         maps = np.concatenate([found[new], drawn])
@@ -296,7 +293,7 @@ class Session(learn.Session):
         fitness[new] = rewards[: len(new)]
         if settings.anchor:
             now.chromosomes = settle(now.chromosomes, drawn_by, drawn, rewards[len(new) :])
-            fitness[gnns:] = now.chromosomes.worth
+            fitness[gnns:] = now.chromosomes.fitness
         return fitness, Proposals(found, probabilities, fitness[:gnns])
 
     def _drawn(self, members: npt.NDArray[np.int64]) -> Maps:
@@ -312,18 +309,18 @@ class Session(learn.Session):
         half = many // 2
         anchor = np.repeat(now.chromosomes.anchor[members], half, axis=0)
         swapped = self.critic.exchange(now.rng, anchor).reshape(len(members), half, -1)
-        anchored = np.isfinite(now.chromosomes.worth[members])[:, None, None]
+        anchored = np.isfinite(now.chromosomes.fitness[members])[:, None, None]
         maps[:, half:] = np.where(anchored, swapped, maps[:, half:])
         return self.critic.pick(now.rng, maps)
 
-    def _recalled(self, maps: Maps) -> npt.NDArray[np.float64]:
+    def _recall(self, maps: Maps) -> npt.NDArray[np.float64]:
         """The rewards of maps that were scored before; NaN for the others."""
         if (
             not (self.settings.recall and self.settings.anchor and self.settings.chromosomes)
             or not self.repeatable
         ):
             return np.full(len(maps), np.nan)
-        return np.array([self.now.recalled(row) for row in maps])
+        return np.array([self.now.recall(row) for row in maps])
 
     def _rollouts(self, actor: npt.NDArray[np.float32]) -> Proposals:
         """The learner's two maps, one noisy and one greedy, scored."""
@@ -392,8 +389,6 @@ class Session(learn.Session):
 
     def _policy(self) -> dict[str, npt.NDArray[Any]]:
         """The network that decided best; the actor, if none ever decided on a map that fits."""
-        from loadmaster.mapping.egrl.agent import policy_arrays
-
         best = self.choice.weights
         return policy_arrays(self.now.learner.actor if best is None else self.unravel(best))
 
