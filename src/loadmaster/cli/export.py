@@ -65,7 +65,7 @@ def command(
         )
     target = _target(named)
     path = _out(out, source, target)
-    from loadmaster.export.plans import ExportRequest, check_other_file, write_note
+    from loadmaster.export.plans import check_other_file, export_plan
     from loadmaster.plan import load_planned
 
     for written in target.files(path) if target.ending else (path / "export.json",):
@@ -75,11 +75,21 @@ def command(
     model = replace(model, source=source, format=model.format or target.format)
     chosen = _machine(model, machine)
     program, decided = load_planned(plan, model.load(chosen), chosen)
-    numbers = dict(_mem_id(text) for text in mem_id or ())
-    request = ExportRequest(source, program, chosen, decided, path, not no_verify, force, numbers, scratch)
     with writing(path):
-        done = target.export(request)
-        files = [*done.files, write_note(request, named, done)] if done.files else []
+        done = export_plan(
+            named,
+            source,
+            program,
+            chosen,
+            decided,
+            path,
+            verify=not no_verify,
+            force=force,
+            overwrite=True,  # what is there was looked at above, before anything was loaded
+            mem_id=dict(_mem_id(text) for text in mem_id or ()),
+            scratch=scratch,
+        )
+    files = [*done.files, *([] if done.note is None else [done.note])]
     row = {
         "target": named,
         "model": source,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from loadmaster import __version__
@@ -64,6 +64,8 @@ class Exported:
     """Numbers of the plan as the target has it, measured ones named so."""
     notes: tuple[str, ...] = ()
     """Further lines for the user."""
+    note: Path | None = None
+    """The file beside what was written that says all this."""
 
 
 def check_sound(program: Program, machine: Machine, plan: Plan) -> None:
@@ -120,7 +122,7 @@ def write_note(request: ExportRequest, target: str, done: Exported) -> Path:
         "machine": {"name": request.machine.name, "hash": request.machine.hash},
         "plan": {"hash": request.plan.hash},
         "cost_model": COST_MODEL,
-        **{key: value for key, value in asdict(done).items() if key != "files"},
+        **{key: value for key, value in asdict(done).items() if key not in ("files", "note")},
         "files": [file.name for file in done.files],
     }
     with replacing(path) as temporary:
@@ -139,12 +141,20 @@ def export_plan(
     verify: bool = True,
     force: bool = False,
     overwrite: bool = False,
+    mem_id: Mapping[str, int] | None = None,
+    scratch: Path | None = None,
 ) -> Exported:
     """Write a plan for a target ('ort', 'tflm', 'trace', 'csv', …: see `loadmaster export --help`).
 
-    `model` is what `program` was loaded from; it is never written over, and other files only with
-    `overwrite`. The plan is checked first. `verify`: run what was written, where a runtime can.
-    `force`: write also what is no better than the runtime's own plan.
+    Args:
+      model: what `program` was loaded from; it is never written over, and other files only with `overwrite`.
+      plan: it is checked first.
+      verify: run what was written, where a runtime can.
+      force: write also what is no better than the runtime's own plan.
+      mem_id: ExecuTorch's number of each memory, over what the machine's file says.
+      scratch: for TFLite Micro, a file with the bytes of scratch by operator.
+    Returns:
+      what was written and how it was proven; a note beside the files says the same.
     """
     if target not in TARGETS:
         raise NotExported(
@@ -159,8 +169,6 @@ def export_plan(
             raise NotExported(
                 f"'{file}' is there already", object=str(file), remedy="give another name, or overwrite=True"
             )
-    request = ExportRequest(str(model), program, machine, plan, path, verify, force)
+    request = ExportRequest(str(model), program, machine, plan, path, verify, force, mem_id or {}, scratch)
     done = TARGETS[target].export(request)
-    if done.files:
-        write_note(request, target, done)
-    return done
+    return replace(done, note=write_note(request, target, done)) if done.files else done
