@@ -158,7 +158,7 @@ def test_pins_are_kept(bert: Program) -> None:
     name = bert.tensor_name[tensor.tensor]
     pins = parse_pins(bert, machine, [f"{name}=dram"])
     pinned = plan(bert, machine, solver="density", pins=pins).plan
-    assert pinned is not None and not list(pins.broken(pinned))
+    assert pinned is not None and not pins.violations(pinned)
     assert build_problem(PlanRequest(bert, machine, pins=PinTexts((f"{name}=dram",)))).pins == pins  # type: ignore[attr-defined]
 
 

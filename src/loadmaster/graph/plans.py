@@ -133,27 +133,16 @@ def outside(problem: GraphOptimization, plan: Plan) -> list[Violation]:
     alone = np.flatnonzero((clusters >= 0) & (problem.touched == 0))
     if len(alone):
         op = int(alone[0])
-        found.append(
-            Violation(
-                "fusion",
-                f"op {op} '{program.op_name[op]}' is fused, and the rules of fusion never join it with "
-                "another: leave it alone",
-                op=op,
-                number=len(alone),
-            )
+        message = (
+            f"op {op} '{program.op_name[op]}' is fused, and the rules of fusion never join it with another"
         )
+        found.append(Violation("fusion", f"{message}: leave it alone", op=op, number=len(alone)))
     apart = _apart(problem, clusters, plan)
     if apart is not None:
         one, other = apart
-        found.append(
-            Violation(
-                problem.kind,
-                f"op {one} '{program.op_name[one]}' shares its placement with op {other} "
-                f"'{program.op_name[other]}', which is on another device: put them together",
-                op=one,
-                number=other,
-            )
-        )
+        message = f"op {one} '{program.op_name[one]}' shares its placement with op {other} "
+        message += f"'{program.op_name[other]}', which is on another device: put them together"
+        found.append(Violation(problem.kind, message, op=one, number=other))
     _, device, _ = problem.split(problem.vector())
     placed = np.zeros(program.n_ops, dtype=np.int32) if plan.device is None else plan.device
     for task, differs in (
@@ -162,15 +151,9 @@ def outside(problem: GraphOptimization, plan: Plan) -> list[Violation]:
     ):
         if task not in problem.tasks and differs.any():
             op = int(nodes[np.argmax(differs)])
-            found.append(
-                Violation(
-                    problem.kind,
-                    f"op {op} '{program.op_name[op]}' differs from the base plan, and {task} is not "
-                    "decided here: keep the base plan's",
-                    op=op,
-                    number=int(differs.sum()),
-                )
-            )
+            message = f"op {op} '{program.op_name[op]}' differs from the base plan, and {task} is not "
+            message += "decided here: keep the base plan's"
+            found.append(Violation(problem.kind, message, op=op, number=int(differs.sum())))
     return found
 
 

@@ -353,11 +353,7 @@ class GraphOptimization(BatchProblem):
     def outside(self, plan: Plan) -> list[Violation]:
         """Residencies, copies and lists of transfers; clusters that the rules of fusion never make;
         what is not among the tasks and differs from the base plan; pins."""
-        broken = [
-            Violation("pin", f"{what} {number} is not where it is pinned")
-            for what, number in self.pins.broken(plan)
-        ]
-        return plans.outside(self, plan) + broken
+        return plans.outside(self, plan) + self.pins.violations(plan)
 
     # --- bounds ------------------------------------------------------------------------------
 

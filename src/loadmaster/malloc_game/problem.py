@@ -200,58 +200,31 @@ class MallocGame(BatchProblem):
     def outside(self, plan: Plan) -> list[Violation]:
         """Other memories than its two, tensors in fast memory before the program, outputs that are
         not in slow memory at the end, what is pinned elsewhere: its bounds do not hold there."""
-        own = (self.model.fast, self.model.slow)
+        model = self.model
+        own = (model.fast, model.slow)
         found = decided_elsewhere(plan, self.kind, DECIDES)
-        for row, stay in enumerate(plan.residency_rows):
-            if stay.memory not in own:
-                found.append(
-                    Violation(
-                        self.kind,
-                        f"residency {row} is in memory {stay.memory}, and the game has the memories {own}",
-                        stay.tensor,
-                        None,
-                        row,
-                    )
+
+        def refuse(row: int, tensor: int, message: str) -> None:
+            found.append(Violation(self.kind, message, tensor, number=row))
+
+        for row, residency in enumerate(plan.residency_rows):
+            where, tensor = residency.memory, residency.tensor
+            if where not in own:
+                refuse(
+                    row, tensor, f"residency {row} is in memory {where}, and the game has the memories {own}"
                 )
-            elif stay.first == BEFORE and stay.memory == self.model.fast:
-                found.append(
-                    Violation(
-                        self.kind,
-                        f"residency {row} is in fast memory before the program runs: copy it there",
-                        stay.tensor,
-                        None,
-                        row,
-                    )
+            elif residency.first == BEFORE and where == model.fast:
+                refuse(
+                    row, tensor, f"residency {row} is in fast memory before the program runs: copy it there"
                 )
         for row, copy in enumerate(plan.copy_rows):
             if copy.source not in own or copy.target not in own:
-                found.append(
-                    Violation(
-                        self.kind, f"copy {row} leaves the memories {own} of the game", copy.tensor, None, row
-                    )
-                )
-            elif (
-                copy.low != WHOLE
-                and not self.model.idle_copies
-                and self.model.engines[copy.source == self.model.fast] < 0
-            ):
+                refuse(row, copy.tensor, f"copy {row} leaves the memories {own} of the game")
+            elif copy.low != WHOLE and not model.idle_copies and model.engines[copy.source == model.fast] < 0:
                 # Nothing takes turns there: byte by byte, all of a tensor would be there at once.
-                found.append(
-                    Violation(
-                        self.kind,
-                        f"copy {row} moves a part of its tensor over a link without an engine: copy all "
-                        "of it",
-                        copy.tensor,
-                        None,
-                        row,
-                    )
-                )
-        found += self._kept_in_fast(plan)
-        found += [
-            Violation("pin", f"{what} {number} is not where it is pinned")
-            for what, number in self.pins.broken(plan)
-        ]
-        return found
+                message = "moves a part of its tensor over a link without an engine: copy all of it"
+                refuse(row, copy.tensor, f"copy {row} {message}")
+        return found + self._kept_in_fast(plan) + self.pins.violations(plan)
 
     def _kept_in_fast(self, plan: Plan) -> list[Violation]:
         """Outputs that an op leaves in fast memory and no copies take to slow memory: who called the
@@ -286,16 +259,9 @@ class MallocGame(BatchProblem):
                 reached = max(reached, high)
             if missing > 0:
                 name, memory = program.tensor_name[tensor], self.machine.memories[slow].name
-                found.append(
-                    Violation(
-                        self.kind,
-                        f"{missing:,} bytes of output '{name}' are not in memory '{memory}' at the end: "
-                        "copy them there",
-                        tensor,
-                        int(writer[tensor]),
-                        missing,
-                    )
-                )
+                message = f"{missing:,} bytes of output '{name}' are not in memory '{memory}' at the end"
+                message += ": copy them there"
+                found.append(Violation(self.kind, message, tensor, int(writer[tensor]), missing))
         return found
 
     def bound(self) -> Bound:

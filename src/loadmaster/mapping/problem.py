@@ -291,42 +291,25 @@ class Mapping(BatchProblem):
     def outside(self, plan: Plan) -> list[Violation]:
         """Anything but one memory for the whole life of a tensor, the same for all that one entry
         decides; what is pinned elsewhere."""
-        found = [
-            Violation("pin", f"the {what} {number} is not where it is pinned")
-            for what, number in self.pins.broken(plan)
-        ]
-        found += decided_elsewhere(plan, self.kind, ("residencies",))
+        found = self.pins.violations(plan) + decided_elsewhere(plan, self.kind, ("residencies",))
         if found:
             return found
         decision = self.decision(plan)
         open_rows = [row for row in plan.residency_rows if row.offset == NO_OFFSET]
         if open_rows and not self.admits(decision):
-            found.append(
-                Violation(
-                    self.kind,
-                    f"{len(open_rows):,} residencies have no offset, and none are found that fit: give them",
-                    open_rows[0].tensor,
-                    None,
-                    len(open_rows),
-                )
-            )
+            count = len(open_rows)
+            message = f"{count:,} residencies have no offset, and none are found that fit: give them"
+            found.append(Violation(self.kind, message, open_rows[0].tensor, number=count))
         memory = self.tensor_memories(decision)
         lives = static_plan(self.program, self.machine, memory.tolist(), in_loops=True)
         expected = {(row.tensor, row.memory, row.first, row.last) for row in lives.residency_rows}
         for number, row in enumerate(plan.residency_rows):
             whole = (row.tensor, row.memory, row.first, row.last)
             if whole not in expected:
-                name, where = (self.program.tensor_name[row.tensor], self.machine.memories[row.memory].name)
-                found.append(
-                    Violation(
-                        self.kind,
-                        f"residency {number} of '{name}' in '{where}' is not its one memory for life: give "
-                        "each tensor one, the same for all results or all weights of an op",
-                        row.tensor,
-                        None,
-                        number,
-                    )
-                )
+                name, where = self.program.tensor_name[row.tensor], self.machine.memories[row.memory].name
+                message = f"residency {number} of '{name}' in '{where}' is not its one memory for life: "
+                message += "give each tensor one, the same for all results or all weights of an op"
+                found.append(Violation(self.kind, message, row.tensor, number=number))
             expected.discard(whole)
         return found + [
             Violation(

@@ -6,12 +6,13 @@ that share a place (views, in-place results) share their pin.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from loadmaster.errors import LoadmasterError, Refused, nearest
 from loadmaster.machine.machine import Machine
+from loadmaster.plan.check import Violation
 from loadmaster.plan.plan import NO_OFFSET, Plan
 from loadmaster.program.hazards import places
 from loadmaster.program.program import Program
@@ -49,15 +50,17 @@ class Pins:
             {int(op): int(device) for op, device in rows["device"]},
         )
 
-    def broken(self, plan: Plan) -> Iterable[tuple[str, int]]:
-        """(what is wrong, tensor or op) for each pin that a plan does not keep."""
+    def violations(self, plan: Plan) -> list[Violation]:
+        """One for each pin that a plan does not keep."""
+        found = []
         for tensor, (memory, offset) in self.memory.items():
-            stays = [row for row in plan.residency_rows if row.tensor == tensor]
-            if any(row.memory != memory or offset not in (NO_OFFSET, row.offset) for row in stays):
-                yield "tensor", tensor
+            rows = [row for row in plan.residency_rows if row.tensor == tensor]
+            if any(row.memory != memory or offset not in (NO_OFFSET, row.offset) for row in rows):
+                found.append(Violation("pin", f"tensor {tensor} is not where it is pinned"))
         for op, device in self.device.items():
             if (0 if plan.device is None else int(plan.device[op])) != device:
-                yield "op", op
+                found.append(Violation("pin", f"op {op} is not where it is pinned"))
+        return found
 
 
 def parse_pins(
