@@ -1,5 +1,5 @@
 # make demo: map ResNet-50 onto an NNP-I with a learned agent and show the result.   make test: run every check.
-# Parts of it: lint types sanitize, and of the tests: unit (the one to run all the time), commands, peers, agents.
+# Parts of it: lint types sanitize, and of the tests: unit (to run all the time), sweeps, commands, peers, agents.
 # make coverage: which lines the tests of PART (by default unit) run.   make fuzz MINUTES=5: hostile inputs for every reader.
 # All set everything up by themselves in .venv and do nothing twice.
 PYTHON ?= python3
@@ -17,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=25 --d
 # Ends within two minutes on two cores.
 DEMO := plan resnet50 --machine nnp-i --solver egrl --budget 1000
 
-.PHONY: demo test format lint types sanitize pytest unit commands peers agents coverage hooks fuzz bench clean
+.PHONY: demo test format lint types sanitize pytest unit sweeps commands peers agents coverage hooks fuzz bench clean
 
 demo: .venv/.demo
 	$(BIN)/loadmaster $(DEMO)
@@ -70,7 +70,7 @@ pytest: .venv/.dev
 	$(PYTEST)
 
 # tests/conftest.py says which test belongs to which part.
-unit commands peers agents: .venv/.dev
+unit sweeps commands peers agents: .venv/.dev
 	$(PYTEST) -m $@
 
 coverage: .venv/.dev
