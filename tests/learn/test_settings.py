@@ -18,7 +18,14 @@ class Settings:
     games: int | None = None
 
     def __post_init__(self) -> None:
-        check_settings("toy", self, lambda: ["width"] if self.width < 1 else [], ("games",))
+        check_settings(
+            "toy",
+            self,
+            lambda: {"width": self.width != 7},
+            counts=("width", "games"),
+            shares=("rate",),
+            open_counts=("games",),
+        )
 
 
 def test_settings_come_from_options() -> None:
@@ -34,6 +41,10 @@ def test_settings_come_from_options() -> None:
         ("width", 2.0),
         ("width", True),
         ("width", 0),
+        ("width", 7),
+        ("rate", -0.1),
+        ("rate", 1.5),
+        ("games", 0),
         ("rate", float("nan")),
         ("rate", "0.5"),
         ("noisy", 1),

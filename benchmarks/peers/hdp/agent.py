@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.peers.hdp.network import (
-    Lesson,
+    Batch,
     Settings,
     draw_devices,
     draw_grouping,
@@ -61,12 +61,8 @@ class Hdp(Solver):
         return Session(meter, seed, self.settings, state).run()
 
 
-# ----------------------------------------------------------------------------
-# One run of HDP: draw a grouping, draw devices, time the plan, learn from it.
-
-
 class Session(learn.Session):
-    """Its state between steps is `learner`, `expected`, `devices` and `step`."""
+    """One run of HDP: draw a grouping, draw devices, time the plan, learn from it. Its state between steps is `learner`, `expected`, `devices` and `step`."""
 
     def __init__(self, meter: Meter, seed: int, settings: Settings, state: State | None) -> None:
         assert isinstance(meter.problem, GraphOptimization)
@@ -111,9 +107,9 @@ class Session(learn.Session):
         cost = math.sqrt(value / max(1, self.problem.reference_ps)) if fits else settings.failure
         if fits or step < settings.failures_until:
             excess = jnp.float32(cost - self.expected)
-            lesson = Lesson(self.ops, grouping, rows, jnp.asarray(self.devices), key, noise, excess)
+            batch = Batch(self.ops, grouping, rows, jnp.asarray(self.devices), key, noise, excess)
             self.learner = improve(
-                self.learner, lesson, jnp.float32(settings.rate_at(step)), settings.compiled
+                self.learner, batch, jnp.float32(settings.rate_at(step)), settings.compiled
             )
             self.expected = settings.baseline * self.expected + (1 - settings.baseline) * cost
         self.step += 1

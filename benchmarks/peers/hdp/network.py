@@ -4,8 +4,7 @@ groups: a bidirectional LSTM reads them, another one with attention names a devi
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import equinox as eqx
@@ -17,13 +16,14 @@ import optax
 from jax import Array
 
 from loadmaster.graph import GraphOptimization
+from loadmaster.learn.settings import check_settings, keep_only
 from loadmaster.program.program import Program
 
-# ----------------------------------------------------------------------------
 # Every number of HDP, with the values of its published code.
 
 MOST_GROUPS = 256
 GROUPS_PER_DEVICE = 20
+_COUNTS = ("grouper", "neighbours", "results", "dimensions", "decay_every")
 
 
 @dataclass(frozen=True)
@@ -60,29 +60,20 @@ class Settings:
     forget_bias: float = 1.0
 
     def __post_init__(self) -> None:
-        wrong = [field.name for field in fields(self) if not self._possible(field.name, field.default)]
-        if wrong:
-            raise ValueError(f"HDP can't work with {wrong[0]} = {getattr(self, wrong[0])!r}")
+        check_settings("HDP", self, self._rules, counts=_COUNTS, shares=("decay", "baseline"))
 
-    def _possible(self, name: str, default: object) -> bool:
-        value = getattr(self, name)
-        kinds = (int,) if isinstance(default, int) else (int, float)
-        if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
-            return False
-        if name == "hidden":
-            return value >= 2 and value % 2 == 0
-        if name == "groups":
-            return 0 <= value <= 4096
-        if name in ("decay", "baseline"):
-            return 0 <= value <= 1
-        if name in ("grouper", "neighbours", "results", "dimensions", "decay_every"):
-            return value >= 1
-        return value > 0 if name in ("gradient_bound", "failure") else value >= 0
+    def _rules(self) -> dict[str, bool]:
+        return {
+            "hidden": self.hidden >= 2 and self.hidden % 2 == 0,
+            "groups": self.groups <= 4096,
+            "gradient_bound": self.gradient_bound > 0,
+            "failure": self.failure > 0,
+        }
 
     @property
     def compiled(self) -> Settings:
         """With only what compiled code reads beside shapes: runs that differ in nothing else share it."""
-        return Settings(tanh=self.tanh, gradient_bound=self.gradient_bound)
+        return keep_only(self, ("tanh", "gradient_bound"))
 
     def groups_for(self, devices: int) -> int:
         return self.groups or min(MOST_GROUPS, GROUPS_PER_DEVICE * devices)
@@ -92,7 +83,6 @@ class Settings:
         return self.rate * self.decay ** max(0, (step - self.decay_from) // self.decay_every)
 
 
-# ----------------------------------------------------------------------------
 # What HDP sees: of an op its kind, its results' shapes and its neighbours; of a group their sums.
 #
 # The ops of HDP are the placement groups of the problem: an op is told by its first node, and a
@@ -288,8 +278,8 @@ def _device_logits(
     network: Network, states: Array, memory: Array, normal: Array, share: Array, settings: Settings
 ) -> Array:
     """[rows, D] of decoder states [rows, H] that look back at the memory [K, H]."""
-    asked = jnp.tanh((states @ network.ask)[:, None] + memory[None])
-    focus = jax.nn.softmax(asked @ network.weigh)
+    query = jnp.tanh((states @ network.ask)[:, None] + memory[None])
+    focus = jax.nn.softmax(query @ network.weigh)
     logits = jnp.concatenate([states, focus @ memory], axis=1) @ network.choose
     if settings.tanh > 0:
         logits = settings.tanh * jnp.tanh(logits)
@@ -337,7 +327,6 @@ def _lstm(gates: Array, cell: Array, forget: Array) -> Carry:
     return cell, jax.nn.sigmoid(show) * jnp.tanh(cell)
 
 
-# ----------------------------------------------------------------------------
 # Drawing plans and learning from what they cost (REINFORCE), compiled once per shape.
 
 _ADAM = optax.scale_by_adam()
@@ -347,7 +336,7 @@ class Learner(NamedTuple):
     """What learning changes."""
 
     network: Network
-    moments: optax.OptState
+    optimizer_state: optax.OptState
 
 
 def make_learner(
@@ -381,7 +370,7 @@ def _place_noise(network: Network, key: Array) -> Noise:
     return Noise.of(jax.random.split(key, 3)[2], groups, devices)
 
 
-class Lesson(NamedTuple):
+class Batch(NamedTuple):
     """A plan as it was drawn, and by how much it cost more than was expected."""
 
     ops: Array
@@ -394,23 +383,23 @@ class Lesson(NamedTuple):
 
 
 @eqx.filter_jit  # type: ignore[untyped-decorator]
-def improve(learner: Learner, lesson: Lesson, rate: Array, settings: Settings) -> Learner:
+def improve(learner: Learner, batch: Batch, rate: Array, settings: Settings) -> Learner:
     """Make what cost less than expected likelier; the gradient's norm is bounded."""
 
     def loss(network: Network) -> Array:
-        noise_key, _, _ = jax.random.split(lesson.key, 3)
-        logits = group_logits(network, lesson.ops, noise_key, lesson.noise)
-        chances = jax.nn.log_softmax(logits)
-        grouped = jnp.take_along_axis(chances, lesson.grouping[:, None], axis=1).sum()
+        noise_key, _, _ = jax.random.split(batch.key, 3)
+        logits = group_logits(network, batch.ops, noise_key, batch.noise)
+        log_prob = jax.nn.log_softmax(logits)
+        grouped = jnp.take_along_axis(log_prob, batch.grouping[:, None], axis=1).sum()
         placed = log_probability(
-            network, lesson.rows, lesson.devices, _place_noise(network, lesson.key), lesson.noise, settings
+            network, batch.rows, batch.devices, _place_noise(network, batch.key), batch.noise, settings
         )
-        return lesson.excess * (grouped + placed)
+        return batch.excess * (grouped + placed)
 
     gradient = eqx.filter_grad(loss)(learner.network)
     norm = jnp.sqrt(sum(jnp.sum(each**2) for each in jax.tree.leaves(gradient)))
     scale = jnp.maximum(norm / settings.gradient_bound, 1.0)
     bounded = jax.tree.map(lambda each: each / scale, gradient)
-    direction, moments = _ADAM.update(bounded, learner.moments)
+    direction, state = _ADAM.update(bounded, learner.optimizer_state)
     changes = jax.tree.map(lambda each: -rate * each, direction)
-    return Learner(eqx.apply_updates(learner.network, changes), moments)
+    return Learner(eqx.apply_updates(learner.network, changes), state)

@@ -44,18 +44,38 @@ def free_settings(settings: Any, fixed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_settings(
-    agent: str, settings: Any, impossible: Callable[[], list[str]], open_counts: Collection[str] = ()
+    agent: str,
+    settings: Any,
+    rules: Callable[[], Mapping[str, bool]],
+    *,
+    counts: Collection[str] = (),
+    shares: Collection[str] = (),
+    open_counts: Collection[str] = (),
 ) -> None:
-    """Raise `ValueError` for the first setting that is not of its default's type, or that is among the
-    `impossible` ones. `open_counts` are whole numbers, or None: chosen when it is known where they run."""
+    """Raise `ValueError` for the first setting that makes no sense.
+
+    Args:
+      agent: its name, for the error.
+      settings: each must be of its default's type, and a number must not be below 0.
+      rules: setting -> whether it is fine; called when all types are right.
+      counts: settings that are at least 1; shares: at most 1.
+      open_counts: whole numbers, or None: chosen when it is known where they run.
+    """
+    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
     wrong = [
         field.name
         for field in fields(settings)
-        if not _has_type(field.default, getattr(settings, field.name), field.name in open_counts)
+        if not _has_type(field.default, values[field.name], field.name in open_counts)
     ]
-    wrong = wrong or impossible()
+    if not wrong:
+        numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
+        least, most = dict.fromkeys(counts, 1), dict.fromkeys(shares, 1)
+        fine = {
+            name: least.get(name, 0) <= value <= most.get(name, math.inf) for name, value in numbers.items()
+        }
+        wrong = [name for name, good in (*rules().items(), *fine.items()) if not good]
     if wrong:
-        raise ValueError(f"{agent} can't work with {wrong[0]} = {getattr(settings, wrong[0])!r}")
+        raise ValueError(f"{agent} can't work with {wrong[0]} = {values[wrong[0]]!r}")
 
 
 def _has_type(default: object, value: object, open_count: bool) -> bool:

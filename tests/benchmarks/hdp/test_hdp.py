@@ -146,15 +146,15 @@ def test_drawn_devices_are_as_likely_as_it_says() -> None:
         return draw_places(network, groups, Noise.of(key, 2, 2), share, settings)
 
     @jax.jit
-    def chance_of(places: Any) -> Any:
+    def probability_of(places: Any) -> Any:
         noise = Noise.of(jax.random.key(5), 2, 2)
         return jax.numpy.exp(log_probability(network, groups, places, noise, share, settings))
 
     every = [(a, b) for a in range(2) for b in range(2)]
-    chance = [float(chance_of(jax.numpy.array(places))) for places in every]
-    assert sum(chance) == pytest.approx(1, abs=1e-5)
+    probability = [float(probability_of(jax.numpy.array(places))) for places in every]
+    assert sum(probability) == pytest.approx(1, abs=1e-5)
     drawn = np.asarray(jax.vmap(draw)(jax.random.split(jax.random.key(6), 4000)))
-    for places, expected in zip(every, chance, strict=True):
+    for places, expected in zip(every, probability, strict=True):
         assert (drawn == places).all(axis=1).mean() == pytest.approx(expected, abs=0.03)
 
 
@@ -231,7 +231,7 @@ def test_it_conforms() -> None:
 
 def test_what_cost_less_than_expected_gets_likelier() -> None:
     from benchmarks.peers.hdp.network import (
-        Lesson,
+        Batch,
         draw_devices,
         draw_grouping,
         group_logits,
@@ -247,11 +247,11 @@ def test_what_cost_less_than_expected_gets_likelier() -> None:
     devices = draw_devices(learner.network, rows, key, noise, settings)
 
     def likelihood(network: Any) -> float:
-        chances = jax.nn.log_softmax(group_logits(network, ops, key, noise))
-        return float(jax.numpy.take_along_axis(chances, grouping[:, None], axis=1).sum())
+        log_prob = jax.nn.log_softmax(group_logits(network, ops, key, noise))
+        return float(jax.numpy.take_along_axis(log_prob, grouping[:, None], axis=1).sum())
 
     before = likelihood(learner.network)
     for excess in (-1.0, 1.0):
-        lesson = Lesson(ops, grouping, rows, devices, key, noise, jax.numpy.float32(excess))
-        after = improve(learner, lesson, jax.numpy.float32(0.003), settings)
+        batch = Batch(ops, grouping, rows, devices, key, noise, jax.numpy.float32(excess))
+        after = improve(learner, batch, jax.numpy.float32(0.003), settings)
         assert (likelihood(after.network) - before) * excess < 0

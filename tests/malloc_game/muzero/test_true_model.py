@@ -18,7 +18,7 @@ from generate_game import random_game
 from loadmaster.malloc_game.exact import Exhaustive
 from loadmaster.malloc_game.muzero.network import VALUES, Network, make_network, two_hot
 from loadmaster.malloc_game.muzero.replay import unit_ps
-from loadmaster.malloc_game.muzero.search import DEEPEST, RETURN, Search, TrueSearch, joined, true_model
+from loadmaster.malloc_game.muzero.search import DEEPEST, RETURN, Search, joined, true_model
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.search.solver import Budget, solve
 from malloc_game.muzero.tiny import made_up, random_positions, tiny
@@ -86,7 +86,7 @@ def test_past_the_end_nothing_happens(problem: MallocGame, network: Network) -> 
     at = np.array([problem.moves - 1, problem.moves])
     seen = problem.observe_at(moves, at)
     masks = seen.pop("mask")
-    found = TrueSearch(SETTINGS, problem)(
+    found = Search(SETTINGS, problem)(
         network, KEY, seen, problem.moves - at, masks, simulations=20, played=moves
     )
     assert masks[0, int(found.action[0])]
@@ -97,7 +97,7 @@ def test_past_the_end_nothing_happens(problem: MallocGame, network: Network) -> 
 def test_the_root_is_the_learned_models_root(problem: MallocGame, network: Network) -> None:
     moves, at, seen, masks = random_positions(problem, 4, seed=6)
     left = problem.moves - at
-    true = TrueSearch(SETTINGS, problem)(network, KEY, seen, left, masks, simulations=0, played=moves)
+    true = Search(SETTINGS, problem)(network, KEY, seen, left, masks, simulations=0, played=moves)
     learned = Search(SETTINGS)(network, KEY, seen, left, masks, simulations=0)
     for one, other in zip(true, learned, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
@@ -119,7 +119,7 @@ def trap() -> MallocGame:
 def test_two_hundred_simulations_reach_the_optimum(make: Any, network: Network) -> None:
     problem = make()
     optimum = solve(Exhaustive(), problem, Budget())
-    search = TrueSearch(SETTINGS, problem)
+    search = Search(SETTINGS, problem)
     games = problem.games(1, threads=1)
     played = np.zeros((1, problem.moves), dtype=np.int8)
     for move in range(problem.moves):

@@ -40,7 +40,8 @@ from loadmaster.malloc_game.muzero.replay import (
     returns,
     unit_ps,
 )
-from loadmaster.malloc_game.muzero.selfplay import Searching, masks_or_all
+from loadmaster.malloc_game.muzero.search import Search
+from loadmaster.malloc_game.muzero.selfplay import masks_or_all
 from loadmaster.malloc_game.muzero.settings import LEARNING, Settings
 from loadmaster.malloc_game.problem import MallocGame
 
@@ -134,7 +135,7 @@ def _observe(replay: Replay, picked: Picked, into: Seen) -> None:
 
 
 def finish(
-    prepared: Prepared, number: int, search: Searching, target: Network, key: jax.Array, settings: Settings
+    prepared: Prepared, number: int, search: Search, target: Network, key: jax.Array, settings: Settings
 ) -> Batch:
     """Batch `number`, its last positions searched anew with the target network. The moves after them
     are taught as they were played: to search them too would take most of the time of learning."""

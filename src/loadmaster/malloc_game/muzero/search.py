@@ -57,10 +57,11 @@ Model = Callable[[Any, Array, Array, Any], tuple[Any, Any]]
 
 
 class Search:
-    """Searches by the rules of `settings`; compiled once per number of simulations and positions."""
+    """Searches by the rules of `settings`; compiled once per number of simulations and positions. With a
+    `problem`, games of it are searched in the game itself."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self, settings: Settings, problem: MallocGame | None = None) -> None:
+        self.settings, self.problem = settings, problem
 
     def __call__(
         self,
@@ -71,23 +72,21 @@ class Search:
         masks: Array,
         *,
         simulations: int,
-        gumbel_scale: float = 1.0,
+        gumbel_scale: Any = 1.0,
         played: Any = None,
     ) -> Found:
         """For observations [B, ...], moves left [B] (0: the game is over) and masks [B, 3] of legal
-        moves. `gumbel_scale` is how much chance there is in the choice of a move, 0: none.
-        `played` is not needed here: the model goes on from what it sees."""
-        del played
-        found: Found = _search(
-            network,
-            key,
-            observations,
-            moves_left,
-            masks,
-            jnp.float32(gumbel_scale),
-            simulations,
-            self.settings,
-        )
+        moves. `gumbel_scale` is how random the choice of a move is, 0: not at all. `played` [B, N] has the
+        moves that led to each position, and anything after them; only the game itself needs it."""
+        noise = jnp.float32(gumbel_scale)
+        position = (network, key, observations, moves_left, masks)
+        found: Found
+        if self.problem is None:
+            found = _search(*position, noise, simulations, self.settings)
+        else:
+            assert played is not None, "the game can't go on from a position it does not know"
+            moves = jnp.asarray(played, jnp.int8)
+            found = _search_true_model(*position, moves, noise, simulations, self.settings, self.problem)
         return found
 
 
@@ -212,41 +211,6 @@ DEEPEST = 32
 """Moves that a search looks ahead at most; a tree of some hundred nodes is rarely as deep."""
 RETURN = 1
 """Where `globals` has what all moves so far earned."""
-
-
-class TrueSearch:
-    """As `Search`, for games of one problem; `played` [B, N] has the moves that led to each
-    position, and anything after them."""
-
-    def __init__(self, settings: Settings, problem: MallocGame) -> None:
-        self.settings, self.problem = settings, problem
-
-    def __call__(
-        self,
-        network: Network,
-        key: Array,
-        observations: Observation,
-        moves_left: Array,
-        masks: Array,
-        *,
-        simulations: int,
-        gumbel_scale: float = 1.0,
-        played: Any = None,
-    ) -> Found:
-        assert played is not None, "the game can't go on from a position it does not know"
-        found: Found = _search_true_model(
-            network,
-            key,
-            observations,
-            moves_left,
-            masks,
-            jnp.asarray(played, jnp.int8),
-            jnp.float32(gumbel_scale),
-            simulations,
-            self.settings,
-            self.problem,
-        )
-        return found
 
 
 @eqx.filter_jit  # type: ignore[untyped-decorator]

@@ -9,7 +9,7 @@ are searched on, and what the search says of them is thrown away.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -26,31 +26,14 @@ from loadmaster.malloc_game.muzero.replay import (
     helpers,
     unit_ps,
 )
-from loadmaster.malloc_game.muzero.search import Found
+from loadmaster.malloc_game.muzero.search import Found, Search
 from loadmaster.malloc_game.problem import MallocGame
-
-
-class Searching(Protocol):
-    """`Search` or `TrueSearch`."""
-
-    def __call__(
-        self,
-        network: Network,
-        key: jax.Array,
-        observations: Any,
-        moves_left: Any,
-        masks: Any,
-        *,
-        simulations: int,
-        gumbel_scale: Any = 1.0,
-        played: Any = None,
-    ) -> Found: ...
 
 
 class Style(NamedTuple):
     """How moves are chosen."""
 
-    search: Searching
+    search: Search
     simulations: int
     noise: float
     """Of the choice; none in a program's first game if `one_calm`."""

@@ -30,13 +30,12 @@ from loadmaster.malloc_game.muzero.learner import (
 )
 from loadmaster.malloc_game.muzero.network import make_network
 from loadmaster.malloc_game.muzero.replay import Picked, Replay, played_out
-from loadmaster.malloc_game.muzero.search import Search, TrueSearch
+from loadmaster.malloc_game.muzero.search import Search
 from loadmaster.malloc_game.muzero.selfplay import (
     MOST,
     Gain,
     Opening,
     Played,
-    Searching,
     Style,
     buckets,
     combine_gains,
@@ -83,11 +82,8 @@ class Session(learn.Session):
         network = make_network(jax.random.fold_in(self.key, 0), settings)
         self.learner = first_learner(network if init is None else load_policy(init, network), settings)
         self.replay = Replay(self.problems, settings)
-        self.search: Searching = (
-            Search(keep_only(settings, SEARCHING))
-            if settings.model == "learned"
-            else TrueSearch(keep_only(settings, SEARCHING), self.problems[0])
-        )
+        model = None if settings.model == "learned" else self.problems[0]
+        self.search = Search(keep_only(settings, SEARCHING), model)
         self.iteration = self.steps = 0
         self.owed = 0
         """Gradient steps that the last batch of games is still to be followed by."""

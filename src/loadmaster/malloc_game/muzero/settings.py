@@ -62,27 +62,6 @@ _COUNTS = (
     "channels",
     "considered",
 )
-_AMOUNTS = (
-    "simulations",
-    "eval_simulations",
-    "updates",
-    "td_steps",
-    "grid_blocks",
-    "dynamics_blocks",
-    "prediction_blocks",
-    "weight_decay",
-    "value_weight",
-    "reward_weight",
-    "legality_weight",
-    "gumbel_scale",
-    "eval_gumbel_scale",
-    "value_scale",
-    "maxvisit_init",
-    "final_rate",
-    "window",
-    "warm_start",
-    "tutored",
-)
 _SHARES = (
     "reanalysed",
     "best",
@@ -193,11 +172,10 @@ class Settings:
     """Of a value's and of a reward's distribution."""
 
     def __post_init__(self) -> None:
-        check_settings("muzero", self, self._impossible, BY_PLATFORM)
+        check_settings("muzero", self, self._rules, counts=_COUNTS, shares=_SHARES, open_counts=BY_PLATFORM)
 
-    def _impossible(self) -> list[str]:
-        """The settings whose values make no sense."""
-        fine = {
+    def _rules(self) -> dict[str, bool]:
+        return {
             "policy": self.policy in ("gumbel", "muzero"),
             "model": self.model in ("learned", "true"),
             "best": self.reanalysed + self.best <= 1,
@@ -209,12 +187,6 @@ class Settings:
             "pb_c_init": self.pb_c_init > 0,
             "pb_c_base": self.pb_c_base > 0,
         }
-        for names, least in ((_COUNTS, 1), (_AMOUNTS, 0), (_SHARES, 0)):
-            for name in names:
-                value = getattr(self, name)
-                fine[name] = fine.get(name, True) and (value is None or value >= least)
-        fine |= {name: fine[name] and getattr(self, name) <= 1 for name in _SHARES}
-        return [name for name, good in fine.items() if not good]
 
     def on(self, platform: str) -> Settings:
         """With nothing left open; `platform` as `jax.default_backend()` names it."""

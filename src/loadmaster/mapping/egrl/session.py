@@ -132,7 +132,7 @@ class Progress:
         return float(self.rewards[place])
 
     def arrays(self) -> State:
-        filled = self.ring.filled
+        filled, kept = self.ring.filled, self.chromosomes._asdict().values()
         counters = [
             self.ring.stored,
             self.learned,
@@ -145,7 +145,7 @@ class Progress:
             "rng": generator_state(self.rng),
             "counters": np.array(counters, dtype=np.int64),
             "stack": self.stack,
-            **{f"chromosomes.{name}": array for name, array in zip(_STORED, self.chromosomes, strict=True)},
+            **{f"chromosomes.{name}": array for name, array in zip(_STORED, kept, strict=True)},
             "maps": self.maps[:filled],
             "rewards": self.rewards[:filled],
             **tree_arrays(self.learner),

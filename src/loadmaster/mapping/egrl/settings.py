@@ -30,7 +30,6 @@ EVOLUTION = (
 """Settings that neither the networks nor the learner's updates read."""
 _COUNTS = ("tournament", "screen", "width", "batch", "horizon")
 _SHARES = ("boltzmann", "crossover", "mutation", "swaps", "runs", "discount", "polyak")
-_AMOUNTS = ("burn_in", "updates", "actor_rate", "critic_rate", "entropy", "imitation", "action_noise")
 
 
 @dataclass(frozen=True)
@@ -100,25 +99,20 @@ class Settings:
     """Budget that exploration is tied to where the meter has none."""
 
     def __post_init__(self) -> None:
-        check_settings("EGRL", self, self._impossible)
+        check_settings("EGRL", self, self._rules, counts=_COUNTS, shares=_SHARES)
 
-    def _impossible(self) -> list[str]:
-        """The settings whose values make no sense."""
-        fine = {
+    def _rules(self) -> dict[str, bool]:
+        return {
             "population": self.population == 0 or self.population >= 4,
             "elites": self.elites >= 1 and (not self.population or self.elites < self.population),
             "seeding": self.seeding in ("sharp", "posterior", "none"),
             "target": self.target in ("one-step", "bootstrap"),
             "heads": self.heads >= 1 and self.width % self.heads == 0,
-            "depth": 0 <= self.depth <= 8,
+            "depth": self.depth <= 8,
             "learner": self.learner or self.population > 0,
             "replay": self.replay >= self.population + 2,
             "gradient_clip": self.gradient_clip > 0,
         }
-        fine |= {name: getattr(self, name) >= 1 for name in _COUNTS}
-        fine |= {name: 0 <= getattr(self, name) <= 1 for name in _SHARES}
-        fine |= {name: getattr(self, name) >= 0 for name in _AMOUNTS}
-        return [name for name, good in fine.items() if not good]
 
     @property
     def chromosomes(self) -> int:

@@ -7,9 +7,10 @@ from collections.abc import Mapping as Options
 from pathlib import Path
 from typing import Any
 
+from loadmaster.arrays import Int8
 from loadmaster.learn.policies import save_policy
 from loadmaster.learn.training import Unfinished, policy_header, require_agents
-from loadmaster.mapping.problem import Int8, Mapping
+from loadmaster.mapping.problem import Mapping
 from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Solution, solve
 
