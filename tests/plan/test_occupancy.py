@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from generate import random_case
-from loadmaster.errors import BadMachine, BadPlan, LoadmasterError
+from loadmaster.errors import BadMachine, BadPlan, BadProgram, LoadmasterError
 from loadmaster.machine.machine import Device, Link, Machine, Memory
 from loadmaster.plan import BEFORE, NO_OFFSET, Copy, Occupancy, Plan, Residency
 from loadmaster.plan.check.facts import Facts, Report
@@ -118,7 +118,9 @@ def test_what_names_nothing_is_refused() -> None:
 
 def test_an_empty_program_holds_nothing() -> None:
     occupancy = Occupancy(Builder("empty").build(), two_memories(), Plan())
-    assert len(occupancy.held) == 0 and occupancy.at("fast", 0) == [] and occupancy.copies() == []
+    assert len(occupancy.held) == 0 and occupancy.peak("fast") == (0, BEFORE) and occupancy.copies() == []
+    with pytest.raises(BadProgram, match="has no op 0"):
+        occupancy.at("fast", 0)
 
 
 def test_stretches_that_touch_are_joined() -> None:
@@ -254,3 +256,20 @@ def test_copies_and_transfers_are_the_checkers(cases: list[Case]) -> None:
         ]
         sent += len(found) - rows
     assert sent > 100
+
+
+def test_residencies_name_the_ops_between_which_they_are_there(cases: list[Case]) -> None:
+    """By the order of steps: a home copy is there up to its last op, and from its first, or, where a copy
+    brings it, from the step after the op that issues that."""
+    seen = 0
+    for facts, clock, occupancy in cases:
+        held = occupancy.held if isinstance(clock, PositionClock) else occupancy.held.take(np.array([], int))
+        columns = (held.first, held.last, held.begin, held.end, held.row)
+        for first, last, begin, end, row in zip(*(column.tolist() for column in columns), strict=True):
+            there = [r for r in range(len(facts.steps)) if begin <= clock.step(r)[0] < end]
+            if row < 0 and there:
+                assert facts.step_of[last] == there[-1]
+                assert first == BEFORE or facts.step_of[first] in (there[0], there[0] - 1)
+                assert first != BEFORE or there[0] == 0
+                seen += 1
+    assert seen > 300

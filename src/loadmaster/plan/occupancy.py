@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.errors import BadProgram
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import BEFORE, NO_OFFSET, Copy, Plan, Residency
 from loadmaster.plan.steps import AT_HOME, Accesses
@@ -126,7 +127,14 @@ class Occupancy(Accesses):
     def at(self, memory: str | int, op: int) -> list[Residency]:
         """Everything that is in a memory when an op starts; of a view, when the next op does."""
         begins, number = self.clock.step[0], self._number(memory)
-        if not len(begins) or not 0 <= op < self.program.n_ops:
+        if not 0 <= op < self.program.n_ops:
+            raise BadProgram(
+                f"program '{self.program.name}' has no op {op}",
+                object=self.program.name,
+                number=op,
+                remedy=f"it has {self.program.n_ops:,}, numbered from 0",
+            )
+        if not len(begins):
             return []
         rank = min(int(self.steps.at_or_after[self.steps.position_of[op]]), len(begins) - 1)
         held, moment = self.held, int(begins[rank])
@@ -297,36 +305,11 @@ class Occupancy(Accesses):
 
     def _home_events(self) -> tuple[_Events, _Events]:
         """(uses of home copies: until when, up to which rank; what opens them: when, which op)"""
-        steps, clock, end = self.steps, self.clock, len(self.steps)
-        kind = self.program.tensor_kind
-        is_input, elsewhere = kind == TensorKind.INPUT, self._kept_elsewhere
-        lives_on = self.near[self.home_device]
-        uses, opens = [], []
-
-        own = (self.writes[1] == AT_HOME) & (steps.writer[steps.write_tensor] == steps.write_step)
-        step, tensor = steps.write_step[own], steps.write_tensor[own]
-        opens.append(_Events(tensor, lives_on[tensor], clock.step[0][step], steps.op[step]))
-        uses.append(_Events(tensor, lives_on[tensor], clock.step[1][step], step))
-
-        own = (self.reads[1] == AT_HOME) & (steps.writer[steps.read_tensor] != steps.read_step)
-        step, tensor = steps.read_step[own], steps.read_tensor[own]
-        uses.append(_Events(tensor, self.near[steps.device[step]], clock.step[1][step], step))
-
-        sent, (begin, done) = self.transfers, clock.transfer
-        opens.append(_Events(sent.tensor, sent.device, begin, steps.op[sent.step]))
-        ends = (sent.device, lives_on[sent.tensor])
-        uses += [_Events(sent.tensor, device, done, sent.step - 1) for device in ends]
-
-        (tensor, source, target), (issued, needed) = self.copy_table[:, :3].T, self.copy_ranks
-        root, back = self.is_root[tensor], target == self.home[lives_on[tensor]]
-        rows = np.flatnonzero(root & back & ~is_input[tensor])
-        device = lives_on[tensor[rows]]
-        opens.append(_Events(tensor[rows], device, clock.copy[0][rows], self._op_at(issued[rows])))
-        uses.append(_Events(tensor[rows], device, clock.copy[1][rows], needed[rows] - 1))
-        home = np.full(len(self.machine.memories), -1)
-        home[self.home[::-1]] = np.arange(len(self.home))[::-1]
-        rows = np.flatnonzero(root & (home[source] >= 0))
-        uses.append(_Events(tensor[rows], home[source[rows]], clock.copy[1][rows], needed[rows] - 1))
+        kind, clock, elsewhere = self.program.tensor_kind, self.clock, self._kept_elsewhere
+        is_input, lives_on = kind == TensorKind.INPUT, self.near[self.home_device]
+        parts = (self._step_events(lives_on), self._transfer_events(lives_on), self._copy_events(lives_on))
+        uses = [event for each, _ in parts for event in each]
+        opens = [event for _, event in parts]
 
         # What is given is there from the start: inputs wherever they are used, the others at home.
         used = _joined(uses)
@@ -337,11 +320,45 @@ class Occupancy(Accesses):
 
         outputs = np.unique(self.root[kind == TensorKind.OUTPUT])
         outputs = outputs[~is_input[outputs]]
-        last = np.full(len(outputs), end - 1)
+        last = np.full(len(outputs), len(self.steps) - 1)
         uses.append(_Events(outputs, lives_on[outputs], np.full(len(outputs), FOREVER), last))
         opened = _joined(opens)
         anyway = (self.is_persistent & ~elsewhere)[opened.tensor] & (opened.device == lives_on[opened.tensor])
         return _joined(uses), _Events(*(column[~anyway] for column in opened))
+
+    def _step_events(self, lives_on: Int64) -> tuple[list[_Events], _Events]:
+        """What steps read and write at home: (uses, what opens); `lives_on`: [T] device."""
+        steps, (begin, end) = self.steps, self.clock.step
+        own = (self.writes[1] == AT_HOME) & (steps.writer[steps.write_tensor] == steps.write_step)
+        step, tensor = steps.write_step[own], steps.write_tensor[own]
+        device = lives_on[tensor]
+        opens = _Events(tensor, device, begin[step], steps.op[step])
+        written = _Events(tensor, device, end[step], step)
+        own = (self.reads[1] == AT_HOME) & (steps.writer[steps.read_tensor] != steps.read_step)
+        step, tensor = steps.read_step[own], steps.read_tensor[own]
+        return [written, _Events(tensor, self.near[steps.device[step]], end[step], step)], opens
+
+    def _transfer_events(self, lives_on: Int64) -> tuple[list[_Events], _Events]:
+        """Transfers read one home and open another."""
+        sent, (begin, end) = self.transfers, self.clock.transfer
+        ends = (sent.device, lives_on[sent.tensor])
+        uses = [_Events(sent.tensor, device, end, sent.step - 1) for device in ends]
+        return uses, _Events(sent.tensor, sent.device, begin, self.steps.op[sent.step])
+
+    def _copy_events(self, lives_on: Int64) -> tuple[list[_Events], _Events]:
+        """Copies open the home of what lives there, and read any home that they come from."""
+        (tensor, source, target), (issued, needed) = self.copy_table[:, :3].T, self.copy_ranks
+        (begin, end), root = self.clock.copy, self.is_root[tensor]
+        given = self.program.tensor_kind[tensor] == TensorKind.INPUT
+        rows = np.flatnonzero(root & (target == self.home[lives_on[tensor]]) & ~given)
+        device = lives_on[tensor[rows]]
+        opens = _Events(tensor[rows], device, begin[rows], self._op_at(issued[rows]))
+        brought = _Events(tensor[rows], device, end[rows], needed[rows] - 1)
+        device_of = np.full(len(self.machine.memories), -1)
+        device_of[self.home[::-1]] = np.arange(len(self.home))[::-1]  # the first with that home
+        rows = np.flatnonzero(root & (device_of[source] >= 0))
+        taken = _Events(tensor[rows], device_of[source[rows]], end[rows], needed[rows] - 1)
+        return [brought, taken], opens
 
     def _op_at(self, rank: Int64) -> Int64:
         """The op of each rank, or of the nearest one where there is none of it."""
