@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import jax
 from jax import lax
 
-from loadmaster.program.zoo.convolution import Padding, conv
 from loadmaster.program.zoo.layers import (
+    Padding,
     attention,
     by_head,
+    conv,
     gelu,
     last,
     layer_norm,

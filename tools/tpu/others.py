@@ -7,8 +7,16 @@ from itertools import combinations
 import jax
 from jax import lax
 
-from loadmaster.program.zoo.convolution import conv
-from loadmaster.program.zoo.layers import attention, by_head, causal_mask, layer_norm, linear, relu, unsqueeze
+from loadmaster.program.zoo.layers import (
+    attention,
+    by_head,
+    causal_mask,
+    conv,
+    layer_norm,
+    linear,
+    relu,
+    unsqueeze,
+)
 from loadmaster.program.zoo.training import Array, Batch, Weights, cast
 from tools.tpu.blocks import feed_forward, self_attention
 

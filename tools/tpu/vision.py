@@ -7,9 +7,19 @@ from collections.abc import Callable
 import jax
 from jax import lax
 
-from loadmaster.program.zoo.convolution import conv, double, group_norm, max_pool, mean_over_space, mean_pool
 from loadmaster.program.zoo.inception import BLOCKS, Step
-from loadmaster.program.zoo.layers import layer_norm, linear, relu, silu
+from loadmaster.program.zoo.layers import (
+    conv,
+    double,
+    group_norm,
+    layer_norm,
+    linear,
+    max_pool,
+    mean_over_space,
+    mean_pool,
+    relu,
+    silu,
+)
 from loadmaster.program.zoo.training import Array, Batch, Weights
 from loadmaster.program.zoo.unet import residual
 from tools.tpu.blocks import (

@@ -19,15 +19,12 @@ import numpy.typing as npt
 from loadmaster.errors import BadProgram
 from loadmaster.json_text import read_json
 
-# ----------------------------------------------------------------------------
-# A column of texts that repeat: each different text once, and a code per row.
-
 Int32 = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """`column[row]` is a text; `column.codes` numbers them by first appearance."""
+    """A column of texts that repeat: `column[row]` is a text, `codes` numbers them by first appearance."""
 
     values: tuple[str, ...]
     codes: Int32

@@ -18,17 +18,7 @@ import numpy as np
 from loadmaster.errors import BadProgram
 from loadmaster.program.kinds import is_unknown
 from loadmaster.program.measured_costs import costless_hash
-from loadmaster.program.program import (
-    PERSISTENT,
-    Bool,
-    Int32,
-    Int64,
-    Labels,
-    Program,
-    Repeats,
-    TensorKind,
-    TieKind,
-)
+from loadmaster.program.program import Bool, Int32, Int64, Labels, Program, Repeats, TensorKind, TieKind
 from loadmaster.program.validate import validate
 
 AGAIN = "@again"
@@ -255,7 +245,7 @@ def twice(base: Program) -> Program:
     weights and states, and what shows them before any op has, are the first run's. That outputs may lie where
     inputs were, or loops carry values, is left out.
     """
-    shared = np.isin(base.tensor_kind, [int(kind) for kind in PERSISTENT]) & (base.producer < 0)
+    shared = base.is_persistent & (base.producer < 0)
     other = np.flatnonzero(~shared)
     new = np.arange(base.n_tensors, dtype=np.int32)
     new[other] = base.n_tensors + np.arange(len(other), dtype=np.int32)

@@ -16,7 +16,7 @@ from loadmaster.errors import BadProgram
 from loadmaster.json_text import check_encodable
 from loadmaster.program.hazards import refuse_hazards
 from loadmaster.program.kinds import BITS
-from loadmaster.program.program import CANNOT_RUN, GIVEN, Labels, Program, TensorKind, TieKind
+from loadmaster.program.program import CANNOT_RUN, Labels, Program, TensorKind, TieKind
 from loadmaster.units import UNLIMITED
 
 MOST_ROWS = 2**22
@@ -234,7 +234,7 @@ def _dataflow(p: Program) -> None:
             int(writes[tensor]),
             "give each its own tensor and tie them",
         )
-    given = np.isin(p.tensor_kind, [int(kind) for kind in GIVEN])
+    given = p.is_given
     bad = np.flatnonzero(given & (writes > 0))
     if len(bad):
         name, kind = p.tensor_name[bad[0]], TensorKind(p.tensor_kind[bad[0]]).name.lower()

@@ -14,8 +14,16 @@ from collections.abc import Sequence
 import jax
 from jax import lax
 
-from loadmaster.program.zoo.convolution import batch_norm, conv, max_pool, mean_over_space, mean_pool
-from loadmaster.program.zoo.layers import cross_entropy, linear, relu
+from loadmaster.program.zoo.layers import (
+    batch_norm,
+    conv,
+    cross_entropy,
+    linear,
+    max_pool,
+    mean_over_space,
+    mean_pool,
+    relu,
+)
 from loadmaster.program.zoo.training import Array, Batch, Model, Weights, inputs
 
 Step = tuple[int, str] | str

@@ -14,8 +14,18 @@ from __future__ import annotations
 import jax
 from jax import lax
 
-from loadmaster.program.zoo.convolution import conv, double, group_norm
-from loadmaster.program.zoo.layers import attention, by_head, gelu, layer_norm, linear, silu, unsqueeze
+from loadmaster.program.zoo.layers import (
+    attention,
+    by_head,
+    conv,
+    double,
+    gelu,
+    group_norm,
+    layer_norm,
+    linear,
+    silu,
+    unsqueeze,
+)
 from loadmaster.program.zoo.training import Array, Batch, Model, Weights, cast, inputs
 
 

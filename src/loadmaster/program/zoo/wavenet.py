@@ -12,8 +12,7 @@ from __future__ import annotations
 import jax
 from jax import lax
 
-from loadmaster.program.zoo.convolution import conv
-from loadmaster.program.zoo.layers import cross_entropy, embed, relu
+from loadmaster.program.zoo.layers import conv, cross_entropy, embed, relu
 from loadmaster.program.zoo.training import Array, Batch, Model, Weights, inputs
 
 

@@ -72,6 +72,8 @@ class Step:
 
 @dataclass(slots=True)
 class Loop:
+    """A while loop of the flattened program: how often, inside which, and which steps."""
+
     trips: int
     parent: int
     start: int

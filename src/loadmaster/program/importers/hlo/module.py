@@ -181,6 +181,8 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Computation:
+    """One computation of a module, such as a loop's body or a fusion."""
+
     name: str
     instructions: dict[str, Instruction]
     """In the order of the text, which is the schedule of a scheduled module."""
@@ -230,6 +232,8 @@ class Computation:
 
 @dataclass(frozen=True)
 class Module:
+    """An HLO module: its computations and where it is entered."""
+
     name: str
     attributes: dict[str, str]
     computations: dict[str, Computation]

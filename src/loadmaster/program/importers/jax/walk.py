@@ -222,6 +222,8 @@ class Node:
 
 @dataclass(slots=True)
 class Loop:
+    """A loop while it is walked: how often it runs, inside which, and what it carries."""
+
     parent: int
     trips: int
     carried: list[tuple[int, int]] = field(default_factory=list)

@@ -147,6 +147,7 @@ TYPES = tuple("" if word == "-" else word for word in _TYPE_WORDS.split())
 
 
 def operator_name(number: int) -> str:
+    """A builtin operator by its number in the schema."""
     return OPERATORS[number] if 0 <= number < len(OPERATORS) else f"BUILTIN_{number}"
 
 
@@ -216,6 +217,8 @@ class Operator:
 
 @dataclass(frozen=True)
 class Graph:
+    """A subgraph: tensors by number, and operators in the order in which they run."""
+
     tensors: tuple[Tensor, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]

@@ -67,6 +67,7 @@ class Call:
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[Type]:
+    """All tensors among values, lists of them included."""
     for value in values:
         if isinstance(value, Type):
             yield value

@@ -147,6 +147,7 @@ def op_name(target: Any) -> str:
 
 
 def is_getitem(node: Any) -> bool:
+    """Whether a node takes one part of a tuple."""
     return node.op == "call_function" and node.target is operator.getitem
 
 
@@ -191,6 +192,7 @@ def bind(node: Any, values: dict[Any, list[Value]]) -> tuple[dict[str, Any], lis
 
 
 def call_of(node: Any, values: dict[Any, list[Value]], results: list[Type]) -> tuple[Call, list[Value]]:
+    """A node as a call whose cost can be looked up, and the values that it reads."""
     args, operands = bind(node, values)
     return Call(op_name(node.target), args, results), operands
 
