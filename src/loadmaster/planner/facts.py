@@ -80,6 +80,7 @@ def mapping_facts(found: Found) -> Facts:
 
 
 def describe_bytes(problem: Mapping, source: str) -> str:
+    """What will be decided, in one line."""
     home = problem.machine.memories[problem.machine.home[0]].name
     return (
         f"{describe_mapping(problem, source)}; fewest bytes through {home}, each of which counts as a "
@@ -88,6 +89,7 @@ def describe_bytes(problem: Mapping, source: str) -> str:
 
 
 def bytes_facts(found: Found) -> Facts:
+    """What the answer says of itself beyond its value."""
     return Facts({"nodes": found.problem.nodes})
 
 

@@ -119,7 +119,7 @@ class Fits:
             total = f"{some}{' + …' if more > 0 else ''} = {sum(size for _, size in self.tensors):,}"
         if self.op is None:
             return f"To blame: {names}: {total}; without any one of them the others would fit."
-        alone = "alone holds" if self.proof.startswith("what one op") else "holds, in the best order,"
+        alone = "alone holds" if self.proof.startswith(OP_BOUND) else "holds, in the best order,"
         named = f"Op {self.op} '{program.op_name[self.op]}' ({program.op_kind[self.op]})"
         return f"{named} {alone} {names}: {total}."
 

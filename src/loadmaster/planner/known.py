@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from loadmaster.order.problem import PeakOrder
 from loadmaster.planner.result import Row
 from loadmaster.search.champion import Champion, Leaders, remeasure
 from loadmaster.search.problem import Bound, Decision, Problem
-from loadmaster.search.recorded_bounds import recorded_row
+from loadmaster.search.recorded_bounds import recorded_bound, recorded_row
 from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Meter, Solution, Solver, State, Status, solve
 from loadmaster.units import show_bytes, show_time
@@ -55,87 +55,68 @@ class Known:
     evaluations: int = 0
     seconds: float = 0.0
     legal: bool = True
-    """Else it only shows what it would need."""
-    extra: dict[str, Any] = field(default_factory=dict)
+    """Else it only says what it would need."""
 
 
 def known_maps(problem: Mapping, source: str) -> list[Known]:
     """Maps of known methods; `source` says whether the model is one for microcontrollers."""
     more = FIRMWARE if source.lower().endswith(".tflite") else ()
-    found = _solved("mapping", (*MAPS, *more), problem)
+    found = _successes("mapping", (*MAPS, *more), problem)
     problem.leaders = Leaders()  # what was measured here is not the solver's
     return found
 
 
 def known_games(problem: MallocGame, source: str) -> list[Known]:
+    """Answers of the malloc game's baselines, the production compiler's where it is known."""
     names = [name for name in GAMES if name != "production" or has_production(problem)]
-    placed = {"production": "as the production compiler placed it"}
-    return _solved("malloc-game", names, problem, placed)
+    found = _successes("malloc-game", names, problem)
+    placed = "as the production compiler placed it"
+    return [replace(each, status=placed) if each.name == "production" else each for each in found]
 
 
 def known_offloads(problem: Offload, source: str) -> list[Known]:
-    found = _solved("offload", OFFLOADS, problem)
+    """Answers of the offload baselines that can be followed here."""
+    found = []
+    for name in OFFLOADS:
+        with contextlib.suppress(LoadmasterError):  # a rule that can't be followed here is no baseline
+            found += _successes("offload", [name], problem)
     if isinstance(problem, MeasuredOffload):
         problem.leaders = Leaders()  # what was measured here is not the solver's
     return found
 
 
-def _solved(
-    kind: str, names: Sequence[str], problem: Problem, status: dict[str, str] | None = None
-) -> list[Known]:
-    """Those methods that find something."""
-    found = []
-    for name in names:
-        try:
-            solution = solve(make_labelled(kind, name), problem, Budget())
-        except LoadmasterError:
-            if kind != "offload":
-                raise
-            continue  # a rule that can't be followed here is no baseline
-        if solution.decision is not None:
-            said = (status or {}).get(name, "")
-            found.append(Known(name, solution.decision, solution.value, said, 0, solution.seconds))
-    return found
-
-
 def known_offsets(problem: Allocation, source: str) -> list[Known]:
-    """Without a capacity, so that a baseline that does not fit shows what it would need."""
-    free = Allocation(problem.buffers, None, problem.name)
-
-    def fits(decision: Decision | None) -> bool:
-        return decision is not None and problem.evaluate(decision) is not None
-
-    return _compared("allocation", OFFSETS, free, fits)
+    """Without a capacity, so that a baseline that does not fit says what it would need."""
+    found = _answers("allocation", OFFSETS, Allocation(problem.buffers, None, problem.name))
+    return [
+        replace(each, legal=each.decision is not None and problem.evaluate(each.decision) is not None)
+        for each in found
+    ]
 
 
 def known_orders(problem: PeakOrder, source: str) -> list[Known]:
-    return _compared("order", ORDERS, problem)
+    """Answers of the orders that others use."""
+    return _answers("order", ORDERS, problem)
 
 
 def known_byte_maps(problem: Mapping, source: str) -> list[Known]:
-    return _compared("mapping", MAPS, problem)
+    """Answers of the mapping baselines, counted in bytes moved."""
+    return _answers("mapping", MAPS, problem)
 
 
-def _compared(
-    kind: str,
-    names: Sequence[str],
-    problem: Problem,
-    legal: Callable[[Decision | None], bool] = lambda decision: decision is not None,
-) -> list[Known]:
-    """All methods, with what each says of its own answer."""
+def _answers(kind: str, names: Sequence[str], problem: Problem) -> list[Known]:
+    """What each method finds, and what it says of its own answer."""
     found = {name: solve(make_labelled(kind, name), problem, Budget()) for name in names}
     return [
-        Known(
-            name,
-            each.decision,
-            each.value,
-            str(each.status),
-            each.evaluations,
-            each.seconds,
-            legal(each.decision),
-        )
+        Known(name, each.decision, each.value, str(each.status), each.evaluations, each.seconds)
         for name, each in found.items()
     ]
+
+
+def _successes(kind: str, names: Sequence[str], problem: Problem) -> list[Known]:
+    """Those that find something, as values to compare with alone."""
+    found = _answers(kind, names, problem)
+    return [replace(each, status="", evaluations=0) for each in found if each.decision is not None]
 
 
 def known_graphs(problem: GraphOptimization, source: str) -> list[Known]:
@@ -192,7 +173,7 @@ def quick_map_bound(problem: Mapping) -> Bound:
 def quick_game_bound(problem: MallocGame) -> Bound:
     """The recorded one, else that of the linear relaxation, else the problem's own."""
     own = problem.bound()
-    if own.method.endswith("on record"):
+    if own == recorded_bound(problem.program, problem.machine, "malloc-game"):
         return own
     from loadmaster.malloc_game.bounds import game_bound
 
