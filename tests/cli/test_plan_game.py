@@ -21,12 +21,17 @@ def rows_of(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in answer["rows"]}
 
 
-@pytest.mark.parametrize("solver", ["msa", "greedy-moves", "es", "anneal", "msa-order", "auto"])
+@pytest.mark.parametrize("solver", ["msa", "greedy-order", "es-moves", "anneal-moves", "msa-order", "auto"])
 def test_a_game_is_planned_checked_and_kept(run_json: Any, solver: str) -> None:
-    answer = run_json("plan", MODEL, "-m", CHIP, "--solver", solver, "--budget", "200")
+    family = {
+        "greedy-order": ("heuristic", "--set", "rule=greedy-order"),
+        "es-moves": ("search",),
+        "anneal-moves": ("search", "--set", "method=anneal-moves"),
+    }
+    words = family.get(solver, (solver,))
+    answer = run_json("plan", MODEL, "-m", CHIP, "--solver", *words, "--budget", "200")
     rows = rows_of(answer)
-    full = {"greedy-moves": "greedy-order", "es": "es-moves", "anneal": "anneal-moves"}
-    ours = rows[full.get(solver, solver)]
+    ours = rows[solver]
     assert {"all-slow", "msa", "production", "bound"} <= set(rows) and ours["what"] == "result"
     assert ours["gap"] == pytest.approx(ours["picoseconds"] / rows["bound"]["picoseconds"] - 1)
     assert ours["speedup"] == pytest.approx(rows["all-slow"]["picoseconds"] / ours["picoseconds"])
@@ -62,7 +67,7 @@ def test_the_problem_follows_from_solver_and_machine(run_json: Any, run: Any) ->
     refused = run("plan", MODEL, "-m", CHIP, "--solver", "msa", "--noise", "0.1")
     assert refused.exit == 2 and "--noise" in refused.error_line
     assert "no solver 'msaa'" in run("plan", MODEL, "-m", CHIP, "--solver", "msaa").error_line
-    assert "refuses" in run("plan", MODEL, "-m", CHIP, "--solver", "es", "--set", "start=luck").error_line
+    assert "refuses" in run("plan", MODEL, "-m", CHIP, "--solver", "search", "--set", "start=luck").error_line
     no_production = run("plan", MODEL, "-m", "tpu-v4i:cmem=3MiB", "--solver", "production")
     assert no_production.exit == 2 and "no production placement" in no_production.error_line
 
@@ -76,7 +81,7 @@ def test_other_machines_play_the_same_game(run_json: Any) -> None:
 
 
 def test_a_resumed_game_equals_an_unbroken_one_and_can_be_drawn(run_json: Any, run: Any) -> None:
-    words = ("plan", "alexnet-train", "-m", CHIP, "--solver", "es")
+    words = ("plan", "alexnet-train", "-m", CHIP, "--solver", "search")
     first = run_json(*words, "--budget", "190")
     resumed = run_json("plan", "alexnet-train", "--resume", first["run"], "--budget", "500")
     whole = run_json(*words, "--budget", "500")
@@ -99,7 +104,7 @@ def test_options_are_named_kept_and_taken_up_again(run_json: Any, run: Any) -> N
         "no style '2099'"
         in run("plan", MODEL, "-m", CHIP, "--solver", "msa", "--set", "style=2099").error_line
     )
-    words = ("plan", "alexnet-train", "-m", CHIP, "--solver", "es", "--set", "population=20")
+    words = ("plan", "alexnet-train", "-m", CHIP, "--solver", "search", "--set", "population=20")
     first = run_json(*words, "--budget", "60")
     resumed = run_json("plan", "alexnet-train", "--resume", first["run"], "--budget", "200")
     whole = run_json(*words, "--budget", "200")

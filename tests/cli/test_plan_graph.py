@@ -31,7 +31,7 @@ def test_a_graph_is_planned_checked_and_kept(run_json: Any, solver: str) -> None
         "--tasks",
         "placement,fusion,schedule",
         "--solver",
-        solver,
+        *(("heuristic", "--set", f"rule={solver}") if solver == "heft" else (solver,)),
         "--budget",
         "80",
     )

@@ -27,7 +27,7 @@ def test_an_order_is_planned_checked_and_kept(run_json: Any, run: Any, solver: s
         "--objective",
         "peak-memory",
         "--solver",
-        solver,
+        *(("heuristic", "--set", f"rule={solver}") if solver == "program-order" else (solver,)),
         "--budget",
         "50",
         "--out",

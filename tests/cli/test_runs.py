@@ -115,7 +115,7 @@ def test_compare_with_something_else(run: Any, paths: list[Path], tmp_path: Path
 
 def test_solvers(run: Any, run_json: Any) -> None:
     rows = run_json("solvers")["rows"]
-    assert {"exact", "first-fit"} <= {row["name"] for row in rows}
+    assert {"exact", "heuristic"} <= {row["name"] for row in rows}
     assert all(row["summary"] and row["problem"] in kinds() for row in rows)
     assert {row["problem"] for row in rows} == {
         "allocation",
@@ -125,6 +125,7 @@ def test_solvers(run: Any, run_json: Any) -> None:
         "order",
         "offload",
     }
-    one = run("solvers", "first-fit")
-    assert one.exit == 0 and "same seed, same answer" in one.out
+    one = run("solvers", "heuristic")
+    assert one.exit == 0 and "same seed, same answer" in one.out and "first-fit" in one.out
+    assert "--solver heuristic --set rule=first-fit" in run("solvers", "first-fit").error_line
     assert "did you mean 'exact'?" in run("solvers", "exactt").error_line

@@ -155,7 +155,7 @@ def brought(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(folder)
         (folder / "runs").mkdir()
         solving = "--budget 4 --exact-seconds 0 --overwrite --run made"
-        for name, solver, out in (("B", "compiler", "b.json"), ("A", "density", "plan.json")):
+        for name, solver, out in (("B", "heuristic", "b.json"), ("A", "density", "plan.json")):
             run(f"plan resnet50 --machine nnp-i --solver {solver} --out {out} {solving}".split())
             (made,) = (folder / "made").iterdir()
             made.rename(folder / "runs" / name)
@@ -166,7 +166,7 @@ def brought(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "D.1048576.csv",
                 "--minimize",
                 "--solver",
-                "anneal",
+                "large",
                 "--budget",
                 "4",
                 "--run",

@@ -15,7 +15,7 @@ from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.plan import Plan
 from loadmaster.program.models import load_model
 from loadmaster.program.zoo.synthetic import COUNT, synthetic
-from loadmaster.search.registry import kinds_with, make_labelled
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Solution, solve
 from loadmaster.simulate import simulate
 
@@ -99,14 +99,9 @@ def test_density_moves_nothing_for_nothing() -> None:
         assert after[site] >= 0 and moves[after[site]] == NO_COPY
 
 
-def test_short_names_and_kinds() -> None:
-    assert make_labelled("malloc-game", "es").name == "es-moves"
-    assert make_labelled("malloc-game", "anneal").name == "anneal-moves"
-    assert make_labelled("malloc-game", "greedy-moves").name == "greedy-order"
-    assert kinds_with("es") == ["malloc-game"] and kinds_with("msa") == ["malloc-game", "offload"]
-    assert kinds_with("egrl") == ["mapping", "offload"] and "malloc-game" in kinds_with("auto")
+def test_a_start_that_is_unknown_is_refused() -> None:
     with pytest.raises(ValueError, match="start"):
-        make_labelled("malloc-game", "es", {"start": "luck"})
+        make_labelled("malloc-game", "es-moves", {"start": "luck"})
 
 
 def test_production_is_known_where_it_was_extracted_and_only_there() -> None:

@@ -44,33 +44,32 @@ class Large(Solver):
 class _Baseline(Solver):
     """One native baseline by name."""
 
-    name, problem_kind = "heuristic", "allocation"
+    problem_kind = "allocation"
     deterministic = True
-    rule: str
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem
         assert isinstance(problem, Allocation)
         if not meter.exhausted:
-            run_native(meter, lambda stop, _: problem.native.baseline(self.rule, seed, stop))
+            run_native(meter, lambda stop, _: problem.native.baseline(self.name, seed, stop))
         return meter.solution()
 
 
 class SizeFirstFit(_Baseline):
-    rule = "first-fit"
+    name = "first-fit"
     summary = "largest first at the lowest free offset, as ExecuTorch, TFLite Micro and IREE do"
 
 
 class XlaBestFit(_Baseline):
-    rule = "xla-best-fit"
+    name = "xla-best-fit"
     summary = "largest first into the tightest free chunk, as XLA's heap simulator does"
 
 
 class TvmHillClimb(_Baseline):
-    rule = "tvm-hill-climb"
+    name = "tvm-hill-climb"
     summary = "500 swaps among the neighbours of the highest buffer, as TVM's memory planner does"
 
 
 class VelaHillClimb(_Baseline):
-    rule = "vela-hill-climb"
+    name = "vela-hill-climb"
     summary = "order by pressure, then swaps around the highest buffer, as Arm's Vela does"

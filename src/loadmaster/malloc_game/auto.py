@@ -8,7 +8,7 @@ from loadmaster.search.auto import Auto, Stage
 from loadmaster.search.problem import Problem
 
 WHITE_BOX = frozenset(
-    {"heuristic", "all-slow", "greedy-order", "greedy-density", "msa", "production", "cp-sat", "exhaustive"}
+    {"all-slow", "greedy-order", "greedy-density", "msa", "production", "cp-sat", "exhaustive"}
 )
 """They make one plan, or prove something, instead of trying many."""
 BY_CLOCK = ("auto", "cp-sat", "exhaustive")

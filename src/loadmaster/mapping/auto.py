@@ -13,7 +13,7 @@ from loadmaster.search.auto import Auto, Stage
 from loadmaster.search.problem import Problem
 
 HEURISTICS = ("all-slowest", "role-split", "compiler", "density", "one-arena", "greedy-by-size")
-WHITE_BOX = frozenset({"auto", "exact", "heuristic", *HEURISTICS})
+WHITE_BOX = frozenset({"auto", "exact", *HEURISTICS})
 EXACT_TENSORS = 3_000
 """Above so many decided tensors the exact solver is left out: its model is too large to gain."""
 

@@ -35,7 +35,7 @@ _PENALTY = 10
 """Times what a plan costs too much: it is no answer, and may be on the way to one."""
 RULES = ("all-resident", "prefetch", "layerwise", "belady", "static", "stream", "msa")
 """Tried first, quickest first; annealing begins with those of `spread` as well."""
-WHITE_BOX = frozenset({*RULES, "spread", "heuristic"})
+WHITE_BOX = frozenset({*RULES, "spread"})
 
 
 def make_auto() -> Auto:

@@ -32,7 +32,7 @@ from loadmaster.runs import Display, Interrupted, RunFolder, run_solver
 from loadmaster.runs.history import gap_of
 from loadmaster.search.measuring import Measuring
 from loadmaster.search.problem import Bound, Decision, Problem
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled, make_solver
 from loadmaster.search.solver import Budget, Scoring, Solution, Solver, Status
 from loadmaster.simulate import simulate
 
@@ -137,7 +137,7 @@ APPROACHES = {
         known.known_graphs,
         facts.graph_facts,
         by_clock=graph_auto.BY_CLOCK,
-        white_box=(*graph_auto.CONSTRUCTIVE, "heuristic", "auto", "cp-sat"),
+        white_box=(*graph_auto.CONSTRUCTIVE, "auto", "cp-sat"),
         reference=lambda problem, values: values["base"],
         shows_itself=True,
         bound_row="proven",
@@ -272,7 +272,9 @@ def _choose_solver(problem: Problem, search: SearchOptions) -> Solver:
         assert chosen is not None
         return chosen
     try:
-        solver = make_solver(problem.kind, chosen, search.options)
+        # A run is recorded by its solver's own name.
+        make = make_solver if search.resume is None else make_labelled
+        solver = make(problem.kind, chosen, search.options)
     except LoadmasterError:
         raise
     except (ValueError, TypeError) as error:  # the solver's class refused a value

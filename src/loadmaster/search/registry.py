@@ -27,7 +27,8 @@ class Variants:
 
     option: str
     makers: Mapping[str, str]
-    """Value of the option -> 'module:class'. The values are also the labels of recorded results."""
+    """Value of the option -> 'module:class'. It is also the solver's own name (`Solver.name`), by which runs
+    and results are recorded."""
 
     @property
     def default(self) -> str:
@@ -185,7 +186,7 @@ _GONE = {
 }
 """Problem kind -> name that there was -> what to use in its place."""
 _SHORT = {"malloc-game": {"greedy-moves": "greedy-order", "es": "es-moves", "anneal": "anneal-moves"}}
-"""Problem kind -> shorter label -> label."""
+"""Problem kind -> shorter name that there was -> label."""
 
 
 def solver_names(kind: str) -> list[str]:
@@ -213,8 +214,9 @@ def kinds() -> list[str]:
 
 
 def kinds_with(name: str) -> list[str]:
-    """The kinds of problems that have, or had, a solver of this name."""
-    return [kind for kind in _MAKERS if name in solver_names(kind) or _replacement(kind, name) is not None]
+    """The kinds of problems that have a solver of this name; where none has, those that had one."""
+    known = [kind for kind in _MAKERS if name in (*solver_names(kind), *solver_labels(kind))]
+    return known or [kind for kind in _MAKERS if _replacement(kind, name) is not None]
 
 
 def make_solver(kind: str, name: str, options: Mapping[str, Any] | None = None) -> Solver:
@@ -247,14 +249,11 @@ def make_solver(kind: str, name: str, options: Mapping[str, Any] | None = None) 
             object=variant,
             remedy=f"use one of {', '.join(maker.makers)}",
         )
-    solver = _make(name, maker.makers[variant], given, maker.option)
-    solver.name, solver.options = name, {maker.option: variant, **solver.options}
-    return solver
+    return _make(name, maker.makers[variant], given, maker.option)
 
 
 def make_labelled(kind: str, label: str, options: Mapping[str, Any] | None = None) -> Solver:
-    """A solver by one of `solver_labels(kind)`: for schedules, baselines and recorded results."""
-    label = _SHORT.get(kind, {}).get(label, label)
+    """A solver by its own name, one of `solver_labels(kind)`: for schedules, baselines and recorded runs."""
     for name, maker in _MAKERS.get(kind, {}).items():
         if isinstance(maker, Variants) and label in maker.makers:
             return make_solver(kind, name, {**(options or {}), maker.option: label})

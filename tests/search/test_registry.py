@@ -1,0 +1,63 @@
+"""Names of solvers: what a user types, what runs are recorded by, and what there was."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadmaster.search.registry import (
+    UnknownSolver,
+    kinds,
+    kinds_with,
+    make_labelled,
+    make_solver,
+    solver_labels,
+    solver_names,
+    solver_variants,
+)
+
+
+def test_every_label_is_the_name_of_its_solver() -> None:
+    for kind in kinds():
+        for label in solver_labels(kind):
+            assert make_labelled(kind, label).name == label, (kind, label)
+
+
+def test_a_variant_is_an_option() -> None:
+    assert make_solver("graph", "heuristic", {"rule": "m-etf", "variants": 2}).name == "m-etf"
+    assert make_solver("graph", "heuristic").name == "heft"
+    assert make_solver("malloc-game", "search", {"method": "climb"}).name == "climb"
+    with pytest.raises(UnknownSolver, match=r"no rule 'hefty' \(did you mean 'heft'\?\)"):
+        make_solver("graph", "heuristic", {"rule": "hefty"})
+    with pytest.raises(UnknownSolver, match="no option 'rules'"):
+        make_solver("order", "heuristic", {"rules": "depth-first"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "remedy"),
+    [
+        ("graph", "heft", "use --solver heuristic --set rule=heft"),
+        ("malloc-game", "es", "use --solver search --set method=es-moves"),
+        ("mapping", "ea", "use --solver egrl --set variant=ea"),
+        ("offload", "game", "use --solver auto"),
+        ("allocation", "random", "use --solver auto"),
+    ],
+)
+def test_old_names_are_refused_with_the_new_spelling(kind: str, name: str, remedy: str) -> None:
+    assert name not in solver_names(kind)
+    with pytest.raises(UnknownSolver) as refused:
+        make_solver(kind, name)
+    assert refused.value.remedy == remedy
+
+
+def test_kinds_follow_from_names() -> None:
+    assert kinds_with("es") == ["malloc-game"] and kinds_with("msa") == ["malloc-game", "offload"]
+    assert kinds_with("egrl") == ["mapping"] and kinds_with("game") == ["offload"]
+    assert kinds_with("auto") == kinds() and kinds_with("nobody") == []
+
+
+def test_no_solver_takes_the_option_that_chooses_it() -> None:
+    for kind in kinds():
+        for name in solver_names(kind):
+            variants = solver_variants(kind, name)
+            for label in () if variants is None else variants.makers:
+                assert variants is not None and variants.option not in make_labelled(kind, label).options
