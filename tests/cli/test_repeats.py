@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,14 +124,11 @@ def result(answer: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_a_training_step_is_planned_with_repeats(
-    model: str, run: Any, run_json: Any, monkeypatch: Any
-) -> None:
+def test_a_training_step_is_planned_with_repeats(model: str, run: Any, run_json: Any) -> None:
     half = (*MACHINE, "--costs", "c.json", "--capacity", "hbm=50%")
     words = ("plan", model, *half, "--budget", "60", "--out", "p.json", "--overwrite")
     copied = run_json(*words, "--no-recompute", "--no-run")
     assert copied["repeats"] == 0 and "repeats" not in json.loads(Path("p.json").read_text())
-    monkeypatch.setattr(sys, "argv", ["loadmaster", *words])  # what a run remembers
     planned = run_json(*words)
     assert planned["repeats"] > 0 and result(planned)["picoseconds"] < result(copied)["picoseconds"]
     once = planned["ops_picoseconds"] - planned["repeat_picoseconds"]
@@ -143,6 +139,13 @@ def test_a_training_step_is_planned_with_repeats(
     again = run("plan", model, "--resume", planned["run"], "--budget", "80")
     assert again.exit == 0 and f"{planned['repeats']} ops run again" in again.out
     assert f"simulate {model} --costs c.json" in again.out  # the run has the times, other commands not
+    about = Path(planned["run"]) / "run.json"
+    content = json.loads(about.read_text())
+    assert content["model"] == {"source": model, "level": "functional", "costs": "c.json"}
+    del content["model"]  # as in the runs of earlier versions, which have their command alone
+    about.write_text(json.dumps(content | {"command": [*content["command"], "--costs", "c.json"]}))
+    older = run("plan", model, "--resume", planned["run"], "--budget", "90")
+    assert older.exit == 0 and f"simulate {model} --costs c.json" in older.out
 
 
 def test_where_nothing_can_run_again(run: Any) -> None:
