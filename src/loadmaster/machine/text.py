@@ -1,4 +1,7 @@
-"""A machine's TOML: the text it came from with its bases, or one made from its values."""
+"""A machine's TOML: the text it came from with its bases, or one made from its values.
+
+It is written by hand, in twenty lines: the core needs NumPy alone, and Python reads TOML but writes none.
+"""
 
 from __future__ import annotations
 
