@@ -171,21 +171,21 @@ def command(
         )
     limit = seconds_of(time_limit, "--time-limit")
     search = SearchOptions(
-        solver,
-        parse_settings(settings or []) | ({} if init is None else {"init": init}),
-        budget,
-        limit,
-        seed,
-        None if no_run else run,
-        resume,
-        out,
-        exact_seconds,
-        workers,
-        model.source,
-        _measured_model(model, evaluator).words,
-        model.arguments(),
-        LiveLine(),
-        say,
+        solver=solver,
+        options=parse_settings(settings or []) | ({} if init is None else {"init": init}),
+        evaluations=budget,
+        seconds=limit,
+        seed=seed,
+        folder=None if no_run else run,
+        resume=resume,
+        out=out,
+        exact_seconds=exact_seconds,
+        workers=workers,
+        source=model.source,
+        model=_measured_model(model, evaluator).words,
+        arguments=model.arguments(),
+        display=LiveLine(),
+        say=say,
     )
     if resume is not None:
         said = (machine, problem, tasks, groups, base, capacity, pin, pin_op, keep_order, noise)
@@ -210,22 +210,22 @@ def command(
     request = PlanRequest(
         source,
         model.machine(machine) if needs_machine else None,
-        problem,
-        solver,
-        parse_objective(objective),
-        parse_capacity(capacity or ()),
-        model.costs,
-        PinTexts(tuple(pin or ()), tuple(pin_op or ())),
-        recompute,
-        keep_order,
-        measuring,
-        repeats,
-        noise,
-        seed or 0,
-        None if tasks is None else tuple(task.strip() for task in tasks.split(",")),
-        groups,
-        parse_base(base or ()),
-        say,
+        problem=problem,
+        solver=solver,
+        objective=parse_objective(objective),
+        capacity=parse_capacity(capacity or ()),
+        costs=model.costs,
+        pins=PinTexts(tuple(pin or ()), tuple(pin_op or ())),
+        recompute=recompute,
+        keep_order=keep_order,
+        evaluator=measuring,
+        repeats=repeats,
+        noise=noise,
+        seed=seed or 0,
+        tasks=None if tasks is None else tuple(task.strip() for task in tasks.split(",")),
+        groups=groups,
+        base=parse_base(base or ()),
+        say=say,
     )
     if fits:
         from loadmaster.cli.plan_fits import plan_fits
@@ -303,6 +303,7 @@ def _value(text: str) -> Value:
 
 
 def seconds_of(text: str | None, option: str) -> float | None:
+    """Seconds of an option's text, such as '30s', '2 min' or 'none' (None: no limit)."""
     from loadmaster.units import parse_time
 
     if text in (None, "none", "unlimited"):

@@ -16,6 +16,7 @@ from loadmaster.files import replacing
 from loadmaster.machine.machine import Machine
 from loadmaster.plan import Plan, load_planned
 from loadmaster.planner.capacity import BadRequest, Capacity, KernelRoom, kernel_room, with_bytes, with_shares
+from loadmaster.planner.request import say_nothing
 from loadmaster.program.measured_costs import apply_costs, read_costs
 from loadmaster.program.program import Program
 from loadmaster.simulate import simulate
@@ -67,7 +68,7 @@ def run_plan(
     inputs: Path | None = None,
     weights: str = "module",
     results: Path | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    say: Callable[[str], None] = say_nothing,
 ) -> PlannedRun:
     """Run a 'module:function' of PyTorch as a plan says.
 

@@ -113,7 +113,7 @@ class ProblemEvaluator(ABC):
         """Measures plans of this problem."""
 
 
-def _say_nothing(text: str) -> None:
+def say_nothing(text: str) -> None:
     """No progress is reported."""
 
 
@@ -148,7 +148,7 @@ class PlanRequest:
     groups: str | None = None
     base: Base | None = None
     """Of graph plans: what is decided, what is placed as one, and what stands where nothing is decided."""
-    say: Callable[[str], None] = _say_nothing
+    say: Callable[[str], None] = say_nothing
     """Hears what takes long."""
 
     @cached_property

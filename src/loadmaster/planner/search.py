@@ -27,6 +27,7 @@ from loadmaster.planner import facts, known
 from loadmaster.planner.capacity import BadRequest
 from loadmaster.planner.facts import Facts, Found
 from loadmaster.planner.known import Bounded, Known, Remeasured
+from loadmaster.planner.request import say_nothing
 from loadmaster.planner.result import Result, Row
 from loadmaster.runs import Display, Interrupted, RunFolder, run_solver
 from loadmaster.runs.history import gap_of
@@ -71,7 +72,7 @@ class SearchOptions:
     arguments: Mapping[str, Any] | None = None
     """How the model was read: kept in the run."""
     display: Display | None = None
-    say: Callable[[str], None] = lambda text: None
+    say: Callable[[str], None] = say_nothing
 
 
 @dataclass(frozen=True)
@@ -222,19 +223,19 @@ def _solve(problem: Problem, search: SearchOptions, score: Scoring | None, real:
         found.machine,
         solution,
         solver.name,
-        plan,
-        next(row.value for row in rows if row.role == "result"),
-        "bytes" if real is not None else problem.unit,
-        bound,
-        rows,
-        said.places,
-        said.numbers,
-        said.notes,
-        None if again is None else again.note,
-        isinstance(problem, Measuring),
-        kept,
-        blame,
-        _error(problem, solution, blame),
+        plan=plan,
+        value=next(row.value for row in rows if row.role == "result"),
+        unit="bytes" if real is not None else problem.unit,
+        bound=bound,
+        rows=rows,
+        places=said.places,
+        facts=said.numbers,
+        notes=said.notes,
+        remeasured=None if again is None else again.note,
+        measured=isinstance(problem, Measuring),
+        kept=kept,
+        blame=blame,
+        error=_error(problem, solution, blame),
     )
 
 

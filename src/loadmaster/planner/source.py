@@ -13,7 +13,7 @@ from loadmaster.allocation.buffers_program import buffers_as_program
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import Machine, load_machine
 from loadmaster.planner.capacity import BadRequest
-from loadmaster.planner.request import NamedBuffers
+from loadmaster.planner.request import NamedBuffers, say_nothing
 from loadmaster.program.importers import ImportOptions
 from loadmaster.program.measured_costs import apply_costs, read_costs
 from loadmaster.program.models import load_model
@@ -37,7 +37,7 @@ class ModelSource:
     """PyTorch: what it is captured for."""
     costs: Path | None = None
     """A table of measured op times."""
-    say: Callable[[str], None] = lambda text: None
+    say: Callable[[str], None] = say_nothing
 
     @property
     def is_buffers(self) -> bool:
