@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.suites import Row
+from loadmaster.arrays import Int8
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine.machine import Machine
 from loadmaster.mapping.measured import MeasuredMapping
-from loadmaster.mapping.problem import Int8
 from loadmaster.offload.heuristics import static_gaps
 from loadmaster.offload.measured import MeasuredOffload, Refined
 from loadmaster.offload.problem import Offload, is_vector

@@ -15,7 +15,8 @@ import numpy as np
 from benchmarks.suites import Row
 from benchmarks.suites.mapping_cells import BUDGET, CELLS, WORKLOADS, Cell
 from benchmarks.suites.mapping_run import Improvements, run_cell
-from loadmaster.mapping.problem import Int8, Mapping
+from loadmaster.arrays import Int8
+from loadmaster.mapping.problem import Mapping
 from loadmaster.search.solver import Budget, Meter, State
 
 if TYPE_CHECKING:

@@ -30,6 +30,13 @@ from loadmaster.files import read_regular
 from loadmaster.json_text import read_json
 
 Array = npt.NDArray[Any]
+Bool = npt.NDArray[np.bool_]
+Int8 = npt.NDArray[np.int8]
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+UInt8 = npt.NDArray[np.uint8]
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
 Refuse = Callable[[str], LoadmasterError]
 """Makes the caller's error of a reason: it adds what was read, and the remedy."""
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster import _core
+from loadmaster.arrays import Bool, Float64, Int8, Int64
 from loadmaster.graph import UNFIT, GraphOptimization
 from loadmaster.graph.moves import Changes, Moves, SteeredMoves, first_rows
 from loadmaster.graph.pipeline import WORST, Candidates, batch_size, graph_of
@@ -19,8 +20,6 @@ from loadmaster.graph.search import check_start, starts
 from loadmaster.host import cores
 from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
 
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 Rng = np.random.Generator
 
 ACCEPTED_AT_FIRST = 0.3
@@ -178,7 +177,7 @@ class Work:
     chain: Chain
     changes: Changes
     slack: Float64
-    found: tuple[tuple[Int64, Int64, Int64], npt.NDArray[np.int8]] | None = None
+    found: tuple[tuple[Int64, Int64, Int64], Int8] | None = None
 
 
 class Chains:
@@ -367,7 +366,7 @@ def children(
     return np.array(made).reshape(len(made), problem.width)
 
 
-def _chosen(problem: GraphOptimization, rng: np.random.Generator, run: bool) -> npt.NDArray[np.bool_]:
+def _chosen(problem: GraphOptimization, rng: np.random.Generator, run: bool) -> Bool:
     """[G] the groups that the other parent decides."""
     if not run:
         return rng.random(problem.groups) < rng.uniform(0.1, 0.5)
@@ -377,7 +376,7 @@ def _chosen(problem: GraphOptimization, rng: np.random.Generator, run: bool) -> 
     return chosen
 
 
-def _mix(problem: GraphOptimization, child: Float64, other: Float64, groups: npt.NDArray[np.bool_]) -> None:
+def _mix(problem: GraphOptimization, child: Float64, other: Float64, groups: Bool) -> None:
     nodes = groups[problem.node_group]
     for name, chosen in (("fusion", nodes), ("device", groups), ("schedule", nodes)):
         at = problem.part(name)

@@ -9,13 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.arrays import Float64, Int32, Int64
 from loadmaster.errors import BadPlan, BadProgram, LoadmasterError
 from loadmaster.graph.groups import root_homes
 from loadmaster.program.program import Program
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 
 _NUMBERED = re.compile(r"(.*?)(\d+)")
 _TIME_STEP = re.compile(r"t\d+")

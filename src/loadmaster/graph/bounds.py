@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from loadmaster.arrays import Int32, Int64
 from loadmaster.program.hazards import overwrite_waits, place_bytes, places, root_writers
 from loadmaster.program.program import Program
 from loadmaster.search.problem import Bound
@@ -16,8 +16,6 @@ from loadmaster.units import show_bytes
 if TYPE_CHECKING:
     from loadmaster.graph.problem import GraphOptimization
 
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 
 _TURNS = 40
 _MOST_WEIGHT = 1 << 10

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from loadmaster.arrays import Float64, Int32, Int64
 from loadmaster.errors import LoadmasterError, require
 from loadmaster.graph import GraphOptimization
 from loadmaster.graph.bounds import least_costs
@@ -22,10 +22,6 @@ from loadmaster.program.program import Program, TensorKind
 from loadmaster.search.or_tools import Value, run_cp_sat
 from loadmaster.search.solver import Meter, Solution, Solver, State, Status
 from loadmaster.units import PICOSECONDS
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 
 MOST_DEVICES = 4
 MOST_STEPS_WITH_MEMORY = 60

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.arrays import Float32, Float64
 from loadmaster.graph.fusion import tensor_elements
 from loadmaster.graph.problem import GraphOptimization
 from loadmaster.program.program import TensorKind, TieKind
-
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
 
 LEVELS = 16
 """Choices per key that an agent has: level l is the key l / 15."""

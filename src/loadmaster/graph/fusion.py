@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from loadmaster.arrays import Float64, Int8, Int64
 from loadmaster.graph.groups import root_readers
 from loadmaster.plan.check import Violation
 from loadmaster.plan.plan import Plan
@@ -23,9 +23,6 @@ from loadmaster.program.hazards import root_writers
 from loadmaster.program.kinds import BITS, ELEMENTWISE, REDUCTIONS, TRANSCENDENTAL
 from loadmaster.program.op_costs import VECTOR_FLOPS
 from loadmaster.program.program import Program, TensorKind, TieKind
-
-Int8 = npt.NDArray[np.int8]
-Int64 = npt.NDArray[np.int64]
 
 NEVER = 1 / 16
 """A key below it: the results of this op are never fused."""
@@ -104,7 +101,7 @@ def tensor_elements(program: Program) -> Int64:
     return exact
 
 
-def _flops_per_element(program: Program, result: Int64) -> npt.NDArray[np.float64]:
+def _flops_per_element(program: Program, result: Int64) -> Float64:
     weight = np.array([VECTOR_FLOPS.get(kind, 1) for kind in program.op_kind.values])
     flops = program.op_flops.astype(np.float64)
     total = flops[:, 0] + (flops[:, 1] + flops[:, 2]) * weight[program.op_kind.codes]

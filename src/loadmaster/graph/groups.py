@@ -13,14 +13,12 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.arrays import Int32, Int64
 from loadmaster.errors import Refused
 from loadmaster.machine.machine import Machine
 from loadmaster.program.hazards import root_writers
 from loadmaster.program.program import Program, TensorKind, TieKind
 from loadmaster.search.pins import BadPin, Pins
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 
 SOFT = ("auto", "op", "scope", "coplace")
 MOST_OPS = 64

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from loadmaster.arrays import Int32, Int64
 from loadmaster.clock import engine_limit
 from loadmaster.errors import require
 from loadmaster.graph import UNFIT, GraphOptimization
 from loadmaster.graph.groups import root_homes
-from loadmaster.graph.placers import NONE, Int32, Int64, Placements, Placer, Places
+from loadmaster.graph.placers import NONE, Placements, Placer, Places
 
 THRESHOLD = 0.5
 WRITTEN_PER_SECOND = 40_000

@@ -7,12 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.arrays import Float64, Int64
 from loadmaster.graph import GraphOptimization
 from loadmaster.graph.go.prior import Prior
 from loadmaster.graph.pipeline import Fitting
 
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 Rng = np.random.Generator
 Changes = tuple[Int64, Int64, Int64, Float64]
 """(rows [count + 1], index, source or -1, value) of `count` proposals; see climb.hpp."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.arrays import Float64, Int32, Int64
 from loadmaster.clock import now
 from loadmaster.errors import MissingPackage
 from loadmaster.graph import GraphOptimization
@@ -17,9 +18,6 @@ from loadmaster.graph.go.actions import leaves
 from loadmaster.graph.list_placers import Heft, MEtf, Metis, MSct
 from loadmaster.graph.placers import (
     Expert,
-    Float64,
-    Int32,
-    Int64,
     Made,
     MTopo,
     Placer,

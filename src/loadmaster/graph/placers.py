@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster import _core
+from loadmaster.arrays import Float64, Int32, Int64
 from loadmaster.errors import BadPlan
 from loadmaster.graph import GraphOptimization
 from loadmaster.graph.base import expert_placement, fixed_keys, m_topo
@@ -20,10 +21,6 @@ from loadmaster.graph.groups import root_homes
 from loadmaster.program.hazards import place_bytes, places
 from loadmaster.program.program import TensorKind
 from loadmaster.search.solver import Meter, Solution, Solver, State
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 
 NONE = np.zeros(0, dtype=np.int32)
 

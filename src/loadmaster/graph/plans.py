@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from loadmaster.arrays import Float64, Int32, Int64
 from loadmaster.errors import BadPlan
 from loadmaster.graph.fusion import fusion_violations
 from loadmaster.plan.check import Violation, check
@@ -16,10 +16,6 @@ from loadmaster.search.problem import decided_elsewhere
 
 if TYPE_CHECKING:
     from loadmaster.graph.problem import GraphOptimization
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 
 
 def plan_of(program: Program, fusion: Int32, device: Int32, start: Int64) -> Plan:

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster import _core
+from loadmaster.arrays import Float64, Int8, Int32, Int64
 from loadmaster.errors import BadMachine, LoadmasterError
 from loadmaster.graph import bounds, plans
 from loadmaster.graph.base import Base, check_base, fixed_keys, place_base
@@ -41,10 +42,6 @@ from loadmaster.program.storage import load
 from loadmaster.search.pins import Pins
 from loadmaster.search.problem import BatchProblem, Bound, Decision, Scores, refuse_first_alone
 from loadmaster.simulate.simulator import Simulator, explain
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 
 TASKS = ("placement", "fusion", "schedule")
 PARTS = ("fusion", "device", "schedule")
@@ -367,7 +364,7 @@ class GraphOptimization(BatchProblem):
         return self._fusion.durations(np.ascontiguousarray(clusters, dtype=np.int32))
 
     @cached_property
-    def touched(self) -> npt.NDArray[np.int8]:
+    def touched(self) -> Int8:
         """[n_ops] whether an op can be in a cluster with another, whatever the keys."""
         return self._fusion.touched()
 

@@ -6,16 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from loadmaster.arrays import Float32, Float64, Int64
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph import GraphOptimization
 from loadmaster.graph.pipeline import WORST, base_vectors, batch_size, graph_of, seeds
 from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
 
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
-Float32 = npt.NDArray[np.float32]
 Rng = np.random.Generator
 
 STARTS = ("base", "seeds", "random")
@@ -177,6 +174,7 @@ class Brkga(Solver):
 
 
 def uniform(genes: Genes) -> Fresh:
+    """Draws genes `[count, width]` uniformly from [0, 1)."""
     return lambda rng, count: rng.random((count, genes.width), dtype=np.float32)
 
 

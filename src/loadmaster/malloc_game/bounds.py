@@ -20,13 +20,13 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from loadmaster.arrays import Float64
 from loadmaster.clock import now
 from loadmaster.errors import require
 from loadmaster.machine.machine import Machine
 from loadmaster.malloc_game.linear import GameLinear, add_turns, add_window, broken_windows, game_linear
-from loadmaster.malloc_game.model import GameModel, access_times
+from loadmaster.malloc_game.model import GameModel, access_times, find_accesses
 from loadmaster.program.program import Program, TensorKind
 from loadmaster.search.or_tools import Linear, relaxation, solve_whole
 from loadmaster.search.problem import Bound
@@ -36,7 +36,6 @@ from loadmaster.units import PICOSECONDS
 if TYPE_CHECKING:
     from loadmaster.malloc_game.problem import MallocGame
 
-Float64 = npt.NDArray[np.float64]
 
 SCALE = 1 << 20
 """Weights of means are multiples of 1 / SCALE."""
@@ -55,41 +54,32 @@ def ideal_bound(program: Program, machine: Machine, model: GameModel) -> int:
     n = model.steps
     number = np.full(program.n_ops, -1, dtype=np.int64)
     number[model.step_op] = np.arange(n)
-    root = program.tensor_alias
     size = -(-program.storage_bytes // model.alignment) * model.alignment
-    may = (program.tensor_fast & (size <= model.capacity))[root]
-    _, named = compute_times(program, machine)
-    first = model.fast == machine.reach[0][0]  # what the cost table's times include
-    fixed = _other_times(program, machine, model, named)
-    free: list[list[list[int]]] = [[] for _ in range(n)]
-    for write, op, tensor, amount in (
-        (False, program.read_op, program.read_tensor, program.read_bytes),
-        (True, program.write_op, program.write_tensor, program.write_bytes),
-    ):
-        slow = access_times(machine, model.slow, amount, write=write)
-        fast = access_times(machine, model.fast, amount, write=write)
-        fast = np.where((named[op, 0] > 0) & first, 0, fast)
-        for step, is_free, *times in zip(
-            number[op].tolist(), may[tensor].tolist(), slow.tolist(), fast.tolist(), strict=True
-        ):
-            if step >= 0 and is_free:
-                free[step].append(times)
-            elif step >= 0:
-                fixed[step] += times[0]
+    may = program.tensor_fast & (size <= model.capacity)
+    fixed = _other_times(program, machine, model)
+    free: list[list[tuple[int, int]]] = [[] for _ in range(n)]
+    access = find_accesses(program, machine, model.fast, model.slow)
+    columns = (number[access.op], may[access.root], access.slow, access.fast)
+    for step, is_free, slow, fast in zip(*(column.tolist() for column in columns), strict=True):
+        if step >= 0 and is_free:
+            free[step].append((slow, fast))
+        elif step >= 0:
+            fixed[step] += slow
     least = side_by_side if model.parallel else one_by_one
     memory = np.array([least(fixed[i], free[i]) for i in range(n)], dtype=np.int64)
     return int((model.step_times(memory, np.zeros_like(memory)) * model.repeat).sum())
 
 
-def one_by_one(fixed: int, free: list[list[int]]) -> int:
+def one_by_one(fixed: int, free: list[tuple[int, int]]) -> int:
+    """The least time of a step whose accesses share a port: each in its faster memory."""
     return fixed + sum(min(times) for times in free)
 
 
-def side_by_side(fixed: int, free: list[list[int]]) -> int:
+def side_by_side(fixed: int, free: list[tuple[int, int]]) -> int:
     """The larger of the two memories' times is at least any mean of them, and each access can be
     put where it adds least to the mean: the best of the means at which one changes sides."""
     best = 0
-    for slow, fast in [[1, 0], *free]:
+    for slow, fast in [(1, 0), *free]:
         share = (fast * SCALE) // (slow + fast) if slow + fast else SCALE
         for weight in {share, min(SCALE, share + 1), SCALE - 1}:
             mean = weight * fixed + sum(
@@ -99,11 +89,11 @@ def side_by_side(fixed: int, free: list[list[int]]) -> int:
     return best
 
 
-def _other_times(
-    program: Program, machine: Machine, model: GameModel, named: npt.NDArray[np.int8]
-) -> list[int]:
+def _other_times(program: Program, machine: Machine, model: GameModel) -> list[int]:
+    """[n] times of what is always in slow memory; a time of the cost table has it already."""
     times = access_times(machine, model.slow, program.op_other_bytes, write=False)
-    kept: list[int] = np.where(named[:, 0] > 0, 0, times)[model.step_op].tolist()
+    in_table = compute_times(program, machine)[1][:, 0] > 0
+    kept: list[int] = np.where(in_table, 0, times)[model.step_op].tolist()
     return kept
 
 

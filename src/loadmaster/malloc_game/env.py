@@ -6,9 +6,9 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import numpy.typing as npt
 from gymnasium import spaces
 
+from loadmaster.arrays import Bool
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import load_machine
 from loadmaster.malloc_game.games import COPY, DROP, MOST, NO_COPY, SHAPES
@@ -99,9 +99,9 @@ class MallocGameEnv(gymnasium.Env[Observation, np.int64]):
         reward = int(earned[0]) / self.problem.scale_ps
         return self._observation(), reward, ended, False, info
 
-    def action_masks(self) -> npt.NDArray[np.bool_]:
+    def action_masks(self) -> Bool:
         """[3] which moves are legal."""
-        mask: npt.NDArray[np.bool_] = self.games.masks()[0].astype(bool)
+        mask: Bool = self.games.masks()[0].astype(bool)
         return mask
 
     def plan(self) -> Plan:

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from loadmaster.arrays import Bool, Float64, Int8, Int64
 from loadmaster.errors import LoadmasterError, require
 from loadmaster.malloc_game.bounds import METHOD, Relaxed, game_bound, relaxed_game
 from loadmaster.malloc_game.games import COPY, DROP, NO_COPY, Games, game_plan
@@ -18,9 +18,6 @@ from loadmaster.plan.plan import Plan
 from loadmaster.search.or_tools import Value, cp_program, run_cp_sat
 from loadmaster.search.solver import Meter, Solution, Solver, State, Status
 
-Int8 = npt.NDArray[np.int8]
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 Row = list[int]
 
 
@@ -61,7 +58,7 @@ def placement_from(problem: MallocGame, game: GameLinear, values: Float64, offse
 def _add_strands(
     game: GameLinear,
     tensor: int,
-    is_one: npt.NDArray[np.bool_],
+    is_one: Bool,
     offset: dict[int, int],
     residencies: list[Row],
     copies: list[Row],

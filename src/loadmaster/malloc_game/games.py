@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster import _core
+from loadmaster.arrays import Int8, Int32, Int64, UInt8
 from loadmaster.errors import BadPlan, LoadmasterError, nearest
 from loadmaster.host import cores
 from loadmaster.malloc_game.model import GameModel
@@ -19,9 +20,6 @@ from loadmaster.search.problem import decided_elsewhere
 if TYPE_CHECKING:
     from loadmaster.malloc_game.problem import MallocGame
 
-Int8 = npt.NDArray[np.int8]
-Int64 = npt.NDArray[np.int64]
-UInt8 = npt.NDArray[np.uint8]
 Seen = dict[str, npt.NDArray[Any]]
 """Observations by name, as in `SHAPES`."""
 
@@ -210,7 +208,7 @@ def moves_of(model: GameModel, plan: Plan) -> Int8:
     return moves
 
 
-def _settle_groups(model: GameModel, carried: npt.NDArray[np.int32], moves: Int8) -> None:
+def _settle_groups(model: GameModel, carried: Int32, moves: Int8) -> None:
     """A group is decided at its first site: Copy where any of it comes or goes."""
     group_of = carried[model.site_tensor]
     for group in np.unique(group_of[group_of >= 0]).tolist():

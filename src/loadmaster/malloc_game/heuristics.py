@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 
 import numpy as np
-import numpy.typing as npt
 
+from loadmaster.arrays import Bool, Int8, Int32, Int64
 from loadmaster.errors import LoadmasterError
 from loadmaster.malloc_game.games import COPY, DROP, NO_COPY
 from loadmaster.malloc_game.model import GameModel
@@ -15,10 +15,6 @@ from loadmaster.plan.plan import Plan
 from loadmaster.plan.production import production_plan
 from loadmaster.search.problem import Decision
 from loadmaster.search.solver import Meter, Solution, Solver, State
-
-Int8 = npt.NDArray[np.int8]
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 
 
 class _OneDecision(Solver):
@@ -145,7 +141,7 @@ def neighbours(model: GameModel) -> tuple[Int32, Int32]:
     return before, after
 
 
-def _segments(model: GameModel) -> tuple[Int32, npt.NDArray[np.bool_]]:
+def _segments(model: GameModel) -> tuple[Int32, Bool]:
     """([N] first step of the segment that ends at each site, [N] whether it begins at a site)."""
     before, _ = neighbours(model)
     begin, kept = model.site_step.copy(), model.site_write != 0

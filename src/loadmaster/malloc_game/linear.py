@@ -43,16 +43,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
+from loadmaster.arrays import Float64, Int64
 from loadmaster.machine.machine import Machine
 from loadmaster.malloc_game.linear_steps import add_step, undecided
 from loadmaster.malloc_game.model import NEVER, GameModel
 from loadmaster.program.program import Program, TieKind
 from loadmaster.search.or_tools import FREE, Draft, Linear
 
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 Terms = list[tuple[int, int]]
 """(variable, coefficient) …"""
 NONE = -1

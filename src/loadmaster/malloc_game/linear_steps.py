@@ -11,16 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from loadmaster.arrays import Bool, Int64
 from loadmaster.machine.machine import Machine
-from loadmaster.malloc_game.model import MILLION, GameModel, access_times
+from loadmaster.malloc_game.model import MILLION, GameModel, find_accesses
 from loadmaster.program.program import Program
 from loadmaster.search.or_tools import FREE, Draft
 from loadmaster.simulate.costs import compute_times
 
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 Affine = tuple[int, list[tuple[int, int]]]
 """(constant, (variable, coefficient) …)."""
 MOST_SITES = 7
@@ -57,19 +55,14 @@ def undecided(program: Program, machine: Machine, model: GameModel) -> tuple[Int
     number[model.step_op] = np.arange(model.steps)
     size = -(-program.storage_bytes // model.alignment) * model.alignment
     may = program.tensor_fast & (size <= model.capacity) & (model.tensors.of_root < 0)
-    named = compute_times(program, machine)[1][:, 0] > 0
+    in_table = compute_times(program, machine)[1][:, 0] > 0
+    access = find_accesses(program, machine, model.fast, model.slow)
+    rows = np.flatnonzero(may[access.root] & (number[access.op] >= 0))
+    op, slow = access.op[rows], access.slow[rows]
+    fast = np.where(in_table[op] | model.parallel, 0, access.fast[rows])
     in_slow, least = np.zeros(model.steps, dtype=np.int64), np.zeros(model.steps, dtype=np.int64)
-    for write, op, tensor, amount in (
-        (False, program.read_op, program.read_tensor, program.read_bytes),
-        (True, program.write_op, program.write_tensor, program.write_bytes),
-    ):
-        rows = np.flatnonzero(may[program.tensor_alias[tensor]] & (number[op] >= 0))
-        steps, amounts = number[op[rows]], np.ascontiguousarray(amount[rows])
-        slow = access_times(machine, model.slow, amounts, write=write)
-        fast = access_times(machine, model.fast, amounts, write=write)
-        fast = np.where(named[op[rows]] | model.parallel, 0, fast)
-        np.add.at(in_slow, steps, slow)
-        np.add.at(least, steps, np.minimum(slow, fast))
+    np.add.at(in_slow, number[op], slow)
+    np.add.at(least, number[op], np.minimum(slow, fast))
     return in_slow, least
 
 
@@ -128,7 +121,7 @@ def _read(model: GameModel, number: int, site_variable: Int64, site_place: Int64
 
 
 def _hull(
-    draft: Draft, chosen: list[int], ways: Bools, times: Int64, time: tuple[int, int], *, exact: bool
+    draft: Draft, chosen: list[int], ways: Bool, times: Int64, time: tuple[int, int], *, exact: bool
 ) -> None:
     """The time is what the chosen way takes; or at least that, if it is not exact."""
     single = np.flatnonzero(ways.sum(axis=1) == 1)

@@ -11,21 +11,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from loadmaster import _core
+from loadmaster.arrays import Bool, Int8, Int32, Int64
 from loadmaster.errors import BadMachine
 from loadmaster.machine.machine import Machine
 from loadmaster.program.hazards import place_bytes, places
 from loadmaster.program.program import Program, TensorKind, TieKind
 from loadmaster.simulate.costs import compute_times
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Int8 = npt.NDArray[np.int8]
 
 NEVER = -1
 """As the time of a copy: there is no link."""
@@ -96,7 +93,7 @@ def find_tensors(program: Program, machine: Machine, fast: int) -> Tensors:
     )
 
 
-def _accessed(program: Program) -> npt.NDArray[np.bool_]:
+def _accessed(program: Program) -> Bool:
     """[T] whether a step reads or writes the root."""
     found = np.zeros(program.n_tensors, dtype=bool)
     for op, tensor in ((program.read_op, program.read_tensor), (program.write_op, program.write_tensor)):
@@ -104,7 +101,7 @@ def _accessed(program: Program) -> npt.NDArray[np.bool_]:
     return found
 
 
-def _barred_places(program: Program, place_of: Int32) -> npt.NDArray[np.bool_]:
+def _barred_places(program: Program, place_of: Int32) -> Bool:
     """[T] places with a tensor that must stay in slow memory: all tensors of a place share a fate."""
     root = program.tensor_alias
     barred = np.zeros(program.n_tensors, dtype=bool)
@@ -175,6 +172,14 @@ def _copy_times(
     size = np.ascontiguousarray(program.storage_bytes[rows])
     times: Int64 = _core.ceil_times(size, np.full(len(rows), rate, dtype=np.int64))
     return np.maximum(1, times + about.latency)
+
+
+_NATIVE = (
+    *("compute", "base_slow", "launch", "overlap", "repeat", "beside"),
+    *("loop", "loop_parent", "loop_first", "loop_last"),
+    *("site_start", "site_step", "site_tensor", "site_write", "site_slow", "site_fast"),
+)
+"""Columns of a `GameModel` that the native core reads."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,14 +256,14 @@ class GameModel:
         """T0: the time of the plan that decides nothing."""
         return int((self.all_slow * self.repeat).sum())
 
-    def memory_times(self, is_fast: npt.NDArray[np.bool_]) -> tuple[Int64, Int64]:
+    def memory_times(self, is_fast: Bool) -> tuple[Int64, Int64]:
         """([n] time that slow memory serves, [n] fast) for sites bool[N]."""
         slow, fast = self.base_slow.copy(), np.zeros_like(self.base_slow)
         np.add.at(slow, self.site_step, np.where(is_fast, 0, self.site_slow))
         np.add.at(fast, self.site_step, np.where(is_fast, self.site_fast, 0))
         return slow, fast
 
-    def elapsed(self, is_fast: npt.NDArray[np.bool_]) -> Int64:
+    def elapsed(self, is_fast: Bool) -> Int64:
         """[n] how long each step takes once, as the simulator has it, without stalls."""
         return self.step_times(*self.memory_times(is_fast))
 
@@ -279,27 +284,7 @@ class GameModel:
 
     def columns(self) -> dict[str, npt.NDArray[Any]]:
         """What the native core reads."""
-        own = {
-            name: getattr(self, name)
-            for name in (
-                "compute",
-                "base_slow",
-                "launch",
-                "overlap",
-                "repeat",
-                "beside",
-                "loop",
-                "loop_parent",
-                "loop_first",
-                "loop_last",
-                "site_start",
-                "site_step",
-                "site_tensor",
-                "site_write",
-                "site_slow",
-                "site_fast",
-            )
-        }
+        own = {name: getattr(self, name) for name in _NATIVE}
         about = [self.capacity, self.alignment, self.parallel, self.idle_copies, *self.engines]
         return {**own, **self.tensors.columns(), "about": np.array(about, dtype=np.int64)}
 
@@ -356,28 +341,19 @@ def _sites(
     """Sites in order, and the time of all other accesses by step."""
     n = int((number >= 0).sum())
     fixed = np.zeros(n, dtype=np.int64)
-    _, named = compute_times(program, machine)
-    # An op of the cost table has its first memory's accesses in its given time.
-    free = (named[:, 0] > 0) & (fast == machine.reach[0][0])
+    access = find_accesses(program, machine, fast, slow)
+    local = tensors.of_root[access.root]
     found: dict[tuple[int, bool, int], list[int]] = {}
-    for is_write, op, tensor, size in (
-        (False, program.read_op, program.read_tensor, program.read_bytes),
-        (True, program.write_op, program.write_tensor, program.write_bytes),
-    ):
-        local = tensors.of_root[program.tensor_alias[tensor]]
-        in_slow = access_times(machine, slow, size, write=is_write)
-        in_fast = np.where(free[op], 0, access_times(machine, fast, size, write=is_write))
-        for row in range(len(op)):
-            step = int(number[op[row]])
-            if step < 0:
-                continue
-            if local[row] < 0:
-                fixed[step] += in_slow[row]
-                continue
-            # Repeated operands of one tensor in one op are one site; rows round up one by one.
-            costs = found.setdefault((step, is_write, int(local[row])), [0, 0, 0])
-            for i, amount in enumerate((in_slow[row], in_fast[row], size[row])):
-                costs[i] += int(amount)
+    for row, step in enumerate(number[access.op].tolist()):
+        if step < 0:
+            continue
+        if local[row] < 0:
+            fixed[step] += access.slow[row]
+            continue
+        # Repeated operands of one tensor in one op are one site; rows round up one by one.
+        costs = found.setdefault((step, bool(access.write[row]), int(local[row])), [0, 0, 0])
+        for i, amount in enumerate((access.slow[row], access.fast[row], access.size[row])):
+            costs[i] += int(amount)
     rows = sorted(found.items(), key=lambda item: item[0][:2])  # stable: operand order stays
     steps = np.array([key[0] for key, _ in rows], dtype=np.int32)
     times = np.array([costs for _, costs in rows], dtype=np.int64).reshape(len(rows), 3)
@@ -399,6 +375,34 @@ def _engines(machine: Machine, fast: int, slow: int) -> tuple[int, int]:
     held = [set() if link is None else set(machine.links[link].engines) for link in links]
     shared = bool(held[0] & held[1])
     return 0 if held[0] else -1, (0 if shared else 1) if held[1] else -1
+
+
+class Accesses(NamedTuple):
+    """[A] every read, then every write of a program; picoseconds in either memory."""
+
+    op: Int32
+    root: Int32
+    write: Bool
+    size: Int64
+    slow: Int64
+    fast: Int64
+    """0 where a time of the cost table has it already: that of the device's first memory."""
+
+
+def find_accesses(program: Program, machine: Machine, fast: int, slow: int) -> Accesses:
+    """Every access, and what it takes in the memories of these numbers."""
+    op = np.concatenate([program.read_op, program.write_op])
+    tensor = np.concatenate([program.read_tensor, program.write_tensor])
+    size = np.concatenate([program.read_bytes, program.write_bytes])
+    write = np.repeat([False, True], [len(program.read_op), len(program.write_op)])
+    in_slow, in_fast = (
+        np.where(write, *(access_times(machine, memory, size, write=way) for way in (True, False)))
+        for memory in (slow, fast)
+    )
+    in_table = compute_times(program, machine)[1][:, 0] > 0
+    if fast == machine.reach[0][0]:
+        in_fast = np.where(in_table[op], 0, in_fast)
+    return Accesses(op, program.tensor_alias[tensor], write, size, in_slow, in_fast)
 
 
 def access_times(machine: Machine, memory: int, size: Int64, *, write: bool) -> Int64:

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from loadmaster import _core
+from loadmaster.arrays import Float64, Int8, Int32, Int64
 from loadmaster.errors import LoadmasterError, nearest
 from loadmaster.host import cores
 from loadmaster.machine.machine import Machine
@@ -24,10 +24,6 @@ from loadmaster.program.program import Program, TieKind
 from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
 from loadmaster.units import PICOSECONDS
 
-Int8 = npt.NDArray[np.int8]
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 Rng = np.random.Generator
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster import _core
+from loadmaster.arrays import Int8, Int32, Int64
 from loadmaster.errors import BadMachine, BadPlan
 from loadmaster.host import cores
 from loadmaster.machine.machine import Machine
@@ -51,10 +52,6 @@ from loadmaster.search.problem import (
 from loadmaster.search.recorded_bounds import recorded_bound
 from loadmaster.simulate.simulator import simulator
 from loadmaster.units import show_bytes
-
-Int8 = npt.NDArray[np.int8]
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

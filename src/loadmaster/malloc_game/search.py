@@ -13,17 +13,14 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from loadmaster.arrays import Float64, Int8, Int64
 from loadmaster.errors import LoadmasterError
 from loadmaster.malloc_game.games import COPY, DROP, NO_COPY
 from loadmaster.malloc_game.msa import msa_moves
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
 
-Int8 = npt.NDArray[np.int8]
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 Rng = np.random.Generator
 
 STARTS = ("greedy", "msa", "random")
@@ -130,9 +127,9 @@ class EsMoves(_Search):
             children[row, chosen] = (children[row, chosen] + rng.integers(1, 3, count_changed)) % 3
         return children
 
-    def _winners(self, rng: Rng, reward: Float64, count: int) -> npt.NDArray[np.int64]:
+    def _winners(self, rng: Rng, reward: Float64, count: int) -> Int64:
         few = rng.integers(0, len(reward), (count, self.tournament))
-        winners: npt.NDArray[np.int64] = few[np.arange(count), reward[few].argmax(axis=1)]
+        winners: Int64 = few[np.arange(count), reward[few].argmax(axis=1)]
         return winners
 
 
@@ -214,14 +211,14 @@ def _seeds(problem: MallocGame, start: str) -> Int8:
     return np.stack(games)
 
 
-def _sites_of_tensors(problem: MallocGame) -> list[npt.NDArray[np.int64]]:
+def _sites_of_tensors(problem: MallocGame) -> list[Int64]:
     """The sites of each tensor that has any."""
     tensor = problem.model.site_tensor
     order = np.argsort(tensor, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(tensor[order])) + 1)
 
 
-def _changed(rng: Rng, game: Int8, sites: list[npt.NDArray[np.int64]]) -> Int8:
+def _changed(rng: Rng, game: Int8, sites: list[Int64]) -> Int8:
     """One to three neighbouring moves of one tensor set to another move."""
     own = sites[int(rng.integers(len(sites)))]
     count = min(len(own), int(rng.integers(1, 4)))

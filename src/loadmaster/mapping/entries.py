@@ -15,6 +15,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.arrays import Bool, Int8, Int32, Int64
 from loadmaster.errors import Refused
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.live_ranges import place_lives
@@ -23,10 +24,6 @@ from loadmaster.program.hazards import places
 from loadmaster.program.program import Program, TensorKind
 from loadmaster.search.pins import BadPin, Pins
 
-Bool = npt.NDArray[np.bool_]
-Int8 = npt.NDArray[np.int8]
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 OPEN = -1
 """As the memory of an entry: it is for solvers to decide."""
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from loadmaster.arrays import Int32
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import load_machine
 from loadmaster.mapping.features import PLACED, edges, globals_, node_features
@@ -116,7 +117,7 @@ class MappingEnv(gymnasium.Env[Observation, Action]):
         }
         return self._observation(), reward, self._steps >= self.episode_steps, False, info
 
-    def _fixed_part(self, pairs: npt.NDArray[np.int32]) -> Observation:
+    def _fixed_part(self, pairs: Int32) -> Observation:
         """What no map changes, padded."""
         problem, n, k = self.problem, self.problem.nodes, self.max_nodes
         rows = np.zeros((k, 21), dtype=np.float32)

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from loadmaster.arrays import Int8
 from loadmaster.clock import engine_seconds
 from loadmaster.errors import BadProgram, LoadmasterError, nearest, require
 from loadmaster.host import cores
@@ -208,7 +208,7 @@ class _Race:
         elif message.get("ended"):
             self.failed.setdefault(method, f"its process ended with code {message['ended']}")
 
-    def _improve(self, decision: npt.NDArray[np.int8]) -> None:
+    def _improve(self, decision: Int8) -> None:
         value = self._time(decision)
         if value >= self.value:
             return
@@ -218,7 +218,7 @@ class _Race:
         for method in self.ready:
             self._notify(method, best=value)
 
-    def _time(self, decision: npt.NDArray[np.int8]) -> int:
+    def _time(self, decision: Int8) -> int:
         return int(self.model.time(decision[None, self.entries].astype(np.int64))[0])
 
     def _notify(self, method: str, **message: int) -> None:
@@ -241,7 +241,7 @@ class _Race:
         self.meter.raise_bound(min(bound.value, self.value), bound.method)
 
 
-def _initial_maps(problem: Mapping, meter: Meter) -> list[npt.NDArray[np.int8]]:
+def _initial_maps(problem: Mapping, meter: Meter) -> list[Int8]:
     """Maps to improve on, made within a part of the time."""
     left = SECONDS if meter.seconds_left is None else meter.seconds_left
     part = Meter(problem, Budget(seconds=START_SHARE * left), meter.observer)

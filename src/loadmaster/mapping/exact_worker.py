@@ -20,12 +20,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from loadmaster.arrays import read_npz
+from loadmaster.arrays import Float64, read_npz
 from loadmaster.clock import now
 from loadmaster.errors import LoadmasterError
 from loadmaster.mapping.linear import mapping_linear, peak_cases, whole_case
 from loadmaster.mapping.model import MappingModel
-from loadmaster.search.or_tools import ENGINES, Float64, Linear, relaxed
+from loadmaster.search.or_tools import ENGINES, Linear, relaxed
 
 Send = Callable[..., None]
 SHARES = (0.1, 0.3, 1.0)
@@ -127,6 +127,7 @@ class Search:
 
 
 def main() -> None:
+    """Solve the model on standard input, and report to standard output as JSON lines."""
     # Engines print to standard output as they please; our messages go to a copy of it.
     output, nowhere = os.fdopen(os.dup(1), "w", encoding="utf-8"), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)

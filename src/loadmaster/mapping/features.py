@@ -11,13 +11,11 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from loadmaster.arrays import Float32, Int32, Int64
 from loadmaster.mapping.problem import Mapping
 from loadmaster.program.program import Program, TensorKind
 
-Float32 = npt.NDArray[np.float32]
-Int32 = npt.NDArray[np.int32]
 Size = tuple[int, int, int]
 """Width, height and channels; (tokens, 1, channels) or (tokens, tokens, heads) in a transformer."""
 
@@ -133,7 +131,7 @@ def _log(value: float, scale: int) -> float:
     return math.log2(1 + max(0, value)) / scale
 
 
-def _weight_bytes(problem: Mapping) -> npt.NDArray[np.int64]:
+def _weight_bytes(problem: Mapping) -> Int64:
     """[N] bytes of the weights and state that each node owns."""
     program, entry = problem.program, problem.entries.of_tensor
     kept = program.is_persistent

@@ -9,9 +9,9 @@ never tuned.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from loadmaster.allocation.pack import pack
+from loadmaster.arrays import Bool, Int64
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import HOME, Plan, lifetimes_in_loops, static_plan
 from loadmaster.program.program import Program, TensorKind
@@ -24,7 +24,7 @@ def first_fit(program: Program, machine: Machine) -> Plan:
     return static_plan(program, machine, memory.tolist(), offsets.tolist(), in_loops=True)
 
 
-def first_fit_memories(program: Program, machine: Machine) -> npt.NDArray[np.int64]:
+def first_fit_memories(program: Program, machine: Machine) -> Int64:
     """[T] the memory of each root on the machine's first device, or HOME where it is not decided."""
     memories = machine.reach[0]
     first, last = lifetimes_in_loops(program)
@@ -56,13 +56,13 @@ def first_fit_memories(program: Program, machine: Machine) -> npt.NDArray[np.int
     return chosen
 
 
-def _first_reader(program: Program) -> npt.NDArray[np.int64]:
+def _first_reader(program: Program) -> Int64:
     reader = np.full(program.n_tensors, program.n_ops, dtype=np.int64)
     np.minimum.at(reader, program.tensor_alias[program.read_tensor], program.read_op)
     return reader
 
 
-def sparse_tables(program: Program) -> npt.NDArray[np.bool_]:
+def sparse_tables(program: Program) -> Bool:
     """[T] weights and state of which no access reads half."""
     read = np.zeros(program.n_tensors, dtype=np.int64)
     np.maximum.at(read, program.tensor_alias[program.read_tensor], program.read_bytes)

@@ -8,16 +8,14 @@ from abc import abstractmethod
 from fractions import Fraction
 
 import numpy as np
-import numpy.typing as npt
 
+from loadmaster.arrays import Bool, Int8, Int64
 from loadmaster.mapping.first_fit import sparse_tables
 from loadmaster.mapping.model import MappingModel, mapping_model
 from loadmaster.mapping.problem import Mapping
 from loadmaster.plan.plan import HOME, lifetimes_in_loops
 from loadmaster.search.solver import Meter, Solution, Solver, State
 
-Int8 = npt.NDArray[np.int8]
-Int64 = npt.NDArray[np.int64]
 Move = tuple[float, Fraction, int, int, int]
 """Minus the density, roughly and exactly, entry, memory, and the version of the entry's savings.
 The smallest is the best, and of equals that with the lower entry, then the faster memory. Rounding
@@ -94,7 +92,7 @@ class Density(OneMap):
         return climb.decision
 
 
-def _sparse(problem: Mapping) -> npt.NDArray[np.bool_]:
+def _sparse(problem: Mapping) -> Bool:
     """[2N] entries that hold a table of which less than half is read."""
     of_tensor = problem.entries.of_tensor
     sparse = np.zeros(2 * problem.nodes, dtype=np.bool_)
@@ -190,7 +188,7 @@ class Climb:
             self._price(entry)
 
     @property
-    def decision(self) -> npt.NDArray[np.int8]:
+    def decision(self) -> Int8:
         decision = self._problem.all_slowest()
         decision[self._problem.entries.live] = self._chosen
         return decision

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from loadmaster.mapping.model import Int64, MappingModel
+from loadmaster.arrays import Bool, Int64
+from loadmaster.mapping.model import MappingModel
 from loadmaster.search.or_tools import FREE, Draft, Group, Linear
 
 MOST_CASES = 12
@@ -241,7 +241,7 @@ def _capacities(
             _limit(draft, [*shared, *terms], room - there)
 
 
-def _held(case: Case, memory: int) -> npt.NDArray[np.bool_]:
+def _held(case: Case, memory: int) -> Bool:
     """[E] whether an entry is in a memory for certain."""
     return np.array([allowed == (memory,) for allowed in case.allowed], dtype=np.bool_)
 

@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from loadmaster.arrays import Int8
 from loadmaster.errors import BadPlan
 from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import read_machine
-from loadmaster.mapping.problem import Int8, Mapping
+from loadmaster.mapping.problem import Mapping
 from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load

@@ -13,16 +13,14 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from loadmaster import _core
+from loadmaster.arrays import Bool, Float64, Int32, Int64
 from loadmaster.machine.machine import Machine
 from loadmaster.mapping.problem import Mapping
 from loadmaster.search.problem import Bound
 from loadmaster.simulate.costs import compute_times
 
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 TOO_LONG = 2**50
 """Picoseconds (19 minutes) in one map, from which on solvers' floating point is not exact."""
 
@@ -126,7 +124,7 @@ class MappingModel:
             total += self.repeat[node] * self.durations(node, chosen[:, entries])
         return total
 
-    def fits(self, chosen: Int64) -> npt.NDArray[np.bool_]:
+    def fits(self, chosen: Int64) -> Bool:
         """[B] whether maps [B, E] stay within the capacities."""
         fine = np.ones(len(chosen), dtype=np.bool_)
         for memory in range(self.memories - 1):
@@ -193,7 +191,7 @@ class _Accesses(NamedTuple):
     """[., M]"""
 
 
-def _access_costs(problem: Mapping, in_table: npt.NDArray[np.bool_]) -> _Accesses:
+def _access_costs(problem: Mapping, in_table: Bool) -> _Accesses:
     """Every read and write, one by one: each is rounded up on its own."""
     program, entries = problem.program, problem.entries
     op = np.concatenate([program.read_op, program.write_op])
@@ -207,7 +205,7 @@ def _access_costs(problem: Mapping, in_table: npt.NDArray[np.bool_]) -> _Accesse
     return _Accesses(node, entries.of_tensor[program.tensor_alias[tensor[real]]].astype(np.int64), cost)
 
 
-def _times(machine: Machine, memories: Sequence[int], size: Int64, write: npt.NDArray[np.bool_]) -> Int64:
+def _times(machine: Machine, memories: Sequence[int], size: Int64, write: Bool) -> Int64:
     """[., memories] picoseconds of accesses."""
     columns = []
     for memory in (machine.memories[number] for number in memories):
@@ -237,7 +235,7 @@ def _capacity_rows(problem: Mapping, number: Int64, live: int) -> tuple[Int64, l
     return always, rows or [nothing]
 
 
-def _maximal_steps(first: npt.NDArray[np.int32], last: npt.NDArray[np.int32]) -> Iterator[int]:
+def _maximal_steps(first: Int32, last: Int32) -> Iterator[int]:
     """Steps whose set of live intervals is in no other's: where one ends after one has begun."""
     begins, ends, fresh = set(first.tolist()), set(last.tolist()), False
     for step in sorted(begins | ends):
@@ -307,7 +305,7 @@ def _node_choices(model: MappingModel) -> tuple[Float64, Float64]:
     return np.maximum(1.0, once) * model.repeat[:, None], size
 
 
-def _owned(model: MappingModel, node: Int64) -> npt.NDArray[np.bool_]:
+def _owned(model: MappingModel, node: Int64) -> Bool:
     """[A] accesses to weights by their first reader, at most one (the largest) for a node."""
     bytes_ = model.always[model.access_entry, -1]
     own = np.zeros(len(node), dtype=np.bool_)

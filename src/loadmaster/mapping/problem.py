@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from loadmaster import _core
 from loadmaster.allocation.pack import pack
+from loadmaster.arrays import Bool, Float64, Int8, Int64
 from loadmaster.errors import BadMachine, BadPlan, Refused
 from loadmaster.host import cores
 from loadmaster.machine.machine import Machine
@@ -51,9 +51,6 @@ from loadmaster.simulate.bounds import time_bounds
 from loadmaster.simulate.simulator import Simulator
 from loadmaster.units import show_bytes
 
-Int8 = npt.NDArray[np.int8]
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 PACK_SECONDS = 5.0
 
 
@@ -103,7 +100,7 @@ class Mapping(BatchProblem):
         self.pins = pins or Pins()
         self.pinned: Int8 = pinned_entries(program, machine, self.entries, self.pins)
         """[2N] the memory of each entry that is pinned, or -1."""
-        self.live: npt.NDArray[np.bool_] = self.entries.live & (self.pinned < 0)
+        self.live: Bool = self.entries.live & (self.pinned < 0)
         """[2N] whether an entry decides anything."""
         if self.pins:
             self.entries = order_pins_first(self.entries, self.pinned)

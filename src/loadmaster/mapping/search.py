@@ -11,12 +11,11 @@ from abc import abstractmethod
 from itertools import product
 
 import numpy as np
-import numpy.typing as npt
 
+from loadmaster.arrays import Int8, Int64
 from loadmaster.mapping.problem import Mapping
 from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
 
-Int8 = npt.NDArray[np.int8]
 Rng = np.random.Generator
 _CHECKPOINT_EVERY = 50
 
@@ -208,7 +207,7 @@ def _reward(meter: Meter, decision: Int8) -> float:
     return float(meter.evaluate_many(decision[None]).reward[0])
 
 
-def _canonical(problem: Mapping, maps: npt.NDArray[np.int64]) -> Int8:
+def _canonical(problem: Mapping, maps: Int64) -> Int8:
     """Entries that decide nothing name the slowest memory."""
     return np.where(problem.live, maps, problem.slowest).astype(np.int8)
 
