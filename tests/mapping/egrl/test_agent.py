@@ -92,9 +92,9 @@ def test_it_goes_on_from_every_checkpoint_as_if_it_had_not_stopped(
         ]
         assert rest.solution.value == first.solution.value
         for name in ("champion_kind", "invalid_fraction", "first_valid_at", "generations"):
-            assert rest.solution.extra[name] == first.solution.extra[name]
-        for name, value in first.solution.extra["policy"].items():
-            assert np.array_equal(value, rest.solution.extra["policy"][name]), name
+            assert rest.solution.metrics[name] == first.solution.metrics[name]
+        for name, value in first.solution.policy.items():
+            assert np.array_equal(value, rest.solution.policy[name]), name
 
 
 def test_a_ring_that_came_round_is_resumed_as_well() -> None:
@@ -120,7 +120,7 @@ def test_it_may_be_resumed_within_another_budget(budget: int) -> None:
 
 def test_what_it_says_of_itself(whole: tuple[Outcome, list[np.ndarray]]) -> None:
     (outcome, asked), problem = whole, chain_problem()
-    extra, values = outcome.solution.extra, problem.score(np.array(asked)).value
+    extra, values = outcome.solution.metrics, problem.score(np.array(asked)).value
     assert extra["invalid_fraction"] == pytest.approx((values < 0).mean())
     assert extra["first_valid_at"] == int(np.argmax(values >= 0)) + 1
     assert extra["champion_kind"] in KINDS[:3]
@@ -130,15 +130,15 @@ def test_what_it_says_of_itself(whole: tuple[Outcome, list[np.ndarray]]) -> None
 
 def test_nothing_found_is_said() -> None:
     solution = solve(small(), Mapping(chain(), roomy(0, 0)), Budget(evaluations=8))
-    assert solution.decision is None and solution.extra["champion_kind"] == "none"
-    assert solution.extra["first_valid_at"] is None and solution.extra["invalid_fraction"] == 1
+    assert solution.decision is None and solution.metrics["champion_kind"] == "none"
+    assert solution.metrics["first_valid_at"] is None and solution.metrics["invalid_fraction"] == 1
 
 
 def test_failed_measurements_are_not_stored() -> None:
     problem = recording(fails_from=0)
     made = session(problem, 40)
     failed = np.arange(40) % 2 == 0
-    assert made.now.stored == made.now.filled == 20
+    assert made.now.ring.stored == made.now.ring.filled == 20
     assert np.array_equal(made.now.maps[:20], np.array(problem.asked)[~failed])
     assert (made.now.rewards[:20] > -1).all()
     legal = chain_problem().score(np.array(problem.asked)).value >= 0
@@ -149,8 +149,8 @@ def test_what_was_scored_is_recalled() -> None:
     made = session(problem := recording(), 60)
     rewards = chain_problem().score(np.array(problem.asked)).reward
     for row, reward in zip(problem.asked, rewards, strict=True):
-        assert made.now.recalled(row) == reward
-    assert np.isnan(made.now.recalled(np.full_like(problem.asked[0], 9)))
+        assert made.now.recall(row) == reward
+    assert np.isnan(made.now.recall(np.full_like(problem.asked[0], 9)))
     gnns = {row.tobytes() for row in made._canonical(np.asarray(made.forward(made.now.stack, made.graph)[0]))}
     assert len(gnns) <= 4
     # With it off, every GNN is evaluated in every generation; with it on, only new maps are.
@@ -277,7 +277,7 @@ def test_two_memories() -> None:
 
 def test_noisy_values_are_never_recalled() -> None:
     made = session(problem := recording(noise=0.05), 80)
-    assert np.isnan(made._recalled(np.array(problem.asked))).all()
+    assert np.isnan(made._recall(np.array(problem.asked))).all()
     assert made.meter.best_value is not None
 
 
@@ -331,7 +331,7 @@ def test_every_switch_can_be_off(off: dict[str, Any]) -> None:
     shallow = {"depth": 0} if compiled_anew else {}
     solution = solve(Egrl(**SMALL | shallow | off), problem := recording(), Budget(evaluations=60))
     assert len(problem.asked) == solution.evaluations == 60
-    assert solution.value is not None and solution.extra["generations"] >= 7
+    assert solution.value is not None and solution.metrics["generations"] >= 7
 
 
 def test_the_policy_is_the_network_that_earned_most() -> None:
