@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name 
 import numpy as np
 
 from benchmarks.suites import Row
-from benchmarks.suites.gpu_folder import Folder, alone, free_host, told
+from benchmarks.suites.gpu_folder import Folder, Step, alone, free_host
 from benchmarks.suites.gpu_loop import MAPPED, SEARCHES, Loop, loop_rows
 from benchmarks.suites.gpu_plans import budget, kernels_of, roomy
 from benchmarks.suites.gpu_stages import all_need, ready
@@ -56,7 +56,7 @@ def prepare(arguments: argparse.Namespace, folder: Folder) -> None:
         path = prepared_file(folder, name, arguments.percent)
         if path.exists():
             continue
-        with told(f"prepare {name} {arguments.percent} %"):
+        with Step(f"prepare {name} {arguments.percent} %"):
             archive = Archive(posed(folder, name, arguments))
             found = Refined(simulated=10**9, seconds=arguments.seconds, kept=arguments.kept).prepared(
                 archive, arguments.seed
@@ -76,7 +76,7 @@ def prepare(arguments: argparse.Namespace, folder: Folder) -> None:
 def compile_agents(arguments: argparse.Namespace, folder: Folder) -> None:
     """EGRL's networks take a minute to compile; they are kept in the folder. It may run beside others."""
     for name in arguments.models:
-        with told(f"compile {name}"):
+        with Step(f"compile {name}"):
             about = posed(folder, name, arguments)
             # With noise, so that no bound ends it early.
             problem = Mapping(about.program, about.machine, invalid="repair", noise=0.01)
@@ -107,14 +107,14 @@ def measure(arguments: argparse.Namespace, folder: Folder) -> None:
         searches = [each for each in arguments.searches if (case, f"{each}+hardware") not in done]
         if not searches:
             continue
-        with told(f"capture {name}") as captured:
+        with Step(f"capture {name}") as captured:
             workload = ready(name, arguments, device)
         if captured.failed:
             continue
         with np.load(prepared_file(folder, name, arguments.percent)) as file:
             candidates = [file[key] for key in file.files]
         about = posed(folder, name, arguments)
-        with alone(folder, URGENCY), told(f"loop {case}"):
+        with alone(folder, URGENCY), Step(f"loop {case}"):
             bench = Bench(workload, folder.machine())
             evaluator = ExecutorEvaluator(
                 workload.captured,

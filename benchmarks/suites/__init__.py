@@ -98,17 +98,17 @@ def run_suite(name: str, options: Options) -> Iterator[Row]:
             remedy=f"use {', '.join(SUITES)}",
         )
     cases: dict[str, Case] = importlib.import_module(SUITES[name]).CASES
-    for wanted in options.cases:
-        if not fnmatch.filter(cases, wanted):
+    for pattern in options.cases:
+        if not fnmatch.filter(cases, pattern):
             raise LoadmasterError(
-                f"suite '{name}' has no case '{wanted}'{nearest(wanted, tuple(cases))}",
-                object=wanted,
+                f"suite '{name}' has no case '{pattern}'{nearest(pattern, tuple(cases))}",
+                object=pattern,
                 remedy=f"use {', '.join(cases)}",
             )
     chosen = [
         case
         for case in cases
-        if not options.cases or any(fnmatch.fnmatchcase(case, wanted) for wanted in options.cases)
+        if not options.cases or any(fnmatch.fnmatchcase(case, pattern) for pattern in options.cases)
     ]
     for case in chosen:
         for seed in range(options.seeds):

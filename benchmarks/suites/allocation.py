@@ -109,7 +109,7 @@ def _row(case: str, problem: Allocation, solution: Solution, name: str, seed: in
         extra={
             "buffers": len(problem.buffers),
             "capacity": problem.capacity,
-            **{k: v for k, v in solution.extra.items() if isinstance(v, int | float)},
+            **{k: v for k, v in solution.metrics.items() if isinstance(v, int | float)},
         },
     )
 

@@ -141,7 +141,7 @@ sums in 16 bits and with atomics depend on their order."""
 
 
 class Bench:
-    """A model with its weights in pinned host memory, for as many plans as wanted. What plans copy out has
+    """A model with its weights in pinned host memory, for as many plans as there are. What plans copy out has
     its room there too, taken once."""
 
     def __init__(self, workload: Workload, machine: Machine) -> None:
@@ -317,17 +317,17 @@ class Bench:
         gradients could hide behind a large scale: `by_itself` names all that are not close by their own."""
         same, worst, where = True, 0.0, ""
         by_itself: dict[str, float] = {}
-        for role, got, wanted in zip(self.workload.captured.results, found, self.expected, strict=True):
-            if wanted is None or got is None:
-                same &= wanted is None and got is None
+        for role, got, expected in zip(self.workload.captured.results, found, self.expected, strict=True):
+            if expected is None or got is None:
+                same &= expected is None and got is None
                 continue
             # On the device: a training step has a billion numbers to compare.
-            got, wanted = (each.to(self.workload.device) for each in (got, wanted))
-            if not self.torch.equal(got, wanted):
+            got, expected = (each.to(self.workload.device) for each in (got, expected))
+            if not self.torch.equal(got, expected):
                 same = False
-                own = far = difference(got, wanted)
+                own = far = difference(got, expected)
                 if scale and role.what == "gradient":
-                    far = difference(got, wanted, scale)
+                    far = difference(got, expected, scale)
                 worst, where = max((worst, where), (far, role.name or role.what))
                 if own > CLOSE:
                     by_itself[role.name or role.what] = own

@@ -158,13 +158,13 @@ def free_host(device: Any) -> None:
         getattr(torch._C, "_host_emptyCache", lambda: None)()
 
 
-class told:
+class Step:
     """A context that says what is done and how long it took; an error is shown, and the next goes on."""
 
     def __init__(self, what: str) -> None:
         self.what, self.failed = what, False
 
-    def __enter__(self) -> told:
+    def __enter__(self) -> Step:
         self.began = time.perf_counter()
         print(f"{self.what} …", flush=True)
         return self

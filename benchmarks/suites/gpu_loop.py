@@ -170,8 +170,8 @@ class Loop:
             )
         finally:
             problem.close()
-        told = champion.as_json()
-        told |= {
+        stated = champion.as_json()
+        stated |= {
             "first_ps": next(iter(seen.values), None),
             "best_ps": found.value,
             "measured_plans": len(seen.values),
@@ -183,7 +183,7 @@ class Loop:
             "simulated_ps": None if search in MAPPED else problem.simulated_ps(leaders[best]),
             "baseline_simulated_ps": self._simulated().evaluate(self.candidates[0]),
         }
-        return told["median_ps"], told["baseline_ps"], found.evaluations, told
+        return stated["median_ps"], stated["baseline_ps"], found.evaluations, stated
 
     def _simulated(self) -> Offload:
         return Offload(self.program, self.machine, **self.options)

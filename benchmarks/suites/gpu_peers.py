@@ -370,7 +370,7 @@ def _measured(name: str, setting: Setting, repeats: int, most_seconds: float, ke
     clock = Clock(setting.device)
     _tidy(clock)
     try:
-        with held_to(clock, setting.capacity) as held:
+        with MemoryLimit(clock, setting.capacity) as held:
             work, close = make(setting)
             try:
                 result, times = _timed(clock, work, repeats, most_seconds)
@@ -402,13 +402,13 @@ def _timed(clock: Clock, work: Pass, repeats: int, most_seconds: float) -> tuple
     return result, times
 
 
-class held_to:
+class MemoryLimit:
     """A context in which PyTorch gets no more of the GPU than `capacity` beyond what it has."""
 
     def __init__(self, clock: Clock, capacity: int | None) -> None:
         self.clock, self.capacity, self.before = clock, capacity, 0
 
-    def __enter__(self) -> held_to:
+    def __enter__(self) -> MemoryLimit:
         if self.clock.is_cuda:
             cuda, device = self.clock.torch.cuda, self.clock.device
             self.before = cuda.memory_allocated(device)

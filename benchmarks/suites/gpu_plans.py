@@ -99,7 +99,7 @@ def kernels_of(costs: Mapping[str, Any]) -> Kernels | None:
     return measured_kernels(costs["op_workspace"], int(costs["kept_bytes"]))
 
 
-def wanted(model: str, percents: Sequence[int], solvers: Sequence[str]) -> list[tuple[int, str]]:
+def plans_to_make(model: str, percents: Sequence[int], solvers: Sequence[str]) -> list[tuple[int, str]]:
     """(percent, solver) of the plans of a model, in this order; a variant has few."""
     if model in VARIANTS:
         percents = [percent for percent in percents if percent == 50]

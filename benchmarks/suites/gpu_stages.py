@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.suites import Row
-from benchmarks.suites.gpu_folder import MACHINE, MEASURED, PLANS, Folder, alone, free, free_host, made, told
+from benchmarks.suites.gpu_folder import MACHINE, MEASURED, PLANS, Folder, Step, alone, free, free_host, made
 from benchmarks.suites.gpu_plans import (
     GRAPH,
     OURS,
@@ -36,8 +36,8 @@ from benchmarks.suites.gpu_plans import (
     needed_bytes,
     ordered,
     plan_model,
+    plans_to_make,
     roomy,
-    wanted,
 )
 from loadmaster.execute.own_allocator import fewer_holes
 from loadmaster.machine import Machine, load_machine
@@ -88,7 +88,7 @@ def execute(arguments: argparse.Namespace, folder: Folder, left: Left) -> None:
         jobs = [job for job in jobs if job[0].simulated_ps >= 0]
         if not jobs:
             continue
-        with told(f"capture {name}") as captured:
+        with Step(f"capture {name}") as captured:
             workload = ready(name, arguments, device)
             if workload.captured.program.hash != about["hash"]:
                 raise RuntimeError(f"'{name}' was captured differently than it was measured")
@@ -98,12 +98,12 @@ def execute(arguments: argparse.Namespace, folder: Folder, left: Left) -> None:
         # A budget at a time, so that other models come to theirs between.
         for percent in dict.fromkeys(job[0].percent for job in jobs):
             urgency = _VARIANTS_URGENCY if name in VARIANTS else _PLANS_URGENCY.get(percent, _LATE)
-            with alone(folder, urgency), told(f"execute {name}@{percent}"):
+            with alone(folder, urgency), Step(f"execute {name}@{percent}"):
                 for planned, graph in [job for job in jobs if job[0].percent == percent]:
                     what = f"{name}@{percent} {planned.solver}{GRAPH * graph}"
                     if left() < 0:
                         return print(f"time is up: {what} and what comes after it was not run", flush=True)
-                    with told(f"  {what}"):
+                    with Step(f"  {what}"):
                         bench = bench or Bench(workload, folder.machine())
                         keep(folder, run_plan(bench, planned, graph, about, arguments, folder))
         del bench
@@ -112,7 +112,7 @@ def execute(arguments: argparse.Namespace, folder: Folder, left: Left) -> None:
 
 def plan_jobs(name: str, arguments: argparse.Namespace, folder: Folder) -> list[tuple[Planned, bool]]:
     """(plan, whether as a CUDA graph) of a model; half of the memory and ours first."""
-    chosen = set(wanted(name, arguments.percents, arguments.solvers))
+    chosen = set(plans_to_make(name, arguments.percents, arguments.solvers))
     lines = {(line["percent"], line["solver"]): line for line in folder.lines(PLANS) if line["model"] == name}
     found = ordered(
         [Planned(**line) for key, line in lines.items() if key in chosen and line["status"] != "skipped"],
@@ -172,14 +172,14 @@ def peers(arguments: argparse.Namespace, folder: Folder, left: Left) -> None:
             ]
             if not names:
                 continue
-            with alone(folder, _PEERS_URGENCY.get(percent, _LATE)), told(f"peers of {name}@{percent}"):
+            with alone(folder, _PEERS_URGENCY.get(percent, _LATE)), Step(f"peers of {name}@{percent}"):
                 for peer in names:
                     if left() < 0:
                         return print(
                             f"time is up: {name}@{percent} {peer} and what comes after it was not run",
                             flush=True,
                         )
-                    with told(f"  {name}@{percent} {peer}"):
+                    with Step(f"  {name}@{percent} {peer}"):
                         bench = bench or PeerBench(
                             name,
                             partial(model.build, arguments.size),
@@ -255,7 +255,7 @@ def measure(arguments: argparse.Namespace, folder: Folder, left: Left) -> None:
             continue
         if left() < 0:
             return print(f"time is up: '{name}' was not measured", flush=True)
-        with told(f"measure {name}"):
+        with Step(f"measure {name}"):
             workload = ready(name, arguments, device)
             program = workload.captured.program
             as_one = whole(name, arguments, device, program)
@@ -314,7 +314,7 @@ def plan(arguments: argparse.Namespace, folder: Folder, left: Left) -> None:
     jobs = [
         (percent, solver, name)
         for name in known
-        for percent, solver in wanted(name, arguments.percents, arguments.solvers)
+        for percent, solver in plans_to_make(name, arguments.percents, arguments.solvers)
     ]
     place = {percent: number for number, percent in enumerate(arguments.percents)}
     for percent, solver, name in sorted(jobs, key=lambda job: place.get(job[0], len(place))):
@@ -322,7 +322,7 @@ def plan(arguments: argparse.Namespace, folder: Folder, left: Left) -> None:
             continue
         if left() < 0:
             return print(f"time is up: no plan for {name} {percent} % {solver} and later ones", flush=True)
-        with told(f"plan {name} {percent} % {solver}"):
+        with Step(f"plan {name} {percent} % {solver}"):
             found = plan_model(
                 folder.program(name),
                 machine,

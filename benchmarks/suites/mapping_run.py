@@ -142,7 +142,7 @@ def _extra(
         return known
     known |= {"options": cell.solver} if cell.solver else {}
     bound = solution.bound.value
-    told = {name: content for name, content in solution.extra.items() if _plain(content)}
+    told = {name: content for name, content in solution.metrics.items() if _plain(content)}
     return (
         told
         | known

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 Model = tuple[Any, tuple[Any, ...]]
 
 
-class _Residual(nn.Module):  # type: ignore[misc]
+class _Residual(nn.Module):
     """What its layers give, added to (a projection of) their input."""
 
     def __init__(self, layers: Any, shortcut: Any = None, after: Any = None) -> None:
@@ -87,7 +87,7 @@ def ds_cnn() -> Model:
     return nn.Sequential(*layers, *head).eval(), (torch.randn(1, 1, 49, 10),)
 
 
-class _Attention(nn.Module):  # type: ignore[misc]
+class _Attention(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads, self.inputs, self.output = heads, nn.Linear(width, 3 * width), nn.Linear(width, width)
@@ -101,7 +101,7 @@ class _Attention(nn.Module):  # type: ignore[misc]
         return self.output(mixed.transpose(1, 2).reshape(batch, tokens, width))
 
 
-class _Patches(nn.Module):  # type: ignore[misc]
+class _Patches(nn.Module):
     def __init__(self, patch: int, width: int) -> None:
         super().__init__()
         self.conv = nn.Conv2d(3, width, patch, patch)
@@ -110,7 +110,7 @@ class _Patches(nn.Module):  # type: ignore[misc]
         return self.conv(x).flatten(2).transpose(1, 2)
 
 
-class _Encoder(nn.Module):  # type: ignore[misc]
+class _Encoder(nn.Module):
     """A transformer's encoder over what `stem` gives, and a class for the whole."""
 
     def __init__(self, stem: Any, tokens: int, width: int, depth: int, heads: int, classes: int) -> None:
@@ -148,7 +148,7 @@ def text_encoder(tokens: int = 128) -> Model:
     return model.eval(), (torch.randint(0, 1000, (1, tokens)),)
 
 
-class _Dense(nn.Module):  # type: ignore[misc]
+class _Dense(nn.Module):
     """Every layer sees what all before it gave."""
 
     def __init__(self, inputs: int, count: int, growth: int) -> None:
@@ -176,7 +176,7 @@ def densenet(size: int = 96, classes: int = 10) -> Model:
     return nn.Sequential(*layers, *head).eval(), (torch.randn(1, 3, size, size),)
 
 
-class _Unet(nn.Module):  # type: ignore[misc]
+class _Unet(nn.Module):
     def __init__(self, widths: tuple[int, ...]) -> None:
         super().__init__()
         pairs = list(zip((3, *widths), widths, strict=False))
@@ -201,7 +201,7 @@ def unet(size: int = 64) -> Model:
     return _Unet((16, 32, 64, 128)).eval(), (torch.randn(1, 3, size, size),)
 
 
-class _Llama(nn.Module):  # type: ignore[misc]
+class _Llama(nn.Module):
     """One decoder block: rotary positions, causal attention, gated layer."""
 
     def __init__(self, width: int, wide: int, heads: int) -> None:
@@ -228,7 +228,7 @@ class _Llama(nn.Module):  # type: ignore[misc]
         return x * cosine + torch.cat([-b, a], -1) * sine
 
 
-class _LlamaStack(nn.Module):  # type: ignore[misc]
+class _LlamaStack(nn.Module):
     def __init__(self, words: int, width: int, wide: int, heads: int, depth: int) -> None:
         super().__init__()
         self.tokens = nn.Embedding(words, width)

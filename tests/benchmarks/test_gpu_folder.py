@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from benchmarks.suites import Row
-from benchmarks.suites.gpu_folder import Folder, alone, told
+from benchmarks.suites.gpu_folder import Folder, Step, alone
 from clocks import wait_until
 
 
@@ -54,8 +54,8 @@ def test_lines_are_there_when_they_are_made_and_torn_ones_are_left_out(tmp_path:
 
 
 def test_what_fails_is_told_and_the_next_goes_on(capsys: object) -> None:
-    with told("one") as one:
+    with Step("one") as one:
         raise RuntimeError("broken")
-    with told("two") as two:
+    with Step("two") as two:
         pass
     assert one.failed and not two.failed

@@ -18,8 +18,8 @@ from benchmarks.suites.gpu_plans import (
     needed_bytes,
     ordered,
     plan_model,
+    plans_to_make,
     roomy,
-    wanted,
 )
 from loadmaster.machine import Machine, load_machine
 from loadmaster.offload.model import Kernels
@@ -132,14 +132,14 @@ def test_what_can_not_be_is_refused_with_its_reason(machine: Machine) -> None:
 
 
 def test_variants_have_few_plans() -> None:
-    assert wanted("llama", (50, 30), ("auto", "msa")) == [
+    assert plans_to_make("llama", (50, 30), ("auto", "msa")) == [
         (50, "auto"),
         (50, "msa"),
         (30, "auto"),
         (30, "msa"),
         RESIDENT,
     ]
-    assert wanted(VARIANTS[0], (50, 30), SOLVERS) == [(50, "auto"), (50, "prefetch"), (50, "msa")]
+    assert plans_to_make(VARIANTS[0], (50, 30), SOLVERS) == [(50, "auto"), (50, "prefetch"), (50, "msa")]
 
 
 def test_half_of_the_memory_and_ours_come_first() -> None:

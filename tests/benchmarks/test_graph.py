@@ -97,7 +97,7 @@ def test_tasks_apart_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = GraphOptimization(*synthetic_case("watts_strogatz", 0))
     found = solve(graph_apart.Apart(APART, "go", {}), problem, Budget(60), 0)
     assert asked == [("placement", "19"), ("fusion", "19"), ("schedule", "19")]
-    assert found.evaluations == 3 and found.extra["inner_evaluations"] == 6
+    assert found.evaluations == 3 and found.metrics["inner_evaluations"] == 6
     assert found.value is not None and found.value <= problem.reference_ps
     assert not problem.violations(problem.plan(found.decision))
 

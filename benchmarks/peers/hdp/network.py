@@ -172,7 +172,7 @@ def _neighbours(edges: Int32, ops: int, width: int) -> Float32:
 Carry = tuple[Array, Array]
 
 
-class Network(eqx.Module):  # type: ignore[misc]
+class Network(eqx.Module):
     """All weights; H is the hidden width, K the number of groups, D that of devices."""
 
     group_in: Array

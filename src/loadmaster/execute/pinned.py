@@ -29,6 +29,7 @@ class Layout(NamedTuple):
 
 
 def layout_of(tensor: Any) -> Layout:
+    """How a tensor lies in its storage, and how many bytes that spans."""
     size, stride, offset = tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset()
     last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     elements = 0 if 0 in size else last + 1

@@ -155,7 +155,6 @@ def _remove(files: tuple[Path, ...]) -> None:
 
 def _verified(request: ExportRequest) -> tuple[int, int]:
     """Run the model in the runtime's own order and in the plan's: (peak before, peak after)."""
-
     require("onnxruntime", "onnx")
     try:
         theirs, ours = run_model(request.model, file_order=False), run_model(request.out)

@@ -108,6 +108,7 @@ def left_out(plan: Plan, *, memory: bool, offset: bool, order: bool, device: boo
 
 
 def note_path(out: Path, is_folder: bool) -> Path:
+    """Where the note about an export is written: inside a folder, beside a file."""
     return out / "export.json" if is_folder else out.with_name(f"{out.name}.json")
 
 
@@ -153,6 +154,7 @@ def export_plan(
       force: write also what is no better than the runtime's own plan.
       mem_id: ExecuTorch's number of each memory, over what the machine's file says.
       scratch: for TFLite Micro, a file with the bytes of scratch by operator.
+
     Returns:
       what was written and how it was proven; a note beside the files says the same.
     """

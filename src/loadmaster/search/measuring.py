@@ -229,4 +229,5 @@ def bind_evaluator(evaluator: Evaluator, program: Program, machine: Machine) -> 
 
 
 def picoseconds(seconds: float) -> int:
+    """Measured seconds as an integer; never 0, which would mean that nothing ran."""
     return max(1, round(seconds * PICOSECONDS))

@@ -134,6 +134,7 @@ def joined(*parts: Actions) -> Actions:
 
 
 def row_of(actions: Actions, row: int) -> Actions:
+    """One plan's actions of a batch: `[plans, …]` -> `[…]`."""
     return Actions(*(part[row] for part in actions))
 
 

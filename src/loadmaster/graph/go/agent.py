@@ -74,6 +74,7 @@ def decides(problem: GraphOptimization) -> bool:
 
 
 def check_devices(problem: GraphOptimization) -> None:
+    """Refuse machines with more devices than the network has outputs for."""
     if problem.devices > MOST_DEVICES:
         raise LoadmasterError(
             f"GO knows machines of up to {MOST_DEVICES} devices, and '{problem.machine.name}' has {problem.devices}",
@@ -93,6 +94,7 @@ def source_of(init: str, settings: Settings) -> str:
 
 
 def start_of(name: str, seed: int, shape: Shape) -> Network:
+    """The network to begin with: a new one for 'scratch', else a trained policy by name or file."""
     return make_network(seed, shape) if name == "scratch" else load_network(name, shape)
 
 

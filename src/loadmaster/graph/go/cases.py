@@ -207,10 +207,12 @@ def _find_one(job: tuple[Case, Path, float | None, int | None]) -> str:
 
 
 def file_of(folder: Path, case: Case) -> Path:
+    """Where the known plan of a case is kept."""
     return folder / f"{case.name.replace('/', '_').replace(':', '-')}.npz"
 
 
 def save(path: Path, plan: KnownPlan) -> None:
+    """Write a known plan, whole or not at all."""
     with replacing(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(
             file,

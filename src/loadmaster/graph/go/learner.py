@@ -84,6 +84,7 @@ class Metrics(NamedTuple):
 
 
 def make_learner(network: Network) -> Learner:
+    """A network with a fresh state of its optimizer."""
     network = jax.tree.map(jnp.asarray, network)
     return Learner(network, optax.scale_by_adam().init(network))
 
@@ -99,6 +100,7 @@ def masks(graph: Graph) -> Actions:
 
 @partial(eqx.filter_jit)
 def logits_of(network: Network, graph: Graph, shape: Shape) -> tuple[Logits, Memory]:
+    """The policy of one graph, and what later segments attend to."""
     return run(network, graph, shape, BACKEND)
 
 
@@ -269,6 +271,7 @@ def segment_logits(
 
 
 def picked_nodes(pick: Array, s: int) -> Array:
+    """int[P · s]: the nodes of the picked segments, `s` of them each."""
     return (pick[:, None] * s + jnp.arange(s)).ravel()
 
 

@@ -29,6 +29,8 @@ PREFERRED, BASED = 5.0, 3.0
 
 
 class Dense(NamedTuple):
+    """A dense layer whose input is scaled by the context (parameter superposition)."""
+
     weight: Array
     bias: Array
     gate: Array
@@ -36,11 +38,15 @@ class Dense(NamedTuple):
 
 
 class Sage(NamedTuple):
+    """One GraphSAGE layer: a message of neighbours, then an update of the node."""
+
     message: Array
     update: Dense
 
 
 class Layer(NamedTuple):
+    """One layer of recurrent attention with its feed-forward part."""
+
     attend: Dense
     mix: Dense
     widen: Dense
@@ -48,6 +54,8 @@ class Layer(NamedTuple):
 
 
 class Network(NamedTuple):
+    """All weights of GO: encoder, attention layers, and a head for each task."""
+
     kind: Array
     enter: Dense
     sage: tuple[Sage, ...]
@@ -66,6 +74,8 @@ class Network(NamedTuple):
 
 
 class Logits(NamedTuple):
+    """Scores of every decision, by task."""
+
     fusion: Array
     """[N, 16]"""
     device: Array
@@ -276,6 +286,7 @@ def norm(xp: Any, x: Array) -> Array:
 
 
 def sigmoid(xp: Any, x: Array) -> Array:
+    """The logistic function, by tanh, which never overflows."""
     return 0.5 * (xp.tanh(0.5 * x) + 1)
 
 

@@ -34,6 +34,7 @@ def drawn(rng: Rng, shape: tuple[int, ...], scale: float) -> Array:
 
 
 def filled(value: float, width: int) -> Array:
+    """float32[width] of one value."""
     return jnp.asarray(np.full(width, value, dtype=np.float32))
 
 

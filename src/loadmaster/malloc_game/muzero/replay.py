@@ -59,6 +59,7 @@ def unit_ps(problem: MallocGame) -> float:
 
 
 def empty_record(games: int, moves: int) -> Record:
+    """Zeros for so many games of so many moves, to be filled in as they are played."""
     return Record(
         np.zeros((games, moves), np.int8),
         np.zeros((games, moves), np.float32),

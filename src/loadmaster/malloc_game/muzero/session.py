@@ -326,5 +326,6 @@ def _gains(opening: Opening, played: Played, times: Any) -> list[Gain]:
 
 
 def problem_of(meter: Meter) -> MallocGame:
+    """The game that a meter counts evaluations of."""
     assert isinstance(meter.problem, MallocGame)
     return meter.problem
