@@ -21,7 +21,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     solution = run_solver(
         make_labelled("mapping", "random"), problem, Budget(200), 0, folder=tmp_path_factory.mktemp("runs")
     )
-    return Path(solution.extra["run"])
+    return solution.run
 
 
 def test_a_run_gets_its_own_report_as_often_as_wanted(folder: Path, run_json: Any) -> None:

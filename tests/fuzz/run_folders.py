@@ -87,7 +87,7 @@ def _seed(number: int, place: Path) -> bytes:
     parent = place / str(number)
     parent.mkdir()
     solution = run_solver(solver, problem, budget, 0, folder=parent, command=["plan"], checkpoint_seconds=0.0)
-    folder = Path(solution.extra["run"])
+    folder = solution.run
     files = {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
     return _zipped(_timeless(files))
 

@@ -13,7 +13,7 @@ import pytest
 from generate_graph import random_graph, roomy
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph import TASKS, UNFIT, Base, GraphOptimization
-from loadmaster.graph.anneal import children, renamed
+from loadmaster.graph.anneal import make_children, renamed
 from loadmaster.graph.go.graph import SCHEMA
 from loadmaster.graph.go.network import make_network
 from loadmaster.graph.go.prior import seeds_prior
@@ -140,9 +140,9 @@ def test_children_have_two_parents() -> None:
     for seed, tasks in enumerate(TASK_SETS):
         problem, rng = _problem(seed, tasks), np.random.default_rng(seed)
         parents = random_vectors(problem, rng, 2)
-        for child in children(problem, rng, parents, 20, alike=False):
+        for child in make_children(problem, rng, parents, 20, alike=False):
             assert np.all((child == parents[0]) | (child == parents[1]))
-        assert children(problem, rng, parents, 5, alike=True).shape == (5, problem.width)
+        assert make_children(problem, rng, parents, 5, alike=True).shape == (5, problem.width)
 
 
 def test_steered_moves_stay_within_their_parts() -> None:
@@ -216,7 +216,7 @@ def test_a_policy_steers(name: str, tmp_path: Path) -> None:
     problem = _recurrent()
     known = _solved(problem, "classical", 10_000).value
     solution = _solved(problem, name, 400, prior=str(file))
-    assert solution.extra["prior"] == str(file)
+    assert solution.metrics["prior"] == str(file)
     assert known is not None and solution.value is not None and solution.value <= known
     again = _solved(problem, name, 400, prior=str(file))
     assert np.array_equal(solution.decision, again.decision)

@@ -12,7 +12,7 @@ from graph.slow_placers import NobodyHasRoom, Slow
 from loadmaster.graph import UNFIT, Base, GraphOptimization
 from loadmaster.graph.list_placers import favourites, group_edges
 from loadmaster.graph.pipeline import seeds
-from loadmaster.graph.placers import NONE, Places, first_come, like_base
+from loadmaster.graph.placers import NONE, Places, first_come_keys, follow_base
 from loadmaster.machine import load_machine
 from loadmaster.machine.machine import Machine
 from loadmaster.program.build import Builder
@@ -202,10 +202,10 @@ def test_first_come_first_served_is_kept_under_another_placement() -> None:
     alone = GraphOptimization(program, machine, tasks=("placement",))
     for seed in range(5):
         device = np.random.default_rng(seed).integers(0, 2, joint.groups).astype(np.int32)
-        vector = like_base(joint, device=device)
+        vector = follow_base(joint, device=device)
         assert joint.measure(vector[None])[0] == alone.measure(alone.vector(device=device)[None])[0]
     paths = GraphOptimization(program, machine, tasks=("schedule",), base=Base(schedule="critical_path"))
-    keys = first_come(paths, paths.vector())
+    keys = first_come_keys(paths, paths.vector())
     first = GraphOptimization(program, machine, tasks=("schedule",))
     assert paths.evaluate(paths.vector(schedule=keys)) == first.reference_ps
     assert run(paths, "fifo").value == first.reference_ps
@@ -259,7 +259,7 @@ def test_classical_beats_its_parts() -> None:
     for tasks in (("placement",), ("placement", "fusion", "schedule")):
         problem = GraphOptimization(load_model("txl-4"), load_machine("p100x4"), tasks=tasks)
         solution = run(problem, "classical")
-        assert solution.value is not None and solution.extra["pipeline"]
+        assert solution.value is not None and solution.metrics["pipeline"]
         for name in PLACERS:
             part = run(problem, name).value
             assert part is None or solution.value <= part, name

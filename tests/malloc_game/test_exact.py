@@ -21,7 +21,7 @@ from loadmaster.search.solver import Budget, Solution, Status, solve
 
 pytest.importorskip("ortools")
 
-from loadmaster.malloc_game.bounds import game_bound, relaxed_game
+from loadmaster.malloc_game.bounds import game_bound, relax_game
 from loadmaster.malloc_game.exact import CpSat, Exhaustive, Rounded
 from loadmaster.search.or_tools import lagrangian
 
@@ -161,7 +161,7 @@ def test_bounds_and_optima_are_in_order(number: int) -> None:
     assert best_of_random(problem, number) >= solution.bound.value
     if problem.moves <= 16:
         games = solve(Exhaustive(), problem, Budget())
-        assert games.extra["complete"] and games.value is not None
+        assert games.metrics["complete"] and games.value is not None
         assert solution.bound.value <= games.value <= best_of_random(problem, number, 2000)
 
 
@@ -191,7 +191,7 @@ def test_all_games_are_tried() -> None:
 def test_plans_can_be_better_than_games() -> None:
     problem = MallocGame(synthetic(4), small_machine("idle"))
     games, plans = solve(Exhaustive(), problem, Budget()), prove(problem)
-    assert games.extra["complete"] and plans.status == Status.OPTIMAL
+    assert games.metrics["complete"] and plans.status == Status.OPTIMAL
     assert games.value is not None and plans.value is not None and plans.value < games.value
     assert games.status == Status.FEASIBLE
 
@@ -201,7 +201,7 @@ def test_plans_can_be_better_than_games() -> None:
 
 def test_any_multipliers_give_a_bound() -> None:
     problem = made_up(20)
-    relaxed = relaxed_game(problem, UNTIMED)
+    relaxed = relax_game(problem, UNTIMED)
     game, best = relaxed.game, relaxed.bound
     rng = np.random.default_rng(0)
     for scale in (1e-6, 1e-3, 1.0):

@@ -86,7 +86,7 @@ def test_a_run_can_be_read_again(tmp_path: Path) -> None:
     problem = MallocGame(load_model("resnet50"), load_machine("tpu-v4i-8m"), profile="paper", min_overlap=0.5)
     solver = make_labelled("malloc-game", "random-best")
     solution = run_solver(solver, problem, Budget(40), 3, folder=tmp_path)
-    again = load_problem(Path(solution.extra["run"]))
+    again = load_problem(solution.run)
     assert isinstance(again, MallocGame) and keys(again) == keys(problem)
     assert again.options()["ledger"] == "latest" and again.options()["min_overlap"] == 0.5
     assert again.options()["offsets"] == "best-fit"

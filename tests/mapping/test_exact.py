@@ -22,8 +22,8 @@ from loadmaster.machine.machine import Device, Memory, Rules
 from loadmaster.mapping import linear as linear_module
 from loadmaster.mapping.exact import Exact, linear_bound
 from loadmaster.mapping.exact_worker import Search, model_bytes
-from loadmaster.mapping.linear import mapping_linear, peak_cases, whole_case
-from loadmaster.mapping.model import MappingModel, mapping_model
+from loadmaster.mapping.linear import make_linear, peak_cases, whole_case
+from loadmaster.mapping.model import MappingModel, make_model
 from loadmaster.mapping.problem import Mapping
 from loadmaster.program.models import load_model
 from loadmaster.program.program import CANNOT_RUN, Program
@@ -82,7 +82,7 @@ def random_problems(count: int, max_ops: int, seed: int) -> Iterator[tuple[np.ra
 def test_the_model_has_the_times_and_limits_of_the_problem() -> None:
     seen: set[tuple[str, bool, bool, bool]] = set()
     for rng, problem in random_problems(150, 12, 1):
-        model, live = mapping_model(problem), np.flatnonzero(problem.live)
+        model, live = make_model(problem), np.flatnonzero(problem.live)
         maps = rng.integers(0, problem.slowest + 1, (40, 2 * problem.nodes)).astype(np.int8)
         total, epsilon, rectified = problem.rectify(maps)
         assert np.array_equal(model.time(rectified[:, live].astype(np.int64)), total)
@@ -102,7 +102,7 @@ def test_the_model_has_the_times_and_limits_of_the_problem() -> None:
 
 @pytest.mark.parametrize(("model", "rows"), [("resnet50", 40), ("resnet101", 74), ("bert", 303)])
 def test_only_steps_that_are_maximal_have_rows(model: str, rows: int) -> None:
-    assert len(list(mapping_model(cell(model, "nnp-i")).rows)) == rows
+    assert len(list(make_model(cell(model, "nnp-i")).rows)) == rows
 
 
 def least(problem: Mapping) -> int:
@@ -137,7 +137,7 @@ def test_brute_force_finds_the_same(ways: int, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(linear_module, "MOST_WAYS", ways)
     tight = 0
     for number, (rng, problem) in enumerate(random_problems(80, 5, 2)):
-        model = mapping_model(problem)
+        model = make_model(problem)
         if model.memories**model.entries > 20_000:
             continue
         truth = least(problem)
@@ -146,7 +146,7 @@ def test_brute_force_finds_the_same(ways: int, monkeypatch: pytest.MonkeyPatch) 
         rounding = 0 if ways > 1 or method == "cp-sat" else int(model.repeat.sum())
         assert truth <= best <= truth + rounding
         assert truth - rounding <= bound <= truth
-        program = mapping_linear(model, whole_case(model))
+        program = make_linear(model, whole_case(model))
         assert lagrangian(program, rng.normal(0, 5, len(program.row_lower))) <= truth
         assert linear_bound(problem).value <= truth
         tight += bool(truth > model.time(np.zeros((1, model.entries), dtype=np.int64))[0])
@@ -175,7 +175,7 @@ def test_cases_hold_a_best_map(monkeypatch: pytest.MonkeyPatch) -> None:
         rng = np.random.default_rng([3, number])
         program = random_program(rng, 7)
         problem = Mapping(program, tiered(rng, program))
-        model = mapping_model(problem)
+        model = make_model(problem)
         cases = len(peak_cases(model))
         if cases < 3 or model.memories**model.entries > 60_000:
             continue
@@ -183,7 +183,7 @@ def test_cases_hold_a_best_map(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(linear_module, "MOST_TERMS", 0 if number % 3 else 10**6)
         assert searched(model, ("highs", "cp-sat")[number % 2]) == (truth, truth)
         several += 1
-        hard += min(relaxed(mapping_linear(model, case), math.inf) for case in peak_cases(model)) < truth
+        hard += min(relaxed(make_linear(model, case), math.inf) for case in peak_cases(model)) < truth
     assert several > 40 and hard > 4, (several, hard)
 
 
@@ -259,7 +259,7 @@ def test_engines_that_die_are_named_and_the_map_stays(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "executable", "false")
     solution = solve(Exact(), cell("resnet50", "nnp-i"), Budget())
     assert solution.status == Status.FEASIBLE and solution.value == BEST["resnet50", "nnp-i"]
-    assert solution.extra["failed"] == dict.fromkeys(("highs", "cp-sat"), "its process ended with code 1")
+    assert solution.metrics["failed"] == dict.fromkeys(("highs", "cp-sat"), "its process ended with code 1")
 
 
 @pytest.mark.parametrize("seconds", [0.5, None])
@@ -277,7 +277,7 @@ def test_a_worker_ends_with_its_time_and_with_its_master(seconds: float | None) 
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
         assert worker.stdin is not None and worker.stdout is not None
         text = json.dumps({**settings, "seconds": seconds}).encode() + b"\n"
-        worker.stdin.write(text + model_bytes(mapping_model(problem)))
+        worker.stdin.write(text + model_bytes(make_model(problem)))
         worker.stdin.flush()
         assert {"case", "bound", "method"} == set(json.loads(worker.stdout.readline()))
         if seconds is None:
@@ -300,7 +300,7 @@ def test_options_and_programs_it_cannot_take() -> None:
         Exact(gap=1.0)
     machine = load_machine("nnp-i")
     program = next(problem.program for _, problem in random_problems(1, 8, 4))
-    assert not mapping_model(Mapping(program, machine)).too_long
+    assert not make_model(Mapping(program, machine)).too_long
     slow = replace(program, costs=np.full((program.n_ops, 1), 2**55))
     with pytest.raises(LoadmasterError, match="too long"):
         solve(Exact(), Mapping(slow, machine), Budget())

@@ -235,7 +235,7 @@ def test_evaluate_gives_the_latest_median_else_it_measures() -> None:
 
 
 def lines_of(solution: Solution) -> list[dict[str, Any]]:
-    return RunFolder.open(Path(solution.extra["run"])).read_log().lines
+    return RunFolder.open(solution.run).read_log().lines
 
 
 def test_a_run_logs_what_was_measured_and_can_go_on(tmp_path: Path) -> None:
@@ -256,16 +256,14 @@ def test_a_run_logs_what_was_measured_and_can_go_on(tmp_path: Path) -> None:
     assert sum(len(line["seconds"]) for line in measured) <= problem.measurements
     assert [line["message"] for line in measured if line["message"] and "fire" in line["message"]]
     other = MeasuredMapping(PROGRAM, MACHINE, Hardware(noise=0.05))
-    whole = run_solver(
-        RandomMaps(), other, Budget(90), 3, resume=Path(half.extra["run"]), checkpoint_seconds=0.0
-    )
+    whole = run_solver(RandomMaps(), other, Budget(90), 3, resume=half.run, checkpoint_seconds=0.0)
     assert whole.evaluations == 90 and whole.value is not None and half.value is not None
-    assert whole.value <= half.value and not whole.extra.get("refused")
+    assert whole.value <= half.value and not whole.refused
     # What the first session found last stays a candidate of the second.
     kept = [line["value"] for line in lines if line["event"] == "improve"]
     everyone = [other.leaders.value(one) for one in other.leaders.decisions()]
     assert min(everyone) <= kept[-1]
-    run = RunFolder.open(Path(half.extra["run"]))
+    run = RunFolder.open(half.run)
     assert not replay(run).broken and "measured" in replay(run).warnings[0]
     best = History(run.read_log().lines).best
     assert best is not None
@@ -291,7 +289,7 @@ def test_nothing_in_a_folder_is_run_when_it_is_read(tmp_path: Path, monkeypatch:
     solution = run_solver(RandomMaps(), problem, Budget(5), folder=tmp_path / "runs")
     assert solution.value == 25 * 10**10
     count = (tmp_path / "count").read_text()
-    run = RunFolder.open(Path(solution.extra["run"]))
+    run = RunFolder.open(solution.run)
     loaded = load_problem(run.path)
     assert isinstance(loaded, MeasuredMapping) and keys(loaded) == keys(problem)
     assert not replay(run).broken and read_side(run.path).value == solution.value
@@ -316,7 +314,7 @@ def test_a_callable_or_an_absolute_path_is_not_made_again(tmp_path: Path, absolu
     evaluator = CommandEvaluator(shlex.quote(str(script))) if absolute else Hardware()
     problem = MeasuredMapping(PROGRAM, MACHINE, evaluator, repeats=1, warmups=0)
     solution = run_solver(RandomMaps(), problem, Budget(5), folder=tmp_path / "runs")
-    run = RunFolder.open(Path(solution.extra["run"]))
+    run = RunFolder.open(solution.run)
     assert str(tmp_path) not in (run.path / "problem.json").read_text()
     loaded = load_problem(run.path)
     assert isinstance(loaded, MeasuredMapping) and not replay(run).broken
@@ -342,7 +340,7 @@ def test_a_callable_or_an_absolute_path_is_not_made_again(tmp_path: Path, absolu
 def test_an_evaluator_that_a_folder_does_not_name_properly(tmp_path: Path, measured: Any) -> None:
     problem = MeasuredMapping(PROGRAM, MACHINE, Hardware(), repeats=1, warmups=0)
     solution = run_solver(RandomMaps(), problem, Budget(2), folder=tmp_path)
-    file = Path(solution.extra["run"]) / "problem.json"
+    file = solution.run / "problem.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "measured": measured}))
     with pytest.raises(LoadmasterError) as caught:
         load_problem(file.parent)
@@ -428,9 +426,9 @@ def test_noise_of_the_simulator_follows_the_same_rules(tmp_path: Path) -> None:
         checkpoint_seconds=0.0,
     )
     other = Mapping(PROGRAM, MACHINE, noise=0.1, noise_seed=4)
-    rest = run_solver(RandomMaps(), other, Budget(80), 1, resume=Path(part.extra["run"]))
+    rest = run_solver(RandomMaps(), other, Budget(80), 1, resume=part.run)
     assert rest.value == whole.value and np.array_equal(rest.decision, whole.decision)  # type: ignore[arg-type]
-    assert not replay(RunFolder.open(Path(rest.extra["run"]))).broken
+    assert not replay(RunFolder.open(rest.run)).broken
     found = remeasure(problem)
     assert whole.value in [row.first_ps for row in found.candidates]
     assert found.winner.decision is not None

@@ -266,7 +266,7 @@ def test_programs_without_ops_or_decisions() -> None:
 def test_a_run_folder_gives_the_problem_back(tmp_path: Path) -> None:
     problem = small(invalid="repair", power=1.5)
     solution = run_solver(make_labelled("mapping", "annealing"), problem, Budget(60), 3, folder=tmp_path)
-    again = load_problem(Path(solution.extra["run"]))
+    again = load_problem(solution.run)
     assert isinstance(again, Mapping) and keys(again) == keys(problem)
     maps = some_maps(problem)
     assert np.array_equal(again.score(maps).reward, problem.score(maps).reward)

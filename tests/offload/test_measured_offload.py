@@ -157,7 +157,7 @@ def test_a_run_can_be_kept_and_resumed(tmp_path: Path) -> None:
     problem = MeasuredOffload(PROGRAM, MACHINE, Hardware(noise=0.01), repeats=1, warmups=0)
     solver = Refined(simulated=60)
     first = run_solver(solver, problem, Budget(20), folder=tmp_path, checkpoint_seconds=0.0)
-    run = Path(first.extra["run"])
+    run = first.run
     again = load_problem(run)
     assert isinstance(again, MeasuredOffload) and again.gauge.repeats == 1
     with pytest.raises(EvaluationError, match="is only recorded"):

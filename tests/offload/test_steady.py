@@ -90,7 +90,7 @@ def test_auto_conforms(half: Offload) -> None:
 
 def test_a_run_keeps_the_choice_and_goes_on_from_the_best(half: Offload, tmp_path: Path) -> None:
     first = run_solver(make_auto(), half, Budget(300), 3, folder=tmp_path, checkpoint_seconds=0.0)
-    path = Path(first.extra["run"])
+    path = first.run
 
     def checked(found: Solution) -> History:
         run = RunFolder.open(path)

@@ -36,7 +36,7 @@ FLAGS = [
 def kept_run(folder: Path, problem: Problem, solver: str, budget: int, seed: int = 0) -> Path:
     """The folder of a run that was just made."""
     solution = run_solver(make_labelled(problem.kind, solver), problem, Budget(budget), seed, folder=folder)
-    return Path(solution.extra["run"])
+    return solution.run
 
 
 def problems() -> dict[str, tuple[Problem, str, int]]:

@@ -71,7 +71,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             (toy.Plain(), toy.Toy(slack=1), 40),
         )
     ]
-    return [Path(solution.extra["run"]) for solution in solutions]
+    return [solution.run for solution in solutions]
 
 
 def test_two_runs(runs: list[Path]) -> None:

@@ -42,7 +42,7 @@ def test_fifty_deaths(tmp_path: Path) -> None:
     whole = run_solver(toy.Climb(), toy.Toy(), Budget(EVALUATIONS), 7, folder=tmp_path / "whole")
     runs = [path for path in (tmp_path / "broken").iterdir() if (path / "run.json").exists()]
     assert len(runs) == 1
-    assert difference(runs[0], Path(whole.extra["run"])) is None
+    assert difference(runs[0], whole.run) is None
     history = History(RunFolder.open(runs[0]).read_log().lines)
     assert history.state == "budget" and history.evaluations == EVALUATIONS
     assert len(history.curve) >= 5 and len(history.of("resume")) >= KILLS / 5

@@ -48,7 +48,7 @@ def test_a_run_with_keys_that_nobody_can_tell_is_replayed_and_resumed(
     problem: GraphOptimization, tmp_path: Path
 ) -> None:
     first = run_solver(Draws(), problem, Budget(12), folder=tmp_path)
-    run = Path(first.extra["run"])
+    run = first.run
     assert first.decision is not None
     with pytest.raises(BadPlan):  # else this test shows nothing
         problem.decision(problem.plan(first.decision))
@@ -64,6 +64,6 @@ def test_a_best_plan_that_is_not_found_again_is_handed_over_as_it_is(
 ) -> None:
     first = run_solver(Draws(), problem, Budget(12), folder=tmp_path)
     assert first.decision is not None and first.value is not None
-    again = run_solver(Draws(less=1), problem, Budget(12), resume=Path(first.extra["run"]))
+    again = run_solver(Draws(less=1), problem, Budget(12), resume=first.run)
     assert again.value == first.value and again.decision is None
-    assert again.extra["plan"].hash == problem.plan(first.decision).hash
+    assert again.plan.hash == problem.plan(first.decision).hash

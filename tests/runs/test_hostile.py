@@ -22,7 +22,7 @@ from loadmaster.search.solver import Budget, Solution
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     parent = tmp_path_factory.mktemp("runs")
     solution = run_solver(toy.Climb(), toy.Toy(), Budget(205), 3, folder=parent, checkpoint_seconds=0.0)
-    return Path(solution.extra["run"])
+    return solution.run
 
 
 @pytest.fixture
@@ -128,8 +128,8 @@ def test_a_bad_checkpoint_is_passed_over(run: Path, damage: str) -> None:
     last, before = numbers(run)[-1], numbers(run)[-2]
     DAMAGE[damage](run / "checkpoints" / str(last))
     solution = resumed(run)
-    assert len(solution.extra["warnings"]) == 1
-    assert f"checkpoint {last} can't be used" in solution.extra["warnings"][0]
+    assert len(solution.warnings) == 1
+    assert f"checkpoint {last} can't be used" in solution.warnings[0]
     lines = RunFolder.open(run).read_log().lines
     taken = next(line for line in lines if line["event"] == "resume")
     assert taken["from_checkpoint"] == f"checkpoints/{before}" and taken["from_evals"] == 190
@@ -141,7 +141,7 @@ def test_without_any_good_checkpoint_it_starts_over(run: Path) -> None:
     for number in numbers(run):
         _flip(run / "checkpoints" / str(number) / "solver.npz")
     solution = resumed(run)
-    assert solution.value == whole().value and len(solution.extra["warnings"]) >= 3
+    assert solution.value == whole().value and len(solution.warnings) >= 3
 
 
 def test_a_truncated_log_goes_on(run: Path) -> None:

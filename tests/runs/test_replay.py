@@ -31,7 +31,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
         checkpoint_seconds=0.0,
         baselines={"by number": problem.place(np.arange(len(problem.roots)))},
     )
-    return Path(solution.extra["run"])
+    return solution.run
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from unbroken import difference
 
 
 def history(solution: Solution) -> History:
-    return History(RunFolder.open(Path(solution.extra["run"])).read_log().lines)
+    return History(RunFolder.open(solution.run).read_log().lines)
 
 
 def climbed(folder: Path, evaluations: int = 400, **more: Any) -> Solution:
@@ -39,14 +39,14 @@ def test_a_run_is_what_the_solver_alone_finds(tmp_path: Path) -> None:
     alone = solve(toy.Climb(), toy.Toy(), Budget(400), 3)
     kept = climbed(tmp_path)
     assert kept.value == alone.value and np.array_equal(kept.decision, alone.decision)  # type: ignore[arg-type]
-    assert kept.evaluations == 400 and kept.extra["stop"] == "budget"
+    assert kept.evaluations == 400 and kept.stop == "budget"
     assert run_solver(toy.Climb(), toy.Toy(), Budget(400), 3).value == alone.value
-    assert [path.name for path in tmp_path.iterdir()] == [Path(kept.extra["run"]).name]
+    assert [path.name for path in tmp_path.iterdir()] == [kept.run.name]
 
 
 def test_the_folder(tmp_path: Path) -> None:
     solution = climbed(tmp_path, baselines={"by number": toy.Toy().place(np.arange(40))})
-    run, problem = RunFolder.open(Path(solution.extra["run"])), toy.Toy()
+    run, problem = RunFolder.open(solution.run), toy.Toy()
     assert run.name.endswith("-toy_chain-arena-climb-3")
     best = load_plan(run.path / "best.json", problem.program, problem.machine)
     assert problem.evaluate(problem.decision(best)) == solution.value
@@ -85,7 +85,7 @@ def test_nothing_tells_whose_computer_it_was(tmp_path: Path, monkeypatch: Any) -
             "1MiB",
         ],
     )
-    run = Path(climbed(tmp_path).extra["run"])
+    run = climbed(tmp_path).run
     about = json.loads((run / "run.json").read_text())
     assert about["command"] == ["allocate", "a.csv", "--out=b.csv", "c.csv", "d.csv", "--capacity", "1MiB"]
     assert about["host"]["cores"] >= 1 and len(about["versions"]["core"]) == 16
@@ -97,7 +97,7 @@ def test_nothing_tells_whose_computer_it_was(tmp_path: Path, monkeypatch: Any) -
 
 
 def test_two_runs_at_one_second_have_two_folders(tmp_path: Path) -> None:
-    names = {climbed(tmp_path, 5).extra["run"] for _ in range(4)}
+    names = {climbed(tmp_path, 5).run for _ in range(4)}
     assert len(names) == 4
 
 
@@ -108,7 +108,7 @@ def test_machines_of_all_kinds_can_be_kept(tmp_path: Path) -> None:
         problem.violations = lambda plan: []  # type: ignore[method-assign]
         problem.plan = lambda decision: toy.Plan()  # type: ignore[method-assign]
         solution = run_solver(toy.Plain(), problem, Budget(1), folder=tmp_path)
-        kept = load_machine(str(Path(solution.extra["run"]) / "machine.toml"))
+        kept = load_machine(str(solution.run / "machine.toml"))
         assert kept.hash == problem.machine.hash, name
 
 
@@ -116,15 +116,15 @@ def test_machines_of_all_kinds_can_be_kept(tmp_path: Path) -> None:
 def test_a_larger_budget_goes_on_as_if_it_had_been_there(tmp_path: Path, first: int) -> None:
     whole = climbed(tmp_path / "whole")
     part = climbed(tmp_path / "part", first)
-    rest = climbed(tmp_path, 400, resume=Path(part.extra["run"]))
-    assert rest.extra["run"] == part.extra["run"] and rest.evaluations == 400
+    rest = climbed(tmp_path, 400, resume=part.run)
+    assert rest.run == part.run and rest.evaluations == 400
     assert np.array_equal(rest.decision, whole.decision)  # type: ignore[arg-type]
     assert history(whole).curve == history(rest).curve and not contradictions(history(rest))
 
 
 def test_a_solver_without_checkpoints_starts_over_and_keeps_the_best(tmp_path: Path) -> None:
     part = run_solver(toy.Plain(), toy.Toy(), Budget(100), 3, folder=tmp_path)
-    rest = run_solver(toy.Plain(), toy.Toy(), Budget(300), 3, resume=Path(part.extra["run"]))
+    rest = run_solver(toy.Plain(), toy.Toy(), Budget(300), 3, resume=part.run)
     whole = run_solver(toy.Plain(), toy.Toy(), Budget(300), 3)
     assert rest.evaluations == 300 and rest.value == whole.value
     assert not contradictions(history(rest))
@@ -134,9 +134,9 @@ def test_seconds_are_totals(tmp_path: Path, monkeypatch: Any) -> None:
     ticks = itertools.count()
     monkeypatch.setattr(clock, "_source", lambda: next(ticks) / 1000)  # a look takes a millisecond
     first = run_solver(toy.Climb(), toy.Toy(), Budget(seconds=2.0), folder=tmp_path)
-    assert first.extra["stop"] == "time" and first.seconds >= 2.0
+    assert first.stop == "time" and first.seconds >= 2.0
     before = next(ticks)
-    rest = run_solver(toy.Climb(), toy.Toy(), Budget(seconds=2.1), resume=Path(first.extra["run"]))
+    rest = run_solver(toy.Climb(), toy.Toy(), Budget(seconds=2.1), resume=first.run)
     assert next(ticks) - before < 1900 and rest.seconds >= 2.1
     assert rest.value is not None and first.value is not None and rest.value <= first.value
 
@@ -151,7 +151,7 @@ class Switched(toy.Climb):
 
 
 def test_resuming_something_else_is_refused(tmp_path: Path) -> None:
-    run = Path(climbed(tmp_path, 20).extra["run"])
+    run = climbed(tmp_path, 20).run
     before = (run / "log.jsonl").read_bytes()
 
     def resumed(solver: Any = None, problem: Any = None, seed: int = 3, **more: Any) -> None:
@@ -179,7 +179,7 @@ def test_a_plan_that_the_checker_refuses_is_not_reported(tmp_path: Path) -> None
     solution = run_solver(toy.Overlapper(), toy.Toy(), Budget(50), folder=tmp_path)
     lines = history(solution)
     assert [line["what"] for line in lines.of("error")] == ["violations"]
-    assert "overlap" in solution.extra["refused"][0]
+    assert "overlap" in solution.refused[0]
     assert solution.value is not None and solution.value > 200
     assert lines.value == solution.value and not contradictions(lines)
     honest = run_solver(toy.Plain(), toy.Toy(), Budget(49))
@@ -189,7 +189,7 @@ def test_a_plan_that_the_checker_refuses_is_not_reported(tmp_path: Path) -> None
 def test_a_claim_that_nobody_checked_is_told(tmp_path: Path) -> None:
     solution = run_solver(toy.Liar(), toy.Toy(), Budget(50), folder=tmp_path)
     assert solution.status == Status.FEASIBLE and solution.value == toy.Toy().evaluate(solution.decision)  # type: ignore[arg-type]
-    assert "the solver claims" in solution.extra["refused"][0]
+    assert "the solver claims" in solution.refused[0]
     assert history(solution).of("error")[0]["what"] == "claim"
 
 
@@ -226,9 +226,9 @@ class Prover(toy.Plain):
 
 def test_an_optimum_is_not_sought_twice(tmp_path: Path) -> None:
     first = run_solver(Prover(), toy.Toy(), Budget(500), folder=tmp_path)
-    assert first.status == Status.OPTIMAL and first.extra["stop"] == "optimal"
+    assert first.status == Status.OPTIMAL and first.stop == "optimal"
     assert history(first).of("bound")[-1]["proven_optimal"] is True
-    again = run_solver(Prover(), toy.Toy(), Budget(900), resume=Path(first.extra["run"]))
+    again = run_solver(Prover(), toy.Toy(), Budget(900), resume=first.run)
     assert (again.status, again.value, again.evaluations) == (Status.OPTIMAL, first.value, 30)
     assert again.bound == first.bound and not contradictions(history(again))
 
@@ -281,7 +281,7 @@ def test_a_continuation_tells_each_improvement_once(tmp_path: Path, first: int) 
     keeper = Keeper()
     solve(toy.Climb(), toy.Toy(), Budget(300), 3, keeper)
     part = run_solver(toy.Climb(), Slow(), Budget(first), 3, folder=tmp_path)
-    run = Path(part.extra["run"])
+    run = part.run
     rest = run_solver(toy.Climb(), Slow(), Budget(300), 3, resume=run)
     assert history(rest).curve == keeper.curve and not contradictions(history(rest))
 
@@ -351,25 +351,25 @@ def asked(
 def test_what_was_found_is_not_lost_while_it_is_to_be_found_again(tmp_path: Path) -> None:
     whole = climbed(tmp_path / "whole")
     first = asked(150, tmp_path / "broken")
-    run = Path(first.extra["run"])
+    run = first.run
     best = (run / "best.json").read_bytes()
-    assert first.extra["interrupted"] and first.value is not None
+    assert first.interrupted and first.value is not None
     again = asked(8, resume=run)  # from the start, and not as far
-    assert again.extra["interrupted"] and again.evaluations < 100
+    assert again.interrupted and again.evaluations < 100
     found = history(again).value
     assert found is not None and found > first.value == again.value
     assert (run / "best.json").read_bytes() == best and not replay(RunFolder.open(run)).broken
     rest = run_solver(toy.Climb(), toy.Toy(), Budget(400), 3, resume=run)
-    assert difference(run, Path(whole.extra["run"])) is None and rest.value == whole.value
+    assert difference(run, whole.run) is None and rest.value == whole.value
 
 
 def test_nor_is_it_lost_when_time_is_too_short_to_find_it_again(tmp_path: Path, monkeypatch: Any) -> None:
     ticks = itertools.count()
     monkeypatch.setattr(clock, "_source", lambda: next(ticks) / 1000)
     first = asked(150, tmp_path, budget=Budget(400, 60.0))
-    run = Path(first.extra["run"])
+    run = first.run
     again = asked(0, resume=run, budget=Budget(400, first.seconds + 0.02))
-    assert again.extra["stop"] == "time" and again.evaluations < 150
+    assert again.stop == "time" and again.evaluations < 150
     assert again.value == first.value == history(again).value
     assert not replay(RunFolder.open(run)).broken
 
@@ -377,23 +377,23 @@ def test_nor_is_it_lost_when_time_is_too_short_to_find_it_again(tmp_path: Path, 
 @pytest.mark.parametrize("evaluations", [40, 100])
 def test_a_run_that_has_ended_is_left_alone(tmp_path: Path, evaluations: int) -> None:
     first = climbed(tmp_path, 100)
-    run = Path(first.extra["run"])
+    run = first.run
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     again = climbed(tmp_path, evaluations, resume=run)
     assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    assert (again.value, again.evaluations, again.extra["stop"]) == (first.value, 100, "budget")
+    assert (again.value, again.evaluations, again.stop) == (first.value, 100, "budget")
     assert np.array_equal(again.decision, first.decision)  # type: ignore[arg-type]
-    assert "nothing was left to do" in again.extra["warnings"][0]
+    assert "nothing was left to do" in again.warnings[0]
 
 
 def test_baselines_that_a_kill_kept_from_the_log_are_noted_later(tmp_path: Path) -> None:
     problem = toy.Toy()
     baselines = {"by number": problem.place(np.arange(40)), "back": problem.place(np.arange(40)[::-1])}
     whole = climbed(tmp_path / "whole", baselines=baselines)
-    run = Path(climbed(tmp_path / "broken", baselines=baselines).extra["run"])
+    run = climbed(tmp_path / "broken", baselines=baselines).run
     for kept in (1, 2, 3, 4, 5):
         lines = (run / "log.jsonl").read_bytes().splitlines(keepends=True)
         (run / "log.jsonl").write_bytes(b"".join(lines[:kept]))
         (run / "best.json").unlink()
         climbed(tmp_path, baselines=baselines, resume=run)
-        assert difference(run, Path(whole.extra["run"])) is None, kept
+        assert difference(run, whole.run) is None, kept

@@ -92,7 +92,7 @@ try:
     found = search()
 except KeyboardInterrupt:
     tell("raised"); sys.exit(3)
-tell(found.extra["stop"], found.extra.get("interrupted")); sys.exit(4)
+tell(found.stop, found.interrupted); sys.exit(4)
 """
 WATCHED = """
 watcher = signals.Watcher(lambda run: tell("answered", run), lambda where: tell("left", where), grace={grace})
@@ -190,7 +190,7 @@ def test_a_signal_before_the_run_ends_it_at_once(tmp_path: Path) -> None:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         found = run_solver(toy.Climb(), toy.Toy(), Budget(10**9), folder=tmp_path)
-    assert found.extra["interrupted"] and signal.getsignal(signal.SIGINT) == signal.default_int_handler
+    assert found.interrupted and signal.getsignal(signal.SIGINT) == signal.default_int_handler
     (path,) = tmp_path.iterdir()
     assert History(RunFolder.open(path).read_log().lines).state == "interrupted"
 

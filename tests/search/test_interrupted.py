@@ -85,7 +85,7 @@ def test_interrupted_is_unbroken(
     places = {count // 3} if case.learned else {1, 2, count // 3, 2 * count // 3, count}
     counted.hooks = dict.fromkeys(sorted(places & set(range(1, count + 1))), kill)
     whole = solved(case, tmp_path / "whole")
-    unbroken = Path(whole.extra["run"])
+    unbroken = whole.run
     assert (whole.evaluations == count or case.learned) and not counted.hooks
     for first in () if case.learned else (tmp_path / "first").iterdir():
         assert difference(first, unbroken) is None, "another run of the same seed"
@@ -98,7 +98,7 @@ def test_interrupted_is_unbroken(
         counted.hooks = {max(1, place): hook}
         try:
             broken = solved(case, tmp_path / name)
-            assert broken.extra["stop"] == "interrupted"
+            assert broken.stop == "interrupted"
         except KeyboardInterrupt:
             assert hook is insist
         run = next((tmp_path / name).iterdir())
@@ -113,17 +113,17 @@ def test_interrupted_is_unbroken(
 def _extended(case: Case, folder: Path, whole: Solution, evaluations: int) -> None:
     """A larger budget later is as good as one from the start, or else the solver says so."""
     part = solved(case, folder, evaluations=evaluations)
-    rest = solved(case, resume=Path(part.extra["run"]))
+    rest = solved(case, resume=part.run)
     if getattr(case.solver(), "scheduled", False):
-        assert "plans by its budget" in rest.extra["warnings"][0]
+        assert "plans by its budget" in rest.warnings[0]
         return
-    assert difference(Path(rest.extra["run"]), Path(whole.extra["run"])) is None, "extended"
+    assert difference(rest.run, whole.run) is None, "extended"
     _same(rest, whole)
 
 
 def _same(again: Solution, whole: Solution) -> None:
-    found = (again.status, again.value, again.bound, again.evaluations, again.extra["stop"])
-    assert found == (whole.status, whole.value, whole.bound, whole.evaluations, whole.extra["stop"])
+    found = (again.status, again.value, again.bound, again.evaluations, again.stop)
+    assert found == (whole.status, whole.value, whole.bound, whole.evaluations, whole.stop)
 
 
 def _left_alone(case: Case, run: Path, whole: Solution) -> None:

@@ -159,7 +159,7 @@ def test_pins_survive_a_run_folder(tmp_path: Path) -> None:
         GraphOptimization(graph, devices, pins=Pins({}, {int(np.flatnonzero(~graph.op_view)[0]): 0})),
     ):
         found = solve(problem, seconds=None, evaluations=50, folder=tmp_path)
-        again = load_problem(Path(found.extra["run"]))
+        again = load_problem(found.run)
         assert again.pins == problem.pins and keys(again) == keys(problem)  # type: ignore[attr-defined]
 
 

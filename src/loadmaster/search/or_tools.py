@@ -409,7 +409,7 @@ def _cp_solver(cp_model: Any, workers: int, seconds: float | None, share: float 
 def _solution_callback(
     cp_model: Any, found: Callable[[Value], None] | None, stop: Callable[[], bool] | None
 ) -> Any:
-    class Found(cp_model.CpSolverSolutionCallback):  # type: ignore[misc, name-defined]
+    class Found(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
         def on_solution_callback(self) -> None:
             if found is not None:
                 found(self.value)

@@ -112,23 +112,11 @@ class Solution:
     """A resumed run's best, where the decision can't be made again from it (`decision` is None)."""
 
     @property
-    def extra(self) -> dict[str, Any]:
-        """Deprecated: the fields above that are set, by name."""
-        fields = {name: getattr(self, name) for name in _OPTIONAL}
-        given = {name: content for name, content in fields.items() if content}
-        if self.run is not None:
-            given["run"] = str(self.run)
-        return {**self.metrics, **given}
-
-    @property
     def gap(self) -> float | None:
         """value / bound - 1"""
         if self.value is None or self.bound.value <= 0:
             return None
         return self.value / self.bound.value - 1
-
-
-_OPTIONAL = ("policy", "refused", "warnings", "stop", "interrupted", "plan")
 
 
 class Meter:
@@ -350,12 +338,8 @@ def solve(
         return replace(meter.solution(), interrupted=True)
 
 
-# ----------------------------------------------------------------------------
-# A random generator's state as arrays, so that a solver can go on where it was.
-
-
 def generator_state(rng: np.random.Generator) -> npt.NDArray[np.uint8]:
-    """The whole state, as bytes."""
+    """The whole state as bytes uint8[n], so that a solver can go on where it was."""
     text = json.dumps(rng.bit_generator.state, default=int)
     return np.frombuffer(text.encode(), dtype=np.uint8)
 
@@ -374,12 +358,9 @@ def restore_generator(state: npt.NDArray[np.uint8]) -> np.random.Generator:
     return rng
 
 
-# ----------------------------------------------------------------------------
-# `PartMeter`: for a part of the work that is about another problem, within the budget of the whole.
-
-
 class PartMeter(Meter):
-    """What is evaluated here counts for the whole too; its best stays here, and so do checkpoints."""
+    """For a part of the work that is about another problem, within the budget of the whole: what is
+    evaluated here counts there too; its best and its checkpoints do not."""
 
     def __init__(self, whole: Meter, problem: Problem, budget: Budget) -> None:
         super().__init__(problem, budget, clock=whole.clock)

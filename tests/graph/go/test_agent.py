@@ -74,7 +74,7 @@ def test_a_policy_comes_from_a_file_and_must_fit(tmp_path: Path) -> None:
     name = saved(tmp_path / "own.npz", shape)
     case = random_problem(1)
     own = solve(Go(**ZERO | {"init": name}), case, Budget())
-    assert own.extra["init"] == name and own.evaluations == 5
+    assert own.metrics["init"] == name and own.evaluations == 5
     with pytest.raises(LoadmasterError, match="features of version 0"):
         solve(Go(**ZERO | {"init": saved(tmp_path / "old.npz", shape, schema=0)}), case, Budget())
     with pytest.raises(LoadmasterError, match="has no fitting"):

@@ -60,9 +60,9 @@ def run(case: GraphOptimization, options: dict[str, Any], budget: Budget, seed: 
 def test_fine_tuning_tries_the_policy_first_and_ends_after_its_updates(case: GraphOptimization) -> None:
     solution, watch = run(case, SMALL, Budget())
     assert solution.evaluations == 1 + 4 + 4 * (6 + 1)
-    assert solution.extra["updates"] == 4 and len(watch.rewards) == 4
+    assert solution.metrics["updates"] == 4 and len(watch.rewards) == 4
     assert [at for at, _, _ in watch.states] == [5, 12, 19, 26, 33]
-    assert solution.extra["policy"]["enter.weight"].shape[1] == 16
+    assert solution.policy["enter.weight"].shape[1] == 16
 
 
 def test_one_counts_the_known_plans_and_goes_on_until_the_budget_is_spent(case: GraphOptimization) -> None:

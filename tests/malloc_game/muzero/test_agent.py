@@ -76,13 +76,13 @@ def test_it_goes_on_from_every_checkpoint_as_if_it_had_not_stopped(
         rest = watched(small, problem, Budget(evaluations=BUDGET), moment=moment)
         assert np.array_equal(problem.asked, asked[moment.evaluations :])
         for name in ("iterations", "gradient_steps"):
-            assert rest.solution.extra[name] == first.solution.extra[name]
-        for name, value in first.solution.extra["policy"].items():
-            assert np.array_equal(value, rest.solution.extra["policy"][name]), name
+            assert rest.solution.metrics[name] == first.solution.metrics[name]
+        for name, value in first.solution.policy.items():
+            assert np.array_equal(value, rest.solution.policy[name]), name
 
 
 def test_it_learns_while_it_plays(whole: tuple[Outcome, list[np.ndarray]]) -> None:
-    extra = whole[0].solution.extra
+    extra = whole[0].solution.metrics
     assert extra["gradient_steps"] == 12 and extra["iterations"] == 5
     assert {"mean_reward", "careful_reward", "policy_loss"} <= set(extra["metrics"])
     states = [moment.state for moment in whole[0].watcher.moments]
@@ -122,7 +122,7 @@ def test_a_run_that_is_stopped_within_its_first_game_has_an_answer(window: int, 
     solver = small(window=window)
     solution = solve(solver, made_up(9), Budget(), observer=Impatient(at_once=True))
     assert solution.decision is not None and solution.evaluations == games
-    assert solution.extra["gradient_steps"] == 0
+    assert solution.metrics["gradient_steps"] == 0
 
 
 def test_prod_is_never_worse_than_its_baseline() -> None:
@@ -134,7 +134,7 @@ def test_prod_is_never_worse_than_its_baseline() -> None:
         solution = outcome.solution
         assert solution.value is not None and baseline.value is not None
         assert solution.value <= baseline.value and solution.evaluations == budget
-        assert solution.extra["baseline"] == "msa"
+        assert solution.metrics["baseline"] == "msa"
         assert outcome.watcher.improvements[0][0] == baseline.value
         if outcome.watcher.moments:  # the baseline is not asked for again
             moment = outcome.watcher.moments[0]
@@ -196,16 +196,16 @@ def test_buckets_hold_games_of_about_one_length() -> None:
 
 
 def test_the_policy_alone_learns_nothing_and_begins_with_its_likeliest_moves(tmp_path: Path) -> None:
-    taught = solve(small(), made_up(9), Budget(evaluations=16)).extra["policy"]
+    taught = solve(small(), made_up(9), Budget(evaluations=16)).policy
     save_small(tmp_path / "policy.npz", taught, {"seed": 0}, Settings(**SMALL))
     runs = []
     for seed in (0, 1):
         problem = recording()
         solver = PolicyOnly(init=str(tmp_path / "policy.npz"), **BARE)
         solution = solve(solver, problem, Budget(evaluations=20), seed=seed)
-        assert solution.extra["gradient_steps"] == 0
+        assert solution.metrics["gradient_steps"] == 0
         for name, value in taught.items():
-            assert np.array_equal(solution.extra["policy"][name], value.astype(np.float16)), name
+            assert np.array_equal(solution.policy[name], value.astype(np.float16)), name
         runs.append(np.array(problem.asked))
     assert np.array_equal(runs[0][0], runs[1][0]) and not np.array_equal(runs[0], runs[1])
     with pytest.raises(BadPolicy, match="width = 16"):
@@ -238,7 +238,7 @@ def test_a_warm_start_begins_with_known_games() -> None:
 def test_switches(changes: dict[str, Any]) -> None:
     problem = recording()
     solution = solve(small(**changes), problem, Budget(evaluations=20))  # 8 and 8 are learned from
-    assert solution.extra["gradient_steps"] == 6 and solution.evaluations == 20, solution.extra
+    assert solution.metrics["gradient_steps"] == 6 and solution.evaluations == 20, solution.metrics
     assert np.array_equal(problem.play(np.array(problem.asked)).actions, problem.asked)
 
 

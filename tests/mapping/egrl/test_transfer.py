@@ -165,7 +165,7 @@ def test_a_run_starts_from_its_policy(policy: Path, solver: type[Egrl]) -> None:
 
 def test_what_a_run_learned_is_a_policy(tmp_path: Path) -> None:
     solution = solve(EvolutionAlone(**SMALL), chain_problem(), Budget(evaluations=20))
-    save_policy(tmp_path / "policy.npz", solution.extra["policy"], ABOUT)
+    save_policy(tmp_path / "policy.npz", solution.policy, ABOUT)
     assert zero_shot(tmp_path / "policy.npz", chain_problem(), SETTINGS).dtype == np.int8
 
 
