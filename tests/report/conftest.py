@@ -49,7 +49,7 @@ def problems() -> dict[str, tuple[Problem, str, int]]:
         "mapping": (Mapping(layers(), three_memories()), "random", 300),
         "malloc-game": (MallocGame(*random_game(np.random.default_rng(2))), "random-best", 40),
         "graph": (GraphOptimization(program, roomy(machine)), "random-best", 40),
-        "allocation": (Allocation(buffers), "random", 20),
+        "allocation": (Allocation(buffers), "first-fit", 20),
         "order": (PeakOrder(layers(), three_memories()), "random-best", 20),
     }
 
