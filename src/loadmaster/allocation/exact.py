@@ -1,7 +1,11 @@
-"""OmniMalloc's SuperMalloc, where its package is installed: a peer to be measured beside ours.
+"""Solvers of the offset problem that prove something: our own search, CP-SAT, and OmniMalloc's.
 
-It runs with six threads, its best setting on few cores: below that its ladder of bounds does not
-reach down to the lower bound. It has no alignment, gaps or pairs, so such problems are not its own.
+The native search (`native/src/allocate`) does the work of `Exact`; this hands it the problem, lets the
+problem score what it finds, and turns its proofs into bounds and statuses. CP-SAT (fixed intervals in
+time, free ones in address, no overlap) is a second opinion beside it. OmniMalloc's SuperMalloc, where
+its package is installed, is a peer to be measured beside ours. It runs with six threads, its best
+setting on few cores: below that its ladder of bounds does not reach down to the lower bound. It has no
+alignment, gaps or pairs, so such problems are not its own.
 """
 
 from __future__ import annotations
@@ -17,12 +21,6 @@ from loadmaster.host import cores
 from loadmaster.search.native import INFEASIBLE, OPTIMAL, run_native
 from loadmaster.search.or_tools import Value, run_cp_sat
 from loadmaster.search.solver import Meter, Solution, Solver, State, Status
-
-# ----------------------------------------------------------------------------
-# The exact solver of the offset problem: complete, raced over orders and cores, with proofs.
-#
-# The native search (`native/src/allocate`) does the work; this hands it the problem, lets the
-# problem score what it finds, and turns its proofs into bounds and statuses.
 
 
 class Exact(Solver):
@@ -61,12 +59,6 @@ class Exact(Solver):
             )
             meter.raise_bound(answer.bound, "exact search")
         return meter.solution(infeasible=answer.status == INFEASIBLE, nodes=answer.nodes)
-
-
-# ----------------------------------------------------------------------------
-# The offset problem as a CP-SAT model: fixed intervals in time, free ones in address, no overlap.
-#
-# A second opinion beside our own search, and the only exact one for those who trust OR-tools alone.
 
 
 class CpSat(Solver):

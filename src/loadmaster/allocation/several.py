@@ -1,4 +1,8 @@
-"""Plan again after a few buffers changed, and move little else."""
+"""Buffers in several memories or banks, and planning again after a few of them changed.
+
+Fast memories are filled with what saves most. Whether buffers fit together is answered by live bytes
+first and by the exact search last, so the answer always has offsets.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,6 @@ from loadmaster.allocation.buffers import NONE, Buffers
 from loadmaster.allocation.exact import Exact
 from loadmaster.allocation.problem import Allocation
 from loadmaster.search.solver import Budget, Meter
-
-# ----------------------------------------------------------------------------
-# Several memories for buffers: fill the fast ones with what is worth most, and banks.
-#
-# The question "do these fit together?" is answered by live bytes first and by the exact search last,
-# so the answer always has offsets.
 
 Int64 = npt.NDArray[np.int64]
 NOWHERE = -1

@@ -1,8 +1,14 @@
-"""`PeakDp`: the least peak with a proof, by a complete search over sets of ops (after SERENITY).
+"""Orders with proofs: from minimum cuts (`PeakCut`), and by a complete search over sets of ops (`PeakDp`).
 
-The program is cut at ops that all others are before or after; the parts do not depend on each other.
-For each part that is above the bound, a budget is bisected: the native search finds an order within
-it or proves that there is none, in rounds that look at more and more sets.
+Cuts: while op x runs, at least `OrderCuts.below(x)` bytes are alive, whatever the order: the largest of
+these over all ops is a bound. Of two ops one runs first, and knowing which makes their cuts higher:
+pairs prove more where single ops prove too little. The state that attains the cut of x divides the
+program into what comes before x and what comes after; each side is put into order by itself, at the
+op where it is highest, until nothing is higher than what cannot be avoided.
+
+Sets (after SERENITY): the program is cut at ops that all others are before or after; the parts do not
+depend on each other. For each part that is above the bound, a budget is bisected: the native search
+finds an order within it or proves that there is none, in rounds that look at more and more sets.
 """
 
 from __future__ import annotations
@@ -15,15 +21,6 @@ from loadmaster.clock import engine_seconds
 from loadmaster.order.graph import parts
 from loadmaster.order.problem import PeakOrder
 from loadmaster.search.solver import Meter, Solution, Solver, State
-
-# ----------------------------------------------------------------------------
-# Orders from minimum cuts: the state with the fewest bytes in which an op can run, op by op.
-#
-# While op x runs, at least `OrderCuts.below(x)` bytes are alive, whatever the order: the largest of
-# these over all ops is a bound. Of two ops one runs first, and knowing which makes their cuts higher:
-# pairs prove more where single ops prove too little. The state that attains the cut of x divides the
-# program into what comes before x and what comes after; each side is put into order by itself, at the
-# op where it is highest, until nothing is higher than what cannot be avoided.
 
 Order = npt.NDArray[np.int32]
 CUT_BOUND = "least bytes alive while one op runs, by minimum cut"

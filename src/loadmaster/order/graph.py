@@ -155,10 +155,6 @@ def _rows(rows: list[list[int]]) -> tuple[Int64, Int32]:
     return start, np.array([entry for row in rows for entry in row], dtype=np.int32)
 
 
-# ----------------------------------------------------------------------------
-# Where an order can be cut into parts that do not depend on each other.
-
-
 def separators(graph: OrderGraph) -> list[int]:
     """Nodes that every other node is before or after, whatever the order.
 

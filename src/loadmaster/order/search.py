@@ -1,4 +1,4 @@
-"""Searches for the order of the least peak: random keys, annealing, and a beam over sets of ops."""
+"""Orders by simple rules, and searches for the least peak: random keys, annealing, a beam over sets."""
 
 from __future__ import annotations
 
@@ -20,6 +20,57 @@ def _order(meter: Meter) -> PeakOrder:
     problem = meter.problem
     assert isinstance(problem, PeakOrder)
     return problem
+
+
+class ProgramOrder(Solver):
+    """The order that the program came with."""
+
+    name, problem_kind = "program-order", "order"
+    summary = "the order that the program came with"
+    deterministic = True
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        problem = meter.problem
+        assert isinstance(problem, PeakOrder)
+        if not meter.exhausted:
+            meter.evaluate(problem.program_order)
+        return meter.solution()
+
+
+class _Simple(Solver):
+    """One native rule by name."""
+
+    problem_kind = "order"
+    deterministic = True
+    rule: str
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        problem = meter.problem
+        assert isinstance(problem, PeakOrder)
+        if not meter.exhausted:
+            meter.evaluate(problem.native.simple(self.rule))
+        return meter.solution()
+
+
+class PeakGreedy(_Simple):
+    """Greedy by bytes alive."""
+
+    name, rule = "peak-greedy", "greedy"
+    summary = "always the ready op that leaves the fewest bytes alive"
+
+
+class DepthFirst(_Simple):
+    """Along one branch as far as it goes."""
+
+    name, rule = "depth-first", "depth-first"
+    summary = "always the op that became ready last"
+
+
+class ReversePostOrder(_Simple):
+    """As compilers walk graphs."""
+
+    name, rule = "reverse-post-order", "reverse-post-order"
+    summary = "from the results back to what they need"
 
 
 class RandomBest(Solver):

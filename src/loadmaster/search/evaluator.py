@@ -248,10 +248,6 @@ def _last_lines(file: BinaryIO) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-# ----------------------------------------------------------------------------
-# `Gauge`: how an evaluator is used: warm-ups, repeats, several boards, and whatever it raises.
-
-
 @dataclass(frozen=True)
 class Measurement:
     """The repeats of one plan on one board, warm-ups left out."""

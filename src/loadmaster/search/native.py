@@ -4,8 +4,8 @@ observer can stop them, and their improvements are scored by the problem as they
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,37 +43,22 @@ def run_native(
     seconds = engine_seconds(meter.seconds_left)
     stop = _core.Stop(-1.0 if seconds is None else seconds, -1 if nodes is None else nodes)
     found: queue.SimpleQueue[Int64] = queue.SimpleQueue()
-    result: list[Any] = []
-
-    def work() -> None:
+    with ThreadPoolExecutor(1, "native search") as pool:
+        search = pool.submit(call, stop, found.put)
         try:
-            result.append(Answer(*call(stop, found.put)))
-        except BaseException as error:  # raised again below, in the caller's thread
-            result.append(error)
-
-    worker = threading.Thread(target=work, name="native search", daemon=True)
-    worker.start()
-    try:
-        while worker.is_alive():
-            worker.join(_POLL_SECONDS if found.empty() else 0)
-            _score(meter, found)
-            if meter.exhausted:
-                stop.ask()
-    except BaseException:
-        stop.ask()
-        worker.join()
-        raise
+            while not search.done():
+                wait([search], _POLL_SECONDS if found.empty() else 0)
+                _score(meter, found)
+                if meter.exhausted:
+                    stop.ask()
+        except BaseException:
+            stop.ask()  # the pool waits for the search to end
+            raise
     _score(meter, found)
-    if isinstance(result[0], BaseException):
-        raise result[0]
-    answer: Answer = result[0]
-    if len(answer.offsets) and not _spent(meter):
+    answer = Answer(*search.result())
+    if len(answer.offsets) and meter.evaluations_left != 0:
         meter.evaluate(answer.offsets)
     return answer
-
-
-def _spent(meter: Meter) -> bool:
-    return meter.evaluations_left == 0
 
 
 def _score(meter: Meter, found: queue.SimpleQueue[Int64]) -> None:

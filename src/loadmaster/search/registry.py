@@ -169,10 +169,10 @@ _MAKERS: dict[str, dict[str, str | Variants]] = {
         "heuristic": Variants(
             "rule",
             {
-                "peak-greedy": "order.heuristics:PeakGreedy",
-                "depth-first": "order.heuristics:DepthFirst",
-                "reverse-post-order": "order.heuristics:ReversePostOrder",
-                "program-order": "order.heuristics:ProgramOrder",
+                "peak-greedy": "order.search:PeakGreedy",
+                "depth-first": "order.search:DepthFirst",
+                "reverse-post-order": "order.search:ReversePostOrder",
+                "program-order": "order.search:ProgramOrder",
             },
         ),
         "anneal": "order.search:Anneal",
