@@ -17,31 +17,23 @@ import loadmaster as lm
 
 def main(model: str, name: str = "imxrt1170") -> None:
     program, machine = lm.load_model(model), lm.load_machine(name)
-    problem = lm.make_problem(program, machine, problem="mapping")
-    ours = lm.solve(problem, seconds=10)
-    for baseline in ("one-arena", "greedy-by-size", "compiler"):
-        known = lm.solve(problem, baseline)
-        assert known.value and ours.value
-        print(f"{baseline:15} {known.value / 1e9:9.3f} ms, ours is {1 - ours.value / known.value:.1%} faster")
-    assert ours.value is not None and ours.decision is not None
+    ours = lm.plan(model, machine, problem="mapping", budget=lm.Budget(seconds=10))
+    assert ours.value is not None and ours.plan is not None
+    known = {row.name: row.value for row in ours.baselines}
+    for method in ("one-arena", "greedy-by-size", "compiler"):
+        theirs = known[method]
+        assert theirs is not None
+        print(f"{method:15} {theirs / 1e9:9.3f} ms, ours is {1 - ours.value / theirs:.1%} faster")
     print(f"{'ours':15} {ours.value / 1e9:9.3f} ms, gap to the bound {ours.gap:.2%}")
-    plan = problem.plan(ours.decision)
-    lm.export_plan("header", model, program, machine, plan, f"{Path(model).stem}.plan.h", overwrite=True)
+    lm.export_plan("header", model, program, machine, ours.plan, f"{Path(model).stem}.plan.h", overwrite=True)
 
     # The arena of TFLite Micro is one memory: there the order is what can be won.
     arena = lm.load_machine("arena:unlimited")
-    order = lm.make_problem(program, arena, objective="peak-memory")
-    found = lm.solve(order, seconds=5)
-    assert found.decision is not None
+    found = lm.plan(program, arena, objective="peak-memory", budget=lm.Budget(seconds=5))
+    assert found.plan is not None
     try:
         done = lm.export_plan(
-            "tflm",
-            model,
-            program,
-            arena,
-            order.plan(found.decision),
-            f"{Path(model).stem}.planned.tflite",
-            overwrite=True,
+            "tflm", model, program, arena, found.plan, f"{Path(model).stem}.planned.tflite", overwrite=True
         )
         print(f"TFLite Micro: {done.verdict}; {'; '.join(done.notes)}")
     except lm.LoadmasterError as error:

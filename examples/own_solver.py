@@ -67,7 +67,8 @@ def main() -> None:
     problem = lm.make_problem(network(), parse_machine(MACHINE, "chip", str))
     # With OR-tools installed, 'auto' proves its answer; without, its bound leaves capacities out.
     best = lm.solve(problem, "auto", seconds=10)
-    for solver in ("compiler", "density", CoinFlips(), "annealing", "auto"):
+    compiler = lm.make_solver("mapping", "heuristic", {"rule": "compiler"})
+    for solver in (compiler, "density", CoinFlips(), "annealing", "auto"):
         found = lm.solve(problem, solver, seconds=10, evaluations=400, seed=1)
         name = solver if isinstance(solver, str) else solver.name
         assert found.value is not None

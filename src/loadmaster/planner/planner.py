@@ -125,6 +125,7 @@ def plan(
         out=None if out is None else Path(out),
         exact_seconds=exact_seconds,
         workers=workers,
+        source=program if isinstance(program, str) else "",
     )
     return solve_request(request, search)
 
