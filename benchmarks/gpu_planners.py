@@ -35,11 +35,11 @@ def main() -> None:
     parser.add_argument("--solvers", nargs="+", default=list(PLANNERS))
     parser.add_argument("--seconds", type=float, default=60.0, help="for each search")
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    folder = Folder(asked.folder)
+    args = parser.parse_args()
+    folder = Folder(args.folder)
     measured, machine, done = folder.measured(), folder.machine(), folder.done(ROWS)
-    for model in asked.models or [name for name in measured if name not in VARIANTS]:
-        for solver in asked.solvers:
+    for model in args.models or [name for name in measured if name not in VARIANTS]:
+        for solver in args.solvers:
             case, name = f"{model}@{PERCENT}", solver + SIMULATED
             if (case, name) in done:
                 continue
@@ -50,8 +50,8 @@ def main() -> None:
                 solver,
                 kernels_of(folder.costs(model)),
                 need=all_need(measured[model]),
-                seconds=asked.seconds,
-                seed=asked.seed,
+                seconds=args.seconds,
+                seed=args.seed,
             )
             value, bound = float(found.simulated_ps), float(found.bound_ps)
             extra = {
@@ -61,7 +61,7 @@ def main() -> None:
                 "bytes_in": found.bytes_in,
                 "bytes_out": found.bytes_out,
                 "reason": found.note,
-                "budget_seconds": asked.seconds,
+                "budget_seconds": args.seconds,
             }
             folder.keep(
                 Row(
@@ -71,7 +71,7 @@ def main() -> None:
                     found.status,
                     machine.name,
                     name,
-                    asked.seed,
+                    args.seed,
                     found.evaluations,
                     found.seconds,
                     None,

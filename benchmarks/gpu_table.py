@@ -225,7 +225,7 @@ def page(document: dict[str, Any]) -> str:
     lines = [
         INTRODUCTION,
         "",
-        table(["asked", "measured", ""], [[t.asked, t.result, t.word] for t in targets(rows)]),
+        table(["asked", "measured", ""], [[t.goal, t.result, t.word] for t in targets(rows)]),
         "",
     ]
     for percent in sorted(PERCENTS, reverse=True):

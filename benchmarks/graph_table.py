@@ -162,7 +162,7 @@ def page(document: dict[str, Any]) -> str:
         "",
         "### What was asked",
         "",
-        table(["asked", "measured", ""], [[t.asked, t.result, t.word] for t in targets(found, rows)]),
+        table(["asked", "measured", ""], [[t.goal, t.result, t.word] for t in targets(found, rows)]),
         "",
     ]
     for kind, title in (

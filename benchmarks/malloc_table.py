@@ -140,7 +140,7 @@ def page(document: dict[str, Any]) -> str:
     lines += [
         "### What was asked",
         "",
-        table(["asked", "measured", ""], [[t.asked, t.result, t.word] for t in checks]),
+        table(["asked", "measured", ""], [[t.goal, t.result, t.word] for t in checks]),
         "",
     ]
     for machine in MACHINES:

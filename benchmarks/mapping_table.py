@@ -257,7 +257,7 @@ def page(document: dict[str, Any]) -> str:
     """All tables."""
     found = summaries(document["rows"])
     seeds = max((len(s.seeds) for s in found.values()), default=0)
-    asked = [[target.asked, target.result, target.word] for target in targets(found)]
+    asked = [[target.goal, target.result, target.word] for target in targets(found)]
     lines = [
         *section(
             "Targets",

@@ -70,15 +70,15 @@ def main() -> int:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--budget", type=int, default=480, help="games")
     parser.add_argument("--out", type=Path, default=Path("ablation.jsonl"))
-    asked = parser.parse_args()
-    done = set(map(tuple, done_in(asked.out)))
-    for seed in asked.seeds:
-        for name in asked.variants:
-            for case in asked.cases:
+    args = parser.parse_args()
+    done = set(map(tuple, done_in(args.out)))
+    for seed in args.seeds:
+        for name in args.variants:
+            for case in args.cases:
                 label = name if name in RIVALS else f"muzero:{name}"
                 job = (f"ablation/{case}", label, seed)
                 if job not in done:
-                    _run(job, case, name, asked.budget, asked.out)
+                    _run(job, case, name, args.budget, args.out)
     return 0
 
 

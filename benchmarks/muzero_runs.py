@@ -52,41 +52,41 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("rows.jsonl"))
-    asked = parser.parse_args()
+    args = parser.parse_args()
 
     def named(case: str, names: list[str]) -> bool:
         return any(fnmatch.fnmatchcase(case, name) for name in names)
 
-    cells = [cell for case, cell in GAMES.items() if named(case, asked.cells) and not named(case, asked.but)]
+    cells = [cell for case, cell in GAMES.items() if named(case, args.cells) and not named(case, args.but)]
     if not cells:
         sys.exit("error: no cell is named so")
-    options = parse_settings(asked.options)
-    if asked.zero_shot:
+    options = parse_settings(args.options)
+    if args.zero_shot:
         options = {"updates": 0, "eval_games": GAMES_EACH * len(cells), **options}
-    solver = MuZero(init=asked.init, **options)
-    rules: dict[str, Any] = parse_settings(asked.game)
+    solver = MuZero(init=args.init, **options)
+    rules: dict[str, Any] = parse_settings(args.game)
     problems = [loaded(cell.case)[0] for cell in cells]
     if rules:
         problems = [MallocGame(problem.program, problem.machine, **rules) for problem in problems]
     observers = [Improvements() for _ in cells]
-    budget = Budget(asked.budget, asked.seconds)
+    budget = Budget(args.budget, args.seconds)
     meters = [Meter(problem, budget, observer) for problem, observer in zip(problems, observers, strict=True)]
     started = time.perf_counter()
-    session = Session(meters, asked.seed, solver.settings, start_of(solver.init, solver.settings), None)
+    session = Session(meters, args.seed, solver.settings, start_of(solver.init, solver.settings), None)
     session.run()
     took = time.perf_counter() - started
     rows: list[Row] = []
     for cell, meter, observer in zip(cells, meters, observers, strict=True):
-        cell = replace(cell, budget=asked.budget)
+        cell = replace(cell, budget=args.budget)
         found = meter.solution()
         if rules and found.decision is not None:  # the row's own game has other rules: give it the plan
             found.decision = meter.problem.decision(meter.problem.plan(found.decision))
-        row = row_of(cell, asked.label, asked.seed, found, took / len(cells), observer)
+        row = row_of(cell, args.label, args.seed, found, took / len(cells), observer)
         row.extra.update(
-            together=len(cells), options=options, init=asked.init, zero_shot=asked.zero_shot, rules=rules
+            together=len(cells), options=options, init=args.init, zero_shot=args.zero_shot, rules=rules
         )
         rows.append(row)
-        if asked.label == "muzero":
+        if args.label == "muzero":
             rows.append(_better(row))
     for row in rows:
         print(
@@ -95,7 +95,7 @@ def main() -> int:
             flush=True,
         )
     made = {"versions": versions(), "host": host()}
-    with asked.out.open("a", encoding="utf-8") as file:
+    with args.out.open("a", encoding="utf-8") as file:
         for row in rows:
             line = {"job": [row.case, row.solver, row.seed], "made": made, "rows": [row.as_dict()]}
             file.write(json.dumps(line) + "\n")

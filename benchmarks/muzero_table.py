@@ -149,7 +149,7 @@ def page(document: dict[str, Any]) -> str:
         "",
         "### What was asked",
         "",
-        table(["asked", "measured", ""], [[t.asked, t.result, t.word] for t in asked]),
+        table(["asked", "measured", ""], [[t.goal, t.result, t.word] for t in asked]),
         "",
         "### Self-play",
         "",

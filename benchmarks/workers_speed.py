@@ -63,26 +63,26 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", nargs="+", default=["local:1", "local:2", "ray:1", "ray:2"])
     parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "wait.sh"
         script.write_text(WAIT, encoding="utf-8")
         rows = [
-            measured(f"sh {script}", workers, asked.maps)
-            for _ in range(asked.rounds)
-            for workers in asked.workers
+            measured(f"sh {script}", workers, args.maps)
+            for _ in range(args.rounds)
+            for workers in args.workers
         ]
     assert len({row["value"] for row in rows}) == 1, "workers changed a result"
     rates = {
         workers: statistics.median(row["per_second"] for row in rows if row["workers"] == workers)
-        for workers in asked.workers
+        for workers in args.workers
     }
     for workers, rate in rates.items():
         one = rates.get(f"{workers.partition(':')[0]}:1", rate)
         print(f"{workers:8} {rate:5.2f} measurements a second, {rate / one:.2f} x")
-    if asked.out is not None:
+    if args.out is not None:
         about = {"host": host(), "load": load(), "versions": versions(), "rows": rows}
-        asked.out.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+        args.out.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -144,13 +144,13 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cases whose name holds this")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
-    cases = [number for number, case in enumerate(CASES) if asked.only in str(case)]
+    args = parser.parse_args()
+    cases = [number for number, case in enumerate(CASES) if args.only in str(case)]
     if not cases:
-        sys.exit(f"no case is named '{asked.only}'")
-    each = -(-asked.kills // len(cases))
-    with ThreadPoolExecutor(asked.jobs) as pool:
-        rows = list(pool.map(lambda number: killed_and_compared(number, each, asked.seed), cases))
+        sys.exit(f"no case is named '{args.only}'")
+    each = -(-args.kills // len(cases))
+    with ThreadPoolExecutor(args.jobs) as pool:
+        rows = list(pool.map(lambda number: killed_and_compared(number, each, args.seed), cases))
     print(f"{'kind':<12} {'solver':<16} {'evaluations':>11} {'kills':>5}  result")
     for row in rows:
         good = "equal" if row["deterministic"] else "good by replay (not deterministic)"
@@ -161,8 +161,8 @@ def main() -> None:
     faults = [row for row in rows if row.get("fault")]
     total = sum(row["kills"] for row in rows)
     print(f"{total} kills, {len(rows)} solvers, {len(faults)} differ")
-    if asked.json is not None:
-        asked.json.write_text(json.dumps({"seed": asked.seed, "kills": total, "rows": rows}, indent=1) + "\n")
+    if args.json is not None:
+        args.json.write_text(json.dumps({"seed": args.seed, "kills": total, "rows": rows}, indent=1) + "\n")
     sys.exit(1 if faults else 0)
 
 

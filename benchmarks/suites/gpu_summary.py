@@ -116,7 +116,7 @@ def gains(found: Iterable[Cell]) -> list[float]:
 
 
 def targets(rows: list[RowDict]) -> list[Target]:
-    """The figures that were asked for."""
+    """The figures that are required."""
     found = [cell for cell in cells(rows) if cell.ours is not None]
     off = [abs(each) for each in differences(rows)]
     half = [cell for cell in found if cell.percent == 50]

@@ -82,7 +82,9 @@ def run_graph(
         extra |= {"processor_seconds": limits.seconds, "curve": observer.curve}
     elif limits.evaluations is not None:
         extra |= {
-            name: solution.metrics[name] for name in ("inner_evaluations", "updates") if name in solution.metrics
+            name: solution.metrics[name]
+            for name in ("inner_evaluations", "updates")
+            if name in solution.metrics
         }
         extra |= {"budget": limits.evaluations, "curve": observer.curve}
     return Row(

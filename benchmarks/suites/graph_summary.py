@@ -1,5 +1,5 @@
 """What the rows of the graph suite say together: the best classical solver of each cell, its gap to
-the bound, and what was asked."""
+the bound, and the targets."""
 
 from __future__ import annotations
 
@@ -81,17 +81,17 @@ def _speeds(rows: Rows) -> list[Target]:
         "speed/metis": "METIS on 80,484 ops in under 5 s",
     }
     lines = []
-    for case, asked in what.items():
+    for case, goal in what.items():
         group = found.get(case)
         if not group:
-            lines.append(Target(asked, "–", None))
+            lines.append(Target(goal, "–", None))
             continue
         values = ", ".join(
             f"{row['value']:,.4g} {row['unit']}"
             + (f" ({row['extra']['vectors']})" if "vectors" in row["extra"] else "")
             for row in group
         )
-        lines.append(Target(asked, values, all(row["status"] == "met" for row in group)))
+        lines.append(Target(goal, values, all(row["status"] == "met" for row in group)))
     return lines
 
 
@@ -145,15 +145,15 @@ def _proven(found: Found, case: str) -> bool:
     return any(group.best <= bound for (name, _), group in found.items() if name == case)
 
 
-def _share(asked: str, wanted: Sequence[str], proven: Sequence[str], found: Found, share: float) -> Target:
-    known = [case for case in wanted if any(name == case for name, _ in found)]
+def _share(goal: str, cases: Sequence[str], proven: Sequence[str], found: Found, share: float) -> Target:
+    known = [case for case in cases if any(name == case for name, _ in found)]
     if not known:
-        return Target(asked, "–", None)
+        return Target(goal, "–", None)
     count = sum(case in proven for case in known)
-    whole = len(known) == len(wanted)
+    whole = len(known) == len(cases)
     left = [f"`{case.partition('/')[2]}`" for case in known if case not in proven]
     text = f"{count} of {len(known)}" + (f"; not {', '.join(left)}" if left else "")
-    return Target(asked, text, count >= share * len(known) if whole else None)
+    return Target(goal, text, count >= share * len(known) if whole else None)
 
 
 def _complete(found: Found) -> Target:

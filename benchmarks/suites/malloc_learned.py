@@ -104,7 +104,7 @@ def share(good: Iterable[bool]) -> str:
 
 
 def learned_targets(found: Found, rows: Iterable[Mapping[str, Any]], machine: str) -> list[Target]:
-    """What was asked of the agent on one machine."""
+    """What is required of the agent on one machine."""
     every = lines(found, machine)
     if not every:
         return []
@@ -113,7 +113,7 @@ def learned_targets(found: Found, rows: Iterable[Mapping[str, Any]], machine: st
     rivals = mean_speedup((line.rival[1], line.agent) for line in every)
     alone = [line.agent < line.production * (1 - TIE) for line in every]
     not_worse = [line.agent <= line.production * (1 + TIE) for line in every]
-    asked = [
+    targets = [
         Target(
             f"`muzero-prod` at least 4 % faster than the production placement, mean over the suite, `{machine}`",
             f"{over - 1:+.2%}",
@@ -140,7 +140,7 @@ def learned_targets(found: Found, rows: Iterable[Mapping[str, Any]], machine: st
         greedy = [line.zero_shot < line.greedy for line in held]
         near = mean_speedup((line.msa, line.zero_shot) for line in held)
         beats = [line.agent < line.msa for line in held]
-        asked += [
+        targets += [
             Target(
                 f"zero-shot on held-out programs: better than greedy, `{machine}`", share(greedy), all(greedy)
             ),
@@ -157,11 +157,11 @@ def learned_targets(found: Found, rows: Iterable[Mapping[str, Any]], machine: st
         if (case, SEARCHED) in found and (case, "policy-only") in found
     ]
     if helped:
-        asked.append(
+        targets.append(
             Target(
                 f"32 simulations better than the bare policy on three quarters of the programs, `{machine}`",
                 share(helped),
                 sum(helped) >= 0.75 * len(helped),
             )
         )
-    return asked
+    return targets

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,6 +68,26 @@ def test_unknown_suites_and_cases_suggest_the_nearest() -> None:
         list(run_suite("simulte", Options()))
     with pytest.raises(LoadmasterError, match="has no case 'nope'"):
         list(run_suite("simulate", Options(cases=("nope",))))
+
+
+def test_without_a_checkout_there_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from loadmaster.cli.bench import command
+
+    monkeypatch.setattr("loadmaster.__file__", str(tmp_path / "site-packages" / "loadmaster" / "__init__.py"))
+    with pytest.raises(LoadmasterError, match=r"benchmarks are not installed: .*pip install -e \."):
+        command("simulate")
+
+
+@pytest.mark.parametrize("script", ["record_bounds.py", "mapping_runs.py"])
+@pytest.mark.parametrize("as_module", [False, True])
+def test_scripts_run_by_their_file_and_as_modules(script: str, as_module: bool, tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    words = ["-m", f"benchmarks.{script[:-3]}"] if as_module else [str(root / "benchmarks" / script)]
+    where = root if as_module else tmp_path
+    done = subprocess.run(
+        [sys.executable, *words, "--help"], cwd=where, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("usage")
 
 
 def test_every_suite_can_be_imported_and_rows_have_defaults() -> None:

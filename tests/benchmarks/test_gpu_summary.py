@@ -95,7 +95,7 @@ def test_variants_are_apart() -> None:
 
 
 def test_targets_are_judged_by_the_rows() -> None:
-    words = {target.asked: (target.result, target.word) for target in targets(ROWS)}
+    words = {target.goal: (target.result, target.word) for target in targets(ROWS)}
     assert [round(each, 3) for each in differences(ROWS)] == [-0.032, 0.0, 0.0, 0.15]
     assert words["simulated within 10 % of measured everywhere"] == (
         "at most 15.0% over 4 cells",

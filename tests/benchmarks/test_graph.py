@@ -174,7 +174,7 @@ def test_the_summary_compares_medians_and_says_what_was_asked() -> None:
     assert name == "anneal" and group is not None and group.median == 90  # not the learned one
     assert saved(found, "anneal", "classical", ["joint/llama"]) == (pytest.approx(1 - 90 / 110), 1)
     assert saved_over_base(found, "anneal", ["joint/llama"]) == pytest.approx(0.55)
-    asked = {target.asked: target for target in targets(found, [*rows, speed])}
+    asked = {target.goal: target for target in targets(found, [*rows, speed])}
     assert next(t for text, t in asked.items() if "5,000 evaluations" in text).met is True
     assert next(t for text, t in asked.items() if "depth-first" in text).met is False
     assert next(t for text, t in asked.items() if "half of the training" in text).met is True

@@ -67,6 +67,6 @@ def test_the_summary_compares_medians() -> None:
     assert (
         name == "es-moves" and group is not None and (group.median, group.best, group.worst) == (90, 80, 120)
     )
-    asked = {target.asked: target for target in targets(found, rows, "tpu-v4i")}
+    asked = {target.goal: target for target in targets(found, rows, "tpu-v4i")}
     beats = next(target for text, target in asked.items() if "at least 4 %" in text)
     assert beats.met is True and "+11.11%" in beats.result
