@@ -42,7 +42,10 @@ def _solved(
 @pytest.mark.parametrize("tasks", [TASKS, ("placement",), ("schedule",)])
 def test_searches_conform(name: str, tasks: tuple[str, ...]) -> None:
     conforms(
-        lambda: make_labelled("graph", name), _recurrent(tasks=tasks), evaluations=(1, 2, 70, 260), seconds=0.2
+        lambda: make_labelled("graph", name),
+        _recurrent(tasks=tasks),
+        evaluations=(1, 2, 70, 260),
+        seconds=0.2,
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from generate_game import random_game
 from loadmaster import _core
-from loadmaster.malloc_game.model import GameModel, game_model
+from loadmaster.malloc_game.model import GameModel, make_model
 from loadmaster.plan.check import check
 from loadmaster.simulate import simulate
 from native_game import NativeGame
@@ -48,7 +48,7 @@ def random_case(seed: int, ops: tuple[int, int] = (4, 14)) -> tuple[Any, Any, An
     program, machine = random_game(rng, ops)
     reach = machine.devices[0].memories
     fast = reach[int(rng.integers(len(reach) - 1))]
-    return rng, program, machine, game_model(program, machine, fast)
+    return rng, program, machine, make_model(program, machine, fast)
 
 
 def play_both(seed: int, switches: dict[str, Any], ops: tuple[int, int] = (4, 14)) -> SlowGame:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from loadmaster.machine.machine import Device, Link, Machine, Memory, Rules
-from loadmaster.malloc_game.model import game_model
+from loadmaster.malloc_game.model import make_model
 from loadmaster.program import Builder, Program, TieKind
 from native_game import NativeGame, Play
 from reference.game import COPY, DROP, NO_COPY, SlowGame
@@ -31,7 +31,7 @@ def machine(capacity: int) -> Machine:
 @pytest.fixture(params=[SlowGame, NativeGame], ids=["slow", "native"])
 def play(request: pytest.FixtureRequest) -> Any:
     def start(program: Program, capacity: int, **switches: Any) -> Play:
-        game: Play = request.param(game_model(program, machine(capacity)), **switches)
+        game: Play = request.param(make_model(program, machine(capacity)), **switches)
         return game
 
     return start

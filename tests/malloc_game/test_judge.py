@@ -7,7 +7,7 @@ import pytest
 
 from generate_game import random_game
 from loadmaster import _core
-from loadmaster.malloc_game.model import GameModel, game_model
+from loadmaster.malloc_game.model import GameModel, make_model
 from loadmaster.plan.check import check
 from loadmaster.program import Builder
 from loadmaster.simulate import simulate
@@ -41,7 +41,7 @@ def test_judged_time_is_the_simulated_time(block: int) -> None:
     for seed in range(block * CASES_PER_BLOCK, (block + 1) * CASES_PER_BLOCK):
         rng = np.random.default_rng([seed, 5])
         program, machine = random_game(rng)
-        model = game_model(program, machine)
+        model = make_model(program, machine)
         game = SlowGame(model, supply="elapsed", ledger="latest")
         game.play(rng.integers(0, 3, model.sites))
         for _ in range(2):
@@ -63,7 +63,7 @@ def test_the_reference_simulator_says_the_same() -> None:
     for seed in range(40):
         rng = np.random.default_rng([seed, 6])
         program, machine = random_game(rng)
-        model = game_model(program, machine)
+        model = make_model(program, machine)
         game = SlowGame(model, supply="elapsed")
         game.play(rng.integers(0, 2, model.sites))
         hurry(rng, game)
@@ -75,7 +75,7 @@ def test_the_time_of_the_plan_that_decides_nothing() -> None:
     for seed in range(60):
         program, machine = random_game(np.random.default_rng([seed, 7]))
         for fast in (memory.name for memory in machine.memories[:-1]):
-            model = game_model(program, machine, fast)
+            model = make_model(program, machine, fast)
             assert model.all_slow_ps == simulate(program, machine).total_ps, f"seed {seed}"
             assert model.memory_times(np.zeros(model.sites, dtype=bool))[1].sum() == 0
 
@@ -85,7 +85,7 @@ def test_a_model_of_nothing() -> None:
     build.op("nothing", "add", vector=7)
     _, machine = random_game(np.random.default_rng(0))
     program = build.build()
-    model = game_model(program, machine)
+    model = make_model(program, machine)
     assert model.sites == 0
     assert native_judge(model, SlowGame(model)) == (simulate(program, machine).total_ps, 0)
 

@@ -11,7 +11,7 @@ import pytest
 
 from generate import random_machine, random_program
 from loadmaster.machine import Machine, load_machine
-from loadmaster.malloc_game.model import game_model
+from loadmaster.malloc_game.model import make_model
 from loadmaster.malloc_game.msa import Assigner, BadOption, make_options
 from loadmaster.plan import Plan
 from loadmaster.plan.check import check
@@ -22,7 +22,7 @@ SECOND = 10**12
 
 
 def assigner(program: Program, machine: Machine, style: str = "2023", **switches: Any) -> Assigner:
-    model = game_model(program, machine)
+    model = make_model(program, machine)
     return Assigner(program, machine, model, make_options(style, switches))
 
 
@@ -62,7 +62,7 @@ def test_cost_of_an_add() -> None:
             ),
         ),
     )
-    model = game_model(build.build(), machine)
+    model = make_model(build.build(), machine)
     for fast_sites, seconds in (([], 3.0), ([0], 2.25), ([0, 2], 1.5), ([0, 1, 2], 1.0)):
         is_fast = np.zeros(model.sites, dtype=bool)
         is_fast[fast_sites] = True

@@ -11,7 +11,7 @@ import pytest
 
 from generate import random_program
 from loadmaster.machine import load_machine
-from loadmaster.mapping.features import COLUMNS, OPS, PLACED, edges, globals_, node_features
+from loadmaster.mapping.features import COLUMNS, OPS, PLACED, edges, machine_features, node_features
 from loadmaster.mapping.problem import Mapping
 from loadmaster.program.build import Builder
 from loadmaster.program.models import load_model
@@ -109,7 +109,7 @@ def test_the_parts_of_bert(problems: dict[str, Mapping]) -> None:
 def test_the_memories_of_a_machine(problems: dict[str, Mapping]) -> None:
     expected = [22 / 40, log2(24 * 2**20) / 40, 34 / 40]
     expected += [log2(bandwidth) / 50 for bandwidth in (6.8e12, 680e9, 67.2e9)]
-    assert globals_(problems["bert"]) == pytest.approx(expected, rel=1e-6)
+    assert machine_features(problems["bert"]) == pytest.approx(expected, rel=1e-6)
 
 
 def test_views_are_looked_through() -> None:

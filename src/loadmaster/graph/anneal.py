@@ -252,7 +252,7 @@ class Chains:
         parents = np.stack([chain.best for chain in self.live])
         found = Candidates(parents, np.array([chain.value for chain in self.live]))
         known = len(parents)
-        found.add(self.meter, children(self.problem, rng, parents, CHILDREN * known, self.alike))
+        found.add(self.meter, make_children(self.problem, rng, parents, CHILDREN * known, self.alike))
         better = np.flatnonzero(found.values[known:] < found.values[:known].min()) + known
         return [self._chain(found.vectors[row], int(found.values[row])) for row in better.tolist()]
 
@@ -281,10 +281,10 @@ class Chains:
             if count:
                 works.append(Work(chain, first_rows(changes, count), slack[:count]))
         if self.threads > 1 and len(works) > 1:
-            list(pool.map(_judge, works))
+            list(pool.map(_evaluate, works))
         else:
             for work in works:
-                _judge(work)
+                _evaluate(work)
         for work in works:
             self._take(work)
         return left is None or left > 0
@@ -328,7 +328,7 @@ class Chains:
         self._stand()
 
 
-def _judge(work: Work) -> None:
+def _evaluate(work: Work) -> None:
     assert work.chain.climb is not None
     work.found = work.chain.climb.run(*work.changes, work.slack, True)
 
@@ -346,7 +346,7 @@ def renamed(device: npt.NDArray[np.generic], like: npt.NDArray[np.generic]) -> I
     return names[now]
 
 
-def children(
+def make_children(
     problem: GraphOptimization, rng: np.random.Generator, parents: Float64, count: int, alike: bool
 ) -> Float64:
     """[count, V] each of two parents: by a run of groups, by groups at random, or by tasks."""

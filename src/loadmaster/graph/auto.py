@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from loadmaster.graph import GraphOptimization
-from loadmaster.graph.placers import Made, Vectors
+from loadmaster.graph.placers import Constructive, Vectors
 from loadmaster.search.auto import Auto, Stage
 from loadmaster.search.problem import Problem
 
@@ -39,7 +39,7 @@ def _schedule(problem: Problem) -> list[Stage]:
     ]
 
 
-class _BasePlan(Made):
+class _BasePlan(Constructive):
     name = "base"
     summary = "the base plan, as it is and with its order left to the rule for ties"
 

@@ -23,7 +23,7 @@ _MOST_WEIGHED = np.int64(1 << 50)
 """Longer times count as this much, so that products stay exact."""
 
 
-def node_edges(program: Program, node_op: Int32) -> Int32:
+def find_edges(program: Program, node_op: Int32) -> Int32:
     """[2, E] pairs (producer, reader) of nodes; views are seen through."""
     number = np.full(program.n_ops, -1, dtype=np.int64)
     number[node_op] = np.arange(len(node_op))
@@ -139,7 +139,7 @@ def _given_work(problem: GraphOptimization, cost: Int64, step: Int32) -> int:
     return max(busy, default=0)
 
 
-def memory_proof(problem: GraphOptimization) -> str | None:
+def prove_no_fit(problem: GraphOptimization) -> str | None:
     """Persistent bytes against all homes; each step's inputs and results against the largest."""
     program, machine = problem.program, problem.machine
     homes = {machine.home[device] for device in range(problem.devices)}

@@ -17,16 +17,16 @@ from loadmaster.graph.base import fixed_keys
 from loadmaster.graph.go.actions import leaves
 from loadmaster.graph.list_placers import Heft, MEtf, Metis, MSct
 from loadmaster.graph.placers import (
+    Constructive,
     Expert,
-    Made,
     MTopo,
     Placer,
     Places,
     RoundRobin,
     Single,
     Vectors,
-    clusters_of,
-    like_base,
+    find_clusters,
+    follow_base,
 )
 from loadmaster.search.solver import Meter
 
@@ -75,7 +75,7 @@ def seeds(problem: GraphOptimization, seconds: float | None = None) -> list[tupl
 def _pipelines(problem: GraphOptimization) -> Iterator[tuple[str, Vectors]]:
     yield "base", _one(problem.vector())
     for fusion_name, fusion in _fusions(problem):
-        places = Places(problem, clusters_of(problem, fusion))
+        places = Places(problem, find_clusters(problem, fusion))
         yield fusion_name, _scheduled(fusion, None, places)
         if "placement" not in problem.tasks:
             continue
@@ -116,7 +116,7 @@ def _scheduled(fusion: Float64 | None, device: Int32 | None, places: Places) -> 
     """Longest path first, with and without transfers, where the schedule is decided."""
     problem = places.problem
     if "schedule" not in problem.tasks:
-        yield like_base(problem, fusion, device)
+        yield follow_base(problem, fusion, device)
         return
     plain = problem.vector(fusion, device, np.zeros(problem.nodes))
     where = np.ascontiguousarray(problem.split(plain)[1])
@@ -124,7 +124,7 @@ def _scheduled(fusion: Float64 | None, device: Int32 | None, places: Places) -> 
         yield problem.vector(fusion, device, places.keys(where, moves))
 
 
-class Classical(Made):
+class Classical(Constructive):
     """Every constructive placement on every fusion under critical path; the base first, so that the
     answer is never worse."""
 

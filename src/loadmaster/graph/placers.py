@@ -91,14 +91,14 @@ Vectors = Generator[Float64, int | None, None]
 """Vectors one by one; it receives the value of each, or None, before it makes the next."""
 
 
-def clusters_of(problem: GraphOptimization, fusion: Float64 | None = None) -> Int32:
+def find_clusters(problem: GraphOptimization, fusion: Float64 | None = None) -> Int32:
     """[n_ops] the clusters of fusion keys [n]; of the base where there are none or nobody asks."""
     if fusion is None or "fusion" not in problem.tasks:
         return problem.base_clusters
     return problem.fuse(fusion)
 
 
-def like_base(
+def follow_base(
     problem: GraphOptimization, fusion: Float64 | None = None, device: Int32 | None = None
 ) -> Float64:
     """The vector with these clusters and devices whose queues follow the base's rule."""
@@ -108,12 +108,12 @@ def like_base(
     if "schedule" not in problem.tasks or problem.tie == problem.base.schedule:
         return plain
     if problem.base.schedule == "critical_path":
-        places = Places(problem, clusters_of(problem, fusion))
+        places = Places(problem, find_clusters(problem, fusion))
         return problem.vector(fusion, device, places.keys(problem.split(plain)[1]))
-    return problem.vector(fusion, device, first_come(problem, plain))
+    return problem.vector(fusion, device, first_come_keys(problem, plain))
 
 
-def first_come(problem: GraphOptimization, vector: Float64) -> Float64:
+def first_come_keys(problem: GraphOptimization, vector: Float64) -> Float64:
     """[n] keys with which the clusters and devices of a vector run first come, first served."""
     if problem.tie == "fifo":
         return np.zeros(problem.nodes)
@@ -126,7 +126,7 @@ def first_come(problem: GraphOptimization, vector: Float64) -> Float64:
     return 1.0 - rank / max(1, len(first))
 
 
-class Made(Solver):
+class Constructive(Solver):
     """Makes vectors and submits them."""
 
     name: str
@@ -164,7 +164,7 @@ Placements = Generator[Int32, int | None, None]
 """Devices [G] one by one; it receives the value of each, or None, before it makes the next."""
 
 
-class Placer(Made):
+class Placer(Constructive):
     """Decides devices alone; fusion and schedule are the base's."""
 
     def make(self, problem: GraphOptimization, seconds: float | None = None) -> Vectors:
@@ -178,7 +178,7 @@ class Placer(Made):
                 device = placements.send(value)
             except StopIteration:
                 return
-            value = yield like_base(problem, device=device)
+            value = yield follow_base(problem, device=device)
 
     @abstractmethod
     def place(self, places: Places, seconds: float | None = None) -> Placements:
@@ -224,7 +224,7 @@ class MTopo(Placer):
         yield m_topo(problem.program, problem.op_group, problem.groups, problem.devices)
 
 
-class CriticalPath(Made):
+class CriticalPath(Constructive):
     """Keys are the longest paths to the end on the base's clusters and devices."""
 
     name = "critical-path"
@@ -235,18 +235,18 @@ class CriticalPath(Made):
         yield problem.vector(schedule=Places(problem, problem.base_clusters).keys(device))
 
 
-class FirstCome(Made):
+class FirstCome(Constructive):
     name = "fifo"
     summary = "what is ready first goes first; fusion and placement as in the base"
 
     def make(self, problem: GraphOptimization, seconds: float | None = None) -> Vectors:
         base = problem.vector()
         if problem.base.schedule != "fifo" and "schedule" in problem.tasks:
-            base = problem.vector(schedule=first_come(problem, base))
+            base = problem.vector(schedule=first_come_keys(problem, base))
         yield base
 
 
-class _Fusion(Made):
+class _Fusion(Constructive):
     """Decides fusion alone; placement and schedule are the base's."""
 
     @abstractmethod
@@ -257,7 +257,7 @@ class _Fusion(Made):
         if "fusion" not in problem.tasks:
             yield problem.vector()
             return
-        yield like_base(problem, fusion=self.keys(problem))
+        yield follow_base(problem, fusion=self.keys(problem))
 
 
 class NoFusion(_Fusion):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from loadmaster.graph.problem import GraphOptimization
 
 
-def plan_of(program: Program, fusion: Int32, device: Int32, start: Int64) -> Plan:
+def make_plan(program: Program, fusion: Int32, device: Int32, start: Int64) -> Plan:
     """Steps in the order in which they start; a device takes the first that is ready, which is the
     one that it took before. Views stand behind what they show."""
     ops = np.arange(program.n_ops)
@@ -34,7 +34,7 @@ def plan_of(program: Program, fusion: Int32, device: Int32, start: Int64) -> Pla
     return Plan(device=device, order=order, queue="ready", fusion=fused)
 
 
-def decision_of(problem: GraphOptimization, plan: Plan) -> Float64:
+def make_decision(problem: GraphOptimization, plan: Plan) -> Float64:
     """The inverse of `plan`, as far as keys can express a plan."""
     program, nodes = problem.program, problem.node_op
     n_ops = program.n_ops

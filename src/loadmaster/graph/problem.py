@@ -324,7 +324,7 @@ class GraphOptimization(BatchProblem):
         fusion, device, start, fault = self._batch.decode(vector)
         if fault[0]:
             raise explain(fault, self.program, self.machine)
-        return plans.plan_of(self.program, fusion, device, start)
+        return plans.make_plan(self.program, fusion, device, start)
 
     def value_of(self, plan: Plan) -> int | None:
         """The time of a plan of this problem, or None: keys can't express the clusters of every plan."""
@@ -332,7 +332,7 @@ class GraphOptimization(BatchProblem):
 
     def decision(self, plan: Plan) -> Decision:
         """The vector of a plan whose clusters and devices keys can express; raises otherwise."""
-        return plans.decision_of(self, plan)
+        return plans.make_decision(self, plan)
 
     def fuse(self, keys: npt.ArrayLike) -> Int32:
         """[n_ops] the clusters that fusion keys [n] give, each by its smallest op; -1: alone."""
@@ -371,12 +371,12 @@ class GraphOptimization(BatchProblem):
     @cached_property
     def edges(self) -> Int32:
         """[2, E] pairs (producer, reader) of nodes, views seen through; each once, sorted."""
-        return bounds.node_edges(self.program, self.node_op)
+        return bounds.find_edges(self.program, self.node_op)
 
     @cached_property
     def no_plan(self) -> str | None:
         """Why no plan fits, where that is proved."""
-        return bounds.memory_proof(self)
+        return bounds.prove_no_fit(self)
 
     @cached_property
     def _bound(self) -> Bound:

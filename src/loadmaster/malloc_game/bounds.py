@@ -25,7 +25,7 @@ from loadmaster.arrays import Float64
 from loadmaster.clock import now
 from loadmaster.errors import require
 from loadmaster.machine.machine import Machine
-from loadmaster.malloc_game.linear import GameLinear, add_turns, add_window, broken_windows, game_linear
+from loadmaster.malloc_game.linear import GameLinear, add_turns, add_window, broken_windows, make_linear
 from loadmaster.malloc_game.model import GameModel, access_times, find_accesses
 from loadmaster.program.program import Program, TensorKind
 from loadmaster.search.or_tools import Linear, relaxation, solve_whole
@@ -143,7 +143,7 @@ def game_bound(problem: MallocGame, seconds: float = 60.0, *, whole: bool = Fals
     """
     require("ortools", "exact")
     deadline = now() + seconds
-    relaxed = relaxed_game(problem, seconds)
+    relaxed = relax_game(problem, seconds)
     found = Bound(relaxed.bound, METHOD)
     left = deadline - now()
     if whole and left > 0 and problem.moves:
@@ -166,13 +166,13 @@ class Relaxed:
     make it smaller, and never wrong."""
 
 
-def relaxed_game(problem: MallocGame, seconds: float) -> Relaxed:
+def relax_game(problem: MallocGame, seconds: float) -> Relaxed:
     """Solve, add the windows that are broken, and again until none is; when time runs out, what
     the rounds before gave stands."""
     deadline = now() + seconds
     model, machine = problem.model, problem.machine
     unit = max(1, model.all_slow_ps // 10**6)
-    game = game_linear(problem.program, model, machine, lookback=LOOKBACK, unit=unit)
+    game = make_linear(problem.program, model, machine, lookback=LOOKBACK, unit=unit)
     turns, best, known = add_turns(game), 0, None
     for turn in turns:
         add_window(game, turn, -1, model.steps)

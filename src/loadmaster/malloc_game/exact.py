@@ -9,9 +9,9 @@ import numpy as np
 
 from loadmaster.arrays import Bool, Float64, Int8, Int64
 from loadmaster.errors import LoadmasterError, require
-from loadmaster.malloc_game.bounds import METHOD, Relaxed, game_bound, relaxed_game
-from loadmaster.malloc_game.games import COPY, DROP, NO_COPY, Games, game_plan
-from loadmaster.malloc_game.linear import NONE, GameLinear, add_turns, add_window, game_linear
+from loadmaster.malloc_game.bounds import METHOD, Relaxed, game_bound, relax_game
+from loadmaster.malloc_game.games import COPY, DROP, NO_COPY, Games, make_plan
+from loadmaster.malloc_game.linear import NONE, GameLinear, add_turns, add_window, make_linear
 from loadmaster.malloc_game.model import GameModel
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.plan.plan import Plan
@@ -21,7 +21,7 @@ from loadmaster.search.solver import Meter, Solution, Solver, State, Status
 Row = list[int]
 
 
-def moves_from(game: GameLinear, values: Float64, threshold: Float64 | float = 0.5) -> Int8:
+def round_moves(game: GameLinear, values: Float64, threshold: Float64 | float = 0.5) -> Int8:
     """[N] preferred moves: what is at or above the threshold (one for all, or of each tensor)
     counts as whole."""
     model = game.model
@@ -39,7 +39,7 @@ def moves_from(game: GameLinear, values: Float64, threshold: Float64 | float = 0
     return moves
 
 
-def placement_from(problem: MallocGame, game: GameLinear, values: Float64, offset: dict[int, int]) -> Plan:
+def round_plan(problem: MallocGame, game: GameLinear, values: Float64, offset: dict[int, int]) -> Plan:
     """The plan of a whole solution with offsets of sites; sites without one are slow."""
     is_one = values > 0.5
     residencies: list[Row] = []
@@ -47,7 +47,7 @@ def placement_from(problem: MallocGame, game: GameLinear, values: Float64, offse
     for tensor, sites in enumerate(game.ties.sites):
         if sites[0] in offset:
             _add_strands(game, tensor, is_one, offset, residencies, copies)
-    return game_plan(
+    return make_plan(
         problem.model,
         problem.program.n_ops,
         np.array(residencies, dtype=np.int64).reshape(-1, 4),
@@ -120,7 +120,7 @@ class Rounded(Solver):
         require("ortools", "exact")
         if not meter.exhausted:
             left = meter.seconds_left
-            relaxed = relaxed_game(problem, 120.0 if left is None else SHARE * left)
+            relaxed = relax_game(problem, 120.0 if left is None else SHARE * left)
             meter.raise_bound(relaxed.bound, METHOD)
             _round(meter, problem, relaxed, np.random.default_rng(seed))
         return meter.solution()
@@ -135,7 +135,7 @@ def _round(meter: Meter, problem: MallocGame, relaxed: Relaxed, rng: np.random.G
     tries = np.array([[limit] * tensors for limit in EQUAL])
     end = meter.evaluations + EVALUATIONS
     while not meter.exhausted and (meter.budget.evaluations is not None or meter.evaluations < end):
-        moves = np.array([moves_from(game, values, limits) for limits in tries])
+        moves = np.array([round_moves(game, values, limits) for limits in tries])
         found = meter.evaluate_many(moves).value
         if best_value is None or found.min() < best_value:
             best, best_value = tries[found.argmin()], int(found.min())
@@ -151,7 +151,7 @@ LINEAR_SHARE = 0.2
 class CpSat(Solver):
     """The game as a CP-SAT model over plans: free starts, free offsets, whole numbers.
 
-    The rows are those of the linear bound (`game_linear`), with every window and with the room that
+    The rows are those of the linear bound (`make_linear`), with every window and with the room that
     copies take from first to last, and in addition no two tensors lie at one address at one time.
     That leaves out only in which order copies move, so the objective is a lower bound of every plan,
     and the plan of a solution is timed like any other: it is the optimum if the two meet.
@@ -192,7 +192,7 @@ class CpSat(Solver):
 
 
 def _solve(cp_model: Any, meter: Meter, problem: MallocGame, seed: int, work: float | None) -> None:
-    game = game_linear(problem.program, problem.model, problem.machine, lookback=problem.model.steps)
+    game = make_linear(problem.program, problem.model, problem.machine, lookback=problem.model.steps)
     for turn in add_turns(game):
         for last in range(problem.model.steps + 1):
             for first in range(-1, last):
@@ -216,9 +216,9 @@ def _submit(
 ) -> None:
     """The plan of a solution, and the game of its moves, which may go where the plan can't."""
     if meter.evaluations_left != 0:
-        meter.evaluate(problem.decision(placement_from(problem, game, values, offset)))
+        meter.evaluate(problem.decision(round_plan(problem, game, values, offset)))
     if meter.evaluations_left != 0:
-        meter.evaluate(moves_from(game, values))
+        meter.evaluate(round_moves(game, values))
 
 
 def _add_addresses(model: Any, variables: list[Any], game: GameLinear) -> dict[int, Any]:

@@ -152,7 +152,7 @@ def decode(rows: npt.NDArray[np.integer]) -> Plan:
     return Plan.of(residencies=table[is_residency, :5].tolist(), copies=table[~is_residency].tolist())
 
 
-def game_plan(model: GameModel, n_ops: int, residencies: Int64, copies: Int64) -> Plan:
+def make_plan(model: GameModel, n_ops: int, residencies: Int64, copies: Int64) -> Plan:
     """The plan of a placement by rows of the model's tensors and by steps, as the core gives it."""
     op, root = model.step_op.tolist(), model.tensors.root.tolist()
     # A window begins right after the op before it, so that a copy issued there belongs to it even
@@ -302,4 +302,4 @@ class Games:
     def plan(self, game: int) -> Plan:
         """What a game's moves so far amount to."""
         residencies, copies, _ = self.native.placement(game)
-        return game_plan(self.problem.model, self.problem.program.n_ops, residencies, copies)
+        return make_plan(self.problem.model, self.problem.program.n_ops, residencies, copies)

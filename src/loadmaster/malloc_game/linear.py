@@ -46,7 +46,7 @@ import numpy as np
 
 from loadmaster.arrays import Float64, Int64
 from loadmaster.machine.machine import Machine
-from loadmaster.malloc_game.linear_steps import add_step, undecided
+from loadmaster.malloc_game.linear_steps import add_step, find_undecided
 from loadmaster.malloc_game.model import NEVER, GameModel
 from loadmaster.program.program import Program, TieKind
 from loadmaster.search.or_tools import FREE, Draft, Linear
@@ -114,7 +114,7 @@ class GameLinear:
         return [(int(self.fast[site]), work), *([(keep, -work)] if keep != NONE else [])]
 
 
-def game_linear(
+def make_linear(
     program: Program, model: GameModel, machine: Machine, *, lookback: int, unit: int = 1
 ) -> GameLinear:
     """The program without windows (`add_window`). Copies under way take room over `lookback`
@@ -125,7 +125,7 @@ def game_linear(
         _add_write_backs(game, tensor, lookback)
         add_leads(game, tensor, lookback)
     add_capacities(game)
-    _add_times(game, undecided(program, machine, model))
+    _add_times(game, find_undecided(program, machine, model))
     return game
 
 

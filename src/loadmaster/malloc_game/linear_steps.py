@@ -48,7 +48,7 @@ class _Step:
     """Memory time whatever is decided, at least"""
 
 
-def undecided(program: Program, machine: Machine, model: GameModel) -> tuple[Int64, Int64]:
+def find_undecided(program: Program, machine: Machine, model: GameModel) -> tuple[Int64, Int64]:
     """([n] slow time of accesses that the game leaves slow and a plan need not, [n] the least they
     can take): tensors that are barred because no game could say who continues them, and such."""
     number = np.full(program.n_ops, -1, dtype=np.int64)
@@ -75,7 +75,7 @@ def add_step(
     loose: tuple[Int64, Int64],
     unit: int,
 ) -> StepTime:
-    """A variable for the time above the least there can be; `loose`: see `undecided`; `unit`:
+    """A variable for the time above the least there can be; `loose`: see `find_undecided`; `unit`:
     picoseconds that a variable of time counts."""
     repeat, loose_slow = int(model.repeat[number]), int(loose[0][number])
     least_slow = int(model.base_slow[number]) - loose_slow

@@ -289,7 +289,7 @@ class GameModel:
         return {**own, **self.tensors.columns(), "about": np.array(about, dtype=np.int64)}
 
 
-def game_model(program: Program, machine: Machine, fast: str | None = None) -> GameModel:
+def make_model(program: Program, machine: Machine, fast: str | None = None) -> GameModel:
     """The game's columns. `fast` names the fast memory; by default the device's first."""
     reach = machine.reach[0]
     chosen = reach[0] if fast is None else machine.memory(fast)

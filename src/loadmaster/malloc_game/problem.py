@@ -33,7 +33,7 @@ from loadmaster.malloc_game.games import (
     moves_of,
     seen_arrays,
 )
-from loadmaster.malloc_game.model import GameModel, game_model
+from loadmaster.malloc_game.model import GameModel, make_model
 from loadmaster.plan.check import Violation
 from loadmaster.plan.plan import BEFORE, NO_OFFSET, WHOLE, Plan
 from loadmaster.program.hazards import root_writers
@@ -88,7 +88,7 @@ class MallocGame(BatchProblem):
     ) -> None:
         refuse_first_alone(machine, self.kind)
         self.program, self.machine, self.fast, self.pins = program, machine, fast, pins or Pins()
-        self.model: GameModel = game_model(_without(program, machine, self.pins), machine, fast)
+        self.model: GameModel = make_model(_without(program, machine, self.pins), machine, fast)
         self._options = make_options(profile, options)
         with within_core(program, machine):
             self.tables = _core.GameTables(self.model.columns())

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from loadmaster.arrays import Int32
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import load_machine
-from loadmaster.mapping.features import PLACED, edges, globals_, node_features
+from loadmaster.mapping.features import PLACED, edges, machine_features, node_features
 from loadmaster.mapping.problem import Mapping
 from loadmaster.program.models import load_model
 
@@ -132,7 +132,7 @@ class MappingEnv(gymnasium.Env[Observation, Action]):
             "node_mask": (np.arange(k) < n).astype(np.int8),
             "edge_mask": (np.arange(self.max_edges) < pairs.shape[1]).astype(np.int8),
             "action_mask": decides.reshape(-1),
-            "globals": globals_(problem),
+            "globals": machine_features(problem),
         }
 
     def _observation(self) -> Observation:

@@ -24,8 +24,8 @@ from loadmaster.errors import BadProgram, LoadmasterError, nearest, require
 from loadmaster.host import cores
 from loadmaster.mapping.exact_worker import model_bytes
 from loadmaster.mapping.heuristics import Density
-from loadmaster.mapping.linear import mapping_linear, peak_cases, whole_case
-from loadmaster.mapping.model import MappingModel, mapping_model
+from loadmaster.mapping.linear import make_linear, peak_cases, whole_case
+from loadmaster.mapping.model import MappingModel, make_model
 from loadmaster.mapping.problem import Mapping
 from loadmaster.search.or_tools import ENGINES, relaxed
 from loadmaster.search.problem import Bound
@@ -80,11 +80,11 @@ def linear_bound(problem: Mapping, seconds: float = 10.0) -> Bound:
     """The bound of the linear relaxation: about a second for a few hundred nodes."""
     require("ortools", "exact")
     model = _solvable_model(problem)
-    return Bound(relaxed(mapping_linear(model, whole_case(model)), seconds), "linear relaxation")
+    return Bound(relaxed(make_linear(model, whole_case(model)), seconds), "linear relaxation")
 
 
 def _solvable_model(problem: Mapping) -> MappingModel:
-    model = mapping_model(problem)
+    model = make_model(problem)
     if model.too_long:
         raise BadProgram(
             f"'{problem.program.name}' runs too long on '{problem.machine.name}' to be solved exactly",

@@ -23,7 +23,7 @@ import numpy as np
 from loadmaster.arrays import Float64, read_npz
 from loadmaster.clock import now
 from loadmaster.errors import LoadmasterError
-from loadmaster.mapping.linear import mapping_linear, peak_cases, whole_case
+from loadmaster.mapping.linear import make_linear, peak_cases, whole_case
 from loadmaster.mapping.model import MappingModel
 from loadmaster.search.or_tools import ENGINES, Linear, relaxed
 
@@ -67,7 +67,7 @@ class Search:
     def run(self) -> None:
         numbers = range(len(self.cases))
         if len(numbers) > 1 and not self.backwards:  # of all maps first: some bound, and soon
-            bound = relaxed(mapping_linear(self.model, whole_case(self.model)), self.left)
+            bound = relaxed(make_linear(self.model, whole_case(self.model)), self.left)
             self.send(case=None, bound=bound, method="linear relaxation")
         for number in reversed(numbers) if self.backwards else numbers:
             if not self.bounds[number]:  # the other engine comes from the other end
@@ -86,7 +86,7 @@ class Search:
 
     def _program(self, number: int) -> Linear:
         if number not in self.programs:
-            self.programs[number] = mapping_linear(self.model, self.cases[number])
+            self.programs[number] = make_linear(self.model, self.cases[number])
         return self.programs[number]
 
     def _solve(self, number: int, seconds: float) -> None:

@@ -119,7 +119,7 @@ def edges(problem: Mapping) -> Int32:
     return np.unique(pairs, axis=1).astype(np.int32)
 
 
-def globals_(problem: Mapping) -> Float32:
+def machine_features(problem: Mapping) -> Float32:
     """[2M] log2 capacity / 40 of each memory, fastest first, then log2 read bandwidth / 50."""
     memories = [problem.machine.memories[number] for number in problem.memories]
     capacity = [math.log2(max(1, memory.capacity)) / 40 for memory in memories]

@@ -11,7 +11,7 @@ import numpy as np
 
 from loadmaster.arrays import Bool, Int8, Int64
 from loadmaster.mapping.first_fit import sparse_tables
-from loadmaster.mapping.model import MappingModel, mapping_model
+from loadmaster.mapping.model import MappingModel, make_model
 from loadmaster.mapping.problem import Mapping
 from loadmaster.plan.plan import HOME, lifetimes_in_loops
 from loadmaster.search.solver import Meter, Solution, Solver, State
@@ -168,7 +168,7 @@ class Climb:
     """
 
     def __init__(self, problem: Mapping) -> None:
-        self._problem, model = problem, mapping_model(problem)
+        self._problem, model = problem, make_model(problem)
         self._chosen = [problem.slowest] * model.entries
         self._times, self._room = _Times(model), _Room(problem)
         self._volume = _volumes(problem)

@@ -103,7 +103,7 @@ class _Node:
     times: Int64
 
 
-def mapping_linear(model: MappingModel, case: Case) -> Linear:
+def make_linear(model: MappingModel, case: Case) -> Linear:
     """The program whose optimum is the best map of a case."""
     alone = np.zeros((model.entries, model.memories), dtype=np.int64)
     draft, tables, lines = Draft(), [], []

@@ -104,7 +104,7 @@ class MeasuredMapping(Measuring, Mapping):
         return f"the checker refuses it: {violations[0]}" if violations else plan
 
 
-def measured_again(folder: Path, about: dict[str, Any]) -> MeasuredMapping:
+def load_measured(folder: Path, about: dict[str, Any]) -> MeasuredMapping:
     """What `save` wrote."""
     return MeasuredMapping(
         load(folder / "program.npz"),

@@ -135,7 +135,7 @@ class MappingModel:
         return fine
 
 
-def mapping_model(problem: Mapping) -> MappingModel:
+def make_model(problem: Mapping) -> MappingModel:
     """The arrays of a problem."""
     program, entries, memories = problem.program, problem.entries, list(problem.memories)
     device = replace(problem.machine, devices=problem.machine.devices[:1])
@@ -263,7 +263,7 @@ def weights_bound(problem: Mapping) -> Bound:
     the bound.
     """
     own = problem.bound()
-    model = mapping_model(problem)
+    model = make_model(problem)
     if not problem.repeatable or model.parallel or model.too_long or not model.entries:
         return own
     time, size = _node_choices(model)

@@ -337,9 +337,9 @@ class Mapping(BatchProblem):
         """What `save` wrote."""
         about = json.loads((folder / "problem.json").read_text(encoding="utf-8"))
         if "measured" in about:
-            from loadmaster.mapping.measured import measured_again
+            from loadmaster.mapping.measured import load_measured
 
-            return measured_again(folder, about)
+            return load_measured(folder, about)
         pins = Pins.of_json(about.pop("pins", None))
         program, machine = load(folder / "program.npz"), read_machine(folder / "machine.toml")
         return cls(program, machine, pins=pins, **about)
