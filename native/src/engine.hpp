@@ -14,10 +14,11 @@ struct Prepared {
   std::vector<i64> run_time;  // [steps] repeat * duration
   std::vector<i64> duration;  // [steps]
   std::vector<i64> slow;      // [steps] time that the home serves
+  std::vector<i32> waits;     // [steps] for how many things it waits, copies left out
 };
 
-bool run_free(const Prepared& prepared, Outcome& outcome);
-bool run_idle(const Prepared& prepared, Outcome& outcome);
+bool run_free(Prepared& prepared, Outcome& outcome);
+bool run_idle(Prepared& prepared, Outcome& outcome);
 
 // Step times become op times; views take their root's end.
 struct StepTimes {

@@ -20,21 +20,9 @@ void list_by_key(const std::vector<i64>& key, i64 keys, Rows& rows, std::vector<
 
 Flow::Flow(const Model& model, const PlanView& plan, const Steps& steps, const Residencies& residencies,
            Outcome& outcome)
-    : model_(model),
-      plan_(plan),
-      steps_(steps),
-      residencies_(residencies),
-      outcome_(outcome),
-      devices_(model.device_count()),
-      near_(near_devices(model)) {}
+    : HomeCopies(model), plan_(plan), steps_(steps), residencies_(residencies), outcome_(outcome) {}
 
-bool Flow::prepare() {
-  const std::size_t cells = static_cast<std::size_t>(model_.tensors) * devices_;
-  uses_.assign(cells, 0);
-  opened_.assign(cells, 0);
-  needs_.assign(devices_ > 1 ? cells : 0, 0);
-  holds_.assign(static_cast<std::size_t>(model_.tensors) * model_.memories.size(), 0);
-  bytes_.assign(model_.memories.size(), 0);
+bool Flow::prepare(std::vector<i32>& waits) {
   outcome_.peak.assign(model_.memories.size(), 0);
   outcome_.top.assign(model_.memories.size(), 0);
   outcome_.first_over.assign(model_.memories.size(), -1);
@@ -42,7 +30,15 @@ bool Flow::prepare() {
   outcome_.device_busy.assign(model_.devices.size(), 0);
   find_home_devices();
   find_residency_steps();
-  return model_copies() && find_transfers();
+  if (!model_copies()) return false;
+  find_resident_accesses();
+  if (!count_uses(steps_.graph, model_.tensors, model_.tensors, waits)) return false;
+  for (const CopyModel& copy : copies_) {
+    if (opens_home(copy)) ++cell(copy.tensor, near_home(copy.tensor)).uses;
+    const i32 source = source_device(copy);
+    if (source >= 0) ++cell(copy.tensor, source).uses;
+  }
+  return true;
 }
 
 void Flow::find_home_devices() {
@@ -87,14 +83,10 @@ bool Flow::opens_home(const CopyModel& copy) const {
          target == model_.devices[home_device_[copy.tensor]].home();
 }
 
-template <class Visit>
-void Flow::each_source_device(const CopyModel& copy, Visit&& visit) const {
-  const i32 source = model_.links[copy.link].source;
-  for (i32 d = 0; d < devices_; ++d) {
-    if (model_.devices[d].home() != source) continue;
-    visit(d);
-    return;  // the first device with that home stands for the others
-  }
+i32 Flow::source_device(const CopyModel& copy) const {
+  for (i32 d = 0; d < devices_; ++d)
+    if (memory(d) == model_.links[copy.link].source) return d;
+  return -1;
 }
 
 bool Flow::model_copies() {
@@ -115,7 +107,7 @@ bool Flow::model_copies() {
     copy.bytes = row[5] < 0 ? model_.size[copy.tensor] : row[6] - row[5];
     if (copy.issue >= 0 && copy.need < steps_.count) {
       const i32 a = steps_.number[copy.issue], b = steps_.number[copy.need];
-      if (model_.loop[a] >= 0 && model_.loop[a] == model_.loop[b]) copy.factor = model_.repeat[b];
+      if (in_one_loop(model_.loop[a], model_.loop[b])) copy.factor = model_.repeat[b];
     }
     issue[i] = copy.issue + 1;
   }
@@ -123,51 +115,31 @@ bool Flow::model_copies() {
   return true;
 }
 
-bool Flow::find_transfers() {
-  if (!residencies_.empty()) resident_read_.assign(steps_.read.size(), 0);
-  for (i32 s = 0; s < steps_.count; ++s) {
-    const i32 d = steps_.device[s];
-    for (i64 i = steps_.read_rows.begin(s); i < steps_.read_rows.end(s); ++i) {
-      const i32 t = steps_.read[i];
-      if (!residencies_.empty()) {
+void Flow::find_resident_accesses() {
+  if (residencies_.empty()) return;
+  const auto find = [this](const Rows& rows, const std::vector<i32>& tensor, std::vector<i8>& found) {
+    found.assign(tensor.size(), 0);
+    for (i32 s = 0; s < steps_.count; ++s)
+      for (i64 i = rows.begin(s); i < rows.end(s); ++i) {
         bool resident = false;
-        residencies_.serves(t, steps_.position[s], d, resident);
-        resident_read_[i] = resident;
-        if (resident) continue;
+        residencies_.serves(tensor[i], steps_.position[s], steps_.device[s], resident);
+        found[i] = resident;
       }
-      ++uses_[cell(t, d)];
-      if (devices_ == 1 || model_.input(t) || is_near(t, d) || needs_[cell(t, d)]) continue;
-      needs_[cell(t, d)] = 1;
-      ++transfer_count_;
-      ++uses_[cell(t, d)];                // the transfer, until it ends, there …
-      ++uses_[cell(t, home_device_[t])];  // … and here
-      const i32 from = model_.devices[home_device_[t]].home(), to = model_.devices[d].home();
-      if (model_.link_between[from * model_.memory_count() + to] < 0)
-        return outcome_.fail(Fault::kNoLink, from, to);
-    }
-    for (i64 i = steps_.write_rows.begin(s); i < steps_.write_rows.end(s); ++i) {
-      bool resident = false;
-      residencies_.serves(steps_.written[i], steps_.position[s], d, resident);
-      if (!resident) ++uses_[cell(steps_.written[i], d)];
-    }
-  }
-  for (const CopyModel& copy : copies_) {
-    if (opens_home(copy)) ++uses_[cell(copy.tensor, home_device_[copy.tensor])];
-    each_source_device(copy, [&](i32 d) { ++uses_[cell(copy.tensor, d)]; });
-  }
-  return true;
+  };
+  find(steps_.read_rows, steps_.read, resident_read_);
+  find(steps_.write_rows, steps_.written, resident_write_);
 }
 
 void Flow::start_program() {
   for (i32 t = 0; t < model_.tensors; ++t) {
     if (model_.root[t] != t) continue;
     if (held_for_ever(t)) {
-      hold(t, model_.devices[home_device_[t]].home(), 0);
+      hold(t, memory(home_device_[t]), 0);
     } else if (model_.persistent(t)) {
-      if (uses_[cell(t, home_device_[t])] > 0) open(t, home_device_[t], 0);
+      if (cell(t, near_home(t)).uses > 0) open(t, near_home(t), 0);
     } else if (model_.input(t)) {
       for (i32 d = 0; d < devices_; ++d)
-        if (near_[d] == d && uses_[cell(t, d)] > 0) open(t, d, 0);
+        if (near_[d] == d && cell(t, d).uses > 0) open(t, d, 0);
     }
   }
   for (i64 i = 0; i < plan_.residency_count; ++i) {
@@ -177,29 +149,17 @@ void Flow::start_program() {
 }
 
 void Flow::start_step(i32 step, i64 now) {
-  const i32 d = steps_.device[step];
   for (i64 i = begin_rows_.begin(step); i < begin_rows_.end(step); ++i) {
     if (over_[begins_[i]]) continue;  // its last step ran before its first, on another device
     over_[begins_[i]] = -1;
     const i64* row = plan_.residencies + begins_[i] * 5;
     hold(model_.root[row[0]], static_cast<i32>(row[1]), now);
   }
-  for (i64 i = steps_.write_rows.begin(step); i < steps_.write_rows.end(step); ++i) {
-    bool resident = false;
-    residencies_.serves(steps_.written[i], steps_.position[step], d, resident);
-    if (!resident) open(steps_.written[i], d, now);
-  }
+  open_written(steps_.graph, step, now);
 }
 
-void Flow::end_step(i32 step, i64) {
-  const i32 d = steps_.device[step];
-  for (i64 i = steps_.read_rows.begin(step); i < steps_.read_rows.end(step); ++i)
-    if (!resident_read(i)) close(steps_.read[i], d);
-  for (i64 i = steps_.write_rows.begin(step); i < steps_.write_rows.end(step); ++i) {
-    bool resident = false;
-    residencies_.serves(steps_.written[i], steps_.position[step], d, resident);
-    if (!resident) close(steps_.written[i], d);
-  }
+void Flow::end_step(i32 step) {
+  close_used(steps_.graph, step);
   for (i64 i = end_rows_.begin(step); i < end_rows_.end(step); ++i) {
     const i64* row = plan_.residencies + ends_[i] * 5;
     const bool begun = over_[ends_[i]] != 0;
@@ -208,51 +168,17 @@ void Flow::end_step(i32 step, i64) {
   }
 }
 
-void Flow::end_transfer(i32 tensor, i32 device) {
-  close(tensor, home_device_[tensor]);
-  close(tensor, device);
-}
-
 void Flow::start_copy(i64 copy, i64 now) {
   const CopyModel& c = copies_[copy];
   outcome_.link_bytes[c.link] = plus(outcome_.link_bytes[c.link], times(c.bytes, c.factor));
-  if (opens_home(c)) open(c.tensor, home_device_[c.tensor], now);
+  if (opens_home(c)) open(c.tensor, near_home(c.tensor), now);
 }
 
 void Flow::end_copy(i64 copy) {
   const CopyModel& c = copies_[copy];
-  if (opens_home(c)) close(c.tensor, home_device_[c.tensor]);
-  each_source_device(c, [&](i32 d) { close(c.tensor, d); });
-}
-
-void Flow::open(i32 tensor, i32 device, i64 now) {
-  if (opened_[cell(tensor, device)] || (held_for_ever(tensor) && is_near(tensor, device))) return;
-  opened_[cell(tensor, device)] = 1;
-  hold(tensor, model_.devices[device].home(), now);
-}
-
-void Flow::close(i32 tensor, i32 device) {
-  const std::size_t c = cell(tensor, device);
-  if (--uses_[c] > 0 || !opened_[c]) return;
-  if (model_.output[tensor] && !model_.input(tensor) && is_near(tensor, device)) return;
-  opened_[c] = 0;
-  release(tensor, model_.devices[device].home());
-}
-
-void Flow::hold(i32 tensor, i32 memory, i64 now) {
-  const i32 place = model_.place[tensor];
-  if (holds_[static_cast<std::size_t>(place) * model_.memories.size() + memory]++ > 0) return;
-  i64& bytes = bytes_[memory];
-  bytes = plus(bytes, aligned(model_.place_size[place], model_.memories[memory].alignment));
-  outcome_.peak[memory] = std::max(outcome_.peak[memory], bytes);
-  if (bytes > model_.memories[memory].capacity && outcome_.first_over[memory] < 0)
-    outcome_.first_over[memory] = now;
-}
-
-void Flow::release(i32 tensor, i32 memory) {
-  const i32 place = model_.place[tensor];
-  if (--holds_[static_cast<std::size_t>(place) * model_.memories.size() + memory] > 0) return;
-  bytes_[memory] -= aligned(model_.place_size[place], model_.memories[memory].alignment);
+  if (opens_home(c)) close(c.tensor, near_home(c.tensor));
+  const i32 source = source_device(c);
+  if (source >= 0) close(c.tensor, source);
 }
 
 void Flow::finish() {

@@ -17,7 +17,7 @@ Outcome simulate(const Model& model, const PlanView& plan, const StepGraph& grap
   const Steps steps(model, plan, graph);
   const Residencies residencies(model, plan, steps);
   Flow flow(model, plan, steps, residencies, outcome);
-  Prepared prepared{model, plan, steps, flow, {}, {}, {}};
+  Prepared prepared{model, plan, steps, flow, {}, {}, {}, {}};
   prepared.run_time.resize(steps.count);
   prepared.duration.resize(steps.count);
   prepared.slow.resize(steps.count);
@@ -28,7 +28,7 @@ Outcome simulate(const Model& model, const PlanView& plan, const StepGraph& grap
     prepared.slow[s] = duration.slow;
     prepared.run_time[s] = times(model.repeat[steps.number[s]], duration.time);
   }
-  if (!flow.prepare()) return outcome;
+  if (!flow.prepare(prepared.waits)) return outcome;
   outcome.copy_start.assign(plan.copy_count, 0);
   outcome.copy_end.assign(plan.copy_count, 0);
   flow.start_program();

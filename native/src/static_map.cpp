@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "parallel.hpp"
+#include "timing.hpp"
 
 namespace loadmaster {
 namespace {
@@ -92,6 +93,7 @@ i64 StaticMap::time(Work& work) const {
   const std::size_t memories = model_.memories.size();
   const DeviceModel& device = model_.devices[0];
   const i32 home = device.home(), fastest = device.reach.front();
+  const i64 overlap = model_.overlap, launch = device.launch;
   i64 total = 0;
   const i64 steps = static_cast<i64>(steps_.size());
   for (i64 s = 0; s < steps; ++s) {
@@ -117,13 +119,7 @@ i64 StaticMap::time(Work& work) const {
       for (const i64 busy : work.by_memory) sum = std::max(sum, busy);
     }
     const i64 compute = model_.compute[op];
-    i64 duration = std::max(compute, sum);
-    if (!named) {
-      if (model_.overlap > 0)
-        duration = plus(duration, scaled(std::min(compute, sum), model_.overlap, 1'000'000));
-      duration = plus(duration, device.launch);
-    }
-    duration = std::max<i64>(1, duration);
+    const i64 duration = step_time(compute, sum, named ? 0 : overlap, named ? 0 : launch);
     total = plus(total, model_.repeat[op] == 1 ? duration : times(model_.repeat[op], duration));
   }
   return total;

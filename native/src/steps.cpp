@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "timing.hpp"
+
 namespace loadmaster {
 namespace {
 
@@ -338,12 +340,8 @@ bool step_duration(const Model& model, const Steps& steps, const Residencies& re
       count(device.home(), time);
   }
   for (const i64 time : by_memory) sum = std::max(sum, time);
-  if (all_named) {
-    duration.time = std::max<i64>(1, std::max(compute, sum));
-    return true;
-  }
-  const i64 body = plus(std::max(compute, sum), scaled(std::min(compute, sum), model.overlap, 1'000'000));
-  duration.time = std::max<i64>(1, plus(device.launch, body));
+  duration.time =
+      all_named ? named_time(compute, sum) : step_time(compute, sum, model.overlap, device.launch);
   return true;
 }
 

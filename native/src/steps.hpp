@@ -1,6 +1,8 @@
 // Steps: what is left of a program once views are gone and fused ops are one (section 1).
 #pragma once
 
+#include <span>
+
 #include "model.hpp"
 
 namespace loadmaster {
@@ -20,6 +22,10 @@ struct StepGraph {
   std::vector<i32> writer;   // [tensors] step that writes a root (internal ones too), or -1
   Rows reader_rows;
   std::vector<i32> reader;  // [tensors] -> steps that read a root they do not write, ascending
+  std::span<const i32> readers(i32 root) const {
+    const i64 first = reader_rows.begin(root);
+    return std::span(reader).subspan(first, reader_rows.end(root) - first);
+  }
   Rows over_rows;
   std::vector<i32> over;  // [steps] -> steps that write over what this one reads or writes: they wait for it
 };

@@ -10,7 +10,7 @@ bool TransferList::needed(i32 tensor, i32 device) const {
 }
 
 const std::vector<i32>& TransferList::engines_of(i32 tensor, i32 device) const {
-  const i32 from = model_.devices[flow_.home_device(tensor)].home();
+  const i32 from = model_.devices[flow_.home(tensor)].home();
   const i32 to = model_.devices[device].home();
   return model_.links[model_.link_between[from * model_.memory_count() + to]].engines;
 }

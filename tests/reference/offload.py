@@ -102,7 +102,9 @@ def scheduled(model: OffloadModel, residencies: Residencies, capacity: int, lead
     clock, steps = model.clock.tolist(), model.steps
     item = residencies.item.tolist()
     first, last = residencies.first.tolist(), residencies.last.tolist()
-    timed = [Timed(a, b, earliest=e) for a, b, e in zip(first, last, residencies.earliest.tolist(), strict=True)]
+    timed = [
+        Timed(a, b, earliest=e) for a, b, e in zip(first, last, residencies.earliest.tolist(), strict=True)
+    ]
     size = [int(model.size[i]) for i in item]
     total = [0] * steps
     for row in range(len(item)):

@@ -16,7 +16,12 @@ class Board:
     """`taken[step, byte]`: how many lie there, which is never more than one."""
 
     def __init__(
-        self, model: OffloadModel, residencies: Residencies, capacity: int, offset: list[int], scratch: list[list[int]]
+        self,
+        model: OffloadModel,
+        residencies: Residencies,
+        capacity: int,
+        offset: list[int],
+        scratch: list[list[int]],
     ) -> None:
         self.taken = np.zeros((model.steps, capacity), dtype=np.int8)
         self.first, self.last = residencies.first.tolist(), residencies.last.tolist()
@@ -79,7 +84,12 @@ def runs(free: np.ndarray) -> list[tuple[int, int]]:
 
 
 def scheduled_placed(
-    model: OffloadModel, residencies: Residencies, capacity: int, lead: int, scratch: list[list[int]], offset: list[int]
+    model: OffloadModel,
+    residencies: Residencies,
+    capacity: int,
+    lead: int,
+    scratch: list[list[int]],
+    offset: list[int],
 ) -> tuple[list[list[int]], list[int], int]:
     """Rows (first, last, issued, out needed), offsets, and how many stays were moved."""
     board = Board(model, residencies, capacity, offset, scratch)
@@ -104,7 +114,9 @@ def scheduled_placed(
     for row in range(count - 1):
         if again[row]:
             earliest[row + 1] = max(earliest[row + 1], board.last[row] + 1)
-    fetched = sorted((row for row in range(count) if residencies.begins[row] == FETCHED), key=first.__getitem__)
+    fetched = sorted(
+        (row for row in range(count) if residencies.begins[row] == FETCHED), key=first.__getitem__
+    )
     latest = latest_issues(model, item, first, fetched, lead)
     turn = -1
     for row in fetched:

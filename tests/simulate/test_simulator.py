@@ -8,14 +8,12 @@ import threading
 import numpy as np
 import pytest
 
-from generate import random_case, random_machine, random_program
+from generate import random_case, random_program
 from loadmaster.errors import BadPlan, BadProgram
 from loadmaster.machine import load_machine
-from loadmaster.machine.machine import Machine
 from loadmaster.mapping.first_fit import first_fit
 from loadmaster.plan import Copy, Plan, Residency
 from loadmaster.plan.check import check
-from loadmaster.plan.plan import static_plan
 from loadmaster.program import Builder, Program, TensorKind
 from loadmaster.program.models import load_model
 from loadmaster.simulate import simulate, simulator
@@ -44,28 +42,6 @@ def test_golden_times(cell: tuple[str, str]) -> None:
     assert check(program, machine, plan, timeline) == [] and timeline.fits
     assert simulate(program, machine).total_ps == ALL_SLOWEST[cell[0]]
     assert simulate_reference(program, machine, plan).total_ps == COMPILER[cell]
-
-
-def one_device(rng: np.random.Generator) -> Machine:
-    while True:
-        machine = random_machine(rng)
-        if len(machine.devices) == 1 and machine.rules.copies == "free":
-            return machine
-
-
-def test_static_batches_equal_the_engine() -> None:
-    for seed in range(150):
-        rng = np.random.default_rng(seed)
-        program, machine = random_program(rng), one_device(rng)
-        if program.costs is not None or program.n_ops == 0:
-            continue
-        reach = [-1, *machine.reach[0]]
-        maps = rng.choice(reach, size=(4, program.n_tensors)).astype(np.int8)
-        total, peak = simulator(program, machine).run_static(maps)
-        for row, time, high in zip(maps, total, peak, strict=True):
-            timeline = simulate(program, machine, static_plan(program, machine, row.tolist()))
-            assert timeline.total_ps == time
-            assert timeline.memory_peak.tolist() == high.tolist()
 
 
 def test_any_number_of_threads_gives_the_same() -> None:

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "units.hpp"
+#include "timing.hpp"
 
 namespace loadmaster::game {
 
@@ -40,9 +40,7 @@ struct GameModel {
   // How long a step takes once, given how long each memory serves it.
   i64 elapsed(i32 step, i64 slow, i64 fast) const {
     const i64 memory = parallel ? std::max(slow, fast) : slow + fast;
-    const i64 small = std::min(compute[step], memory);
-    const i64 extra = overlap[step] == 0 ? 0 : scaled(small, overlap[step], 1'000'000);
-    return std::max<i64>(1, launch[step] + std::max(compute[step], memory) + extra);
+    return step_time(compute[step], memory, overlap[step], launch[step]);
   }
   // How much of that time leaves slow memory idle.
   i64 idle(i32 step, i64 elapsed, i64 slow) const { return std::max<i64>(0, elapsed - slow - beside[step]); }

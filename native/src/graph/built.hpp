@@ -20,7 +20,11 @@ struct Built {
   i32 tensors = 0;
   std::vector<i32> read, written;  // of the graph's rows
   Rows reader_rows;
-  std::vector<i32> reader;                    // [tensors] -> steps
+  std::vector<i32> reader;  // [tensors] -> steps
+  std::span<const i32> readers(i32 tensor) const {
+    const i64 first = reader_rows.begin(tensor);
+    return std::span(reader).subspan(first, reader_rows.end(tensor) - first);
+  }
   std::vector<i32> writer;                    // [tensors] step or -1
   std::vector<i32> home_step;                 // [tensors] its device is the home; -1: device 0
   std::vector<i64> size;                      // [tensors]

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <queue>
 
+#include "timing.hpp"
+
 namespace loadmaster::graph {
 namespace {
 
@@ -70,9 +72,8 @@ class CostModel {
       memory = plus(memory, model_.access_time(std::min(bytes, model_.size[tensor]), false, home));
       at_[tensor] = -1;
     }
-    if (named) return std::max<i64>(1, compute);
-    const i64 both = scaled(std::min(compute, memory), model_.overlap, 1'000'000);
-    return std::max<i64>(1, plus(model_.devices[device_].launch, plus(std::max(compute, memory), both)));
+    if (named) return named_time(compute, 0);
+    return step_time(compute, memory, model_.overlap, model_.devices[device_].launch);
   }
 
   bool is_in(i32 op) { return mark_[clusters_.find(op)] == stamp_; }

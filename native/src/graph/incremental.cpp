@@ -1,6 +1,7 @@
 #include "graph/incremental.hpp"
 
 #include <algorithm>
+#include <functional>
 
 namespace loadmaster::graph {
 
@@ -76,29 +77,13 @@ void Incremental::place_all(Stand& stand) const {
   find_levels(stand);
 }
 
-// Longest path of run times to the end; as a level negated, so that smaller is better.
+// As a level negated, so that smaller is better.
 void Incremental::find_levels(Stand& stand) const {
   const Built& built = *stand.built;
-  const StepGraph& graph = built.graph;
-  std::vector<i32> left(graph.count, 0), stack;
-  std::vector<i64> longest(graph.count, 0);
-  for (const i32 t : built.read)
-    if (built.writer[t] >= 0) ++left[built.writer[t]];
-  for (i32 s = 0; s < graph.count; ++s)
-    if (left[s] == 0) stack.push_back(s);
-  while (!stack.empty()) {
-    const i32 s = stack.back();
-    stack.pop_back();
-    const i64 level = plus(longest[s], std::max<i64>(0, stand.placement.run_time[s]));
-    stand.placement.tail[s] = level;
-    if (critical_path_) stand.placement.level[s] = -level;
-    for (i64 i = graph.read_rows.begin(s); i < graph.read_rows.end(s); ++i) {
-      const i32 writer = built.writer[built.read[i]];
-      if (writer < 0) continue;
-      longest[writer] = std::max(longest[writer], level);
-      if (--left[writer] == 0) stack.push_back(writer);
-    }
-  }
+  Placement& placement = stand.placement;
+  find_tails(built.graph, built.read, built.writer, placement.run_time, placement.tail);
+  if (critical_path_)
+    std::transform(placement.tail.begin(), placement.tail.end(), placement.level.begin(), std::negate<>());
 }
 
 const Judged& Incremental::propose(const std::vector<Change>& changes, i64 limit) {

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "graph/batch.hpp"
+#include "timing.hpp"
 
 namespace loadmaster::graph {
 
@@ -81,8 +82,7 @@ void Placing::find_moves() {
     if (model.root[t] != t || model.input(t)) continue;
     i64 sum = 0;
     for (const auto& [link, count] : kinds)
-      sum =
-          plus(sum, times(std::max<i64>(1, plus(link.first, ceil_time(model.size[t], link.second))), count));
+      sum = plus(sum, times(move_time(link.first, link.second, model.size[t]), count));
     mean_move[t] = times(sum / pairs, repeats(t));
   }
 }
@@ -123,8 +123,7 @@ i64 Placing::move(i32 tensor, i32 from, i32 to) const {
       model.link_between[model.devices[from].home() * model.memory_count() + model.devices[to].home()];
   if (number < 0) return kForever;
   const LinkModel& link = model.links[number];
-  const i64 once = std::max<i64>(1, plus(link.latency, ceil_time(model.size[tensor], link.bandwidth)));
-  return times(once, repeats(tensor));
+  return times(move_time(link.latency, link.bandwidth, model.size[tensor]), repeats(tensor));
 }
 
 std::vector<i64> Placing::levels(const i32* device, bool moves) const {

@@ -20,15 +20,15 @@ from loadmaster.program.program import GIVEN, Program, TensorKind, TieKind
 from loadmaster.simulate.costs import compute_times
 from loadmaster.units import PICOSECONDS
 
-# ----------------------------------------------------------------------------
-# `Timeline`: what a plan costs. All times are integer picoseconds.
-
 Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """Start and end of everything, bytes over links, and the memories' peaks."""
+    """What a plan costs: start and end of everything, bytes over links, and the memories' peaks.
+
+    All times are integer picoseconds.
+    """
 
     total_ps: int
     op_start: Int64
@@ -68,12 +68,8 @@ class Timeline:
         return not self.memory_over.any()
 
 
-# ----------------------------------------------------------------------------
-# Plans that can't be run: what is out of range, and what the core found, as sentences.
-
-
 def check_ranges(program: Program, machine: Machine, plan: Plan) -> None:
-    """Every index must exist before the native core follows it."""
+    """Raise `BadPlan` for a plan with an entry that does not exist, before the native core follows it."""
     n, t, m, d = program.n_ops, program.n_tensors, len(machine.memories), len(machine.devices)
     if plan.queue not in QUEUES or plan.tie not in TIES:
         raise _bad(
