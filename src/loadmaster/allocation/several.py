@@ -73,7 +73,7 @@ class _Profile:
 
 
 def spill(buffers: Buffers, capacities: Sequence[int], *, seconds: float = 1.0, seed: int = 0) -> Assignment:
-    """Memories in order, fastest first; each takes what is worth most per byte and time it occupies.
+    """Memories in order, fastest first; each takes what gains most per byte and time it occupies.
 
     A buffer that is pinned stays in the first memory. What fits nowhere is left out (NOWHERE).
     """
@@ -91,7 +91,7 @@ def spill(buffers: Buffers, capacities: Sequence[int], *, seconds: float = 1.0, 
             if found is not None:
                 memory[sorted(chosen)], offset[sorted(chosen)] = number, found
                 break
-            # It does not pack: the one worth least goes. Pins stay, they come first.
+            # It does not pack: the one that gains least goes. Pins stay, they come first.
             chosen.remove(next(b for b in reversed(waiting.tolist()) if b in chosen))
     return Assignment(memory, offset)
 

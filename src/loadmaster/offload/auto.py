@@ -23,7 +23,7 @@ from loadmaster.simulate.simulator import simulator
 PRICE = 0.002
 """Of the simulated time, that a steadier plan may cost."""
 ENOUGH = PRICE / 4
-"""Above the bound, that is not worth a search: what is left of the budget makes the plan steadier."""
+"""Above the bound, that needs no search: what is left of the budget makes the plan steadier."""
 SLOWER, LATER = 0.9, 2
 """Of a link's bandwidth and latency: plans that copy both ways take 5 to 12 % longer as CUDA graphs than
 op by op."""

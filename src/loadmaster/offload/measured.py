@@ -43,7 +43,7 @@ from loadmaster.search.solver import (
 )
 
 PACK_SECONDS = 0.2
-"""What is hard to pack is hardly worth the hardware's time."""
+"""What is hard to pack is left to others: the hardware's time is dear."""
 _PLANS = 64
 
 
@@ -99,7 +99,7 @@ class MeasuredOffload(Measuring, Offload):
         return self.plan(self.baseline)
 
     def plan(self, decision: Decision) -> Plan:
-        """Finding offsets may take long, and leaders are asked for again and again."""
+        """Finding offsets may take long, and leaders come up again and again."""
         key = np.ascontiguousarray(decision).tobytes()
         if key not in self._plans:
             if len(self._plans) >= _PLANS:
@@ -165,7 +165,7 @@ def measured_again(folder: Path, about: dict[str, Any]) -> MeasuredOffload:
 
 _SEEN = 400
 _APART = 0.02
-"""Share of the gaps in which decisions differ that are worth measuring both."""
+"""Share of the gaps in which decisions differ of which both are measured."""
 
 
 class Archive(Offload):
@@ -246,7 +246,7 @@ class Refined(Solver):
         return meter.solution(simulated=archive.evaluate(problem.baseline))
 
     def prepared(self, archive: Archive, seed: int) -> list[Decision]:
-        """What the simulator thinks is best, and what else is worth measuring."""
+        """What the simulator thinks is best, and what else to measure."""
         found = solve(make_solver("offload", self.base), archive, Budget(self.simulated, self.seconds), seed)
         if found.decision is None:
             raise LoadmasterError(
@@ -270,7 +270,7 @@ class Refined(Solver):
 
     def _climb(self, meter: Meter, archive: Archive, current: Int8, reward: float, rng: Rng) -> None:
         """Changes one at a time. How early copies are issued comes first: a simulator knows least
-        about what that is worth."""
+        about what that gains."""
         change = Change(archive)
         leads = [lead for lead in range(len(LEADS)) if lead != int(current[-GENES])]
         tried = {current.tobytes()}
@@ -309,7 +309,7 @@ class Refined(Solver):
 
 @dataclass(frozen=True)
 class Refinement:
-    """What hardware in the loop was worth."""
+    """What hardware in the loop has gained."""
 
     leaders: Champion
     """The best that were found in turns with the simulator's champion."""

@@ -1,7 +1,7 @@
 """`with_repeats`: a plan for a program some of whose forward ops run again in the backward pass.
 
 Each choice of repeats is a program of its own, and so an offload problem of its own, whose bound says what
-it can be worth. The problems are tried with quick rules, the lowest bound first, until no bound is below
+it can gain. The problems are tried with quick rules, the lowest bound first, until no bound is below
 the best time; between the best choice and its neighbours others are looked for; the best one is solved.
 """
 
@@ -225,7 +225,7 @@ def choices(cuts: RepeatCuts, count: int) -> list[Choice]:
 
 
 def varied(base: Program, time: Int64) -> Iterator[RepeatCuts]:
-    """Cuts with the slopes and borders that are worth trying."""
+    """Cuts with the slopes and borders that may gain."""
     for slope in (0.0, 0.5, -0.5):
         yield RepeatCuts(base, time, slope)
     for borders in (4, 8, 16):
@@ -301,10 +301,10 @@ class _Search:
 
     def __init__(self, base: Program, make: Make) -> None:
         self.base, self.make = base, make
-        self._posed: dict[tuple[int, ...], tuple[Repeated, Offload] | None] = {}
+        self._problems: dict[tuple[int, ...], tuple[Repeated, Offload] | None] = {}
         self._tried: dict[tuple[int, ...], Recomputed] = {}
         nothing = repeat(base, [])
-        self._posed[()] = nothing, make(nothing)  # if that is refused, everything is
+        self._problems[()] = nothing, make(nothing)  # if that is refused, everything is
 
     def best(self) -> Recomputed:
         best = self.tried(())
@@ -316,24 +316,24 @@ class _Search:
             best = min(best, self.tried(ops), key=lambda found: found.value)
         return self._closer(rows, best)
 
-    def posed(self, ops: tuple[int, ...]) -> tuple[Repeated, Offload] | None:
-        if ops not in self._posed:
+    def problem_with(self, ops: tuple[int, ...]) -> tuple[Repeated, Offload] | None:
+        if ops not in self._problems:
             repeated = repeat(self.base, ops)
             try:
-                self._posed[ops] = repeated, self.make(repeated)
+                self._problems[ops] = repeated, self.make(repeated)
             except LoadmasterError:  # it has no room for some op
-                self._posed[ops] = None
-        return self._posed[ops]
+                self._problems[ops] = None
+        return self._problems[ops]
 
     def bound(self, ops: tuple[int, ...]) -> float:
-        posed = self.posed(ops)
-        return np.inf if posed is None else posed[1].bound().value
+        made = self.problem_with(ops)
+        return np.inf if made is None else made[1].bound().value
 
     def tried(self, ops: tuple[int, ...]) -> Recomputed:
         if ops not in self._tried:
-            posed = self.posed(ops)
-            assert posed is not None
-            self._tried[ops] = Recomputed(*posed, quick(posed[1]))
+            made = self.problem_with(ops)
+            assert made is not None
+            self._tried[ops] = Recomputed(*made, quick(made[1]))
         return self._tried[ops]
 
     def _closer(self, rows: dict[RepeatCuts, list[Choice]], best: Recomputed) -> Recomputed:

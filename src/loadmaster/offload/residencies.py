@@ -19,7 +19,7 @@ from loadmaster.offload.model import BEFORE_USE, BETWEEN, Bool, Int32, Int64, Of
 from loadmaster.plan.plan import BEFORE, NO_OFFSET, WHOLE, Plan
 
 RESIDENT, MADE, FETCHED = 0, 1, 2
-"""How a stay begins: before the program, with the step that makes it, or with a copy."""
+"""How a residency begins: before the program, with the step that makes it, or with a copy."""
 
 SMALL = 8192
 """What is smaller than this part of the capacity makes no room, and costs a copy all the same. (The native repair has
@@ -36,7 +36,7 @@ class Residencies:
     begins: npt.NDArray[np.int8]
     """RESIDENT, MADE or FETCHED"""
     leaves: Bool
-    """It is copied out: the host does not have it and it is needed after this stay."""
+    """It is copied out: the host does not have it and it is needed after it."""
     earliest: Int32
     """The step before whose end its copy must not be issued (-1: none)"""
 
@@ -73,7 +73,7 @@ def residencies_of(model: OffloadModel, kept: Bool) -> Residencies:
     begins[held], first[held], last[held] = RESIDENT, 0, model.steps - 1
     is_last = np.append(of[1:] != of[:-1], True) if len(of) else np.zeros(0, dtype=bool)
     to_end = model.output[of] & is_last & (begins != RESIDENT)
-    # An output that left before is on the host: its last stay ends with its last use.
+    # An output that left before is on the host: its last residency ends with its last use.
     residencies = to_end & is_first & _kept_or_none(model.end_gap[of], kept)
     last[residencies] = model.steps - 1
     leaves = (begins == MADE) & (~is_last | (to_end & ~residencies))
@@ -113,7 +113,7 @@ def repaired(model: OffloadModel, keep: Bool, capacity: int, extra: Int64 | None
 def offsets_of(
     model: OffloadModel, residencies: Residencies, capacity: int, seconds: float = 0.0
 ) -> Int64 | None:
-    """[R] an offset for each stay, or None if none were found; see `pack`."""
+    """[R] an offset for each residency, or None if none were found; see `pack`."""
     found = pack(model, residencies, capacity, seconds)
     return None if found is None else found[0]
 
@@ -121,7 +121,7 @@ def offsets_of(
 def pack(
     model: OffloadModel, residencies: Residencies, capacity: int, seconds: float = 0.0
 ) -> tuple[Int64, Int64] | None:
-    """([R] an offset for each stay, [n, 3] step, begin and end of what each step's kernels take), or None if
+    """([R] an offset for each residency, [n, 3] step, begin and end of what each step's kernels take), or None if
     none were found.
 
     Some orders of first fit, and where none of them fits the exact search of about so many seconds' work.
@@ -233,7 +233,7 @@ def _timed(residencies: Residencies, times: Int32) -> Scheduled:
 
 
 def plan_of(model: OffloadModel, n_ops: int, made: Scheduled, offset: Int64 | None = None) -> Plan:
-    """The rows of a plan; `offset` is [R], of each stay."""
+    """The rows of a plan; `offset` is [R], of each residency."""
     residencies, op = made.residencies, np.append(model.step_op, n_ops).astype(np.int64)
     after = np.concatenate([[0], model.step_op + 1])  # [step]: the op right after the step before
     count = len(residencies.item)

@@ -58,7 +58,7 @@ class _Search(Solver):
 
 
 class Anneal(_Search):
-    """One change at a time; slower plans are taken with a chance that falls with the temperature."""
+    """One change at a time; slower plans are taken with a probability that falls with the temperature."""
 
     name = "anneal"
     summary = "simulated annealing over what stays when"

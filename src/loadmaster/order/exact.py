@@ -35,7 +35,7 @@ _SMALL = 400
 
 
 class PeakCut(Solver):
-    """Rounds of cuts: from four simple orders first, then from the best one with chance in the choice
+    """Rounds of cuts: from four simple orders first, then from the best one with a random choice
     of the op. Ends when the peak meets the bound."""
 
     name, problem_kind = "peak-cut", "order"
@@ -61,10 +61,10 @@ class PeakCut(Solver):
             # Proofs cost more than orders in a large program, and a good order needs fewer of them.
             if number >= len(starts) and number % 4 == 0 and bounds.prove(meter, most=PROOFS):
                 break
-            chance = 0.0 if number < len(starts) else (0.3, 0.7)[number % 2]
+            random_share = 0.0 if number < len(starts) else (0.3, 0.7)[number % 2]
             again = number < len(starts) or number % 3 == 2
             start = starts[number % len(starts)] if again else meter.best
-            meter.evaluate(_refined(meter, problem, start, rng, chance))
+            meter.evaluate(_refined(meter, problem, start, rng, random_share))
             meter.progress()
         if not meter.exhausted:
             bounds.prove(meter)
@@ -139,9 +139,9 @@ class Bounds:
 
 
 def _refined(
-    meter: Meter, problem: PeakOrder, start: Order, rng: np.random.Generator, chance: float
+    meter: Meter, problem: PeakOrder, start: Order, rng: np.random.Generator, random_share: float
 ) -> Order:
-    """A legal order; `chance`: how often the op to cut at is any one above the floor."""
+    """A legal order; `random_share`: how often the op to cut at is any one above the floor."""
     done = np.zeros(problem.nodes, dtype=np.int8)
     order: list[Order] = []
     todo, floor = [np.asarray(start, dtype=np.int32)], meter.bound.value
@@ -149,7 +149,7 @@ def _refined(
         members = todo.pop()
         split = None
         if len(members) > 1 and not _out_of_time(meter):
-            split, floor = _split(meter, problem, members, done, floor, rng, chance)
+            split, floor = _split(meter, problem, members, done, floor, rng, random_share)
             if len(members) == problem.nodes:
                 meter.raise_bound(floor, CUT_BOUND)  # a cut of the whole program bounds every order
         if isinstance(split, tuple):
@@ -178,7 +178,7 @@ def _split(
     done: npt.NDArray[np.int8],
     floor: int,
     rng: np.random.Generator,
-    chance: float,
+    random_share: float,
 ) -> tuple[tuple[Order, Order, Order] | Order, int]:
     """(before, op, after), or the members in an order that need not be cut; and the new floor, below
     which no part need go, because another cannot."""
@@ -192,10 +192,10 @@ def _split(
     if profile.max() <= floor:
         return members[order], floor
     at = int(profile.argmax())
-    if rng.random() < chance:
+    if rng.random() < random_share:
         at = int(rng.choice(np.flatnonzero(profile > floor)))
     node = int(order[at])
-    largest = bool(rng.random() < chance / 2)
+    largest = bool(rng.random() < random_share / 2)
     least, complete, sooner = _core.OrderCuts(part).below(node, NO_END, largest, _seconds(meter))
     floor = max(floor, least)
     if profile.max() <= floor or not complete:

@@ -123,12 +123,12 @@ class Anneal(Solver):
         neighbours = _Neighbours(problem)
         while not meter.exhausted and meter.evaluations < self.length and problem.nodes > 1:
             moved = neighbours.moved(rng, order)
-            new, chance = meter.evaluate(moved), rng.random()
+            new, drawn = meter.evaluate(moved), rng.random()
             heat = self._temperature(meter.evaluations) * scale
             if (
                 new is not None
                 and value is not None
-                and (new <= value or chance < math.exp((value - new) / heat))
+                and (new <= value or drawn < math.exp((value - new) / heat))
             ):
                 order, value = moved, new
             if meter.evaluations % _CHECKPOINT_EVERY == 0:

@@ -49,7 +49,7 @@ class Leaders:
         return [decision for _, decision in sorted(self._rows.values(), key=lambda row: row[0])]
 
     def value(self, decision: Decision) -> int | None:
-        """What it was worth when it was added."""
+        """Its value when it was added."""
         row = self._rows.get(np.asarray(decision).tobytes())
         return None if row is None else row[0]
 

@@ -314,11 +314,11 @@ def solve_whole(linear: Linear, cutoff: int, seconds: float) -> Answer | None:
             check=True,
             timeout=None if limit is None else limit + RESERVE,
         )
-        said = json.loads(worker.stdout.splitlines()[-1])
+        found = json.loads(worker.stdout.splitlines()[-1])
     except (subprocess.SubprocessError, ValueError, IndexError):
         return None
-    values = None if said["values"] is None else np.array(said["values"], dtype=np.float64)
-    return Answer(int(said["bound"]), values, int(said["doubt"]), bool(said["closed"]))
+    values = None if found["values"] is None else np.array(found["values"], dtype=np.float64)
+    return Answer(int(found["bound"]), values, int(found["doubt"]), bool(found["closed"]))
 
 
 def main() -> None:

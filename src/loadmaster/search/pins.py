@@ -68,7 +68,7 @@ def parse_pins(
 ) -> Pins:
     """Pins from 'TENSOR=MEMORY', 'TENSOR=MEMORY@OFFSET' and 'OP=DEVICE'."""
     memory: dict[int, tuple[int, int]] = {}
-    said: dict[int, tuple[tuple[int, int], str]] = {}
+    known: dict[int, tuple[tuple[int, int], str]] = {}
     place = places(program)
     for text in tensors:
         name, where = _halves(text, "--pin", "TENSOR=MEMORY")
@@ -85,7 +85,7 @@ def parse_pins(
                 number=pin[1],
                 remedy=f"pin it to a multiple of {align}",
             )
-        before, other = said.setdefault(int(place[root]), (pin, text))
+        before, other = known.setdefault(int(place[root]), (pin, text))
         if before != pin:
             raise Refused(
                 f"--pin '{other}' and --pin '{text}' are about one place",

@@ -154,7 +154,7 @@ def within_core(program: Program, machine: Machine) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Scores:
-    """What a batch of decisions is worth."""
+    """Values and rewards of a batch of decisions."""
 
     value: npt.NDArray[np.int64]
     """[B] smaller is better; -1: not legal."""

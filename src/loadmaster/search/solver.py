@@ -1,7 +1,7 @@
 """`Solver`: `solve(problem, budget, seed, observer) -> Solution`, any-time and within its budget.
 
 A solver is handed a `Meter`: it asks it to evaluate decisions, and the meter counts, keeps the
-best, tells the observer of every improvement, and says when the budget is spent. So no solver
+best, reports every improvement to the observer, and says when the budget is spent. So no solver
 counts, scores or compares for itself.
 """
 
@@ -56,7 +56,7 @@ class Budget:
 
 
 class Observer:
-    """Is told what happens; override what you need. `stop` may be set from anywhere."""
+    """Is called as a search goes on; override what you need. `stop` may be set from anywhere."""
 
     def __init__(self) -> None:
         self.stop = False
@@ -74,7 +74,7 @@ class Observer:
         """Called now and then."""
 
     def wants_checkpoint(self, meter: Meter) -> bool:
-        """Whether to offer one now; asked by solvers whose state is costly to gather."""
+        """Whether to offer one now; for solvers whose state is costly to gather."""
         return True
 
     def checkpoint(self, meter: Meter, state: State) -> None:
@@ -210,7 +210,7 @@ class Meter:
         finally:
             self._pass_notes()
         for row, value in enumerate(scores.value.tolist()):
-            self.evaluations = start + row + 1  # so that an improvement is told at its own number
+            self.evaluations = start + row + 1  # so that an improvement is reported at its own number
             self._take(batch[row], value)
         return scores
 
@@ -225,7 +225,7 @@ class Meter:
 
     def choose(self, decision: Decision) -> None:
         """End with this decision, though its value may not be the best: for the sake of something that
-        values do not tell. It is one more evaluation, and its own value is what is told of it."""
+        values do not show. It is one more evaluation, and its own value is what is reported."""
         value = self.evaluate(decision)
         if value is None or not self.problem.admits(decision):
             raise ValueError("what a solver ends with must have a plan")
