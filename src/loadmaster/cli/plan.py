@@ -228,9 +228,11 @@ def command(
         say=say,
     )
     if fits:
-        from loadmaster.cli.plan_fits import plan_fits
+        from loadmaster.cli.plan_show import render_fit
+        from loadmaster.planner.planner import check_fit
 
-        return plan_fits(request, limit, model.source, out)
+        found, program = check_fit(request, limit, model.source, out)
+        return render_fit(found, program, out)
     return _answer(solve_request(request, search), search, model, report)
 
 

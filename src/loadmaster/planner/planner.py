@@ -24,7 +24,7 @@ from loadmaster.planner.request import (
     parse_objective,
 )
 from loadmaster.planner.result import Result
-from loadmaster.planner.search import SearchOptions, solve_problem
+from loadmaster.planner.search import SearchOptions, solve_problem, write_plan
 from loadmaster.planner.source import ModelSource
 from loadmaster.program.measured_costs import MeasuredCosts, costless_hash
 from loadmaster.program.program import Program
@@ -175,24 +175,31 @@ def solve_request(request: PlanRequest, search: SearchOptions) -> Result:
     return solve_problem(problem, search, request.own_machine if moved else None)
 
 
-def check_fit(request: PlanRequest, seconds: float | None, source: str) -> tuple[Fits, Program, Machine]:
-    """Whether the program of a request fits its machine; and the program and the machine that this is about."""
+def check_fit(
+    request: PlanRequest, seconds: float | None, source: str, out: Path | None = None
+) -> tuple[Fits, Program]:
+    """Whether the program of a request fits its machine; and the program that this is about. The plan that
+    shows it is written to `out`; `source`: the model as the user named it."""
     limit = FIT_SECONDS if seconds is None else seconds
     if isinstance(request.program, NamedBuffers):
         problem = make_buffers(request)
         if problem.capacity is None:
             problem = Allocation(problem.buffers, UNLIMITED - 1, problem.name)
         request.say(f"{source}: do {len(problem.buffers):,} buffers fit?")
-        return buffers_fit(problem, limit, request.seed), problem.program, problem.machine
-    machine = request.own_machine
-    program = request.load_program(machine)
-    request.say(
-        f"{source} on {machine.name}: does it fit? Offsets"
-        f"{'' if request.keep_order else ' and, if need be, the order of the ops'} are decided"
-    )
-    pins = request.resolve_pins(program, machine)
-    found = fits(program, machine, seconds=limit, keep_order=request.keep_order, pins=pins, seed=request.seed)
-    return found, program, machine
+        program, machine = problem.program, problem.machine
+        found = buffers_fit(problem, limit, request.seed)
+    else:
+        machine = request.own_machine
+        program = request.load_program(machine)
+        order = "" if request.keep_order else " and, if need be, the order of the ops"
+        request.say(f"{source} on {machine.name}: does it fit? Offsets{order} are decided")
+        pins = request.resolve_pins(program, machine)
+        found = fits(
+            program, machine, seconds=limit, keep_order=request.keep_order, pins=pins, seed=request.seed
+        )
+    if found.plan is not None and out is not None:
+        write_plan(found.plan, program, machine, out)
+    return found, program
 
 
 def resume_problem(run: Path, source: ProgramSource, evaluator: str | None, typed: Sequence[str]) -> Problem:

@@ -29,6 +29,7 @@ from loadmaster.planner.facts import Facts, Found
 from loadmaster.planner.known import Bounded, Known, Remeasured
 from loadmaster.planner.request import say_nothing
 from loadmaster.planner.result import Result, Row
+from loadmaster.program.program import Program
 from loadmaster.runs import Display, Interrupted, RunFolder, run_solver
 from loadmaster.runs.history import gap_of
 from loadmaster.search.measuring import Measuring
@@ -331,16 +332,16 @@ def _keep(
     if out is None and again is not None and solution.run is not None:
         out = solution.run / "champion.json"
     if plan is not None and out is not None:
-        write_plan(plan, problem, out, real)
+        write_plan(plan, problem.program, real or problem.machine, out)
     if out is not None or real is not None or solution.run is None:
         return out  # a run's plan is for the machine that counts bytes
     return solution.run / "best.json"
 
 
-def write_plan(plan: Plan, problem: Problem, path: Path, real: Machine | None = None) -> None:
+def write_plan(plan: Plan, program: Program, machine: Machine, path: Path) -> None:
     """Write a plan's file; a disk that is full or closed to us is the user's to mend."""
     try:
-        save_plan(plan, problem.program, real or problem.machine, path)
+        save_plan(plan, program, machine, path)
     except OSError as error:
         raise BadRequest(
             f"'{path}' can't be written: {error.strerror or error}",
