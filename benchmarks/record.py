@@ -25,8 +25,7 @@ from benchmarks.suites.malloc_cells import GAMES
 from benchmarks.suites.mapping_cells import CELLS
 from benchmarks.suites.mapping_run import reached
 from benchmarks.suites.mapping_summary import merged
-from loadmaster.search.problem import Bound
-from loadmaster.search.recorded_bounds import recorded_bound
+from loadmaster.search.problem import Bound, recorded_bound
 
 HERE = Path(__file__).parent
 STAGES = {"gpu": "python benchmarks/gpu_runs.py measure, plan, execute, peers --folder gpu"}

@@ -27,8 +27,7 @@ from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.mapping.exact import Exact
 from loadmaster.mapping.problem import Mapping
 from loadmaster.program.models import load_model
-from loadmaster.search.problem import Bound
-from loadmaster.search.recorded_bounds import bound_key
+from loadmaster.search.problem import Bound, bound_key
 from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Meter
 

@@ -11,10 +11,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from loadmaster.export.executorch import verify, write_plan
-from loadmaster.export.executorch_plans import arena_numbers, banked_placement, greedy_placement
-from loadmaster.export.executorch_search import improved
+from loadmaster.export.executorch_plans import arena_numbers, banked_placement, greedy_placement, improved
 from loadmaster.machine import load_machine
-from loadmaster.program.importers.executorch.lower import lower
+from loadmaster.program.importers.executorch.importer import lower
 from loadmaster.simulate import simulate
 
 

@@ -11,10 +11,10 @@ import pytest
 from generate import random_program
 from loadmaster.allocation.buffers import Buffers
 from loadmaster.allocation.problem import Allocation, ProgramAllocation
-from loadmaster.planner.fitting import Fits, buffers_fit, fits
 from loadmaster.machine import load_machine
 from loadmaster.order.problem import PeakOrder
 from loadmaster.plan.check import check
+from loadmaster.planner.fitting import Fits, buffers_fit, fits
 from loadmaster.program import Builder, Program
 from loadmaster.program.models import load_model
 from loadmaster.runs.session import solve

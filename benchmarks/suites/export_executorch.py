@@ -41,7 +41,7 @@ SECONDS = 3.0
 
 @lru_cache(maxsize=1)
 def _lowered(model: str) -> Any:
-    from loadmaster.program.importers.executorch.lower import lower
+    from loadmaster.program.importers.executorch.importer import lower
 
     return lower(f"benchmarks.suites.torch_models:{model}")
 
@@ -55,8 +55,7 @@ def placement_case(model: str, bank: str, options: Options, seed: int) -> Iterat
         yield Row(case, 0.0, "ps", "skipped", extra={"reason": "pip install 'loadmaster[executorch]'"})
         return
     from loadmaster.export.executorch import verify, write_plan
-    from loadmaster.export.executorch_plans import arena_numbers, banked_placement, greedy_placement
-    from loadmaster.export.executorch_search import improved
+    from loadmaster.export.executorch_plans import arena_numbers, banked_placement, greedy_placement, improved
 
     machine = load_machine(MACHINE).with_capacity(FAST, parse_bytes(bank, "bank"))
     lowered, arenas = _lowered(model), arena_numbers(machine, {})

@@ -293,9 +293,8 @@ def measure(arguments: argparse.Namespace, folder: Folder, left: Left) -> None:
 
 def measured_machine(folder: Folder, device: Any) -> tuple[Machine, Any]:
     """The machine as measured, now if need be, and how much copies slow ops down. Call it `alone`."""
-    from loadmaster.execute.measured_machine import machine_toml
     from loadmaster.execute.op_times import Clock
-    from loadmaster.execute.speeds import measure_speeds
+    from loadmaster.execute.speeds import machine_toml, measure_speeds
 
     if not (folder.path / MACHINE).exists():
         speeds = measure_speeds(Clock(device))

@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.suites import Row
 from loadmaster.errors import MissingPackage, require
-from loadmaster.learn.settings import keep_only
+from loadmaster.learn.session import keep_only
 from loadmaster.machine import load_machine
 from loadmaster.malloc_game.games import seen_arrays
 from loadmaster.malloc_game.muzero.agent import PACKAGES

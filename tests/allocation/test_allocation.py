@@ -124,9 +124,7 @@ def test_perfect_packings_are_solved(kind: str) -> None:
     assert solved >= 11
 
 
-@pytest.mark.parametrize(
-    "name", ["first-fit", "xla-best-fit", "tvm-hill-climb", "vela-hill-climb", "large"]
-)
+@pytest.mark.parametrize("name", ["first-fit", "xla-best-fit", "tvm-hill-climb", "vela-hill-climb", "large"])
 def test_every_solver_is_sound_and_none_beats_the_exact_one(name: str) -> None:
     for seed in range(6):
         buffers = training_like(np.random.default_rng(seed), 120)

@@ -13,9 +13,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 from benchmarks.suites.gpu_execute import CLOSE, Bench, PeerBench, prepare  # noqa: E402
 from benchmarks.suites.gpu_plans import Planned, needed_bytes, plan_model, roomy  # noqa: E402
-from loadmaster.execute.executor import Executor  # noqa: E402
+from loadmaster.execute.executor import Executor, Results  # noqa: E402
 from loadmaster.execute.ready import difference as apart  # noqa: E402
-from loadmaster.execute.results import Results  # noqa: E402
 from loadmaster.machine import load_machine  # noqa: E402
 from loadmaster.offload.problem import Offload  # noqa: E402
 from loadmaster.program.repeats import repeat, repeatable  # noqa: E402

@@ -13,7 +13,7 @@ import pytest
 
 from generate_mapping import layers, three_memories
 from loadmaster.cli.main import COMMANDS
-from loadmaster.machine.text import standalone_text
+from loadmaster.machine.presets import standalone_text
 from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.plan import save_plan
 from loadmaster.program import save

@@ -16,8 +16,8 @@ from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.plan import load_plan
 from loadmaster.plan.check import check
 from loadmaster.program.models import load_model
-from loadmaster.search import recorded_bounds as recorded
-from loadmaster.search.recorded_bounds import bound_key
+from loadmaster.search import problem as recorded
+from loadmaster.search.problem import bound_key
 from loadmaster.simulate import simulate
 
 SMALL = "bert:layers=1"

@@ -47,7 +47,19 @@ def test_a_share_of_what_a_model_needs(model: Path, run_json: Any) -> None:
 def test_measured_times_and_workspace_come_from_a_file(model: Path, run_json: Any, run: Any) -> None:
     program, path = load(model), "costs.json"
     write_costs(MeasuredCosts(costless_hash(program), "gpu", (10**9,) * program.n_ops, 2**20), path)
-    asked = ("plan", str(model), "-m", "h200", "--costs", path, "--no-run", "--solver", "heuristic", "--set", "rule=all-resident")
+    asked = (
+        "plan",
+        str(model),
+        "-m",
+        "h200",
+        "--costs",
+        path,
+        "--no-run",
+        "--solver",
+        "heuristic",
+        "--set",
+        "rule=all-resident",
+    )
     answer = run_json(*asked)
     assert answer["ops_picoseconds"] == 10**9 * program.n_ops
     exact = run_json(*asked, "--capacity", f"hbm={answer['needed_bytes'] + 2**20}")

@@ -89,7 +89,18 @@ def test_a_network_is_trained_on_several_models_and_gone_on_with(run_json: Any, 
     assert "give the same models" in refused.err
     assert "there already" in run("train", "muzero", *MODELS, "--budget", "4", "--out", "p.npz").err
     plan = run_json(
-        "plan", MODELS[0], *CHIP, "--solver", "muzero", "--set", "variant=muzero-prod", "--init", "q.npz", "--budget", "3", *TINY
+        "plan",
+        MODELS[0],
+        *CHIP,
+        "--solver",
+        "muzero",
+        "--set",
+        "variant=muzero-prod",
+        "--init",
+        "q.npz",
+        "--budget",
+        "3",
+        *TINY,
     )
     rows = {row["name"]: row["picoseconds"] for row in plan["rows"]}
     assert rows["muzero-prod"] <= rows["production"]

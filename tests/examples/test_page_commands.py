@@ -161,17 +161,7 @@ def brought(tmp_path_factory: pytest.TempPathFactory) -> Path:
             made.rename(folder / "runs" / name)
         run(f"plan model.onnx --machine nnp-i --solver density --out onnx.json {solving}".split())
         run(
-            [
-                "allocate",
-                "D.1048576.csv",
-                "--minimize",
-                "--solver",
-                "large",
-                "--budget",
-                "4",
-                "--run",
-                "kept",
-            ]
+            ["allocate", "D.1048576.csv", "--minimize", "--solver", "large", "--budget", "4", "--run", "kept"]
         )
         (made,) = (folder / "kept").iterdir()
         made.rename(folder / "allocated")

@@ -11,9 +11,16 @@ import numpy as np
 import pytest
 
 from loadmaster.errors import BadProgram, LoadmasterError
-from loadmaster.execute.measured_machine import machine_toml
 from loadmaster.execute.op_times import Clock, checked_device, corrected, median
-from loadmaster.execute.speeds import Effort, LinkSpeed, Speeds, fit, measure_links, measure_speeds
+from loadmaster.execute.speeds import (
+    Effort,
+    LinkSpeed,
+    Speeds,
+    fit,
+    machine_toml,
+    measure_links,
+    measure_speeds,
+)
 from loadmaster.machine import load_machine
 
 LINK = LinkSpeed(54.3e9, 8e-6, 49e9, (2**16, 2**30), (9e-6, 0.02))

@@ -29,12 +29,12 @@ from loadmaster.export.executorch_plans import (  # noqa: E402  # noqa: E402
     difference,
     eager,
     greedy_placement,
+    improved,
     run,
     sample_inputs,
 )
-from loadmaster.export.executorch_search import improved  # noqa: E402
-from loadmaster.program.importers.executorch import lower as lowering  # noqa: E402
-from loadmaster.program.importers.executorch.lower import Lowered, lower  # noqa: E402
+from loadmaster.program.importers.executorch import importer as lowering  # noqa: E402
+from loadmaster.program.importers.executorch.importer import Lowered, lower  # noqa: E402
 
 MODEL = """
 import torch

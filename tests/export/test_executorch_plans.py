@@ -9,12 +9,12 @@ from loadmaster.errors import BadMachine
 from loadmaster.export.executorch_plans import (
     arena_bytes,
     arena_numbers,
+    improved,
     order_of,
     packed,
     placement,
     reduced,
 )
-from loadmaster.export.executorch_search import improved
 from loadmaster.export.plans import NotExported
 from loadmaster.machine import Machine, load_machine
 from loadmaster.mapping.problem import Mapping

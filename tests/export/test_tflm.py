@@ -253,7 +253,7 @@ class TestRuntime:
 
     def test_overlapping_offsets_give_wrong_numbers(self, tmp_path: Path) -> None:
         """Why all the checking: the runtime takes anything."""
-        from loadmaster.export.tflm_runtime import Micro, identical
+        from loadmaster.export.tflm_file import Micro, identical
 
         data = branchy(6, 20)
         model = read_tflite(data)

@@ -14,7 +14,7 @@ from generate import random_machine
 from generate_plan import random_plan
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import Machine, load_machine
-from loadmaster.machine.text import standalone_text
+from loadmaster.machine.presets import standalone_text
 from loadmaster.machine.toml import parse_machine
 from loadmaster.plan import Plan, plan_from_json, plan_to_json
 from loadmaster.plan.check import check

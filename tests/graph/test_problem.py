@@ -119,7 +119,7 @@ def test_a_plan_comes_back_as_its_vector() -> None:
 
 
 def test_saved_and_loaded(tmp_path: Path) -> None:
-    from loadmaster.machine.text import machine_text
+    from loadmaster.machine.presets import machine_text
 
     given = np.array([0, 1, 0, 1, 0, 1], dtype=np.int32)
     problem = GraphOptimization(

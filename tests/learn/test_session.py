@@ -7,8 +7,7 @@ import numpy as np
 import toy
 from clocks import Ticking
 from loadmaster import clock
-from loadmaster.learn.replay import Ring
-from loadmaster.learn.session import Interval, Session
+from loadmaster.learn.session import Interval, Ring, Session
 from loadmaster.search.solver import Budget, Meter, Observer, State
 
 

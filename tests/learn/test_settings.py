@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from loadmaster.errors import LoadmasterError
-from loadmaster.learn.settings import check_settings, free_settings, keep_only, make_settings
+from loadmaster.learn.session import check_settings, free_settings, keep_only, make_settings
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from loadmaster.errors import BadMachine
 from loadmaster.machine import Machine, load_machine, preset_text, read_machine
 from loadmaster.machine.dnn_partitioning import dnn_machine
 from loadmaster.machine.machine import MOST_LINKS, Device, Link, Memory
-from loadmaster.machine.text import standalone_text
+from loadmaster.machine.presets import standalone_text
 from loadmaster.machine.toml import parse_machine
 from loadmaster.program.importers.dnn_partitioning import Graph
 from loadmaster.units import parse_bytes, shorten

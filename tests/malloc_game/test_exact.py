@@ -15,7 +15,7 @@ from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.plan.plan import Plan
 from loadmaster.program.build import Builder
 from loadmaster.program.zoo.synthetic import synthetic
-from loadmaster.search.recorded_bounds import bound_key
+from loadmaster.search.problem import bound_key
 from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Solution, Status, solve
 

@@ -28,7 +28,7 @@ from loadmaster.mapping.problem import Mapping
 from loadmaster.program.models import load_model
 from loadmaster.program.program import CANNOT_RUN, Program
 from loadmaster.search.or_tools import lagrangian, relaxed
-from loadmaster.search.recorded_bounds import recorded_bound
+from loadmaster.search.problem import recorded_bound
 from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Meter, Observer, Status, solve
 from search.conformance import conforms

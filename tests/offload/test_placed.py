@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from loadmaster.machine.text import standalone_text
+from loadmaster.machine.presets import standalone_text
 from loadmaster.offload.model import GRAIN, SLACK, Kernels
 from loadmaster.offload.problem import LEADS, Offload
 from loadmaster.offload.residencies import FETCHED, _table, pack, repaired, residencies_of

@@ -131,7 +131,7 @@ def test_gnmt_grows_by_the_step() -> None:
 
 
 def test_a_small_model_learns() -> None:
-    from loadmaster.program.zoo.rnnlm import rnnlm
+    from loadmaster.program.zoo.sequence import rnnlm
     from loadmaster.program.zoo.training import train_step
 
     function, (shapes, *_, batch_shapes), _ = train_step(rnnlm(2, hidden=16, steps=3, batch=4, vocabulary=9))
@@ -174,7 +174,7 @@ def test_attention_with_shared_key_heads_is_that_of_each_head() -> None:
 
 
 def test_relative_shift_moves_each_row_to_its_own_distance() -> None:
-    from loadmaster.program.zoo.transformer_xl import _shift
+    from loadmaster.program.zoo.sequence import _shift
 
     by_distance = np.broadcast_to(np.arange(8, dtype="float32"), (1, 1, 4, 8))
     by_key = np.asarray(_shift(by_distance))[0, 0]
@@ -184,7 +184,7 @@ def test_relative_shift_moves_each_row_to_its_own_distance() -> None:
 
 def test_mamba_chunks_are_the_recurrence() -> None:
     from loadmaster.program.zoo.layers import causal_mask
-    from loadmaster.program.zoo.mamba import _chunk
+    from loadmaster.program.zoo.sequence import _chunk
 
     x, b, c = random(2, 6, 3, 4), random(2, 6, 5, seed=1), random(2, 6, 5, seed=2)
     step, decay = np.abs(random(2, 6, 3, seed=3)), -np.abs(random(2, 6, 3, seed=4))

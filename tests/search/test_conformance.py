@@ -79,7 +79,9 @@ def _allocation(kind: str) -> Allocation:
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_allocation_solvers_conform(name: str, kind: str) -> None:
     try:
-        conforms(lambda: make_labelled("allocation", name), _allocation(kind), evaluations=(1, 30), seeds=(0,))
+        conforms(
+            lambda: make_labelled("allocation", name), _allocation(kind), evaluations=(1, 30), seeds=(0,)
+        )
     except MissingPackage as missing:
         pytest.skip(missing.message)
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import jax
 from jax import lax
 
-from loadmaster.program.zoo.inception import BLOCKS, Step
 from loadmaster.program.zoo.layers import (
     conv,
     double,
@@ -21,7 +20,7 @@ from loadmaster.program.zoo.layers import (
     silu,
 )
 from loadmaster.program.zoo.training import Array, Batch, Weights
-from loadmaster.program.zoo.unet import residual
+from loadmaster.program.zoo.vision import BLOCKS, Step, residual
 from tools.tpu.blocks import (
     batch_norm,
     block,

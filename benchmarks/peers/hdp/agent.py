@@ -22,7 +22,7 @@ from loadmaster.errors import require
 from loadmaster.graph import UNFIT, GraphOptimization
 from loadmaster.learn import session as learn
 from loadmaster.learn.checkpoints import restore_tree, tree_arrays
-from loadmaster.learn.settings import free_settings, make_settings
+from loadmaster.learn.session import free_settings, make_settings
 from loadmaster.search.solver import Meter, Solution, Solver, State
 
 

@@ -16,7 +16,7 @@ import optax
 from jax import Array
 
 from loadmaster.graph import GraphOptimization
-from loadmaster.learn.settings import check_settings, keep_only
+from loadmaster.learn.session import check_settings, keep_only
 from loadmaster.program.program import Program
 
 # Every number of HDP, with the values of its published code.

@@ -15,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster import _core
-from loadmaster.allocation.buffers import Buffers
+from loadmaster.allocation.buffers import Buffers, buffers_as_program, pinned_buffers, program_as_buffers
 from loadmaster.allocation.buffers_csv import format_buffers, parse_buffers
-from loadmaster.allocation.buffers_program import buffers_as_program, pinned_buffers, program_as_buffers
 from loadmaster.machine import load_machine, read_machine
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.check import Violation, check_offsets

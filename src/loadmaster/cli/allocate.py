@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from loadmaster.cli.answer import Answer, Usage
-from loadmaster.cli.files import OverwriteOption, check_free, writing
+from loadmaster.cli.answer import Answer, OverwriteOption, Usage, check_free, writing
 from loadmaster.cli.plan import SetOption, parse_settings
 from loadmaster.cli.progress import LiveLine
 from loadmaster.errors import Refused
@@ -61,7 +60,7 @@ def command(
     Example: loadmaster allocate buffers.csv --capacity 1MiB --plot buffers.svg --out placed.csv
     """
     from loadmaster.cli.allocate_show import assigned, explained, placed
-    from loadmaster.planner.offsets import offset_solver, replan_offsets
+    from loadmaster.planner.fitting import offset_solver, replan_offsets
     from loadmaster.runs import run_solver
     from loadmaster.search.solver import Budget
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadmaster.cli.answer import Answer, Table, Usage
-from loadmaster.cli.files import OverwriteOption, check_free, write_text, writing
+from loadmaster.cli.answer import Answer, OverwriteOption, Table, Usage, check_free, write_text, writing
 from loadmaster.cli.model import size_of
 from loadmaster.cli.progress import say
 from loadmaster.units import show_bytes, show_count, show_time
@@ -66,8 +65,7 @@ def command(
     blocks: list[str | Table] = []
     slowdown: dict[str, float] = {}
     if model is None or out is not None:
-        from loadmaster.execute.measured_machine import machine_toml
-        from loadmaster.execute.speeds import measure_speeds
+        from loadmaster.execute.speeds import machine_toml, measure_speeds
         from loadmaster.machine import load_machine
 
         given = None if base is None else load_machine(base)

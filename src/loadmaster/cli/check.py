@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from loadmaster.cli.answer import Answer, Table
-from loadmaster.cli.model import MachineOption, Model, takes_model
-from loadmaster.cli.planned import CapacityOption, read_planned
+from loadmaster.cli.model import CapacityOption, MachineOption, Model, read_planned, takes_model
 from loadmaster.errors import BadPlan, Refused
 
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from loadmaster.cli.answer import Answer, Table, Usage
-from loadmaster.cli.files import OverwriteOption, check_free, writing
+from loadmaster.cli.answer import Answer, OverwriteOption, Table, Usage, check_free, writing
 from loadmaster.cli.model import MachineOption, Model, takes_model
 from loadmaster.errors import nearest
-from loadmaster.export.targets import TARGETS, Target
+from loadmaster.export.plans import TARGETS, Target
 
 if TYPE_CHECKING:
     from loadmaster.machine import Machine

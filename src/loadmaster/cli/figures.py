@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadmaster.cli.answer import Answer, Usage
-from loadmaster.cli.files import OverwriteOption, check_free, writing
+from loadmaster.cli.answer import Answer, OverwriteOption, Usage, check_free, writing
 from loadmaster.cli.progress import say
 from loadmaster.errors import nearest
 

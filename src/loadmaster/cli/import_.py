@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from loadmaster.cli.answer import Answer, Table, Usage
-from loadmaster.cli.files import OverwriteOption, check_free, writing
+from loadmaster.cli.answer import Answer, OverwriteOption, Table, Usage, check_free, writing
 from loadmaster.cli.model import Model, takes_model
 from loadmaster.units import show_bytes, show_count
 

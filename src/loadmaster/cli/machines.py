@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadmaster.cli.answer import Answer, Table, Usage, one_line
-from loadmaster.cli.files import OverwriteOption, check_free, write_text
+from loadmaster.cli.answer import Answer, OverwriteOption, Table, Usage, check_free, one_line, write_text
 from loadmaster.units import UNLIMITED, show_bytes, show_count, show_time
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def command(
     machine = load_machine(name)
     answer = _details(name, machine)
     if out is not None:
-        from loadmaster.machine.text import machine_text
+        from loadmaster.machine.presets import machine_text
 
         write_text(out, machine_text(machine))
         answer.blocks.append(f"wrote {out}")
@@ -78,7 +77,7 @@ def _list() -> Answer:
 
 
 def _details(name: str, machine: Machine) -> Answer:
-    from loadmaster.machine.text import sources
+    from loadmaster.machine.presets import sources
 
     rows: list[dict[str, Any]] = [
         {

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from loadmaster.cli.answer import Answer, Usage
-from loadmaster.cli.files import OverwriteOption, check_free
+from loadmaster.cli.answer import Answer, OverwriteOption, Usage, check_free
 from loadmaster.cli.model import MachineOption, Model, takes_model
 from loadmaster.cli.progress import LiveLine, say
 
 if TYPE_CHECKING:
-    from loadmaster.execute.loop import ExecutorLoop
+    from loadmaster.execute.evaluator import ExecutorLoop
     from loadmaster.planner import NamedBuffers, Result, SearchOptions
     from loadmaster.planner.request import ProblemEvaluator, ProgramSource
     from loadmaster.search.evaluator import Evaluator
@@ -238,7 +237,7 @@ def command(
 
 def _executor(model: Model, device: str) -> ExecutorLoop:
     """The executor as what captures the model and measures its plans."""
-    from loadmaster.execute.loop import ExecutorLoop
+    from loadmaster.execute.evaluator import ExecutorLoop
 
     spec = model.spec
     return ExecutorLoop(spec.name, device, training=spec.training, split_over=spec.split_over, say=say)

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadmaster.cli.answer import Answer, Usage
-from loadmaster.cli.files import OverwriteOption, check_free, writing
-from loadmaster.cli.model import MachineOption, Model, takes_model
-from loadmaster.cli.planned import CapacityOption, sized_machine
+from loadmaster.cli.answer import Answer, OverwriteOption, Usage, check_free, writing
+from loadmaster.cli.model import CapacityOption, MachineOption, Model, sized_machine, takes_model
 from loadmaster.units import show_bytes
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadmaster.cli.answer import Answer, Table
-from loadmaster.cli.files import OverwriteOption, check_free
+from loadmaster.cli.answer import Answer, OverwriteOption, Table, check_free
 from loadmaster.cli.model import size_of
 from loadmaster.cli.progress import say
 from loadmaster.errors import Refused

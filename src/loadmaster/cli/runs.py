@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from loadmaster.cli.answer import Answer, Table, Usage
-from loadmaster.cli.files import OverwriteOption, check_free, writing
+from loadmaster.cli.answer import Answer, OverwriteOption, Table, Usage, check_free, writing
 from loadmaster.cli.progress import gap_text, value_text
 from loadmaster.errors import LoadmasterError, nearest
 

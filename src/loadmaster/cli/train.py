@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadmaster.cli.answer import Answer, Table, Usage
-from loadmaster.cli.files import OverwriteOption, check_free, writing
+from loadmaster.cli.answer import Answer, OverwriteOption, Table, Usage, check_free, writing
 from loadmaster.cli.model import MachineOption, Model
 from loadmaster.cli.plan import SetOption, parse_settings, seconds_of
 from loadmaster.cli.progress import LiveLine, gap_text, say

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadmaster.errors import require
+from loadmaster.execute.executor import Results
 from loadmaster.execute.pinned import RandomWeights
-from loadmaster.execute.results import Results
 from loadmaster.program.importers import load_function
 from loadmaster.program.importers.torch.captured import Captured, capture_spec
 from loadmaster.program.importers.torch.importer import made_on_meta, model_and_inputs

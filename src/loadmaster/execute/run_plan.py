@@ -22,8 +22,8 @@ from loadmaster.program.program import Program
 from loadmaster.simulate import simulate
 
 if TYPE_CHECKING:
+    from loadmaster.execute.executor import Measured
     from loadmaster.execute.ready import Agreement, Ready
-    from loadmaster.execute.results import Measured
 
 _MOST_INPUTS = 2**36
 """Bytes of a file, also unpacked: inputs are the user's own, and may be large and all zeros."""

@@ -34,8 +34,15 @@ from loadmaster.export.plans import Exported, ExportRequest, Figure, NotExported
 from loadmaster.files import replacing
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import Plan
-from loadmaster.program.importers.executorch.importer import NO_TENSOR, Recorded, recorded
-from loadmaster.program.importers.executorch.lower import Lowered, lower, planned, result_of
+from loadmaster.program.importers.executorch.importer import (
+    NO_TENSOR,
+    Lowered,
+    Recorded,
+    lower,
+    planned,
+    recorded,
+    result_of,
+)
 from loadmaster.program.importers.torch.graph import is_getitem
 from loadmaster.simulate.simulator import simulate
 

@@ -59,7 +59,7 @@ PACK_SECONDS = 10.0
 
 def export(request: ExportRequest) -> Exported:
     """The target `tflm`."""
-    from loadmaster.export.tflm_runtime import Micro, identical
+    from loadmaster.export.tflm_file import Micro, identical
 
     check_other_file(request.model, request.out)
     check_sound(request.program, request.machine, request.plan)
@@ -180,7 +180,7 @@ def _scratch(request: ExportRequest, model: TfliteModel) -> tuple[dict[int, int]
         return read_scratch(request.scratch, len(model.graphs[0].operators)), "given"
     if not request.verify:
         return {}, "not known"
-    from loadmaster.export.tflm_runtime import probe_scratch
+    from loadmaster.export.tflm_file import probe_scratch
 
     return probe_scratch(model), "probed with reference kernels"
 

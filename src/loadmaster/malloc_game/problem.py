@@ -46,10 +46,10 @@ from loadmaster.search.problem import (
     Decision,
     Scores,
     decided_elsewhere,
+    recorded_bound,
     refuse_first_alone,
     within_core,
 )
-from loadmaster.search.recorded_bounds import recorded_bound
 from loadmaster.simulate.simulator import simulator
 from loadmaster.units import show_bytes
 

@@ -44,9 +44,9 @@ from loadmaster.search.problem import (
     Decision,
     Scores,
     decided_elsewhere,
+    recorded_bound,
     refuse_first_alone,
 )
-from loadmaster.search.recorded_bounds import recorded_bound
 from loadmaster.simulate.bounds import time_bounds
 from loadmaster.simulate.simulator import Simulator
 from loadmaster.units import show_bytes

@@ -25,8 +25,7 @@ from loadmaster.offload.problem import Offload
 from loadmaster.order.problem import PeakOrder
 from loadmaster.planner.result import Row
 from loadmaster.search.champion import Champion, Leaders, remeasure
-from loadmaster.search.problem import Bound, Decision, Problem
-from loadmaster.search.recorded_bounds import recorded_bound, recorded_row
+from loadmaster.search.problem import Bound, Decision, Problem, recorded_bound, recorded_row
 from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Meter, Solution, Solver, State, Status, solve
 from loadmaster.units import show_bytes, show_time

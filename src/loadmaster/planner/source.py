@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from loadmaster.allocation.buffers import buffers_as_program
 from loadmaster.allocation.buffers_csv import read_buffers
-from loadmaster.allocation.buffers_program import buffers_as_program
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import Machine, load_machine
 from loadmaster.planner.capacity import BadRequest

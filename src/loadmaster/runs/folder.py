@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.files import naming, replacing
-from loadmaster.machine.text import standalone_text
+from loadmaster.machine.presets import standalone_text
 from loadmaster.machine.toml import parse_machine
 from loadmaster.plan import Plan, load_plan, plan_to_json
 from loadmaster.program.storage import save as save_program

@@ -26,7 +26,7 @@ from typing import BinaryIO, Protocol
 from loadmaster.errors import LoadmasterError
 from loadmaster.host import command_line
 from loadmaster.machine.machine import Machine
-from loadmaster.machine.text import standalone_text
+from loadmaster.machine.presets import standalone_text
 from loadmaster.plan.json import plan_to_json
 from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program

@@ -17,7 +17,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from loadmaster.learn.settings import keep_only
+from loadmaster.learn.session import keep_only
 from loadmaster.malloc_game.muzero.batches import finish, prepare
 from loadmaster.malloc_game.muzero.learner import (
     Batch,

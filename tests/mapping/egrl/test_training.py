@@ -12,7 +12,7 @@ pytest.importorskip("equinox")
 pytest.importorskip("optax")
 
 from loadmaster.learn.policies import read_policy
-from loadmaster.learn.training import Unfinished
+from loadmaster.learn.session import Unfinished
 from loadmaster.mapping import egrl
 from loadmaster.mapping.problem import Mapping
 from loadmaster.search.solver import Budget, Meter, Solution, Solver, solve

@@ -16,7 +16,7 @@ from loadmaster.cli.main import app
 from loadmaster.errors import BadPlan, BadProgram
 from loadmaster.machine import Machine, load_machine
 from loadmaster.machine.dnn_partitioning import read_dnn_machine
-from loadmaster.machine.text import standalone_text
+from loadmaster.machine.presets import standalone_text
 from loadmaster.machine.toml import parse_machine
 from loadmaster.plan.check import check
 from loadmaster.program import Program, TensorKind

@@ -15,7 +15,7 @@ from loadmaster.graph.go.network import Logits, Network, make_network
 from loadmaster.graph.go.settings import Settings, Shape
 from loadmaster.graph.pipeline import batch_size
 from loadmaster.learn.policies import PRETRAINED, pretrained_names
-from loadmaster.learn.settings import free_settings, make_settings
+from loadmaster.learn.session import free_settings, make_settings
 from loadmaster.search.solver import Meter, Solution, Solver, State
 
 PACKAGES = ("jax", "equinox", "optax")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from loadmaster.errors import LoadmasterError, require
 from loadmaster.learn import policies
 from loadmaster.learn.policies import PRETRAINED, save_policy
-from loadmaster.learn.settings import free_settings, make_settings
+from loadmaster.learn.session import free_settings, make_settings
 from loadmaster.malloc_game.muzero.settings import NETWORK, Settings
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.search.solver import Meter, Solution, Solver, State

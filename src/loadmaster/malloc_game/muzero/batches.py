@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from loadmaster.host import cores
-from loadmaster.learn.settings import keep_only
+from loadmaster.learn.session import keep_only
 from loadmaster.malloc_game.games import Seen, seen_arrays
 from loadmaster.malloc_game.muzero.learner import (
     Batch,

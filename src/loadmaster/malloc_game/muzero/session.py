@@ -17,7 +17,7 @@ import numpy as np
 from loadmaster.learn import session as learn
 from loadmaster.learn.checkpoints import restore_tree, tree_arrays
 from loadmaster.learn.policies import policy_arrays
-from loadmaster.learn.settings import keep_only
+from loadmaster.learn.session import keep_only
 from loadmaster.malloc_game.games import NO_COPY
 from loadmaster.malloc_game.muzero.agent import load_policy
 from loadmaster.malloc_game.muzero.batches import Prepared, finish, prepare, pretrain, pretrain_batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from loadmaster.learn.settings import check_settings
+from loadmaster.learn.session import check_settings
 
 BY_PLATFORM: dict[str, tuple[int, int]] = {
     "simulations": (8, 32),

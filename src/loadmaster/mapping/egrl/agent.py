@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from loadmaster.errors import require
 from loadmaster.learn import policies
-from loadmaster.learn.settings import free_settings, make_settings
+from loadmaster.learn.session import free_settings, make_settings
 from loadmaster.mapping.egrl.settings import Settings
 from loadmaster.mapping.problem import Mapping
 from loadmaster.search.registry import make_solver

@@ -18,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 from loadmaster.learn import session as learn
 from loadmaster.learn.checkpoints import restore_tree, tree_arrays
 from loadmaster.learn.policies import policy_arrays
-from loadmaster.learn.replay import Ring
+from loadmaster.learn.session import Ring
 from loadmaster.mapping.egrl.graph import Graph, make_graph
 from loadmaster.mapping.egrl.learner import Learner, first_learner, improve
 from loadmaster.mapping.egrl.network import Actor, Critic

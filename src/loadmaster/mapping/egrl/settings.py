@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from loadmaster.learn.settings import check_settings, keep_only
+from loadmaster.learn.session import check_settings, keep_only
 
 EVOLUTION = (
     "population",

@@ -9,7 +9,7 @@ from typing import Any
 
 from loadmaster.arrays import Int8
 from loadmaster.learn.policies import save_policy
-from loadmaster.learn.training import Unfinished, policy_header, require_agents
+from loadmaster.learn.session import Unfinished, policy_header, require_agents
 from loadmaster.mapping.problem import Mapping
 from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Solution, solve

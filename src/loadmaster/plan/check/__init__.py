@@ -2,7 +2,7 @@
 
 from loadmaster.plan.check.checker import RULES, check
 from loadmaster.plan.check.facts import MOST_PER_RULE, Violation
-from loadmaster.plan.check.offsets import check_offsets
+from loadmaster.plan.check.memory import check_offsets
 from loadmaster.plan.check.timeline import TimelineLike
 
 __all__ = ["MOST_PER_RULE", "RULES", "TimelineLike", "Violation", "check", "check_offsets"]

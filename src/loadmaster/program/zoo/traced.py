@@ -19,6 +19,10 @@ Made = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 """A train step, the shapes of its arguments and the options of `import_jax` for it."""
 
 
+VISION = ("amoebanet", "inception", "unet", "vit")
+"""Families of `zoo.vision`; the others are in `zoo.sequence`."""
+
+
 @dataclass(frozen=True)
 class Workload:
     """A model in one size. `name`, `family` and `parameters` say all that its Program depends on."""
@@ -36,7 +40,8 @@ class Workload:
     def make(self) -> Made:
         """Build the model; imports JAX."""
         zoo = "loadmaster.program.zoo"
-        family = getattr(importlib.import_module(f"{zoo}.{self.family}"), self.family)
+        module = "vision" if self.family in VISION else "sequence"
+        family = getattr(importlib.import_module(f"{zoo}.{module}"), self.family)
         made: Made = importlib.import_module(f"{zoo}.training").train_step(family(**self.parameters))
         return made
 

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from loadmaster import __version__
 from loadmaster.arrays import json_entry, read_npz
 from loadmaster.errors import LoadmasterError
-from loadmaster.machine.text import standalone_text
+from loadmaster.machine.presets import standalone_text
 from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.plan.json import plan_from_json
 from loadmaster.program.storage import save as save_program

@@ -16,9 +16,8 @@ from typing import Any
 from loadmaster.errors import BadProgram, nearest
 from loadmaster.program.build import Access, Builder
 from loadmaster.program.importers import note_estimates
-from loadmaster.program.importers.onnx.plan import Planner
+from loadmaster.program.importers.onnx.plan import Items, Notes, Planner, Step, pruned
 from loadmaster.program.importers.onnx.read import read_model
-from loadmaster.program.importers.onnx.steps import Items, Notes, Step, pruned
 from loadmaster.program.importers.onnx.values import Value
 from loadmaster.program.kinds import ELEMENTWISE, TRANSCENDENTAL, is_unknown
 from loadmaster.program.op_costs import each

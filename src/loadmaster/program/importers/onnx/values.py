@@ -23,7 +23,7 @@ from loadmaster.program.importers.onnx.read import STANDARD
 from loadmaster.program.kinds import BITS, bytes_of
 
 if TYPE_CHECKING:
-    from loadmaster.program.importers.onnx.steps import Frame
+    from loadmaster.program.importers.onnx.plan import Frame
 
 SMALL = 4096
 """Elements up to which the numbers of a constant are kept."""
