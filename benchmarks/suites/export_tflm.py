@@ -18,8 +18,8 @@ from loadmaster.errors import LoadmasterError
 from loadmaster.export.plans import Exported, ExportRequest
 from loadmaster.machine import load_machine
 from loadmaster.mapping.problem import Mapping
-from loadmaster.order.auto import make_auto
 from loadmaster.order.problem import PeakOrder
+from loadmaster.order.search import make_auto
 from loadmaster.program.importers.tflite import import_tflite
 from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, solve

@@ -32,6 +32,7 @@ ELSEWHERE = {
     "gpt:build": "PyTorch: tests/execute",
     "mymodule:function": "a module of the reader's own: tests/program/importers",
     "executorch": "ExecuTorch: tests/export",
+    "tflm": "needs the package tflite_micro: tests/export/test_tflm.py",
     "net.npz": "measured on a GPU: tests/cli/test_gpu_flow.py",
     "calibrate": "tests/execute/test_calibration.py",
     "train": "tests/cli/test_train_*.py",
@@ -48,7 +49,7 @@ ELSEWHERE = {
     "--evaluator": "tests/search/test_evaluator.py",
 }
 """A word of a command -> where what it needs is tested."""
-LEARNED = {"egrl", "muzero", "muzero-prod", "policy-only", "go"}
+LEARNED = {"egrl", "muzero", "go"}
 """Solvers that are compiled for half a minute: the tests of the agents run them."""
 SMALL = {
     "bert": "bert:layers=1",
@@ -149,8 +150,7 @@ def brought(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = ["id,lower,upper,size"]
     for i, start in enumerate(rng.integers(0, 20, 30)):
         rows.append(f"b{i},{start},{start + rng.integers(1, 9)},{rng.integers(1, 40)}")
-    for name in ("buffers.csv", "D.1048576.csv"):
-        (folder / name).write_text("\n".join([*rows, ""]))
+    (folder / "buffers.csv").write_text("\n".join([*rows, ""]))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         (folder / "runs").mkdir()
@@ -160,11 +160,6 @@ def brought(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (made,) = (folder / "made").iterdir()
             made.rename(folder / "runs" / name)
         run(f"plan model.onnx --machine nnp-i --solver density --out onnx.json {solving}".split())
-        run(
-            ["allocate", "D.1048576.csv", "--minimize", "--solver", "large", "--budget", "4", "--run", "kept"]
-        )
-        (made,) = (folder / "kept").iterdir()
-        made.rename(folder / "allocated")
     return folder
 
 
@@ -181,11 +176,10 @@ def prepared(line: str) -> list[str]:
     words = [SMALL.get(word, word) for word in words]
     words = [word for old in words for word in (["runs/A", "runs/B"] if old == "runs/*" else [old])]
     if "--resume" in words:
-        words[1] = "D.1048576.csv" if words[0] == "allocate" else "resnet50"
-        words[words.index("--resume") + 1] = "allocated" if words[0] == "allocate" else "runs/A"
+        words[1], words[words.index("--resume") + 1] = "resnet50", "runs/A"
     newest = max(Path("runs").iterdir(), key=lambda run: run.stat().st_mtime_ns)
     words = [f"{newest}/best.json" if word == "runs/…/best.json" else word for word in words]
-    words = [re.sub(r"^runs/(…|RUN|2026\S*…)$", "runs/A", word) for word in words]
+    words = [re.sub(r"^runs/(…|RUN)$", "runs/A", word) for word in words]
     if words[0] in ("plan", "allocate") and "--fits" not in words:
         for option in ("--budget", "--time-limit", "--exact-seconds"):
             if option in words:

@@ -345,7 +345,7 @@ class AllocationCase(Case):
             stacked[b] = -(-top // step) * step
             top = max(top, int(stacked[b] + buffers.size[b]))
         yield stacked
-        for name in ("first-fit", "anneal"):
+        for name in ("first-fit", "xla-best-fit"):
             found = solve(make_labelled("allocation", name), problem, Budget(evaluations=5)).decision
             if found is not None:
                 yield found

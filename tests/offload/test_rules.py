@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadmaster.offload.auto import PRICE
 from loadmaster.offload.heuristics import layer_spans
 from loadmaster.offload.problem import Offload
+from loadmaster.offload.search import PRICE
 from loadmaster.program.build import Builder
 from loadmaster.program.program import Program
 from loadmaster.search.registry import make_labelled, solver_labels

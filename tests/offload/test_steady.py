@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadmaster.offload.auto import PRICE, ChooseSteady, Steady, make_auto, slower
 from loadmaster.offload.problem import Offload
+from loadmaster.offload.search import PRICE, ChooseSteady, Steady, make_auto, slower
 from loadmaster.runs import History, RunFolder, run_solver
 from loadmaster.runs.history import contradictions
 from loadmaster.runs.replay import replay

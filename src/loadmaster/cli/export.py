@@ -11,7 +11,7 @@ import typer
 from loadmaster.cli.answer import Answer, OverwriteOption, Table, Usage, check_free, writing
 from loadmaster.cli.model import MachineOption, Model, takes_model
 from loadmaster.errors import nearest
-from loadmaster.export.plans import TARGETS, Target
+from loadmaster.export.targets import TARGETS, Target
 
 if TYPE_CHECKING:
     from loadmaster.machine import Machine

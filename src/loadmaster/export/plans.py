@@ -9,63 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 
 from loadmaster import __version__
 from loadmaster.errors import LoadmasterError, Refused, nearest
+from loadmaster.export.targets import TARGETS
 from loadmaster.files import replacing, same_file
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.check import Violation, check
 from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program
 from loadmaster.search.problem import COST_MODEL
-
-# The targets of `loadmaster export`. A target's module is imported when it is used.
-
-
-@dataclass(frozen=True)
-class Target:
-    """Who can take a plan."""
-
-    exporter: str
-    """module:function of this package, from an `ExportRequest` to what was written."""
-    summary: str
-    ending: str
-    """Of the file that is written, or '' if a folder is."""
-    format: str | None = None
-    """How the model is read for it, if not by its ending."""
-    beside: str = ""
-    """The ending of a second file that is written."""
-
-    def export(self, request: ExportRequest) -> Exported:
-        """Write the plan of a request; what came of it."""
-        module, _, name = self.exporter.partition(":")
-        done: Exported = getattr(import_module(f"loadmaster.export.{module}"), name)(request)
-        return done
-
-    def files(self, out: Path) -> tuple[Path, ...]:
-        """What a target with an ending writes: the file, its note, and what else there is."""
-        more = (out.with_suffix(self.beside),) if self.beside else ()
-        return (out, out.with_name(f"{out.name}.json"), *more)
-
-
-TARGETS: dict[str, Target] = {
-    "executorch": Target(
-        "executorch:export", "a program with memories, offsets and order", ".pte", "executorch"
-    ),
-    "ort": Target(
-        "onnx_order:export", "an ONNX model whose nodes stand in the plan's order", ".onnx", beside=".py"
-    ),
-    "tflm": Target("tflm:export", "a TFLite model that carries its memory plan and order", ".tflite"),
-    "header": Target("c_header:export", "a C header with the memory and offset of every tensor", ".h"),
-    "trace": Target("trace:export", "the times, for Perfetto and Chrome", ".trace.json.gz"),
-    "model-explorer": Target("viewers:export_node_data", "numbers for Model Explorer's nodes", ""),
-    "csv": Target("csv_files:export", "tables, and placements in MiniMalloc's form", ""),
-    "onnx-metadata": Target("viewers:export_onnx_metadata", "an ONNX model that tells its plan", ".onnx"),
-}
-"""Name -> target."""
-
 
 Figure = int | float | str | bool | None
 

@@ -36,8 +36,8 @@ from loadmaster.export.tflm_file import ALIGNMENT, with_plan
 from loadmaster.files import read_regular, replacing
 from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import load_machine
-from loadmaster.order.auto import make_auto
 from loadmaster.order.problem import PeakOrder
+from loadmaster.order.search import make_auto
 from loadmaster.plan.plan import Plan
 from loadmaster.program.importers.tflite.importer import Imported, import_tflite, import_with_places
 from loadmaster.program.importers.tflite.read import TfliteModel, read_bytes, read_tflite

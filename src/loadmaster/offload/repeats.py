@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.errors import LoadmasterError
-from loadmaster.offload.auto import PRICE
 from loadmaster.offload.bounds import earliest_starts, ops_bound
 from loadmaster.offload.heuristics import AllResident, Belady, Stream, submit
 from loadmaster.offload.problem import Offload
+from loadmaster.offload.search import PRICE
 from loadmaster.program.program import Program, TensorKind
 from loadmaster.program.repeats import Repeated, repeat, repeatable
 from loadmaster.search.problem import Bound

@@ -19,8 +19,8 @@ from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.mapping import auto as mapping_auto
 from loadmaster.mapping.bytes_moved import bound_bytes, moved_bytes
 from loadmaster.mapping.problem import Mapping as MappingProblem
-from loadmaster.offload import auto as offload_auto
-from loadmaster.order import auto as order_auto
+from loadmaster.offload import search as offload_auto
+from loadmaster.order import search as order_auto
 from loadmaster.order.problem import PeakOrder
 from loadmaster.plan import Plan, save_plan
 from loadmaster.planner import facts, known

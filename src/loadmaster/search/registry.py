@@ -114,7 +114,7 @@ _MAKERS: dict[str, dict[str, str | Variants]] = {
         "rounded": "malloc_game.exact:Rounded",
     },
     "offload": {
-        "auto": "offload.auto:make_auto",
+        "auto": "offload.search:make_auto",
         "heuristic": Variants(
             "rule",
             {
@@ -162,7 +162,7 @@ _MAKERS: dict[str, dict[str, str | Variants]] = {
         "cp-sat": "graph.exact:CpSat",
     },
     "order": {
-        "auto": "order.auto:make_auto",
+        "auto": "order.search:make_auto",
         "peak-cut": "order.exact:PeakCut",
         "peak-dp": "order.exact:PeakDp",
         "peak-beam": "order.search:PeakBeam",
