@@ -25,11 +25,9 @@ def command(
         typer.Argument(metavar="SUITE", help="simulate, allocation, mapping, malloc, graph, export or gpu"),
     ],
     quick: Annotated[bool, typer.Option("--quick", help="End within a minute.")] = False,
-    case: Annotated[
-        list[str] | None, typer.Option(metavar="CASE", help="Only these cases; * stands for any.")
-    ] = None,
+    case: Annotated[list[str] | None, typer.Option(help="Only these cases; * stands for any.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from 0.")] = 1,
-    solver: Annotated[list[str] | None, typer.Option(metavar="SOLVER", help="Only these solvers.")] = None,
+    solver: Annotated[list[str] | None, typer.Option(help="Only these solvers.")] = None,
     data: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Other projects' instances; else $LOADMASTER_DATA.")
     ] = None,

@@ -58,9 +58,7 @@ def command(
     split: Annotated[
         str | None, typer.Option(metavar="NAME", help="go: train on the graphs of this split.")
     ] = None,
-    mode: Annotated[
-        str, typer.Option(metavar="MODE", help="go: 'batch', many graphs together; or 'one'.")
-    ] = "batch",
+    mode: Annotated[str, typer.Option(help="go: 'batch', many graphs together; or 'one'.")] = "batch",
     overwrite: OverwriteOption = False,
 ) -> Answer:
     """Train on models one after the other, each from the policy that the last one left; muzero
