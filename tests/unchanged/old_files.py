@@ -88,13 +88,14 @@ def compute(entry: str) -> dict[str, Any]:
     kind, command = rest.split("/")
     with tempfile.TemporaryDirectory() as temporary, contextlib.chdir(temporary):
         shutil.copy(BUFFERS, "buffers.csv")
-        shutil.copytree(RUNS / kind, "old")
-        Path("old/checkpoints").mkdir(exist_ok=True)  # git keeps no empty folders
+        for name in ("old", kind):
+            shutil.copytree(RUNS / kind, name)
+            Path(name, "checkpoints").mkdir(exist_ok=True)  # git keeps no empty folders
         lines = {
             "runs": "runs old",
             "replay": "replay old",
             "report": "report old --out report.html",
-            "compare": f"compare {(RUNS / kind).as_posix()} old/best.json",
+            "compare": f"compare {kind} old/best.json",
             "resume": RESUMED_BY.get(kind, "").format("old"),
         }
         code, printed = parts.run_command(*lines[command].split(), "--json")
