@@ -11,6 +11,7 @@ first used, and none needs more than NumPy until a model or a solver does.
 from __future__ import annotations
 
 from importlib import import_module
+from inspect import signature
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -130,7 +131,16 @@ class CallablePackage(ModuleType):
     is where Plan lives."""
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        return find(self.__name__.rpartition(".")[2])(*args, **options)
+        return self._function(*args, **options)
+
+    @property
+    def _function(self) -> Any:
+        return find(self.__name__.rpartition(".")[2])
+
+    @property
+    def __signature__(self) -> Any:
+        """The function's, for `inspect.signature` and editors."""
+        return signature(self._function)
 
 
 def find(name: str) -> Any:

@@ -131,6 +131,16 @@ def test_the_solver_chooses_among_problems(bert: Program) -> None:
 
 def test_capacities_are_bytes_or_shares() -> None:
     assert parse_capacity(["sram=2MiB", "hbm=50%"]) == {"sram": Bytes(2**21, "2MiB"), "hbm": Share(0.5)}
+    typed = parse_capacity({"a": 2**21, "b": "2MiB", "c": "50%", "d": Share(0.5), "e": Bytes(7)})
+    assert [size.count if isinstance(size, Bytes) else size.part for size in typed.values()] == [
+        2**21,
+        2**21,
+        0.5,
+        0.5,
+        7,
+    ]
+    with pytest.raises(BadRequest, match="neither bytes nor text"):
+        parse_capacity({"a": 0.5})  # type: ignore[dict-item]
     for wrong in ("sram=big", "hbm=half%", "hbm=0%", "hbm=nan%"):
         with pytest.raises(LoadmasterError):
             parse_capacity([wrong])

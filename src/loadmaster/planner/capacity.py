@@ -41,11 +41,28 @@ class Share:
 
 Capacity = Mapping[str, Bytes | Share]
 """Memory -> its capacity."""
+GivenCapacity = Mapping[str, Bytes | Share | int | str] | Sequence[str]
+"""As users write capacities: {"sram": 2**21}, {"sram": "2MiB"}, {"hbm": "50%"}, ["hbm=50%"]."""
 
 
-def parse_capacity(texts: Sequence[str]) -> dict[str, Bytes | Share]:
-    """Capacities from texts such as 'sram=2MiB' and 'hbm=50%'."""
-    return dict(_parse(text) for text in texts)
+def parse_capacity(given: GivenCapacity) -> dict[str, Bytes | Share]:
+    """Capacities from texts such as 'sram=2MiB' and 'hbm=50%', or from sizes by name of the memory."""
+    if isinstance(given, Mapping):
+        return dict(_typed(memory, size) for memory, size in given.items())
+    return dict(_parse(text) for text in ([given] if isinstance(given, str) else given))
+
+
+def _typed(memory: str, size: Bytes | Share | int | str) -> tuple[str, Bytes | Share]:
+    if isinstance(size, Bytes | Share):
+        return memory, size
+    if isinstance(size, int | str) and not isinstance(size, bool):
+        return _parse(f"{memory}={size}")
+    raise BadRequest(
+        f"the capacity {size!r} of '{memory}' is neither bytes nor text",
+        object=memory,
+        number=size,
+        remedy="give bytes, '2MiB' or '50%'",
+    )
 
 
 def _parse(text: str) -> tuple[str, Bytes | Share]:

@@ -11,7 +11,7 @@ from typing import Any
 from loadmaster.allocation.problem import Allocation
 from loadmaster.graph import Base
 from loadmaster.machine import Machine, load_machine
-from loadmaster.planner.capacity import BadRequest, Capacity, parse_capacity
+from loadmaster.planner.capacity import BadRequest, GivenCapacity, parse_capacity
 from loadmaster.planner.fitting import SECONDS as FIT_SECONDS
 from loadmaster.planner.fitting import Fits, buffers_fit, fits
 from loadmaster.planner.problems import build_problem, make_buffers
@@ -49,10 +49,10 @@ def plan(
     problem: str | None = None,
     solver: str | Solver | None = None,
     options: Mapping[str, Any] | None = None,
-    budget: Budget | None = None,
+    budget: Budget | int | None = None,
     seed: int = 0,
     objective: Objective | str = "time",
-    capacity: Capacity | Sequence[str] = (),
+    capacity: GivenCapacity = (),
     costs: MeasuredCosts | str | Path | None = None,
     pins: Pins | None = None,
     recompute: bool | None = None,
@@ -76,10 +76,10 @@ def plan(
       problem: 'mapping', 'malloc-game', 'offload', 'graph', 'allocation' or 'order'; by default what suits the
         machine, the objective and the solver.
       solver: a name of `solver_names(problem)`, made with `options`, or an object of your own.
-      budget: evaluations and seconds; by default 4,000 evaluations, and 60 s for solvers that prove.
+      budget: evaluations, or evaluations and seconds; by default 4,000 evaluations, and 60 s for solvers that prove.
       objective: 'time', 'peak-memory' or 'bytes-moved'.
-      capacity: other capacities of memories: `{"sram": Bytes(2**20)}`, `["sram=1MiB"]`, or of an offload problem
-        `["hbm=50%"]` of what the program needs.
+      capacity: other capacities of memories: `{"sram": 2**20}` or `["sram=1MiB"]`; of an offload problem also
+        `{"hbm": "50%"}` of what the program needs.
       costs: measured times of the ops (offload).
       pins: what is decided already.
       recompute: whether ops may run again in a backward pass (offload); by default where that is quicker.
@@ -101,7 +101,7 @@ def plan(
         problem=problem,
         solver=solver if isinstance(solver, str) else None,
         objective=parse_objective(objective),
-        capacity=capacity if isinstance(capacity, Mapping) else parse_capacity(capacity),
+        capacity=parse_capacity(capacity),
         costs=Path(costs) if isinstance(costs, str) else costs,
         pins=pins or Pins(),
         recompute=recompute,
@@ -114,7 +114,7 @@ def plan(
         groups=groups,
         base=base,
     )
-    budget = budget or Budget()
+    budget = Budget(budget) if isinstance(budget, int) else budget or Budget()
     search = SearchOptions(
         solver=solver,
         options=options or {},

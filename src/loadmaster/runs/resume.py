@@ -116,6 +116,14 @@ def begin(
     history = History([] if log is None else log.lines)
     seconds, resumed = history.seconds, bool(history.lines)
     if run is not None and log is not None and resumed:
+        if budget.evaluations is not None and budget.evaluations < history.evaluations:
+            # Going back to the last checkpoint and ending there could lose the best plan.
+            raise BadRun(
+                f"run '{run.name}' has done {history.evaluations:,} evaluations, more than {budget.evaluations:,}",
+                object=run.name,
+                number=budget.evaluations,
+                remedy=f"give --budget {history.evaluations} or more",
+            )
         warnings += _schedule_warnings(solver, history.budget, budget)
         checkpoint, passed_over = last_good(run, identity(about), log.lines)
         warnings += passed_over
