@@ -13,6 +13,7 @@
 #include "arrays.hpp"
 #include "checked.hpp"
 #include "has_model.hpp"
+#include "map_decoder.hpp"
 #include "mapping.hpp"
 #include "model.hpp"
 #include "parallel.hpp"
@@ -379,6 +380,78 @@ class MapBatch {
   const Mapper mapper_;
 };
 
+// Scores float64[B, entries, memories - 1] into legal maps int8[B, entries].
+class ScoreDecoder {
+ public:
+  explicit ScoreDecoder(const nb::dict& columns) : decoder_(read_tables(columns)) {}
+
+  nb::ndarray<nb::numpy, i8> decode(const Array<double>& scores, const Array<double>& linear, bool nominal,
+                                    int threads) const {
+    const auto entries = static_cast<std::size_t>(decoder_.entries());
+    const auto faster = static_cast<std::size_t>(decoder_.memories()) - 1;
+    must(scores.ndim() == 3 && scores.shape(1) == entries && scores.shape(2) == faster,
+         "scores must be [maps, entries, memories - 1]");
+    are_keys(scores.data(), scores.size());
+    const std::size_t count = scores.shape(0);
+    must(linear.size() == count, "linear must be [maps]");
+    for (std::size_t i = 0; i < count; ++i)
+      must(linear.data()[i] >= 0 && linear.data()[i] <= 1, "linear must be between 0 and 1");
+    std::vector<i8> maps(count * entries);
+    {
+      nb::gil_scoped_release release;
+      decoder_.decode(scores.data(), linear.data(), static_cast<i64>(count), nominal, maps.data(), threads);
+    }
+    return owned(std::move(maps), {count, entries});
+  }
+
+ private:
+  static DecoderTables read_tables(const nb::dict& c) {
+    DecoderTables t;
+    t.capacity = column<i64>(c, "capacity");
+    t.compute = column<i64>(c, "compute");
+    t.pinned = column<i32>(c, "pinned");
+    const std::size_t nodes = t.compute.size(), entries = t.pinned.size(), memories = t.capacity.size();
+    must(memories >= 2 && memories <= 127, "a mapping needs 2 to 127 memories");
+    within(t.capacity, 0, kMostAmount, "capacity");
+    within(t.compute, 0, kForever, "compute");
+    within(t.pinned, -1, static_cast<i64>(memories) - 1, "pinned");
+    const auto per_node = [&](std::vector<i64>& into, const char* name, i64 least, i64 most) {
+      into = column<i64>(c, name);
+      column_within(into, nodes, least, most, name);
+    };
+    per_node(t.launch, "launch", 0, kForever);
+    per_node(t.repeat, "repeat", 1, kForever);
+    per_node(t.fixed, "fixed", 0, kForever);
+    per_node(t.overlap, "overlap", 0, 1'000'000);
+    t.parallel = nb::cast<bool>(item(c, "parallel"));
+    t.accesses.start = column<i64>(c, "access_start");
+    t.access_entry = column<i32>(c, "access_entry");
+    t.access_cost = column<i64>(c, "access_cost");
+    are_starts(t.accesses.start, nodes, t.access_entry.size(), "access_start");
+    within(t.access_entry, 0, static_cast<i64>(entries) - 1, "access_entry");
+    column_within(t.access_cost, t.access_entry.size() * memories, 0, kForever, "access_cost");
+    t.ops = nb::cast<i32>(item(c, "ops"));
+    must(t.ops >= 1, "a mapping needs an op");
+    t.pieces.start = column<i64>(c, "piece_start");
+    t.first = column<i32>(c, "piece_first");
+    t.last = column<i32>(c, "piece_last");
+    t.always = column<i8>(c, "piece_always");
+    t.size = column<i64>(c, "piece_size");
+    const std::size_t pieces = t.first.size();
+    are_starts(t.pieces.start, entries, pieces, "piece_start");
+    within(t.first, 0, t.ops - 1, "piece_first");
+    column_within(t.last, pieces, 0, t.ops - 1, "piece_last");
+    has_length(t.always, pieces, "piece_always");
+    column_within(t.size, pieces * memories, 0, kMostAmount, "piece_size");
+    i64 whole = 0;
+    for (const i64 size : t.size) whole = plus(whole, size);
+    must(whole < kForever, "all pieces together are too large");
+    return t;
+  }
+
+  const MapDecoder decoder_;
+};
+
 Result ceil_times(const Array<i64>& amounts, const Array<i64>& rates) {
   if (amounts.size() != rates.size()) throw std::invalid_argument("one rate per amount");
   for (std::size_t i = 0; i < rates.size(); ++i)
@@ -423,6 +496,10 @@ NB_MODULE(_core, m) {
       .def(nb::init<const Simulator&, const nb::dict&>(), nb::arg("simulator"), nb::arg("columns"),
            nb::keep_alive<1, 2>())
       .def("evaluate", &MapBatch::evaluate, nb::arg("maps"), nb::arg("rectified").noconvert(),
+           nb::arg("threads"));
+  nb::class_<ScoreDecoder>(m, "ScoreDecoder")
+      .def(nb::init<const nb::dict&>(), nb::arg("columns"))
+      .def("decode", &ScoreDecoder::decode, nb::arg("scores"), nb::arg("linear"), nb::arg("nominal"),
            nb::arg("threads"));
   m.def("ceil_times", &ceil_times, nb::arg("amounts"), nb::arg("rates"),
         "amount / rate in picoseconds, rounded up, element by element");

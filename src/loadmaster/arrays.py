@@ -40,6 +40,15 @@ Float64 = npt.NDArray[np.float64]
 Refuse = Callable[[str], LoadmasterError]
 """Makes the caller's error of a reason: it adds what was read, and the remedy."""
 
+
+class Message(NamedTuple):
+    """Arrays by name and what is to be known of them as JSON: what goes between processes as one npz, which
+    runs no code when it is read."""
+
+    about: dict[str, Any]
+    arrays: dict[str, Array]
+
+
 MOST_FILE = 2**29
 MOST_BYTES, MOST_GROWTH = 2**24, 32
 """Unpacked, or times the file: programs take 11 to 13 times theirs where they are large."""

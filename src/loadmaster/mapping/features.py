@@ -107,6 +107,18 @@ def node_features(problem: Mapping) -> Float32:
     return rows.astype(np.float32)
 
 
+def op_kinds(problem: Mapping) -> Int64:
+    """[N] the place in `OPS` of each node's op; a product of two activations is a 'bmm'."""
+    program, nodes = problem.program, problem.entries.node_op
+    weighted = np.zeros(program.n_ops, dtype=np.bool_)
+    weighted[program.read_op[program.is_persistent[program.tensor_alias[program.read_tensor]]]] = True
+    kinds = [program.op_kind[op] for op in nodes.tolist()]
+    found = np.array([OPS.index(_OP_OF_KIND.get(kind, "other")) for kind in kinds], dtype=np.int64)
+    products = np.array([kind == "matmul" for kind in kinds], dtype=np.bool_)
+    with_weights = np.where(weighted[nodes], OPS.index("matmul"), OPS.index("bmm"))
+    return np.where(products, with_weights, found)
+
+
 def edges(problem: Mapping) -> Int32:
     """[2, E] (producer, consumer) nodes, each pair once, in order; views are looked through."""
     program = problem.program

@@ -135,21 +135,22 @@ class MappingModel:
         return fine
 
 
-def make_model(problem: Mapping) -> MappingModel:
-    """The arrays of a problem."""
+def make_model(problem: Mapping, machine: Machine | None = None) -> MappingModel:
+    """The arrays of a problem; with the rates of another description of its machine, if one is given."""
     program, entries, memories = problem.program, problem.entries, list(problem.memories)
-    device = replace(problem.machine, devices=problem.machine.devices[:1])
+    machine = machine or problem.machine
+    device = replace(machine, devices=machine.devices[:1])
     live = np.flatnonzero(entries.live)
     number = np.full(2 * problem.nodes, -1, dtype=np.int64)
     number[live] = np.arange(len(live))
     compute, named = compute_times(program, device)
     in_table = named[entries.node_op, 0] == 1
-    costs = _access_costs(problem, in_table)
+    costs = _access_costs(problem, machine, in_table)
     fixed = np.where(
         in_table,
         0,
         _times(
-            problem.machine,
+            machine,
             memories[-1:],
             program.op_other_bytes[entries.node_op],
             np.zeros(problem.nodes, dtype=np.bool_),
@@ -191,7 +192,7 @@ class _Accesses(NamedTuple):
     """[., M]"""
 
 
-def _access_costs(problem: Mapping, in_table: Bool) -> _Accesses:
+def _access_costs(problem: Mapping, machine: Machine, in_table: Bool) -> _Accesses:
     """Every read and write, one by one: each is rounded up on its own."""
     program, entries = problem.program, problem.entries
     op = np.concatenate([program.read_op, program.write_op])
@@ -200,7 +201,7 @@ def _access_costs(problem: Mapping, in_table: Bool) -> _Accesses:
     write = np.repeat([False, True], [len(program.read_op), len(program.write_op)])
     real = ~program.op_view[op]
     node = (np.cumsum(~program.op_view) - 1)[op[real]]
-    cost = _times(problem.machine, problem.memories, size[real], write[real])
+    cost = _times(machine, problem.memories, size[real], write[real])
     cost[in_table[node], 0] = 0  # the table has it: only slower memories add to it
     return _Accesses(node, entries.of_tensor[program.tensor_alias[tensor[real]]].astype(np.int64), cost)
 

@@ -1,7 +1,3 @@
 """EGRL: evolution and a gradient learner share one replay buffer to map tensors to memories."""
 
 from __future__ import annotations
-
-from loadmaster.mapping.egrl.training import train, transfer
-
-__all__ = ["train", "transfer"]

@@ -1,130 +1,255 @@
-"""Training EGRL on several programs, and what a trained policy decides for others as it is."""
+"""EGRL's policy as a file, how it is trained, and what it decides at once for a program it has never seen."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from collections.abc import Mapping as Options
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping as Dict
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from loadmaster.arrays import Int8
-from loadmaster.learn.policies import save_policy
-from loadmaster.learn.session import Unfinished, policy_header, require_agents
-from loadmaster.mapping.problem import Mapping
-from loadmaster.search.registry import make_labelled
-from loadmaster.search.solver import Budget, Solution, solve
+import numpy as np
 
-EVALUATIONS = 4000
-"""Maps evaluated on each program by default."""
+from loadmaster.arrays import Float64, Int8, Message
+from loadmaster.clock import now
+from loadmaster.errors import LoadmasterError
+from loadmaster.learn.checkpoints import read_state, state_path, write_state
+from loadmaster.learn.policies import BadPolicy, read_policy, save_policy
+from loadmaster.learn.session import Report, Unfinished, ignore, make_settings, policy_header
+from loadmaster.mapping.egrl.cases import (
+    DEVICES,
+    FAMILIES,
+    HELD_OUT_IMPORTERS,
+    HELD_OUT_MACHINES,
+    HELD_OUT_MODELS,
+    ZOO,
+)
+from loadmaster.mapping.egrl.evolution_strategies import (
+    Fitness,
+    Judge,
+    Options,
+    Progress,
+    begin,
+    describe,
+    evolve,
+    measure_features,
+    share_out,
+)
+from loadmaster.mapping.egrl.scores import VIEWS, Network, View
+from loadmaster.mapping.problem import Mapping
+
+SHIPPED = "pretrained:scores"
+"""The policy that comes with the package."""
+STATE_SECONDS = 30.0
+Calls = Callable[[Sequence[Message]], list[Message]]
+Workers = Callable[[str, Dict[str, Any], Dict[str, Any]], AbstractContextManager[tuple[Calls, int]]]
+"""(name of the function, about, arrays) -> calls, and how many workers: `runs.workers.distribute_function`."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A network and its parameters for one view."""
+
+    network: Network
+    parameters: Float64
+
+    def score(self, view: View) -> Float64:
+        """[E * S]"""
+        return self.network.score(self.network.normalise(view), self.parameters[None])[0]
+
+    @property
+    def linear(self) -> float:
+        return float(self.network.linear_of(self.parameters))
+
+    def untrained(self) -> Policy:
+        """The same network as it was before training: all scores are 0."""
+        return Policy(self.network, self.network.start(np.random.default_rng(0)))
+
+
+@lru_cache(maxsize=16)
+def load_policy(name: str, view: str) -> Policy:
+    """A policy for a view: `SHIPPED`, or a file of `train`."""
+    arrays, about = read_policy(name, "egrl")
+    try:
+        mean, deviation = (arrays[f"{view}.{part}"].astype(np.float32) for part in ("mean", "deviation"))
+        network = Network(mean, deviation, int(about["hidden"]))
+        parameters = arrays[f"{view}.parameters"].astype(np.float64)
+        fine = mean.ndim == 1 and mean.shape == deviation.shape and 1 <= network.hidden <= 1024
+        fine = fine and parameters.shape == (network.parameters,) and bool((deviation > 0).all())
+        fine = fine and all(np.isfinite(each).all() for each in (mean, deviation, parameters))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        fine = False
+    if not fine:
+        raise BadPolicy(
+            f"policy '{name}' has no network for the {view} view",
+            object=name,
+            number=view,
+            remedy="train it again with this version: loadmaster train egrl --out POLICY.npz",
+        )
+    return Policy(network, parameters)
 
 
 def train(
-    problems: Iterable[tuple[str, Mapping]],
     *,
     out: Path,
-    agent: str = "egrl",
-    evaluations: int = EVALUATIONS,
+    views: Sequence[str] = VIEWS,
+    seconds: float | None = None,
+    generations: int | None = None,
     seed: int = 0,
-    options: Options[str, Any] | None = None,
-    init: str | None = None,
-    run_solver: Callable[..., Solution] = solve,
+    options: Dict[str, Any] | None = None,
+    resume: Path | None = None,
+    workers: Workers | None = None,
+    report: Report = ignore,
 ) -> list[dict[str, Any]]:
-    """Train one policy on problems one after the other, each from the policy that the last one left.
+    """Train a policy for each view on thousands of programs and machines (`cases`).
 
     Args:
-      problems: (name, problem) pairs; each is made when its turn comes.
-      out: where the policy is written after every problem.
-      agent: 'egrl', or 'pg', its gradient learner alone.
-      evaluations: maps to evaluate on each problem.
-      seed: the same seed gives the same policy.
-      options: of the solver.
-      init: a policy to start from: 'pretrained:bert', or a file of an earlier training.
-      run_solver: called as `solve(solver, problem, budget, seed)`; one that writes run folders may stand here.
+      out: where the policy is written, again and again as it gets better; beside it, in
+        `OUT.state.npz`, what a training goes on from.
+      views: 'nominal', 'strict' or both, one after the other.
+      seconds, generations: for each view; without either, the generations of `Options`.
+      seed: the same seed and generations give the same policy, whoever computes it.
+      options: fields of `Options`.
+      resume: a state file of an earlier training with the same options.
+      workers: shares the work out; without, all is done in this process.
+      report: takes a line about how it goes.
 
     Returns:
-      A row for each problem: its best map's time, the compiler's, the gap to the bound, evaluations.
+      A row for each view: generations, and how much less time its maps take than those of greedy by density
+      on validation cases, in the mean of logarithms.
     """
-    require_agents("jax", "equinox", "optax")
-    options = dict(options or {})
-    rows: list[dict[str, Any]] = []
-    for name, problem in problems:
-        solver = make_labelled("mapping", agent, options | ({} if init is None else {"init": init}))
-        solution = run_solver(solver, problem, Budget(evaluations), seed)
-        if solution.policy is None:
-            raise Unfinished(
-                f"training on '{problem.program.name}' ended before there was a policy",
-                object=problem.program.name,
-                remedy="let it run longer",
-            )
-        rows.append(_training_row(name, problem, solution))
-        memories = [problem.machine.memories[number].name for number in problem.memories]
-        about = policy_header(
-            agent, seed, options, memories=memories, trained_on=[_kept(row) for row in rows]
+    given = dict(options or {}) | ({} if generations is None else {"generations": generations})
+    if seconds is not None and generations is None:
+        given.setdefault("generations", 10**6)
+    settings = make_settings(Options, "train egrl", given, {"view": "nominal"})
+    state, about = read_state(resume, "egrl") if resume else ({}, {})
+    if resume and about.get("options") != describe(settings):
+        raise LoadmasterError(
+            f"'{resume}' was trained with other options",
+            object=str(resume),
+            remedy="give the same ones again",
         )
-        save_policy(out, solution.policy, about)
-        init = str(out)  # the next problem goes on from here
-        if solution.interrupted:
-            break
+    arrays: dict[str, Any] = {}
+    rows = []
+    for view in views:
+        chosen = Options(**(describe(settings) | {"view": view}))
+        known = {
+            key.removeprefix(f"{view}."): each for key, each in state.items() if key.startswith(f"{view}.")
+        }
+        row, trained, kept = _train_view(chosen, seed, known, seconds, workers, report, rows, arrays, out)
+        arrays |= {f"{view}.{name}": each for name, each in trained.items()}
+        state = {**state, **{f"{view}.{name}": each for name, each in kept.items()}}
+        write_state(state_path(out), state, {"options": describe(settings), "seed": seed})
+        rows.append(row)
     return rows
 
 
-def _training_row(name: str, problem: Mapping, solution: Solution) -> dict[str, Any]:
-    value = solution.value
-    return {
-        "model": name,
-        "machine": problem.machine.name,
-        "picoseconds": value,
-        "compiler_picoseconds": problem.compiler_ps,
-        "speedup": None if value is None else problem.compiler_ps / value,
-        "gap": solution.gap,
-        "evaluations": solution.evaluations,
-        "took_seconds": solution.seconds,
-        "run": None if solution.run is None else str(solution.run),
-    }
+def _train_view(
+    options: Options,
+    seed: int,
+    known: dict[str, Any],
+    seconds: float | None,
+    workers: Workers | None,
+    report: Report,
+    rows: list[dict[str, Any]],
+    arrays: dict[str, Any],
+    out: Path,
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """(row, arrays of the policy, state) of one view; the policy's file is written on the way."""
+    started = now()
+    mean, deviation = (known["mean_"], known["deviation_"]) if known else measure_features(options.view)
+    network = Network(mean, deviation, options.hidden)
+    progress = Progress.restore(known) if known else begin(network, seed)
+    row: dict[str, Any] = {}
+    trained: dict[str, Any] = {}
+
+    def note() -> None:
+        row.update(
+            view=options.view,
+            generations=progress.generation,
+            validation=progress.best_value,
+            curve=progress.curve,
+            took_seconds=now() - started,
+        )
+        trained.update(mean=mean, deviation=deviation, parameters=progress.best)
+        both = arrays | {f"{options.view}.{name}": each for name, each in trained.items()}
+        save_policy(out, both, _header(options, seed, [*rows, row]))
+
+    def run(fitness: Fitness) -> None:
+        for _ in evolve(network, options, progress, fitness, seconds=seconds):
+            report(
+                f"{options.view}: generation {progress.generation:,}, "
+                f"{-100 * progress.best_value:.2f} % less time than greedy by density"
+            )
+            note()
+
+    if workers is None:
+        run(Judge(network, options.view))
+    else:
+        about = {"view": options.view, "hidden": options.hidden}
+        with workers("egrl", about, {"mean": mean, "deviation": deviation}) as (calls, size):
+            run(share_out(calls, size))
+    if not row:
+        if not known:
+            raise Unfinished(
+                f"training the {options.view} view ended before there was a policy",
+                object=options.view,
+                remedy="let it run longer",
+            )
+        note()
+    return row, trained, {**progress.arrays(), "mean_": mean, "deviation_": deviation}
 
 
-def _kept(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: row[key] for key in ("model", "machine", "evaluations", "picoseconds", "speedup", "gap")}
+def _header(options: Options, seed: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    trained_on = {"zoo": ZOO, "random_graphs": FAMILIES, "devices": DEVICES, "cases": options.cases}
+    held_out = {"models": HELD_OUT_MODELS, "machines": HELD_OUT_MACHINES, "importers": HELD_OUT_IMPORTERS}
+    return policy_header(
+        "egrl",
+        seed,
+        {each.name: getattr(options, each.name) for each in fields(options) if each.name != "view"},
+        hidden=options.hidden,
+        views=rows,
+        trained_on=trained_on,
+        held_out=held_out,
+    )
 
 
-def transfer(policy: str, problems: Iterable[tuple[str, Mapping]], *, seed: int = 0) -> list[dict[str, Any]]:
-    """One greedy pass of a policy on each problem, beside controls: no search, nothing learned.
+def zero_shot(problem: Mapping, policy: str = SHIPPED, view: str = "nominal") -> Int8:
+    """int8[2N]: what a policy decides at once, in NumPy alone; the map fits."""
+    seen, trained = View(problem, view), load_policy(policy, view)
+    return seen.decode(trained.score(seen)[None], trained.linear)[0]
+
+
+def transfer(policy: str, problems: Iterable[tuple[str, Mapping]]) -> list[dict[str, Any]]:
+    """What a trained policy decides at once on problems, nothing learned, beside what it starts from.
 
     Args:
-      policy: 'pretrained:bert', or a file of `train`.
-      problems: (name, problem) pairs that it has not seen.
-      seed: of the random map and the untrained network.
+      policy: `SHIPPED`, or a file of `train`.
+      problems: (name, problem) pairs.
 
     Returns:
-      Five rows a problem ('policy', 'untrained', 'random', 'all-slowest', 'compiler'): whether the map fits as
-      it is, which share of bytes had to move to a slower memory, and the time of what then fits.
+      Six rows a problem: both views trained and untrained, the compiler's map, everything in the slowest memory.
     """
-    require_agents("jax", "equinox")
-    from loadmaster.mapping.egrl.agent import random_map, untrained_map, zero_shot
-
     rows: list[dict[str, Any]] = []
     for name, problem in problems:
-        maps = {
-            "policy": zero_shot(policy, problem),
-            "untrained": untrained_map(problem, seed),
-            "random": random_map(problem, seed),
-            "all-slowest": problem.all_slowest(),
-            "compiler": problem.compiler,
-        }
+        maps: dict[str, Int8] = {}
+        for kind in VIEWS:
+            view, trained = View(problem, kind), load_policy(policy, kind)
+            maps[kind] = view.decode(trained.score(view)[None], trained.linear)[0]
+            maps[f"{kind}, untrained"] = view.decode(np.zeros((1, *view.shape)))[0]
+        maps |= {"compiler": problem.make_legal(problem.compiler), "all-slowest": problem.all_slowest()}
         rows += [_transfer_row(name, problem, what, decision) for what, decision in maps.items()]
     return rows
 
 
 def _transfer_row(model: str, problem: Mapping, name: str, decision: Int8) -> dict[str, Any]:
-    time_ps, epsilon, _ = problem.rectify(decision[None])
-    value, bound = int(time_ps[0]), problem.bound()
+    value, bound = problem.simulated_ps(decision), problem.bound()
     return {
         "model": model,
         "machine": problem.machine.name,
         "name": name,
-        "white_box": name in ("all-slowest", "compiler"),
-        "fits": bool(epsilon[0] == 0),
-        "epsilon": float(epsilon[0]),
         "picoseconds": value,
         "seconds": value / 10**12,
         "speedup": problem.compiler_ps / value,

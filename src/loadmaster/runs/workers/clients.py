@@ -22,7 +22,7 @@ from typing import Any
 from loadmaster import signals
 from loadmaster.errors import LoadmasterError, require
 from loadmaster.runs.workers.pool import Address, StartWorker, WorkerLost
-from loadmaster.runs.workers.server import EvaluationServer, read_message, unpack, write_message
+from loadmaster.runs.workers.server import Server, read_message, unpack, write_message
 
 SERVE = "from loadmaster.runs.workers.server import main; main()"
 _END_SECONDS = 2.0
@@ -105,7 +105,7 @@ def ray_workers(address: Address, setup: bytes) -> Iterator[tuple[StartWorker, i
         if address.resource is not None:
             takes = {"num_cpus": 0, "resources": {address.resource: 1}}
         # Ray starts none again: a place that has lost its worker may get one on another node.
-        actor = ray.remote(**takes, max_restarts=0, scheduling_strategy="SPREAD")(EvaluationServer)
+        actor = ray.remote(**takes, max_restarts=0, scheduling_strategy="SPREAD")(Server)
         kept = ray.put(setup)
         yield (lambda place: RayWorker(ray, actor, kept)), size
 

@@ -8,19 +8,20 @@ in parts, and an evaluation keeps its number: the same seed gives the same run.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
+from loadmaster.arrays import Message
 from loadmaster.errors import LoadmasterError
 from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.plan.json import plan_to_json
 from loadmaster.plan.plan import Plan
 from loadmaster.runs.workers.clients import ProcessWorker, ray_workers
 from loadmaster.runs.workers.pool import Address, Pool, Reply, StartWorker, parse_workers
-from loadmaster.runs.workers.server import Array, Message, pack, pack_problem, unpack
+from loadmaster.runs.workers.server import Array, pack, pack_function, pack_problem, unpack
 from loadmaster.search.evaluator import EvaluationError, Gauge, Measurement
 from loadmaster.search.problem import BatchProblem, Decision, Problem, Scores
 from loadmaster.search.solver import Scoring
@@ -58,6 +59,32 @@ def distribute(problem: Problem, workers: str | Address) -> Iterator[Distributed
             yield Distributed(pool, None)
         finally:
             problem.gauge = own
+
+
+Calls = Callable[[Sequence[Message]], list[Message]]
+"""Requests -> replies. The request at a place goes to the same worker every time, as long as it lives."""
+
+
+@contextlib.contextmanager
+def distribute_function(
+    name: str, about: Mapping[str, Any], arrays: Mapping[str, Array], workers: str | Address
+) -> Iterator[tuple[Calls, int]]:
+    """Workers that answer with one of `server.FUNCTIONS`, and how many they are.
+
+    Args:
+      name, about, arrays: which function, and what it is made from, once in every worker.
+      workers: 'local:4', 'ray:8', …
+    """
+    address = parse_workers(workers) if isinstance(workers, str) else workers
+    setup = pack_function(name, about, arrays)
+    with _started_workers(address, setup) as (start_worker, size), Pool(start_worker, size) as pool:
+
+        def call(requests: Sequence[Message]) -> list[Message]:
+            packed = [pack(*request) for request in requests]
+            places = [number % size for number in range(len(packed))]
+            return [_content(reply) for reply in pool.map(packed, places)]
+
+        yield call, size
 
 
 @contextlib.contextmanager

@@ -1,13 +1,16 @@
-"""A worker's side: messages, and `EvaluationServer`, which holds the problem and answers requests.
+"""A worker's side: messages, and `Server`, which answers requests about a problem, or about a function
+that a training needs many times (`FUNCTIONS`).
 
 | `do` | is given | answers |
 | --- | --- | --- |
 | score | decisions, the number of the first | values, rewards |
 | measure | a plan | every value of the repeats, and why it failed if it did |
 | once | the same | one value |
+| call | what the function takes | what it gives |
 
 `main` is a worker in a process of its own: the first message on standard input is the problem
-(`pack_problem`), each one after it a request; the end of the input ends the process.
+(`pack_problem`) or the function (`pack_function`), each one after it a request; the end of the input ends
+the process.
 """
 
 from __future__ import annotations
@@ -16,15 +19,16 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from loadmaster import __version__
-from loadmaster.arrays import json_entry, read_npz
+from loadmaster.arrays import Message, json_entry, read_npz
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine.presets import standalone_text
 from loadmaster.mapping.measured import MeasuredMapping
@@ -38,13 +42,6 @@ Array = npt.NDArray[Any]
 _ABOUT = "about.json"
 _LENGTH = 8
 """Bytes of a message's length, which goes before it."""
-
-
-class Message(NamedTuple):
-    """What goes between a run and its workers, as one npz, which runs no code when read. `about` is JSON; `arrays` have names."""
-
-    about: dict[str, Any]
-    arrays: dict[str, Array]
 
 
 def pack(about: Mapping[str, Any], arrays: Mapping[str, Array] | None = None) -> bytes:
@@ -119,8 +116,18 @@ def _command_of(problem: Problem) -> dict[str, Any] | None:
     return {"text": evaluator.command, "timeout_s": evaluator.timeout_s}
 
 
-class EvaluationServer:
-    """Made from what `pack_problem` wrote."""
+FUNCTIONS = {"egrl": "loadmaster.mapping.egrl.evolution_strategies:make_judge"}
+"""Name -> 'module:maker' of what trainings have done by workers; a maker takes a `Message`."""
+Function = Callable[[Message], Message]
+
+
+def pack_function(name: str, about: Mapping[str, Any], arrays: Mapping[str, Array]) -> bytes:
+    """What a server is made from that answers with one of `FUNCTIONS`, made from `about` and `arrays`."""
+    return pack({"version": VERSION, "function": name, **about}, arrays)
+
+
+class Server:
+    """Made from what `pack_problem` or `pack_function` wrote."""
 
     def __init__(self, setup: bytes) -> None:
         about, files = unpack(setup)
@@ -131,6 +138,25 @@ class EvaluationServer:
                 number=VERSION,
                 remedy="install the same",
             )
+        self._answer: Function
+        if "function" in about:
+            module, _, maker = FUNCTIONS[about["function"]].partition(":")
+            self._answer = getattr(import_module(module), maker)(Message(about, files))
+        else:
+            self._answer = _Evaluations(about, files)
+
+    def answer(self, request: bytes) -> bytes:
+        """The reply; an error is told in it, so that only what kills a worker counts as its death."""
+        try:
+            return pack(*self._answer(unpack(request)))
+        except Exception as error:
+            return pack({"error": f"{type(error).__name__}: {error}"})
+
+
+class _Evaluations:
+    """Evaluations of a problem, made from its files."""
+
+    def __init__(self, about: dict[str, Any], files: dict[str, Array]) -> None:
         with tempfile.TemporaryDirectory(prefix="loadmaster-") as folder:
             for name, content in files.items():
                 (Path(folder) / Path(name).name).write_bytes(content.tobytes())
@@ -141,14 +167,9 @@ class EvaluationServer:
             evaluator.bind(measured.program, measured.machine)
             measured.gauge = Gauge(evaluator, measured.gauge.repeats, measured.gauge.warmups)
 
-    def answer(self, request: bytes) -> bytes:
-        """The reply; an error is told in it, so that only what kills a worker counts as its death."""
-        try:
-            about, arrays = unpack(request)
-            reply = self._score(about, arrays) if about["do"] == "score" else self._measured(about)
-            return pack(reply.about, reply.arrays)
-        except Exception as error:
-            return pack({"error": f"{type(error).__name__}: {error}"})
+    def __call__(self, request: Message) -> Message:
+        about, arrays = request
+        return self._score(about, arrays) if about["do"] == "score" else self._measured(about)
 
     def _score(self, about: dict[str, Any], arrays: dict[str, Array]) -> Message:
         problem = cast(BatchProblem, self.problem)
@@ -179,7 +200,7 @@ def main() -> None:
     if setup is None:
         return
     try:
-        server = EvaluationServer(setup)
+        server = Server(setup)
     except LoadmasterError as error:
         write_message(stdout, pack({"error": error.message}))
         return
