@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
-from loadmaster.arrays import Int64
+from loadmaster.arrays import Int32, Int64
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import load_machine
 from loadmaster.machine.machine import Machine, Memory
@@ -82,7 +83,7 @@ def _worth_solving(problem: Mapping) -> bool:
     greedy = decoder.decode(np.zeros((1, *decoder.shape)), threads=1)
     slow, dense = problem.rectify(np.stack([problem.all_slowest(), greedy[0]]), threads=1)[0].tolist()
     best = min(dense, problem.compiler_ps)
-    return slow >= (1 + LEAST_GAIN) * best and best > 1.003 * problem.bound().value
+    return bool(slow >= (1 + LEAST_GAIN) * best and best > 1.003 * problem.bound().value)
 
 
 def _random_program(rng: Rng) -> Program:
@@ -114,7 +115,7 @@ def scale_batch(program: Program, factor: float) -> Program:
     """The program at another batch: bytes of what is no weight, and flops, grow alike."""
     loose = ~program.is_persistent[program.tensor_alias]
 
-    def scale(amount: Int64, tensor: Int64) -> Int64:
+    def scale(amount: Int64, tensor: Int64 | Int32) -> Int64:
         grown = np.maximum(1, amount * factor).astype(np.int64)
         return np.where(loose[tensor] & (amount > 0), grown, amount)
 
@@ -141,7 +142,7 @@ class _Net:
 
     def op(self, kind: str, reads: Sequence[Tensor], result: Tensor, **flops: float) -> Tensor:
         self._count += 1
-        counted = {name: int(amount) for name, amount in flops.items()}
+        counted: dict[str, Any] = {name: int(amount) for name, amount in flops.items()}
         reads = list(dict.fromkeys(reads))
         self.build.op(f"o{self._count}", kind, reads=reads, writes=[result], dtype="i8", **counted)
         return result
@@ -174,7 +175,10 @@ def random_transformer(rng: Rng) -> Program:
 
     x = net.tensor(rows * size, "input")
     if rng.random() < 0.5:
-        table, ids = net.tensor(rng.integers(1000, 30_000) * size, "weight"), net.tensor(rows * 4, "input")
+        table, ids = (
+            net.tensor(int(rng.integers(1000, 30_000)) * size, "weight"),
+            net.tensor(rows * 4, "input"),
+        )
         looked_up = net.tensor(rows * size)
         read = (table, rows * size * net.width)
         net.build.op("embed", "gather", reads=[ids, read], writes=[looked_up], dtype="i8", vector=rows * size)

@@ -144,7 +144,8 @@ def _pair_features(view: View) -> Float32:
     pairs = [_of_pair(view, lives, memory, slow, fast, total) for memory in range(slowest)]
     of_pair = np.stack(pairs, axis=1)  # [E, S, .]
     rows = np.concatenate([np.repeat(of_entry[:, None], slowest, axis=1), of_pair], axis=2)
-    return np.clip(np.nan_to_num(rows), -8, 8).reshape(entries * slowest, -1).astype(np.float32)
+    flat: Float32 = np.clip(np.nan_to_num(rows), -8, 8).reshape(entries * slowest, -1).astype(np.float32)
+    return flat
 
 
 class _Lives:
@@ -258,7 +259,7 @@ def _log_intensity(problem: Mapping) -> Float64:
 def _sums(index: Int64, values: Float64, count: int) -> Float64:
     """[count, …] the sums of values [n, …] with equal index."""
     if values.ndim == 1:
-        return np.bincount(index, weights=values, minlength=count)
+        return np.bincount(index, weights=values, minlength=count).astype(np.float64)
     found = np.zeros((count, *values.shape[1:]))
     np.add.at(found, index, values)
     return found
@@ -301,7 +302,8 @@ class Network:
     def normalise(self, view: View) -> Float32:
         """[E * S, F] the view's features as the network takes them."""
         scaled = (view.features - self.mean) / self.deviation
-        return np.clip(scaled, -5, 5).astype(np.float32)
+        clipped: Float32 = np.clip(scaled, -5, 5).astype(np.float32)
+        return clipped
 
     def score(self, features: Float32, parameters: Float64) -> Float64:
         """[P, E * S] of normalised features [E * S, F] and parameters [P, parameters]."""
@@ -310,7 +312,8 @@ class Network:
         linear, enter, bias, leave, _ = parts
         x = features @ enter.reshape(p, f, h).transpose(1, 0, 2).reshape(f, p * h) + bias.reshape(-1)
         x = np.maximum(x, np.float32(0.1) * x).reshape(-1, p, h)
-        return (linear @ features.T + np.einsum("eph,ph->pe", x, leave)).astype(np.float64)
+        scores: Float64 = (linear @ features.T + np.einsum("eph,ph->pe", x, leave)).astype(np.float64)
+        return scores
 
     def linear_of(self, parameters: Float64) -> Float64:
         """[P] how much of the decoder's ranking looks at memory time alone."""

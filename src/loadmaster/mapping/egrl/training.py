@@ -57,7 +57,8 @@ class Policy:
 
     def score(self, view: View) -> Float64:
         """[E * S]"""
-        return self.network.score(self.network.normalise(view), self.parameters[None])[0]
+        scores: Float64 = self.network.score(self.network.normalise(view), self.parameters[None])[0]
+        return scores
 
     @property
     def linear(self) -> float:
@@ -132,7 +133,7 @@ def train(
             remedy="give the same ones again",
         )
     arrays: dict[str, Any] = {}
-    rows = []
+    rows: list[dict[str, Any]] = []
     for view in views:
         chosen = Options(**(describe(settings) | {"view": view}))
         known = {
@@ -219,7 +220,8 @@ def _header(options: Options, seed: int, rows: list[dict[str, Any]]) -> dict[str
 def zero_shot(problem: Mapping, policy: str = SHIPPED, view: str = "nominal") -> Int8:
     """int8[2N]: what a policy decides at once, in NumPy alone; the map fits."""
     seen, trained = View(problem, view), load_policy(policy, view)
-    return seen.decode(trained.score(seen)[None], trained.linear)[0]
+    decision: Int8 = seen.decode(trained.score(seen)[None], trained.linear)[0]
+    return decision
 
 
 def transfer(policy: str, problems: Iterable[tuple[str, Mapping]]) -> list[dict[str, Any]]:
