@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from loadmaster.execute.ready import Ready
 
 
-class ExecutorEvaluator:
+class ExecutorEvaluator(Evaluator):
     """Runs plans for a captured model on a device.
 
     Plans with copies are run as they are. One without, of the Mapping problem, says what stays in
@@ -86,7 +86,7 @@ class ExecutorEvaluator:
         self.close()
         self._about, self._offload = (program, machine), None
 
-    def __call__(self, plan: Plan) -> float:
+    def __call__(self, plan: Plan, /) -> float:
         """Seconds of one pass."""
         try:
             if self._running != plan.hash:

@@ -48,15 +48,16 @@ GivenCapacity = Mapping[str, Bytes | Share | int | str] | Sequence[str]
 def parse_capacity(given: GivenCapacity) -> dict[str, Bytes | Share]:
     """Capacities from texts such as 'sram=2MiB' and 'hbm=50%', or from sizes by name of the memory."""
     if isinstance(given, Mapping):
-        return dict(_typed(memory, size) for memory, size in given.items())
-    return dict(_parse(text) for text in ([given] if isinstance(given, str) else given))
+        return {memory: _typed(memory, size) for memory, size in given.items()}
+    pairs = (text.partition("=") for text in ([given] if isinstance(given, str) else given))
+    return {memory: _parse_size(memory, size) for memory, _, size in pairs}
 
 
-def _typed(memory: str, size: Bytes | Share | int | str) -> tuple[str, Bytes | Share]:
+def _typed(memory: str, size: Bytes | Share | int | str) -> Bytes | Share:
     if isinstance(size, Bytes | Share):
-        return memory, size
+        return size
     if isinstance(size, int | str) and not isinstance(size, bool):
-        return _parse(f"{memory}={size}")
+        return _parse_size(memory, str(size))
     raise BadRequest(
         f"the capacity {size!r} of '{memory}' is neither bytes nor text",
         object=memory,
@@ -65,11 +66,10 @@ def _typed(memory: str, size: Bytes | Share | int | str) -> tuple[str, Bytes | S
     )
 
 
-def _parse(text: str) -> tuple[str, Bytes | Share]:
-    memory, _, size = text.partition("=")
+def _parse_size(memory: str, size: str) -> Bytes | Share:
     if not size.endswith("%"):
         try:
-            return memory, Bytes(parse_bytes(size, f"the capacity of '{memory}'"), size)
+            return Bytes(parse_bytes(size, f"the capacity of '{memory}'"), size)
         except ValueError as error:
             raise BadMachine(f"{error}", object=memory, number=size, remedy="write sram=2MiB") from None
     try:
@@ -78,12 +78,12 @@ def _parse(text: str) -> tuple[str, Bytes | Share]:
         part = 0.0
     if not 0 < part <= 100:
         raise BadRequest(
-            f"--capacity '{text}' is no share of a memory",
+            f"--capacity '{memory}={size}' is no share of a memory",
             object="--capacity",
-            number=text,
+            number=f"{memory}={size}",
             remedy="write hbm=50%",
         )
-    return memory, Share(part)
+    return Share(part)
 
 
 def has_shares(capacity: Capacity) -> bool:

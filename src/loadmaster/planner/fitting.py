@@ -52,13 +52,14 @@ def offset_solver(
                 object=technique,
                 remedy=f"use one of {', '.join(_core.TECHNIQUES)}",
             )
+    given = {**(options or {}), **({} if threads is None else {"threads": threads})}
     if name == "exact" or (off and name == "auto"):
-        return Exact(dict.fromkeys(off, False), threads)
+        return Exact(**{"techniques": dict.fromkeys(off, False), **given})
     if off:
         raise BadRequest(
             f"--off needs solver 'exact', not '{solver.name}'", object="--off", remedy="leave it out"
         )
-    return make_auto(threads) if name == "auto" else solver
+    return make_auto(**given) if name == "auto" else solver
 
 
 def replan_offsets(problem: Allocation, previous: Buffers, seconds: float | None, seed: int) -> Solution:
