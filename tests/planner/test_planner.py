@@ -12,6 +12,7 @@ import pytest
 from generate_training import random_training
 from loadmaster.allocation.buffers import Buffers
 from loadmaster.errors import LoadmasterError, NoAnswer, Refused
+from loadmaster.graph.kind import parse_base
 from loadmaster.machine import load_machine
 from loadmaster.plan import load_plan
 from loadmaster.plan.check import check
@@ -29,14 +30,13 @@ from loadmaster.planner import (
     parse_capacity,
     plan,
 )
-from loadmaster.planner.capacity import with_bytes
-from loadmaster.planner.problems import choose_problem
-from loadmaster.planner.request import parse_base, parse_objective
+from loadmaster.planner.planner import choose_kind
 from loadmaster.program import Program
 from loadmaster.program.measured_costs import MeasuredCosts, costless_hash
 from loadmaster.program.models import load_model
 from loadmaster.search.evaluator import CommandEvaluator
 from loadmaster.search.pins import parse_pins
+from loadmaster.search.request import parse_objective, with_bytes
 from loadmaster.search.solver import Budget, Status
 from offload_stack import stack
 
@@ -64,7 +64,7 @@ def test_every_kind_is_chosen_made_solved_and_checked(kind: str, tmp_path: Path)
     machine = load_machine(MACHINES.get(kind, "nnp-i"))
     objective = Objective.PEAK_MEMORY if kind == "order" else Objective.TIME
     request = PlanRequest(small(kind), machine, objective=objective)
-    assert choose_problem(request) == kind and build_problem(request).kind == kind
+    assert choose_kind(request).name == kind and build_problem(request).kind == kind
     result = plan(
         small(kind), machine, objective=objective, budget=QUICK, run=tmp_path, out=tmp_path / "p.json"
     )
@@ -124,9 +124,9 @@ def test_wrong_names_are_named(bert: Program) -> None:
 
 def test_the_solver_chooses_among_problems(bert: Program) -> None:
     request = PlanRequest(bert, load_machine("nnp-i-dma"))
-    assert choose_problem(replace(request, solver="msa")) == "malloc-game"
-    assert choose_problem(replace(request, tasks=("fusion",))) == "graph"
-    assert choose_problem(replace(request, objective=Objective.BYTES_MOVED)) == "mapping"
+    assert choose_kind(replace(request, solver="msa")).name == "malloc-game"
+    assert choose_kind(replace(request, tasks=("fusion",))).name == "graph"
+    assert choose_kind(replace(request, objective=Objective.BYTES_MOVED)).name == "mapping"
 
 
 def test_capacities_are_bytes_or_shares() -> None:

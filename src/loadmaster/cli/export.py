@@ -120,7 +120,7 @@ def _target(name: str) -> Target:
 
 def _machine(model: Model, name: str | None) -> Machine:
     from loadmaster.machine import load_machine
-    from loadmaster.planner import BadRequest
+    from loadmaster.search.request import BadRequest
     from loadmaster.units import UNLIMITED
 
     try:

@@ -116,14 +116,14 @@ def _train_egrl(
     common: dict[str, Any],
 ) -> Answer:
     from loadmaster.mapping.egrl.training import EVALUATIONS, train
+    from loadmaster.mapping.kind import KIND
     from loadmaster.mapping.problem import Mapping
-    from loadmaster.planner.facts import describe_mapping
 
     def problems() -> Iterator[tuple[str, Mapping]]:
         for name in models:
             model = Model(name)
             problem = Mapping(model.load(), model.machine(machine))
-            say(describe_mapping(problem, name))
+            say(KIND.describe(problem, name))
             yield name, problem
 
     out = common["out"]

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.errors import LoadmasterError, Refused
 from loadmaster.host import cores
 from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import load_machine, read_machine
@@ -26,6 +27,7 @@ from loadmaster.plan.live_ranges import resident_bytes, weights_in
 from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load
+from loadmaster.search.kind import Facts, Found, Known, ProblemKind, solve_known
 from loadmaster.search.problem import (
     BatchProblem,
     Bound,
@@ -34,8 +36,10 @@ from loadmaster.search.problem import (
     decided_elsewhere,
     refuse_first_alone,
 )
+from loadmaster.search.request import BadRequest, PlanRequest
+from loadmaster.search.solver import Solution
 from loadmaster.simulate.simulator import simulate
-from loadmaster.units import UNLIMITED
+from loadmaster.units import UNLIMITED, show_bytes
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -188,3 +192,76 @@ class PeakOrder(BatchProblem):
     def load(cls, folder: Path) -> PeakOrder:
         """What `save` wrote."""
         return cls(load(folder / "program.npz"), read_machine(folder / "machine.toml"))
+
+
+KNOWN = ("program-order", "peak-greedy", "depth-first", "reverse-post-order")
+
+
+class OrderKind(ProblemKind[PeakOrder]):
+    """The problem as the planner sees it."""
+
+    name = "order"
+    accepts = frozenset()
+    by_clock = ("auto", "peak-cut", "peak-dp", "peak-beam")
+    settles = ("baseline", "result")
+    bound_row = "always"
+
+    def make(self, request: PlanRequest) -> PeakOrder:
+        program = request.load_program(None)
+        if request.machine is not None:
+            return PeakOrder(program, request.own_machine)
+        if request.capacity:
+            memory, size = next(iter(request.capacity.items()))
+            raise BadRequest(
+                "--capacity needs a machine that has that memory",
+                object="--capacity",
+                number=f"{memory}={size}",
+                remedy="give --machine",
+            )
+        return PeakOrder(program)
+
+    def describe(self, problem: PeakOrder, source: str) -> str:
+        return (
+            f"{source}: the order of {problem.nodes:,} ops, with {show_bytes(problem.graph.resident)} of weights "
+            "that are always there and are not counted"
+        )
+
+    def known(self, problem: PeakOrder, source: str) -> list[Known]:
+        return solve_known(problem, KNOWN)
+
+    def facts(self, problem: PeakOrder, found: Found) -> Facts:
+        """What the order saves."""
+        value, bound = found.solution.value, found.solution.bound.value
+        facts = Facts(
+            {
+                "ops": problem.nodes,
+                "resident_bytes": problem.graph.resident,
+                "before_bytes": problem.reference,
+                "after_bytes": value,
+                "bound_bytes": bound,
+            }
+        )
+        if value is not None:
+            proof = "proven the least" if value <= bound else f"at least {bound:,} whatever the order"
+            facts.notes.append(f"before {problem.reference:,} bytes, after {value:,}: {proof}")
+        return facts
+
+    def row_figures(self, problem: PeakOrder, value: int | None) -> dict[str, Any]:
+        return {"saved": None if value is None else 1 - value / max(1, problem.reference)}
+
+    def explain(
+        self, problem: PeakOrder, solution: Solution, seconds: float, seed: int
+    ) -> LoadmasterError | None:
+        need, room = solution.bound.value + problem.resident, problem.capacity
+        if solution.decision is not None or need <= room:
+            return None
+        memory = problem.machine.memories[problem.machine.home[0]].name
+        return Refused(
+            f"'{memory}' needs {need:,} bytes and has {room:,}: {need - room:,} too many, whatever the order",
+            object=memory,
+            number=need,
+            remedy=f"a capacity of {need:,} bytes at least",
+        )
+
+
+KIND = OrderKind()

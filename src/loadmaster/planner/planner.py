@@ -8,21 +8,19 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from loadmaster.allocation.auto import NamedBuffers, is_arena
 from loadmaster.allocation.problem import Allocation
+from loadmaster.errors import nearest
 from loadmaster.graph import Base
+from loadmaster.graph.kind import KIND as GRAPH
 from loadmaster.machine import Machine, load_machine
-from loadmaster.planner.capacity import BadRequest, GivenCapacity, parse_capacity
+from loadmaster.malloc_game.kind import KIND as MALLOC_GAME
+from loadmaster.mapping.kind import BYTES_MOVED
+from loadmaster.mapping.kind import KIND as MAPPING
+from loadmaster.offload.kind import KIND as OFFLOAD
+from loadmaster.order.problem import KIND as ORDER
+from loadmaster.planner.fitting import ARENA, Fits, buffers_fit, fits
 from loadmaster.planner.fitting import SECONDS as FIT_SECONDS
-from loadmaster.planner.fitting import Fits, buffers_fit, fits
-from loadmaster.planner.problems import build_problem, make_buffers
-from loadmaster.planner.request import (
-    NamedBuffers,
-    Objective,
-    PlanRequest,
-    ProblemEvaluator,
-    ProgramSource,
-    parse_objective,
-)
 from loadmaster.planner.result import Result
 from loadmaster.planner.search import SearchOptions, solve_problem, write_plan
 from loadmaster.planner.source import ModelSource
@@ -30,16 +28,29 @@ from loadmaster.program.measured_costs import MeasuredCosts, costless_hash
 from loadmaster.program.program import Program
 from loadmaster.program.repeats import repeat
 from loadmaster.runs import RunFolder
-from loadmaster.search.evaluator import CommandEvaluator, Evaluator, RecordedEvaluator
+from loadmaster.search.evaluator import EXECUTOR, CommandEvaluator, Measures, RecordedEvaluator
+from loadmaster.search.kind import ProblemKind
 from loadmaster.search.measuring import Measuring
 from loadmaster.search.pins import Pins
 from loadmaster.search.problem import Problem
-from loadmaster.search.registry import load_problem
+from loadmaster.search.registry import kinds_with, load_problem
+from loadmaster.search.request import (
+    BadRequest,
+    GivenCapacity,
+    Objective,
+    PlanRequest,
+    ProblemEvaluator,
+    ProblemSource,
+    ProgramSource,
+    parse_capacity,
+    parse_objective,
+)
 from loadmaster.search.solver import Budget, Solver
 from loadmaster.units import UNLIMITED
 
-EXECUTOR = "executor:"
-"""Begins the names of evaluators that run plans on a device of this computer."""
+KINDS: dict[str, ProblemKind[Any]] = {
+    kind.name: kind for kind in (MAPPING, MALLOC_GAME, OFFLOAD, GRAPH, ARENA, ORDER)
+}
 
 
 def plan(
@@ -57,7 +68,7 @@ def plan(
     pins: Pins | None = None,
     recompute: bool | None = None,
     keep_order: bool = False,
-    evaluator: Evaluator | ProblemEvaluator | None = None,
+    evaluator: Measures | ProblemEvaluator | None = None,
     repeats: int = 5,
     noise: float = 0.0,
     tasks: Sequence[str] | None = None,
@@ -170,9 +181,104 @@ def make_problem(
 
 def solve_request(request: PlanRequest, search: SearchOptions) -> Result:
     """Make the problem of a request and solve it."""
-    problem = build_problem(request)
-    moved = request.objective == Objective.BYTES_MOVED
-    return solve_problem(problem, search, request.own_machine if moved else None)
+    kind = choose_kind(request)
+    return solve_problem(kind, build_problem(request, kind), search)
+
+
+def build_problem(request: PlanRequest, kind: ProblemKind[Any] | None = None) -> Problem:
+    """The problem that a request is about. What makes no sense is refused before anything is read."""
+    if isinstance(request.program, ProblemSource):
+        return request.program.make_problem(request)
+    kind = kind or choose_kind(request)
+    accepts = kind.accepts
+    if isinstance(request.evaluator, ProblemEvaluator):
+        request.evaluator.check(kind.name, request)
+        # It measures with what an offload plan leaves to kernels, whatever kind of plan it is.
+        accepts |= {"costs", "shares"}
+    for part, option in request.given():
+        if part not in accepts:
+            message, remedy = next(said for parts, said in _REFUSALS.items() if part in parts)
+            text = message.format(kind=kind.name, option=option)
+            raise BadRequest(text, object=option, number=kind.name, remedy=remedy)
+    problem: Problem = kind.make(request)
+    return problem
+
+
+_REFUSALS = {
+    ("recompute",): (
+        "ops run again in plans of the offload problem, not of {kind}",
+        "leave it out, or give --problem offload",
+    ),
+    ("costs", "shares"): (
+        "measured times, and capacities in percent, are for the offload problem, not for {kind}",
+        "leave them out, or give --problem offload",
+    ),
+    ("tasks", "groups", "base"): (
+        "{option} is for the graph problem, not for {kind}",
+        "leave it out, or give --problem graph",
+    ),
+    ("noise", "evaluator"): (
+        "--evaluator and --noise are about times of the mapping problem",
+        "leave them out, or give --problem mapping",
+    ),
+    ("pins", "keep_order"): (
+        "--objective peak-memory decides the order of the ops, not memories or devices",
+        "leave --pin, --pin-op and --keep-order out",
+    ),
+}
+"""Parts of a request -> what to say where a kind does not understand them, and the remedy."""
+
+
+def choose_kind(request: PlanRequest) -> ProblemKind[Any]:
+    """The kind that is named, or that the objective needs, or that suits the machine and the solver."""
+    if isinstance(request.program, ProblemSource):
+        return KINDS[request.program.kind]
+    name = _choose_name(request)
+    return BYTES_MOVED if request.objective == Objective.BYTES_MOVED else KINDS[name]
+
+
+def _choose_name(request: PlanRequest) -> str:
+    objective, named = request.objective, request.problem
+    if named is not None and named not in KINDS:
+        raise BadRequest(
+            f"there is no problem '{named}' to plan{nearest(named, list(KINDS))}",
+            object="--problem",
+            number=named,
+            remedy=f"use {' or '.join(KINDS)}",
+        )
+    needed = {Objective.PEAK_MEMORY: "order", Objective.BYTES_MOVED: "mapping"}.get(objective)
+    if needed is not None and named not in (None, needed):
+        raise BadRequest(
+            f"--objective {objective} is about the {needed}, not the {named}",
+            object="--problem",
+            number=named,
+            remedy="leave --problem out",
+        )
+    if "order" in (needed, named):
+        return "order"  # it needs no machine
+    machine, chosen = request.own_machine, needed or named
+    if chosen is not None:
+        return chosen
+    if request.graph_option is not None:
+        return "graph"
+    suits = problem_kind(machine)
+    solved = [kind for kind in KINDS if request.solver is None or kind in kinds_with(request.solver)]
+    return suits if suits in solved or not solved else solved[0]
+
+
+def problem_kind(machine: Machine, objective: Objective = Objective.TIME) -> str:
+    """The kind of problem (a name of `KINDS`) that suits a machine."""
+    if objective == Objective.PEAK_MEMORY:
+        return "order"
+    if len(machine.devices) > 1:
+        return "graph"
+    if is_arena(machine):
+        return "allocation"
+    if machine.rules.reach == "first" and objective == Objective.TIME:
+        return "offload"
+    # Where copies only use idle bandwidth, moving tensors is what the machine was made for.
+    idle = machine.rules.copies == "idle" and objective == Objective.TIME
+    return "malloc-game" if idle else "mapping"
 
 
 def check_fit(
@@ -182,7 +288,7 @@ def check_fit(
     shows it is written to `out`; `source`: the model as the user named it."""
     limit = FIT_SECONDS if seconds is None else seconds
     if isinstance(request.program, NamedBuffers):
-        problem = make_buffers(request)
+        problem = request.program.make_problem(request)
         if problem.capacity is None:
             problem = Allocation(problem.buffers, UNLIMITED - 1, problem.name)
         request.say(f"{source}: do {len(problem.buffers):,} buffers fit?")
@@ -202,10 +308,18 @@ def check_fit(
     return found, program
 
 
-def resume_problem(run: Path, source: ProgramSource, evaluator: str | None, typed: Sequence[str]) -> Problem:
-    """The problem of a run, if it is about this model. One that measured needs its evaluator again: a folder
-    may come from anyone, so that the command that it names is only run by who types it. `typed`: the model
-    and its options, for the message that says so."""
+def resume_problem(
+    run: Path, request: PlanRequest, source: ProgramSource, evaluator: str | None, typed: Sequence[str]
+) -> Problem:
+    """The problem of a run, if it is about this model and the request says nothing else of it. One that measured
+    needs its evaluator again: a folder may come from anyone, so that the command that it names is only run by who
+    types it. `typed`: the model and its options, for the message that says so."""
+    if request.says_what:
+        raise BadRequest(
+            "--resume takes machine, capacities, objective, problem, pins, recomputing and noise from the run",
+            object="--resume",
+            remedy="leave them out",
+        )
     RunFolder.open(run)  # says what is wrong with the folder, if anything is
     problem = load_problem(run)
     program = source.load(problem.machine)
@@ -253,7 +367,20 @@ def _measure_again(problem: Measuring, run: Path, evaluator: str | None, typed: 
     problem.measure_with(CommandEvaluator(evaluator, recorded.timeout_s))
 
 
-def recorded_costs(run: Path) -> str | None:
+def solve_resumed(problem: Problem, search: SearchOptions) -> Result:
+    """Go on with the run of a problem of `resume_problem`."""
+    return solve_problem(KINDS[problem.kind], problem, search)
+
+
+def resumed_costs(problem: Problem, run: Path, source: ModelSource) -> Path | None:
+    """The cost table that later commands have to be given: the run itself has the times."""
+    if source.costs is not None or problem.program.costs is None:
+        return source.costs
+    costs = _recorded_costs(run) or ("COSTS.json" if source.is_function else None)
+    return None if costs is None else Path(costs)
+
+
+def _recorded_costs(run: Path) -> str | None:
     """The name of the cost table that a run was started with; a run does not say in which folder it was."""
     about = RunFolder.open(run).about
     if isinstance(about.get("model"), dict):

@@ -8,17 +8,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from loadmaster.allocation.auto import NamedBuffers
 from loadmaster.allocation.buffers import buffers_as_program
 from loadmaster.allocation.buffers_csv import read_buffers
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import Machine, load_machine
-from loadmaster.planner.capacity import BadRequest
-from loadmaster.planner.request import NamedBuffers, say_nothing
+from loadmaster.offload.kind import kernel_room, with_shares
 from loadmaster.program.importers import ImportOptions
 from loadmaster.program.measured_costs import apply_costs, read_costs
 from loadmaster.program.models import load_model
 from loadmaster.program.program import Program
 from loadmaster.program.zoo import MODELS, is_cached
+from loadmaster.search.request import BadRequest, Capacity, has_shares, say_nothing, with_bytes
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,15 @@ class ModelSource:
                 remedy="give --machine, for example --machine nnp-i",
             )
         return load_machine(MODELS[stem].machine if name is None else name)
+
+    def sized_machine(self, machine: Machine, capacity: Capacity, program: Program) -> Machine:
+        """The machine with these capacities, in bytes or as shares of what the model's program needs."""
+        machine = with_bytes(machine, capacity)
+        if not has_shares(capacity):
+            return machine
+        measured = None if self.costs is None else read_costs(self.costs)
+        room = kernel_room(program.n_ops, measured, self.captured_for(machine))
+        return with_shares(machine, capacity, program, room.needed)
 
     @cached_property
     def _made(self) -> Any:

@@ -35,6 +35,8 @@ from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program
 from loadmaster.program.storage import save
 
+EXECUTOR = "executor:"
+"""Begins the names of evaluators that run plans on a device of this computer."""
 _TAIL_BYTES = 4096
 _STDERR_LINES = 4
 
