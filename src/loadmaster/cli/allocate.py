@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadmaster.cli.answer import Answer, OverwriteOption, Table, Usage, check_free, writing
+from loadmaster.cli.answer import Answer, OverwriteOption, Table, Usage, check_free
 from loadmaster.cli.plan import SetOption, parse_settings
 from loadmaster.cli.progress import LiveLine
+from loadmaster.files import writing
 from loadmaster.units import parse_bytes, parse_time, show_bytes
 
 if TYPE_CHECKING:

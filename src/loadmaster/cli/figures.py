@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadmaster.cli.answer import Answer, OverwriteOption, Usage, check_free, writing
+from loadmaster.cli.answer import Answer, OverwriteOption, Usage, check_free
 from loadmaster.cli.progress import say
 from loadmaster.errors import nearest
+from loadmaster.files import writing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.errors import LoadmasterError, NoAnswer, Refused
+from loadmaster.files import writing
 from loadmaster.machine.machine import Machine
 from loadmaster.plan import Plan, save_plan
 from loadmaster.planner.result import Result
@@ -217,14 +218,8 @@ def _keep(
 
 def write_plan(plan: Plan, program: Program, machine: Machine, path: Path) -> None:
     """Write a plan's file; a disk that is full or closed to us is the user's to mend."""
-    try:
+    with writing(path):
         save_plan(plan, program, machine, path)
-    except OSError as error:
-        raise BadRequest(
-            f"'{path}' can't be written: {error.strerror or error}",
-            object=str(path),
-            remedy="check the folder and the space on the disk",
-        ) from None
 
 
 def _rows(

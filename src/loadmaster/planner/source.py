@@ -20,6 +20,9 @@ from loadmaster.program.models import load_model
 from loadmaster.program.program import Program
 from loadmaster.program.zoo import MODELS, is_cached
 from loadmaster.search.request import BadRequest, Capacity, has_shares, say_nothing, with_bytes
+from loadmaster.units import UNLIMITED
+
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class ModelSource:
     """PyTorch: what it is captured for."""
     costs: Path | None = None
     """A table of measured op times."""
-    say: Callable[[str], None] = say_nothing
+    say: Say = say_nothing
 
     @property
     def is_buffers(self) -> bool:
@@ -101,6 +104,13 @@ class ModelSource:
             )
         return load_machine(MODELS[stem].machine if name is None else name)
 
+    def machine_or_unlimited(self, name: str | None) -> Machine:
+        """The same; for a model that is meant for none, one without limits."""
+        try:
+            return self.machine(name)
+        except BadRequest:  # no workload with a machine of its own
+            return load_machine(f"arena:{UNLIMITED}")
+
     def sized_machine(self, machine: Machine, capacity: Capacity, program: Program) -> Machine:
         """The machine with these capacities, in bytes or as shares of what the model's program needs."""
         machine = with_bytes(machine, capacity)
@@ -157,3 +167,9 @@ class ModelSource:
             return not is_cached(self.name)
         except LoadmasterError:
             return False  # it will be refused
+
+
+def split_machine(text: str, machine: str | None, say: Say = say_nothing) -> tuple[ModelSource, str | None]:
+    """The model and the machine's name of 'MODEL@MACHINE', or of MODEL on the machine that is given."""
+    name, _, own = text.partition("@")
+    return ModelSource(name, say=say), own or machine

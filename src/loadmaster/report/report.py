@@ -15,7 +15,7 @@ from loadmaster.errors import LoadmasterError
 from loadmaster.files import replacing
 from loadmaster.machine.machine import Machine
 from loadmaster.mapping.bytes_moved import counts_bytes
-from loadmaster.plan import Plan
+from loadmaster.plan import Plan, load_planned
 from loadmaster.program.program import Program
 from loadmaster.report.page import Columns, page
 from loadmaster.report.rows import changes, measured_rows, plan_row, transition_rows, view_rows
@@ -31,6 +31,7 @@ from loadmaster.report.subject import (
 )
 from loadmaster.report.view import View, strip_rows, strip_tensors, transitions
 from loadmaster.runs.history import History
+from loadmaster.search.request import BadRequest
 from loadmaster.simulate.bounds import time_bounds
 
 
@@ -76,6 +77,31 @@ def write_plan_report(
             subject.bound = time_bounds(program, machine).together
             subject.bound_method = "every op alone, capacities left out"
     return report_subjects(subjects, out, measured)
+
+
+def report_files(
+    program: Program, machine: Machine, files: Sequence[Path], out: Path, measured: Path | None = None
+) -> ReportFacts:
+    """A report about the plan in a file, about the change from one to another of two, or (no file) about a plan
+    that decides nothing."""
+    if len(files) > 2:
+        raise BadRequest(
+            f"{len(files)} plans are too many for one report",
+            object="PLAN",
+            number=len(files),
+            remedy="give one plan, or two to compare",
+        )
+    found = [load_planned(file, program, machine) for file in files] or [(program, Plan())]
+    about = found[0][0]
+    if any(other.hash != about.hash for other, _ in found):
+        raise BadRequest(
+            "the plans run other ops again, so they are about different programs",
+            object=str(files[1]),
+            remedy="give one plan",
+        )
+    names = [file.name for file in files] or ["nothing decided"]
+    plans = [(name, plan) for name, (_, plan) in zip(names, found, strict=True)]
+    return write_plan_report(about, machine, plans, out, measured)
 
 
 def report_subjects(subjects: list[Subject], out: Path, measured: Path | None = None) -> ReportFacts:
