@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from generate_training import random_training
+from loadmaster.allocation.auto import offset_solver, read_problem
 from loadmaster.allocation.buffers import Buffers
+from loadmaster.allocation.several import fill_banks
 from loadmaster.errors import LoadmasterError, NoAnswer, Refused
 from loadmaster.graph.kind import parse_base
 from loadmaster.machine import load_machine
@@ -30,14 +32,16 @@ from loadmaster.planner import (
     parse_capacity,
     plan,
 )
+from loadmaster.planner.fitting import judge_placement
 from loadmaster.planner.planner import choose_kind
 from loadmaster.program import Program
 from loadmaster.program.measured_costs import MeasuredCosts, costless_hash
 from loadmaster.program.models import load_model
 from loadmaster.search.evaluator import CommandEvaluator
 from loadmaster.search.pins import parse_pins
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.request import parse_objective, with_bytes
-from loadmaster.search.solver import Budget, Status
+from loadmaster.search.solver import Budget, Status, solve
 from offload_stack import stack
 
 QUICK = Budget(evaluations=20)
@@ -228,3 +232,35 @@ def test_a_model_and_a_machine_by_their_names() -> None:
 def test_nothing_found_is_an_error_of_the_result() -> None:
     result = plan(load_model("resnet50"), load_machine("nnp-i"), solver="ageing-evolution", budget=Budget(2))
     assert result.plan is None and isinstance(result.error, NoAnswer) and result.value is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_names_parts_of_requests_and_solvers_that_there_are(kind: str, bert: Program) -> None:
+    everything = PlanRequest(
+        bert,
+        pins=PinTexts(("x=dram",)),
+        costs=Path("costs.json"),
+        capacity={"hbm": Share(0.5)},
+        recompute=True,
+        keep_order=True,
+        evaluator=CommandEvaluator("true"),
+        noise=0.1,
+        tasks=("fusion",),
+        groups="op",
+        base=parse_base(["fusion=none"]),
+    )
+    assert KINDS[kind].accepts <= {part for part, _ in everything.given()} and everything.says_what
+    for name in (*KINDS[kind].by_clock, *KINDS[kind].white_box):
+        assert make_labelled(kind, name).name == name
+
+
+def test_buffers_are_judged_with_a_baseline_or_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "b.csv").write_text("id,lower,upper,size\na,0,4,40\nb,0,4,40\nc,2,6,20\nd,5,9,60\n")
+    for capacity in (100, 99):
+        problem = read_problem(str(tmp_path / "b.csv"), capacity)
+        found = judge_placement(problem, solve(offset_solver("exact", (), 1), problem, Budget()), None, 0)
+        assert (found.plan is None) == (capacity == 99) == (found.blame is not None)
+    assert found.blame is not None and found.blame.excess == 1 and isinstance(found.error, Refused)
+    filled = fill_banks(read_problem(str(tmp_path / "b.csv"), 120), 2, None, 0)
+    assert filled.error is None and [use.space.start for use in filled.uses()] == [0, 60]
+    assert sum(use.buffers for use in filled.uses()) == 4 and max(use.used for use in filled.uses()) <= 60

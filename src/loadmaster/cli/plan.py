@@ -234,8 +234,7 @@ def _answer(result: Result, search: SearchOptions, model: Model, report: bool) -
         return answer
     from loadmaster.report import write_report
 
-    page = result.run / "report.html"
-    write_report(result.run, page)
+    page = write_report(result.run, result.run / "report.html").path
     return replace(
         answer, blocks=[*answer.blocks, f"report:  {page}"], more={**answer.more, "report": str(page)}
     )

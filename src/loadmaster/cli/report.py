@@ -47,7 +47,7 @@ def command(
     Example: loadmaster report resnet50 plan.json --machine nnp-i --out plan.html
     """
     from loadmaster.report import write_report
-    from loadmaster.report.subject import is_plan, is_run
+    from loadmaster.report.subject import is_plan, is_run, own_report
 
     paths = [Path(model.source), *(more or [])]
     file = out or Path("report.html")
@@ -59,8 +59,9 @@ def command(
         raise Usage(
             f"{option} is for a model: a run has its own", object=option, number=value, remedy="leave it out"
         )
-    if out is None and len(paths) == 1 and is_run(paths[0]):
-        file = paths[0] / "report.html"  # the run's own, made anew
+    own = own_report(paths)
+    if out is None and own is not None:
+        file = own
     else:
         check_free(file, overwrite, *paths)
     with writing(file):

@@ -74,6 +74,11 @@ def is_run(path: Path) -> bool:
     return path.is_dir() and (path / "run.json").exists()
 
 
+def own_report(paths: list[Path]) -> Path | None:
+    """Of one run alone: its own report, which is made anew each time."""
+    return paths[0] / "report.html" if len(paths) == 1 and is_run(paths[0]) else None
+
+
 def is_plan(path: Path) -> bool:
     """Whether a path is a plan's file: JSON that says so."""
     if path.suffix.lower() != ".json" or not path.is_file():
