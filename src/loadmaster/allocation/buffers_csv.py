@@ -116,7 +116,7 @@ def parse_buffers(text: str, where: str = "csv") -> Buffers:
     values = {name: array("q") for name in columns if name not in ("id", "gaps", "worth")}
     ids: list[str] = []
     gaps: dict[int, list[Gap]] = {}
-    worth = array("d")
+    benefit = array("d")
     lines = array("q")
     room = _MOST_GAPS
     for number, row in rows:
@@ -139,7 +139,7 @@ def parse_buffers(text: str, where: str = "csv") -> Buffers:
             if room < 0:
                 raise _error(where, number, f"more than {_MOST_GAPS:,} gaps", "give fewer")
         if "worth" in columns:
-            worth.append(_real(row[columns["worth"]], where, number))
+            benefit.append(_real(row[columns["worth"]], where, number))
     upper = (
         np.array(values["end"], dtype=np.int64) + 1
         if "end" in values
@@ -155,7 +155,7 @@ def parse_buffers(text: str, where: str = "csv") -> Buffers:
             alignment=values.get("alignment", 1),
             hint=values.get("hint", NONE),
             pinned=values.get("offset", NONE),
-            worth=worth or None,
+            benefit=benefit or None,
         )
     except LoadmasterError as error:
         line = lines[ids.index(error.object)] if error.object in ids else line
@@ -211,8 +211,8 @@ def format_buffers(
             [*header, "gaps"],
             [*columns, [_gap_text(buffers.gaps.get(b, ())) for b in range(len(buffers))]],
         )
-    if not np.array_equal(buffers.worth, buffers.size):
-        header, columns = [*header, "worth"], [*columns, [repr(float(w)) for w in buffers.worth]]
+    if not np.array_equal(buffers.benefit, buffers.size):
+        header, columns = [*header, "worth"], [*columns, [repr(float(w)) for w in buffers.benefit]]
     if offsets is not None or (buffers.pinned != NONE).any():
         header = [*header, "offset"]
         columns = [*columns, (buffers.pinned if offsets is None else offsets).tolist()]

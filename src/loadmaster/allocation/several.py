@@ -40,7 +40,7 @@ def subset(buffers: Buffers, chosen: Int64) -> Buffers:
         alignment=buffers.alignment[chosen],
         pinned=buffers.pinned[chosen],
         hint=buffers.hint[chosen],
-        worth=buffers.worth[chosen],
+        benefit=buffers.benefit[chosen],
         gaps={new[b]: gaps for b, gaps in buffers.gaps.items() if b in new},
         apart=[(new[a], new[b]) for a, b in buffers.apart if a in new and b in new],
     )
@@ -80,7 +80,7 @@ def spill(buffers: Buffers, capacities: Sequence[int], *, seconds: float = 1.0, 
     memory = np.full(len(buffers), NOWHERE, dtype=np.int64)
     offset = np.full(len(buffers), NONE, dtype=np.int64)
     life = (buffers.upper - buffers.lower).astype(np.float64)
-    density = buffers.worth / np.maximum(1.0, buffers.size * life)
+    density = buffers.benefit / np.maximum(1.0, buffers.size * life)
     ranked = np.lexsort((np.arange(len(buffers)), -density, buffers.pinned == NONE))
     for number, capacity in enumerate(capacities):
         waiting = ranked[memory[ranked] == NOWHERE]

@@ -29,7 +29,7 @@ def command(
     solver: Annotated[str, typer.Option(help="A solver of 'loadmaster solvers', or auto.")] = "auto",
     settings: SetOption = None,
     off: Annotated[
-        list[str] | None, typer.Option(metavar="SWITCH", help="Turn a technique of 'exact' off.")
+        list[str] | None, typer.Option(metavar="TECHNIQUE", help="Turn a technique of 'exact' off.")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Cores to use; all by default.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same placement.")] = 0,

@@ -19,7 +19,7 @@ from loadmaster.runs.session import Interrupted
 from loadmaster.search.solver import Budget, Solution, Status, solve
 from loadmaster.units import show_bytes
 
-_SHOWN = 12
+_MOST_ROWS = 12
 
 
 def placed(problem: Allocation, solution: Solution, files: list[Path]) -> Answer:
@@ -123,7 +123,7 @@ def blame_answer(problem: Allocation, solution: Solution, blame: Blame) -> Answe
                 f"{int(buffers.size[b]):,}",
                 f"{int(buffers.lower[b])} to {int(buffers.upper[b])}",
             )
-            for b in blamed[:_SHOWN]
+            for b in blamed[:_MOST_ROWS]
         ]
         title = f"{len(blamed)} buffers that do not fit together, and would without any one of them"
         blocks.append(Table(("to blame", "bytes", "alive"), cells, title))
@@ -155,14 +155,14 @@ def assigned(
         chosen = np.flatnonzero(assignment.memory == number)
         offsets = assignment.offset[chosen] - number * stride
         used = int((offsets + buffers.size[chosen]).max(initial=0))
-        worth = float(buffers.worth[chosen].sum())
+        benefit = float(buffers.benefit[chosen].sum())
         rows.append(
             {
                 "memory": name,
                 "buffers": len(chosen),
                 "used_bytes": used,
                 "capacity_bytes": capacity,
-                "worth": worth,
+                "worth": benefit,
             }
         )
     left = np.flatnonzero(assignment.memory == NOWHERE)

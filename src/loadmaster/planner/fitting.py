@@ -48,7 +48,7 @@ def offset_solver(
     for technique in off:
         if technique not in _core.TECHNIQUES:
             raise BadRequest(
-                f"there is no switch '{technique}'{nearest(technique, tuple(_core.TECHNIQUES))}",
+                f"there is no technique '{technique}'{nearest(technique, tuple(_core.TECHNIQUES))}",
                 object=technique,
                 remedy=f"use one of {', '.join(_core.TECHNIQUES)}",
             )
