@@ -23,13 +23,15 @@ import typer
 from typer.testing import CliRunner
 
 from generate_tflite import branchy
+from loadmaster import __version__
 from loadmaster.cli.main import COMMANDS, app
 from loadmaster.machine import load_machine
-from loadmaster.machine.presets import standalone_text
+from loadmaster.machine.presets import preset_names, standalone_text
 from loadmaster.plan import load_plan
 from loadmaster.program.measured_costs import MeasuredCosts, costless_hash, write_costs
 from loadmaster.program.storage import load, save
-from loadmaster.search.registry import kinds_with
+from loadmaster.program.zoo import MODELS
+from loadmaster.search.registry import kinds, kinds_with, solver_names
 from offload_stack import stack
 
 ROOT = Path(__file__).parents[2]
@@ -304,3 +306,17 @@ def test_the_library_of_the_readme_runs(
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
     exec(compile(code, "README.md", "exec"), {})
     assert Path("plan.json").is_file() and Path("report.html").is_file()
+
+
+def test_the_readme_takes_a_minute() -> None:
+    text = re.sub(r"```.*?```", "", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.S)
+    words = re.sub(r"`[^`]*`|\]\([^)]*\)|<!--.*?-->|[|*#-]", " ", text).split()
+    assert len(words) < 330, len(words)
+
+
+def test_changelog_and_citation_say_what_there_is() -> None:
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"{len(MODELS)} workloads; {len(preset_names())} machines" in changes
+    assert f"{sum(len(solver_names(kind)) for kind in kinds())} solvers" in changes
+    assert f"## {__version__}" in changes
+    assert f"version: {__version__} " in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
