@@ -50,7 +50,15 @@ _MOST_GAPS = 2**21
 
 
 def read_buffers(path: str | Path) -> tuple[Buffers, int | None]:
-    """The buffers of a file, and the capacity that its name states."""
+    """Read buffers from a CSV file, MiniMalloc's or one with more columns.
+
+    Args:
+      path: a file with a header; `id`, `lower`, `upper` and `size` are needed (docs/allocation.md has the others).
+
+    Returns:
+      the buffers, one array `[n]` per column, and the capacity that the file's name states ('A.1048576.csv'),
+      or None.
+    """
     path = Path(path)
     stated = _CAPACITY.fullmatch(path.name)
     digits = stated.group(1).lstrip("0") or "0" if stated else None
