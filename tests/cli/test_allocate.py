@@ -98,7 +98,7 @@ WRONG = {
     "size": (["buffers.csv", "--capacity", "lots"], "write 4096, 512KiB or 1MiB"),
     "time": (["buffers.csv", "--time-limit", "soon"], "write 10s, 500ms or none"),
     "solver": (["buffers.csv", "--solver", "exakt"], "did you mean 'exact'"),
-    "switch": (["buffers.csv", "--off", "magic"], "there is no switch 'magic'"),
+    "switch": (["buffers.csv", "--off", "magic"], "there is no technique 'magic'"),
     "switch of another": (
         ["buffers.csv", "--solver", "large", "--off", "hatless"],
         "--off needs solver 'exact'",

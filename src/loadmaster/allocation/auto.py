@@ -72,7 +72,18 @@ def allocate(
     seed: int = 0,
     observer: Observer | None = None,
 ) -> Solution:
-    """Offsets that fit a capacity, or (None) of the least height found, with bound and status."""
+    """Give buffers offsets.
+
+    Args:
+      buffers: n of them, with lifetimes and sizes (`read_buffers`, `Buffers.of`).
+      capacity: bytes that the offsets must fit; None: the least height that is found.
+      seconds: when to stop; None: when it is proven.
+      seed: the same seed gives the same answer, unless the seconds end it.
+      observer: is told of every improvement.
+
+    Returns:
+      `decision` `[n]` offsets (None if none fit), `value` the height, its bound and status.
+    """
     problem = Allocation(buffers, capacity)
     return solve(make_auto(), problem, Budget(seconds=seconds), seed, observer)
 
@@ -85,7 +96,7 @@ def offset_solver(
     for technique in off:
         if technique not in _core.TECHNIQUES:
             raise BadRequest(
-                f"there is no switch '{technique}'{nearest(technique, tuple(_core.TECHNIQUES))}",
+                f"there is no technique '{technique}'{nearest(technique, tuple(_core.TECHNIQUES))}",
                 object=technique,
                 remedy=f"use one of {', '.join(_core.TECHNIQUES)}",
             )

@@ -46,7 +46,7 @@ def subset(buffers: Buffers, chosen: Int64) -> Buffers:
         alignment=buffers.alignment[chosen],
         pinned=buffers.pinned[chosen],
         hint=buffers.hint[chosen],
-        worth=buffers.worth[chosen],
+        benefit=buffers.benefit[chosen],
         gaps={new[b]: gaps for b, gaps in buffers.gaps.items() if b in new},
         apart=[(new[a], new[b]) for a, b in buffers.apart if a in new and b in new],
     )
@@ -86,7 +86,7 @@ def spill(buffers: Buffers, capacities: Sequence[int], *, seconds: float = 1.0, 
     memory = np.full(len(buffers), NOWHERE, dtype=np.int64)
     offset = np.full(len(buffers), NONE, dtype=np.int64)
     life = (buffers.upper - buffers.lower).astype(np.float64)
-    density = buffers.worth / np.maximum(1.0, buffers.size * life)
+    density = buffers.benefit / np.maximum(1.0, buffers.size * life)
     ranked = np.lexsort((np.arange(len(buffers)), -density, buffers.pinned == NONE))
     for number, capacity in enumerate(capacities):
         waiting = ranked[memory[ranked] == NOWHERE]
@@ -229,7 +229,7 @@ class SpaceUse:
     buffers: int
     used: int
     """Bytes up to the end of the last buffer."""
-    worth: float
+    benefit: float
     """Of its buffers, together."""
 
 
@@ -247,8 +247,8 @@ class Filled:
         for number, space in enumerate(self.spaces):
             chosen = np.flatnonzero(self.assignment.memory == number)
             ends = self.assignment.offset[chosen] - space.start + self.buffers.size[chosen]
-            worth = float(self.buffers.worth[chosen].sum())
-            found.append(SpaceUse(space, len(chosen), int(ends.max(initial=0)), worth))
+            benefit = float(self.buffers.benefit[chosen].sum())
+            found.append(SpaceUse(space, len(chosen), int(ends.max(initial=0)), benefit))
         return found
 
     @property

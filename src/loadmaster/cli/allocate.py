@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from loadmaster.planner.fitting import Placement
     from loadmaster.search.solver import Solution
 
-_SHOWN = 12
+_MOST_ROWS = 12
 """Buffers to blame."""
 
 
@@ -34,7 +34,7 @@ def command(
     solver: Annotated[str, typer.Option(help="A solver of 'loadmaster solvers', or auto.")] = "auto",
     settings: SetOption = None,
     off: Annotated[
-        list[str] | None, typer.Option(metavar="SWITCH", help="Turn a technique of 'exact' off.")
+        list[str] | None, typer.Option(metavar="TECHNIQUE", help="Turn a technique of 'exact' off.")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Cores to use; all by default.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same placement.")] = 0,
@@ -244,7 +244,7 @@ def render_blame(
                 f"{int(buffers.size[b]):,}",
                 f"{int(buffers.lower[b])} to {int(buffers.upper[b])}",
             )
-            for b in blamed[:_SHOWN]
+            for b in blamed[:_MOST_ROWS]
         ]
         title = f"{len(blamed)} buffers that do not fit together, and would without any one of them"
         blocks.append(Table(("to blame", "bytes", "alive"), cells, title))
@@ -270,7 +270,7 @@ def _render_filled(found: Filled, out: Path | None) -> Answer:
             "buffers": use.buffers,
             "used_bytes": use.used,
             "capacity_bytes": use.space.size,
-            "worth": use.worth,
+            "worth": use.benefit,
         }
         for use in uses
     ]
@@ -280,7 +280,7 @@ def _render_filled(found: Filled, out: Path | None) -> Answer:
             f"{use.buffers:,}",
             show_bytes(use.used),
             show_bytes(use.space.size),
-            f"{use.worth:,.0f}",
+            f"{use.benefit:,.0f}",
         )
         for use in uses
     ]

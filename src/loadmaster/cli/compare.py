@@ -154,7 +154,7 @@ def _changes(found: Difference, sizes: list[int] | None) -> tuple[list[dict[str,
         for c in largest[:_NAMED]
     ]
     if named:
-        shown = [
+        named_cells = [
             (
                 row["name"],
                 row["change"],
@@ -165,7 +165,7 @@ def _changes(found: Difference, sizes: list[int] | None) -> tuple[list[dict[str,
             for row in named
         ]
         title = f"the {len(named)} largest of {len(found.tensors):,} tensors"
-        blocks.append(Table(("tensor", "change", "from", "to", "bytes"), shown, title))
+        blocks.append(Table(("tensor", "change", "from", "to", "bytes"), named_cells, title))
     return rows + named, blocks
 
 

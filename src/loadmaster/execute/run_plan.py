@@ -72,7 +72,7 @@ def run_plan(
 ) -> PlannedRun:
     """Run a 'module:function' of PyTorch as a plan says.
 
-    Arguments:
+    Args:
       capacity: the capacity that the plan was made for; `costs`: the cost table.
       budget: bytes of fast memory that it may have; else the capacity.
       repeats, warmups: runs that count, and runs before that don't.

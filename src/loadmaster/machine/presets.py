@@ -47,8 +47,15 @@ def preset_text(name: str) -> str:
 
 @lru_cache(maxsize=64)
 def load_machine(name: str) -> Machine:
-    """A preset, a variant of one ('p100x4-bus'), one with another capacity ('h200:hbm=2GiB'), a
-    TOML file, a JSON file of dnn-partitioning or 'arena:256KiB'."""
+    """Load a machine by its name or from a file.
+
+    Args:
+      name: a preset, a variant of one ('p100x4-bus'), one with another capacity ('h200:hbm=2GiB'), a TOML file,
+        a JSON file of dnn-partitioning, or 'arena:256KiB'.
+
+    Returns:
+      the machine; memories and devices are numbered in the file's order.
+    """
     if name.startswith("arena:"):
         return _arena(name)
     preset, colon, sizes = name.partition(":")

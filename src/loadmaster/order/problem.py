@@ -179,7 +179,7 @@ class PeakOrder(BatchProblem):
             if opener >= 0:
                 held[opener] += size
         given = sum(s for s, opener in zip(graph.size, graph.opener, strict=True) if opener < 0)
-        kept = sum(s for s, stays in zip(graph.size, graph.kept, strict=True) if stays)
+        kept = sum(s for s, keep in zip(graph.size, graph.kept, strict=True) if keep)
         return max(int(held.max(initial=0)), given, kept)
 
     def bound(self) -> Bound:

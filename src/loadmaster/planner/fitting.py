@@ -142,7 +142,19 @@ def fits(
     pins: Pins | None = None,
     seed: int = 0,
 ) -> Fits:
-    """Whether a program fits a machine."""
+    """Say whether a program fits a machine, with a plan or a proof.
+
+    Args:
+      program: what has to fit.
+      machine: an arena (one memory: offsets and order are sought), or one with several memories.
+      seconds: when to stop; then the answer may be None.
+      keep_order: leave the ops in the program's order.
+      pins: what is decided already.
+      seed: the same seed gives the same answer, unless the seconds end it.
+
+    Returns:
+      yes with a checked plan, no with the bytes that are needed and who needs them, or neither.
+    """
     clock = _Clock(seconds)
     if is_arena(machine):
         return _in_arena(program, machine, clock, keep_order, pins or Pins(), seed)

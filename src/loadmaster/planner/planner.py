@@ -81,13 +81,15 @@ def plan(
 ) -> Result:
     """Plan a program on a machine: choose and make the problem, solve it, check the plan, compare it.
 
-    Arguments:
+    Args:
       program: a Program, or a model as the command line takes it: a name, a file, 'module:function'.
       machine: a Machine or its name; by default the one that the model is meant for.
       problem: 'mapping', 'malloc-game', 'offload', 'graph', 'allocation' or 'order'; by default what suits the
         machine, the objective and the solver.
-      solver: a name of `solver_names(problem)`, made with `options`, or an object of your own.
+      solver: a name of `solver_names(problem)`, or an object of your own.
+      options: keyword arguments of a solver that is named.
       budget: evaluations, or evaluations and seconds; by default 4,000 evaluations, and 60 s for solvers that prove.
+      seed: the same seed gives the same plan, unless seconds end the search.
       objective: 'time', 'peak-memory' or 'bytes-moved'.
       capacity: other capacities of memories: `{"sram": 2**20}` or `["sram=1MiB"]`; of an offload problem also
         `{"hbm": "50%"}` of what the program needs.
@@ -95,7 +97,8 @@ def plan(
       pins: what is decided already.
       recompute: whether ops may run again in a backward pass (offload); by default where that is quicker.
       keep_order: in an arena, leave the ops in their order.
-      evaluator: measures plans in place of the simulator, `repeats` times each (mapping, offload).
+      evaluator: measures plans in place of the simulator (mapping, offload).
+      repeats: how often each is measured.
       noise: standard deviation of simulated times, as a share of them (mapping).
       tasks, groups, base: what is decided, what is placed as one, what stands where nothing is decided (graph).
       exact_seconds: to seek the optimum for comparison (mapping).
@@ -152,10 +155,22 @@ def make_problem(
     groups: str | None = None,
     base: Base | None = None,
 ) -> Problem:
-    """The problem of a program on a machine: where tensors live, when they move, which device runs what, in
-    which order, or at which offsets, as suits the machine and the objective ('time' or 'peak-memory').
-    `problem` names another kind; `pins` fix what is decided already; `tasks`, `groups` and `base` are of graph
-    problems. Ops keep their order in an arena, and none runs again: see `plan`."""
+    """Make the problem of a program on a machine: where tensors live, when they move, which device runs what,
+    in which order, or at which offsets. Ops keep their order in an arena, and none runs again: see `plan`.
+
+    Args:
+      program: what `load_model` gives.
+      machine: what `load_machine` gives.
+      problem: the kind; None: as suits the machine and the objective.
+      objective: 'time', 'peak-memory' or 'bytes-moved'.
+      pins: what is decided already.
+      tasks: of graph problems, what is decided: 'fusion', 'placement', 'schedule'.
+      groups: of graph problems, which ops are placed together.
+      base: of graph problems, what is not decided.
+
+    Returns:
+      a problem that scores decisions, makes plans of them, and has a lower bound.
+    """
     chosen = parse_objective(objective)
     if chosen == Objective.BYTES_MOVED:
         raise BadRequest(

@@ -48,9 +48,17 @@ class ReportFacts:
 def write_report(
     sources: str | Path | Sequence[str | Path], out: str | Path, measured: Path | None = None
 ) -> ReportFacts:
-    """A report about a run's folder or a plan's file inside one, held against its baseline; about
-    two of them, the change from the first to the second; about more, the best beside the others. `measured`: what
-    `loadmaster run --json` printed for the plan that is shown."""
+    """Write one offline HTML page about runs.
+
+    Args:
+      sources: a run's folder, or a plan's file inside one, held against its baseline; two of them: the change from
+        the first to the second; more: the best beside the others.
+      out: the page; a file that is there is replaced.
+      measured: what `loadmaster run --json` printed for the plan that is shown.
+
+    Returns:
+      where it was written, its bytes, and the figures on the page as rows.
+    """
     paths = [Path(path) for path in ([sources] if isinstance(sources, str | Path) else sources)]
     if not paths:
         raise LoadmasterError("there is nothing to report", object="RUN", remedy="give a run")

@@ -29,6 +29,7 @@ from loadmaster.plan import Plan, load_plan, plan_to_json
 from loadmaster.program.storage import save as save_program
 from loadmaster.runs.log import BadRun, Log, LogText, read_log
 from loadmaster.search.problem import Problem
+from loadmaster.search.solver import rename_options
 
 FORMAT = 1
 _MOST_BYTES = 2**24
@@ -226,4 +227,6 @@ def _read_about(path: Path) -> dict[str, Any]:
     solver = about["solver"]
     if "switches" in solver:  # as the first runs called it
         solver["options"] = solver.pop("switches")
+    if isinstance(solver.get("options"), dict):
+        solver["options"] = rename_options(solver["options"])
     return about

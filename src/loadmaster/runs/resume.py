@@ -17,7 +17,7 @@ from loadmaster.runs.history import History
 from loadmaster.runs.log import BadRun, Line
 from loadmaster.runs.observer import Best, RunObserver
 from loadmaster.search.problem import Bound, Decision, Problem, keys
-from loadmaster.search.solver import Budget, Meter, Solution, Solver, State, Status
+from loadmaster.search.solver import RENAMED_OPTIONS, Budget, Meter, Solution, Solver, State, Status
 
 RECALLED = 5
 UNFIT = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
@@ -50,7 +50,9 @@ def describe(
 def identity(about: dict[str, Any]) -> str:
     """What a checkpoint must share with the run that takes it up."""
     # As the first runs spelled it: their checkpoints stay good.
-    solver = {"name": about["solver"]["name"], "switches": about["solver"]["options"]}
+    first = {now: old for old, now in RENAMED_OPTIONS.items()}
+    options = {first.get(name, name): value for name, value in about["solver"]["options"].items()}
+    solver = {"name": about["solver"]["name"], "switches": options}
     content = [about["keys"], solver, about["seed"]]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -108,12 +108,18 @@ def solve(
     options: Mapping[str, Any] | None = None,
     folder: str | Path | None = None,
 ) -> Solution:
-    """The best decision within a budget of seconds and evaluations (None: no limit).
+    """Find the best decision within a budget. Every improvement is checked.
 
-    `solver` is a name of `solver_names(problem.kind)`, made with `options`, or an object of your own.
-    Every improvement is checked; `problem.plan(solution.decision)` is the plan. With `folder`, a run
-    folder is kept in it (`solution.run`), which `loadmaster replay`, `report` and
-    `compare` read.
+    Args:
+      problem: what `make_problem` gives, or one of your own.
+      solver: a name of `solver_names(problem.kind)`, made with `options`, or an object of your own.
+      seconds, evaluations: the budget, whichever ends first; None: no limit.
+      seed: the same seed gives the same answer, unless the seconds end it.
+      options: keyword arguments of the solver.
+      folder: where a run folder is kept (`solution.run`), which `loadmaster replay`, `report` and `compare` read.
+
+    Returns:
+      the best found with its value, bound and status; `problem.plan(solution.decision)` is the plan.
     """
     chosen = make_solver(problem.kind, solver, options) if isinstance(solver, str) else solver
     where = None if folder is None else Path(folder)

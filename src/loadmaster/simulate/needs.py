@@ -56,7 +56,14 @@ class Peak:
 
 
 def needs(program: Program) -> Needs:
-    """What a program needs: totals by kind, and the peak of live bytes in program order."""
+    """Count what a program needs of any machine.
+
+    Args:
+      program: loops count as often as they run.
+
+    Returns:
+      ops, flops and bytes by kind, and the peak of live bytes in program order.
+    """
     repeat = program.op_repeat.astype(object)  # Python's integers: sums of loops exceed int64
     roots = program.tensor_alias == np.arange(program.n_tensors)
     bytes_of = {
