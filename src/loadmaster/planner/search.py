@@ -31,7 +31,7 @@ from loadmaster.planner.request import say_nothing
 from loadmaster.planner.result import Result, Row
 from loadmaster.program.program import Program
 from loadmaster.runs import Display, Interrupted, RunFolder, run_solver
-from loadmaster.runs.history import gap_of
+from loadmaster.runs.history import compute_gap
 from loadmaster.search.measuring import Measuring
 from loadmaster.search.problem import Bound, Decision, Problem
 from loadmaster.search.registry import make_labelled, make_solver
@@ -418,7 +418,7 @@ def _complete_row(approach: Approach, problem: Any, row: Row, bound: int, compar
     return replace(
         row,
         status="optimal" if reached else row.status,
-        gap=0.0 if row.role == "bound" else gap_of(value, bound),
+        gap=0.0 if row.role == "bound" else compute_gap(value, bound),
         speedup=compared / value if compared and value else None,
         extra={**approach.extra(problem, value), **row.extra},
     )
