@@ -55,12 +55,12 @@ def placement_case(model: str, bank: str, options: Options, seed: int) -> Iterat
         yield Row(case, 0.0, "ps", "skipped", extra={"reason": "pip install 'loadmaster[executorch]'"})
         return
     from loadmaster.export.executorch import verify, write_plan
-    from loadmaster.export.executorch_plans import arena_numbers, banked_placement, greedy_placement, improved
+    from loadmaster.export.executorch_plans import improve_plan, number_arenas, place_banked, place_greedy
 
     machine = load_machine(MACHINE).with_capacity(FAST, parse_bytes(bank, "bank"))
-    lowered, arenas = _lowered(model), arena_numbers(machine, {})
-    greedy = greedy_placement(lowered, machine)
-    banked = banked_placement(lowered, machine, arenas)
+    lowered, arenas = _lowered(model), number_arenas(machine, {})
+    greedy = place_greedy(lowered, machine)
+    banked = place_banked(lowered, machine, arenas)
     program = greedy.recorded.program
     bound = time_bounds(program, machine).together
     baseline = float(simulate(program, machine, banked.plan).total_ps)
@@ -93,7 +93,7 @@ def placement_case(model: str, bank: str, options: Options, seed: int) -> Iterat
     if found.decision is not None:
         starts.insert(0, problem.plan(found.decision))
     for solver, most in (("time", None), ("time-and-bytes", greedy.bytes)):
-        plan = improved(program, machine, starts, most_bytes=most, seconds=SECONDS, seed=seed)
+        plan = improve_plan(program, machine, starts, most_bytes=most, seconds=SECONDS, seed=seed)
         if plan is None:
             yield row(solver, -1.0, "none found", 0)
             continue

@@ -15,7 +15,7 @@ from benchmarks.suites.mapping_run import Improvements
 from loadmaster.errors import MissingPackage
 from loadmaster.malloc_game.heuristics import NoProduction
 from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.plan.production import production_record
+from loadmaster.plan.production import load_production_record
 from loadmaster.search.problem import Bound
 from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Solution, solve
@@ -75,7 +75,7 @@ def row_of(
             "peak": int(timeline.memory_peak[problem.model.fast]),
         }
     if name == "production":
-        record = production_record(problem.program, problem.machine) or {}
+        record = load_production_record(problem.program, problem.machine) or {}
         extra |= {"as_issued": record.get("as_issued_ps"), "partial": record.get("partial")}
     if not once and name not in EXACT:
         extra |= {"budget": cell.budget, "curve": observer.curve}

@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.suites import Row
 from benchmarks.suites.mapping_cells import onnx_file
 from loadmaster.errors import MissingPackage, require
-from loadmaster.export.onnx_order import export_onnx_order, run_model, runtime_plan
+from loadmaster.export.onnx_order import export_onnx_order, make_runtime_plan, run_model
 from loadmaster.order.problem import PeakOrder
 from loadmaster.program.importers.onnx import import_onnx
 from loadmaster.search.registry import make_labelled
@@ -29,7 +29,7 @@ def run_runtime(case: str, model: str, problem: PeakOrder, seconds: float) -> Ro
         default = run_model(path, file_order=False)
     except MissingPackage as error:
         return Row(case, 0.0, "bytes", "skipped", solver=RUNTIME, extra={"reason": error.message})
-    plan = runtime_plan(path, problem.program, default)
+    plan = make_runtime_plan(path, problem.program, default)
     took = time.perf_counter() - started
     decision = problem.decision(plan)
     value = None if problem.violations(problem.plan(decision)) else problem.evaluate(decision)

@@ -92,7 +92,9 @@ def check_other_file(read: str | Path, out: Path, what: str = "model") -> None:
         )
 
 
-def left_out(plan: Plan, *, memory: bool, offset: bool, order: bool, device: bool = False) -> tuple[str, ...]:
+def list_left_out(
+    plan: Plan, *, memory: bool, offset: bool, order: bool, device: bool = False
+) -> tuple[str, ...]:
     """The decisions of a plan that a target of these abilities does not follow, counted."""
     rows = [] if plan.residencies is None else plan.residencies.tolist()
     placed = sum(row[2] >= 0 for row in rows)

@@ -184,7 +184,7 @@ def standalone_text(machine: Machine) -> str:
     return machine.text if machine.text and _base(machine.text) is None else _written(machine)
 
 
-def sources(name: str, machine: Machine) -> list[tuple[str, str]]:
+def list_sources(name: str, machine: Machine) -> list[tuple[str, str]]:
     """(name, TOML) of a machine and of the presets it builds on; the comments name the sources."""
     texts = [(name, machine.text)] if machine.text else []
     base = _base(machine.text) if machine.text else name.rpartition("-")[0]

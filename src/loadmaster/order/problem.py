@@ -23,7 +23,7 @@ from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import load_machine, read_machine
 from loadmaster.order.graph import OrderGraph, order_graph
 from loadmaster.plan.check import Violation, check
-from loadmaster.plan.live_ranges import resident_bytes, weights_in
+from loadmaster.plan.live_ranges import place_weights, resident_bytes
 from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load
@@ -77,7 +77,7 @@ class PeakOrder(BatchProblem):
         if self._weights is None:
             return self.graph.resident
         home = self.machine.memories[self.machine.home[0]]
-        rows = weights_in(self.program, self._weights)
+        rows = place_weights(self.program, self._weights)
         return resident_bytes(self.program, home.alignment, rows)
 
     @cached_property
@@ -136,7 +136,7 @@ class PeakOrder(BatchProblem):
                 order.append(next_op)
                 waiting += reversed(views.get(next_op, []))
         whole = np.array(order, dtype=np.int32)
-        elsewhere = [] if self._weights is None else weights_in(program, self._weights, whole)
+        elsewhere = [] if self._weights is None else place_weights(program, self._weights, whole)
         return Plan.of(order=whole, residencies=elsewhere)
 
     def decision(self, plan: Plan) -> Decision:
@@ -157,7 +157,7 @@ class PeakOrder(BatchProblem):
         found = decided_elsewhere(plan, self.kind, ("order", "residencies"))
         order = np.arange(self.program.n_ops, dtype=np.int32) if plan.order is None else plan.order
         weights = self._weights
-        rows = [] if weights is None else list(weights_in(self.program, weights, order))
+        rows = [] if weights is None else list(place_weights(self.program, weights, order))
         if sorted(rows) != sorted(plan.residency_rows):
             found.append(
                 Violation(

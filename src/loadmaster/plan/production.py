@@ -13,7 +13,7 @@ from loadmaster.program.program import Program
 from loadmaster.program.zoo.tpu import DATA, manifest
 
 
-def production_plan(program: Program, machine: Machine) -> Plan | None:
+def load_production_plan(program: Program, machine: Machine) -> Plan | None:
     """What the production compiler chose for this program on this machine; None if we have it not.
 
     A program is known by its hash and a machine by its name, so a machine's figures may change:
@@ -26,7 +26,7 @@ def production_plan(program: Program, machine: Machine) -> Plan | None:
     return plan_from_json(file.read_text(encoding="utf-8"), program, machine, file.name)
 
 
-def production_record(program: Program, machine: Machine) -> dict[str, Any] | None:
+def load_production_record(program: Program, machine: Machine) -> dict[str, Any] | None:
     """What is known of that placement: flags, what is partial about it, its recorded times."""
     name = _names().get(program.hash)
     plans: dict[str, dict[str, Any]] = manifest()["programs"][name]["plans"] if name else {}

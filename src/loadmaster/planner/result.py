@@ -12,7 +12,7 @@ from loadmaster.errors import LoadmasterError
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program
-from loadmaster.runs.history import gap_of
+from loadmaster.runs.history import compute_gap
 from loadmaster.search.kind import Row
 from loadmaster.search.problem import Bound, Problem
 from loadmaster.search.solver import Solution, Status
@@ -69,7 +69,7 @@ class Result:
     @property
     def gap(self) -> float | None:
         """value / bound - 1"""
-        return gap_of(self.value, self.bound.value)
+        return compute_gap(self.value, self.bound.value)
 
     @property
     def evaluations(self) -> int:

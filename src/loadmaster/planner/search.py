@@ -15,7 +15,7 @@ from loadmaster.plan import Plan, save_plan
 from loadmaster.planner.result import Result
 from loadmaster.program.program import Program
 from loadmaster.runs import Display, Interrupted, RunFolder, run_solver
-from loadmaster.runs.history import gap_of
+from loadmaster.runs.history import compute_gap
 from loadmaster.search.kind import Bounded, Found, Headline, ProblemKind, Row
 from loadmaster.search.measuring import Measuring
 from loadmaster.search.problem import Bound, Decision, Problem
@@ -269,7 +269,7 @@ def _complete_row(kind: Kind, problem: Problem, row: Row, bound: int, compared: 
     return replace(
         row,
         status="optimal" if reached else row.status,
-        gap=0.0 if row.role == "bound" else gap_of(value, bound),
+        gap=0.0 if row.role == "bound" else compute_gap(value, bound),
         speedup=compared / value if compared and value else None,
         extra={**kind.row_figures(problem, value), **row.extra},
     )

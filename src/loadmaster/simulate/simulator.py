@@ -212,13 +212,13 @@ def simulate(program: Program, machine: Machine, plan: Plan | None = None) -> Ti
     Returns:
       start and end of every op `[n]` and copy in picoseconds, traffic by memory, peaks, and the total.
     """
-    return simulator(program, machine).run(plan or Plan())
+    return get_simulator(program, machine).run(plan or Plan())
 
 
 _SIMULATORS: weakref.WeakKeyDictionary[Program, dict[str, Simulator]] = weakref.WeakKeyDictionary()
 
 
-def simulator(program: Program, machine: Machine) -> Simulator:
+def get_simulator(program: Program, machine: Machine) -> Simulator:
     """The simulator of a program on a machine, made once."""
     known = _SIMULATORS.setdefault(program, {})
     if machine.hash not in known:
