@@ -10,12 +10,13 @@ import numpy as np
 
 from benchmarks.suites import Row
 from benchmarks.suites.mapping_cells import onnx_file
+from benchmarks.suites.problems import make_as
 from loadmaster.errors import MissingPackage, require
 from loadmaster.export.onnx_order import export_onnx_order, run_model, runtime_plan
 from loadmaster.order.problem import PeakOrder
+from loadmaster.planner import solve_checked
 from loadmaster.program.importers.onnx import import_onnx
-from loadmaster.search.registry import make_labelled
-from loadmaster.search.solver import Budget, solve
+from loadmaster.search.solver import Budget
 
 RUNTIME = "onnxruntime"
 
@@ -82,10 +83,10 @@ def store_weights(path: Path, out: Path) -> Path:
 def _counted(path: Path, seconds: float) -> tuple[dict[str, int], int]:
     """The runtime's peak in its order, in that of the file and in the best that we find, and what we say
     that this one has: relu in place, as the runtime does it."""
-    problem = PeakOrder(import_onnx(path, inplace=("relu",)))
-    solution = solve(make_labelled("order", "auto"), problem, Budget(seconds=seconds))
-    assert solution.decision is not None and solution.value is not None
+    problem = make_as(PeakOrder, import_onnx(path, inplace=("relu",)))
+    found = solve_checked(problem, "auto", Budget(seconds=seconds))
+    assert found.plan is not None and found.solution.value is not None
     out = path.with_name("ordered.onnx")
-    export_onnx_order(path, problem.program, problem.machine, problem.plan(solution.decision), out)
+    export_onnx_order(path, problem.program, problem.machine, found.plan, out)
     runs = {"default": run_model(path, file_order=False), "file": run_model(path), "ours": run_model(out)}
-    return {name: ran.peak_bytes for name, ran in runs.items()}, int(solution.value)
+    return {name: ran.peak_bytes for name, ran in runs.items()}, int(found.solution.value)

@@ -4,9 +4,24 @@
 `planner` is all of it in one call.
 """
 
-from loadmaster.planner.capacity import BadRequest, Bytes, Capacity, Share, kernel_room, parse_capacity
-from loadmaster.planner.planner import make_problem, plan, solve_request
-from loadmaster.planner.problems import KINDS, build_problem
+from loadmaster.planner.capacity import (
+    BadRequest,
+    Bytes,
+    Capacity,
+    KernelRoom,
+    Share,
+    kernel_room,
+    parse_capacity,
+)
+from loadmaster.planner.planner import (
+    CheckedSolution,
+    find_known,
+    make_problem,
+    plan,
+    solve_checked,
+    solve_request,
+)
+from loadmaster.planner.problems import KINDS, build_problem, make_offload
 from loadmaster.planner.request import NamedBuffers, Objective, PinTexts, PlanRequest
 from loadmaster.planner.result import Result, Row
 from loadmaster.planner.search import SearchOptions, solve_problem
@@ -16,6 +31,8 @@ __all__ = [
     "BadRequest",
     "Bytes",
     "Capacity",
+    "CheckedSolution",
+    "KernelRoom",
     "NamedBuffers",
     "Objective",
     "PinTexts",
@@ -25,10 +42,13 @@ __all__ = [
     "SearchOptions",
     "Share",
     "build_problem",
+    "find_known",
     "kernel_room",
+    "make_offload",
     "make_problem",
     "parse_capacity",
     "plan",
+    "solve_checked",
     "solve_problem",
     "solve_request",
 ]

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from loadmaster.allocation.problem import Allocation
+from loadmaster.clock import now
 from loadmaster.graph import Base
 from loadmaster.machine import Machine, load_machine
+from loadmaster.plan.check import Violation
+from loadmaster.plan.plan import Plan
 from loadmaster.planner.capacity import BadRequest, GivenCapacity, parse_capacity
 from loadmaster.planner.fitting import SECONDS as FIT_SECONDS
 from loadmaster.planner.fitting import Fits, buffers_fit, fits
+from loadmaster.planner.known import Known
 from loadmaster.planner.problems import build_problem, make_buffers
 from loadmaster.planner.request import (
     NamedBuffers,
@@ -24,7 +30,7 @@ from loadmaster.planner.request import (
     parse_objective,
 )
 from loadmaster.planner.result import Result
-from loadmaster.planner.search import SearchOptions, solve_problem, write_plan
+from loadmaster.planner.search import APPROACHES, SearchOptions, solve_problem, write_plan
 from loadmaster.planner.source import ModelSource
 from loadmaster.program.measured_costs import MeasuredCosts, costless_hash
 from loadmaster.program.program import Program
@@ -33,9 +39,10 @@ from loadmaster.runs import RunFolder
 from loadmaster.search.evaluator import CommandEvaluator, Evaluator, RecordedEvaluator
 from loadmaster.search.measuring import Measuring
 from loadmaster.search.pins import Pins
-from loadmaster.search.problem import Problem
-from loadmaster.search.registry import load_problem
-from loadmaster.search.solver import Budget, Solver
+from loadmaster.search.problem import Bound, Problem
+from loadmaster.search.registry import load_problem, make_labelled
+from loadmaster.search.solver import Budget, Observer, Solution, Solver, solve
+from loadmaster.simulate import Timeline, simulate
 from loadmaster.units import UNLIMITED
 
 EXECUTOR = "executor:"
@@ -173,6 +180,68 @@ def solve_request(request: PlanRequest, search: SearchOptions) -> Result:
     problem = build_problem(request)
     moved = request.objective == Objective.BYTES_MOVED
     return solve_problem(problem, search, request.own_machine if moved else None)
+
+
+@dataclass(frozen=True, eq=False)
+class CheckedSolution:
+    """What one solver found for one problem; its plan, the checker's word and the time on demand."""
+
+    problem: Problem
+    solution: Solution
+    seconds: float
+    """That it took, whatever clock the budget had."""
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """None: nothing was found, or it can't be packed."""
+        decision = self.solution.decision
+        return None if decision is None else self.problem.plan(decision)
+
+    @cached_property
+    def violations(self) -> list[Violation]:
+        """What the checker refuses of the plan: a bug of the solver."""
+        return [] if self.plan is None else self.problem.violations(self.plan)
+
+    @property
+    def status(self) -> str:
+        """The solver's, unless the checker refuses its plan."""
+        return "refused by the checker" if self.violations else str(self.solution.status)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """What the plan costs, simulated."""
+        assert self.plan is not None
+        return simulate(self.problem.program, self.problem.machine, self.plan)
+
+
+def solve_checked(
+    problem: Problem,
+    solver: str | Solver = "auto",
+    budget: Budget | None = None,
+    seed: int = 0,
+    *,
+    options: Mapping[str, Any] | None = None,
+    observer: Observer | None = None,
+    clock: Callable[[], float] = now,
+) -> CheckedSolution:
+    """One solver by itself, for who compares solvers: it has the whole budget, knows no bound but the problem's
+    own, and no other method's plan; nothing is written.
+
+    Arguments:
+      solver: one of `solver_labels(problem.kind)`, made with `options`, or an object.
+      clock: of the budget's seconds.
+    """
+    made = make_labelled(problem.kind, solver, options) if isinstance(solver, str) else solver
+    started = now()
+    solution = solve(made, problem, budget or Budget(), seed, observer, clock=clock)
+    return CheckedSolution(problem, solution, now() - started)
+
+
+def find_known(problem: Problem, source: str = "") -> tuple[list[Known], Bound]:
+    """Known methods' answers and the bound that is quick to have: what a plan is compared with. `source`: the
+    model as the user named it."""
+    approach = APPROACHES[problem.kind]
+    return approach.known(problem, source), approach.bound(problem)
 
 
 def check_fit(

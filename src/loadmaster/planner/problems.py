@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from loadmaster.allocation.problem import Allocation, ProgramAllocation
 from loadmaster.errors import Refused, nearest
@@ -17,10 +18,11 @@ from loadmaster.offload.measured import MeasuredOffload
 from loadmaster.offload.problem import Offload, options_of
 from loadmaster.offload.repeats import with_repeats
 from loadmaster.order.problem import PeakOrder
-from loadmaster.planner.capacity import BadRequest, kernel_room, with_shares
+from loadmaster.planner.capacity import BadRequest, KernelRoom, kernel_room, with_shares
 from loadmaster.planner.fitting import fits
 from loadmaster.planner.request import NamedBuffers, Objective, PlanRequest, ProblemEvaluator, is_arena
 from loadmaster.program.measured_costs import apply_costs
+from loadmaster.program.program import Program
 from loadmaster.program.repeats import Repeated, repeat
 from loadmaster.search.pins import Pins
 from loadmaster.search.problem import Problem
@@ -117,6 +119,10 @@ _REFUSALS = {
         "--evaluator and --noise are about times of the mapping problem",
         "leave them out, or give --problem mapping",
     ),
+    ("problem_class",): (
+        "the class of {kind} problems can't be replaced",
+        "leave problem_class out, or make the problem of that class",
+    ),
     ("pins", "keep_order"): (
         "--objective peak-memory decides the order of the ops, not memories or devices",
         "leave --pin, --pin-op and --keep-order out",
@@ -211,7 +217,8 @@ def _make_mapping(request: PlanRequest) -> Problem:
             return Mapping(program, bytes_machine(machine), pins=pins)
         try:
             seed = request.seed if request.noise else 0
-            return Mapping(program, machine, noise=request.noise, noise_seed=seed, pins=pins)
+            make = request.problem_class or Mapping
+            return make(program, machine, noise=request.noise, noise_seed=seed, pins=pins)
         except ValueError as error:
             raise BadRequest(str(error), object="--noise", number=request.noise, remedy="give 0.02") from None
     if request.noise:
@@ -232,7 +239,8 @@ def _make_mapping(request: PlanRequest) -> Problem:
 def _make_game(request: PlanRequest) -> Problem:
     machine = request.own_machine
     program = request.load_program(machine)
-    return MallocGame(program, machine, pins=request.resolve_pins(program, machine))
+    make = request.problem_class or MallocGame
+    return make(program, machine, pins=request.resolve_pins(program, machine))
 
 
 def _make_graph(request: PlanRequest) -> Problem:
@@ -277,6 +285,18 @@ def _make_offload(request: PlanRequest) -> Problem:
     )
 
 
+def make_offload(
+    program: Program | Repeated, machine: Machine, room: KernelRoom, pins: Pins | None = None
+) -> Offload:
+    """The problem with room for kernels. Where ops run again (`repeat`), `room` is that of the base program:
+    each has the workspace of the op that it repeats."""
+    kernels = room.kernels
+    if isinstance(program, Repeated):
+        kernels = kernels and replace(kernels, workspace=kernels.workspace[program.origin])
+        program = program.program
+    return Offload(program, machine, reserve=room.reserve, kernels=kernels, pins=pins)
+
+
 def _simulated_offload(request: PlanRequest, machine: Machine, recompute: bool | None = None) -> Offload:
     """The problem with measured times if there are any, room for kernels, and capacities as shares of what is
     needed. To recompute: about the program with those ops run again that let the quickest plans be found."""
@@ -287,11 +307,7 @@ def _simulated_offload(request: PlanRequest, machine: Machine, recompute: bool |
         program = apply_costs(program, measured, machine.devices[0].name)
     room = kernel_room(program.n_ops, measured, request.captured_for(machine))
     machine = with_shares(machine, request.capacity, program, room.needed)
-
-    def make(found: Repeated) -> Offload:
-        own = room.kernels and replace(room.kernels, workspace=room.kernels.workspace[found.origin])
-        return Offload(found.program, machine, reserve=room.reserve, kernels=own, pins=pins)
-
+    make = partial(make_offload, machine=machine, room=room, pins=pins)
     if not (request.recomputes(program) if recompute is None else recompute):
         return make(repeat(program, []))
     request.say(f"seeking ops of '{program.name}' to run again")
@@ -300,8 +316,10 @@ def _simulated_offload(request: PlanRequest, machine: Machine, recompute: bool |
 
 
 _KINDS = (
-    ProblemKind("mapping", _make_mapping, frozenset({"pins", "noise", "evaluator", "keep_order"})),
-    ProblemKind("malloc-game", _make_game, frozenset({"pins", "keep_order"})),
+    ProblemKind(
+        "mapping", _make_mapping, frozenset({"pins", "noise", "evaluator", "keep_order", "problem_class"})
+    ),
+    ProblemKind("malloc-game", _make_game, frozenset({"pins", "keep_order", "problem_class"})),
     ProblemKind(
         "offload",
         _make_offload,
