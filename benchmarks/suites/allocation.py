@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.peers.omnimalloc import OmniMalloc
 from benchmarks.suites import Options, Row
 from benchmarks.suites.packings import perfect_packing, training_like
 from benchmarks.suites.problems import make_as
@@ -32,7 +33,7 @@ PUBLISHED = {
     "mediapipe-tflite": "the models inside the mediapipe 0.10.14 wheel",
 }
 CAPACITY = 1_048_576
-BASELINES = ("first-fit", "xla-best-fit", "tvm-hill-climb", "vela-hill-climb", "cp-sat", "omnimalloc")
+BASELINES = ("first-fit", "xla-best-fit", "tvm-hill-climb", "vela-hill-climb", "cp-sat", OmniMalloc.name)
 
 
 def data_folder(options: Options) -> Path | None:
@@ -72,7 +73,8 @@ def _solved(case: str, buffers: Buffers, capacity: int | None, name: str, second
     """One solver on one instance; the checker passes the placement before it is a row."""
     problem = make_as(Allocation, NamedBuffers(case, buffers, capacity))
     try:
-        found = solve_checked(problem, "auto" if name == "ours" else name, Budget(seconds=seconds), seed)
+        solver = OmniMalloc() if name == OmniMalloc.name else "auto" if name == "ours" else name
+        found = solve_checked(problem, solver, Budget(seconds=seconds), seed)
     except MissingPackage as error:
         return Row(case, 0.0, "bytes", "skipped", solver=name, extra={"reason": error.message})
     solution = found.solution

@@ -12,8 +12,8 @@ from benchmarks.suites.mapping_run import Improvements
 from loadmaster.errors import MissingPackage
 from loadmaster.malloc_game.heuristics import NoProduction
 from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.plan.production import production_record
 from loadmaster.planner import CheckedSolution, find_known, solve_checked
+from loadmaster.program.zoo.tpu import manifest
 from loadmaster.search.problem import Bound
 from loadmaster.search.solver import Budget
 
@@ -63,7 +63,7 @@ def row_of(cell: GameCell, name: str, seed: int, found: CheckedSolution, observe
             "peak": int(found.timeline.memory_peak[problem.model.fast]),
         }
     if name == "production":
-        record = production_record(problem.program, problem.machine) or {}
+        record = manifest()["programs"][problem.program.name]["plans"][problem.machine.name]
         extra |= {"as_issued": record.get("as_issued_ps"), "partial": record.get("partial")}
     if not once and name not in EXACT:
         extra |= {"budget": cell.budget, "curve": observer.curve}

@@ -11,14 +11,21 @@ import numpy as np
 from benchmarks.suites import Row
 from benchmarks.suites.mapping_cells import onnx_file
 from benchmarks.suites.problems import make_as
-from loadmaster.errors import MissingPackage, require
-from loadmaster.export.onnx_order import export_onnx_order, run_model, runtime_plan
+from loadmaster.errors import LoadmasterError, MissingPackage, require
+from loadmaster.export.onnx_order import Ran, export_onnx_order, run_model
 from loadmaster.order.problem import PeakOrder
+from loadmaster.plan import Plan
 from loadmaster.planner import solve_checked
+from loadmaster.program import Program
 from loadmaster.program.importers.onnx import import_onnx
+from loadmaster.program.importers.onnx.read import read_model
 from loadmaster.search.solver import Budget
 
 RUNTIME = "onnxruntime"
+
+
+class OtherNodes(LoadmasterError):
+    """The runtime ran other nodes than the model's file has."""
 
 
 def run_runtime(case: str, model: str, problem: PeakOrder, seconds: float) -> Row:
@@ -57,6 +64,23 @@ def run_runtime(case: str, model: str, problem: PeakOrder, seconds: float) -> Ro
             "modelled": peak,
         },
     )
+
+
+def runtime_plan(path: str | Path, program: Program, ran: Ran) -> Plan:
+    """The order of a run as a plan of the program that was imported from the same file."""
+    nodes = read_model(Path(path))[0].graph.node
+    # The runtime names what has no name after its type and its place in the file.
+    named = {node.name or f"{node.op_type}_{place}": place for place, node in enumerate(nodes)}
+    turn = {named[name]: turn for turn, name in enumerate(ran.nodes) if name in named}
+    if len(named) < len(nodes) or any(int(node) not in turn for node in program.op_source):
+        raise OtherNodes(
+            f"'{path}' did not run node by node: {len(turn)} of its {len(nodes)} nodes were seen",
+            object=str(path),
+            number=len(turn),
+            remedy="give every node a name of its own",
+        )
+    turns = np.array([turn[int(node)] for node in program.op_source], dtype=np.int64)
+    return Plan(order=np.argsort(turns, kind="stable").astype(np.int32))
 
 
 def store_weights(path: Path, out: Path) -> Path:

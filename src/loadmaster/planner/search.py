@@ -148,7 +148,7 @@ APPROACHES = {
         facts.describe_allocation,
         known.known_offsets,
         facts.allocation_facts,
-        by_clock=("auto", "exact", "large", "cp-sat", "omnimalloc"),
+        by_clock=("auto", "exact", "large", "cp-sat"),
         settles=("baseline", "result"),
         bound_row="always",
     ),
