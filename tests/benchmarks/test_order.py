@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks.suites.mapping_cells import load_cell_model, onnx_file
 from benchmarks.suites.order import cells, run_order
-from benchmarks.suites.order_runtime import RUNTIME, store_weights
-from loadmaster.export.onnx_order import OtherNodes, Ran, make_runtime_plan, run_model
+from benchmarks.suites.order_runtime import RUNTIME, OtherNodes, make_runtime_plan, store_weights
+from loadmaster.export.onnx_order import Ran, run_model
 from loadmaster.program.importers.onnx.read import read_model
 
 

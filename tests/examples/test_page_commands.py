@@ -22,13 +22,14 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from cost_files import write_costs
 from generate_tflite import branchy
 from loadmaster import __version__
 from loadmaster.cli.main import COMMANDS, app
 from loadmaster.machine import load_machine
 from loadmaster.machine.presets import preset_names, standalone_text
 from loadmaster.plan import load_plan
-from loadmaster.program.measured_costs import MeasuredCosts, costless_hash, write_costs
+from loadmaster.program.measured_costs import MeasuredCosts, costless_hash
 from loadmaster.program.storage import load, save
 from loadmaster.program.zoo import MODELS
 from loadmaster.search.registry import kinds, kinds_with, solver_names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from loadmaster.allocation.several import fill_banks
 from loadmaster.errors import LoadmasterError, NoAnswer, Refused
 from loadmaster.graph.kind import parse_base
 from loadmaster.machine import load_machine
-from loadmaster.plan import load_plan
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.mapping.problem import Mapping
+from loadmaster.plan import Plan, load_plan
 from loadmaster.plan.check import check
 from loadmaster.planner import (
     KINDS,
@@ -28,9 +31,11 @@ from loadmaster.planner import (
     PlanRequest,
     Share,
     build_problem,
+    find_known,
     make_problem,
     parse_capacity,
     plan,
+    solve_checked,
 )
 from loadmaster.planner.fitting import judge_placement
 from loadmaster.planner.planner import choose_kind
@@ -94,6 +99,7 @@ def test_every_kind_is_chosen_made_solved_and_checked(kind: str, tmp_path: Path)
         ("allocation", {"evaluator": CommandEvaluator("true")}, "--evaluator and --noise are about times"),
         ("order", {"pins": PinTexts(("x=dram",))}, "decides the order of the ops"),
         ("order", {"keep_order": True}, "decides the order of the ops"),
+        ("graph", {"problem_class": dict}, "the class of graph problems can't be replaced"),
     ],
 )
 def test_what_a_kind_does_not_understand_is_refused_before_anything_is_read(
@@ -108,6 +114,34 @@ def test_what_a_kind_does_not_understand_is_refused_before_anything_is_read(
     request = PlanRequest(Unread(), load_machine(MACHINES.get(kind, "nnp-i")), kind, **given)  # type: ignore[arg-type]
     with pytest.raises(BadRequest, match=words):
         build_problem(request)
+
+
+def test_a_problem_of_another_class(bert: Program) -> None:
+    class Counted(Mapping):
+        pass
+
+    make = partial(Counted, invalid="repair")
+    problem = build_problem(
+        PlanRequest(bert, load_machine("nnp-i"), "mapping", noise=0.1, problem_class=make)
+    )
+    assert isinstance(problem, Counted) and problem.invalid == "repair" and not problem.repeatable
+    game = PlanRequest(bert, load_machine("tpu-v4i"), problem_class=partial(MallocGame, backup="none"))
+    assert build_problem(game).options()["backup"] == "none"
+
+
+def test_one_solver_by_itself_and_what_it_is_compared_with(bert: Program) -> None:
+    problem = make_problem(bert, load_machine("tpu-v4i-16m"))
+    found = solve_checked(problem, "anneal-moves", Budget(30), 1, options={"start": "msa"})
+    assert found.status == "feasible" and found.violations == [] and found.solution.evaluations == 30
+    assert found.timeline.total_ps == found.solution.value
+    known, bound = find_known(problem)
+    values = {each.name: each.value for each in known}
+    assert {"all-slow", "msa"} <= set(values) and bound.value <= found.solution.value <= (values["msa"] or 0)
+    arena = make_problem(bert, load_machine("arena:1KiB"))
+    nothing = solve_checked(arena, "first-fit")
+    assert nothing.plan is None and nothing.violations == [] and nothing.status == "unknown"
+    other = replace(found, solution=replace(found.solution, decision=problem.decision(Plan())))
+    assert other.plan is not None and other.plan.hash != found.plan.hash  # type: ignore[union-attr]
 
 
 def test_wrong_names_are_named(bert: Program) -> None:
@@ -248,6 +282,7 @@ def test_a_kind_names_parts_of_requests_and_solvers_that_there_are(kind: str, be
         tasks=("fusion",),
         groups="op",
         base=parse_base(["fusion=none"]),
+        problem_class=Mapping,
     )
     assert KINDS[kind].accepts <= {part for part, _ in everything.given()} and everything.says_what
     for name in (*KINDS[kind].by_clock, *KINDS[kind].white_box):

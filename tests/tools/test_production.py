@@ -16,7 +16,7 @@ from loadmaster.errors import BadProgram
 from loadmaster.machine import load_machine
 from loadmaster.plan import NO_OFFSET, Copy, Plan, Residency
 from loadmaster.plan.check import check
-from loadmaster.plan.production import load_production_plan, load_production_record
+from loadmaster.plan.production import load_production_plan
 from loadmaster.program.importers.hlo import import_hlo
 from loadmaster.program.models import load_model
 from loadmaster.program.zoo.tpu import DATA, SUMMARIES, manifest
@@ -317,7 +317,7 @@ def test_shipped_placements_are_sound(name: str) -> None:
     for machine_name, about in record["plans"].items():
         machine = load_machine(machine_name)
         plan = load_production_plan(program, machine)
-        assert plan is not None and load_production_record(program, machine) == about
+        assert plan is not None
         assert len(plan.residency_rows) == about["residencies"]
         timeline = simulate(program, machine, plan)
         assert check(program, machine, plan, timeline) == []
@@ -331,7 +331,6 @@ def test_nothing_is_known_of_others() -> None:
     assert load_production_plan(program, load_machine("nnp-i")) is None
     other = replace(program, op_other_bytes=np.ones_like(program.op_other_bytes))
     assert load_production_plan(other, load_machine("tpu-v4i")) is None
-    assert load_production_record(other, load_machine("tpu-v4i")) is None
 
 
 def test_programs_are_there_without_jax() -> None:

@@ -214,7 +214,7 @@ class AllocationKind(ProblemKind[Allocation]):
 
     name = "allocation"
     accepts = frozenset({"pins", "keep_order"})
-    by_clock = ("auto", "exact", "large", "cp-sat", "omnimalloc")
+    by_clock = ("auto", "exact", "large", "cp-sat")
     settles = ("baseline", "result")
     bound_row = "always"
 

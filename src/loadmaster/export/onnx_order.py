@@ -34,10 +34,6 @@ from loadmaster.program.importers.onnx.read import read_model
 from loadmaster.program.program import Program
 
 
-class OtherNodes(LoadmasterError):
-    """The runtime ran other nodes than the model's file has."""
-
-
 @dataclass(frozen=True)
 class Ran:
     """One run of a model."""
@@ -74,23 +70,6 @@ def run_model(path: str | Path, *, file_order: bool = True, seed: int = 0) -> Ra
     used = [int(event["args"].get("mem_bytes_requested_in_use", 0)) for event in ran]
     names = [event["name"].removesuffix("_kernel_time") for event in ran]
     return Ran(names, max(used, default=0), outputs)
-
-
-def make_runtime_plan(path: str | Path, program: Program, ran: Ran) -> Plan:
-    """The order of a run as a plan of the program that was imported from the same file."""
-    nodes = read_model(Path(path))[0].graph.node
-    # The runtime names what has no name after its type and its place in the file.
-    named = {node.name or f"{node.op_type}_{place}": place for place, node in enumerate(nodes)}
-    turn = {named[name]: turn for turn, name in enumerate(ran.nodes) if name in named}
-    if len(named) < len(nodes) or any(int(node) not in turn for node in program.op_source):
-        raise OtherNodes(
-            f"'{path}' did not run node by node: {len(turn)} of its {len(nodes)} nodes were seen",
-            object=str(path),
-            number=len(turn),
-            remedy="give every node a name of its own",
-        )
-    turns = np.array([turn[int(node)] for node in program.op_source], dtype=np.int64)
-    return Plan(order=np.argsort(turns, kind="stable").astype(np.int32))
 
 
 def draw_inputs(session: Any, seed: int) -> dict[str, npt.NDArray[Any]]:

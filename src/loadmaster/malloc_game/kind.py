@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from loadmaster.errors import MissingPackage
@@ -26,14 +26,15 @@ class MallocGameKind(ProblemKind[MallocGame]):
     """Games by the time of a pass."""
 
     name = "malloc-game"
-    accepts = frozenset({"pins", "keep_order"})
+    accepts = frozenset({"pins", "keep_order", "problem_class"})
     by_clock = BY_CLOCK
     white_box = WHITE_BOX
 
     def make(self, request: PlanRequest) -> MallocGame:
         machine = request.own_machine
         program = request.load_program(machine)
-        return MallocGame(program, machine, pins=request.resolve_pins(program, machine))
+        make: Callable[..., MallocGame] = request.problem_class or MallocGame
+        return make(program, machine, pins=request.resolve_pins(program, machine))
 
     def describe(self, problem: MallocGame, source: str) -> str:
         model, memories = problem.model, problem.machine.memories

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from collections.abc import Mapping as Values
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -47,7 +47,7 @@ class MappingKind(ProblemKind[Mapping]):
     """Maps by the time of a pass, simulated or measured by an evaluator."""
 
     name = "mapping"
-    accepts = frozenset({"pins", "noise", "evaluator", "keep_order"})
+    accepts = frozenset({"pins", "noise", "evaluator", "keep_order", "problem_class"})
     by_clock = ("auto", "exact")
     white_box: ClassVar[Collection[str]] = WHITE_BOX
     settles: ClassVar[tuple[str, ...]] = ("result",)
@@ -61,7 +61,8 @@ class MappingKind(ProblemKind[Mapping]):
         pins = request.resolve_pins(program, machine)
         try:
             seed = request.seed if request.noise else 0
-            return Mapping(program, machine, noise=request.noise, noise_seed=seed, pins=pins)
+            make: Callable[..., Mapping] = request.problem_class or Mapping
+            return make(program, machine, noise=request.noise, noise_seed=seed, pins=pins)
         except ValueError as error:
             raise BadRequest(str(error), object="--noise", number=request.noise, remedy="give 0.02") from None
 
@@ -200,6 +201,7 @@ class BytesMoved(Mapping):
 class BytesMovedKind(MappingKind):
     """Maps by the bytes that go through the slowest memory."""
 
+    accepts = MappingKind.accepts - {"problem_class"}
     white_box = ()
     settles = ("baseline", "result")
     shows_itself = False

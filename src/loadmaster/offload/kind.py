@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from loadmaster.search.kind import (
     known_values,
     traffic_numbers,
 )
+from loadmaster.search.pins import Pins
 from loadmaster.search.registry import make_solver
 from loadmaster.search.request import (
     BadRequest,
@@ -174,11 +176,7 @@ def make_simulated(request: PlanRequest, recompute: bool | None = None) -> Offlo
         program = apply_costs(program, measured, machine.devices[0].name)
     room = kernel_room(program.n_ops, measured, request.captured_for(machine))
     machine = with_shares(machine, request.capacity, program, room.needed)
-
-    def make(found: Repeated) -> Offload:
-        own = room.kernels and replace(room.kernels, workspace=room.kernels.workspace[found.origin])
-        return Offload(found.program, machine, reserve=room.reserve, kernels=own, pins=pins)
-
+    make = partial(make_offload, machine=machine, room=room, pins=pins)
     if not (request.recomputes(program) if recompute is None else recompute):
         return make(repeat(program, []))
     request.say(f"seeking ops of '{program.name}' to run again")
@@ -210,6 +208,18 @@ class KernelRoom:
     """What counts into the bytes that a program needs with nothing ever leaving"""
     kept: int = 0
     """What a run has to have beside the peak of a plan that leaves ops their room"""
+
+
+def make_offload(
+    program: Program | Repeated, machine: Machine, room: KernelRoom, pins: Pins | None = None
+) -> Offload:
+    """The problem with room for kernels. Where ops run again (`repeat`), `room` is that of the base program:
+    each has the workspace of the op that it repeats."""
+    kernels = room.kernels
+    if isinstance(program, Repeated):
+        kernels = kernels and replace(kernels, workspace=kernels.workspace[program.origin])
+        program = program.program
+    return Offload(program, machine, reserve=room.reserve, kernels=kernels, pins=pins)
 
 
 def kernel_room(ops: int, measured: MeasuredCosts | None, device: str | None) -> KernelRoom:

@@ -5,8 +5,17 @@ writes the plan, `fitting` says whether a program fits at all, and `source` read
 """
 
 from loadmaster.allocation.auto import NamedBuffers
-from loadmaster.offload.kind import kernel_room
-from loadmaster.planner.planner import KINDS, build_problem, make_problem, plan, solve_request
+from loadmaster.offload.kind import KernelRoom, kernel_room, make_offload
+from loadmaster.planner.planner import (
+    KINDS,
+    CheckedSolution,
+    build_problem,
+    find_known,
+    make_problem,
+    plan,
+    solve_checked,
+    solve_request,
+)
 from loadmaster.planner.result import Result
 from loadmaster.planner.search import SearchOptions, solve_problem
 from loadmaster.search.kind import Row
@@ -26,6 +35,8 @@ __all__ = [
     "BadRequest",
     "Bytes",
     "Capacity",
+    "CheckedSolution",
+    "KernelRoom",
     "NamedBuffers",
     "Objective",
     "PinTexts",
@@ -35,10 +46,13 @@ __all__ = [
     "SearchOptions",
     "Share",
     "build_problem",
+    "find_known",
     "kernel_room",
+    "make_offload",
     "make_problem",
     "parse_capacity",
     "plan",
+    "solve_checked",
     "solve_problem",
     "solve_request",
 ]

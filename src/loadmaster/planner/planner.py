@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from loadmaster.allocation.auto import NamedBuffers, is_arena
 from loadmaster.allocation.problem import Allocation
+from loadmaster.clock import now
 from loadmaster.errors import nearest
 from loadmaster.graph import Base
 from loadmaster.graph.kind import KIND as GRAPH
@@ -19,6 +22,8 @@ from loadmaster.mapping.kind import BYTES_MOVED
 from loadmaster.mapping.kind import KIND as MAPPING
 from loadmaster.offload.kind import KIND as OFFLOAD
 from loadmaster.order.problem import KIND as ORDER
+from loadmaster.plan.check import Violation
+from loadmaster.plan.plan import Plan
 from loadmaster.planner.fitting import ARENA, Fits, buffers_fit, fits
 from loadmaster.planner.fitting import SECONDS as FIT_SECONDS
 from loadmaster.planner.result import Result
@@ -29,11 +34,11 @@ from loadmaster.program.program import Program
 from loadmaster.program.repeats import repeat
 from loadmaster.runs import RunFolder
 from loadmaster.search.evaluator import EXECUTOR, CommandEvaluator, Measures, RecordedEvaluator
-from loadmaster.search.kind import ProblemKind
+from loadmaster.search.kind import Known, ProblemKind
 from loadmaster.search.measuring import Measuring
 from loadmaster.search.pins import Pins
-from loadmaster.search.problem import Problem
-from loadmaster.search.registry import kinds_with, load_problem
+from loadmaster.search.problem import Bound, Problem
+from loadmaster.search.registry import kinds_with, load_problem, make_labelled
 from loadmaster.search.request import (
     BadRequest,
     GivenCapacity,
@@ -45,7 +50,8 @@ from loadmaster.search.request import (
     parse_capacity,
     parse_objective,
 )
-from loadmaster.search.solver import Budget, Solver
+from loadmaster.search.solver import Budget, Observer, Solution, Solver, solve
+from loadmaster.simulate import Timeline, simulate
 from loadmaster.units import UNLIMITED
 
 KINDS: dict[str, ProblemKind[Any]] = {
@@ -236,6 +242,10 @@ _REFUSALS = {
         "--evaluator and --noise are about times of the mapping problem",
         "leave them out, or give --problem mapping",
     ),
+    ("problem_class",): (
+        "the class of {kind} problems can't be replaced",
+        "leave problem_class out, or make the problem of that class",
+    ),
     ("pins", "keep_order"): (
         "--objective peak-memory decides the order of the ops, not memories or devices",
         "leave --pin, --pin-op and --keep-order out",
@@ -294,6 +304,76 @@ def problem_kind(machine: Machine, objective: Objective = Objective.TIME) -> str
     # Where copies only use idle bandwidth, moving tensors is what the machine was made for.
     idle = machine.rules.copies == "idle" and objective == Objective.TIME
     return "malloc-game" if idle else "mapping"
+
+
+@dataclass(frozen=True, eq=False)
+class CheckedSolution:
+    """What one solver found for one problem; its plan, the checker's word and the time on demand."""
+
+    problem: Problem
+    solution: Solution
+    seconds: float
+    """That it took, whatever clock the budget had."""
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """None: nothing was found, or it can't be packed."""
+        decision = self.solution.decision
+        return None if decision is None else self.problem.plan(decision)
+
+    @cached_property
+    def violations(self) -> list[Violation]:
+        """What the checker refuses of the plan: a bug of the solver."""
+        return [] if self.plan is None else self.problem.violations(self.plan)
+
+    @property
+    def status(self) -> str:
+        """The solver's, unless the checker refuses its plan."""
+        return "refused by the checker" if self.violations else str(self.solution.status)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """What the plan costs, simulated."""
+        assert self.plan is not None
+        return simulate(self.problem.program, self.problem.machine, self.plan)
+
+
+def solve_checked(
+    problem: Problem,
+    solver: str | Solver = "auto",
+    budget: Budget | None = None,
+    seed: int = 0,
+    *,
+    options: Mapping[str, Any] | None = None,
+    observer: Observer | None = None,
+    clock: Callable[[], float] = now,
+) -> CheckedSolution:
+    """One solver by itself, for who compares solvers: it has the whole budget, knows no bound but the problem's
+    own, and no other method's plan; nothing is written.
+
+    Args:
+      problem: what `make_problem` gives.
+      solver: one of `solver_labels(problem.kind)`, made with `options`, or an object.
+      budget: evaluations and seconds; by default the solver ends by itself.
+      seed: the same seed gives the same solution, unless seconds end the search.
+      options: keyword arguments of a solver that is named.
+      observer: hears of every improvement.
+      clock: of the budget's seconds.
+
+    Returns:
+      what it found, its plan as the checker sees it, and the seconds that it took.
+    """
+    made = make_labelled(problem.kind, solver, options) if isinstance(solver, str) else solver
+    started = now()
+    solution = solve(made, problem, budget or Budget(), seed, observer, clock=clock)
+    return CheckedSolution(problem, solution, now() - started)
+
+
+def find_known(problem: Problem, source: str = "") -> tuple[list[Known], Bound]:
+    """Known methods' answers and the bound that is quick to have: what a plan is compared with. `source`: the
+    model as the user named it."""
+    kind = KINDS[problem.kind]
+    return kind.known(problem, source), kind.bound(problem)
 
 
 def check_fit(

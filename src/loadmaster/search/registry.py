@@ -50,7 +50,6 @@ _MAKERS: dict[str, dict[str, str | Variants]] = {
             },
         ),
         "cp-sat": "allocation.exact:CpSat",
-        "omnimalloc": "allocation.exact:OmniMalloc",
     },
     "mapping": {
         "auto": "mapping.auto:make_auto",
@@ -181,7 +180,7 @@ _MAKERS: dict[str, dict[str, str | Variants]] = {
 }
 """Problem kind -> name -> 'module:class' in this package; modules are imported when used."""
 _GONE = {
-    "allocation": {"anneal": "auto", "random": "auto"},
+    "allocation": {"anneal": "auto", "random": "auto", "omnimalloc": "exact"},
     "offload": {"egrl": "auto", "game": "auto", "muzero": "auto"},
 }
 """Problem kind -> name that there was -> what to use in its place."""

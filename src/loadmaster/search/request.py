@@ -223,6 +223,9 @@ class PlanRequest:
     base: Any = None
     """Of graph plans: what is decided, what is placed as one, and what stands where nothing is decided (a
     `graph.Base`)."""
+    problem_class: Callable[..., Any] | None = None
+    """Makes the problem in place of its kind's own class: a subclass that counts, or with options of the class
+    that no command has (mapping without an evaluator, malloc-game)."""
     say: Callable[[str], None] = say_nothing
     """Hears what takes long."""
 
@@ -282,6 +285,7 @@ class PlanRequest:
             "evaluator": ("--evaluator", self.evaluator is not None),
             "pins": ("--pin", self.pins),
             "keep_order": ("--keep-order", self.keep_order),
+            "problem_class": ("problem_class", self.problem_class is not None),
         }
         return ((name, option) for name, (option, said) in parts.items() if said)
 
