@@ -104,8 +104,8 @@ def by_seconds(found: Found) -> list[str]:
     return [table(["", "better", "equal", "worse"], lines), ""]
 
 
-def asked(found: Found, tried: Tried) -> str:
-    """What was asked of GO, by the rows that exist."""
+def list_targets(found: Found, tried: Tried) -> str:
+    """GO's targets, by the rows that exist."""
     lines = []
     joint, placed = cases_of(found, "joint", TRAINING), cases_of(found, "placement", TRAINING)
     for name in (*ZERO_SHOT, *STEERED):
@@ -189,7 +189,7 @@ def page(document: dict[str, Any]) -> str:
     lines = [
         "All times are **simulated**, in milliseconds; one seed. *Saved* is 1 − t / t', by the geometric mean.",
         "",
-        asked(found, tried),
+        list_targets(found, tried),
         "",
     ]
     cases = cases_of(found, "seconds")

@@ -31,13 +31,14 @@ from benchmarks.suites.gpu_folder import Folder, Step, alone, free_host
 from benchmarks.suites.gpu_loop import MAPPED, SEARCHES, Loop, loop_rows
 from benchmarks.suites.gpu_plans import budget, kernels_of, roomy
 from benchmarks.suites.gpu_stages import all_need, ready
+from benchmarks.suites.problems import make_as
 from loadmaster.execute.own_allocator import fewer_holes
 from loadmaster.mapping.problem import Mapping
 from loadmaster.offload.measured import Archive, Refined
 from loadmaster.offload.problem import Offload, options_of
 from loadmaster.plan import load_planned
-from loadmaster.search.registry import make_labelled
-from loadmaster.search.solver import Budget, solve
+from loadmaster.planner import KernelRoom, make_offload, solve_checked
+from loadmaster.search.solver import Budget
 
 MODELS = ("llama", "bert")
 ROWS = "loop.jsonl"
@@ -57,7 +58,7 @@ def prepare(arguments: argparse.Namespace, folder: Folder) -> None:
         if path.exists():
             continue
         with Step(f"prepare {name} {arguments.percent} %"):
-            archive = Archive(posed(folder, name, arguments))
+            archive = Archive(load_offload(folder, name, arguments))
             found = Refined(simulated=10**9, seconds=arguments.seconds, kept=arguments.kept).prepared(
                 archive, arguments.seed
             )
@@ -77,19 +78,20 @@ def compile_agents(arguments: argparse.Namespace, folder: Folder) -> None:
     """EGRL's networks take a minute to compile; they are kept in the folder. It may run beside others."""
     for name in arguments.models:
         with Step(f"compile {name}"):
-            about = posed(folder, name, arguments)
+            about = load_offload(folder, name, arguments)
             # With noise, so that no bound ends it early.
-            problem = Mapping(about.program, about.machine, invalid="repair", noise=0.01)
-            agent = make_labelled("mapping", "egrl", dict(MAPPED["egrl"]))
-            print(f"  {solve(agent, problem, Budget(40)).evaluations} simulated evaluations")
+            problem = make_as(
+                Mapping, about.program, about.machine, noise=0.01, options={"invalid": "repair"}
+            )
+            found = solve_checked(problem, "egrl", Budget(40), options=MAPPED["egrl"])
+            print(f"  {found.solution.evaluations} simulated evaluations")
 
 
-def posed(folder: Folder, name: str, arguments: argparse.Namespace) -> Offload:
+def load_offload(folder: Folder, name: str, arguments: argparse.Namespace) -> Offload:
     """The problem of `gpu_runs.py plan`."""
     capacity = budget(all_need(folder.measured()[name]), arguments.percent)
-    return Offload(
-        folder.program(name), roomy(folder.machine(), capacity), kernels=kernels_of(folder.costs(name))
-    )
+    room = KernelRoom(kernels_of(folder.costs(name)))
+    return make_offload(folder.program(name), roomy(folder.machine(), capacity), room)
 
 
 def measure(arguments: argparse.Namespace, folder: Folder) -> None:
@@ -113,7 +115,7 @@ def measure(arguments: argparse.Namespace, folder: Folder) -> None:
             continue
         with np.load(prepared_file(folder, name, arguments.percent)) as file:
             candidates = [file[key] for key in file.files]
-        about = posed(folder, name, arguments)
+        about = load_offload(folder, name, arguments)
         with alone(folder, URGENCY), Step(f"loop {case}"):
             bench = Bench(workload, folder.machine())
             evaluator = ExecutorEvaluator(

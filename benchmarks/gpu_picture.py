@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name as well as by `python -m`
 
 from benchmarks.suites.gpu_summary import Cell, cells
-from loadmaster.export.figures.curves import COLOURS, GREY, new_figure, save, styled
+from loadmaster.export.figures.curves import COLOURS, GREY, make_figure, save, use_style
 
 HERE = Path(__file__).parent
 BARS = {
@@ -31,8 +31,8 @@ def main() -> None:
     rows = json.loads((HERE / "results" / "gpu.json").read_text(encoding="utf-8"))["rows"]
     half = {cell.model: cell for cell in cells(rows) if cell.percent == 50 and cell.ours}
     models = [half[model] for model in ORDER if model in half]
-    with styled():
-        figure = new_figure(3.6)
+    with use_style():
+        figure = make_figure(3.6)
         axes = figure.add_subplot()
         for place, cell in enumerate(models):
             for name, at, height in _bars(cell):

@@ -1,6 +1,6 @@
 """Every way to plan half of a measured model's memory, simulated, at equal seconds: needs no GPU.
 
-    python benchmarks/gpu_planners.py --folder gpu --seconds 60 [--models llama bert] [--solvers auto muzero]
+    python benchmarks/gpu_planners.py --folder gpu --seconds 60 [--models llama bert] [--solvers auto evolution]
     python benchmarks/record.py gpu --rows gpu/planners.jsonl && python benchmarks/gpu_table.py
 
 `--folder` is that of `gpu_runs.py measure`. What is there already is not planned again.

@@ -107,7 +107,7 @@ def main_table(found: list[Cell], percent: int) -> str:
 
 
 def training_table(found: list[Cell]) -> str:
-    """What computing again is worth."""
+    """what computing again gains."""
     lines = [
         [
             f"`{cell.model}`",
@@ -225,7 +225,7 @@ def page(document: dict[str, Any]) -> str:
     lines = [
         INTRODUCTION,
         "",
-        table(["asked", "measured", ""], [[t.goal, t.result, t.word] for t in targets(rows)]),
+        table(["target", "measured", ""], [[t.goal, t.result, t.word] for t in targets(rows)]),
         "",
     ]
     for percent in sorted(PERCENTS, reverse=True):

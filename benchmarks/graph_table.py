@@ -49,8 +49,8 @@ def milliseconds(found: Found, tried: set[tuple[str, str]], case: str, solver: s
     if group is None:
         return "×" if (case, solver) in tried else "–"
     text = f"{group.median / 1e9:.4g}"
-    spread = group.worst / group.best - 1
-    return text if spread < 5e-4 else f"{text} ({group.best / 1e9:.4g}–{group.worst / 1e9:.4g})"
+    difference = group.worst / group.best - 1
+    return text if difference < 5e-4 else f"{text} ({group.best / 1e9:.4g}–{group.worst / 1e9:.4g})"
 
 
 def bar(found: Found, cases: Sequence[str]) -> str:
@@ -160,9 +160,9 @@ def page(document: dict[str, Any]) -> str:
     lines = [
         INTRODUCTION,
         "",
-        "### What was asked",
+        "### Targets",
         "",
-        table(["asked", "measured", ""], [[t.goal, t.result, t.word] for t in targets(found, rows)]),
+        table(["target", "measured", ""], [[t.goal, t.result, t.word] for t in targets(found, rows)]),
         "",
     ]
     for kind, title in (

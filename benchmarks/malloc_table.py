@@ -45,8 +45,8 @@ def milliseconds(found: Found, case: str, solver: str) -> str:
     text = f"{group.median / 1e9:.4g}"
     if group.reference < group.median:
         text += f" [{group.reference / 1e9:.4g}]"
-    spread = group.worst / group.best - 1
-    return text if spread < 5e-4 else f"{text} ({group.best / 1e9:.4g}–{group.worst / 1e9:.4g})"
+    difference = group.worst / group.best - 1
+    return text if difference < 5e-4 else f"{text} ({group.best / 1e9:.4g}–{group.worst / 1e9:.4g})"
 
 
 def games(found: Found, cases: Sequence[str], columns: Sequence[str]) -> str:
@@ -138,9 +138,9 @@ def page(document: dict[str, Any]) -> str:
         for target in targets(found, rows if machine == MACHINES[0] else [], machine)
     ]
     lines += [
-        "### What was asked",
+        "### Targets",
         "",
-        table(["asked", "measured", ""], [[t.goal, t.result, t.word] for t in checks]),
+        table(["target", "measured", ""], [[t.goal, t.result, t.word] for t in checks]),
         "",
     ]
     for machine in MACHINES:
@@ -183,13 +183,13 @@ def _by_machine(found: Found, cases: Sequence[str]) -> str:
     for case in cases:
         search = best_search(found, case)
         bound = bound_of(found, case)
-        shown = [
+        times = [
             milliseconds(found, case, solver) for solver in ("all-slow", "greedy-order", "msa", "production")
         ]
         rows.append(
             [
                 f"`{case.removeprefix('other/')}`",
-                *shown,
+                *times,
                 "–" if search is None else f"{search[1].median / 1e9:.4g} ({search[0]})",
                 f"{bound / 1e9:.4g}",
                 "–" if search is None else f"{search[1].median / bound - 1:.2%}",

@@ -148,8 +148,8 @@ class Workers:
                 with self.arguments.out.open("a", encoding="utf-8") as file:
                     file.write(line + "\n")
             gap = rows[-1]["gap"] if rows else None
-            told = "skipped" if not rows else "no map fits" if gap is None else f"gap {gap:.2%}"
-            print(f"{name}: {told}, {took:.0f} s, {self.queue.qsize()} waiting", flush=True)
+            outcome = "skipped" if not rows else "no map fits" if gap is None else f"gap {gap:.2%}"
+            print(f"{name}: {outcome}, {took:.0f} s, {self.queue.qsize()} waiting", flush=True)
 
 
 def main() -> int:

@@ -257,12 +257,12 @@ def page(document: dict[str, Any]) -> str:
     """All tables."""
     found = summaries(document["rows"])
     seeds = max((len(s.seeds) for s in found.values()), default=0)
-    asked = [[target.goal, target.result, target.word] for target in targets(found)]
+    goals = [[target.goal, target.result, target.word] for target in targets(found)]
     lines = [
         *section(
             "Targets",
             "As they were set before anything was measured.",
-            table(["asked of `egrl`", "result", ""], asked) if found else "",
+            table(["target of `egrl`", "result", ""], goals) if found else "",
         ),
         *section(
             "Black box: gap to the bound",

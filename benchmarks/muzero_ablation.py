@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,11 +23,12 @@ from benchmarks.mapping_runs import done_in
 from benchmarks.suites.malloc_cells import GAMES
 from benchmarks.suites.malloc_run import loaded, row_of
 from benchmarks.suites.mapping_run import Improvements
+from benchmarks.suites.problems import make_as
 from loadmaster.host import host, versions
 from loadmaster.malloc_game.muzero.agent import MuZero
 from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.search.registry import make_labelled
-from loadmaster.search.solver import Budget, solve
+from loadmaster.planner import CheckedSolution, solve_checked
+from loadmaster.search.solver import Budget
 
 CASES = ("alexnet-train/tpu-v4i-16m", "resnet50-inf/tpu-v4i-16m", "synthetic-33")
 SMALL: dict[str, Any] = {
@@ -85,17 +85,17 @@ def main() -> int:
 def _run(job: tuple[str, str, int], case: str, name: str, budget: int, out: Path) -> None:
     settings, switches = VARIANTS.get(name, ({}, {}))
     plain = loaded(case)[0]
-    problem = MallocGame(plain.program, plain.machine, **switches) if switches else plain
-    solver = make_labelled("malloc-game", name) if name in RIVALS else MuZero("scratch", **(SMALL | settings))
-    observer, started = Improvements(), time.perf_counter()
-    solution = solve(solver, problem, Budget(budget), job[2], observer)
-    took = time.perf_counter() - started
-    assert solution.decision is not None
+    problem = make_as(MallocGame, plain.program, plain.machine, options=switches) if switches else plain
+    solver = name if name in RIVALS else MuZero("scratch", **(SMALL | settings))
+    observer = Improvements()
+    found = solve_checked(problem, solver, Budget(budget), job[2], observer=observer)
+    assert found.plan is not None
     # The same plan, whatever the rules it was found by: judged by the same simulator.
-    solution.decision = plain.decision(problem.plan(solution.decision))
-    row = row_of(replace(GAMES[case], budget=budget), job[1], job[2], solution, took, observer)
+    same = replace(found.solution, decision=plain.decision(found.plan))
+    found = CheckedSolution(plain, same, found.seconds)
+    row = row_of(replace(GAMES[case], budget=budget), job[1], job[2], found, observer)
     row = replace(row, case=job[0])
-    print(f"{job[0]:38} {job[1]:26} seed {job[2]} {row.value / 1e9:9.5f} ms {took:5.0f} s", flush=True)
+    print(f"{job[0]:38} {job[1]:26} seed {job[2]} {row.value / 1e9:9.5f} ms {row.seconds:5.0f} s", flush=True)
     line = {"job": list(job), "made": {"versions": versions(), "host": host()}, "rows": [row.as_dict()]}
     with out.open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")

@@ -26,11 +26,13 @@ from benchmarks.suites import Row
 from benchmarks.suites.malloc_cells import GAMES
 from benchmarks.suites.malloc_run import loaded, row_of
 from benchmarks.suites.mapping_run import Improvements
+from benchmarks.suites.problems import make_as
 from loadmaster.cli.plan import parse_settings
 from loadmaster.host import host, versions
 from loadmaster.malloc_game.muzero.agent import MuZero, start_of
 from loadmaster.malloc_game.muzero.session import Session
 from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.planner import CheckedSolution
 from loadmaster.search.solver import Budget, Meter
 
 GAMES_EACH = 16
@@ -67,7 +69,7 @@ def main() -> int:
     rules: dict[str, Any] = parse_settings(args.game)
     problems = [loaded(cell.case)[0] for cell in cells]
     if rules:
-        problems = [MallocGame(problem.program, problem.machine, **rules) for problem in problems]
+        problems = [make_as(MallocGame, each.program, each.machine, options=rules) for each in problems]
     observers = [Improvements() for _ in cells]
     budget = Budget(args.budget, args.seconds)
     meters = [Meter(problem, budget, observer) for problem, observer in zip(problems, observers, strict=True)]
@@ -81,7 +83,8 @@ def main() -> int:
         found = meter.solution()
         if rules and found.decision is not None:  # the row's own game has other rules: give it the plan
             found.decision = meter.problem.decision(meter.problem.plan(found.decision))
-        row = row_of(cell, args.label, args.seed, found, took / len(cells), observer)
+        checked = CheckedSolution(loaded(cell.case)[0], found, took / len(cells))
+        row = row_of(cell, args.label, args.seed, checked, observer)
         row.extra.update(
             together=len(cells), options=options, init=args.init, zero_shot=args.zero_shot, rules=rules
         )

@@ -123,7 +123,7 @@ def simulations(found: Found) -> str:
 def page(document: dict[str, Any]) -> str:
     rows = document["rows"]
     found = played(rows)
-    asked = [target for machine in MACHINES for target in learned_targets(found, rows, machine)]
+    goals = [target for machine in MACHINES for target in learned_targets(found, rows, machine)]
     speed = [
         [
             row["extra"]["target"],
@@ -147,13 +147,13 @@ def page(document: dict[str, Any]) -> str:
             "`evolution` is the better of `es-moves` and `msa-order` after as many evaluations as the agent had games."
         ),
         "",
-        "### What was asked",
+        "### Targets",
         "",
-        table(["asked", "measured", ""], [[t.goal, t.result, t.word] for t in asked]),
+        table(["target", "measured", ""], [[t.goal, t.result, t.word] for t in goals]),
         "",
         "### Self-play",
         "",
-        table(["asked", "on", "measured", "milliseconds of a move of the whole batch", ""], speed),
+        table(["target", "on", "measured", "milliseconds of a move of the whole batch", ""], speed),
         "",
     ]
     for machine in MACHINES:

@@ -10,7 +10,7 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name as well as by `python -m`
 
@@ -44,20 +44,42 @@ def rows(document: dict[str, Any], case: str, solver: str | None = None) -> list
 
 
 HEAD = ["| what | result | beside it |", "| --- | --- | --- |"]
+SHORT_HEAD = ["| what | ours | beside it | gap to the bound |", "| --- | --- | --- | --- |"]
 
 
 def short_table() -> str:
-    """One result for each kind of user, the last one a loss."""
+    """One result for each kind of user in a few words, the last one a loss."""
+    gpu, tpu, graph = gpu_figures(), malloc_figures("tpu-v4i"), graph_figures("joint", "classical")
+    assert tpu is not None and graph is not None and graph.beside is not None
+    allocation = recorded("allocation")
+    least, others = rows(allocation, "least/", "ours"), _mean_gaps(allocation, "least/")
+    rival = min(others, key=lambda name: others[name])
+    optimal = sum(row["status"] == "optimal" for row in least)
+    room = mapping_gaps([case for case in CELLS if case.startswith("room/")])
+    means = {name: sum(gaps) / len(gaps) for name, gaps in room.items() if gaps}
     lines = [
-        *gpu_lines(),
-        malloc_lines()[0],
-        allocation_lines(recorded("allocation"))[1].replace(
-            "the same, least", "MiniMalloc's hard instances, least", 1
+        (
+            f"half of the GPU memory that a model needs, {gpu.models} models, **measured** | "
+            f"{1 - _mean(gpu.over_peer):.1%} less time | than the best peer | –"
         ),
-        graph_lines()[0],
-        mapping_lines()[1].replace("| mapping", "| **a loss**: mapping", 1),
+        (
+            f"copies into a TPU's fast memory, {tpu.programs} real programs | {tpu.speedup:.3f} × as fast | "
+            f"as the production compiler's placement | {tpu.gap:.2%}"
+        ),
+        (
+            f"MiniMalloc's {len(least)} hard instances, 10 s each | {optimal} proven optimal | "
+            f"{rival}: gap {others[rival]:.2%} | {sum(row['gap'] for row in least) / len(least):.2%}"
+        ),
+        (
+            f"several devices, {graph.graphs} training graphs | {graph.saved:.1%} less time than the base plan | "
+            f"constructive methods: {graph.beside:.1%} | {graph.gap:.1%}"
+        ),
+        (
+            f"**a loss**: EGRL, which sees rewards alone | – | "
+            f"a greedy rule: gap {means['density']:.1%} | {means['egrl']:.1%}"
+        ),
     ]
-    return "\n".join([*HEAD, *lines])
+    return "\n".join([*SHORT_HEAD, *(f"| {line} |" for line in lines)])
 
 
 def table() -> str:
@@ -96,10 +118,7 @@ def mapping_lines() -> list[str]:
         cases = [case for case in known if (case, "egrl") in found]
         if len(cases) < len(known):
             what = f"{len(cases)} of {len(known)} {what}"
-        gaps = {
-            solver: [found[case, solver].gap for case in cases if (case, solver) in found]
-            for solver in (*BLACK, "density", "compiler")
-        }
+        gaps = mapping_gaps(cases)
         ours = gaps.pop("egrl")
         if not ours:
             continue
@@ -120,6 +139,40 @@ def mapping_lines() -> list[str]:
     return lines
 
 
+def mapping_gaps(cases: list[str]) -> dict[str, list[float]]:
+    """Solver -> its gap in each of the cells where it ran."""
+    found = summaries(recorded("mapping")["rows"])
+    return {
+        solver: [found[case, solver].gap for case in cases if (case, solver) in found]
+        for solver in (*BLACK, "density", "compiler")
+    }
+
+
+class MallocFigures(NamedTuple):
+    """The best search over all programs of a machine."""
+
+    programs: int
+    speedup: float
+    """Over the production compiler's placement; geometric mean, and the worst."""
+    worst: float
+    gap: float
+    msa: float
+    """Speed-up of memory space assignment as we wrote it."""
+
+
+def malloc_figures(machine: str) -> MallocFigures | None:
+    """None: nothing is recorded for this machine."""
+    found = played(recorded("malloc")["rows"])
+    cases = [case for case in suite_cases(found, machine) if (case, "production") in found]
+    best = {case: search for case in cases if (search := best_search(found, case)) is not None}
+    if not best:
+        return None
+    ratios = [found[case, "production"].reference / group.median for case, (_, group) in best.items()]
+    gaps = [group.median / bound_of(found, case) - 1 for case, (_, group) in best.items()]
+    msa = [found[case, "production"].reference / found[case, "msa"].median for case in best]
+    return MallocFigures(len(best), _mean(ratios), min(ratios), sum(gaps) / len(gaps), _mean(msa))
+
+
 def malloc_lines() -> list[str]:
     """Real TPU programs beside the production compiler's placement."""
     if not (HERE / "results" / "malloc.json").exists():
@@ -127,17 +180,13 @@ def malloc_lines() -> list[str]:
     found = played(recorded("malloc")["rows"])
     lines = []
     for machine, what in (("tpu-v4i", "128 MiB"), ("tpu-v4i-16m", "cut to 16 MiB")):
-        cases = [case for case in suite_cases(found, machine) if (case, "production") in found]
-        best = {case: search for case in cases if (search := best_search(found, case)) is not None}
-        if not best:
+        figures = malloc_figures(machine)
+        if figures is None:
             continue
-        ratios = [found[case, "production"].reference / group.median for case, (_, group) in best.items()]
-        gaps = [group.median / bound_of(found, case) - 1 for case, (_, group) in best.items()]
-        msa = [found[case, "production"].reference / found[case, "msa"].median for case in best]
         lines.append(
-            f"| copies in and out of a TPU's fast memory ({what}), {len(best)} real programs, simulated | best search {_mean(ratios):.3f} × "
-            f"the production compiler's placement (worst {min(ratios):.3f} ×), mean gap to the bound {sum(gaps) / len(gaps):.2%} | "
-            f"our MSA {_mean(msa):.3f} × |"
+            f"| copies in and out of a TPU's fast memory ({what}), {figures.programs} real programs, simulated | "
+            f"best search {figures.speedup:.3f} × the production compiler's placement (worst {figures.worst:.3f} ×), "
+            f"mean gap to the bound {figures.gap:.2%} | our MSA {figures.msa:.3f} × |"
         )
     played_by_agent = learned(found, "tpu-v4i")
     if played_by_agent:
@@ -152,52 +201,91 @@ def malloc_lines() -> list[str]:
     return lines
 
 
+class GraphFigures(NamedTuple):
+    """The best classical solver over all training graphs."""
+
+    graphs: int
+    saved: float
+    gap: float
+    beside: float | None
+    """What another method saves, on so many graphs."""
+    known: int
+
+
+def graph_figures(kind: str, beside: str) -> GraphFigures | None:
+    """None: nothing is recorded of this kind."""
+    found = played(recorded("graph")["rows"])
+    best = {
+        case: bar for case in workload_cases(found, kind) if (bar := best_classical(found, case)) is not None
+    }
+    if not best:
+        return None
+    ratios = [group.median / group.rows[0]["baseline"] for _, group in best.values()]
+    gaps = [group.median / bound_of(found, case) - 1 for case, (_, group) in best.items()]
+    known = [case for case in best if (case, beside) in found]
+    share = saved_over_base(found, beside, known)
+    return GraphFigures(len(best), 1 - _mean(ratios), sum(gaps) / len(gaps), share, len(known))
+
+
 def graph_lines() -> list[str]:
     """Plans for several devices: the best classical solver beside the base plan and the bound."""
     if not (HERE / "results" / "graph.json").exists():
         return []
-    found = played(recorded("graph")["rows"])
     lines = []
-    for kind, what in (("joint", "fusion, placement and order"), ("placement", "placement alone")):
-        best = {
-            case: bar
-            for case in workload_cases(found, kind)
-            if (bar := best_classical(found, case)) is not None
-        }
-        if not best:
+    for kind, what, beside in (
+        ("joint", "fusion, placement and order", "classical"),
+        ("placement", "placement alone", "expert"),
+    ):
+        figures = graph_figures(kind, beside)
+        if figures is None:
             continue
-        ratios = [group.median / group.rows[0]["baseline"] for _, group in best.values()]
-        gaps = [group.median / bound_of(found, case) - 1 for case, (_, group) in best.items()]
-        beside = "classical" if kind == "joint" else "expert"
-        known = [case for case in best if (case, beside) in found]
-        share = saved_over_base(found, beside, known)
-        over = "–" if share is None else f"`{beside}` saves {share:.1%} ({len(known)} graphs)"
+        over = "–"
+        if figures.beside is not None:
+            over = f"`{beside}` saves {figures.beside:.1%} ({figures.known} graphs)"
         lines.append(
-            f"| {what} on several devices, {len(best)} training graphs, simulated | best classical solver saves {1 - _mean(ratios):.1%} "
-            f"over the base plan, mean gap to the bound {sum(gaps) / len(gaps):.1%} | {over} |"
+            f"| {what} on several devices, {figures.graphs} training graphs, simulated | best classical solver "
+            f"saves {figures.saved:.1%} over the base plan, mean gap to the bound {figures.gap:.1%} | {over} |"
         )
     return lines
 
 
-def gpu_lines() -> list[str]:
-    """Measured, not simulated: half of the memory that a model needs."""
+class GpuFigures(NamedTuple):
+    """Half of the memory that a model needs, measured."""
+
+    models: int
+    over_peer: list[float]
+    """Ours over the best peer, by model."""
+    over_resident: list[float]
+    """Ours over everything resident, where copies don't bind."""
+    near: str
+    """How far simulated and measured times differ."""
+
+
+def gpu_figures() -> GpuFigures:
+    """From the recorded rows."""
     from benchmarks.suites.gpu_summary import cells, targets
 
-    if not (HERE / "results" / "gpu.json").exists():
-        return []
     found = recorded("gpu")["rows"]
     half = [cell for cell in cells(found) if cell.percent == 50 and cell.ours is not None]
-    near = targets(found)[1]
-    saved = [cell.ours["value"] / cell.best_peer["value"] for cell in half if cell.ours and cell.best_peer]
+    peers = [cell.ours["value"] / cell.best_peer["value"] for cell in half if cell.ours and cell.best_peer]
     slower = [
         cell.ours["value"] / cell.resident
         for cell in half
         if cell.ours and cell.resident and not cell.copies_bind
     ]
+    return GpuFigures(len(half), peers, slower, targets(found)[1].result)
+
+
+def gpu_lines() -> list[str]:
+    """Measured, not simulated: half of the memory that a model needs."""
+    if not (HERE / "results" / "gpu.json").exists():
+        return []
+    figures = gpu_figures()
     line = (
-        f"| half of the HBM that a model needs, {len(half)} models on one H200, **measured** | {1 - _mean(saved):.1%} less time "
-        f"than the best peer (worst {1 - max(saved):+.1%}); where copies don't bind, {_mean(slower):.3f} × the time with "
-        f"everything resident | simulated and measured differ by {near.result} on average |"
+        f"| half of the HBM that a model needs, {figures.models} models on one H200, **measured** | "
+        f"{1 - _mean(figures.over_peer):.1%} less time than the best peer (worst {1 - max(figures.over_peer):+.1%}); "
+        f"where copies don't bind, {_mean(figures.over_resident):.3f} × the time with everything resident | "
+        f"simulated and measured differ by {figures.near} on average |"
     )
     return [line]
 
@@ -251,6 +339,11 @@ def _peers(document: dict[str, Any], case: str) -> str:
 
 
 def _gaps(document: dict[str, Any], case: str) -> str:
+    return ", ".join(f"{name} {gap:.2%}" for name, gap in _mean_gaps(document, case).items())
+
+
+def _mean_gaps(document: dict[str, Any], case: str) -> dict[str, float]:
+    """Other planners -> the mean of their gaps."""
     names = {
         "first-fit": "first fit",
         "xla-best-fit": "XLA best fit",
@@ -259,12 +352,12 @@ def _gaps(document: dict[str, Any], case: str) -> str:
         "omnimalloc": "OmniMalloc",
         "cp-sat": "CP-SAT",
     }
-    texts = []
+    means = {}
     for solver, name in names.items():
         found = [row["gap"] for row in rows(document, case, solver) if row["gap"] is not None]
         if found:
-            texts.append(f"{name} {sum(found) / len(found):.2%}")
-    return ", ".join(texts)
+            means[name] = sum(found) / len(found)
+    return means
 
 
 def simulate_lines(document: dict[str, Any]) -> list[str]:

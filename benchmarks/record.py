@@ -37,7 +37,7 @@ def main(suite: str, *options: str) -> None:
         files = [Path(word) for word in options if not word.startswith("--")]
         write(suite, merge(suite, files, fresh="--fresh" in options))
         return
-    shown = [
+    public = [
         word for word in options if not Path(word).is_absolute()
     ]  # a folder of data is nobody's business
     run = [sys.executable, "-m", "loadmaster.cli.main", "bench", suite, *options, "--json"]
@@ -46,7 +46,7 @@ def main(suite: str, *options: str) -> None:
         suite,
         {
             "suite": suite,
-            "command": " ".join(["loadmaster", "bench", suite, *shown, "--json"]),
+            "command": " ".join(["loadmaster", "bench", suite, *public, "--json"]),
             "commit": commit(),
             **{key: answer[key] for key in ("versions", "host", "rows")},
         },

@@ -17,6 +17,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name as well as by `python -m`
 
 from benchmarks.suites.malloc_cells import GAMES, GameCell
+from benchmarks.suites.problems import make_as
 from loadmaster.errors import LoadmasterError
 from loadmaster.files import replacing
 from loadmaster.host import command_line
@@ -31,7 +32,7 @@ from loadmaster.search.problem import Bound, bound_key
 from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Meter
 
-FILE = Path(__file__).parents[1] / "src" / "loadmaster" / "problems" / "recorded_bounds.json"
+FILE = Path(__file__).parents[1] / "src" / "loadmaster" / "search" / "recorded_bounds.json"
 CELLS = [
     (model, machine)
     for machine in ("nnp-i", "nnp-i-half", "nnp-i-12")
@@ -84,7 +85,7 @@ def _cells(suite: str) -> list[tuple[str, str]]:
 
 def _problem(suite: str, model: str, machine: str) -> Mapping | MallocGame:
     if suite == "mapping":
-        return Mapping(load_model(model), load_machine(machine).with_reach("all"))
+        return make_as(Mapping, load_model(model), load_machine(machine).with_reach("all"))
     return GameCell("", model, machine).load()
 
 

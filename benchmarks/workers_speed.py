@@ -13,18 +13,16 @@ import argparse
 import json
 import statistics
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 from loadmaster.host import host, load, versions
 from loadmaster.machine import load_machine
 from loadmaster.mapping.measured import MeasuredMapping
+from loadmaster.planner import solve_checked
 from loadmaster.program.models import load_model
-from loadmaster.runs import run_solver
 from loadmaster.runs.workers import distribute
 from loadmaster.search.evaluator import CommandEvaluator
-from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget
 
 WAIT = "sleep 0.1\nwc -c\n"
@@ -43,13 +41,12 @@ def measured(command: str, workers: str, maps: int) -> dict[str, Any]:
     )
     with distribute(problem, workers) as work:
         assert problem.compiler_ps > 0  # the baseline
-        started = time.perf_counter()
-        solution = run_solver(make_labelled("mapping", "random"), problem, Budget(maps), seed=1)
-        seconds = time.perf_counter() - started
+        found = solve_checked(problem, "random", Budget(maps), seed=1)
+        seconds = found.seconds
         count = problem.measurements - work.pool.size
         return {
             "workers": workers,
-            "value": solution.value,
+            "value": found.solution.value,
             "measurements": count,
             "seconds": seconds,
             "per_second": count / seconds,

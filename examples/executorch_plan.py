@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from loadmaster.export.executorch import verify, write_plan
-from loadmaster.export.executorch_plans import arena_numbers, banked_placement, greedy_placement, improved
+from loadmaster.export.executorch_plans import improve_plan, number_arenas, place_banked, place_greedy
 from loadmaster.machine import load_machine
 from loadmaster.program.importers.executorch.importer import lower
 from loadmaster.simulate import simulate
@@ -19,13 +19,13 @@ from loadmaster.simulate import simulate
 
 def main(out: str = "keyword.pte") -> None:
     machine = load_machine("ethos-u65").with_capacity("sram", 512 * 1024)
-    arenas = arena_numbers(machine, {})
+    arenas = number_arenas(machine, {})
     lowered = lower("benchmarks.suites.torch_models:keyword_transformer")
 
-    greedy = greedy_placement(lowered, machine)
-    banked = banked_placement(lowered, machine, arenas)
+    greedy = place_greedy(lowered, machine)
+    banked = place_banked(lowered, machine, arenas)
     program = greedy.recorded.program
-    plan = improved(program, machine, [banked.plan], most_bytes=greedy.bytes, seconds=5)
+    plan = improve_plan(program, machine, [banked.plan], most_bytes=greedy.bytes, seconds=5)
     assert plan is not None
 
     written = write_plan(lowered, machine, plan, arenas)

@@ -85,7 +85,7 @@ MEASURED = {("offload", "refined")}
 """They time plans on a device: what is done again need not be the same again."""
 
 
-COMPLETE = {"auto", "exact", "large", "cp-sat", "omnimalloc"}
+COMPLETE = {"auto", "exact", "large", "cp-sat"}
 """They end when they have a proof, not when evaluations are spent."""
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -110,3 +112,16 @@ def test_plan_and_simulate_are_functions_and_packages() -> None:
     result = lm.plan(program, machine, solver="density")
     assert result.plan is not None and lm.check(program, machine, result.plan) == []
     assert lm.simulate(program, machine, result.plan).total_ps == result.value
+
+
+def test_functions_say_what_goes_in_and_comes_out() -> None:
+    for name in lm.__all__:
+        found = lm.find(name)
+        if inspect.isclass(found):
+            continue
+        text = inspect.getdoc(found) or ""
+        signature = inspect.signature(found)
+        listed = text.partition("Args:")[2].partition("Returns:")[0]
+        missing = [each for each in signature.parameters if not re.search(rf"\b{each}\b.*:", listed)]
+        assert not missing, (name, missing)
+        assert "Returns:" in text or signature.return_annotation == "None", name

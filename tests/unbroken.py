@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.runs import History, RunFolder
-from loadmaster.runs.history import contradictions
+from loadmaster.runs.history import find_contradictions
 from loadmaster.runs.replay import replay
 
 BY_CLOCK = ("progress", "checkpoint", "resume", "improve")
@@ -48,5 +48,5 @@ def difference(run: Path, whole: Path) -> str | None:
         return "one has no best.json"
     if best.exists() and best.read_bytes() != other_best.read_bytes():
         return "another best.json"
-    faults = contradictions(history) or [str(claim) for claim in replay(RunFolder.open(run)).broken]
+    faults = find_contradictions(history) or [str(claim) for claim in replay(RunFolder.open(run)).broken]
     return f"replay: {faults[0]}" if faults else None

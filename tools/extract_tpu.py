@@ -25,7 +25,7 @@ from loadmaster.errors import BadProgram, LoadmasterError
 from loadmaster.files import replacing
 from loadmaster.machine import Machine, load_machine
 from loadmaster.plan import Plan
-from loadmaster.plan.production import plan_text
+from loadmaster.plan.json import plan_to_json
 from loadmaster.program import Program, save
 from loadmaster.program.importers.hlo import import_hlo
 from loadmaster.program.storage import load
@@ -41,7 +41,7 @@ FORMAT = 1
 
 
 def main() -> int:
-    """Extract what was asked for; the exit code counts failures."""
+    """Extract what was named; the exit code counts failures."""
     options = _options()
     failures = 0
     for source in options.source or list(SUITE):
@@ -52,6 +52,15 @@ def main() -> int:
             failures, said = failures + 1, f"failed: {error}"
         print(f"{source}: {said} ({time.monotonic() - started:.0f} s)", flush=True)
     return failures
+
+
+def plan_text(plan: Plan, program: Program, machine: Machine) -> str:
+    """A plan as it is shipped: without names, and without the hash of the machine."""
+    document = json.loads(plan_to_json(plan, program, machine))
+    document["machine"]["hash"] = None
+    for row in document["residencies"] + document["copies"]:
+        del row["name"]
+    return json.dumps(document, separators=(",", ":")) + "\n"
 
 
 def _options() -> argparse.Namespace:

@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import os
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.peers.omnimalloc import OmniMalloc
 from benchmarks.suites import Options, Row
 from benchmarks.suites.packings import perfect_packing, training_like
+from benchmarks.suites.problems import make_as
 from benchmarks.suites.pypto import read_pools
-from loadmaster.allocation.auto import make_auto
 from loadmaster.allocation.buffers import Buffers
 from loadmaster.allocation.buffers_csv import read_buffers
 from loadmaster.allocation.problem import Allocation
 from loadmaster.errors import LoadmasterError, MissingPackage
-from loadmaster.search.problem import Decision
-from loadmaster.search.registry import make_labelled
-from loadmaster.search.solver import Budget, Solution, Status, solve
+from loadmaster.planner import CheckedSolution, NamedBuffers, solve_checked
+from loadmaster.search.solver import Budget, Status
 
 PUBLISHED = {
     "minimalloc": "google/minimalloc (benchmarks/challenging)",
@@ -34,7 +33,7 @@ PUBLISHED = {
     "mediapipe-tflite": "the models inside the mediapipe 0.10.14 wheel",
 }
 CAPACITY = 1_048_576
-BASELINES = ("first-fit", "xla-best-fit", "tvm-hill-climb", "vela-hill-climb", "cp-sat", "omnimalloc")
+BASELINES = ("first-fit", "xla-best-fit", "tvm-hill-climb", "vela-hill-climb", "cp-sat", OmniMalloc.name)
 
 
 def data_folder(options: Options) -> Path | None:
@@ -72,29 +71,16 @@ def _missing(case: str, folder: str) -> Row:
 
 def _solved(case: str, buffers: Buffers, capacity: int | None, name: str, seconds: float, seed: int) -> Row:
     """One solver on one instance; the checker passes the placement before it is a row."""
-    problem = Allocation(buffers, capacity, case)
+    problem = make_as(Allocation, NamedBuffers(case, buffers, capacity))
     try:
-        solver = make_labelled("allocation", "auto" if name == "ours" else name)
-        started = time.perf_counter()
-        solution = solve(solver, problem, Budget(seconds=seconds), seed)
-        took = time.perf_counter() - started
+        solver = OmniMalloc() if name == OmniMalloc.name else "auto" if name == "ours" else name
+        found = solve_checked(problem, solver, Budget(seconds=seconds), seed)
     except MissingPackage as error:
         return Row(case, 0.0, "bytes", "skipped", solver=name, extra={"reason": error.message})
-    if solution.decision is not None and _refused(problem, solution.decision):
-        return Row(
-            case, float(solution.value or 0), "bytes", "refused by the checker", solver=name, seconds=took
-        )
-    return _row(case, problem, solution, name, seed, took)
-
-
-def _refused(problem: Allocation, decision: Decision) -> bool:
-    """Whether the checker refuses a placement; of very many buffers, the checker of offsets."""
-    if len(problem.buffers) > 100_000:
-        return bool(problem.offset_violations(decision))
-    return bool(problem.violations(problem.plan(decision)))
-
-
-def _row(case: str, problem: Allocation, solution: Solution, name: str, seed: int, took: float) -> Row:
+    solution = found.solution
+    if _refused(problem, found):
+        value = float(solution.value or 0)
+        return Row(case, value, "bytes", "refused by the checker", solver=name, seconds=found.seconds)
     return Row(
         case,
         float(solution.value if solution.value is not None else -1),
@@ -103,7 +89,7 @@ def _row(case: str, problem: Allocation, solution: Solution, name: str, seed: in
         solver=name,
         seed=seed,
         evaluations=solution.evaluations,
-        seconds=took,
+        seconds=found.seconds,
         bound=float(solution.bound.value),
         gap=solution.gap,
         extra={
@@ -112,6 +98,14 @@ def _row(case: str, problem: Allocation, solution: Solution, name: str, seed: in
             **{k: v for k, v in solution.metrics.items() if isinstance(v, int | float)},
         },
     )
+
+
+def _refused(problem: Allocation, found: CheckedSolution) -> bool:
+    """Whether the checker refuses a placement; of very many buffers, the checker of offsets."""
+    decision = found.solution.decision
+    if decision is not None and len(problem.buffers) > 100_000:
+        return bool(problem.offset_violations(decision))
+    return bool(found.violations)
 
 
 def _solvers(options: Options, few: bool = False) -> tuple[str, ...]:
@@ -192,7 +186,7 @@ def perfect(options: Options, seed: int) -> Iterator[Row]:
         for number in range(count):
             rng = np.random.default_rng([seed, 1_000_000 + number])
             buffers, height = perfect_packing(rng, int(rng.integers(50, 501)), kind)
-            problems.append(Allocation(buffers, height, f"{kind}-{number}"))
+            problems.append(make_as(Allocation, NamedBuffers(f"{kind}-{number}", buffers, height)))
         yield _many(f"perfect/{kind}", problems, seed, target=0.95)
 
 
@@ -200,14 +194,13 @@ def _many(case: str, problems: list[Allocation], seed: int, target: float | None
     """Many small problems as one row: the share that is solved, and the times."""
     times, solved, refused, evaluations = [], 0, 0, 0
     for problem in problems:
-        started = time.perf_counter()
-        solution = solve(make_auto(), problem, Budget(seconds=1.0), seed)
-        times.append(time.perf_counter() - started)
+        found = solve_checked(problem, "auto", Budget(seconds=1.0), seed)
+        solution = found.solution
+        times.append(found.seconds)
         evaluations += solution.evaluations
         fits = problem.capacity is not None and solution.decision is not None
         solved += fits or solution.status in (Status.OPTIMAL, Status.INFEASIBLE)
-        if solution.decision is not None and _refused(problem, solution.decision):
-            refused += 1
+        refused += _refused(problem, found)
     share = solved / max(1, len(problems))
     status = (
         "refused by the checker"

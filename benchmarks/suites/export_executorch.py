@@ -13,10 +13,11 @@ from importlib.util import find_spec
 from typing import Any
 
 from benchmarks.suites import Case, Options, Row
+from benchmarks.suites.problems import make_as
 from loadmaster.machine import load_machine
 from loadmaster.mapping.problem import Mapping
-from loadmaster.search.registry import make_labelled
-from loadmaster.search.solver import Budget, solve
+from loadmaster.planner import solve_checked
+from loadmaster.search.solver import Budget
 from loadmaster.simulate.bounds import time_bounds
 from loadmaster.simulate.simulator import simulate
 from loadmaster.units import parse_bytes
@@ -35,7 +36,7 @@ MODELS = (
 )
 QUICK = ("keyword_transformer/512KiB",)
 TARGET = 0.1
-"""Wanted: that much less time than the banked planner, no more bytes than greedy, equal outputs."""
+"""To reach: that much less time than the banked planner, no more bytes than greedy, equal outputs."""
 SECONDS = 3.0
 
 
@@ -55,12 +56,12 @@ def placement_case(model: str, bank: str, options: Options, seed: int) -> Iterat
         yield Row(case, 0.0, "ps", "skipped", extra={"reason": "pip install 'loadmaster[executorch]'"})
         return
     from loadmaster.export.executorch import verify, write_plan
-    from loadmaster.export.executorch_plans import arena_numbers, banked_placement, greedy_placement, improved
+    from loadmaster.export.executorch_plans import improve_plan, number_arenas, place_banked, place_greedy
 
     machine = load_machine(MACHINE).with_capacity(FAST, parse_bytes(bank, "bank"))
-    lowered, arenas = _lowered(model), arena_numbers(machine, {})
-    greedy = greedy_placement(lowered, machine)
-    banked = banked_placement(lowered, machine, arenas)
+    lowered, arenas = _lowered(model), number_arenas(machine, {})
+    greedy = place_greedy(lowered, machine)
+    banked = place_banked(lowered, machine, arenas)
     program = greedy.recorded.program
     bound = time_bounds(program, machine).together
     baseline = float(simulate(program, machine, banked.plan).total_ps)
@@ -87,13 +88,12 @@ def placement_case(model: str, bank: str, options: Options, seed: int) -> Iterat
     )
     yield row("executorch-banked", baseline, "feasible", banked.bytes)
     started = time.perf_counter()
-    problem = Mapping(program, machine)
-    found = solve(make_labelled("mapping", "auto"), problem, Budget(seconds=SECONDS), seed)
+    found = solve_checked(make_as(Mapping, program, machine), "auto", Budget(seconds=SECONDS), seed)
     starts = [banked.plan, greedy.plan]
-    if found.decision is not None:
-        starts.insert(0, problem.plan(found.decision))
+    if found.plan is not None:
+        starts.insert(0, found.plan)
     for solver, most in (("time", None), ("time-and-bytes", greedy.bytes)):
-        plan = improved(program, machine, starts, most_bytes=most, seconds=SECONDS, seed=seed)
+        plan = improve_plan(program, machine, starts, most_bytes=most, seconds=SECONDS, seed=seed)
         if plan is None:
             yield row(solver, -1.0, "none found", 0)
             continue
@@ -112,8 +112,8 @@ def placement_case(model: str, bank: str, options: Options, seed: int) -> Iterat
             gain=gain,
             arenas=written.arenas,
             greedy_bytes=greedy.bytes,
-            node_map=found.value,
-            node_map_bound=found.bound.value,
+            node_map=found.solution.value,
+            node_map_bound=found.solution.bound.value,
             **differs,
         )
 

@@ -14,15 +14,15 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.suites import Case, Options, Row
+from benchmarks.suites.problems import make_as
 from loadmaster.errors import LoadmasterError
 from loadmaster.export.plans import Exported, ExportRequest
 from loadmaster.machine import load_machine
 from loadmaster.mapping.problem import Mapping
 from loadmaster.order.problem import PeakOrder
-from loadmaster.order.search import make_auto
+from loadmaster.planner import solve_checked
 from loadmaster.program.importers.tflite import import_tflite
-from loadmaster.search.registry import make_labelled
-from loadmaster.search.solver import Budget, solve
+from loadmaster.search.solver import Budget
 from loadmaster.units import UNLIMITED
 
 SOURCES = {
@@ -85,10 +85,8 @@ def arena_case(package: str, name: str, options: Options, seed: int) -> Iterator
     started = time.perf_counter()
     machine = load_machine(f"arena:{UNLIMITED}")
     program = import_tflite(path)
-    problem = PeakOrder(program, machine)
-    solution = solve(make_auto(), problem, Budget(seconds=SECONDS))
-    assert solution.decision is not None  # the program's own order is always one
-    plan = problem.plan(solution.decision)
+    plan = solve_checked(make_as(PeakOrder, program, machine), "auto", Budget(seconds=SECONDS)).plan
+    assert plan is not None  # the program's own order is always one
     with tempfile.TemporaryDirectory() as folder:
         try:
             done = _export(ExportRequest(str(path), program, machine, plan, Path(folder) / "out.tflite"))
@@ -130,24 +128,24 @@ def place_case(package: str, name: str, machine: str, options: Options, seed: in
     if path is None:
         yield _skipped(case, "ps", f"not in --data: it is in {package}")
         return
-    problem = Mapping(import_tflite(path), load_machine(machine))
+    problem = make_as(Mapping, import_tflite(path), load_machine(machine))
     limit = Budget(seconds=5.0 if options.quick else SECONDS)
-    ours = solve(make_labelled("mapping", "auto"), problem, limit, seed)
+    ours = solve_checked(problem, "auto", limit, seed)
     before: float | None = None
     for solver in PLACERS:
         if options.solvers and solver not in options.solvers:
             continue
-        solution = ours if solver == "auto" else solve(make_labelled("mapping", solver), problem, Budget())
-        if solution.decision is None or solution.value is None:
+        found = ours if solver == "auto" else solve_checked(problem, solver)
+        solution = found.solution
+        if found.plan is None or solution.value is None:
             continue
-        refused = problem.violations(problem.plan(solution.decision))
-        value, bound = float(solution.value), float(ours.bound.value)
+        value, bound = float(solution.value), float(ours.solution.bound.value)
         before = value if before is None else before
         yield Row(
             case,
             value,
             "ps",
-            "refused by the checker" if refused else str(solution.status),
+            found.status,
             machine,
             solver,
             seed,

@@ -23,13 +23,14 @@ from loadmaster.offload.measured import MeasuredOffload, Refined
 from loadmaster.offload.problem import Offload, is_vector
 from loadmaster.offload.search import Anneal
 from loadmaster.plan.plan import Plan
+from loadmaster.planner import solve_checked
 from loadmaster.program.program import Program
 from loadmaster.search.champion import Champion, Leaders, remeasure
 from loadmaster.search.evaluator import Evaluator
 from loadmaster.search.measuring import picoseconds
 from loadmaster.search.problem import Decision, Note
 from loadmaster.search.registry import make_labelled
-from loadmaster.search.solver import Budget, Meter, Observer, Solver, solve
+from loadmaster.search.solver import Budget, Meter, Observer, Solver
 
 MAPPED: Mapping[str, Mapping[str, Any]] = {
     "ageing-evolution": {"population": 12, "sample": 4},
@@ -40,7 +41,7 @@ MAPPED: Mapping[str, Mapping[str, Any]] = {
 SEARCHES = ("refined", "anneal", *MAPPED)
 _LEADERS = 3
 _SHARES = (1.0, 0.9, 0.75, 0.6)
-"""Of the memory for what stays for life; the rest is for what streams."""
+"""Of the memory for what is resident for life; the rest is for what streams."""
 
 
 class FromPlan(Anneal):
@@ -152,7 +153,8 @@ class Loop:
         problem, solver = self._mapping(search) if search in MAPPED else self._offload(search)
         try:
             seen = _Seen(problem.what)
-            found = solve(solver, problem, Budget(self.evaluations, self.seconds), seed, seen)
+            limits = Budget(self.evaluations, self.seconds)
+            found = solve_checked(problem, solver, limits, seed, observer=seen).solution
             searched = time.perf_counter() - began
             leaders = problem.leaders.decisions()[:_LEADERS]
             if not leaders:
@@ -215,14 +217,14 @@ class Loop:
 
 
 def static_map(mapping: MeasuredMapping, simulated: Offload) -> Int8:
-    """The map of the simulator's best plan in which each tensor stays for life or leaves after every use."""
+    """The map of the simulator's best plan in which each tensor is resident for life or evicted after every use."""
     model = simulated.model
     keeps = [static_gaps(simulated, share) for share in _SHARES]
     keep = min(keeps, key=lambda each: simulated.evaluate(simulated.vector(each)) or 2**62)
-    stays = np.ones(model.items, dtype=bool)
-    stays[model.gap_item[~keep]] = False
+    resident = np.ones(model.items, dtype=bool)
+    resident[model.gap_item[~keep]] = False
     memory = np.full(simulated.program.n_tensors, -1, dtype=np.int64)
-    memory[model.root[stays]] = model.fast
+    memory[model.root[resident]] = model.fast
     legal: Int8 = mapping.rectify(mapping.of_tensors(memory)[None])[2][0]
     return legal
 

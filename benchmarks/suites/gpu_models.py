@@ -100,9 +100,9 @@ class Experts(nn.Module):
         tokens = x.flatten(0, 1)
         odds = self.choice(tokens).softmax(-1)
         best, which = odds.topk(self.chosen, -1)
-        wanted = torch.zeros_like(odds).scatter(-1, which, best / best.sum(-1, keepdim=True))
+        gates = torch.zeros_like(odds).scatter(-1, which, best / best.sum(-1, keepdim=True))
         room = len(tokens) * self.chosen // len(self.experts)
-        shares, rows = wanted.t().topk(room, -1)
+        shares, rows = gates.t().topk(room, -1)
         total = torch.zeros_like(tokens)
         for number, expert in enumerate(self.experts):
             share, row = shares[number], rows[number]
@@ -155,7 +155,7 @@ class Crossed(nn.Module):
 
 
 class Stage(nn.Module):
-    """A U-Net's residual block, told the time, and transformer blocks over its pixels."""
+    """A U-Net's residual block, given the time step, and transformer blocks over its pixels."""
 
     def __init__(self, inputs: int, outputs: int, time: int, context: int, depth: int, groups: int) -> None:
         super().__init__()

@@ -162,7 +162,7 @@ class OffloadedOnStream:
     def __init__(self, module: Any, device: Any) -> None:
         self.torch = require("torch", "torch")
         self.device = device
-        self.stays = {p.untyped_storage().data_ptr() for p in module.parameters()}
+        self.resident = {p.untyped_storage().data_ptr() for p in module.parameters()}
         self.out, self.back = (self.torch.cuda.Stream(device) for _ in range(2))
         self.leaving: deque[tuple[Any, Any]] = deque()
 
@@ -171,7 +171,7 @@ class OffloadedOnStream:
 
     def pack(self, tensor: Any) -> Any:
         small = tensor.numel() * tensor.element_size() < _LEAST_BYTES
-        if small or not tensor.is_cuda or tensor.untyped_storage().data_ptr() in self.stays:
+        if small or not tensor.is_cuda or tensor.untyped_storage().data_ptr() in self.resident:
             return tensor
         cuda = self.torch.cuda
         host = self.torch.empty_like(tensor, device="cpu", pin_memory=True)
@@ -361,8 +361,8 @@ def measure_peer(
             break
     if share == 1.0:
         return found
-    told = f"leading blocks in {share:.0%} of the room that there seemed to be"
-    return replace(found, note=f"{found.note}; {told}" if found.note else told)
+    fewer = f"leading blocks in {share:.0%} of the room that there seemed to be"
+    return replace(found, note=f"{found.note}; {fewer}" if found.note else fewer)
 
 
 def _measured(name: str, setting: Setting, repeats: int, most_seconds: float, keep_result: bool) -> PeerRun:

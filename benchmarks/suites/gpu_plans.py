@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from loadmaster.clock import now
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine.machine import Machine
 from loadmaster.offload.model import Kernels, measured_kernels, offload_model
 from loadmaster.offload.problem import Offload
 from loadmaster.offload.repeats import with_repeats
 from loadmaster.plan import Plan
+from loadmaster.planner import CheckedSolution, KernelRoom, make_offload, solve_checked
 from loadmaster.program.program import Program
-from loadmaster.program.repeats import Repeated
-from loadmaster.search.registry import make_labelled, solver_labels
-from loadmaster.search.solver import Budget, Solution, solve
+from loadmaster.search.registry import solver_labels
+from loadmaster.search.solver import Budget
 from loadmaster.units import PICOSECONDS, UNLIMITED
 
 PERCENTS = (50, 75, 30)
@@ -39,7 +40,7 @@ VARIANTS = (
     "moe-large-batch",
     "unet-large-batch",
 )
-"""Models with other batches: under half of the memory alone, and no part of what is asked."""
+"""Models with other batches: under half of the memory alone, and no part of the targets."""
 VARIANT_SOLVERS = ("auto", "prefetch", "msa")
 _BESIDE = 2**28
 GRAPH = "+graph"
@@ -132,37 +133,31 @@ def plan_model(
         return Planned(*about, "skipped", note=f"there is no solver '{solver}'")
     if solver == COPIES and not training:
         return Planned(*about, "skipped", note="nothing could run again: 'auto' copies already")
-    began = time.perf_counter()
     limits = Budget() if solver in RULES else Budget(evaluations, seconds)
     small, again = roomy(machine, capacity), solver in OURS and training
+    make = partial(make_offload, machine=small, room=KernelRoom(kernels))
 
-    def posed(repeated: Repeated) -> Offload:
-        own = kernels and replace(kernels, workspace=kernels.workspace[repeated.origin])
-        return Offload(repeated.program, small, kernels=own)
+    def solved(problem: Offload) -> CheckedSolution:
+        return solve_checked(problem, name, limits, seed)
 
-    def solved(problem: Offload) -> Solution:
-        return solve(make_labelled("offload", name), problem, limits, seed)
-
+    began = now()
     try:
         if again:
-            best = with_repeats(program, posed, solved)
-            problem, found = best.problem, best.solution
+            best = with_repeats(program, make, lambda problem: solved(problem).solution)
+            problem, checked = best.problem, CheckedSolution(best.problem, best.solution, now() - began)
         else:
-            problem = Offload(program, small, kernels=kernels)
-            found = solved(problem)
+            problem = make(program)
+            checked = solved(problem)
     except LoadmasterError as error:
         return Planned(*about, "refused", note=error.message)
-    took = time.perf_counter() - began
+    found, plan, took = checked.solution, checked.plan, checked.seconds
     if found.decision is None:
         return Planned(
             *about, "no plan", seconds=took, evaluations=found.evaluations, note="none of its plans fits"
         )
-    plan = problem.plan(found.decision)
-    if plan is None or problem.violations(plan):
+    if plan is None or checked.violations:
         return Planned(*about, "refused by the checker", seconds=took)
-    from loadmaster.simulate import simulate
-
-    line = simulate(problem.program, problem.machine, plan)
+    line = checked.timeline
     moved = {
         (small.memory(link.source), small.memory(link.target)): int(count)
         for link, count in zip(small.links, line.link_bytes, strict=True)

@@ -234,7 +234,7 @@ def all_need(about: dict[str, Any]) -> int:
 
 
 def models(arguments: argparse.Namespace) -> list[str]:
-    """Those that are asked for; all, with their variants, if none are."""
+    """Those that are named; all, with their variants, if none are."""
     from benchmarks.suites.gpu import NAMES
 
     known = (*NAMES, *VARIANTS)

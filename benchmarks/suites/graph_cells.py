@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.suites.order import TRAINING
+from benchmarks.suites.problems import make_as
 from loadmaster.graph import TASKS, Base, GraphOptimization
 from loadmaster.graph.auto import CONSTRUCTIVE, FUSERS, PLACERS, SCHEDULERS, SEARCHES
 from loadmaster.graph.go.cases import synthetic_case
@@ -92,7 +93,7 @@ class GraphCell:
     def load(self) -> GraphOptimization:
         """The problem."""
         program, machine = self.loads()
-        return GraphOptimization(program, machine, tasks=self.tasks, base=self.base)
+        return make_as(GraphOptimization, program, machine, tasks=self.tasks, base=self.base)
 
     def limit(self, problem: GraphOptimization) -> float | None:
         large = problem.program.n_ops > LARGE

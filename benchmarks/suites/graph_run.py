@@ -15,8 +15,9 @@ from loadmaster.errors import LoadmasterError, MissingPackage, require
 from loadmaster.graph import GraphOptimization
 from loadmaster.graph.auto import BY_CLOCK, CONSTRUCTIVE
 from loadmaster.plan import Plan
+from loadmaster.planner import solve_checked
 from loadmaster.search.registry import make_labelled, solver_labels
-from loadmaster.search.solver import Budget, Meter, Observer, Solver, solve
+from loadmaster.search.solver import Budget, Meter, Observer, Solver
 
 EXACT_SECONDS = 60.0
 Curve = list[tuple[int, int, float]]
@@ -53,14 +54,13 @@ def run_graph(
         None if unlimited else budget or cell.evaluations(problem),
         seconds or cell.limit(problem) or (EXACT_SECONDS if by_clock else None),
     )
-    observer, started = Clocked(), time.perf_counter()
+    observer = Clocked()
     clock = time.monotonic if cell.seconds is None else time.process_time
     try:
-        solution = solve(solver, problem, limits, seed, observer, clock=clock)
+        found = solve_checked(problem, solver, limits, seed, observer=observer, clock=clock)
     except LoadmasterError as error:  # no expert for this graph, a package that is not there, …
         return _skipped(cell, name, seed, error.message)
-    took = time.perf_counter() - started
-    status, value = str(solution.status), solution.value
+    solution, status, value = found.solution, found.status, found.solution.value
     if solution.evaluations == 0 and value is None:
         return _skipped(cell, name, seed, "it has no plan for this graph")
     extra: dict[str, Any] = {
@@ -71,11 +71,8 @@ def run_graph(
         "bound_by": solution.bound.method,
         **base,
     }
-    if solution.decision is not None:
-        plan = problem.plan(solution.decision)
-        if problem.violations(plan):
-            status = "refused by the checker"
-        extra |= moved(problem, plan)
+    if found.plan is not None:
+        extra |= moved(problem, found.plan)
     elif value is None:
         status = "nothing that fits"
     if cell.seconds is not None:
@@ -96,7 +93,7 @@ def run_graph(
         solver=name,
         seed=seed,
         evaluations=solution.evaluations,
-        seconds=took,
+        seconds=found.seconds,
         baseline=float(problem.reference_ps),
         bound=float(solution.bound.value),
         gap=solution.gap,
@@ -107,8 +104,8 @@ def run_graph(
 def solver_rows(
     cell: GraphCell, options: Options, seed: int, quick_budget: int, left_out: tuple[str, ...] = ()
 ) -> Iterator[Row]:
-    """The solvers of one cell with one seed, those without chance only once; who has no plan is left
-    out unless asked for. A quick run has its own budget and leaves some out."""
+    """The solvers of one cell with one seed, those without a random part only once; who has no plan is left
+    out unless it is named. A quick run has its own budget and leaves some out."""
     for solver in options.solvers or cell.solvers:
         if (seed and solver in ONCE) or (options.quick and solver in left_out):
             continue

@@ -63,7 +63,7 @@ def saved_over_base(found: Found, solver: str, cases: Sequence[str]) -> float | 
 
 
 def targets(found: Found, rows: Rows) -> list[Target]:
-    """What the issue asks for, held against the rows."""
+    """The targets, held against the rows."""
     rows = list(rows)
     return [*_speeds(rows), *_orders(found), _complete(found)]
 

@@ -29,7 +29,7 @@ SPEED = {"moves": 300_000, "observed-moves": 50_000}
 
 
 def game_rows(cell: GameCell, options: Options, seed: int) -> Iterator[Row]:
-    """The solvers of one game with one seed; those without chance only once."""
+    """The solvers of one game with one seed; those without a random part only once."""
     if options.quick and cell.case not in QUICK:
         return
     for solver in options.solvers or cell.solvers:
@@ -54,10 +54,10 @@ def speed(observed: bool, options: Options, seed: int) -> Iterator[Row]:
         games = problem.games(batch, threads=1)
         preferences = rng.integers(0, 3, (problem.moves, batch), dtype=np.int8)
         started = time.perf_counter()
-        for wanted in preferences:
+        for preferred in preferences:
             if observed:
                 games.observe()
-            games.step_towards(wanted)
+            games.step_towards(preferred)
         times.append(time.perf_counter() - started)
     name = "observed-moves" if observed else "moves"
     rate = batch * problem.moves / statistics.median(times)

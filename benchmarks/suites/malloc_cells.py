@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.suites.mapping_cells import load_cell_model
+from benchmarks.suites.problems import make_as
 from loadmaster.machine import load_machine
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.program.zoo.synthetic import COUNT, synthetic
@@ -84,7 +85,8 @@ class GameCell:
         """The problem."""
         stem, _, number = self.model.partition("-")
         program = synthetic(int(number)) if stem == "synthetic" else load_cell_model(self.model)
-        return MallocGame(program, load_machine(self.machine).with_reach("all"), **self.problem)
+        machine = load_machine(self.machine).with_reach("all")
+        return make_as(MallocGame, program, machine, options=self.problem)
 
 
 def _cells() -> list[GameCell]:

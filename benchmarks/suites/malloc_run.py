@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
 from dataclasses import replace
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import Any
 
 from benchmarks.suites import Row
@@ -15,14 +12,12 @@ from benchmarks.suites.mapping_run import Improvements
 from loadmaster.errors import MissingPackage
 from loadmaster.malloc_game.heuristics import NoProduction
 from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.plan.production import production_record
+from loadmaster.planner import CheckedSolution, find_known, solve_checked
+from loadmaster.program.zoo.tpu import manifest
 from loadmaster.search.problem import Bound
-from loadmaster.search.registry import make_labelled
-from loadmaster.search.solver import Budget, Solution, solve
-from loadmaster.simulate import simulate
+from loadmaster.search.solver import Budget
 
 EXACT_SECONDS = 60.0
-BOUND_SECONDS = 10.0
 
 
 def run_game(
@@ -37,9 +32,8 @@ def run_game(
     limits = Budget(
         None if name in EXACT or once else cell.budget, (seconds or EXACT_SECONDS) if name in EXACT else None
     )
-    started = time.perf_counter()
     try:
-        solution = solve(make_labelled("malloc-game", solver, options), problem, limits, seed, observer)
+        found = solve_checked(problem, solver, limits, seed, options=options, observer=observer)
     except (MissingPackage, NoProduction) as error:
         return Row(
             cell.case,
@@ -51,31 +45,25 @@ def run_game(
             seed=seed,
             extra={"reason": error.message},
         )
-    return row_of(cell, name, seed, solution, time.perf_counter() - started, observer)
+    return row_of(cell, name, seed, found, observer)
 
 
-def row_of(
-    cell: GameCell, name: str, seed: int, solution: Solution, took: float, observer: Improvements
-) -> Row:
+def row_of(cell: GameCell, name: str, seed: int, found: CheckedSolution, observer: Improvements) -> Row:
     """What a solver found, as a row."""
     problem, baseline, bound = loaded(cell.case)
-    once = name in ONE_PLAN
+    once, solution = name in ONE_PLAN, found.solution
     best_bound = max(bound, solution.bound, key=lambda each: each.value)
-    status, value, extra = (str(solution.status), solution.value, _extra(cell, problem, baseline, best_bound))
-    if value is not None and solution.decision is not None:
-        plan = problem.plan(solution.decision)
-        if problem.violations(plan):
-            status = "refused by the checker"
-        elif value <= best_bound.value:
+    status, value, extra = found.status, solution.value, _extra(cell, problem, baseline, best_bound)
+    if value is not None and found.plan is not None:
+        if not found.violations and value <= best_bound.value:
             status = "optimal"
-        timeline = simulate(problem.program, problem.machine, plan)
         extra |= {
-            "stall": int(timeline.op_stall.sum()),
-            "copies": len(plan.copy_rows),
-            "peak": int(timeline.memory_peak[problem.model.fast]),
+            "stall": int(found.timeline.op_stall.sum()),
+            "copies": len(found.plan.copy_rows),
+            "peak": int(found.timeline.memory_peak[problem.model.fast]),
         }
     if name == "production":
-        record = production_record(problem.program, problem.machine) or {}
+        record = manifest()["programs"][problem.program.name]["plans"][problem.machine.name]
         extra |= {"as_issued": record.get("as_issued_ps"), "partial": record.get("partial")}
     if not once and name not in EXACT:
         extra |= {"budget": cell.budget, "curve": observer.curve}
@@ -88,7 +76,7 @@ def row_of(
         solver=name,
         seed=seed,
         evaluations=solution.evaluations,
-        seconds=took,
+        seconds=found.seconds,
         baseline=float(baseline[1]),
         bound=float(best_bound.value),
         gap=None if value is None else value / best_bound.value - 1,
@@ -111,17 +99,7 @@ def _extra(cell: GameCell, problem: MallocGame, baseline: tuple[str, int], bound
 def loaded(case: str) -> tuple[MallocGame, tuple[str, int], Bound]:
     """A cell's problem, the baseline's name and time, and the best quick bound."""
     problem = GAMES[case].load()
-    bound = problem.bound()
-    if not bound.method.endswith("on record") and find_spec("ortools") is not None:
-        from loadmaster.malloc_game.bounds import game_bound
-
-        with contextlib.suppress(MissingPackage):
-            bound = max(bound, game_bound(problem, BOUND_SECONDS), key=lambda each: each.value)
-    for name in ("production", "msa"):
-        try:
-            value = solve(make_labelled("malloc-game", name), problem, Budget()).value
-        except NoProduction:
-            continue
-        if value is not None:
-            return problem, (name, value), bound
-    return problem, ("all-slow", problem.all_slow_ps), bound
+    known, bound = find_known(problem)
+    values = {each.name: each.value for each in known if each.value is not None}
+    name = next(each for each in ("production", "msa", "all-slow") if each in values)
+    return problem, (name, values[name]), bound

@@ -58,7 +58,7 @@ def self_play(moves: int, seed: int) -> Iterator[Row]:
         return sorted(once() for _ in range(3))[1]
 
     played(2)  # compiled
-    # What a batch takes to begin and to end without search is not what is asked.
+    # What a batch takes to begin and to end without search is not measured.
     seconds = played(moves + 2) - played(2)
     rate, target = rows * moves / seconds, TARGETS.get(platform, TARGETS["gpu"])
     yield Row(

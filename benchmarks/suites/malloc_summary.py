@@ -107,7 +107,7 @@ def wins(found: Found, solver: str, over: str, cases: Sequence[str]) -> tuple[in
 
 
 def targets(found: Found, rows: Iterable[Mapping[str, Any]], machine: str) -> list[Target]:
-    """What issue and spec ask for, held against the rows."""
+    """The targets, held against the rows."""
     cases = [case for case in suite_cases(found, machine) if (case, "production") in found]
     return [*_speeds(rows), _msa_near(found, cases, machine), *_search_beats(found, cases, machine)]
 
@@ -125,15 +125,15 @@ def _speeds(rows: Iterable[Mapping[str, Any]]) -> list[Target]:
 
 
 def _msa_near(found: Found, cases: Sequence[str], machine: str) -> Target:
-    asked = f"MSA with the production switches within 2 % of the production placement, mean over the suite, `{machine}`"
+    goal = f"MSA with the production switches within 2 % of the production placement, mean over the suite, `{machine}`"
     ratio = speedup(found, "msa-production", "production", cases)
     if ratio is None:
-        return Target(asked, "–", None)
-    return Target(asked, f"{ratio - 1:+.2%} (positive: ours is faster)", ratio >= 0.98)
+        return Target(goal, "–", None)
+    return Target(goal, f"{ratio - 1:+.2%} (positive: ours is faster)", ratio >= 0.98)
 
 
 def _search_beats(found: Found, cases: Sequence[str], machine: str) -> list[Target]:
-    asked = (
+    goal = (
         f"the best search at least 4 % faster than the production placement, mean over the suite, `{machine}`"
     )
     never = f"and worse on no program, `{machine}`"
@@ -143,10 +143,10 @@ def _search_beats(found: Found, cases: Sequence[str], machine: str) -> list[Targ
         if search is not None:
             ratios[case] = found[case, "production"].reference / search[1].median
     if not ratios:
-        return [Target(asked, "–", None), Target(never, "–", None)]
+        return [Target(goal, "–", None), Target(never, "–", None)]
     mean = math.exp(statistics.fmean(map(math.log, ratios.values())))
     lost = [case for case, ratio in ratios.items() if ratio < 1]
     return [
-        Target(asked, f"{mean - 1:+.2%} over {len(ratios)} programs", mean >= 1.04),
+        Target(goal, f"{mean - 1:+.2%} over {len(ratios)} programs", mean >= 1.04),
         Target(never, ", ".join(f"`{case}` {ratios[case] - 1:+.2%}" for case in lost) or "none", not lost),
     ]

@@ -29,7 +29,7 @@ SPEED_TARGET = 50_000
 
 
 def cell_rows(cell: Cell, options: Options, seed: int) -> Iterator[Row]:
-    """The solvers of one cell with one seed; those without chance only once."""
+    """The solvers of one cell with one seed; those without a random part only once."""
     solvers = options.solvers or cell.solvers
     if options.quick:
         if cell.case != QUICK_CELL:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from benchmarks.suites.problems import make_as
 from loadmaster.errors import require
 from loadmaster.machine import Machine, load_machine
 from loadmaster.mapping.problem import Mapping
@@ -56,7 +57,10 @@ class Cell:
 
     def load_as(self, kind: type[AnyMapping]) -> AnyMapping:
         """The problem, as a subclass of `Mapping`."""
-        return kind(load_cell_model(self.model), self.load_machine(), **self.problem)
+        options = dict(self.problem)
+        noise = options.pop("noise", 0.0)  # which requests have
+        program = load_cell_model(self.model)
+        return make_as(kind, program, self.load_machine(), noise=noise, options=options)
 
 
 def load_cell_model(name: str) -> Program:

@@ -10,13 +10,14 @@ import numpy as np
 
 from benchmarks.suites import Row
 from benchmarks.suites.mapping_cells import Cell
+from benchmarks.suites.problems import make_as
 from loadmaster.errors import MissingPackage
 from loadmaster.mapping.auto import WHITE_BOX
 from loadmaster.mapping.problem import Mapping
+from loadmaster.planner import solve_checked
 from loadmaster.search.champion import remeasure
 from loadmaster.search.problem import Decision, Scores
-from loadmaster.search.registry import make_labelled
-from loadmaster.search.solver import Budget, Meter, Observer, Solution, solve
+from loadmaster.search.solver import Budget, Meter, Observer, Solution
 
 EXACT_SECONDS = 300.0
 GAIN = 0.95
@@ -86,10 +87,9 @@ def run_cell(
     limits = Budget(None if white else cell.budget, (seconds or EXACT_SECONDS) if white else None)
     try:
         problem = cell.load_as(CountedMapping)
-        made = make_labelled("mapping", solver, {} if white else cell.solver)
-        started = time.perf_counter()
-        solution = solve(made, problem, limits, seed, observer)
-        took = time.perf_counter() - started
+        found = solve_checked(
+            problem, solver, limits, seed, options={} if white else cell.solver, observer=observer
+        )
     except MissingPackage as error:
         return Row(
             cell.case,
@@ -101,23 +101,24 @@ def run_cell(
             seed=seed,
             extra={"reason": error.message},
         )
-    status, value, decision = str(solution.status), solution.value, solution.decision
-    if decision is not None and not problem.repeatable:
+    if found.solution.decision is not None and not problem.repeatable:
         champion = remeasure(problem, seed=seed)  # the best of many noisy values is optimistic
-        value, decision = champion.simulated_ps, champion.winner.decision
-        solution.bound = Mapping(problem.program, problem.machine).bound()
-    if decision is not None and problem.violations(problem.plan(decision)):
-        status = "refused by the checker"
+        bound = make_as(Mapping, problem.program, problem.machine).bound()
+        best = replace(
+            found.solution, decision=champion.winner.decision, value=champion.simulated_ps, bound=bound
+        )
+        found = replace(found, solution=best)
+    solution, value = found.solution, found.solution.value
     return Row(
         cell.case,
         float(-1 if value is None else value),
         "ps",
-        status,
+        found.status,
         machine=cell.machine,
         solver=solver,
         seed=seed,
         evaluations=0 if white else solution.evaluations,
-        seconds=took,
+        seconds=found.seconds,
         baseline=float(problem.compiler_ps),
         bound=float(solution.bound.value),
         gap=None if value is None else value / solution.bound.value - 1,
@@ -142,9 +143,9 @@ def _extra(
         return known
     known |= {"options": cell.solver} if cell.solver else {}
     bound = solution.bound.value
-    told = {name: content for name, content in solution.metrics.items() if _plain(content)}
+    metrics = {name: content for name, content in solution.metrics.items() if _plain(content)}
     return (
-        told
+        metrics
         | known
         | {
             "first_valid_at": problem.first_valid_at,

@@ -2,7 +2,7 @@
 
 At a quarter, half and all of the training's evaluations, the fittest graph network and the
 learner's actor each make one greedy map of every model. Nothing is learned there; the map is
-rectified and timed, and whether it fitted as it was is told beside it.
+rectified and timed, and whether it fitted as it was stands beside it.
 """
 
 from __future__ import annotations

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from functools import lru_cache
 
 from benchmarks.suites import Row
 from benchmarks.suites.mapping_cells import load_cell_model
 from benchmarks.suites.order_runtime import RUNTIME, run_runtime
+from benchmarks.suites.problems import make_as
 from loadmaster.order.problem import PeakOrder
-from loadmaster.search.registry import make_labelled, solver_labels
-from loadmaster.search.solver import Budget, solve
+from loadmaster.planner import solve_checked
+from loadmaster.search.registry import solver_labels
+from loadmaster.search.solver import Budget
 
 ONNX = (
     "bvlc_alexnet",
@@ -83,21 +84,17 @@ def run_order(
     if solver == RUNTIME:
         return run_runtime(case, cell.model, problem, seconds or SECONDS)
     limits = Budget((budget or BUDGET) if solver in SEARCHES else budget, seconds or SECONDS)
-    started = time.perf_counter()
-    solution = solve(make_labelled("order", solver), problem, limits, seed)
-    took = time.perf_counter() - started
-    status = str(solution.status)
-    if solution.decision is not None and problem.violations(problem.plan(solution.decision)):
-        status = "refused by the checker"
+    found = solve_checked(problem, solver, limits, seed)
+    solution = found.solution
     return Row(
         case,
         float(-1 if solution.value is None else solution.value),
         "bytes",
-        status,
+        found.status,
         solver=solver,
         seed=seed,
         evaluations=solution.evaluations,
-        seconds=took,
+        seconds=found.seconds,
         baseline=float(problem.reference),
         bound=float(solution.bound.value),
         gap=solution.gap,
@@ -112,4 +109,4 @@ def run_order(
 
 @lru_cache(maxsize=2)
 def _loaded(model: str) -> PeakOrder:
-    return PeakOrder(load_cell_model(model))
+    return make_as(PeakOrder, load_cell_model(model))

@@ -10,14 +10,22 @@ import numpy as np
 
 from benchmarks.suites import Row
 from benchmarks.suites.mapping_cells import onnx_file
-from loadmaster.errors import MissingPackage, require
-from loadmaster.export.onnx_order import export_onnx_order, run_model, runtime_plan
+from benchmarks.suites.problems import make_as
+from loadmaster.errors import LoadmasterError, MissingPackage, require
+from loadmaster.export.onnx_order import Ran, export_onnx_order, run_model
 from loadmaster.order.problem import PeakOrder
+from loadmaster.plan import Plan
+from loadmaster.planner import solve_checked
+from loadmaster.program import Program
 from loadmaster.program.importers.onnx import import_onnx
-from loadmaster.search.registry import make_labelled
-from loadmaster.search.solver import Budget, solve
+from loadmaster.program.importers.onnx.read import read_model
+from loadmaster.search.solver import Budget
 
 RUNTIME = "onnxruntime"
+
+
+class OtherNodes(LoadmasterError):
+    """The runtime ran other nodes than the model's file has."""
 
 
 def run_runtime(case: str, model: str, problem: PeakOrder, seconds: float) -> Row:
@@ -29,7 +37,7 @@ def run_runtime(case: str, model: str, problem: PeakOrder, seconds: float) -> Ro
         default = run_model(path, file_order=False)
     except MissingPackage as error:
         return Row(case, 0.0, "bytes", "skipped", solver=RUNTIME, extra={"reason": error.message})
-    plan = runtime_plan(path, problem.program, default)
+    plan = make_runtime_plan(path, problem.program, default)
     took = time.perf_counter() - started
     decision = problem.decision(plan)
     value = None if problem.violations(problem.plan(decision)) else problem.evaluate(decision)
@@ -58,6 +66,23 @@ def run_runtime(case: str, model: str, problem: PeakOrder, seconds: float) -> Ro
     )
 
 
+def make_runtime_plan(path: str | Path, program: Program, ran: Ran) -> Plan:
+    """The order of a run as a plan of the program that was imported from the same file."""
+    nodes = read_model(Path(path))[0].graph.node
+    # The runtime names what has no name after its type and its place in the file.
+    named = {node.name or f"{node.op_type}_{place}": place for place, node in enumerate(nodes)}
+    turn = {named[name]: turn for turn, name in enumerate(ran.nodes) if name in named}
+    if len(named) < len(nodes) or any(int(node) not in turn for node in program.op_source):
+        raise OtherNodes(
+            f"'{path}' did not run node by node: {len(turn)} of its {len(nodes)} nodes were seen",
+            object=str(path),
+            number=len(turn),
+            remedy="give every node a name of its own",
+        )
+    turns = np.array([turn[int(node)] for node in program.op_source], dtype=np.int64)
+    return Plan(order=np.argsort(turns, kind="stable").astype(np.int32))
+
+
 def store_weights(path: Path, out: Path) -> Path:
     """A copy in which weights lie in the file. The models of the onnx package fill them in while they
     run, to be small, and the runtime would count each as a result."""
@@ -82,10 +107,10 @@ def store_weights(path: Path, out: Path) -> Path:
 def _counted(path: Path, seconds: float) -> tuple[dict[str, int], int]:
     """The runtime's peak in its order, in that of the file and in the best that we find, and what we say
     that this one has: relu in place, as the runtime does it."""
-    problem = PeakOrder(import_onnx(path, inplace=("relu",)))
-    solution = solve(make_labelled("order", "auto"), problem, Budget(seconds=seconds))
-    assert solution.decision is not None and solution.value is not None
+    problem = make_as(PeakOrder, import_onnx(path, inplace=("relu",)))
+    found = solve_checked(problem, "auto", Budget(seconds=seconds))
+    assert found.plan is not None and found.solution.value is not None
     out = path.with_name("ordered.onnx")
-    export_onnx_order(path, problem.program, problem.machine, problem.plan(solution.decision), out)
+    export_onnx_order(path, problem.program, problem.machine, found.plan, out)
     runs = {"default": run_model(path, file_order=False), "file": run_model(path), "ours": run_model(out)}
-    return {name: ran.peak_bytes for name, ran in runs.items()}, int(solution.value)
+    return {name: ran.peak_bytes for name, ran in runs.items()}, int(found.solution.value)

@@ -6,8 +6,10 @@ import csv
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.suites.problems import make_as
 from loadmaster.allocation.buffers import NONE, Buffers
 from loadmaster.allocation.problem import Allocation
+from loadmaster.planner import NamedBuffers
 
 
 @dataclass
@@ -44,7 +46,7 @@ class Pool:
             pinned=columns[5],
             apart=pairs,
         )
-        return Allocation(buffers, None, self.name)
+        return make_as(Allocation, NamedBuffers(self.name, buffers))
 
 
 def read_pools(folder: Path) -> list[Pool]:

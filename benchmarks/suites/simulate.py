@@ -19,7 +19,7 @@ from loadmaster.machine import load_machine
 from loadmaster.plan import Plan
 from loadmaster.program import Builder, Program, TieKind, load, save
 from loadmaster.program.zoo import is_cached, load_workload
-from loadmaster.simulate import Simulator, simulator
+from loadmaster.simulate import Simulator, get_simulator
 
 Int32 = npt.NDArray[np.int32]
 
@@ -27,7 +27,7 @@ Int32 = npt.NDArray[np.int32]
 def static_mapping(options: Options, seed: int) -> Iterator[Row]:
     """Whole-life mappings of ResNet-101 on one core, and what a second core adds."""
     program, machine = load_workload("resnet101"), load_machine("nnp-i")
-    timer = simulator(program, machine)
+    timer = get_simulator(program, machine)
     batch = 4096 if options.quick else 16384
     # The kernel takes its time to move a new thread to the other core, so short runs tell little.
     shape = (batch, program.n_tensors)
@@ -87,7 +87,7 @@ def _placement(
     # To trace all of GNMT takes half a minute.
     model = "gnmt-8:steps=5" if options.quick and not is_cached("gnmt-8") else "gnmt-8"
     program, machine = load_workload(model), load_machine("p100x8")
-    timer: Simulator = simulator(program, machine)
+    timer: Simulator = get_simulator(program, machine)
     generator = np.random.default_rng(seed)
     device = place(program, len(machine.devices), seed)
     plan = Plan.of(device=device, queue="priority", priority=generator.random(program.n_ops))

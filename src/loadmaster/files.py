@@ -62,6 +62,23 @@ def read_regular(path: str | Path, most_bytes: int) -> bytes:
     return data
 
 
+class NotWritten(LoadmasterError):
+    """A file can't be written."""
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A disk that is full or closed to us is the user's to mend, not a bug."""
+    try:
+        yield
+    except OSError as error:
+        raise NotWritten(
+            f"'{path}' can't be written: {error.strerror or error}",
+            object=str(path),
+            remedy="check the folder and the space on the disk",
+        ) from None
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path to write to; it takes the place of `path` if nothing goes wrong.

@@ -81,5 +81,5 @@ def check_encodable(text: str) -> None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        shown = text[max(0, error.start - 20) : error.start + 20].encode("ascii", "backslashreplace")
-        raise ValueError(f"the text '{shown.decode()}' has half a character in it") from None
+        excerpt = text[max(0, error.start - 20) : error.start + 20].encode("ascii", "backslashreplace")
+        raise ValueError(f"the text '{excerpt.decode()}' has half a character in it") from None

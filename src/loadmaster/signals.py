@@ -185,20 +185,20 @@ class Watcher(Listener):
         """
         super().__init__()
         self._answer, self._farewell, self._grace, self._leave = answer, farewell, grace, leave
-        self._hears, self._told = socket.socketpair()
-        for end in (self._hears, self._told):
+        self._hears, self._notifies = socket.socketpair()
+        for end in (self._hears, self._notifies):
             end.setblocking(False)
         self._thread = threading.Thread(target=self._watch, name="loadmaster signals", daemon=True)
 
     def install(self) -> None:
         super().install()
-        signal.set_wakeup_fd(self._told.fileno(), warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._notifies.fileno(), warn_on_full_buffer=False)
         self._thread.start()
 
     def restore(self) -> None:
         signal.set_wakeup_fd(-1)
         super().restore()
-        self._told.send(bytes([_CLOSED]))
+        self._notifies.send(bytes([_CLOSED]))
         self._thread.join(_BRIEFLY)
 
     def _insist(self, number: int) -> None:

@@ -36,8 +36,8 @@ def _parse(value: object, what: str) -> tuple[float | int, str]:
 def _scaled(number: float | int, factor: int, what: str) -> int:
     scaled = number * factor
     if not scaled <= UNLIMITED:
-        shown = f"{scaled:.6g}" if scaled < 10**300 else "beyond 10^300"
-        raise ValueError(f"{what} is {shown}, above the limit 2^62")
+        text = f"{scaled:.6g}" if scaled < 10**300 else "beyond 10^300"
+        raise ValueError(f"{what} is {text}, above the limit 2^62")
     return round(scaled)
 
 

@@ -194,8 +194,8 @@ def test_stop_is_honoured() -> None:
 
 
 def test_spilling_fills_the_fast_memory_with_what_is_worth_most() -> None:
-    worth = [100, 1, 50, 1]
-    buffers = Buffers.of([0, 0, 0, 0], [4, 4, 4, 4], [40, 40, 40, 40], worth=worth)
+    benefit = [100, 1, 50, 1]
+    buffers = Buffers.of([0, 0, 0, 0], [4, 4, 4, 4], [40, 40, 40, 40], benefit=benefit)
     result = spill(buffers, [80, 1000])
     assert result.memory.tolist() == [0, 1, 0, 1]
     for number in (0, 1):

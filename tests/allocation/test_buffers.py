@@ -39,7 +39,7 @@ def test_everything_survives_a_file(tmp_path: Path) -> None:
         alignment=[1, 8, 4],
         hint=[-1, 8, -1],
         pinned=[0, -1, -1],
-        worth=[1.5, 2, 3],
+        benefit=[1.5, 2, 3],
         gaps={0: [Gap(2, 4), Gap(5, 7, 4, 12)]},
     )
     again = parse_buffers(format_buffers(buffers))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from benchmarks.suites import Options, run_suite
 from benchmarks.suites.packings import perfect_packing, training_like
 from benchmarks.suites.pypto import read_pools
 from loadmaster.errors import LoadmasterError
+from loadmaster.search.registry import make_labelled
 
 
 def test_without_data(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,6 +40,28 @@ def test_files_are_found(tmp_path: Path) -> None:
     ]
     with pytest.raises(LoadmasterError, match="has no folder 'minimalloc'"):
         list(run_suite("allocation", Options(cases=("fit",), data=tmp_path / "allocation" / "minimalloc")))
+
+
+def test_omnimalloc_is_a_peer_of_the_suite_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "minimalloc"
+    folder.mkdir()
+    (folder / "A.64.csv").write_text("id,lower,upper,size\n0,0,4,8\n1,2,6,8\n")
+    options = Options(cases=("least",), solvers=("omnimalloc",), data=tmp_path)
+    monkeypatch.setitem(sys.modules, "omnimalloc", None)
+    (row,) = run_suite("allocation", options)
+    assert row.status == "skipped" and "loadmaster[bench]" in row.extra["reason"]
+    stacked = SimpleNamespace(
+        Allocation=SimpleNamespace,
+        allocate=lambda given, allocator: [SimpleNamespace(id=each.id, offset=8 * each.id) for each in given],
+    )
+    monkeypatch.setitem(sys.modules, "omnimalloc", stacked)
+    monkeypatch.setitem(
+        sys.modules, "omnimalloc.allocators", SimpleNamespace(SupermallocAllocator=lambda **options: None)
+    )
+    (row,) = run_suite("allocation", options)
+    assert (row.status, row.value, row.solver) == ("optimal", 16.0, "omnimalloc")
+    with pytest.raises(LoadmasterError, match="no solver 'omnimalloc' for allocation any more"):
+        make_labelled("allocation", "omnimalloc")
 
 
 def test_pools_of_kernels(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks.suites.mapping_cells import load_cell_model, onnx_file
 from benchmarks.suites.order import cells, run_order
-from benchmarks.suites.order_runtime import RUNTIME, store_weights
-from loadmaster.export.onnx_order import OtherNodes, Ran, run_model, runtime_plan
+from benchmarks.suites.order_runtime import RUNTIME, OtherNodes, make_runtime_plan, store_weights
+from loadmaster.export.onnx_order import Ran, run_model
 from loadmaster.program.importers.onnx.read import read_model
 
 
@@ -46,10 +46,10 @@ def test_an_order_of_other_nodes_is_refused() -> None:
     path = onnx_file("onnx:light_shufflenet")
     program = load_cell_model("onnx:light_shufflenet")
     with pytest.raises(OtherNodes, match="0 of its 446 nodes"):
-        runtime_plan(path, program, Ran(["fused_1", "fused_2"], 0, []))
+        make_runtime_plan(path, program, Ran(["fused_1", "fused_2"], 0, []))
     nodes = read_model(path)[0].graph.node
     backwards = [node.name or f"{node.op_type}_{place}" for place, node in enumerate(nodes)][::-1]
-    plan = runtime_plan(path, program, Ran(backwards, 0, []))
+    plan = make_runtime_plan(path, program, Ran(backwards, 0, []))
     assert plan.order is not None and plan.order.tolist() == [*range(program.n_ops)][::-1]
 
 

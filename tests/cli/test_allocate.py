@@ -57,6 +57,14 @@ def test_the_capacity_in_the_name(tmp_path: Path) -> None:
     assert run("x.99.csv", "--minimize", folder=tmp_path)[0] == 0
 
 
+@pytest.mark.parametrize("way", [["--solver", "exact"], ["--solver", "exact", "--off", "hatless"]])
+def test_options_of_the_exact_search_are_kept(way: list[str], tmp_path: Path) -> None:
+    buffers, height = perfect_packing(np.random.default_rng(1), 300, "pinwheel")
+    write_buffers(buffers, None, tmp_path / "hard.csv")
+    code, answer, _ = run("hard.csv", "--capacity", height, *way, "--set", "nodes=5", folder=tmp_path)
+    assert code == 4 and answer["rows"][0]["status"] == "unknown"
+
+
 def test_no_answer_in_no_time(tmp_path: Path) -> None:
     buffers, height = perfect_packing(np.random.default_rng(1), 300, "pinwheel")
     write_buffers(buffers, None, tmp_path / "hard.csv")
@@ -90,7 +98,7 @@ WRONG = {
     "size": (["buffers.csv", "--capacity", "lots"], "write 4096, 512KiB or 1MiB"),
     "time": (["buffers.csv", "--time-limit", "soon"], "write 10s, 500ms or none"),
     "solver": (["buffers.csv", "--solver", "exakt"], "did you mean 'exact'"),
-    "switch": (["buffers.csv", "--off", "magic"], "there is no switch 'magic'"),
+    "switch": (["buffers.csv", "--off", "magic"], "there is no technique 'magic'"),
     "switch of another": (
         ["buffers.csv", "--solver", "large", "--off", "hatless"],
         "--off needs solver 'exact'",

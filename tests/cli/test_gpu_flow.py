@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from cost_files import write_costs
 from loadmaster.offload.model import LIBRARIES, SPARE
 from loadmaster.offload.problem import Offload
 from loadmaster.planner import kernel_room
-from loadmaster.program.measured_costs import MeasuredCosts, costless_hash, write_costs
+from loadmaster.program.measured_costs import MeasuredCosts, costless_hash
 from loadmaster.program.storage import save
 from loadmaster.search.registry import load_problem
 from offload_stack import stack

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 
 @pytest.fixture
 def no_ortools(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("planner.known", "mapping.auto"):
+    for module in ("mapping.kind", "mapping.auto"):
         monkeypatch.setattr(f"loadmaster.{module}.can_prove", lambda problem: False)
 
 
@@ -314,3 +315,22 @@ def test_a_policy_is_trained_in_turn_tried_and_started_from(run_json: Any, run: 
         "is no policy"
         in run("transfer", "measure.py" if Path("measure.py").exists() else __file__, SMALL).err
     )
+
+
+def test_the_walk_in_contributing_is_true(run_json: Any) -> None:
+    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    walk = re.findall(r"^\d\. `([\w/]+\.py)`: `(\w+)`", text.partition("**A walk")[2], re.MULTILINE)
+    walked: list[tuple[str, str]] = []
+
+    def note(frame: Any, event: str, arg: object) -> None:
+        file = frame.f_code.co_filename.rpartition("/loadmaster/")[2]
+        step = (file, frame.f_code.co_name)
+        if event == "call" and step in walk and step not in walked:
+            walked.append(step)
+
+    sys.setprofile(note)
+    try:
+        run_json("plan", SMALL, "--machine", "nnp-i", "--no-run")
+    finally:
+        sys.setprofile(None)
+    assert len(walk) <= 6 and walked == walk

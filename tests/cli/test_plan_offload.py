@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from cost_files import write_costs
 from loadmaster.machine import load_machine
 from loadmaster.offload.problem import Offload
 from loadmaster.plan import load_plan
 from loadmaster.planner import Objective, make_problem
-from loadmaster.planner.problems import problem_kind
-from loadmaster.program.measured_costs import MeasuredCosts, costless_hash, write_costs
+from loadmaster.planner.planner import problem_kind
+from loadmaster.program.measured_costs import MeasuredCosts, costless_hash
 from loadmaster.program.storage import load, save
 from offload_stack import gpu, stack
 

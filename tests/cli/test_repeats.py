@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cost_files import write_costs
 from generate_offload import OffloadPlans
 from loadmaster.machine import load_machine
 from loadmaster.plan import load_planned, save_plan
 from loadmaster.program import Program, load, save
 from loadmaster.program.build import Builder
-from loadmaster.program.measured_costs import MeasuredCosts, apply_costs, costless_hash, write_costs
+from loadmaster.program.measured_costs import MeasuredCosts, apply_costs, costless_hash
 from loadmaster.program.repeats import repeat
 from offload_stack import stack
 

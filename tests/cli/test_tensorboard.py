@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("tensorboard")
 
 import toy
-from loadmaster.export.viewers import export_log, scalars
+from loadmaster.export.viewers import export_log, list_scalars
 from loadmaster.runs import run_solver
 from loadmaster.runs.log import Log, read_log
 from loadmaster.search.solver import Budget
@@ -34,7 +34,7 @@ def wanted(path: Path) -> dict[str, list[Point]]:
     """The same, of a log."""
     found: dict[str, list[Point]] = {}
     for line in read_log(path).lines:
-        for name, value in scalars(line):
+        for name, value in list_scalars(line):
             found.setdefault(name, []).append((line["evals"], value))
     return found
 

@@ -87,3 +87,16 @@ def test_the_code_for_compiler_engineers_runs(tmp_path: Path, monkeypatch: Any) 
     for block in blocks:
         exec(compile(block, "compilers.md", "exec"), names)
     assert names["solution"].decision is not None and names["plan"].residencies is not None
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)
+def test_what_code_on_a_page_imports_is_there(page: Path) -> None:
+    package = DOCS.parent / "src"
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S):
+        for module, names in re.findall(r"^from (loadmaster[\w.]*) import ([\w, ]+)$", block, re.M):
+            path = package / module.replace(".", "/")
+            file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+            text = file.read_text(encoding="utf-8")
+            for name in re.split(r",\s*", names):
+                there = re.search(rf"\b{name}\b", text) or (path / f"{name}.py").exists()
+                assert there, (module, name)

@@ -24,13 +24,13 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 from loadmaster.export.executorch import export, verify, write_plan  # noqa: E402
 from loadmaster.export.executorch_plans import (  # noqa: E402  # noqa: E402
     Placed,
-    arena_numbers,
-    banked_placement,
-    difference,
-    eager,
-    greedy_placement,
-    improved,
+    improve_plan,
+    measure_difference,
+    number_arenas,
+    place_banked,
+    place_greedy,
     run,
+    run_eager,
     sample_inputs,
 )
 from loadmaster.program.importers.executorch import importer as lowering  # noqa: E402
@@ -91,12 +91,12 @@ def machine() -> Machine:
 
 @pytest.fixture(scope="module")
 def own(lowered: Lowered, machine: Machine) -> Placed:
-    return greedy_placement(lowered, machine)
+    return place_greedy(lowered, machine)
 
 
 @pytest.fixture(scope="module")
 def plan(own: Placed, lowered: Lowered, machine: Machine) -> Plan:
-    found = improved(own.recorded.program, machine, [own.plan], most_bytes=own.bytes, kicks=20)
+    found = improve_plan(own.recorded.program, machine, [own.plan], most_bytes=own.bytes, kicks=20)
     assert found is not None
     return found
 
@@ -137,7 +137,7 @@ def test_the_program_is_what_executorch_runs(own: Placed) -> None:
 
 def test_its_own_placements_are_sound_plans(own: Placed, lowered: Lowered, machine: Machine) -> None:
     program = own.recorded.program
-    banked = banked_placement(lowered, machine, arena_numbers(machine, {}))
+    banked = place_banked(lowered, machine, number_arenas(machine, {}))
     assert banked.recorded.program.hash == program.hash
     for placed in (own, banked):
         assert check(program, machine, placed.plan) == []
@@ -147,7 +147,7 @@ def test_its_own_placements_are_sound_plans(own: Placed, lowered: Lowered, machi
 def test_a_plan_is_written_read_back_and_run(
     own: Placed, lowered: Lowered, machine: Machine, plan: Plan
 ) -> None:
-    written = write_plan(lowered, machine, plan, arena_numbers(machine, {}))
+    written = write_plan(lowered, machine, plan, number_arenas(machine, {}))
     assert written.plan.hash == plan.hash
     assert sum(written.arenas) <= own.bytes
     assert written.arenas[3] > 0  # the fast arena is in use
@@ -159,7 +159,7 @@ def test_a_plan_is_written_read_back_and_run(
 def test_the_order_is_followed(own: Placed, lowered: Lowered, machine: Machine, seed: int) -> None:
     program = own.recorded.program
     order = random_order(program, seed)
-    written = write_plan(lowered, machine, Plan.of(order=order), arena_numbers(machine, {}))
+    written = write_plan(lowered, machine, Plan.of(order=order), number_arenas(machine, {}))
     real = [op for op in written.order if not program.op_view[op] and program.op_name[op] != "inputs"]
     assert real == [op for op in order if op in real]
     assert real != sorted(real)
@@ -173,13 +173,13 @@ def test_wrong_offsets_give_wrong_numbers_which_is_why_plans_are_checked(
 ) -> None:
     rows = [row._replace(offset=0) for row in own.plan.residency_rows]
     overlapping = Plan.of(residencies=rows)
-    arenas = arena_numbers(machine, {})
+    arenas = number_arenas(machine, {})
     with pytest.raises(Refused, match="the checker refuses"):
         write_plan(lowered, machine, overlapping, arenas)
     monkeypatch.setattr("loadmaster.export.executorch.check_sound", lambda *_: None)
     written = write_plan(lowered, machine, overlapping, arenas)
     inputs = sample_inputs(lowered)
-    assert difference(run(written.own, inputs), eager(lowered, inputs)) > 0.01
+    assert measure_difference(run(written.own, inputs), run_eager(lowered, inputs)) > 0.01
     with pytest.raises(NotExported, match="gives other numbers"):
         verify(lowered, written, own)
 

@@ -8,12 +8,12 @@ import pytest
 from loadmaster.errors import BadMachine
 from loadmaster.export.executorch_plans import (
     arena_bytes,
-    arena_numbers,
-    improved,
+    improve_plan,
+    make_placement,
+    number_arenas,
     order_of,
-    packed,
-    placement,
-    reduced,
+    pack,
+    reduce_plan,
 )
 from loadmaster.export.plans import NotExported
 from loadmaster.machine import Machine, load_machine
@@ -56,21 +56,21 @@ def lowered_program(seed: int, ops: int = 14) -> Program:
 
 def test_arenas_are_numbered_by_the_machine_or_the_user() -> None:
     machine = load_machine("imxrt1170")
-    names = {machine.memories[m].name: n for m, n in arena_numbers(machine, {}).items()}
+    names = {machine.memories[m].name: n for m, n in number_arenas(machine, {}).items()}
     assert names == {"tcm": 3, "ocram": 2, "hyperram": 1}
-    names = {machine.memories[m].name: n for m, n in arena_numbers(machine, {"tcm": 5}).items()}
+    names = {machine.memories[m].name: n for m, n in number_arenas(machine, {"tcm": 5}).items()}
     assert names["tcm"] == 5
     with pytest.raises(BadMachine, match="no memory 'tcn'"):
-        arena_numbers(machine, {"tcn": 5})
+        number_arenas(machine, {"tcn": 5})
     for numbers in ({"tcm": 0}, {"tcm": 1}):
         with pytest.raises(NotExported, match="arena"):
-            arena_numbers(machine, numbers)
+            number_arenas(machine, numbers)
 
 
 def test_an_unaligned_memory_is_refused() -> None:
     program = lowered_program(0)
     with pytest.raises(NotExported, match="an alignment of 1"):
-        reduced(program, load_machine("arena:1MiB"), Plan())
+        reduce_plan(program, load_machine("arena:1MiB"), Plan())
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -79,11 +79,11 @@ def test_plans_are_reduced_to_what_a_program_can_say(seed: int) -> None:
     problem = Mapping(program, machine)
     decision = np.random.default_rng(seed).integers(0, 2, size=2 * problem.nodes).astype(np.int8)
     plan = problem.plan(decision)
-    kept = reduced(program, machine, plan)
+    kept = reduce_plan(program, machine, plan)
     assert check(program, machine, kept) == []
     assert simulate(program, machine, kept).total_ps == simulate(program, machine, plan).total_ps
     assert sorted(r[:3] for r in kept.residency_rows) == sorted(r[:3] for r in plan.residency_rows)
-    nothing = reduced(program, machine, Plan())  # undecided: the slowest memory, packed
+    nothing = reduce_plan(program, machine, Plan())  # undecided: the slowest memory, packed
     assert check(program, machine, nothing) == []
     assert {row.memory for row in nothing.residency_rows} == {machine.home[0]}
     assert all(row.offset % 16 == 0 for row in nothing.residency_rows)
@@ -93,7 +93,7 @@ def test_a_tensor_that_moves_stays_in_the_slowest_memory() -> None:
     program, machine = lowered_program(1), small_machine()
     x = program.tensor_name.index("x")
     rows = [Residency(x, 0, 0, 0, 0), Residency(x, 1, 0, 1, program.n_ops - 1)]
-    kept = reduced(program, machine, Plan.of(residencies=rows))
+    kept = reduce_plan(program, machine, Plan.of(residencies=rows))
     assert [row.memory for row in kept.residency_rows if row.tensor == x] == [1]
 
 
@@ -108,7 +108,7 @@ def test_the_copy_of_the_inputs_comes_first_in_every_order() -> None:
     program, machine = build.build(), small_machine()
     plan = Plan.of(order=[1, 0, 2])
     assert order_of(program, plan) == [0, 1, 2]
-    kept = reduced(program, machine, plan)
+    kept = reduce_plan(program, machine, plan)
     assert check(program, machine, kept) == []
 
 
@@ -117,17 +117,17 @@ def test_the_search_beats_its_starts_and_keeps_to_the_bytes(seed: int) -> None:
     program, machine = lowered_program(seed, 20), small_machine(3072)
     order = list(range(program.n_ops))
     slow = np.where(program.producer >= 0, machine.home[0], -1).astype(np.int64)
-    offset = packed(program, machine, slow, order)
+    offset = pack(program, machine, slow, order)
     assert offset is not None
-    start = placement(program, slow, offset, order)
-    arenas = arena_numbers(machine, {})
+    start = make_placement(program, slow, offset, order)
+    arenas = number_arenas(machine, {})
     total = sum(arena_bytes(program, start, arenas))
     problem = Mapping(program, machine)
     best = solve(make_labelled("mapping", "density"), problem, Budget())
     assert best.decision is not None
     by_node = problem.plan(best.decision)
-    free = improved(program, machine, [start, by_node], kicks=10, seed=seed)
-    tight = improved(program, machine, [start], most_bytes=total, kicks=10, seed=seed)
+    free = improve_plan(program, machine, [start, by_node], kicks=10, seed=seed)
+    tight = improve_plan(program, machine, [start], most_bytes=total, kicks=10, seed=seed)
     assert free is not None
     assert tight is not None
     for plan in (free, tight):

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from loadmaster.errors import LoadmasterError
-from loadmaster.export.figures.curves import Room, room, scaled
+from loadmaster.export.figures.curves import Room, measure_room, scale_capacities
 from loadmaster.export.figures.data import (
-    contiguity,
-    distances,
-    learning_curves,
+    collect_learning_curves,
+    count_transitions,
+    measure_contiguity,
+    measure_distances,
     read_cells,
-    scaled_to_plane,
-    transitions,
+    scale_to_plane,
 )
-from loadmaster.export.figures.maps import maps_to_show, near_maps, pictures
+from loadmaster.export.figures.maps import draw_pictures, select_maps, select_near_maps
 from loadmaster.machine import load_machine
 from loadmaster.mapping.problem import Mapping
 from loadmaster.program.build import Builder
@@ -64,19 +64,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_curve_is_0_before_the_first_legal_map_and_holds_its_best() -> None:
-    curves = learning_curves([[(3, 200), (5, 100)], [(1, 400)]], compiler_ps=200, end=8)
+    curves = collect_learning_curves([[(3, 200), (5, 100)], [(1, 400)]], compiler_ps=200, end=8)
     assert curves.at.tolist() == [0, 1, 3, 5, 8]
     assert curves.runs.tolist() == [[0, 0, 1, 2, 2], [0, 0.5, 0.5, 0.5, 0.5]]
     assert curves.mean.tolist() == [0, 0.25, 0.75, 1.25, 1.25]
     assert curves.deviation[-1] == pytest.approx(1.5 / np.sqrt(2))
-    alone = learning_curves([[(9, 100)]], compiler_ps=200, end=8)
+    alone = collect_learning_curves([[(9, 100)]], compiler_ps=200, end=8)
     assert alone.runs.tolist() == [[0, 0]] and alone.deviation.tolist() == [0, 0]
 
 
 def test_transitions_count_live_entries_alone(small: Mapping) -> None:
     before = np.array([0, 0, 1, 2, 0, 1], dtype=np.int8)
     after = np.array([0, 2, 1, 0, 1, 1], dtype=np.int8)  # entry 4 decides nothing
-    found = transitions(small, before, after)
+    found = count_transitions(small, before, after)
     assert found["activations"].bytes.tolist() == [[64, 0, 128], [0, 64, 0], [0, 0, 0]]
     assert found["activations"].count.tolist() == [[1, 0, 1], [0, 1, 0], [0, 0, 0]]
     assert found["weights"].bytes.tolist() == [[0, 0, 0], [0, 512, 0], [256, 0, 0]]
@@ -87,7 +87,7 @@ def test_distance_is_the_share_of_bytes_elsewhere(small: Mapping) -> None:
     a = small.all_slowest()
     b, c = a.copy(), a.copy()
     b[0], c[5], c[4] = 0, 1, 0  # 64 and 512 of 1,024 bytes; entry 4 decides nothing
-    apart = distances(small, np.array([a, b, c]))
+    apart = measure_distances(small, np.array([a, b, c]))
     expected = np.array([[0, 64, 512], [64, 0, 576], [512, 576, 0]]) / 1024
     assert apart == pytest.approx(expected)
 
@@ -96,26 +96,26 @@ def test_distance_is_the_share_of_bytes_elsewhere(small: Mapping) -> None:
 def test_the_plane_keeps_distances_that_fit_in_it(seed: int) -> None:
     points = np.random.default_rng(seed).normal(size=(12, 2))
     apart = np.linalg.norm(points[:, None] - points[None], axis=2)
-    found, shown = scaled_to_plane(apart)
+    found, shown = scale_to_plane(apart)
     again = np.linalg.norm(found[:, None] - found[None], axis=2)
     assert again == pytest.approx(apart, abs=1e-9) and shown == pytest.approx(1)
 
 
 def test_the_plane_says_what_it_hides() -> None:
     apart = np.ones((4, 4)) - np.eye(4)  # a tetrahedron: three equal dimensions
-    assert scaled_to_plane(apart)[1] == pytest.approx(2 / 3)
-    points, shown = scaled_to_plane(np.zeros((3, 3)))
+    assert scale_to_plane(apart)[1] == pytest.approx(2 / 3)
+    points, shown = scale_to_plane(np.zeros((3, 3)))
     assert (points == 0).all() and shown == 1
-    assert scaled_to_plane(np.zeros((1, 1)))[0].shape == (1, 2)
+    assert scale_to_plane(np.zeros((1, 1)))[0].shape == (1, 2)
 
 
 def test_contiguity_of_edges_and_weights(small: Mapping) -> None:
-    found = contiguity(small, np.array([0, 0, 1, 2, 0, 2], dtype=np.int8))
+    found = measure_contiguity(small, np.array([0, 0, 1, 2, 0, 2], dtype=np.int8))
     assert (found.activations, found.weights) == (0.5, 1.0)
-    found = contiguity(small, np.array([0, 1, 2, 2, 2, 0], dtype=np.int8))
+    found = measure_contiguity(small, np.array([0, 1, 2, 2, 2, 0], dtype=np.int8))
     assert (found.activations, found.weights) == (0.0, 0.0)
     one = Mapping(chain((64, 0)), load_machine("nnp-i"))
-    assert contiguity(one, one.all_slowest()).activations is None
+    assert measure_contiguity(one, one.all_slowest()).activations is None
 
 
 def test_runs_become_cells_and_groups(folder: Path) -> None:
@@ -127,10 +127,10 @@ def test_runs_become_cells_and_groups(folder: Path) -> None:
         assert {value for value, _ in run.maps} <= {value for _, value in run.improvements}
         assert run.maps[-1][0] == run.improvements[-1][1]
         assert all(cell.problem.evaluate(decision) == value for value, decision in run.maps)
-    assert maps_to_show(cell)["density"].tolist() == groups["density"][0].maps[-1][1].tolist()
-    assert next(iter(maps_to_show(cell))) == "compiler"
+    assert select_maps(cell)["density"].tolist() == groups["density"][0].maps[-1][1].tolist()
+    assert next(iter(select_maps(cell))) == "compiler"
     limit = 1.05 * cell.problem.compiler_ps
-    assert all(v <= limit for run in cell.runs for v, _ in near_maps(run, cell.problem.compiler_ps))
+    assert all(v <= limit for run in cell.runs for v, _ in select_near_maps(run, cell.problem.compiler_ps))
 
 
 def test_other_settings_are_another_group(folder: Path, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_every_picture_is_made_and_repeats(folder: Path, tmp_path: Path) -> None
 
     (cell,) = read_cells([folder])
     names = []
-    for (name, figure), (_, again) in zip(pictures(cell), pictures(cell), strict=True):
+    for (name, figure), (_, again) in zip(draw_pictures(cell), draw_pictures(cell), strict=True):
         names.append(name)
         for ending in ("svg", "png"):
             one = save(figure, tmp_path / f"{name}.{ending}").read_bytes()
@@ -175,13 +175,13 @@ def test_pictures_leave_the_users_style_alone(folder: Path) -> None:
 
     before = dict(matplotlib.rcParams)
     (cell,) = read_cells([folder])
-    for _ in pictures(cell):
+    for _ in draw_pictures(cell):
         assert dict(matplotlib.rcParams) == before
 
 
 def test_the_lines_of_a_curve_are_the_numbers(folder: Path) -> None:
     (cell,) = read_cells([folder])
-    _, figure = next(pictures(cell))
+    _, figure = next(draw_pictures(cell))
     axes = figure.axes[0]
     heights = [float(np.asarray(line.get_ydata())[0]) for line in axes.get_lines()]
     density = cell.problem.compiler_ps / cell.best_maps()["density"][0]
@@ -193,13 +193,13 @@ def test_the_lines_of_a_curve_are_the_numbers(folder: Path) -> None:
 
 
 def test_scaling_leaves_the_slowest_memory(small: Mapping) -> None:
-    half = scaled(load_machine("nnp-i"), 0.5)
+    half = scale_capacities(load_machine("nnp-i"), 0.5)
     assert [m.capacity for m in half.memories] == [2 * 2**20, 12 * 2**20, 16 * 2**30]
 
 
 def test_room_is_what_the_exact_solver_proves() -> None:
     pytest.importorskip("ortools")
-    rows = list(room(load_model("resnet50"), load_machine("nnp-i"), (0.5, 1.0)))
+    rows = list(measure_room(load_model("resnet50"), load_machine("nnp-i"), (0.5, 1.0)))
     assert [(r.compiler_ps, r.density_ps, r.best_ps, r.bound_ps) for r in rows] == [
         (287_647_771, 245_647_590, 243_516_621, 243_516_621),
         (112_041_521, 109_325_638, 109_325_638, 109_325_638),

@@ -253,7 +253,7 @@ class TestRuntime:
 
     def test_overlapping_offsets_give_wrong_numbers(self, tmp_path: Path) -> None:
         """Why all the checking: the runtime takes anything."""
-        from loadmaster.export.tflm_file import Micro, identical
+        from loadmaster.export.tflm_file import Micro, are_identical
 
         data = branchy(6, 20)
         model = read_tflite(data)
@@ -261,7 +261,7 @@ class TestRuntime:
         zeros = [-1 if t.constant else 0 for t in tensors]
         bad = with_plan(model, None, {METADATA: struct.pack(f"<{3 + len(zeros)}i", 1, 1, len(zeros), *zeros)})
         runs = [{seed: Micro(d, 10**6).run(seed, 1, 1) for seed in range(3)} for d in (data, bad)]
-        assert not identical(*runs)
+        assert not are_identical(*runs)
 
     def test_what_it_cannot_run_is_said(self, tmp_path: Path) -> None:
         graph = GraphMaker()

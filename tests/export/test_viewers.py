@@ -21,7 +21,7 @@ from loadmaster.allocation.buffers_csv import read_buffers
 from loadmaster.allocation.problem import Allocation
 from loadmaster.errors import BadPlan, Refused
 from loadmaster.export import c_header, csv_files, trace, viewers
-from loadmaster.export.plan_view import file_name
+from loadmaster.export.plan_view import make_file_name
 from loadmaster.export.plans import ExportRequest, NotExported
 from loadmaster.machine import Machine, load_machine
 from loadmaster.malloc_game.problem import MallocGame
@@ -273,7 +273,7 @@ def test_onnx_metadata_changes_nothing_else(tmp_path: Path) -> None:
     )
     done = viewers.export_onnx_metadata(request)
     old, new = onnx.load(source), onnx.load(request.out)
-    assert viewers.stripped(new) == old and done.figures["nodes"] > 60  # type: ignore[operator]
+    assert viewers.strip_metadata(new) == old and done.figures["nodes"] > 60  # type: ignore[operator]
     marked = [{p.key: p.value for p in node.metadata_props} for node in new.graph.node]
     conv = next(m for node, m in zip(new.graph.node, marked, strict=True) if node.op_type == "Conv")
     assert conv["loadmaster.order"] == "0" and conv["loadmaster.out0.memory"] in ("sram", "llc", "dram")
@@ -290,5 +290,9 @@ def test_onnx_metadata_changes_nothing_else(tmp_path: Path) -> None:
 
 
 def test_file_names_are_tame() -> None:
-    assert file_name("../../etc/passwd") == "_.._etc_passwd"
-    assert file_name("a b\x00c") == "a_b_c" and file_name("") == "plan" and len(file_name("x" * 999)) == 80
+    assert make_file_name("../../etc/passwd") == "_.._etc_passwd"
+    assert (
+        make_file_name("a b\x00c") == "a_b_c"
+        and make_file_name("") == "plan"
+        and len(make_file_name("x" * 999)) == 80
+    )

@@ -27,8 +27,8 @@ from loadmaster.planner import make_problem
 from loadmaster.program import Builder, Program, load
 from loadmaster.report import write_report
 from loadmaster.runs import History, RunFolder, run_solver
-from loadmaster.runs.compare import difference, different_keys, read_side, score_alone
-from loadmaster.runs.log import digest_of
+from loadmaster.runs.compare import compare_keys, compare_plans, read_side, score_alone
+from loadmaster.runs.log import compute_digest
 from loadmaster.runs.replay import replay
 from loadmaster.search.evaluator import CommandEvaluator
 from loadmaster.search.problem import Problem, keys
@@ -122,7 +122,7 @@ def _digested(lines: list[Any]) -> bytes:
     for line in lines:
         if isinstance(line, dict):
             line.pop("digest", None)
-            before = line["digest"] = digest_of(line, before)
+            before = line["digest"] = compute_digest(line, before)
         text += json.dumps(line).encode() + b"\n"
     return text
 
@@ -294,11 +294,11 @@ def _replay(folder: Path, place: Path) -> None:
 
 def _compare(folder: Path, place: Path) -> None:
     sides = (read_side(folder), read_side(folder))
-    different_keys(*sides)
+    compare_keys(*sides)
     score_alone(*sides)
     documents = [side.document for side in sides]
     if documents[0] is not None and documents[1] is not None:
-        difference(documents[0], documents[1])
+        compare_plans(documents[0], documents[1])
 
 
 def _report(folder: Path, place: Path) -> None:

@@ -26,7 +26,7 @@ from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, solve
 from loadmaster.simulate import simulate
 from loadmaster.simulate.bounds import time_bounds
-from loadmaster.simulate.needs import balance, largest, needs
+from loadmaster.simulate.needs import compute_balance, find_largest, needs
 
 ON = (
     ("nnp-i", "mapping", "density"),
@@ -56,14 +56,14 @@ def use_program(program: Program, place: Path) -> None:
     number = int(program.hash[:8], 16)
     with may_refuse():
         needs(program)
-        largest(program, 3)
+        find_largest(program, 3)
     machine = random_machine(np.random.default_rng(number))
     with may_refuse():
         use_plan(program, machine, Plan())
     name, kind, solver = ON[number % len(ON)]
     with may_refuse():
         use_plan(program, load_machine(name), Plan())
-        balance(program, load_machine(name))
+        compute_balance(program, load_machine(name))
     with may_refuse():
         problem = make_problem(program, load_machine(name), problem=kind)
         problem.bound()

@@ -18,7 +18,7 @@ from loadmaster.program.build import Builder
 from loadmaster.program.program import CANNOT_RUN, Program
 from loadmaster.program.validate import validate
 from loadmaster.search.pins import Pins
-from loadmaster.simulate.simulator import simulator
+from loadmaster.simulate.simulator import get_simulator
 
 MOST_OPS = 6
 MOST_TENSORS = 10
@@ -108,7 +108,7 @@ def just_enough(rng: Rng, program: Program, machine: Machine) -> Machine:
     home = machine.home[0]
     alone = replace(machine, devices=machine.devices[:1], text="")
     try:
-        peak = int(simulator(program, alone).run(Plan()).memory_peak[home])
+        peak = int(get_simulator(program, alone).run(Plan()).memory_peak[home])
     except LoadmasterError:
         return machine
     return machine.with_capacity(machine.memories[home].name, peak + pick(rng, (0, 0, 1, 8)))

@@ -27,7 +27,7 @@ from loadmaster.plan.plan import (
     lifetimes_in_loops,
 )
 from loadmaster.program.program import GIVEN, PERSISTENT, Program, TensorKind
-from loadmaster.simulate.simulator import simulator
+from loadmaster.simulate.simulator import get_simulator
 
 
 @dataclass
@@ -324,7 +324,7 @@ def list_transfers(ground: Ground, draft: Draft, rng: Rng) -> None:
         return
     if draft.transfers is None:
         try:
-            made = simulator(ground.program, ground.machine).run(draft.plan())
+            made = get_simulator(ground.program, ground.machine).run(draft.plan())
         except BadPlan:
             return
         draft.transfers = [(int(t), int(d)) for t, d in made.transfers[:, :2]]

@@ -15,7 +15,7 @@ from loadmaster.offload.problem import Offload
 from loadmaster.order.problem import PeakOrder
 from loadmaster.plan.check.facts import HOME as AT_HOME
 from loadmaster.plan.check.facts import Facts
-from loadmaster.plan.live_ranges import weights_in
+from loadmaster.plan.live_ranges import place_weights
 from loadmaster.plan.plan import BEFORE, HOME, NO_OFFSET, WHOLE, Plan, static_plan
 from loadmaster.program.program import Program
 
@@ -212,7 +212,7 @@ def order(problem: PeakOrder, plan: Plan) -> str | None:
     rows = []
     if problem._weights is not None:
         chosen = np.arange(problem.program.n_ops, dtype=np.int32) if plan.order is None else plan.order
-        rows = list(weights_in(problem.program, problem._weights, chosen))
+        rows = list(place_weights(problem.program, problem._weights, chosen))
     if sorted(rows) != sorted(plan.residency_rows):
         return "it has residencies of its own"
     return nothing_but(plan, "order", "residencies")

@@ -9,7 +9,7 @@ import pytest
 
 from loadmaster.errors import BadMachine
 from loadmaster.machine import Machine, load_machine, preset_text, read_machine
-from loadmaster.machine.dnn_partitioning import dnn_machine
+from loadmaster.machine.dnn_partitioning import make_dnn_machine
 from loadmaster.machine.machine import MOST_LINKS, Device, Link, Memory
 from loadmaster.machine.presets import standalone_text
 from loadmaster.machine.toml import parse_machine
@@ -179,7 +179,7 @@ def test_machines_that_are_no_file_have_the_same_limits() -> None:
     with pytest.raises(BadMachine, match="16,385 links"):
         Machine("x", (device,), memories[:2], (Link("m0", "m1", 1),) * 16_385)
     with pytest.raises(BadMachine, match="39,800 links"):
-        dnn_machine(Graph("g", (), {}, 200, 0, 1))
+        make_dnn_machine(Graph("g", (), {}, 200, 0, 1))
     assert Machine("x", (device,), memories[:2]).memory("m1") == 1
 
 

@@ -6,6 +6,7 @@ import json
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from loadmaster.runs import History, RunFolder, run_solver
 from loadmaster.runs.compare import read_side
 from loadmaster.runs.replay import replay
 from loadmaster.search.champion import Leaders, remeasure
-from loadmaster.search.evaluator import CommandEvaluator, EvaluationError
+from loadmaster.search.evaluator import CommandEvaluator, EvaluationError, Evaluator
 from loadmaster.search.problem import Bound, keys
 from loadmaster.search.registry import load_problem
 from loadmaster.search.solver import (
@@ -53,7 +54,7 @@ def chain(nodes: int = 6, size: int = 2**20) -> Program:
 PROGRAM = chain()
 
 
-class Hardware:
+class Hardware(Evaluator):
     """Takes 1 ms and 1 ms for each tensor outside of memory 0, with a bit of noise if asked to."""
 
     name = "hardware"
@@ -66,7 +67,7 @@ class Hardware:
         slow = sum(row.memory != 0 for row in plan.residency_rows)
         return 1e-3 * (1 + slow) * max(0.5, 1 + self.noise * float(self.rng.standard_normal()))
 
-    def __call__(self, plan: Plan) -> float:
+    def __call__(self, plan: Plan, /) -> float:
         self.calls.append(plan.hash)
         if self.fails is not None and self.fails(len(self.calls)):
             raise EvaluationError("it is on fire", object=self.name, remedy="put it out")
@@ -189,7 +190,7 @@ def test_a_baseline_that_fails_at_the_start_is_an_error_at_once() -> None:
 
 def test_the_baseline_is_measured_every_so_often_and_its_drift_is_told() -> None:
     class Drifting(Hardware):
-        def baseline(self) -> float:
+        def baseline(self, board: int = 0) -> float:
             self.calls.append("baseline")
             return 1.0 if self.calls.count("baseline") <= 2 else 1.5
 
@@ -211,7 +212,7 @@ def test_boards_are_held_to_their_own_baselines() -> None:
     class Boards(Hardware):
         boards = 2
 
-        def batch(self, plans: list[Plan]) -> list[float]:
+        def batch(self, plans: Sequence[Plan]) -> list[float]:
             return [(1 + k % 2) * self.seconds(plan) for k, plan in enumerate(plans)]
 
     problem = MeasuredMapping(PROGRAM, MACHINE, Boards())

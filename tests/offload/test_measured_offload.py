@@ -17,7 +17,7 @@ from loadmaster.offload.problem import Offload, with_room
 from loadmaster.plan import Plan
 from loadmaster.runs import run_solver
 from loadmaster.search.champion import remeasure
-from loadmaster.search.evaluator import EvaluationError
+from loadmaster.search.evaluator import EvaluationError, Evaluator
 from loadmaster.search.problem import Bound
 from loadmaster.search.registry import load_problem, make_labelled
 from loadmaster.search.solver import Budget, Meter, solve
@@ -28,7 +28,7 @@ PROGRAM = stack(layers=6)
 MACHINE = gpu(4 * LAYER_BYTES)
 
 
-class Hardware:
+class Hardware(Evaluator):
     """Behaves as the simulator of a machine says, with noise; can fail."""
 
     name = "hardware"
@@ -40,7 +40,7 @@ class Hardware:
     def true_ps(self, plan: Plan) -> int:
         return int(simulate(PROGRAM, self.machine, plan).total_ps)
 
-    def __call__(self, plan: Plan) -> float:
+    def __call__(self, plan: Plan, /) -> float:
         self.calls += 1
         if self.fails is not None and self.fails(self.calls):
             raise EvaluationError("it is on fire", object=self.name, remedy="put it out")
@@ -171,7 +171,7 @@ def test_measurements_in_a_row_are_drawn_together() -> None:
     """Rounds that differ from each other must widen the interval, however many values they have."""
 
     class Weather(Hardware):
-        def __call__(self, plan: Plan) -> float:
+        def __call__(self, plan: Plan, /) -> float:
             self.calls += 1
             return 1.0 + 0.1 * ((self.calls - 1) // 5 % 2)
 

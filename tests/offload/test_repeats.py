@@ -12,7 +12,7 @@ from loadmaster.errors import LoadmasterError
 from loadmaster.offload.heuristics import Stream
 from loadmaster.offload.model import Kernels
 from loadmaster.offload.problem import Offload
-from loadmaster.offload.repeats import Recomputed, op_times, quick, repeated_bound, with_repeats
+from loadmaster.offload.repeats import Recomputed, op_times, quick, with_repeats
 from loadmaster.program import Builder, Program
 from loadmaster.program.repeats import Repeated, repeat
 from loadmaster.search.registry import make_labelled
@@ -70,7 +70,6 @@ def test_cheap_large_results_are_made_again() -> None:
     names = {base.op_name[op] for op in found.repeated.ops.tolist()}
     assert names and all(name.startswith("gelu") for name in names)
     assert plain.value is not None and found.value < 0.8 * plain.value
-    assert repeated_bound(make(repeat(base, []))).value <= found.value
 
 
 def test_with_room_for_everything_nothing_is_repeated() -> None:

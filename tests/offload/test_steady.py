@@ -10,10 +10,10 @@ import pytest
 from loadmaster.offload.problem import Offload
 from loadmaster.offload.search import PRICE, ChooseSteady, Steady, make_auto, slower
 from loadmaster.runs import History, RunFolder, run_solver
-from loadmaster.runs.history import contradictions
+from loadmaster.runs.history import find_contradictions
 from loadmaster.runs.replay import replay
 from loadmaster.search.solver import Budget, Meter, Solution, Status, solve
-from loadmaster.simulate.simulator import simulator
+from loadmaster.simulate.simulator import get_simulator
 from offload_stack import LAYER_BYTES, gpu, stack
 from search.conformance import conforms
 
@@ -28,7 +28,7 @@ def half() -> Offload:
 
 def slow_ps(problem: Offload, found: Solution) -> int:
     plan = problem.plan(found.decision)
-    return int(simulator(problem.program, slower(problem.machine)).run(plan).total_ps)
+    return int(get_simulator(problem.program, slower(problem.machine)).run(plan).total_ps)
 
 
 def fastest(problem: Offload, evaluations: int, seed: int = 0) -> Solution:
@@ -64,7 +64,7 @@ def test_the_value_is_the_slower_time_and_more_beyond_the_price(half: Offload) -
     assert champion is not None
     free, priced = Steady(half, champion, value), Steady(half, champion, value - 7)
     plan = half.plan(decision)
-    cheap = simulator(half.program, slower(half.machine)).run(plan).total_ps
+    cheap = get_simulator(half.program, slower(half.machine)).run(plan).total_ps
     assert free.evaluate(decision) == free.evaluate(half.decision(plan)) == cheap
     assert priced.evaluate(decision) == max(cheap, priced.champion_ps) + 70
     assert free.bound().value <= cheap
@@ -97,7 +97,7 @@ def test_a_run_keeps_the_choice_and_goes_on_from_the_best(half: Offload, tmp_pat
         history = History(run.read_log().lines)
         assert history.choice is not None and history.best is not None
         assert history.result_value == found.value >= history.value
-        assert found.status == Status.FEASIBLE and not contradictions(history)
+        assert found.status == Status.FEASIBLE and not find_contradictions(history)
         assert run.load_plan(history.choice["plan"], half).hash == half.plan(found.decision).hash
         assert not replay(run).broken
         return history

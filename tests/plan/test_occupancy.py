@@ -12,10 +12,10 @@ from loadmaster.errors import BadMachine, BadPlan, BadProgram, LoadmasterError
 from loadmaster.machine.machine import Device, Link, Machine, Memory
 from loadmaster.plan import BEFORE, NO_OFFSET, Copy, Occupancy, Plan, Residency
 from loadmaster.plan.check.facts import Facts, Report
-from loadmaster.plan.check.memory import FOR_EVER, Clock, PositionClock, holds, sweep
+from loadmaster.plan.check.memory import FOR_EVER, Clock, PositionClock, collect_holds, sweep
 from loadmaster.plan.check.timeline import Times
 from loadmaster.plan.occupancy import FOREVER, join_touching
-from loadmaster.plan.steps import equal_pairs
+from loadmaster.plan.steps import match_equal
 from loadmaster.program import Program, TieKind
 from loadmaster.program.build import Builder
 from loadmaster.simulate import Timeline, simulate
@@ -148,7 +148,7 @@ def test_pairs_of_equal_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     left, right = rng.integers(0, 6, 40), rng.integers(0, 8, 30)
     found = [
-        pair for rows in equal_pairs(left, right) for pair in zip(*(r.tolist() for r in rows), strict=True)
+        pair for rows in match_equal(left, right) for pair in zip(*(r.tolist() for r in rows), strict=True)
     ]
     assert found == [(i, j) for i in range(40) for j in range(30) if left[i] == right[j]]
 
@@ -186,7 +186,9 @@ def _times(facts: Facts, timeline: Timeline) -> Times:
 def test_holds_what_the_checker_says(cases: list[Case]) -> None:
     seen = 0
     for facts, clock, occupancy in cases:
-        expected = Counter((h.tensor, h.memory, h.begin, min(h.end, FOREVER)) for h in holds(facts, clock))
+        expected = Counter(
+            (h.tensor, h.memory, h.begin, min(h.end, FOREVER)) for h in collect_holds(facts, clock)
+        )
         held = occupancy.held
         columns = (held.tensor, held.memory, held.begin, held.end)
         assert Counter(zip(*(column.tolist() for column in columns), strict=True)) == expected
@@ -196,13 +198,13 @@ def test_holds_what_the_checker_says(cases: list[Case]) -> None:
 
 def test_peaks_are_the_checkers(cases: list[Case]) -> None:
     for facts, clock, occupancy in cases:
-        usages = sweep(facts, holds(facts, clock))
+        usages = sweep(facts, collect_holds(facts, clock))
         assert [occupancy.peak(m).bytes for m in range(len(usages))] == [usage.peak for usage in usages]
 
 
 def test_residents_of_every_op_are_the_checkers(cases: list[Case]) -> None:
     for facts, clock, occupancy in cases:
-        held = holds(facts, clock)
+        held = collect_holds(facts, clock)
         for rank, step in enumerate(facts.steps):
             now = clock.step(rank)[0]
             for memory in range(len(facts.machine.memories)):
@@ -218,7 +220,7 @@ def test_profiles_add_up_what_is_held(cases: list[Case]) -> None:
                 there = (held.memory == memory) & (held.begin <= moment) & (moment < held.end)
                 places = {facts.place[tensor] for tensor in held.tensor[there].tolist()}
                 size = {p: max(facts.size[t] for t in facts.roots if facts.place[t] == p) for p in places}
-                assert count == sum(facts.aligned(each, memory) for each in size.values())
+                assert count == sum(facts.align(each, memory) for each in size.values())
 
 
 def test_steps_and_what_serves_them_are_the_checkers(cases: list[Case]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,15 @@ import numpy as np
 import pytest
 
 from generate_training import random_training
+from loadmaster.allocation.auto import offset_solver, read_problem
 from loadmaster.allocation.buffers import Buffers
+from loadmaster.allocation.several import fill_banks
 from loadmaster.errors import LoadmasterError, NoAnswer, Refused
+from loadmaster.graph.kind import parse_base
 from loadmaster.machine import load_machine
-from loadmaster.plan import load_plan
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.mapping.problem import Mapping
+from loadmaster.plan import Plan, load_plan
 from loadmaster.plan.check import check
 from loadmaster.planner import (
     KINDS,
@@ -25,19 +31,22 @@ from loadmaster.planner import (
     PlanRequest,
     Share,
     build_problem,
+    find_known,
     make_problem,
     parse_capacity,
     plan,
+    solve_checked,
 )
-from loadmaster.planner.capacity import with_bytes
-from loadmaster.planner.problems import choose_problem
-from loadmaster.planner.request import parse_base, parse_objective
+from loadmaster.planner.fitting import judge_placement
+from loadmaster.planner.planner import choose_kind
 from loadmaster.program import Program
 from loadmaster.program.measured_costs import MeasuredCosts, costless_hash
 from loadmaster.program.models import load_model
 from loadmaster.search.evaluator import CommandEvaluator
 from loadmaster.search.pins import parse_pins
-from loadmaster.search.solver import Budget, Status
+from loadmaster.search.registry import make_labelled
+from loadmaster.search.request import parse_objective, with_bytes
+from loadmaster.search.solver import Budget, Status, solve
 from offload_stack import stack
 
 QUICK = Budget(evaluations=20)
@@ -64,7 +73,7 @@ def test_every_kind_is_chosen_made_solved_and_checked(kind: str, tmp_path: Path)
     machine = load_machine(MACHINES.get(kind, "nnp-i"))
     objective = Objective.PEAK_MEMORY if kind == "order" else Objective.TIME
     request = PlanRequest(small(kind), machine, objective=objective)
-    assert choose_problem(request) == kind and build_problem(request).kind == kind
+    assert choose_kind(request).name == kind and build_problem(request).kind == kind
     result = plan(
         small(kind), machine, objective=objective, budget=QUICK, run=tmp_path, out=tmp_path / "p.json"
     )
@@ -90,6 +99,7 @@ def test_every_kind_is_chosen_made_solved_and_checked(kind: str, tmp_path: Path)
         ("allocation", {"evaluator": CommandEvaluator("true")}, "--evaluator and --noise are about times"),
         ("order", {"pins": PinTexts(("x=dram",))}, "decides the order of the ops"),
         ("order", {"keep_order": True}, "decides the order of the ops"),
+        ("graph", {"problem_class": dict}, "the class of graph problems can't be replaced"),
     ],
 )
 def test_what_a_kind_does_not_understand_is_refused_before_anything_is_read(
@@ -104,6 +114,34 @@ def test_what_a_kind_does_not_understand_is_refused_before_anything_is_read(
     request = PlanRequest(Unread(), load_machine(MACHINES.get(kind, "nnp-i")), kind, **given)  # type: ignore[arg-type]
     with pytest.raises(BadRequest, match=words):
         build_problem(request)
+
+
+def test_a_problem_of_another_class(bert: Program) -> None:
+    class Counted(Mapping):
+        pass
+
+    make = partial(Counted, invalid="repair")
+    problem = build_problem(
+        PlanRequest(bert, load_machine("nnp-i"), "mapping", noise=0.1, problem_class=make)
+    )
+    assert isinstance(problem, Counted) and problem.invalid == "repair" and not problem.repeatable
+    game = PlanRequest(bert, load_machine("tpu-v4i"), problem_class=partial(MallocGame, backup="none"))
+    assert build_problem(game).options()["backup"] == "none"
+
+
+def test_one_solver_by_itself_and_what_it_is_compared_with(bert: Program) -> None:
+    problem = make_problem(bert, load_machine("tpu-v4i-16m"))
+    found = solve_checked(problem, "anneal-moves", Budget(30), 1, options={"start": "msa"})
+    assert found.status == "feasible" and found.violations == [] and found.solution.evaluations == 30
+    assert found.timeline.total_ps == found.solution.value
+    known, bound = find_known(problem)
+    values = {each.name: each.value for each in known}
+    assert {"all-slow", "msa"} <= set(values) and bound.value <= found.solution.value <= (values["msa"] or 0)
+    arena = make_problem(bert, load_machine("arena:1KiB"))
+    nothing = solve_checked(arena, "first-fit")
+    assert nothing.plan is None and nothing.violations == [] and nothing.status == "unknown"
+    other = replace(found, solution=replace(found.solution, decision=problem.decision(Plan())))
+    assert other.plan is not None and other.plan.hash != found.plan.hash  # type: ignore[union-attr]
 
 
 def test_wrong_names_are_named(bert: Program) -> None:
@@ -124,9 +162,9 @@ def test_wrong_names_are_named(bert: Program) -> None:
 
 def test_the_solver_chooses_among_problems(bert: Program) -> None:
     request = PlanRequest(bert, load_machine("nnp-i-dma"))
-    assert choose_problem(replace(request, solver="msa")) == "malloc-game"
-    assert choose_problem(replace(request, tasks=("fusion",))) == "graph"
-    assert choose_problem(replace(request, objective=Objective.BYTES_MOVED)) == "mapping"
+    assert choose_kind(replace(request, solver="msa")).name == "malloc-game"
+    assert choose_kind(replace(request, tasks=("fusion",))).name == "graph"
+    assert choose_kind(replace(request, objective=Objective.BYTES_MOVED)).name == "mapping"
 
 
 def test_capacities_are_bytes_or_shares() -> None:
@@ -228,3 +266,36 @@ def test_a_model_and_a_machine_by_their_names() -> None:
 def test_nothing_found_is_an_error_of_the_result() -> None:
     result = plan(load_model("resnet50"), load_machine("nnp-i"), solver="ageing-evolution", budget=Budget(2))
     assert result.plan is None and isinstance(result.error, NoAnswer) and result.value is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_names_parts_of_requests_and_solvers_that_there_are(kind: str, bert: Program) -> None:
+    everything = PlanRequest(
+        bert,
+        pins=PinTexts(("x=dram",)),
+        costs=Path("costs.json"),
+        capacity={"hbm": Share(0.5)},
+        recompute=True,
+        keep_order=True,
+        evaluator=CommandEvaluator("true"),
+        noise=0.1,
+        tasks=("fusion",),
+        groups="op",
+        base=parse_base(["fusion=none"]),
+        problem_class=Mapping,
+    )
+    assert KINDS[kind].accepts <= {part for part, _ in everything.given()} and everything.says_what
+    for name in (*KINDS[kind].by_clock, *KINDS[kind].white_box):
+        assert make_labelled(kind, name).name == name
+
+
+def test_buffers_are_judged_with_a_baseline_or_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "b.csv").write_text("id,lower,upper,size\na,0,4,40\nb,0,4,40\nc,2,6,20\nd,5,9,60\n")
+    for capacity in (100, 99):
+        problem = read_problem(str(tmp_path / "b.csv"), capacity)
+        found = judge_placement(problem, solve(offset_solver("exact", (), 1), problem, Budget()), None, 0)
+        assert (found.plan is None) == (capacity == 99) == (found.blame is not None)
+    assert found.blame is not None and found.blame.excess == 1 and isinstance(found.error, Refused)
+    filled = fill_banks(read_problem(str(tmp_path / "b.csv"), 120), 2, None, 0)
+    assert filled.error is None and [use.space.start for use in filled.uses()] == [0, 60]
+    assert sum(use.buffers for use in filled.uses()) == 4 and max(use.used for use in filled.uses()) <= 60

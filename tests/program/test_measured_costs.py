@@ -7,15 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from cost_files import write_costs
 from loadmaster.errors import BadProgram
 from loadmaster.program.build import Builder
-from loadmaster.program.measured_costs import (
-    MeasuredCosts,
-    apply_costs,
-    costless_hash,
-    read_costs,
-    write_costs,
-)
+from loadmaster.program.measured_costs import MeasuredCosts, apply_costs, costless_hash, read_costs
 from loadmaster.program.program import COMPUTED, Program
 
 

@@ -13,9 +13,9 @@ from loadmaster.errors import LoadmasterError
 from loadmaster.plan import BEFORE, NO_OFFSET, Copy, Plan, Residency
 from loadmaster.program.build import Builder
 from loadmaster.report.page import Columns
-from loadmaster.report.rows import changes, order_moves
+from loadmaster.report.rows import list_changes, order_moves
 from loadmaster.report.subject import Subject
-from loadmaster.report.view import NOWHERE, View, _lanes, strip_tensors, transitions
+from loadmaster.report.view import NOWHERE, View, _lanes, count_transitions, strip_tensors
 
 
 def views(count: int) -> list[View]:
@@ -139,7 +139,7 @@ def test_changes_are_counted_and_the_largest_named() -> None:
         Subject(name, program, machine, plan)
         for name, plan in (("old", old), ("new", Plan.of(residencies=rows)))
     ]
-    found = changes(*subjects)
+    found = list_changes(*subjects)
     sizes = {program.tensor_name[t]: int(program.storage_bytes[t]) for t in moved}
     assert found[0] == {"what": "change", "name": "tensors moved", "count": 3, "bytes": sum(sizes.values())}
     named = [row for row in found if row["what"] == "tensor"]
@@ -149,7 +149,7 @@ def test_changes_are_counted_and_the_largest_named() -> None:
     assert sum(row["effect_ps"] for row in named) == (
         subjects[1].timeline.total_ps - subjects[0].timeline.total_ps
     )
-    assert changes(subjects[0], subjects[0]) == []
+    assert list_changes(subjects[0], subjects[0]) == []
 
 
 def test_copies_are_named() -> None:
@@ -165,7 +165,7 @@ def test_copies_are_named() -> None:
     fast = machine.memory("cmem")
     plan = Plan.of(residencies=[Residency(w, fast, 0, 0, 1)], copies=[Copy(w, 1 - fast, fast, -1, 1)])
     old, new = (Subject(name, program, machine, p) for name, p in (("a", Plan()), ("b", plan)))
-    found = changes(old, new)
+    found = list_changes(old, new)
     assert [(r["name"], r["count"]) for r in found if r["what"] == "change"] == [
         ("tensors moved", 1),
         ("copies added", 1),
@@ -177,7 +177,7 @@ def test_copies_are_named() -> None:
 def test_transitions_count_every_used_tensor_once(cases: list[View]) -> None:
     for view in cases[:100]:
         program, used = view.subject.program, view.memories != NOWHERE
-        found = transitions(program, view.memories, view.memories)
+        found = count_transitions(program, view.memories, view.memories)
         if found is None:
             assert len(np.unique(view.memories[used])) < 2
             continue
@@ -203,7 +203,7 @@ def test_columns_keep_every_number_and_text() -> None:
         columns.add(f"c{i}", arrays[f"c{i}"])
     texts = ["", "plain", "\u202eevil\n", "</script>", "x" * 10_000, "\ud800"]
     columns.add_texts("names", texts)
-    data = gzip.decompress(base64.b64decode(columns.packed()))
+    data = gzip.decompress(base64.b64decode(columns.pack()))
     kinds = {"Int8Array": "i1", "Uint8Array": "u1", "Int32Array": "<i4", "Float64Array": "<f8"}
     for name, array in arrays.items():
         kind, offset, length = columns.table[name]

@@ -13,7 +13,7 @@ import toy
 from generate import random_case
 from loadmaster.plan import Copy, Plan, Residency, plan_to_json, save_plan
 from loadmaster.runs import run_solver
-from loadmaster.runs.compare import difference, different_keys, reached, read_side, score_alone
+from loadmaster.runs.compare import compare_keys, compare_plans, find_when_reached, read_side, score_alone
 from loadmaster.search.solver import Budget
 
 
@@ -27,7 +27,7 @@ def test_a_plan_does_not_differ_from_itself() -> None:
     for seed in range(50):
         program, machine, plan = random_case(np.random.default_rng(seed), valid_only=True)
         one = json.loads(plan_to_json(plan, program, machine))
-        assert difference(one, one).is_empty
+        assert compare_plans(one, one).is_empty
 
 
 def test_each_kind_of_change() -> None:
@@ -48,7 +48,7 @@ def test_each_kind_of_change() -> None:
         order=[1, 0, *range(2, 40)],
         queue="fifo",
     )
-    found = difference(document(before), document(after))
+    found = compare_plans(document(before), document(after))
     assert [(c.kind, c.name, c.before, c.after) for c in found.tensors] == [
         ("moved", "t0", "arena", "flash"),
         ("offset", "t1", "64", "32"),
@@ -76,12 +76,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def test_two_runs(runs: list[Path]) -> None:
     a, b = read_side(runs[0]), read_side(runs[1])
-    assert not different_keys(a, b)
+    assert not compare_keys(a, b)
     assert a.value is not None and b.value is not None and a.value < b.value
-    evaluations, seconds = reached(a, b)
+    evaluations, seconds = find_when_reached(a, b)
     assert evaluations is not None and evaluations <= 300 and seconds is not None
-    assert reached(b, a) == (None, None)
-    assert different_keys(a, read_side(runs[2])) == ["problem (slack)"]
+    assert find_when_reached(b, a) == (None, None)
+    assert compare_keys(a, read_side(runs[2])) == ["problem (slack)"]
 
 
 def test_a_plan_alone_is_scored_by_the_other_sides_problem(runs: list[Path], tmp_path: Path) -> None:
@@ -92,4 +92,4 @@ def test_a_plan_alone_is_scored_by_the_other_sides_problem(runs: list[Path], tmp
     score_alone(a, b)
     assert b.value == problem.evaluate(problem.decision(plan)) and b.gap is not None
     inside = read_side(runs[0] / "best.json")
-    assert inside.value == a.value and difference(inside.document or {}, a.document or {}).is_empty
+    assert inside.value == a.value and compare_plans(inside.document or {}, a.document or {}).is_empty

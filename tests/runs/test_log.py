@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.runs.log import BadRun, Log, digest_of, read_log
+from loadmaster.runs.log import BadRun, Log, compute_digest, read_log
 
 BASELINE = b'{"seq": 2, "t": 0, "evals": 0, "event": "baseline", "name": "x", "value": 1, '
 IMPROVE = (
@@ -40,7 +40,7 @@ def test_lines_are_numbered_and_come_back(path: Path) -> None:
         "value": 3,
         "method": "ü",
         "proven_optimal": False,
-        "digest": digest_of(text.lines[3], text.lines[2]["digest"]),
+        "digest": compute_digest(text.lines[3], text.lines[2]["digest"]),
     }
     assert text.ends[-1] == path.stat().st_size
 

@@ -13,7 +13,7 @@ import pytest
 
 import toy
 from loadmaster.runs import RunFolder, run_solver
-from loadmaster.runs.log import Line, digest_of
+from loadmaster.runs.log import Line, compute_digest
 from loadmaster.runs.replay import replay
 from loadmaster.search import problem as problems
 from loadmaster.search.solver import Budget
@@ -125,7 +125,7 @@ def _write(log: Path, lines: list[Line]) -> None:
     """A log of these lines, as if nobody had changed it: only what it says can give it away."""
     before = ""
     for line in lines:
-        before = line["digest"] = digest_of(line, before)
+        before = line["digest"] = compute_digest(line, before)
     log.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 

@@ -19,7 +19,7 @@ from loadmaster import clock
 from loadmaster.machine import load_machine
 from loadmaster.plan import load_plan
 from loadmaster.runs import BadRun, History, RunFolder, run_solver
-from loadmaster.runs.history import contradictions
+from loadmaster.runs.history import find_contradictions
 from loadmaster.runs.observer import Standing
 from loadmaster.runs.replay import replay
 from loadmaster.search.solver import Budget, Meter, Observer, Solution, State, Status, solve
@@ -52,7 +52,7 @@ def test_the_folder(tmp_path: Path) -> None:
     assert problem.evaluate(problem.decision(best)) == solution.value
     lines = history(solution)
     assert [line["event"] for line in lines.lines[:3]] == ["start", "bound", "baseline"]
-    assert lines.state == "budget" and not contradictions(lines)
+    assert lines.state == "budget" and not find_contradictions(lines)
     assert len(list((run.path / "plans").iterdir())) == len(lines.improvements) + 1
     assert len(list((run.path / "checkpoints").iterdir())) <= 4
     assert load_machine(str(run.path / "machine.toml")).hash == problem.machine.hash
@@ -119,7 +119,7 @@ def test_a_larger_budget_goes_on_as_if_it_had_been_there(tmp_path: Path, first: 
     rest = climbed(tmp_path, 400, resume=part.run)
     assert rest.run == part.run and rest.evaluations == 400
     assert np.array_equal(rest.decision, whole.decision)  # type: ignore[arg-type]
-    assert history(whole).curve == history(rest).curve and not contradictions(history(rest))
+    assert history(whole).curve == history(rest).curve and not find_contradictions(history(rest))
 
 
 def test_a_solver_without_checkpoints_starts_over_and_keeps_the_best(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_solver_without_checkpoints_starts_over_and_keeps_the_best(tmp_path: P
     rest = run_solver(toy.Plain(), toy.Toy(), Budget(300), 3, resume=part.run)
     whole = run_solver(toy.Plain(), toy.Toy(), Budget(300), 3)
     assert rest.evaluations == 300 and rest.value == whole.value
-    assert not contradictions(history(rest))
+    assert not find_contradictions(history(rest))
 
 
 def test_seconds_are_totals(tmp_path: Path, monkeypatch: Any) -> None:
@@ -192,7 +192,7 @@ def test_a_plan_that_the_checker_refuses_is_not_reported(tmp_path: Path) -> None
     assert [line["what"] for line in lines.of("error")] == ["violations"]
     assert "overlap" in solution.refused[0]
     assert solution.value is not None and solution.value > 200
-    assert lines.value == solution.value and not contradictions(lines)
+    assert lines.value == solution.value and not find_contradictions(lines)
     honest = run_solver(toy.Plain(), toy.Toy(), Budget(49))
     assert solution.value <= max(honest.value or 0, lines.improvements[0]["value"])
 
@@ -241,7 +241,7 @@ def test_an_optimum_is_not_sought_twice(tmp_path: Path) -> None:
     assert history(first).of("bound")[-1]["proven_optimal"] is True
     again = run_solver(Prover(), toy.Toy(), Budget(900), resume=first.run)
     assert (again.status, again.value, again.evaluations) == (Status.OPTIMAL, first.value, 30)
-    assert again.bound == first.bound and not contradictions(history(again))
+    assert again.bound == first.bound and not find_contradictions(history(again))
 
 
 class Slow(toy.Toy):
@@ -261,7 +261,7 @@ def test_slow_checks_do_not_eat_the_time(tmp_path: Path) -> None:
     whole = run_solver(toy.Climb(), quick, Budget(300), 3, folder=tmp_path)
     assert solution.value == whole.value  # the last one is always checked
     assert problem.checks < len(history(whole).improvements)
-    assert history(solution).value == whole.value and not contradictions(history(solution))
+    assert history(solution).value == whole.value and not find_contradictions(history(solution))
 
 
 class Keeper(Observer):
@@ -283,8 +283,8 @@ def test_improvements_that_were_not_checked_are_told_with_the_next(tmp_path: Pat
     lines = history(run_solver(toy.Climb(), Slow(), Budget(300), seed, folder=tmp_path))
     assert len(lines.improvements) < len(keeper.curve) and lines.curve == keeper.curve
     for evaluations, value in keeper.curve:
-        assert lines.reached(value) is not None and lines.reached(value)[0] == evaluations  # type: ignore[index]
-    assert lines.reached(keeper.curve[-1][1] - 1) is None
+        assert lines.find_when_reached(value) is not None and lines.find_when_reached(value)[0] == evaluations  # type: ignore[index]
+    assert lines.find_when_reached(keeper.curve[-1][1] - 1) is None
 
 
 @pytest.mark.parametrize("first", [5, 60, 150])
@@ -294,7 +294,7 @@ def test_a_continuation_tells_each_improvement_once(tmp_path: Path, first: int) 
     part = run_solver(toy.Climb(), Slow(), Budget(first), 3, folder=tmp_path)
     run = part.run
     rest = run_solver(toy.Climb(), Slow(), Budget(300), 3, resume=run)
-    assert history(rest).curve == keeper.curve and not contradictions(history(rest))
+    assert history(rest).curve == keeper.curve and not find_contradictions(history(rest))
 
 
 class Unsound(Slow):
@@ -309,7 +309,7 @@ def test_what_was_passed_over_before_a_refusal_is_dropped(tmp_path: Path) -> Non
     solution = run_solver(toy.Climb(), Unsound(), Budget(300), 3, folder=tmp_path)
     lines = history(solution)
     assert len(lines.of("error")) == 1 and len(lines.improvements) >= 2
-    assert not contradictions(lines) and lines.curve[-1][1] == solution.value
+    assert not find_contradictions(lines) and lines.curve[-1][1] == solution.value
 
 
 class Screen:

@@ -20,7 +20,7 @@ import pytest
 import toy
 from loadmaster import signals
 from loadmaster.runs import History, RunFolder, run_solver
-from loadmaster.runs.history import contradictions
+from loadmaster.runs.history import find_contradictions
 from loadmaster.runs.replay import replay
 from loadmaster.search.solver import Budget
 
@@ -121,7 +121,7 @@ def check_whole(folder: Path, best: int | None = None) -> RunFolder:
     history = History(text.lines)
     assert not text.torn and text.lines[-1]["event"] == "stop"
     assert len(history.of("stop")) == 1 and history.state == "interrupted"
-    assert not contradictions(history) and history.result is not None
+    assert not find_contradictions(history) and history.result is not None
     assert best is None or history.result_value == best
     assert json.loads((path / "best.json").read_text()) == json.loads(
         (path / "plans" / f"{history.result['plan']}.json").read_text()

@@ -53,7 +53,7 @@ def test_asking_the_problem_is_caught_within_the_budget_too() -> None:
         conforms(toy.SelfScorer, toy.Toy(), evaluations=(1000,))
 
 
-COMPLETE = {"auto", "exact", "large", "cp-sat", "omnimalloc"}
+COMPLETE = {"auto", "exact", "large", "cp-sat"}
 """They end when they have a proof, not when evaluations are spent."""
 CASES = [
     (name, kind)

@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,14 @@ from loadmaster.mapping.measured import evaluator_report
 from loadmaster.mapping.problem import Mapping
 from loadmaster.plan import Plan, plan_from_json
 from loadmaster.program import Builder, load
-from loadmaster.search.evaluator import CommandEvaluator, EvaluationError, Gauge, evaluator_name, seconds_of
+from loadmaster.search.evaluator import (
+    CommandEvaluator,
+    EvaluationError,
+    Evaluator,
+    Gauge,
+    evaluator_name,
+    seconds_of,
+)
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="commands measure on POSIX systems")
 
@@ -207,7 +215,7 @@ def test_a_latency_is_a_finite_number_above_0(value: object) -> None:
     assert seconds == float(value)  # type: ignore[arg-type]
 
 
-class Boards:
+class Boards(Evaluator):
     """Two boards, the second twice as slow; one plan in three fails."""
 
     boards = 2
@@ -215,10 +223,10 @@ class Boards:
     def __init__(self) -> None:
         self.rounds = 0
 
-    def __call__(self, plan: Plan) -> float:
+    def __call__(self, plan: Plan, /) -> float:
         return 1.0
 
-    def batch(self, plans: list[Plan]) -> list[float]:
+    def batch(self, plans: Sequence[Plan]) -> list[float]:
         self.rounds += 1
         return [math.nan if k % 3 == 2 else 1.0 + k % 2 for k in range(len(plans))]
 

@@ -40,6 +40,7 @@ def test_a_variant_is_an_option() -> None:
         ("mapping", "ea", "use --solver egrl --set variant=ea"),
         ("offload", "game", "use --solver auto"),
         ("allocation", "random", "use --solver auto"),
+        ("allocation", "omnimalloc", "use --solver exact"),
     ],
 )
 def test_old_names_are_refused_with_the_new_spelling(kind: str, name: str, remedy: str) -> None:

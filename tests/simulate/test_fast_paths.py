@@ -23,7 +23,7 @@ from loadmaster.graph import TASKS, GraphOptimization
 from loadmaster.malloc_game.model import make_model
 from loadmaster.plan import Plan
 from loadmaster.plan.plan import static_plan
-from loadmaster.simulate import simulate, simulator
+from loadmaster.simulate import get_simulator, simulate
 from reference.game import SlowGame
 from reference.graph import decoded
 
@@ -41,7 +41,7 @@ def static_maps(rng: Rng) -> Seen:
         latency = pick(rng, (2**40, 2**60, 2**61))  # sums that stick to FOREVER
         machine = replace(machine, memories=tuple(replace(m, latency=latency) for m in machine.memories))
     program = random_program(rng, max_ops=20, cost_devices=1 if chance(rng, 0.3) else None)
-    timer, seen = simulator(program, machine), Seen()
+    timer, seen = get_simulator(program, machine), Seen()
     maps = rng.choice([-1, *machine.reach[0]], size=(4, program.n_tensors)).astype(np.int8)
     total, peak = timer.run_static(maps)
     for row, time, high in zip(maps, total.tolist(), peak.tolist(), strict=True):
@@ -188,7 +188,7 @@ def many_plans(rng: Rng) -> Seen:
         alone = [simulate(program, machine, plan) for plan in plans]
     except BadPlan:
         return Seen(refused=1)
-    total, over = simulator(program, machine).run_many(plans, 2)
+    total, over = get_simulator(program, machine).run_many(plans, 2)
     assert total.tolist() == [timeline.total_ps for timeline in alone]
     assert over.tolist() == [timeline.memory_over.tolist() for timeline in alone]
     return Seen(timed=len(plans), transfers=sum(len(timeline.transfers) > 1 for timeline in alone))

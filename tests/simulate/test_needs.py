@@ -17,7 +17,7 @@ from loadmaster.program.importers import import_model
 from loadmaster.program.zoo import load_workload
 from loadmaster.simulate import simulate
 from loadmaster.simulate.bounds import time_bounds
-from loadmaster.simulate.needs import balance, largest, live_peak, needs
+from loadmaster.simulate.needs import compute_balance, find_largest, live_peak, needs
 
 # Model -> (ops, weight bytes, multiply-adds of convolutions and products, peak, at op).
 LIGHT = {
@@ -113,6 +113,6 @@ def test_a_program_of_nothing() -> None:
     program = Builder("empty").build()
     total = needs(program)
     assert (total.peak.bytes, total.peak.op, total.peak.tensors) == (0, -1, ())
-    assert total.intensity == 0.0 and largest(program, 10) == [] and live_peak(program).bytes == 0
+    assert total.intensity == 0.0 and find_largest(program, 10) == [] and live_peak(program).bytes == 0
     assert time_bounds(program, load_machine("nnp-i")).together == 0
-    assert len(balance(program, load_machine("nnp-i"))) == 3
+    assert len(compute_balance(program, load_machine("nnp-i"))) == 3

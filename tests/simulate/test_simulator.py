@@ -16,7 +16,7 @@ from loadmaster.plan import Copy, Plan, Residency
 from loadmaster.plan.check import check
 from loadmaster.program import Builder, Program, TensorKind
 from loadmaster.program.models import load_model
-from loadmaster.simulate import simulate, simulator
+from loadmaster.simulate import get_simulator, simulate
 from reference.simulate import simulate_reference
 
 COMPILER = {  # picoseconds of first fit: the specification's white-box table
@@ -47,7 +47,7 @@ def test_golden_times(cell: tuple[str, str]) -> None:
 def test_any_number_of_threads_gives_the_same() -> None:
     program, machine = load_model("resnet50"), load_machine("nnp-i")
     maps = np.random.default_rng(0).integers(-1, 3, size=(1000, program.n_tensors)).astype(np.int8)
-    runs = [simulator(program, machine).run_static(maps, threads) for threads in (1, 2, 5)]
+    runs = [get_simulator(program, machine).run_static(maps, threads) for threads in (1, 2, 5)]
     for total, peak in runs[1:]:
         assert np.array_equal(total, runs[0][0]) and np.array_equal(peak, runs[0][1])
 
@@ -63,14 +63,14 @@ def test_many_plans_at_once() -> None:
     ]
     alone = [simulate(program, machine, plan) for plan in plans]
     for threads in (1, 2, 4):
-        total, over = simulator(program, machine).run_many(plans, threads)
+        total, over = get_simulator(program, machine).run_many(plans, threads)
         assert total.tolist() == [timeline.total_ps for timeline in alone]
         assert over.tolist() == [timeline.memory_over.tolist() for timeline in alone]
 
 
 def test_threads_may_share_a_simulator() -> None:
     program, machine = load_model("bert"), load_machine("nnp-i")
-    shared = simulator(program, machine)
+    shared = get_simulator(program, machine)
     expected = shared.run(Plan()).total_ps
     results: list[int] = []
     workers = [threading.Thread(target=lambda: results.append(shared.run(Plan()).total_ps)) for _ in range(8)]

@@ -122,7 +122,7 @@ def check_accesses(program: Program, machine: Machine, plan: Plan, text: str) ->
             is_fast = flat.values[value].shape.memory_space == FAST_COLOUR
             accesses.append((int(occupancy.steps.of_op[ops[step.name]]), tensor, is_fast, size))
     steps, tensors_used = np.array([access[:2] for access in accesses], dtype=np.int64).reshape(-1, 2).T
-    memories, _ = occupancy.serving(steps, tensors_used)
+    memories, _ = occupancy.find_serving(steps, tensors_used)
     for memory, (_, _, is_fast, size) in zip(memories.tolist(), accesses, strict=True):
         found[names[2 * (is_fast != (memory == 0)) + (not is_fast)]] += size
     return found

@@ -187,7 +187,7 @@ class Network(eqx.Module):
     write_forget: Array
     remember: Array
     """[H, H]; attention's map of what was read"""
-    ask: Array
+    query: Array
     weigh: Array
     """[H]"""
     start: Array
@@ -216,7 +216,7 @@ def make_network(
         read_forget=jnp.float32(settings.forget_bias),
         write_forget=jnp.float32(settings.forget_bias),
         remember=draw(hidden, hidden),
-        ask=draw(hidden, hidden),
+        query=draw(hidden, hidden),
         weigh=draw(hidden, 1)[:, 0],
         start=draw(1, hidden)[0],
         device=draw(devices, hidden),
@@ -278,7 +278,7 @@ def _device_logits(
     network: Network, states: Array, memory: Array, normal: Array, share: Array, settings: Settings
 ) -> Array:
     """[rows, D] of decoder states [rows, H] that look back at the memory [K, H]."""
-    query = jnp.tanh((states @ network.ask)[:, None] + memory[None])
+    query = jnp.tanh((states @ network.query)[:, None] + memory[None])
     focus = jax.nn.softmax(query @ network.weigh)
     logits = jnp.concatenate([states, focus @ memory], axis=1) @ network.choose
     if settings.tanh > 0:

@@ -62,8 +62,8 @@ class Buffers:
     """An offset that is fixed, or NONE."""
     hint: Int64
     """An offset that is welcome, or NONE."""
-    worth: npt.NDArray[np.float64]
-    """What it is worth to have a buffer in a fast memory: bytes accessed, by default its size."""
+    benefit: npt.NDArray[np.float64]
+    """[n] of having a buffer in a fast memory: bytes accessed, by default its size. Files call it `worth`."""
     gaps: dict[int, tuple[Gap, ...]] = field(default_factory=dict)
     """Of the buffers that have some, ascending."""
     apart: tuple[tuple[int, int], ...] = ()
@@ -80,7 +80,7 @@ class Buffers:
         alignment: npt.ArrayLike = 1,
         pinned: npt.ArrayLike = NONE,
         hint: npt.ArrayLike = NONE,
-        worth: npt.ArrayLike | None = None,
+        benefit: npt.ArrayLike | None = None,
         gaps: dict[int, Sequence[Gap]] | None = None,
         apart: Sequence[tuple[int, int]] = (),
     ) -> Buffers:
@@ -99,7 +99,7 @@ class Buffers:
             column(alignment),
             column(pinned),
             column(hint),
-            sizes.astype(np.float64) if worth is None else np.array(worth, dtype=np.float64),
+            sizes.astype(np.float64) if benefit is None else np.array(benefit, dtype=np.float64),
             {b: tuple(Gap(*gap) for gap in rows) for b, rows in (gaps or {}).items() if rows},
             tuple((int(a), int(b)) for a, b in apart),
         )
@@ -158,9 +158,9 @@ class Buffers:
                 "use smaller times",
             ),
             (
-                ~np.isfinite(self.worth) | (self.worth < 0),
+                ~np.isfinite(self.benefit) | (self.benefit < 0),
                 "has the worth {}",
-                self.worth,
+                self.benefit,
                 "give a finite number from 0 up",
             ),
         )
@@ -242,7 +242,15 @@ class Buffers:
     def hash(self) -> str:
         """SHA-256 of all that can change a result; ids are left out."""
         digest = hashlib.sha256(b"loadmaster buffers 1")
-        for column in (self.lower, self.upper, self.size, self.alignment, self.pinned, self.hint, self.worth):
+        for column in (
+            self.lower,
+            self.upper,
+            self.size,
+            self.alignment,
+            self.pinned,
+            self.hint,
+            self.benefit,
+        ):
             digest.update(column.astype(column.dtype.newbyteorder("<")).tobytes())
         digest.update(repr((sorted(self.gaps.items()), self.apart)).encode())
         return digest.hexdigest()
@@ -363,7 +371,7 @@ def program_as_buffers(
         [-(-size // align) * align for size in sizes],
         ids=[program.tensor_name[group[0]] for group in groups],
         alignment=align,
-        worth=[float(sum(accessed[root] for root in group)) for group in groups],
+        benefit=[float(sum(accessed[root] for root in group)) for group in groups],
     )
     return buffers, groups
 

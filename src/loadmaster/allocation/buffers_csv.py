@@ -50,7 +50,15 @@ _MOST_GAPS = 2**21
 
 
 def read_buffers(path: str | Path) -> tuple[Buffers, int | None]:
-    """The buffers of a file, and the capacity that its name states."""
+    """Read buffers from a CSV file, MiniMalloc's or one with more columns.
+
+    Args:
+      path: a file with a header; `id`, `lower`, `upper` and `size` are needed (docs/allocation.md has the others).
+
+    Returns:
+      the buffers, one array `[n]` per column, and the capacity that the file's name states ('A.1048576.csv'),
+      or None.
+    """
     path = Path(path)
     stated = _CAPACITY.fullmatch(path.name)
     digits = stated.group(1).lstrip("0") or "0" if stated else None
@@ -116,7 +124,7 @@ def parse_buffers(text: str, where: str = "csv") -> Buffers:
     values = {name: array("q") for name in columns if name not in ("id", "gaps", "worth")}
     ids: list[str] = []
     gaps: dict[int, list[Gap]] = {}
-    worth = array("d")
+    benefit = array("d")
     lines = array("q")
     room = _MOST_GAPS
     for number, row in rows:
@@ -139,7 +147,7 @@ def parse_buffers(text: str, where: str = "csv") -> Buffers:
             if room < 0:
                 raise _error(where, number, f"more than {_MOST_GAPS:,} gaps", "give fewer")
         if "worth" in columns:
-            worth.append(_real(row[columns["worth"]], where, number))
+            benefit.append(_real(row[columns["worth"]], where, number))
     upper = (
         np.array(values["end"], dtype=np.int64) + 1
         if "end" in values
@@ -155,7 +163,7 @@ def parse_buffers(text: str, where: str = "csv") -> Buffers:
             alignment=values.get("alignment", 1),
             hint=values.get("hint", NONE),
             pinned=values.get("offset", NONE),
-            worth=worth or None,
+            benefit=benefit or None,
         )
     except LoadmasterError as error:
         line = lines[ids.index(error.object)] if error.object in ids else line
@@ -211,8 +219,8 @@ def format_buffers(
             [*header, "gaps"],
             [*columns, [_gap_text(buffers.gaps.get(b, ())) for b in range(len(buffers))]],
         )
-    if not np.array_equal(buffers.worth, buffers.size):
-        header, columns = [*header, "worth"], [*columns, [repr(float(w)) for w in buffers.worth]]
+    if not np.array_equal(buffers.benefit, buffers.size):
+        header, columns = [*header, "worth"], [*columns, [repr(float(w)) for w in buffers.benefit]]
     if offsets is not None or (buffers.pinned != NONE).any():
         header = [*header, "offset"]
         columns = [*columns, (buffers.pinned if offsets is None else offsets).tolist()]

@@ -1,11 +1,8 @@
-"""Solvers of the offset problem that prove something: our own search, CP-SAT, and OmniMalloc's.
+"""Solvers of the offset problem that prove something: our own search, and CP-SAT.
 
 The native search (`native/src/allocate`) does the work of `Exact`; this hands it the problem, lets the
 problem score what it finds, and turns its proofs into bounds and statuses. CP-SAT (fixed intervals in
-time, free ones in address, no overlap) is a second opinion beside it. OmniMalloc's SuperMalloc, where
-its package is installed, is a peer to be measured beside ours. It runs with six threads, its best
-setting on few cores: below that its ladder of bounds does not reach down to the lower bound. It has no
-alignment, gaps or pairs, so such problems are not its own.
+time, free ones in address, no overlap) is a second opinion beside it.
 """
 
 from __future__ import annotations
@@ -15,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from loadmaster.allocation.problem import Allocation
-from loadmaster.clock import engine_seconds
 from loadmaster.errors import require
 from loadmaster.host import cores
 from loadmaster.search.native import INFEASIBLE, OPTIMAL, run_native
@@ -132,37 +128,3 @@ def _model(cp_model: Any, problem: Allocation) -> tuple[Any, list[Any]]:
             model.add(offsets[i] + int(b.size[i]) <= height)
         model.minimize(height)
     return model, offsets
-
-
-THREADS = 6
-
-
-class OmniMalloc(Solver):
-    """The portfolio branch-and-bound of OmniMalloc, minimising."""
-
-    name = "omnimalloc"
-    problem_kind = "allocation"
-    summary = "OmniMalloc's SuperMalloc (needs the package: pip install 'loadmaster[bench]')"
-    deterministic = False
-
-    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
-        problem = meter.problem
-        assert isinstance(problem, Allocation)
-        b = problem.buffers
-        plain = (b.alignment == 1).all() and (b.pinned < 0).all()
-        if meter.exhausted or b.gaps or b.apart or not plain:
-            return meter.solution(unsupported=True)
-        om = require("omnimalloc", "bench")
-        allocators = require("omnimalloc.allocators", "bench")
-        rows = zip(b.size.tolist(), b.lower.tolist(), b.upper.tolist(), strict=True)
-        given = [
-            om.Allocation(id=i, size=size, start=start, end=end) for i, (size, start, end) in enumerate(rows)
-        ]
-        left = engine_seconds(meter.seconds_left)
-        solver = allocators.SupermallocAllocator(timeout=left, num_threads=THREADS)
-        placed = om.allocate(given, allocator=solver)
-        offsets = np.zeros(len(b), dtype=np.int64)
-        for allocation in placed:
-            offsets[allocation.id] = allocation.offset
-        meter.evaluate(offsets)
-        return meter.solution()

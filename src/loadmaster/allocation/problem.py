@@ -20,7 +20,7 @@ from loadmaster.allocation.buffers_csv import format_buffers, parse_buffers
 from loadmaster.machine import load_machine, read_machine
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.check import Violation, check_offsets
-from loadmaster.plan.live_ranges import needed_ops, resident_bytes, weights_in
+from loadmaster.plan.live_ranges import find_live_ranges, place_weights, resident_bytes
 from loadmaster.plan.plan import Plan, Residency
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load
@@ -199,14 +199,14 @@ class ProgramAllocation(Allocation):
     def _weights(self, program: Program, machine: Machine) -> list[Residency]:
         """Where weights and state lie, if not at home."""
         others = [memory for memory in machine.reach[0] if memory != self._memory]
-        return list(weights_in(program, others[0], self.order)) if others else []
+        return list(place_weights(program, others[0], self.order)) if others else []
 
     def options(self) -> dict[str, Any]:
         order = {} if self.order is None else {"order": self.order.tolist()}
         return super().options() | order | ({"pins": self.pins.as_json()} if self.pins else {})
 
     def plan(self, decision: Decision) -> Plan:
-        first, last = needed_ops(self.program, self.order)
+        first, last = find_live_ranges(self.program, self.order)
         rows = [
             Residency(root, self._memory, int(decision[b]), int(first[root]), int(last[root]))
             for b, group in enumerate(self._roots)

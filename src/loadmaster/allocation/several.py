@@ -8,17 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from loadmaster.allocation.buffers import NONE, Buffers
+from loadmaster.allocation.buffers_csv import write_buffers
 from loadmaster.allocation.exact import Exact
 from loadmaster.allocation.problem import Allocation
+from loadmaster.errors import LoadmasterError, Refused
+from loadmaster.search.request import BadRequest
 from loadmaster.search.solver import Budget, Meter
 
 Int64 = npt.NDArray[np.int64]
 NOWHERE = -1
+SECONDS = 60.0
+"""For one memory, if the user gives no limit."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ def subset(buffers: Buffers, chosen: Int64) -> Buffers:
         alignment=buffers.alignment[chosen],
         pinned=buffers.pinned[chosen],
         hint=buffers.hint[chosen],
-        worth=buffers.worth[chosen],
+        benefit=buffers.benefit[chosen],
         gaps={new[b]: gaps for b, gaps in buffers.gaps.items() if b in new},
         apart=[(new[a], new[b]) for a, b in buffers.apart if a in new and b in new],
     )
@@ -80,7 +86,7 @@ def spill(buffers: Buffers, capacities: Sequence[int], *, seconds: float = 1.0, 
     memory = np.full(len(buffers), NOWHERE, dtype=np.int64)
     offset = np.full(len(buffers), NONE, dtype=np.int64)
     life = (buffers.upper - buffers.lower).astype(np.float64)
-    density = buffers.worth / np.maximum(1.0, buffers.size * life)
+    density = buffers.benefit / np.maximum(1.0, buffers.size * life)
     ranked = np.lexsort((np.arange(len(buffers)), -density, buffers.pinned == NONE))
     for number, capacity in enumerate(capacities):
         waiting = ranked[memory[ranked] == NOWHERE]
@@ -203,3 +209,80 @@ def _distance(buffers: Buffers, unchanged: Int64, fresh: Int64) -> Int64:
     lower, upper = buffers.lower[unchanged, None], buffers.upper[unchanged, None]
     gap = np.maximum(buffers.lower[fresh] - upper + 1, lower - buffers.upper[fresh] + 1)
     return np.asarray(np.maximum(0, gap).min(axis=1), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Space:
+    """A memory, or a bank of one."""
+
+    name: str
+    size: int
+    start: int = 0
+    """Of a bank: where it begins, since offsets go on from one to the next."""
+
+
+@dataclass(frozen=True)
+class SpaceUse:
+    """What lies in one space."""
+
+    space: Space
+    buffers: int
+    used: int
+    """Bytes up to the end of the last buffer."""
+    benefit: float
+    """Of its buffers, together."""
+
+
+@dataclass(frozen=True, eq=False)
+class Filled:
+    """Buffers in several spaces."""
+
+    buffers: Buffers
+    assignment: Assignment
+    spaces: Sequence[Space]
+
+    def uses(self) -> list[SpaceUse]:
+        """One for each space."""
+        found = []
+        for number, space in enumerate(self.spaces):
+            chosen = np.flatnonzero(self.assignment.memory == number)
+            ends = self.assignment.offset[chosen] - space.start + self.buffers.size[chosen]
+            benefit = float(self.buffers.benefit[chosen].sum())
+            found.append(SpaceUse(space, len(chosen), int(ends.max(initial=0)), benefit))
+        return found
+
+    @property
+    def error(self) -> LoadmasterError | None:
+        """Set if some have no place."""
+        left = np.flatnonzero(self.assignment.memory == NOWHERE)
+        if not len(left):
+            return None
+        first = self.buffers.ids[int(left[np.argmax(self.buffers.size[left])])]
+        return Refused(
+            f"{len(left):,} of {len(self.buffers):,} buffers have no place, the largest is '{first}'",
+            object=first,
+            number=len(left),
+            remedy="add a memory, or raise a capacity",
+        )
+
+    def write(self, path: Path) -> None:
+        """The buffers as a CSV file, with offsets and the names of their memories."""
+        memory = [self.spaces[number].name for number in self.assignment.memory.tolist()]
+        write_buffers(self.buffers, self.assignment.offset, path, memory=memory)
+
+
+def fill_memories(problem: Allocation, spaces: Sequence[Space], seconds: float | None, seed: int) -> Filled:
+    """Memories, fastest first: the fast ones are filled with what gains most."""
+    sizes = [space.size for space in spaces]
+    found = spill(problem.buffers, sizes, seconds=seconds or SECONDS, seed=seed)
+    return Filled(problem.buffers, found, spaces)
+
+
+def fill_banks(problem: Allocation, count: int, seconds: float | None, seed: int) -> Filled:
+    """The capacity in equal banks that no buffer crosses; buffers that are to lie apart lie in different ones."""
+    if problem.capacity is None:
+        raise BadRequest("--banks needs a capacity", object="--banks", remedy="give --capacity")
+    size = problem.capacity // count
+    free, different = problem.buffers.changed(apart=()), problem.buffers.apart
+    found = banks(free, count, size, different=different, seconds=seconds or SECONDS, seed=seed)
+    return Filled(problem.buffers, found, [Space(f"bank{i}", size, i * size) for i in range(count)])

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadmaster.cli.answer import Answer, OverwriteOption, Usage, check_free, writing
+from loadmaster.cli.answer import Answer, OverwriteOption, Table, Usage, check_free
 from loadmaster.cli.plan import SetOption, parse_settings
 from loadmaster.cli.progress import LiveLine
-from loadmaster.errors import Refused
+from loadmaster.files import writing
 from loadmaster.units import parse_bytes, parse_time, show_bytes
 
 if TYPE_CHECKING:
-    from loadmaster.allocation.buffers import Buffers
+    from loadmaster.allocation.auto import Blame
     from loadmaster.allocation.problem import Allocation
-    from loadmaster.allocation.several import Assignment
+    from loadmaster.allocation.several import Filled, Space
+    from loadmaster.errors import LoadmasterError
+    from loadmaster.planner.fitting import Placement
     from loadmaster.search.solver import Solution
+
+_MOST_ROWS = 12
+"""Buffers to blame."""
 
 
 def command(
@@ -29,7 +34,7 @@ def command(
     solver: Annotated[str, typer.Option(help="A solver of 'loadmaster solvers', or auto.")] = "auto",
     settings: SetOption = None,
     off: Annotated[
-        list[str] | None, typer.Option(metavar="SWITCH", help="Turn a technique of 'exact' off.")
+        list[str] | None, typer.Option(metavar="TECHNIQUE", help="Turn a technique of 'exact' off.")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Cores to use; all by default.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same placement.")] = 0,
@@ -59,8 +64,9 @@ def command(
 
     Example: loadmaster allocate buffers.csv --capacity 1MiB --plot buffers.svg --out placed.csv
     """
-    from loadmaster.cli.allocate_show import assigned, explained, placed
-    from loadmaster.planner.fitting import offset_solver, replan_offsets
+    from loadmaster.allocation.auto import offset_solver, read_problem, replan_offsets
+    from loadmaster.allocation.several import fill_banks, fill_memories
+    from loadmaster.planner.fitting import judge_placement
     from loadmaster.runs import run_solver
     from loadmaster.search.solver import Budget
 
@@ -68,7 +74,8 @@ def command(
         if path is not None:
             check_free(path, overwrite, file)
     seconds = _seconds(time_limit)
-    problem = _problem(file, capacity, minimize, pairs)
+    limit = None if capacity is None else _size(capacity, "--capacity")
+    problem = read_problem(file, limit, minimize=minimize, pairs=pairs)
     ways = [
         name for name, value in (("--previous", previous), ("--memory", memory), ("--banks", banks)) if value
     ]
@@ -79,12 +86,11 @@ def command(
             remedy="give one of --solver, --previous, --memory, --banks",
         )
     if memory:
-        return assigned(problem, *_in_memories(problem, memory, seconds, seed), out)
+        return _render_filled(fill_memories(problem, _memories(memory), seconds, seed), out)
     if banks:
-        found, spaces = _in_banks(problem, banks, seconds, seed)
-        return assigned(problem, found, spaces, out, stride=spaces[0][1])
+        return _render_filled(fill_banks(problem, banks, seconds, seed), out)
     if previous is not None:
-        solution = replan_offsets(problem, _earlier(previous), seconds, seed)
+        solution = replan_offsets(problem, previous, seconds, seed)
     else:
         solution = run_solver(
             offset_solver(solver, off or (), threads, parse_settings(settings or [])),
@@ -95,49 +101,14 @@ def command(
             resume=resume,
             display=LiveLine(),
         )
-    if solution.decision is None:
-        return explained(problem, solution, seconds, seed)
-    _write(problem, solution, plot, out, plan)
-    return placed(problem, solution, [path for path in (plot, out, plan) if path is not None])
-
-
-Spaces = list[tuple[str, int]]
-"""Names and sizes of memories, or of banks."""
-
-
-def _in_memories(
-    problem: Allocation, texts: list[str], seconds: float | None, seed: int
-) -> tuple[Assignment, Spaces]:
-    """Fill the fast ones with what gains most."""
-    from loadmaster.allocation.several import spill
-
-    spaces = _memories(texts)
-    sizes = [size for _, size in spaces]
-    return spill(problem.buffers, sizes, seconds=seconds or 60.0, seed=seed), spaces
-
-
-def _in_banks(problem: Allocation, count: int, seconds: float | None, seed: int) -> tuple[Assignment, Spaces]:
-    """Equal banks that no buffer crosses; offsets count from the first one."""
-    from loadmaster.allocation.several import banks
-
-    if problem.capacity is None:
-        raise Usage("--banks needs a capacity", object="--banks", remedy="give --capacity")
-    size = problem.capacity // count
-    free, different = problem.buffers.changed(apart=()), problem.buffers.apart
-    found = banks(free, count, size, different=different, seconds=seconds or 60.0, seed=seed)
-    return found, [(f"bank{i}", size) for i in range(count)]
-
-
-def _earlier(path: Path) -> Buffers:
-    """An earlier answer, with an offset for every buffer."""
-    from loadmaster.allocation.buffers_csv import read_buffers
-
-    before, _ = read_buffers(path)
-    if (before.pinned < 0).any():
-        raise Usage(
-            f"'{path}' has no offset for every buffer", object=str(path), remedy="give an answer of --out"
-        )
-    return before
+    found = judge_placement(problem, solution, seconds, seed)
+    if found.blame is not None:
+        return render_blame(problem, solution, found.blame, found.error)
+    if found.plan is None:
+        row = {"what": "ours", "status": str(solution.status), "bound": solution.bound.value}
+        return Answer([row], error=found.error)
+    _write(found, plot, out, plan)
+    return _render(found, [path for path in (plot, out, plan) if path is not None])
 
 
 def _seconds(text: str) -> float | None:
@@ -158,28 +129,9 @@ def _size(text: str, option: str) -> int:
         raise Usage(str(error), object=option, number=text, remedy="write 4096, 512KiB or 1MiB") from None
 
 
-def _problem(file: str, capacity: str | None, minimize: bool, pairs: Path | None) -> Allocation:
-    from loadmaster.allocation.buffers_csv import read_buffers, read_pairs
-    from loadmaster.allocation.problem import Allocation, ProgramAllocation
+def _memories(texts: list[str]) -> list[Space]:
+    from loadmaster.allocation.several import Space
 
-    if capacity is not None and minimize:
-        raise Usage("--capacity and --minimize exclude each other", object="--minimize", remedy="give one")
-    limit = None if capacity is None else _size(capacity, "--capacity")
-    if file.lower().endswith(".csv"):
-        buffers, stated = read_buffers(file)
-        if pairs is not None:
-            buffers = buffers.changed(apart=read_pairs(pairs, buffers))
-        return Allocation(buffers, None if minimize else stated if limit is None else limit, Path(file).stem)
-    if pairs is not None:
-        raise Usage("--pairs needs a CSV of buffers", object="--pairs", remedy="give a CSV file")
-    from loadmaster.machine import load_machine
-    from loadmaster.program.models import load_model
-
-    machine = load_machine(f"arena:{'unlimited' if limit is None else limit}")
-    return ProgramAllocation(load_model(file), machine)
-
-
-def _memories(texts: list[str]) -> list[tuple[str, int]]:
     memories = []
     for text in texts:
         name, equals, size = text.partition("=")
@@ -187,34 +139,154 @@ def _memories(texts: list[str]) -> list[tuple[str, int]]:
             raise Usage(
                 f"--memory '{text}' has no size", object="--memory", number=text, remedy="write fast=256KiB"
             )
-        memories.append((name, _size(size, "--memory")))
+        memories.append(Space(name, _size(size, "--memory")))
     return memories
 
 
-def _write(
-    problem: Allocation, solution: Solution, plot: Path | None, out: Path | None, plan: Path | None
-) -> None:
+def _write(found: Placement, plot: Path | None, out: Path | None, plan: Path | None) -> None:
     from loadmaster.allocation.buffers_csv import write_buffers
     from loadmaster.export.picture import draw
     from loadmaster.plan import save_plan
 
-    assert solution.decision is not None
-    decided = problem.plan(solution.decision)
-    violations = problem.violations(decided)
-    if violations:  # a bug of a solver must never reach a file
-        raise Refused(
-            f"the checker refuses the placement: {violations[0].message}",
-            object=problem.name,
-            number=len(violations),
-            remedy="report this as a bug",
-        )
+    problem, solution = found.problem, found.solution
+    assert found.plan is not None and solution.decision is not None
     if out is not None:
         with writing(out):
             write_buffers(problem.buffers, solution.decision, out)
     if plan is not None:
         with writing(plan):
-            save_plan(decided, problem.program, problem.machine, plan)
+            save_plan(found.plan, problem.program, problem.machine, plan)
     if plot is not None:
         title = f"{problem.name}: {len(problem.buffers):,} buffers in {show_bytes(solution.value or 0)}"
         with writing(plot):
             draw(problem.buffers, solution.decision, problem.capacity, plot, title)
+
+
+def _render(found: Placement, files: list[Path]) -> Answer:
+    """The answer beside size-ordered first fit and the bound."""
+    problem, solution, baseline = found.problem, found.solution, found.baseline
+    assert baseline is not None
+    rows = [
+        {
+            "what": "first-fit",
+            "bytes": baseline.value,
+            "gap": baseline.gap,
+            "status": str(baseline.status),
+            "seconds": baseline.seconds,
+        },
+        {
+            "what": "ours",
+            "bytes": solution.value,
+            "gap": solution.gap,
+            "status": str(solution.status),
+            "seconds": solution.seconds,
+            "evaluations": solution.evaluations,
+            "capacity_bytes": problem.capacity,
+            "fits": problem.capacity is not None,
+            **solution.metrics,
+            **_about_run(solution),
+        },
+        {
+            "what": "bound",
+            "bytes": solution.bound.value,
+            "gap": 0.0,
+            "status": solution.bound.method,
+            "seconds": 0.0,
+        },
+    ]
+    cells = [
+        (
+            str(r["what"]),
+            "–" if r["bytes"] is None else f"{r['bytes']:,}",
+            "–" if r["gap"] is None else f"{r['gap']:.2%}",
+            f"{r['seconds']:.3f}",
+            str(r["status"]),
+        )
+        for r in rows
+    ]
+    head = f"{problem.name}: {len(problem.buffers):,} buffers"
+    if problem.capacity is not None:
+        head += f" fit into {problem.capacity:,} bytes"
+    blocks: list[str | Table] = [
+        head,
+        Table(("placement", "bytes", "gap to bound", "seconds", "status"), cells),
+    ]
+    if "moved" in solution.metrics:
+        moved, size = solution.metrics["moved"], solution.metrics["moved_bytes"]
+        blocks.append(f"moved {len(moved)} unchanged buffers, {size:,} bytes")
+    files += [] if solution.run is None else [solution.run]
+    blocks.append("checked: ok" + "".join(f", wrote {path}" for path in files))
+    return Answer(rows, blocks, (*solution.warnings, *solution.refused), found.error)
+
+
+def _about_run(solution: Solution) -> dict[str, Any]:
+    """How the search ended, as far as there is something to say."""
+    said = {
+        "stop": solution.stop,
+        "run": None if solution.run is None else str(solution.run),
+        "interrupted": solution.interrupted,
+        "warnings": solution.warnings,
+        "refused": solution.refused,
+    }
+    return {name: content for name, content in said.items() if content}
+
+
+def render_blame(
+    problem: Allocation, solution: Solution, blame: Blame, error: LoadmasterError | None
+) -> Answer:
+    """Why buffers do not fit, and which of them are to blame."""
+    buffers, blamed = problem.buffers, blame.buffers.tolist()
+    blocks: list[str | Table] = []
+    if blamed:
+        cells = [
+            (
+                buffers.ids[b],
+                f"{int(buffers.size[b]):,}",
+                f"{int(buffers.lower[b])} to {int(buffers.upper[b])}",
+            )
+            for b in blamed[:_MOST_ROWS]
+        ]
+        title = f"{len(blamed)} buffers that do not fit together, and would without any one of them"
+        blocks.append(Table(("to blame", "bytes", "alive"), cells, title))
+    row = {
+        "what": "infeasible",
+        "status": "infeasible",
+        "bound": solution.bound.value,
+        "capacity_bytes": problem.capacity,
+        "excess_bytes": blame.excess,
+        "instant": blame.instant,
+        "blamed": [buffers.ids[b] for b in blamed],
+        "blamed_bytes": int(buffers.size[blame.buffers].sum()),
+    }
+    return Answer([row], blocks, error=error)
+
+
+def _render_filled(found: Filled, out: Path | None) -> Answer:
+    """What lies in each memory, or bank."""
+    uses = found.uses()
+    rows = [
+        {
+            "memory": use.space.name,
+            "buffers": use.buffers,
+            "used_bytes": use.used,
+            "capacity_bytes": use.space.size,
+            "worth": use.benefit,
+        }
+        for use in uses
+    ]
+    cells = [
+        (
+            use.space.name,
+            f"{use.buffers:,}",
+            show_bytes(use.used),
+            show_bytes(use.space.size),
+            f"{use.benefit:,.0f}",
+        )
+        for use in uses
+    ]
+    blocks: list[str | Table] = [Table(("memory", "buffers", "used", "capacity", "worth"), cells)]
+    if found.error is None and out is not None:
+        with writing(out):
+            found.write(out)
+        blocks.append(f"wrote {out}")
+    return Answer(rows, blocks, error=found.error)

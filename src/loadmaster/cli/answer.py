@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -15,7 +14,7 @@ import typer
 
 from loadmaster import __version__
 from loadmaster.errors import LoadmasterError
-from loadmaster.files import check_replaceable, replacing, same_file
+from loadmaster.files import check_replaceable, replacing, same_file, writing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -173,19 +172,6 @@ def check_free(path: Path, overwrite: bool, *read: str | Path) -> None:
         )
     if not path.parent.is_dir():
         raise Usage(f"there is no folder '{path.parent}'", object=str(path), remedy="make the folder first")
-
-
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """A disk that is full or closed to us is the user's to mend, not a bug."""
-    try:
-        yield
-    except OSError as error:
-        raise Usage(
-            f"'{path}' can't be written: {error.strerror or error}",
-            object=str(path),
-            remedy="check the folder and the space on the disk",
-        ) from None
 
 
 def write_text(path: Path, text: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadmaster.cli.answer import Answer, OverwriteOption, Table, Usage, check_free, write_text, writing
+from loadmaster.cli.answer import Answer, OverwriteOption, Table, check_free
 from loadmaster.cli.model import size_of
 from loadmaster.cli.progress import say
 from loadmaster.units import show_bytes, show_count, show_time
@@ -52,62 +52,32 @@ def command(
     for path in (out, costs, program):
         if path is not None:
             check_free(path, overwrite)
-    if model is None and (costs is not None or program is not None):
-        raise Usage(
-            "--costs and --program are of a model, and none is given",
-            object="MODEL",
-            remedy="give module:function",
-        )
-    from loadmaster.execute.op_times import Clock, checked_device
+    from loadmaster.execute.speeds import calibrate
 
-    clock = Clock(checked_device(device))
+    found = calibrate(
+        model,
+        device,
+        out=out,
+        base=base,
+        costs=costs,
+        program=program,
+        training=train,
+        split_over=size_of(split, "--split"),
+        weights=weights,
+        passes=passes,
+        say=say,
+    )
     rows: list[dict[str, Any]] = []
     blocks: list[str | Table] = []
-    slowdown: dict[str, float] = {}
-    if model is None or out is not None:
-        from loadmaster.execute.speeds import machine_toml, measure_speeds
-        from loadmaster.machine import load_machine
-
-        given = None if base is None else load_machine(base)
-        say(f"measuring {device}")
-        speeds = measure_speeds(clock)
-        slowdown = speeds.slowdown
-        rows.append(_machine_row(speeds, out))
-        blocks.append(_machine_table(speeds))
-        if out is not None:
-            write_text(out, machine_toml(speeds, given, out.stem))
-            blocks.append(f"wrote {out}")
-    if model is not None:
-        from loadmaster.execute.op_times import cost_document, measure_ops, write_cost_file
-        from loadmaster.execute.ready import make_ready
-        from loadmaster.program.storage import save
-
-        name = "gpu" if base is None else load_machine_device(base)
-        over = size_of(split, "--split")
-        say(f"capturing {model}")
-        ready = make_ready(model, device, training=train, weights=weights, split_over=over)
-        values = {key: ready.weights[key].detach().to(clock.device) for key in ready.weights}
-        inputs = [tensor.to(clock.device) for tensor in ready.inputs]
-        say(f"timing {ready.captured.program.n_ops:,} ops")
-        times = measure_ops(ready.captured, values, inputs, clock.device, passes=passes)
-        rows.append(_model_row(model, ready.captured.program, times, costs, program))
-        blocks += _model_blocks(ready.captured.program, times)
-        if costs is not None:
-            with writing(costs):
-                write_cost_file(cost_document(ready.captured.program, times, name, slowdown), costs)
-            blocks.append(f"wrote {costs}")
-        if program is not None:
-            with writing(program):
-                save(ready.captured.program, program)
-            blocks.append(f"wrote {program}")
+    if found.speeds is not None:
+        rows.append(_machine_row(found.speeds, out))
+        blocks.append(_machine_table(found.speeds))
+        blocks += [] if out is None else [f"wrote {out}"]
+    if model is not None and found.program is not None and found.times is not None:
+        rows.append(_model_row(model, found.program, found.times, costs, program))
+        blocks += _model_blocks(found.program, found.times)
+        blocks += [f"wrote {path}" for path in (costs, program) if path is not None]
     return Answer(rows, blocks)
-
-
-def load_machine_device(base: str) -> str:
-    """The name of a machine's first device."""
-    from loadmaster.machine import load_machine
-
-    return load_machine(base).devices[0].name
 
 
 def _machine_row(speeds: Speeds, out: Path | None) -> dict[str, Any]:

@@ -32,10 +32,10 @@ def command(
 
     Example: loadmaster compare runs/A runs/B
     """
-    from loadmaster.runs.compare import difference, different_keys, read_side, score_alone
+    from loadmaster.runs.compare import compare_keys, compare_plans, read_side, score_alone
 
     sides = (read_side(a), read_side(b))
-    different = different_keys(*sides)
+    different = compare_keys(*sides)
     warnings = [f"they differ in {', '.join(different)}"] if different else []
     if different and not force:
         raise Usage(
@@ -57,7 +57,7 @@ def command(
     else:
         problem = next((side.problem for side in sides if side.problem is not None), None)
         sizes = None if problem is None else problem.program.storage_bytes.tolist()
-        changed, more = _changes(difference(documents[0], documents[1]), sizes)
+        changed, more = _changes(compare_plans(documents[0], documents[1]), sizes)
         rows += changed
         blocks += more
     return Answer(rows, blocks, tuple(warnings))
@@ -68,9 +68,9 @@ def _unit(sides: tuple[Side, Side]) -> str:
 
 
 def _side(side: Side, other: Side) -> dict[str, Any]:
-    from loadmaster.runs.compare import reached
+    from loadmaster.runs.compare import find_when_reached
 
-    evaluations, seconds = reached(side, other)
+    evaluations, seconds = find_when_reached(side, other)
     history = side.history
     return {
         "what": "side",
@@ -154,7 +154,7 @@ def _changes(found: Difference, sizes: list[int] | None) -> tuple[list[dict[str,
         for c in largest[:_NAMED]
     ]
     if named:
-        shown = [
+        named_cells = [
             (
                 row["name"],
                 row["change"],
@@ -165,7 +165,7 @@ def _changes(found: Difference, sizes: list[int] | None) -> tuple[list[dict[str,
             for row in named
         ]
         title = f"the {len(named)} largest of {len(found.tensors):,} tensors"
-        blocks.append(Table(("tensor", "change", "from", "to", "bytes"), shown, title))
+        blocks.append(Table(("tensor", "change", "from", "to", "bytes"), named_cells, title))
     return rows + named, blocks
 
 

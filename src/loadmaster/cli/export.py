@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from loadmaster.cli.answer import Answer, OverwriteOption, Table, Usage, check_free, writing
+from loadmaster.cli.answer import Answer, OverwriteOption, Table, Usage, check_free
 from loadmaster.cli.model import MachineOption, Model, takes_model
 from loadmaster.errors import nearest
 from loadmaster.export.targets import TARGETS, Target
-
-if TYPE_CHECKING:
-    from loadmaster.machine import Machine
+from loadmaster.files import writing
 
 _LIST = "; ".join(f"{name}: {target.summary}" for name, target in TARGETS.items())
 
@@ -72,7 +70,7 @@ def command(
         check_other_file(plan, written, "plan")
     _check_free(path, target, overwrite)
     model = replace(model, source=source, format=model.format or target.format)
-    chosen = _machine(model, machine)
+    chosen = model.spec.machine_or_unlimited(machine)
     program, decided = load_planned(plan, model.load(chosen), chosen)
     with writing(path):
         done = export_plan(
@@ -116,17 +114,6 @@ def _target(name: str) -> Target:
             remedy=f"use {', '.join(TARGETS)}",
         )
     return TARGETS[name]
-
-
-def _machine(model: Model, name: str | None) -> Machine:
-    from loadmaster.machine import load_machine
-    from loadmaster.planner import BadRequest
-    from loadmaster.units import UNLIMITED
-
-    try:
-        return model.machine(name)
-    except BadRequest:  # no workload with a machine of its own
-        return load_machine(f"arena:{UNLIMITED}")
 
 
 def _out(out: Path | None, source: str, target: Target) -> Path:

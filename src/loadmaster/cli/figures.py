@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadmaster.cli.answer import Answer, OverwriteOption, Usage, check_free, writing
+from loadmaster.cli.answer import Answer, OverwriteOption, Usage, check_free
 from loadmaster.cli.progress import say
 from loadmaster.errors import nearest
+from loadmaster.files import writing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,8 +60,8 @@ def command(
 def _runs(writer: _Writer, paths: list[Path]) -> list[str]:
     """Games one by one; runs of one mapping problem together. Returns what could not be drawn."""
     from loadmaster.export.figures.data import find_runs, read_cells
-    from loadmaster.export.figures.game import game_pictures
-    from loadmaster.export.figures.maps import pictures
+    from loadmaster.export.figures.game import draw_game_pictures
+    from loadmaster.export.figures.maps import draw_pictures
     from loadmaster.malloc_game.problem import MallocGame
     from loadmaster.search.registry import load_problem
 
@@ -71,7 +72,7 @@ def _runs(writer: _Writer, paths: list[Path]) -> list[str]:
             mappings.append(path)
             continue
         prefix = f"{problem.program.name}-{problem.machine.name}"
-        for name, figure in game_pictures(path, problem):
+        for name, figure in draw_game_pictures(path, problem):
             writer.write(f"{prefix}-{name}", prefix, figure)
     warnings = []
     for cell in read_cells(mappings):
@@ -81,19 +82,19 @@ def _runs(writer: _Writer, paths: list[Path]) -> list[str]:
                 "nothing is measured for a picture"
             )
         prefix = f"{cell.problem.program.name}-{cell.problem.machine.name}"
-        for name, figure in pictures(cell):
+        for name, figure in draw_pictures(cell):
             writer.write(f"{prefix}-{name}", cell.name, figure)
     return warnings
 
 
 def _room(writer: _Writer, model: str, machine: str, seconds: float) -> None:
-    from loadmaster.export.figures.curves import FACTORS, draw_room, room
+    from loadmaster.export.figures.curves import FACTORS, draw_room, measure_room
     from loadmaster.machine import load_machine
     from loadmaster.program.models import load_model
 
     program, chip = load_model(model), load_machine(machine)
     rows = []
-    for row in room(program, chip, FACTORS, seconds):
+    for row in measure_room(program, chip, FACTORS, seconds):
         say(f"capacities times {row.factor:g}: compiler / bound {row.compiler:.4f}")
         rows.append(row)
     what = f"{program.name} on {chip.name}"

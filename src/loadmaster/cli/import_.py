@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from loadmaster.cli.answer import Answer, OverwriteOption, Table, Usage, check_free, writing
+from loadmaster.cli.answer import Answer, OverwriteOption, Table, Usage, check_free
 from loadmaster.cli.model import Model, takes_model
+from loadmaster.files import writing
 from loadmaster.units import show_bytes, show_count
 
 

@@ -87,9 +87,9 @@ def _peak(program: Program, total: Needs, top: int) -> Block:
 
 def _largest(program: Program, top: int) -> Block:
     from loadmaster.program import TensorKind
-    from loadmaster.simulate.needs import largest
+    from loadmaster.simulate.needs import find_largest
 
-    found = largest(program, top)
+    found = find_largest(program, top)
     rows: list[dict[str, Any]] = [
         {
             "what": "tensor",
@@ -118,7 +118,7 @@ def _tensors(program: Program, tensors: Any) -> list[tuple[str, ...]]:
 
 
 def _balance(program: Program, machine: Machine, total: Needs) -> Block:
-    from loadmaster.simulate.needs import balance
+    from loadmaster.simulate.needs import compute_balance
 
     rows: list[dict[str, Any]] = [
         {
@@ -128,7 +128,7 @@ def _balance(program: Program, machine: Machine, total: Needs) -> Block:
             "flops_per_byte": ratio,
             "limited_by": "compute" if total.intensity >= ratio else "bandwidth",
         }
-        for device, memory, ratio in balance(program, machine)
+        for device, memory, ratio in compute_balance(program, machine)
     ]
     cells = [
         (row["device"], row["memory"], f"{row['flops_per_byte']:.2f}", row["limited_by"]) for row in rows

@@ -77,7 +77,7 @@ def _list() -> Answer:
 
 
 def _details(name: str, machine: Machine) -> Answer:
-    from loadmaster.machine.presets import sources
+    from loadmaster.machine.presets import list_sources
 
     rows: list[dict[str, Any]] = [
         {
@@ -124,7 +124,7 @@ def _details(name: str, machine: Machine) -> Answer:
         }
         for k in machine.links
     ]
-    texts = sources(name, machine)
+    texts = list_sources(name, machine)
     rows += [{"what": "source", "name": part, "text": text} for part, text in texts]
     rules = machine.rules
     blocks: list[str | Table] = [f"{machine.name}: {one_line(machine.description)}".rstrip(": ")]

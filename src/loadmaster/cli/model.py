@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -77,6 +77,13 @@ class Model:
     def machine(self, name: str | None) -> Machine:
         """The machine the user named, or the one that the workload is meant for."""
         return self.spec.machine(name)
+
+    def measured_by(self, evaluator: str | None) -> Model:
+        """The model as later commands take it: captured for the device that an executor measured on."""
+        from loadmaster.search.evaluator import EXECUTOR
+
+        runs = evaluator is not None and evaluator.startswith(EXECUTOR)
+        return replace(self, device=evaluator.removeprefix(EXECUTOR)) if evaluator and runs else self
 
     @property
     def words(self) -> str:
@@ -286,13 +293,6 @@ def sized_machine(
     machine: Machine, model: Model, program: Program, capacity: Sequence[str] | None
 ) -> Machine:
     """The machine with these capacities, in bytes or as shares of what the model's program needs."""
-    from loadmaster.planner.capacity import has_shares, kernel_room, parse_capacity, with_bytes, with_shares
-    from loadmaster.program.measured_costs import read_costs
+    from loadmaster.search.request import parse_capacity
 
-    sizes = parse_capacity(capacity or ())
-    machine = with_bytes(machine, sizes)
-    if not has_shares(sizes):
-        return machine
-    measured = None if model.costs is None else read_costs(model.costs)
-    room = kernel_room(program.n_ops, measured, model.spec.captured_for(machine))
-    return with_shares(machine, sizes, program, room.needed)
+    return model.spec.sized_machine(machine, parse_capacity(capacity or ()), program)

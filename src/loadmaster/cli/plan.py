@@ -14,11 +14,7 @@ from loadmaster.cli.model import MachineOption, Model, takes_model
 from loadmaster.cli.progress import LiveLine, say
 
 if TYPE_CHECKING:
-    from loadmaster.execute.evaluator import ExecutorLoop
-    from loadmaster.planner import NamedBuffers, Result, SearchOptions
-    from loadmaster.planner.request import ProblemEvaluator, ProgramSource
-    from loadmaster.search.evaluator import Evaluator
-    from loadmaster.search.problem import Problem
+    from loadmaster.planner import Result, SearchOptions
 
 Value = int | float | bool | str
 SetOption = Annotated[
@@ -154,11 +150,16 @@ def command(
 
     Example: loadmaster plan model.onnx --machine arena:256KiB --fits
     """
-    from loadmaster.planner.capacity import parse_capacity
-    from loadmaster.planner.planner import EXECUTOR, resume_problem, solve_request
-    from loadmaster.planner.request import PinTexts, PlanRequest, parse_base, parse_objective
-    from loadmaster.planner.search import SearchOptions, solve_problem
-    from loadmaster.search.evaluator import CommandEvaluator
+    from loadmaster.graph.kind import parse_base
+    from loadmaster.planner.planner import resume_problem, resumed_costs, solve_request, solve_resumed
+    from loadmaster.planner.search import SearchOptions
+    from loadmaster.search.request import (
+        PinTexts,
+        PlanRequest,
+        ProblemEvaluator,
+        parse_capacity,
+        parse_objective,
+    )
 
     if out is not None:
         check_free(out, overwrite, model.source)
@@ -168,47 +169,14 @@ def command(
             object="--report",
             remedy="leave --no-run and --fits out",
         )
-    limit = seconds_of(time_limit, "--time-limit")
-    search = SearchOptions(
-        solver=solver,
-        options=parse_settings(settings or []) | ({} if init is None else {"init": init}),
-        evaluations=budget,
-        seconds=limit,
-        seed=seed,
-        folder=None if no_run else run,
-        resume=resume,
-        out=out,
-        exact_seconds=exact_seconds,
-        workers=workers,
-        source=model.source,
-        model=_measured_model(model, evaluator).words,
-        arguments=model.arguments(),
-        display=LiveLine(),
-        say=say,
-    )
-    if resume is not None:
-        said = (machine, problem, tasks, groups, base, capacity, pin, pin_op, keep_order, noise)
-        if any(said) or objective != "time" or recompute is not None:
-            raise Usage(
-                "--resume takes machine, capacities, objective, problem, pins, recomputing and noise from the "
-                "run",
-                object="--resume",
-                remedy="leave them out",
-            )
-        resumed = resume_problem(resume, model.spec, evaluator, model.typed())
-        search = replace(search, model=_with_costs(model, resumed, resume).words)
-        return _answer(solve_problem(resumed, search), search, model, report)
-    source: ProgramSource | NamedBuffers = model.spec.planned()
-    measuring: Evaluator | ProblemEvaluator | None = None
-    needs_machine = machine is not None
-    if evaluator is not None and evaluator.startswith(EXECUTOR):
-        source = measuring = _executor(model, evaluator.removeprefix(EXECUTOR))
-        needs_machine = True
-    elif evaluator is not None:
-        measuring = CommandEvaluator(evaluator, seconds_of(timeout, "--timeout") or 60.0)
+    limit, measuring = seconds_of(time_limit, "--time-limit"), None
+    if evaluator is not None and resume is None:
+        from loadmaster.execute.evaluator import choose_evaluator
+
+        measuring = choose_evaluator(evaluator, model.spec, seconds_of(timeout, "--timeout") or 60.0, say)
     request = PlanRequest(
-        source,
-        model.machine(machine) if needs_machine else None,
+        measuring if isinstance(measuring, ProblemEvaluator) else model.spec.planned(),
+        None if machine is None else model.machine(machine),
         problem=problem,
         solver=solver,
         objective=parse_objective(objective),
@@ -226,6 +194,28 @@ def command(
         base=parse_base(base or ()),
         say=say,
     )
+    search = SearchOptions(
+        solver=solver,
+        options=parse_settings(settings or []) | ({} if init is None else {"init": init}),
+        evaluations=budget,
+        seconds=limit,
+        seed=seed,
+        folder=None if no_run else run,
+        resume=resume,
+        out=out,
+        exact_seconds=exact_seconds,
+        workers=workers,
+        source=model.source,
+        model=model.measured_by(evaluator).words,
+        arguments=model.arguments(),
+        display=LiveLine(),
+        say=say,
+    )
+    if resume is not None:
+        resumed = resume_problem(resume, request, model.spec, evaluator, model.typed())
+        later = replace(model, costs=resumed_costs(resumed, resume, model.spec))
+        search = replace(search, model=later.words)
+        return _answer(solve_resumed(resumed, search), search, model, report)
     if fits:
         from loadmaster.cli.plan_show import render_fit
         from loadmaster.planner.planner import check_fit
@@ -233,31 +223,6 @@ def command(
         found, program = check_fit(request, limit, model.source, out)
         return render_fit(found, program, out)
     return _answer(solve_request(request, search), search, model, report)
-
-
-def _executor(model: Model, device: str) -> ExecutorLoop:
-    """The executor as what captures the model and measures its plans."""
-    from loadmaster.execute.evaluator import ExecutorLoop
-
-    spec = model.spec
-    return ExecutorLoop(spec.name, device, training=spec.training, split_over=spec.split_over, say=say)
-
-
-def _measured_model(model: Model, evaluator: str | None) -> Model:
-    """The model as later commands take it: captured for the device that an executor measured on."""
-    kind, colon, device = (evaluator or "").partition(":")
-    return replace(model, device=device) if colon and kind == "executor" else model
-
-
-def _with_costs(model: Model, problem: Problem, run: Path) -> Model:
-    """The model with the cost table that its run was started with: the run has the times, but later commands
-    have to be given it."""
-    from loadmaster.planner.planner import recorded_costs
-
-    if model.costs is not None or problem.program.costs is None:
-        return model
-    costs = recorded_costs(run) or ("COSTS.json" if model.spec.is_function else None)
-    return model if costs is None else replace(model, costs=Path(costs))
 
 
 def _answer(result: Result, search: SearchOptions, model: Model, report: bool) -> Answer:
@@ -269,8 +234,7 @@ def _answer(result: Result, search: SearchOptions, model: Model, report: bool) -
         return answer
     from loadmaster.report import write_report
 
-    page = result.run / "report.html"
-    write_report(result.run, page)
+    page = write_report(result.run, result.run / "report.html").path
     return replace(
         answer, blocks=[*answer.blocks, f"report:  {page}"], more={**answer.more, "report": str(page)}
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.allocation.problem import Allocation, ProgramAllocation
-from loadmaster.cli.allocate_show import blame_answer
+from loadmaster.cli.allocate import render_blame
 from loadmaster.cli.answer import Answer, Table
 from loadmaster.cli.progress import gap_text
 from loadmaster.errors import LoadmasterError
@@ -136,7 +136,7 @@ def render(result: Result, source: str, model: str, runs: bool = False) -> Answe
     read it; `runs`: whether 'loadmaster run' may take it."""
     if result.blame is not None:
         assert isinstance(result.problem, Allocation)
-        return blame_answer(result.problem, result.solution, result.blame)
+        return render_blame(result.problem, result.solution, result.blame, result.error)
     layout = _layout(result)
     blocks: list[str | Table] = [_table(layout, result, source)]
     if result.remeasured is not None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadmaster.cli.answer import Answer, OverwriteOption, Usage, check_free, writing
+from loadmaster.cli.answer import Answer, OverwriteOption, Usage, check_free
 from loadmaster.cli.model import CapacityOption, MachineOption, Model, sized_machine, takes_model
+from loadmaster.files import writing
 from loadmaster.units import show_bytes
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def command(
     Example: loadmaster report resnet50 plan.json --machine nnp-i --out plan.html
     """
     from loadmaster.report import write_report
-    from loadmaster.report.subject import is_plan, is_run
+    from loadmaster.report.subject import is_plan, is_run, own_report
 
     paths = [Path(model.source), *(more or [])]
     file = out or Path("report.html")
@@ -58,8 +59,9 @@ def command(
         raise Usage(
             f"{option} is for a model: a run has its own", object=option, number=value, remedy="leave it out"
         )
-    if out is None and len(paths) == 1 and is_run(paths[0]):
-        file = paths[0] / "report.html"  # the run's own, made anew
+    own = own_report(paths)
+    if out is None and own is not None:
+        file = own
     else:
         check_free(file, overwrite, *paths)
     with writing(file):
@@ -74,31 +76,13 @@ def _of_model(
     out: Path,
     measured: Path | None,
 ) -> ReportFacts:
-    from loadmaster.plan import Plan, load_planned
-    from loadmaster.report import write_plan_report
+    from loadmaster.report import report_files
 
-    if len(files) > 2:
-        raise Usage(
-            f"{len(files)} plans are too many for one report",
-            object="PLAN",
-            number=len(files),
-            remedy="give one plan, or two to compare",
-        )
     # A name that is nothing should not hear about machines.
     base = model.load(None if machine is None else model.machine(machine))
     chosen = sized_machine(model.machine(machine), model, base, capacity)
-    found = [load_planned(file, base, chosen) for file in files] or [(base, Plan())]
-    program = found[0][0]
-    if any(other.hash != program.hash for other, _ in found):
-        raise Usage(
-            "the plans run other ops again, so they are about different programs",
-            object=str(files[1]),
-            remedy="give one plan",
-        )
-    names = [file.name for file in files] or ["nothing decided"]
-    plans = [(name, plan) for name, (_, plan) in zip(names, found, strict=True)]
     with writing(out):
-        return write_plan_report(program, chosen, plans, out, measured)
+        return report_files(base, chosen, files, out, measured)
 
 
 def _answer(facts: ReportFacts, show: bool) -> Answer:

@@ -66,7 +66,7 @@ def command(
     """
     from loadmaster.execute.run_plan import run_plan
     from loadmaster.machine import load_machine
-    from loadmaster.planner.capacity import parse_capacity
+    from loadmaster.search.request import parse_capacity
 
     if out is not None:
         check_free(out, overwrite, plan, *([inputs] if inputs else []))

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from loadmaster.cli.answer import Answer, OverwriteOption, Table, Usage, check_free, writing
+from loadmaster.cli.answer import Answer, OverwriteOption, Table, Usage, check_free
 from loadmaster.cli.progress import gap_text, value_text
 from loadmaster.errors import LoadmasterError, nearest
+from loadmaster.files import writing
 
 _SORTS = {
     "date": "started",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -10,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadmaster.cli.answer import Answer, OverwriteOption, Table, Usage, check_free, writing
+from loadmaster.cli.answer import Answer, OverwriteOption, Table, Usage, check_free
 from loadmaster.cli.model import MachineOption, Model
 from loadmaster.cli.plan import SetOption, parse_settings, seconds_of
 from loadmaster.cli.progress import LiveLine, gap_text, say
 from loadmaster.errors import nearest
+from loadmaster.files import writing
 from loadmaster.units import show_time
 
 if TYPE_CHECKING:
@@ -116,14 +116,14 @@ def _train_egrl(
     common: dict[str, Any],
 ) -> Answer:
     from loadmaster.mapping.egrl.training import EVALUATIONS, train
+    from loadmaster.mapping.kind import KIND
     from loadmaster.mapping.problem import Mapping
-    from loadmaster.planner.facts import describe_mapping
 
     def problems() -> Iterator[tuple[str, Mapping]]:
         for name in models:
             model = Model(name)
             problem = Mapping(model.load(), model.machine(machine))
-            say(describe_mapping(problem, name))
+            say(KIND.describe(problem, name))
             yield name, problem
 
     out = common["out"]
@@ -240,13 +240,11 @@ def _train_muzero(
 def _game(name: str, machine: str | None) -> MallocGame:
     """Of MODEL, or of MODEL@MACHINE where that is another machine; 'synthetic-07' is a made-up model."""
     from loadmaster.malloc_game.problem import MallocGame
-    from loadmaster.program.zoo.synthetic import COUNT, synthetic
+    from loadmaster.planner.source import split_machine
+    from loadmaster.program.zoo.synthetic import find_synthetic
 
-    source, _, own = name.partition("@")
-    model = Model(source)
-    number = re.fullmatch(r"synthetic-([0-9]{2})", source)
-    program = synthetic(int(number[1])) if number and int(number[1]) < COUNT else model.load()
-    return MallocGame(program, model.machine(own or machine))
+    source, on = split_machine(name, machine, say)
+    return MallocGame(find_synthetic(source.name) or source.load(), source.machine(on))
 
 
 def _train_go(
@@ -303,10 +301,10 @@ def _train_go_one(
 ) -> Answer:
     from loadmaster.graph import GraphOptimization
     from loadmaster.graph.go.training import train_one
+    from loadmaster.planner.source import split_machine
 
-    source, _, own = name.partition("@")
-    model = Model(source)
-    problem = GraphOptimization(model.load(), model.machine(own or machine))
+    source, on = split_machine(name, machine, say)
+    problem = GraphOptimization(source.load(), source.machine(on))
     out: Path = common["out"]
     with writing(out):
         row = train_one(
@@ -331,6 +329,7 @@ def _go_cases(
 ) -> list[Case]:
     """Those of a split, or MODEL@MACHINE by name, jointly and placed alone."""
     from loadmaster.graph.go.cases import JOINT, PLACED, Case, cases_of
+    from loadmaster.planner.source import split_machine
 
     if bool(models) == bool(split):
         raise Usage(
@@ -340,9 +339,8 @@ def _go_cases(
         return cases_of(split, synthetic, seed)
     found = []
     for name in models:
-        graph, _, own = name.partition("@")
-        on = own or machine or Model(graph).machine(None).name
-        found += [Case(graph, on, *what) for what in (JOINT, PLACED)]
+        source, on = split_machine(name, machine)
+        found += [Case(source.name, on or source.machine(None).name, *what) for what in (JOINT, PLACED)]
     return found
 
 

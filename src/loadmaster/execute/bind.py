@@ -164,7 +164,7 @@ def fast_residencies(occupancy: Occupancy, memory: int) -> list[FastResidency]:
     """The residencies in one memory, by tensor. Those of one tensor at one offset whose ranks touch are
     one: bytes put into the first are still there in the next."""
     first, last = (column.tolist() for column in occupancy.windows)
-    size = occupancy.aligned(occupancy.program.storage_bytes, memory).tolist()
+    size = occupancy.align(occupancy.program.storage_bytes, memory).tolist()
     rows = [
         (each.tensor, each.offset, first[row], last[row])
         for row, each in enumerate(occupancy.plan.residency_rows)

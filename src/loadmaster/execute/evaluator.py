@@ -18,22 +18,23 @@ from loadmaster.execute import own_allocator
 from loadmaster.execute.executor import Executor
 from loadmaster.execute.pinned import HostMemory, HostWeights, add_rooms, host_weights, shared_rows
 from loadmaster.machine.machine import Machine
+from loadmaster.offload.kind import make_simulated
 from loadmaster.offload.model import Kernels
 from loadmaster.offload.problem import SQUEEZES, Offload
 from loadmaster.offload.residencies import gaps_of_mapping
 from loadmaster.plan.plan import HOME, Plan
-from loadmaster.planner.capacity import BadRequest
-from loadmaster.planner.request import Objective, PlanRequest, ProblemEvaluator
+from loadmaster.planner.source import ModelSource
 from loadmaster.program.importers.torch.captured import Captured
 from loadmaster.program.program import Program
-from loadmaster.search.evaluator import EvaluationError, Evaluator
+from loadmaster.search.evaluator import EXECUTOR, CommandEvaluator, EvaluationError, Evaluator
 from loadmaster.search.problem import Problem
+from loadmaster.search.request import BadRequest, Objective, PlanRequest, ProblemEvaluator
 
 if TYPE_CHECKING:
     from loadmaster.execute.ready import Ready
 
 
-class ExecutorEvaluator:
+class ExecutorEvaluator(Evaluator):
     """Runs plans for a captured model on a device.
 
     Plans with copies are run as they are. One without, of the Mapping problem, says what stays in
@@ -86,7 +87,7 @@ class ExecutorEvaluator:
         self.close()
         self._about, self._offload = (program, machine), None
 
-    def __call__(self, plan: Plan) -> float:
+    def __call__(self, plan: Plan, /) -> float:
         """Seconds of one pass."""
         try:
             if self._running != plan.hash:
@@ -170,6 +171,16 @@ class ExecutorEvaluator:
 KINDS = ("offload", "mapping")
 
 
+def choose_evaluator(
+    text: str, source: ModelSource, timeout_s: float, say: Callable[[str], None]
+) -> Evaluator | ExecutorLoop:
+    """What measures plans of a model: 'executor:DEVICE' runs them here, anything else is a command."""
+    if not text.startswith(EXECUTOR):
+        return CommandEvaluator(text, timeout_s)
+    device = text.removeprefix(EXECUTOR)
+    return ExecutorLoop(source.name, device, training=source.training, split_over=source.split_over, say=say)
+
+
 class ExecutorLoop(ProblemEvaluator):
     """Where the program comes from (`ProgramSource`) and what measures its plans: a PyTorch 'module:function',
     captured for a device, with made-up weights."""
@@ -216,7 +227,7 @@ class ExecutorLoop(ProblemEvaluator):
             )
 
     def machine(self, name: str | None) -> Machine:
-        raise BadRequest("the executor needs a machine", object="--machine", remedy="give --machine h200")
+        return ModelSource(self.source).machine(name)
 
     def captured_for(self, machine: Machine | None) -> str | None:
         return self.device
@@ -229,6 +240,9 @@ class ExecutorLoop(ProblemEvaluator):
             self.source, self.device, weights="random", training=self._training, split_over=self._split_over
         )
         return self._ready.captured.program
+
+    def prepare(self, request: PlanRequest) -> Offload:
+        return make_simulated(request, recompute=False)
 
     def evaluator(self, problem: Problem) -> Evaluator:
         """Runs plans of an offload problem, or of a map of the same program."""

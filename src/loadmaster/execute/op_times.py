@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from loadmaster.errors import BadProgram, LoadmasterError, require
 from loadmaster.files import replacing
-from loadmaster.program.measured_costs import FORMAT, MeasuredCosts, apply_costs, costless_hash
+from loadmaster.program.measured_costs import FORMAT, costless_hash
 from loadmaster.program.program import Program, TensorKind
 from loadmaster.units import PICOSECONDS
 
@@ -327,14 +327,6 @@ def cost_document(
         "copy_slowdown": dict(slowdown),
         "notes": list(times.notes),
     }
-
-
-def with_times(program: Program, times: OpTimes) -> Program:
-    """The program with its measured times."""
-    found = MeasuredCosts(
-        costless_hash(program), "", tuple(times.picoseconds.tolist()), times.workspace_bytes
-    )
-    return apply_costs(program, found)
 
 
 def write_cost_file(document: Mapping[str, Any], path: Path) -> None:

@@ -14,11 +14,11 @@ from loadmaster.errors import BadProgram, require
 from loadmaster.execute import own_allocator
 from loadmaster.files import replacing
 from loadmaster.machine.machine import Machine
+from loadmaster.offload.kind import KernelRoom, kernel_room, with_shares
 from loadmaster.plan import Plan, load_planned
-from loadmaster.planner.capacity import BadRequest, Capacity, KernelRoom, kernel_room, with_bytes, with_shares
-from loadmaster.planner.request import say_nothing
 from loadmaster.program.measured_costs import apply_costs, read_costs
 from loadmaster.program.program import Program
+from loadmaster.search.request import BadRequest, Capacity, say_nothing, with_bytes
 from loadmaster.simulate import simulate
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def run_plan(
 ) -> PlannedRun:
     """Run a 'module:function' of PyTorch as a plan says.
 
-    Arguments:
+    Args:
       capacity: the capacity that the plan was made for; `costs`: the cost table.
       budget: bytes of fast memory that it may have; else the capacity.
       repeats, warmups: runs that count, and runs before that don't.

@@ -8,12 +8,26 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from loadmaster.execute.op_times import Clock, median
-from loadmaster.machine.machine import Machine
+from loadmaster.execute.op_times import (
+    Clock,
+    OpTimes,
+    checked_device,
+    cost_document,
+    measure_ops,
+    median,
+    write_cost_file,
+)
+from loadmaster.execute.ready import make_ready
+from loadmaster.files import replacing, writing
+from loadmaster.machine import Machine, load_machine
+from loadmaster.program.program import Program
+from loadmaster.program.storage import save
+from loadmaster.search.request import BadRequest, say_nothing
 from loadmaster.units import UNLIMITED
 
 SIZES = tuple(2**power for power in range(16, 31, 2))
@@ -366,3 +380,72 @@ def _slowdown(speeds: Speeds) -> str:
 def _plain(text: str) -> str:
     """Text that may stand in quotes and in comments."""
     return "".join(c for c in text if c.isprintable() and c not in '"\\')
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """What was measured of a device, and of a model on it."""
+
+    speeds: Speeds | None
+    program: Program | None
+    """The model as captured: what the times are of."""
+    times: OpTimes | None
+
+
+def calibrate(
+    model: str | None,
+    device: str,
+    *,
+    out: Path | None = None,
+    base: str | None = None,
+    costs: Path | None = None,
+    program: Path | None = None,
+    training: bool = False,
+    split_over: int | None = None,
+    weights: str = "random",
+    passes: int = 7,
+    say: Callable[[str], None] = say_nothing,
+) -> Calibration:
+    """Measure a device, and every op of a model on it, all resident.
+
+    Args:
+      model: a PyTorch 'module:function'; None: the device alone is measured. With a model, the device is measured
+        too if `out` is to be written.
+      out: the machine as measured, with names and what is not measured from the machine `base`.
+      costs: the model's cost table.
+      program: the model as captured.
+      training, split_over, weights: how it is captured (`make_ready`).
+      passes: of which the median counts.
+    """
+    if model is None and (costs is not None or program is not None):
+        raise BadRequest(
+            "--costs and --program are of a model, and none is given",
+            object="MODEL",
+            remedy="give module:function",
+        )
+    clock, speeds = Clock(checked_device(device)), None
+    if model is None or out is not None:
+        given = None if base is None else load_machine(base)
+        say(f"measuring {device}")
+        speeds = measure_speeds(clock)
+        if out is not None:
+            with writing(out), replacing(out) as temporary:
+                temporary.write_text(machine_toml(speeds, given, out.stem), encoding="utf-8")
+    if model is None:
+        return Calibration(speeds, None, None)
+    name = "gpu" if base is None else load_machine(base).devices[0].name
+    say(f"capturing {model}")
+    ready = make_ready(model, device, training=training, weights=weights, split_over=split_over)
+    captured = ready.captured
+    values = {key: ready.weights[key].detach().to(clock.device) for key in ready.weights}
+    inputs = [tensor.to(clock.device) for tensor in ready.inputs]
+    say(f"timing {captured.program.n_ops:,} ops")
+    times = measure_ops(captured, values, inputs, clock.device, passes=passes)
+    if costs is not None:
+        slowdown = {} if speeds is None else speeds.slowdown
+        with writing(costs):
+            write_cost_file(cost_document(captured.program, times, name, slowdown), costs)
+    if program is not None:
+        with writing(program):
+            save(captured.program, program)
+    return Calibration(speeds, captured.program, times)

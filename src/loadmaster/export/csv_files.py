@@ -13,7 +13,7 @@ import numpy as np
 from loadmaster.allocation.buffers import Buffers
 from loadmaster.allocation.buffers_csv import read_buffers, write_buffers
 from loadmaster.allocation.problem import Allocation
-from loadmaster.export.plan_view import PlanView, file_name
+from loadmaster.export.plan_view import PlanView, make_file_name
 from loadmaster.export.plans import Exported, ExportRequest, NotExported
 from loadmaster.files import replacing
 from loadmaster.plan.plan import BEFORE, Residency
@@ -32,12 +32,14 @@ def export(request: ExportRequest) -> Exported:
         _table(request.out / "copies.csv", _COPIES, _copy_rows(view)),
     ]
     for number, memory in enumerate(view.machine.memories):
-        placed = placement(view, number)
+        placed = list_placement(view, number)
         if placed is None:
             continue
         buffers, offsets = placed
         capacity = memory.capacity if memory.capacity < UNLIMITED else int((offsets + buffers.size).max())
-        path = request.out / f"{file_name(view.program.name)}.{file_name(memory.name)}.{capacity}.csv"
+        path = (
+            request.out / f"{make_file_name(view.program.name)}.{make_file_name(memory.name)}.{capacity}.csv"
+        )
         write_buffers(buffers, offsets, path)
         _read_back(path)
         files.append(path)
@@ -109,9 +111,9 @@ def _copy_rows(view: PlanView) -> Iterable[Sequence[Any]]:
         )
 
 
-def placement(view: PlanView, memory: int) -> tuple[Buffers, np.ndarray] | None:
+def list_placement(view: PlanView, memory: int) -> tuple[Buffers, np.ndarray] | None:
     """The buffers of one memory over the positions of ops, and their offsets; None if it has none."""
-    size, place = view.occupancy.aligned(view.program.storage_bytes, memory).tolist(), view.occupancy.place
+    size, place = view.occupancy.align(view.program.storage_bytes, memory).tolist(), view.occupancy.place
     rows = []
     for each in view.residencies:
         if each.memory == memory and each.offset >= 0:

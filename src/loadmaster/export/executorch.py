@@ -19,15 +19,15 @@ from loadmaster.export.executorch_plans import (
     EAGER_TOLERANCE,
     Placed,
     arena_bytes,
-    arena_numbers,
-    banked_placement,
-    difference,
-    eager,
-    greedy_placement,
+    measure_difference,
+    number_arenas,
     order_of,
+    place_banked,
+    place_greedy,
     read_back,
-    reduced,
+    reduce_plan,
     run,
+    run_eager,
     sample_inputs,
 )
 from loadmaster.export.plans import Exported, ExportRequest, Figure, NotExported, check_sound
@@ -70,7 +70,7 @@ def write_plan(lowered: Lowered, machine: Machine, plan: Plan, arenas: Mapping[i
     def reader(graph_module: Any, signature: Any) -> None:
         seen = recorded(graph_module, signature, lowered.name)
         check_sound(seen.program, machine, plan)
-        kept = reduced(seen.program, machine, plan)
+        kept = reduce_plan(seen.program, machine, plan)
         check_sound(seen.program, machine, kept)
         places.update({row.tensor: (arenas[row.memory], row.offset) for row in kept.residency_rows})
         move_nodes(graph_module, seen, order_of(seen.program, plan))
@@ -135,9 +135,9 @@ def export(request: ExportRequest) -> Exported:
         )
     machine = request.machine
     check_sound(request.program, machine, request.plan)
-    arenas = arena_numbers(machine, request.mem_id)
+    arenas = number_arenas(machine, request.mem_id)
     lowered = lower(request.model)
-    own = {"greedy": greedy_placement(lowered, machine)}
+    own = {"greedy": place_greedy(lowered, machine)}
     found = own["greedy"].recorded.program
     if found.hash != request.program.hash:
         raise NotExported(
@@ -148,7 +148,7 @@ def export(request: ExportRequest) -> Exported:
         )
     written = write_plan(lowered, machine, request.plan, arenas)
     if len(arenas) > 1:
-        own["banked"] = banked_placement(lowered, machine, arenas)
+        own["banked"] = place_banked(lowered, machine, arenas)
     figures = _figures(written, machine, own)
     verdict = "" if request.force else _verdict(figures, own)
     if verdict:
@@ -156,7 +156,7 @@ def export(request: ExportRequest) -> Exported:
     differs = verify(lowered, written, own["greedy"]) if request.verify else {}
     with replacing(request.out) as temporary:
         temporary.write_bytes(bytes(written.own.buffer))
-    lost = lost_parts(written.recorded.program, request.plan, written.plan)
+    lost = list_lost_parts(written.recorded.program, request.plan, written.plan)
     return Exported(
         "verified" if request.verify else "unverified",
         (request.out,),
@@ -171,8 +171,8 @@ def verify(lowered: Lowered, written: Written, own: Placed) -> dict[str, Figure]
     """Run the module, ExecuTorch's own program and ours on the same new inputs and compare."""
     inputs = sample_inputs(lowered)
     ours = run(written.own, inputs)
-    to_greedy = difference(ours, run(own.recorded.own, inputs))
-    to_eager = difference(ours, eager(lowered, inputs))
+    to_greedy = measure_difference(ours, run(own.recorded.own, inputs))
+    to_eager = measure_difference(ours, run_eager(lowered, inputs))
     if to_greedy > 0 or to_eager > EAGER_TOLERANCE:
         raise NotExported(
             f"'{lowered.name}' gives other numbers with this plan",
@@ -183,11 +183,11 @@ def verify(lowered: Lowered, written: Written, own: Placed) -> dict[str, Figure]
     return {"differs_from_greedy": to_greedy, "differs_from_eager": to_eager}
 
 
-def lost_parts(program: Any, plan: Plan, kept: Plan) -> tuple[str, ...]:
+def list_lost_parts(program: Any, plan: Plan, kept: Plan) -> tuple[str, ...]:
     """What of a plan an ExecuTorch program can't say."""
-    from loadmaster.export.plans import left_out
+    from loadmaster.export.plans import list_left_out
 
-    parts = list(left_out(plan, memory=True, offset=True, order=True))
+    parts = list(list_left_out(plan, memory=True, offset=True, order=True))
     rows = {row.tensor: row.memory for row in kept.residency_rows}
     moved = {r.tensor for r in plan.residency_rows if rows.get(r.tensor, r.memory) != r.memory}
     if moved:

@@ -33,7 +33,7 @@ from loadmaster.program.importers.executorch.importer import (
     record,
 )
 from loadmaster.program.program import GIVEN, Program
-from loadmaster.simulate.simulator import simulator
+from loadmaster.simulate.simulator import get_simulator
 from loadmaster.units import UNLIMITED, shorten
 
 Int64 = npt.NDArray[np.int64]
@@ -48,7 +48,7 @@ def order_of(program: Program, plan: Plan) -> list[int]:
     return order
 
 
-def planned_tensors(program: Program, order: list[int]) -> npt.NDArray[np.bool_]:
+def find_planned_tensors(program: Program, order: list[int]) -> npt.NDArray[np.bool_]:
     """[T] the tensors that memory is planned for: owners of storage that an op fills."""
     first, last = lifetimes(program, np.array(order, dtype=np.int32))
     given = np.isin(program.tensor_kind, [int(kind) for kind in GIVEN])
@@ -56,24 +56,24 @@ def planned_tensors(program: Program, order: list[int]) -> npt.NDArray[np.bool_]
     return np.asarray(roots & ~given & (last >= first))
 
 
-def placement(program: Program, memory: Int64, offset: Int64, order: list[int]) -> Plan:
+def make_placement(program: Program, memory: Int64, offset: Int64, order: list[int]) -> Plan:
     """The plan that keeps every tensor in one place for its whole life in this order."""
     first, last = lifetimes(program, np.array(order, dtype=np.int32))
     rows = [
         Residency(t, int(memory[t]), int(offset[t]), order[int(first[t])], order[int(last[t])])
-        for t in np.flatnonzero(planned_tensors(program, order)).tolist()
+        for t in np.flatnonzero(find_planned_tensors(program, order)).tolist()
     ]
     moved = order != list(range(program.n_ops))
     return Plan.of(residencies=rows, order=order if moved else None)
 
 
-def packed(
+def pack(
     program: Program, machine: Machine, memory: Int64, order: list[int], seconds: float = PACK_SECONDS
 ) -> Int64 | None:
     """[T] offsets of the least height in each memory, or None if one is too small."""
     offset = np.full(program.n_tensors, NO_OFFSET, dtype=np.int64)
     first, last = lifetimes(program, np.array(order, dtype=np.int32))
-    here = planned_tensors(program, order)
+    here = find_planned_tensors(program, order)
     for number in machine.reach[0]:
         there = machine.memories[number]
         held = np.flatnonzero(here & (memory == number))
@@ -90,7 +90,7 @@ def packed(
     return offset
 
 
-def reduced(program: Program, machine: Machine, plan: Plan) -> Plan:
+def reduce_plan(program: Program, machine: Machine, plan: Plan) -> Plan:
     """The plan without what a program can't say: a tensor that moves stays in the slowest memory; one
     device, no copies, no fusion. Where an offset is missing, its memory is packed anew."""
     for number in machine.reach[0]:
@@ -103,7 +103,7 @@ def reduced(program: Program, machine: Machine, plan: Plan) -> Plan:
                 remedy=f"give it a multiple of {ALIGNMENT}",
             )
     order = order_of(program, plan)
-    here = planned_tensors(program, order)
+    here = find_planned_tensors(program, order)
     memory = np.where(here, machine.home[0], -1).astype(np.int64)
     offset = np.full(program.n_tensors, NO_OFFSET, dtype=np.int64)
     count = np.bincount([row.tensor for row in plan.residency_rows], minlength=program.n_tensors)
@@ -112,7 +112,7 @@ def reduced(program: Program, machine: Machine, plan: Plan) -> Plan:
             memory[row.tensor], offset[row.tensor] = row.memory, row.offset
     open_memories = np.unique(memory[here & (offset == NO_OFFSET)])
     if len(open_memories):
-        found = packed(program, machine, memory, order)
+        found = pack(program, machine, memory, order)
         if found is None:
             raise Refused(
                 f"no offsets were found for '{program.name}' on '{machine.name}'",
@@ -121,7 +121,7 @@ def reduced(program: Program, machine: Machine, plan: Plan) -> Plan:
             )
         anew = here & np.isin(memory, open_memories)
         offset[anew] = found[anew]
-    return placement(program, memory, offset, order)
+    return make_placement(program, memory, offset, order)
 
 
 CONSTANTS = 0
@@ -138,7 +138,7 @@ class Placed:
     """Of all arenas."""
 
 
-def arena_numbers(machine: Machine, given: Mapping[str, int]) -> dict[int, int]:
+def number_arenas(machine: Machine, given: Mapping[str, int]) -> dict[int, int]:
     """Memory -> number of its arena: as given, else as the machine's file says, else slowest first."""
     names = [machine.memories[memory].name for memory in machine.reach[0]]
     unknown = [name for name in given if name not in names]
@@ -174,13 +174,13 @@ def _stated(machine: Machine) -> dict[str, int]:
     return stated
 
 
-def greedy_placement(lowered: Lowered, machine: Machine) -> Placed:
+def place_greedy(lowered: Lowered, machine: Machine) -> Placed:
     """ExecuTorch's default: one arena, in the slowest memory."""
     home = machine.home[0]
     return _placement(record(lowered, greedy), machine, {1: home})
 
 
-def banked_placement(lowered: Lowered, machine: Machine, arenas: Mapping[int, int]) -> Placed:
+def place_banked(lowered: Lowered, machine: Machine, arenas: Mapping[int, int]) -> Placed:
     """Its planner for several arenas, with the machine's memories as banks, fastest first."""
     banks = [
         (machine.memories[m].name, min(machine.memories[m].capacity, UNLIMITED), arenas[m])
@@ -198,11 +198,11 @@ def _placement(recorded: Recorded, machine: Machine, memory_of: Mapping[int, int
         if tensor != NO_TENSOR:
             memory[tensor], offset[tensor] = memory_of[int(spec.mem_id)], int(spec.mem_offset)
     plan = static_plan(program, machine, memory.tolist(), offset.tolist(), in_loops=True)
-    sizes = planned_program(recorded.own).non_const_buffer_sizes
+    sizes = get_program(recorded.own).non_const_buffer_sizes
     return Placed(recorded, plan, int(sum(sizes)))
 
 
-def planned_program(own: Any) -> Any:
+def get_program(own: Any) -> Any:
     """The one method of an ExecuTorch program."""
     return own.executorch_program.execution_plan[0]
 
@@ -211,12 +211,12 @@ def arena_bytes(program: Program, plan: Plan, arenas: Mapping[int, int]) -> list
     """The size of every arena that a plan needs, arena 0 (constants) being empty."""
     sizes = [0] * (max(arenas.values()) + 1)
     for row in plan.residency_rows:
-        end = row.offset + rounded(int(program.storage_bytes[row.tensor]))
+        end = row.offset + round_up(int(program.storage_bytes[row.tensor]))
         sizes[arenas[row.memory]] = max(sizes[arenas[row.memory]], end)
     return sizes
 
 
-def rounded(size: int) -> int:
+def round_up(size: int) -> int:
     """Bytes as ExecuTorch counts them."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
@@ -230,7 +230,7 @@ def read_back(own: Any, recorded: Recorded, order: list[int], arenas: Mapping[in
 
     Instruction k is the k-th op in `order`; the places of its results are its last arguments.
     """
-    method, program = planned_program(own), recorded.program
+    method, program = get_program(own), recorded.program
     memory_of = {arena: memory for memory, arena in arenas.items()}
     memory = np.full(program.n_tensors, HOME, dtype=np.int64)
     offset = np.full(program.n_tensors, NO_OFFSET, dtype=np.int64)
@@ -257,7 +257,7 @@ def read_back(own: Any, recorded: Recorded, order: list[int], arenas: Mapping[in
                 place = method.values[index].val.allocation_info
                 memory[tensor] = memory_of.get(int(place.memory_id), HOME)
                 offset[tensor] = int(place.memory_offset_low) + (int(place.memory_offset_high) << 32)
-    return placement(program, memory, offset, order)
+    return make_placement(program, memory, offset, order)
 
 
 def _results(method: Any, call: Any, count: int) -> list[int]:
@@ -296,7 +296,7 @@ def sample_inputs(lowered: Lowered) -> list[Any]:
     ]
 
 
-def eager(lowered: Lowered, inputs: Sequence[Any]) -> list[Any]:
+def run_eager(lowered: Lowered, inputs: Sequence[Any]) -> list[Any]:
     """The outputs of the module itself."""
     torch = require("torch", "torch")
     pytree = require("torch.utils._pytree", "torch")
@@ -307,7 +307,7 @@ def eager(lowered: Lowered, inputs: Sequence[Any]) -> list[Any]:
     return [output for output in outputs if hasattr(output, "clone")]
 
 
-def difference(a: Sequence[Any], b: Sequence[Any]) -> float:
+def measure_difference(a: Sequence[Any], b: Sequence[Any]) -> float:
     """The largest difference of two lists of outputs, relative to the largest number of each."""
     torch = require("torch", "torch")
     if len(a) != len(b):
@@ -332,7 +332,7 @@ KEPT = 8
 """Best maps that are kept until offsets are found for one of them."""
 
 
-def improved(
+def improve_plan(
     program: Program,
     machine: Machine,
     starts: list[Plan],
@@ -360,10 +360,10 @@ def improved(
         search.run(maps, seconds / 2, kicks)
     order = list(range(program.n_ops))
     for _, memory in search.best:
-        offset = packed(program, machine, memory, order)
+        offset = pack(program, machine, memory, order)
         if offset is None:
             continue
-        plan = placement(program, memory, offset, order)
+        plan = make_placement(program, memory, offset, order)
         if most_bytes is None or search.bytes_of(plan) <= most_bytes:
             return plan
     return None
@@ -374,11 +374,11 @@ class _Search:
         self, program: Program, machine: Machine, most_bytes: int | None, random: np.random.Generator
     ) -> None:
         self.program, self.random, self._most = program, random, most_bytes
-        self._simulator = simulator(program, machine)
+        self._simulator = get_simulator(program, machine)
         self._reach = list(machine.reach[0])
         self._home = machine.home[0]
         order = list(range(program.n_ops))
-        self._tensors = np.flatnonzero(planned_tensors(program, order))
+        self._tensors = np.flatnonzero(find_planned_tensors(program, order))
         self._first, self._last = lifetimes(program)
         size = program.storage_bytes
         align = {m: machine.memories[m].alignment for m in self._reach}
@@ -392,12 +392,12 @@ class _Search:
         """Descend from every start, then kick and descend until the time, or the kicks, are over."""
         end = now() + seconds
         for start in starts:
-            self.descend(self.fitted(start), end)
+            self.descend(self.fit(start), end)
         for _ in itertools.count() if kicks is None else range(kicks):
             if not self.best or now() >= end:
                 break
             _, memory = self.best[int(self.random.integers(min(2, len(self.best))))]
-            self.descend(self.kicked(memory), end)
+            self.descend(self.kick(memory), end)
 
     def memories(self, plan: Plan) -> Int64:
         """[T] the memory of every tensor in a plan, the slowest where nothing is said."""
@@ -414,7 +414,7 @@ class _Search:
             tops[row.memory] = max(tops.get(row.memory, 0), row.offset + size)
         return sum(tops.values())
 
-    def fitted(self, memory: Int64) -> Int64:
+    def fit(self, memory: Int64) -> Int64:
         """The map with tensors sent to the slowest memory, largest first, until it fits."""
         memory = memory.copy()
         fast = [t for t in self._tensors.tolist() if memory[t] != self._home]
@@ -445,7 +445,7 @@ class _Search:
             live = self._live(memory)
         self._keep(value, memory)
 
-    def kicked(self, memory: Int64) -> Int64:
+    def kick(self, memory: Int64) -> Int64:
         """The map with some tensors put into a faster memory and what is in their way put out."""
         memory = memory.copy()
         for tensor in self.random.choice(self._tensors, size=min(3, len(self._tensors))).tolist():

@@ -25,17 +25,13 @@ from loadmaster.export.plans import (
     NotExported,
     check_other_file,
     check_sound,
-    left_out,
+    list_left_out,
 )
 from loadmaster.files import replacing
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import Plan
 from loadmaster.program.importers.onnx.read import read_model
 from loadmaster.program.program import Program
-
-
-class OtherNodes(LoadmasterError):
-    """The runtime ran other nodes than the model's file has."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +63,7 @@ def run_model(path: str | Path, *, file_order: bool = True, seed: int = 0) -> Ra
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(folder) / "profile")
         session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        outputs = session.run(None, random_inputs(session, seed))
+        outputs = session.run(None, draw_inputs(session, seed))
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     ran = [e for e in events if e.get("cat") == "Node" and e["name"].endswith("_kernel_time")]
     ran.sort(key=lambda event: event["ts"])
@@ -76,24 +72,7 @@ def run_model(path: str | Path, *, file_order: bool = True, seed: int = 0) -> Ra
     return Ran(names, max(used, default=0), outputs)
 
 
-def runtime_plan(path: str | Path, program: Program, ran: Ran) -> Plan:
-    """The order of a run as a plan of the program that was imported from the same file."""
-    nodes = read_model(Path(path))[0].graph.node
-    # The runtime names what has no name after its type and its place in the file.
-    named = {node.name or f"{node.op_type}_{place}": place for place, node in enumerate(nodes)}
-    turn = {named[name]: turn for turn, name in enumerate(ran.nodes) if name in named}
-    if len(named) < len(nodes) or any(int(node) not in turn for node in program.op_source):
-        raise OtherNodes(
-            f"'{path}' did not run node by node: {len(turn)} of its {len(nodes)} nodes were seen",
-            object=str(path),
-            number=len(turn),
-            remedy="give every node a name of its own",
-        )
-    turns = np.array([turn[int(node)] for node in program.op_source], dtype=np.int64)
-    return Plan(order=np.argsort(turns, kind="stable").astype(np.int32))
-
-
-def random_inputs(session: Any, seed: int) -> dict[str, npt.NDArray[Any]]:
+def draw_inputs(session: Any, seed: int) -> dict[str, npt.NDArray[Any]]:
     """Numbers of each input's type; a dimension that is open is 1."""
     rng = np.random.default_rng(seed)
     kinds = {"float": np.float32, "double": np.float64, "float16": np.float16}
@@ -129,7 +108,7 @@ def export(request: ExportRequest) -> Exported:
         "unverified",
         (request.out, settings),
         ("order",),
-        left_out(request.plan, memory=False, offset=False, order=True),
+        list_left_out(request.plan, memory=False, offset=False, order=True),
         figures,
         (f"{moved:,} nodes moved; run it with the settings in {settings}",),
     )
@@ -202,7 +181,7 @@ def export_onnx_order(
             remedy=f"write into the folder '{model.parent}'",
         )
     nodes = list(proto.graph.node)
-    order = node_order(nodes, program, plan)
+    order = order_nodes(nodes, program, plan)
     del proto.graph.node[:]
     proto.graph.node.extend(nodes[number] for number in order)
     with replacing(out) as temporary:
@@ -212,7 +191,7 @@ def export_onnx_order(
     return sum(number != place for place, number in enumerate(order))
 
 
-def node_order(nodes: list[Any], program: Program, plan: Plan) -> list[int]:
+def order_nodes(nodes: list[Any], program: Program, plan: Plan) -> list[int]:
     """The nodes in the plan's order. Nodes that are no ops of the program (constants, arithmetic on
     shapes) come directly before the first that needs them, and those that nobody needs at the end."""
     maker = {name: number for number, node in enumerate(nodes) for name in node.output if name}

@@ -76,7 +76,7 @@ class PlanView:
             found[tensor] = [Residency(tensor, int(home[tensor]), NO_OFFSET, begin, end)]
         return [row for tensor in sorted(found) for row in found[tensor] if self.occupancy.is_root[tensor]]
 
-    def written_to(self, op: int, tensor: int) -> Residency | None:
+    def find_result(self, op: int, tensor: int) -> Residency | None:
         """Where an op's result is put, or None if nobody holds it."""
         own = self._residencies_of.get(int(self.program.tensor_alias[tensor]), [])
         turn = self.position[op]
@@ -94,6 +94,6 @@ class PlanView:
         return found
 
 
-def file_name(text: str) -> str:
+def make_file_name(text: str) -> str:
     """A name that any file system takes."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", text)[:80].lstrip(".") or "plan"

@@ -92,7 +92,9 @@ def check_other_file(read: str | Path, out: Path, what: str = "model") -> None:
         )
 
 
-def left_out(plan: Plan, *, memory: bool, offset: bool, order: bool, device: bool = False) -> tuple[str, ...]:
+def list_left_out(
+    plan: Plan, *, memory: bool, offset: bool, order: bool, device: bool = False
+) -> tuple[str, ...]:
     """The decisions of a plan that a target of these abilities does not follow, counted."""
     rows = [] if plan.residencies is None else plan.residencies.tolist()
     placed = sum(row[2] >= 0 for row in rows)
@@ -148,10 +150,14 @@ def export_plan(
     """Write a plan for a target ('ort', 'tflm', 'trace', 'csv', …: see `loadmaster export --help`).
 
     Args:
-      model: what `program` was loaded from; it is never written over, and other files only with `overwrite`.
+      target: its name.
+      model: what `program` was loaded from; it is never written over.
+      program, machine: what the plan is about.
       plan: it is checked first.
+      out: the file or folder to write.
       verify: run what was written, where a runtime can.
       force: write also what is no better than the runtime's own plan.
+      overwrite: replace files that are there.
       mem_id: ExecuTorch's number of each memory, over what the machine's file says.
       scratch: for TFLite Micro, a file with the bytes of scratch by operator.
 

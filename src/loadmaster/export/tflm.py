@@ -30,7 +30,7 @@ from loadmaster.export.plans import (
     NotExported,
     check_other_file,
     check_sound,
-    left_out,
+    list_left_out,
 )
 from loadmaster.export.tflm_file import ALIGNMENT, with_plan
 from loadmaster.files import read_regular, replacing
@@ -59,7 +59,7 @@ PACK_SECONDS = 10.0
 
 def export(request: ExportRequest) -> Exported:
     """The target `tflm`."""
-    from loadmaster.export.tflm_file import Micro, identical
+    from loadmaster.export.tflm_file import Micro, are_identical
 
     check_other_file(request.model, request.out)
     check_sound(request.program, request.machine, request.plan)
@@ -85,7 +85,7 @@ def export(request: ExportRequest) -> Exported:
         "unverified",
         (),
         ("order", "offsets in one arena"),
-        left_out(request.plan, memory=one, offset=True, order=True),
+        list_left_out(request.plan, memory=one, offset=True, order=True),
         figures,
     )
     if request.verify:
@@ -101,7 +101,7 @@ def export(request: ExportRequest) -> Exported:
             return replace(done, verdict=verdict, notes=(said,))
         ends = len(model.graphs[0].inputs), len(model.graphs[0].outputs)
         first, second = ({seed: micro.run(seed, *ends) for seed in SEEDS} for micro in (theirs, ours))
-        if not identical(first, second):
+        if not are_identical(first, second):
             raise Refused(
                 "the exported model computes other numbers than the model",
                 object=request.model,

@@ -160,7 +160,7 @@ def with_plan(model: TfliteModel, order: Sequence[int] | None, metadata: Mapping
     return head.finish(head.changed(root, _MODEL, new), root.data)
 
 
-def one_operator(model: TfliteModel, number: int) -> bytes:
+def extract_operator(model: TfliteModel, number: int) -> bytes:
     """A model of one operator of the first graph and its tensors: what its kernel asks for can be
     seen from this alone."""
     _check_simple(model)
@@ -310,13 +310,13 @@ def probe_scratch(model: TfliteModel) -> dict[int, int]:
             graph.tensors[n] for n in used if not graph.tensors[n].constant and not graph.tensors[n].variable
         ]
         own = sum(-(-tensor.bytes // ALIGNMENT) * ALIGNMENT for tensor in planned)
-        head = Micro(one_operator(model, number), own + 2**16).arena().head
+        head = Micro(extract_operator(model, number), own + 2**16).arena().head
         if head > own:
             scratch[number] = head - own
     return scratch
 
 
-def identical(first: Mapping[int, list[Any]], second: Mapping[int, list[Any]]) -> bool:
+def are_identical(first: Mapping[int, list[Any]], second: Mapping[int, list[Any]]) -> bool:
     """Whether two sets of results, by seed, agree to the last bit."""
     return first.keys() == second.keys() and all(
         len(first[seed]) == len(second[seed])

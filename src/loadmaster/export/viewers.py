@@ -32,7 +32,7 @@ def export_node_data(request: ExportRequest) -> Exported:
     view = PlanView.of(request)
     request.out.mkdir(parents=True, exist_ok=True)
     files = []
-    for name, document in node_data(view).items():
+    for name, document in make_node_data(view).items():
         path = request.out / f"{name}.json"
         with replacing(path) as temporary:
             temporary.write_text(json.dumps(document, allow_nan=False), encoding="utf-8")
@@ -46,7 +46,7 @@ def export_node_data(request: ExportRequest) -> Exported:
     )
 
 
-def node_data(view: PlanView) -> dict[str, dict[str, Any]]:
+def make_node_data(view: PlanView) -> dict[str, dict[str, Any]]:
     """memory (its rank, 0 the fastest, with a colour each), time_us, bytes, stall_us."""
     program, timeline = view.program, view.timeline
     ranks = {memory: rank for rank, memory in enumerate(view.machine.reach[0])}
@@ -55,7 +55,7 @@ def node_data(view: PlanView) -> dict[str, dict[str, Any]]:
         took = int(timeline.op_end[op]) - int(timeline.op_start[op])
         for tensor in program.writes(op).tolist():
             key = program.tensor_name[tensor]
-            row = view.written_to(op, tensor)
+            row = view.find_result(op, tensor)
             if row is not None:
                 rank = ranks.get(row.memory, len(ranks) + row.memory)
                 data["memory"][key] = {"value": rank, "bgColor": _COLOURS[rank % len(_COLOURS)]}
@@ -93,12 +93,12 @@ def export_onnx_metadata(request: ExportRequest) -> Exported:
             object=request.model,
             remedy=f"write into the folder '{Path(request.model).parent}'",
         )
-    bare = stripped(model).SerializeToString(deterministic=True)
+    bare = strip_metadata(model).SerializeToString(deterministic=True)
     marked = _annotate(model, view)
     with replacing(request.out) as temporary:
         temporary.write_bytes(model.SerializeToString())
     written = onnx.load(request.out, load_external_data=False)
-    if stripped(written).SerializeToString(deterministic=True) != bare:
+    if strip_metadata(written).SerializeToString(deterministic=True) != bare:
         raise NotExported(
             f"'{request.out}' differs from the model in more than metadata",
             object=str(request.out),
@@ -114,7 +114,7 @@ def export_onnx_metadata(request: ExportRequest) -> Exported:
     )
 
 
-def stripped(model: Any) -> Any:
+def strip_metadata(model: Any) -> Any:
     """A copy without any metadata of ours."""
     plain = type(model)()
     plain.CopyFrom(model)
@@ -169,7 +169,7 @@ def _annotate(model: Any, view: PlanView) -> int:
         for i, name in enumerate(node.output):
             if clean_name(name) not in made:
                 continue
-            row = view.written_to(*made[clean_name(name)])
+            row = view.find_result(*made[clean_name(name)])
             if row is not None:
                 values |= {
                     f"out{i}.memory": view.memory_names[row.memory],
@@ -186,7 +186,7 @@ RUN = ("best", "bound", "gap", "evals_per_s")
 """Of a line of progress; everything else that it tells is in its `metrics`."""
 
 
-def scalars(line: Line) -> Iterator[tuple[str, float]]:
+def list_scalars(line: Line) -> Iterator[tuple[str, float]]:
     """(name, number) of all that a line of a log tells about where the run stands."""
     match line["event"]:
         case "improve":
@@ -217,7 +217,7 @@ def export_log(lines: Sequence[Line], folder: Path, begun: str | None = None) ->
     writer, count = EventFileWriter(str(folder)), 0
     try:
         for line in lines:
-            values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars(line)]
+            values = [Summary.Value(tag=name, simple_value=value) for name, value in list_scalars(line)]
             if values:
                 writer.add_event(
                     Event(wall_time=start + line["t"], step=line["evals"], summary=Summary(value=values))

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from loadmaster.clock import now
 from loadmaster.errors import LoadmasterError, require
 from loadmaster.host import command_line, versions
-from loadmaster.search.solver import Meter, State
+from loadmaster.search.solver import Meter, State, rename_options
 
 # Settings of a learned agent: a frozen dataclass, made from what a user gave and checked once.
 #
@@ -34,6 +34,7 @@ def make_settings(
       options: what the user gave.
       fixed: settings that make the solver what it is, and that no user gives.
     """
+    options = rename_options(options)
     known = [field.name for field in fields(kind) if field.name not in fixed]  # type: ignore[arg-type]
     for name in options:
         if name not in known:

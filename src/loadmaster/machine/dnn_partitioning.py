@@ -21,10 +21,10 @@ _HOST = "host"
 
 def read_dnn_machine(path: str | Path) -> Machine:
     """The machine of a file. It does not depend on the units of its times."""
-    return dnn_machine(read_graph(path))
+    return make_dnn_machine(read_graph(path))
 
 
-def dnn_machine(graph: Graph) -> Machine:
+def make_dnn_machine(graph: Graph) -> Machine:
     """Devices in the order of the cost table's columns: accelerators, then processors."""
     own = [f"memory{i}" for i in range(graph.accelerators)]
     memories = [Memory(name, graph.capacity, _RATE, _RATE) for name in own]

@@ -47,8 +47,15 @@ def preset_text(name: str) -> str:
 
 @lru_cache(maxsize=64)
 def load_machine(name: str) -> Machine:
-    """A preset, a variant of one ('p100x4-bus'), one with another capacity ('h200:hbm=2GiB'), a
-    TOML file, a JSON file of dnn-partitioning or 'arena:256KiB'."""
+    """Load a machine by its name or from a file.
+
+    Args:
+      name: a preset, a variant of one ('p100x4-bus'), one with another capacity ('h200:hbm=2GiB'), a TOML file,
+        a JSON file of dnn-partitioning, or 'arena:256KiB'.
+
+    Returns:
+      the machine; memories and devices are numbered in the file's order.
+    """
     if name.startswith("arena:"):
         return _arena(name)
     preset, colon, sizes = name.partition(":")
@@ -177,7 +184,7 @@ def standalone_text(machine: Machine) -> str:
     return machine.text if machine.text and _base(machine.text) is None else _written(machine)
 
 
-def sources(name: str, machine: Machine) -> list[tuple[str, str]]:
+def list_sources(name: str, machine: Machine) -> list[tuple[str, str]]:
     """(name, TOML) of a machine and of the presets it builds on; the comments name the sources."""
     texts = [(name, machine.text)] if machine.text else []
     base = _base(machine.text) if machine.text else name.rpartition("-")[0]

@@ -90,7 +90,7 @@ def make_options(profile: str, changes: dict[str, Any]) -> GameOptions:
     for name, value in changes.items():
         if name not in known:
             raise LoadmasterError(
-                f"the game has no switch '{name}'{nearest(name, known)}",
+                f"the game has no option '{name}'{nearest(name, known)}",
                 object=name,
                 remedy=f"use one of {', '.join(known)}",
             )

@@ -12,7 +12,7 @@ from loadmaster.malloc_game.games import COPY, DROP, NO_COPY
 from loadmaster.malloc_game.model import GameModel
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.plan.plan import Plan
-from loadmaster.plan.production import production_plan
+from loadmaster.plan.production import load_production_plan
 from loadmaster.search.problem import Decision
 from loadmaster.search.solver import Meter, Solution, Solver, State
 
@@ -105,7 +105,7 @@ class Production(_OneDecision):
 
 def known_production(problem: MallocGame) -> Plan:
     """The production placement; an error if none is known."""
-    plan = production_plan(problem.program, problem.machine)
+    plan = load_production_plan(problem.program, problem.machine)
     if plan is None:
         raise NoProduction(
             f"no production placement of '{problem.program.name}' on '{problem.machine.name}' is known",
@@ -117,7 +117,7 @@ def known_production(problem: MallocGame) -> Plan:
 
 def has_production(problem: MallocGame) -> bool:
     """Whether `Production` has an answer here."""
-    return production_plan(problem.program, problem.machine) is not None
+    return load_production_plan(problem.program, problem.machine) is not None
 
 
 def site_gains(model: GameModel) -> Int64:

@@ -50,7 +50,7 @@ from loadmaster.search.problem import (
     refuse_first_alone,
     within_core,
 )
-from loadmaster.simulate.simulator import simulator
+from loadmaster.simulate.simulator import get_simulator
 from loadmaster.units import show_bytes
 
 
@@ -172,7 +172,7 @@ class MallocGame(BatchProblem):
             return int(self.play(np.asarray(decision)[None]).total[0])
         try:
             plan = decode(decision)
-            total = int(simulator(self.program, self.machine).run(plan).total_ps)
+            total = int(get_simulator(self.program, self.machine).run(plan).total_ps)
         except BadPlan:
             return None
         return None if self.outside(plan) else total
@@ -267,7 +267,7 @@ class MallocGame(BatchProblem):
     def _check_slow(self) -> None:
         """The plan that decides nothing is always there to fall back on, or there is no game."""
         memory = self.machine.memories[self.model.slow]
-        needed = int(simulator(self.program, self.machine).run(Plan()).memory_peak[self.model.slow])
+        needed = int(get_simulator(self.program, self.machine).run(Plan()).memory_peak[self.model.slow])
         if needed > memory.capacity:
             raise BadMachine(
                 f"memory '{memory.name}' of machine '{self.machine.name}' must hold all of "

@@ -27,8 +27,8 @@ from loadmaster.mapping.problem import Mapping
 from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load
-from loadmaster.search.evaluator import CommandEvaluator, EvaluationError, Evaluator, Gauge
-from loadmaster.search.measuring import Measuring, bind_evaluator, kept_evaluator
+from loadmaster.search.evaluator import CommandEvaluator, EvaluationError, Gauge, Measures
+from loadmaster.search.measuring import Measuring, kept_evaluator
 from loadmaster.search.problem import Decision, Scores
 
 
@@ -42,7 +42,7 @@ class MeasuredMapping(Measuring, Mapping):
         self,
         program: Program,
         machine: Machine,
-        evaluator: Evaluator,
+        evaluator: Measures,
         *,
         repeats: int = 5,
         warmups: int = 2,
@@ -149,11 +149,11 @@ class EvaluatorReport:
         )
 
 
-def evaluator_report(evaluator: Evaluator, problem: Mapping, repeats: int = 5) -> EvaluatorReport:
+def evaluator_report(evaluator: Measures, problem: Mapping, repeats: int = 5) -> EvaluatorReport:
     """Run an evaluator through a valid plan, the same plan again and again, the plan with all in
     the slowest memory, and a command that is broken."""
     gauge = Gauge(evaluator, repeats=1, warmups=0)
-    bind_evaluator(evaluator, problem.program, problem.machine)
+    gauge.evaluator.bind(problem.program, problem.machine)
     report = EvaluatorReport(gauge.name)
     plan, slow = problem.plan(problem.compiler), problem.plan(problem.all_slowest())
     try:

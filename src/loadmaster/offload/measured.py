@@ -26,7 +26,7 @@ from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load
 from loadmaster.search.champion import TIMES, Champion, Leaders, remeasure
-from loadmaster.search.evaluator import Evaluator
+from loadmaster.search.evaluator import Measures
 from loadmaster.search.measuring import Measuring, kept_evaluator
 from loadmaster.search.problem import Decision, Scores
 from loadmaster.search.registry import make_solver
@@ -56,7 +56,7 @@ class MeasuredOffload(Measuring, Offload):
         self,
         program: Program,
         machine: Machine,
-        evaluator: Evaluator,
+        evaluator: Measures,
         *,
         repeats: int = 5,
         warmups: int = 2,

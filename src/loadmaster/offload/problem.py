@@ -38,7 +38,7 @@ from loadmaster.program.program import Program, TensorKind
 from loadmaster.program.storage import load
 from loadmaster.search.pins import BadPin, Pins
 from loadmaster.search.problem import Bound, Decision, Problem, decided_elsewhere, within_core
-from loadmaster.simulate.simulator import simulator
+from loadmaster.simulate.simulator import get_simulator
 from loadmaster.units import show_bytes
 
 LEADS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 16.0, 1e6)
@@ -132,14 +132,14 @@ class Offload(Problem):
 
     def time_of(self, made: Scheduled) -> int:
         plan = plan_of(self.model, self.program.n_ops, made)
-        return int(simulator(self.program, self.machine).run(plan).total_ps)
+        return int(get_simulator(self.program, self.machine).run(plan).total_ps)
 
     def evaluate(self, decision: Decision) -> int | None:
         if is_vector(decision):
             return self.time_of(self.scheduled(decision))
         try:
             plan = decode(decision)
-            total = int(simulator(self.program, self.machine).run(plan).total_ps)
+            total = int(get_simulator(self.program, self.machine).run(plan).total_ps)
         except BadPlan:
             return None
         return None if self.violations(plan) else total
@@ -246,7 +246,7 @@ class Offload(Problem):
     def _durations(self, model: OffloadModel) -> Int64:
         residencies = residencies_of(model, settled(model, np.ones(model.gaps, dtype=bool)))
         plan = plan_of(model, self.program.n_ops, schedule(model, residencies, _NO_LIMIT, 0))
-        line = simulator(self.program, self.machine).run(plan)
+        line = get_simulator(self.program, self.machine).run(plan)
         duration: Int64 = (line.op_end - line.op_start)[model.step_op]
         return duration
 

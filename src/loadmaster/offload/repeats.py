@@ -15,13 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.errors import LoadmasterError
-from loadmaster.offload.bounds import earliest_starts, ops_bound
 from loadmaster.offload.heuristics import AllResident, Belady, Stream, submit
 from loadmaster.offload.problem import Offload
 from loadmaster.offload.search import PRICE
 from loadmaster.program.program import Program, TensorKind
 from loadmaster.program.repeats import Repeated, repeat, repeatable
-from loadmaster.search.problem import Bound
 from loadmaster.search.solver import Budget, Meter, Solution
 
 
@@ -287,13 +285,6 @@ def op_times(problem: Offload) -> Int64:
     time = np.zeros(problem.program.n_ops, dtype=np.int64)
     time[problem.model.step_op] = problem.duration
     return time
-
-
-def repeated_bound(problem: Offload) -> Bound:
-    """What no plan for the base program, whose problem this is, is faster than, whatever is repeated: how many
-    bytes repeats spare is not known, so that none must move but those of inputs."""
-    start = earliest_starts(problem.program, problem.machine, problem.model, problem.clock)
-    return ops_bound(start, problem.clock)
 
 
 class _Search:

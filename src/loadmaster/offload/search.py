@@ -30,7 +30,7 @@ from loadmaster.search.solver import (
     generator_state,
     restore_generator,
 )
-from loadmaster.simulate.simulator import simulator
+from loadmaster.simulate.simulator import get_simulator
 
 Rng = np.random.Generator
 MOST_SQUEEZE = 40
@@ -296,8 +296,8 @@ class Steady(Offload):
             else self.plan(decision)
         )
         return (
-            int(simulator(self.program, self.machine).run(plan).total_ps),
-            int(simulator(self.program, self.slower).run(plan).total_ps),
+            int(get_simulator(self.program, self.machine).run(plan).total_ps),
+            int(get_simulator(self.program, self.slower).run(plan).total_ps),
         )
 
     def bound(self) -> Bound:

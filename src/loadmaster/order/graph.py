@@ -110,13 +110,13 @@ class _Maker:
                 continue
             begins = self.writer[first]
             needs = {r for t in chain for r in self.readers[t]} | {self.writer[t] for t in chain[1:]}
-            stays = bool(output[chain].any())
+            is_output = bool(output[chain].any())
             if begins < 0 and not needs:
                 continue  # an input that nobody reads
             opener.append(begins)
             users.append(sorted(needs - {begins}))
             size.append(int(self.place_size[self.place[first]]))
-            kept.append(stays)
+            kept.append(is_output)
             root.append(first)
         resident = sum(int(self.place_size[place]) for place in always)
         return OrderGraph(self.node_op, self._before(), size, opener, users, kept, resident, root)

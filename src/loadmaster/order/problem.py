@@ -17,15 +17,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from loadmaster.errors import LoadmasterError, Refused
 from loadmaster.host import cores
 from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import load_machine, read_machine
 from loadmaster.order.graph import OrderGraph, order_graph
 from loadmaster.plan.check import Violation, check
-from loadmaster.plan.live_ranges import resident_bytes, weights_in
+from loadmaster.plan.live_ranges import place_weights, resident_bytes
 from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load
+from loadmaster.search.kind import Facts, Found, Known, ProblemKind, solve_known
 from loadmaster.search.problem import (
     BatchProblem,
     Bound,
@@ -34,8 +36,10 @@ from loadmaster.search.problem import (
     decided_elsewhere,
     refuse_first_alone,
 )
+from loadmaster.search.request import BadRequest, PlanRequest
+from loadmaster.search.solver import Solution
 from loadmaster.simulate.simulator import simulate
-from loadmaster.units import UNLIMITED
+from loadmaster.units import UNLIMITED, show_bytes
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -73,7 +77,7 @@ class PeakOrder(BatchProblem):
         if self._weights is None:
             return self.graph.resident
         home = self.machine.memories[self.machine.home[0]]
-        rows = weights_in(self.program, self._weights)
+        rows = place_weights(self.program, self._weights)
         return resident_bytes(self.program, home.alignment, rows)
 
     @cached_property
@@ -132,7 +136,7 @@ class PeakOrder(BatchProblem):
                 order.append(next_op)
                 waiting += reversed(views.get(next_op, []))
         whole = np.array(order, dtype=np.int32)
-        elsewhere = [] if self._weights is None else weights_in(program, self._weights, whole)
+        elsewhere = [] if self._weights is None else place_weights(program, self._weights, whole)
         return Plan.of(order=whole, residencies=elsewhere)
 
     def decision(self, plan: Plan) -> Decision:
@@ -153,7 +157,7 @@ class PeakOrder(BatchProblem):
         found = decided_elsewhere(plan, self.kind, ("order", "residencies"))
         order = np.arange(self.program.n_ops, dtype=np.int32) if plan.order is None else plan.order
         weights = self._weights
-        rows = [] if weights is None else list(weights_in(self.program, weights, order))
+        rows = [] if weights is None else list(place_weights(self.program, weights, order))
         if sorted(rows) != sorted(plan.residency_rows):
             found.append(
                 Violation(
@@ -175,7 +179,7 @@ class PeakOrder(BatchProblem):
             if opener >= 0:
                 held[opener] += size
         given = sum(s for s, opener in zip(graph.size, graph.opener, strict=True) if opener < 0)
-        kept = sum(s for s, stays in zip(graph.size, graph.kept, strict=True) if stays)
+        kept = sum(s for s, keep in zip(graph.size, graph.kept, strict=True) if keep)
         return max(int(held.max(initial=0)), given, kept)
 
     def bound(self) -> Bound:
@@ -188,3 +192,76 @@ class PeakOrder(BatchProblem):
     def load(cls, folder: Path) -> PeakOrder:
         """What `save` wrote."""
         return cls(load(folder / "program.npz"), read_machine(folder / "machine.toml"))
+
+
+KNOWN = ("program-order", "peak-greedy", "depth-first", "reverse-post-order")
+
+
+class OrderKind(ProblemKind[PeakOrder]):
+    """The problem as the planner sees it."""
+
+    name = "order"
+    accepts = frozenset()
+    by_clock = ("auto", "peak-cut", "peak-dp", "peak-beam")
+    settles = ("baseline", "result")
+    bound_row = "always"
+
+    def make(self, request: PlanRequest) -> PeakOrder:
+        program = request.load_program(None)
+        if request.machine is not None:
+            return PeakOrder(program, request.own_machine)
+        if request.capacity:
+            memory, size = next(iter(request.capacity.items()))
+            raise BadRequest(
+                "--capacity needs a machine that has that memory",
+                object="--capacity",
+                number=f"{memory}={size}",
+                remedy="give --machine",
+            )
+        return PeakOrder(program)
+
+    def describe(self, problem: PeakOrder, source: str) -> str:
+        return (
+            f"{source}: the order of {problem.nodes:,} ops, with {show_bytes(problem.graph.resident)} of weights "
+            "that are always there and are not counted"
+        )
+
+    def known(self, problem: PeakOrder, source: str) -> list[Known]:
+        return solve_known(problem, KNOWN)
+
+    def facts(self, problem: PeakOrder, found: Found) -> Facts:
+        """What the order saves."""
+        value, bound = found.solution.value, found.solution.bound.value
+        facts = Facts(
+            {
+                "ops": problem.nodes,
+                "resident_bytes": problem.graph.resident,
+                "before_bytes": problem.reference,
+                "after_bytes": value,
+                "bound_bytes": bound,
+            }
+        )
+        if value is not None:
+            proof = "proven the least" if value <= bound else f"at least {bound:,} whatever the order"
+            facts.notes.append(f"before {problem.reference:,} bytes, after {value:,}: {proof}")
+        return facts
+
+    def row_figures(self, problem: PeakOrder, value: int | None) -> dict[str, Any]:
+        return {"saved": None if value is None else 1 - value / max(1, problem.reference)}
+
+    def explain(
+        self, problem: PeakOrder, solution: Solution, seconds: float, seed: int
+    ) -> LoadmasterError | None:
+        need, room = solution.bound.value + problem.resident, problem.capacity
+        if solution.decision is not None or need <= room:
+            return None
+        memory = problem.machine.memories[problem.machine.home[0]].name
+        return Refused(
+            f"'{memory}' needs {need:,} bytes and has {room:,}: {need - room:,} too many, whatever the order",
+            object=memory,
+            number=need,
+            remedy=f"a capacity of {need:,} bytes at least",
+        )
+
+
+KIND = OrderKind()

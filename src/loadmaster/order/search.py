@@ -203,7 +203,6 @@ class PeakBeam(Solver):
 
 # `auto`: the order with the least peak that can be had, with a proof where one can be had in time.
 
-BY_CLOCK = ("auto", "peak-cut", "peak-dp", "peak-beam")
 SEARCHABLE = 3_000
 """Up to so many ops the complete search has its turn."""
 

@@ -63,20 +63,42 @@ def plan_to_json(plan: Plan, program: Program, machine: Machine) -> str:
 
 
 def save_plan(plan: Plan, program: Program, machine: Machine, path: str | Path) -> None:
-    """Write to a temporary file, then rename."""
+    """Write a plan's JSON file, whole or not at all.
+
+    Args:
+      plan: what is written; it is not checked.
+      program, machine: what it is about; the file keeps their hashes and the names of tensors and memories.
+      path: a file that is there is replaced.
+    """
     path = Path(path)
     with replacing(path) as temporary:
         temporary.write_text(plan_to_json(plan, program, machine) + "\n", encoding="utf-8")
 
 
 def load_plan(path: str | Path, program: Program, machine: Machine) -> Plan:
-    """Read a plan file for this program and machine."""
+    """Read a plan's JSON file.
+
+    Args:
+      path: what `save_plan` wrote.
+      program, machine: what it is for; the file of another program is refused.
+
+    Returns:
+      the plan, every number in range; whether it is sound, `check` tells.
+    """
     return plan_from_json(_text_of(Path(path)), program, machine, str(path))
 
 
 def load_planned(path: str | Path, base: Program, machine: Machine) -> tuple[Program, Plan]:
-    """Read a plan file, and make the program that it is about: the base, with the ops in it run again that
-    the file names."""
+    """Read a plan's JSON file whose plan may run ops again.
+
+    Args:
+      path: what `save_plan` wrote.
+      base: the program as it was imported.
+      machine: what the plan is for.
+
+    Returns:
+      the program that the plan is about (the base, with the ops run again that the file names), and the plan.
+    """
     text, where = _text_of(Path(path)), str(path)
     document = _document(text, where)
     program = _with_repeats(base, document, where)

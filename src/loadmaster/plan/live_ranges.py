@@ -42,7 +42,7 @@ def place_lives(
     return Lives(begin, end, size, always)
 
 
-def needed_ops(program: Program, order: Int32 | None = None) -> tuple[Int64, Int64]:
+def find_live_ranges(program: Program, order: Int32 | None = None) -> tuple[Int64, Int64]:
     """[T] (first op, last op) at which each root must be somewhere, in program order or in another;
     what nobody needs has no meaning here."""
     if order is None:
@@ -54,9 +54,9 @@ def needed_ops(program: Program, order: Int32 | None = None) -> tuple[Int64, Int
     return ops[first], ops[last]
 
 
-def weights_in(program: Program, memory: int, order: Int32 | None = None) -> Iterator[Residency]:
+def place_weights(program: Program, memory: int, order: Int32 | None = None) -> Iterator[Residency]:
     """Weights and state, and what is written over them, in one memory, offsets undecided."""
-    first, last = needed_ops(program, order)
+    first, last = find_live_ranges(program, order)
     begin, end = lifetimes(program)
     place = places(program)
     root = program.tensor_alias == np.arange(program.n_tensors)

@@ -189,10 +189,10 @@ class Occupancy(Accesses):
         begin, end, size = np.full(count, FOREVER), np.full(count, -1), np.zeros(count, dtype=np.int64)
         np.minimum.at(begin, joined, held.begin)
         np.maximum.at(end, joined, held.end)
-        size[joined] = self.aligned(self.place_bytes[place], number)
+        size[joined] = self.align(self.place_bytes[place], number)
         return Spans(begin, end, size)
 
-    def aligned(self, size: Int64, memory: int | Int64) -> Int64:
+    def align(self, size: Int64, memory: int | Int64) -> Int64:
         """Sizes rounded up to the alignment of a memory, or of one memory each."""
         alignment = np.array([each.alignment for each in self.machine.memories], dtype=np.int64)[memory]
         rounded: Int64 = -(-size // alignment) * alignment

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from functools import lru_cache
-from typing import Any
 
 from loadmaster.machine.machine import Machine
-from loadmaster.plan.json import plan_from_json, plan_to_json
+from loadmaster.plan.json import plan_from_json
 from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program
 from loadmaster.program.zoo.tpu import DATA, manifest
 
 
-def production_plan(program: Program, machine: Machine) -> Plan | None:
+def load_production_plan(program: Program, machine: Machine) -> Plan | None:
     """What the production compiler chose for this program on this machine; None if we have it not.
 
     A program is known by its hash and a machine by its name, so a machine's figures may change:
@@ -24,22 +22,6 @@ def production_plan(program: Program, machine: Machine) -> Plan | None:
         return None
     file = DATA / f"{name}.{machine.name}.json"
     return plan_from_json(file.read_text(encoding="utf-8"), program, machine, file.name)
-
-
-def production_record(program: Program, machine: Machine) -> dict[str, Any] | None:
-    """What is known of that placement: flags, what is partial about it, its recorded times."""
-    name = _names().get(program.hash)
-    plans: dict[str, dict[str, Any]] = manifest()["programs"][name]["plans"] if name else {}
-    return plans.get(machine.name)
-
-
-def plan_text(plan: Plan, program: Program, machine: Machine) -> str:
-    """A plan as it is shipped: without names, and without the hash of the machine."""
-    document = json.loads(plan_to_json(plan, program, machine))
-    document["machine"]["hash"] = None
-    for row in document["residencies"] + document["copies"]:
-        del row["name"]
-    return json.dumps(document, separators=(",", ":")) + "\n"
 
 
 @lru_cache(maxsize=1)

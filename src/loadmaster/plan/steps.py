@@ -27,7 +27,7 @@ AT_HOME = -1
 """In place of a row of the plan's residencies: no residency, but the home of a device."""
 _NEVER = 2**63 - 1
 _MOST_PAIRS = 2**20
-"""Rows that `equal_pairs` makes at once."""
+"""Rows that `match_equal` makes at once."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _once(step: Int64, tensor: Int64, tensors: int) -> _Access:
     return step[kept], tensor[kept]
 
 
-def equal_pairs(left: Int64, right: Int64) -> Iterator[tuple[Int64, Int64]]:
+def match_equal(left: Int64, right: Int64) -> Iterator[tuple[Int64, Int64]]:
     """(rows of `left`, rows of `right`) of all pairs with equal values, by row of `left`, then of
     `right`; in portions, so that a million pairs are in memory at once and not all of them."""
     order = np.argsort(right, kind="stable")
@@ -221,7 +221,7 @@ class Accesses:
             np.where(needed_by == self.program.n_ops, len(steps), needed),
         )
 
-    def serving(self, step: Int64, tensor: Int64) -> tuple[Int64, Int64]:
+    def find_serving(self, step: Int64, tensor: Int64) -> tuple[Int64, Int64]:
         """(memory, row of the residency or AT_HOME) that serve accesses of steps to tensors, both by row.
 
         Of the residencies that are there, the one in the fastest memory serves, the first where there
@@ -235,7 +235,7 @@ class Accesses:
         device, position = self.steps.device[step], self.steps.position[step]
         until = self.steps.position_of[table[:, 4]]
         best = np.full(len(step), _NEVER)
-        for access, row in equal_pairs(tensor, table[:, 0]):
+        for access, row in match_equal(tensor, table[:, 0]):
             near = nearness[device[access], table[row, 1]]
             now = position[access]
             there = (self._serves_from[row] <= now) & (now <= until[row]) & (near < memories)
@@ -254,7 +254,7 @@ class Accesses:
         found = first.copy()
         memories = len(self.machine.memories)
         keys = (table[:, 0] * memories + table[:, 1], copies[:, 0] * memories + copies[:, 2])
-        for row, copy in equal_pairs(*keys):
+        for row, copy in match_equal(*keys):
             fills = (copies[copy, 4] != n) & (issued[copy] >= first[row] - 1) & (needed[copy] <= last[row])
             np.maximum.at(found, row[fills], ready[copy[fills]])
         return np.where(table[:, 3] == BEFORE, BEFORE, found)
@@ -262,12 +262,12 @@ class Accesses:
     @cached_property
     def reads(self) -> tuple[Int64, Int64]:
         """[reads] as in `Steps`: the memory and the row that serve each"""
-        return self.serving(self.steps.read_step, self.steps.read_tensor)
+        return self.find_serving(self.steps.read_step, self.steps.read_tensor)
 
     @cached_property
     def writes(self) -> tuple[Int64, Int64]:
         """[writes] as in `Steps`: the memory and the row that serve each"""
-        return self.serving(self.steps.write_step, self.steps.write_tensor)
+        return self.find_serving(self.steps.write_step, self.steps.write_tensor)
 
     @cached_property
     def near(self) -> Int64:

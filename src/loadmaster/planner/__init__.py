@@ -1,21 +1,42 @@
 """The planner: from a program and a machine to a checked plan beside baselines and bound.
 
-`request` is what to plan, `problems` makes its problem, `search` solves it, compares and writes the plan, and
-`planner` is all of it in one call.
+`planner` chooses and makes the problem of a request and is all of it in one call, `search` solves it, compares and
+writes the plan, `fitting` says whether a program fits at all, and `source` reads models by their names.
 """
 
-from loadmaster.planner.capacity import BadRequest, Bytes, Capacity, Share, kernel_room, parse_capacity
-from loadmaster.planner.planner import make_problem, plan, solve_request
-from loadmaster.planner.problems import KINDS, build_problem
-from loadmaster.planner.request import NamedBuffers, Objective, PinTexts, PlanRequest
-from loadmaster.planner.result import Result, Row
+from loadmaster.allocation.auto import NamedBuffers
+from loadmaster.offload.kind import KernelRoom, kernel_room, make_offload
+from loadmaster.planner.planner import (
+    KINDS,
+    CheckedSolution,
+    build_problem,
+    find_known,
+    make_problem,
+    plan,
+    solve_checked,
+    solve_request,
+)
+from loadmaster.planner.result import Result
 from loadmaster.planner.search import SearchOptions, solve_problem
+from loadmaster.search.kind import Row
+from loadmaster.search.request import (
+    BadRequest,
+    Bytes,
+    Capacity,
+    Objective,
+    PinTexts,
+    PlanRequest,
+    Share,
+    parse_capacity,
+)
 
 __all__ = [
     "KINDS",
     "BadRequest",
     "Bytes",
     "Capacity",
+    "CheckedSolution",
+    "KernelRoom",
     "NamedBuffers",
     "Objective",
     "PinTexts",
@@ -25,10 +46,13 @@ __all__ = [
     "SearchOptions",
     "Share",
     "build_problem",
+    "find_known",
     "kernel_room",
+    "make_offload",
     "make_problem",
     "parse_capacity",
     "plan",
+    "solve_checked",
     "solve_problem",
     "solve_request",
 ]

@@ -6,82 +6,34 @@ about the order of the ops too: 'no' means that no order helps, unless the order
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from loadmaster import _core
-from loadmaster.allocation.auto import Blame, explain_infeasible, make_auto
-from loadmaster.allocation.buffers import Buffers
-from loadmaster.allocation.exact import Exact
+from loadmaster.allocation.auto import AllocationKind, Blame, Unfit, explain_infeasible, is_arena
+from loadmaster.allocation.heuristics import SizeFirstFit
 from loadmaster.allocation.problem import Allocation, ProgramAllocation
-from loadmaster.allocation.several import replan
 from loadmaster.clock import now
-from loadmaster.errors import LoadmasterError, NoAnswer, Refused, nearest
+from loadmaster.errors import LoadmasterError, NoAnswer, Refused
 from loadmaster.graph import GraphOptimization
 from loadmaster.machine.machine import Machine
 from loadmaster.mapping.first_fit import first_fit
 from loadmaster.order.problem import OP_BOUND, PeakOrder
 from loadmaster.plan.check import check
 from loadmaster.plan.plan import Plan
-from loadmaster.planner.capacity import BadRequest
-from loadmaster.planner.request import is_arena
 from loadmaster.program.program import Program
+from loadmaster.runs.session import Interrupted
 from loadmaster.search.pins import Pins
 from loadmaster.search.problem import Bound
 from loadmaster.search.registry import make_solver
-from loadmaster.search.solver import Budget, Meter, Observer, Solution, Solver, Status, solve
+from loadmaster.search.request import PlanRequest
+from loadmaster.search.solver import Budget, Meter, Observer, Solution, Status, solve
 from loadmaster.units import UNLIMITED
 
-# Offsets for buffers with fixed lifetimes: which solver, and planning again with little change.
-
-REPLAN_SECONDS = 60.0
-
-
-def offset_solver(
-    name: str, off: Sequence[str], threads: int | None, options: Mapping[str, Any] | None = None
-) -> Solver:
-    """A solver by name. With techniques turned `off` it is the exact search, which has them."""
-    solver = make_solver("allocation", name, options)
-    for technique in off:
-        if technique not in _core.TECHNIQUES:
-            raise BadRequest(
-                f"there is no switch '{technique}'{nearest(technique, tuple(_core.TECHNIQUES))}",
-                object=technique,
-                remedy=f"use one of {', '.join(_core.TECHNIQUES)}",
-            )
-    if name == "exact" or (off and name == "auto"):
-        return Exact(dict.fromkeys(off, False), threads)
-    if off:
-        raise BadRequest(
-            f"--off needs solver 'exact', not '{solver.name}'", object="--off", remedy="leave it out"
-        )
-    return make_auto(threads) if name == "auto" else solver
-
-
-def replan_offsets(problem: Allocation, previous: Buffers, seconds: float | None, seed: int) -> Solution:
-    """Offsets that differ little from those in `previous` (its `pinned`): `metrics` says which buffers moved."""
-    if problem.capacity is None:
-        raise BadRequest("--previous needs a capacity", object="--previous", remedy="give --capacity")
-    answer = replan(
-        problem.buffers,
-        previous,
-        previous.pinned,
-        problem.capacity,
-        seconds=seconds or REPLAN_SECONDS,
-        seed=seed,
-    )
-    meter = Meter(problem, Budget(seconds=seconds))
-    if answer is None:
-        return meter.solution()
-    meter.evaluate(answer.offset)
-    moved = [problem.buffers.ids[b] for b in answer.moved.tolist()]
-    return meter.solution(moved=moved, moved_bytes=int(problem.buffers.size[answer.moved].sum()))
-
-
 BLAME_SECONDS = 5.0
+EXPLAIN_SECONDS = 10.0
+"""At most, to say why buffers alone have no placement."""
 SECONDS = 20.0
 _NAMED = 8
 _LONGEST = 48
@@ -190,7 +142,19 @@ def fits(
     pins: Pins | None = None,
     seed: int = 0,
 ) -> Fits:
-    """Whether a program fits a machine."""
+    """Say whether a program fits a machine, with a plan or a proof.
+
+    Args:
+      program: what has to fit.
+      machine: an arena (one memory: offsets and order are sought), or one with several memories.
+      seconds: when to stop; then the answer may be None.
+      keep_order: leave the ops in the program's order.
+      pins: what is decided already.
+      seed: the same seed gives the same answer, unless the seconds end it.
+
+    Returns:
+      yes with a checked plan, no with the bytes that are needed and who needs them, or neither.
+    """
     clock = _Clock(seconds)
     if is_arena(machine):
         return _in_arena(program, machine, clock, keep_order, pins or Pins(), seed)
@@ -398,3 +362,71 @@ def _in_memories(program: Program, machine: Machine, clock: _Clock, seed: int) -
 
 def _with_home(machine: Machine, capacity: int) -> Machine:
     return machine.with_capacity(machine.memories[machine.home[0]].name, capacity)
+
+
+class ArenaKind(AllocationKind):
+    """Offsets in the program's order, or in one that fits where that does not."""
+
+    def make(self, request: PlanRequest) -> Allocation:
+        own = super().make(request)
+        assert isinstance(own, ProgramAllocation)
+        if own.capacity is None or own.buffers.max_live <= own.capacity or request.keep_order or own.pins:
+            return own
+        request.say(
+            f"in the program's own order {own.buffers.max_live:,} bytes are alive at once and there are "
+            f"{own.capacity:,}: seeking another order"
+        )
+        found = fits(own.program, own.machine, seed=request.seed)
+        if found.plan is None:
+            raise found.error(own.program)
+        return ProgramAllocation(own.program, own.machine, order=found.plan.order)
+
+
+ARENA = ArenaKind()
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """Offsets for buffers, checked, beside first fit in order of size."""
+
+    problem: Allocation
+    solution: Solution
+    plan: Plan | None
+    """None: there is no placement, and `error` says why."""
+    baseline: Solution | None
+    error: LoadmasterError | None
+
+    @property
+    def blame(self) -> Blame | None:
+        """Which buffers do not fit, where that is proven."""
+        return self.error.blame if isinstance(self.error, Unfit) else None
+
+
+def judge_placement(problem: Allocation, solution: Solution, seconds: float | None, seed: int) -> Placement:
+    """What a solver found for buffers, held against the checker and a baseline; or why it found nothing."""
+    if solution.decision is None:
+        limit = min(seconds or EXPLAIN_SECONDS, EXPLAIN_SECONDS)
+        error = ARENA.explain(problem, solution, limit, seed) or NoAnswer(
+            f"{problem.name}: no placement was found and none was proven impossible in {solution.seconds:.1f} s",
+            object=problem.name,
+            number=problem.capacity,
+            remedy="give more --time-limit",
+        )
+        return Placement(problem, solution, None, None, error)
+    plan = problem.plan(solution.decision)
+    violations = problem.violations(plan)
+    if violations:  # a bug of a solver must never reach a file
+        raise Refused(
+            f"the checker refuses the placement: {violations[0].message}",
+            object=problem.name,
+            number=len(violations),
+            remedy="report this as a bug",
+        )
+    interrupted = Interrupted(
+        f"{problem.name}: interrupted, the best so far is kept",
+        object=problem.name,
+        number=solution.value,
+        remedy="go on with --resume",
+    )
+    baseline = solve(SizeFirstFit(), Allocation(problem.buffers), Budget())
+    return Placement(problem, solution, plan, baseline, interrupted if solution.interrupted else None)

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from loadmaster.allocation.auto import NamedBuffers, is_arena
 from loadmaster.allocation.problem import Allocation
+from loadmaster.clock import now
+from loadmaster.errors import nearest
 from loadmaster.graph import Base
+from loadmaster.graph.kind import KIND as GRAPH
 from loadmaster.machine import Machine, load_machine
-from loadmaster.planner.capacity import BadRequest, GivenCapacity, parse_capacity
+from loadmaster.malloc_game.kind import KIND as MALLOC_GAME
+from loadmaster.mapping.kind import BYTES_MOVED
+from loadmaster.mapping.kind import KIND as MAPPING
+from loadmaster.offload.kind import KIND as OFFLOAD
+from loadmaster.order.problem import KIND as ORDER
+from loadmaster.plan.check import Violation
+from loadmaster.plan.plan import Plan
+from loadmaster.planner.fitting import ARENA, Fits, buffers_fit, fits
 from loadmaster.planner.fitting import SECONDS as FIT_SECONDS
-from loadmaster.planner.fitting import Fits, buffers_fit, fits
-from loadmaster.planner.problems import build_problem, make_buffers
-from loadmaster.planner.request import (
-    NamedBuffers,
-    Objective,
-    PlanRequest,
-    ProblemEvaluator,
-    ProgramSource,
-    parse_objective,
-)
 from loadmaster.planner.result import Result
 from loadmaster.planner.search import SearchOptions, solve_problem, write_plan
 from loadmaster.planner.source import ModelSource
@@ -30,16 +33,30 @@ from loadmaster.program.measured_costs import MeasuredCosts, costless_hash
 from loadmaster.program.program import Program
 from loadmaster.program.repeats import repeat
 from loadmaster.runs import RunFolder
-from loadmaster.search.evaluator import CommandEvaluator, Evaluator, RecordedEvaluator
+from loadmaster.search.evaluator import EXECUTOR, CommandEvaluator, Measures, RecordedEvaluator
+from loadmaster.search.kind import Known, ProblemKind
 from loadmaster.search.measuring import Measuring
 from loadmaster.search.pins import Pins
-from loadmaster.search.problem import Problem
-from loadmaster.search.registry import load_problem
-from loadmaster.search.solver import Budget, Solver
+from loadmaster.search.problem import Bound, Problem
+from loadmaster.search.registry import kinds_with, load_problem, make_labelled
+from loadmaster.search.request import (
+    BadRequest,
+    GivenCapacity,
+    Objective,
+    PlanRequest,
+    ProblemEvaluator,
+    ProblemSource,
+    ProgramSource,
+    parse_capacity,
+    parse_objective,
+)
+from loadmaster.search.solver import Budget, Observer, Solution, Solver, solve
+from loadmaster.simulate import Timeline, simulate
 from loadmaster.units import UNLIMITED
 
-EXECUTOR = "executor:"
-"""Begins the names of evaluators that run plans on a device of this computer."""
+KINDS: dict[str, ProblemKind[Any]] = {
+    kind.name: kind for kind in (MAPPING, MALLOC_GAME, OFFLOAD, GRAPH, ARENA, ORDER)
+}
 
 
 def plan(
@@ -57,7 +74,7 @@ def plan(
     pins: Pins | None = None,
     recompute: bool | None = None,
     keep_order: bool = False,
-    evaluator: Evaluator | ProblemEvaluator | None = None,
+    evaluator: Measures | ProblemEvaluator | None = None,
     repeats: int = 5,
     noise: float = 0.0,
     tasks: Sequence[str] | None = None,
@@ -70,13 +87,15 @@ def plan(
 ) -> Result:
     """Plan a program on a machine: choose and make the problem, solve it, check the plan, compare it.
 
-    Arguments:
+    Args:
       program: a Program, or a model as the command line takes it: a name, a file, 'module:function'.
       machine: a Machine or its name; by default the one that the model is meant for.
       problem: 'mapping', 'malloc-game', 'offload', 'graph', 'allocation' or 'order'; by default what suits the
         machine, the objective and the solver.
-      solver: a name of `solver_names(problem)`, made with `options`, or an object of your own.
+      solver: a name of `solver_names(problem)`, or an object of your own.
+      options: keyword arguments of a solver that is named.
       budget: evaluations, or evaluations and seconds; by default 4,000 evaluations, and 60 s for solvers that prove.
+      seed: the same seed gives the same plan, unless seconds end the search.
       objective: 'time', 'peak-memory' or 'bytes-moved'.
       capacity: other capacities of memories: `{"sram": 2**20}` or `["sram=1MiB"]`; of an offload problem also
         `{"hbm": "50%"}` of what the program needs.
@@ -84,7 +103,8 @@ def plan(
       pins: what is decided already.
       recompute: whether ops may run again in a backward pass (offload); by default where that is quicker.
       keep_order: in an arena, leave the ops in their order.
-      evaluator: measures plans in place of the simulator, `repeats` times each (mapping, offload).
+      evaluator: measures plans in place of the simulator (mapping, offload).
+      repeats: how often each is measured.
       noise: standard deviation of simulated times, as a share of them (mapping).
       tasks, groups, base: what is decided, what is placed as one, what stands where nothing is decided (graph).
       exact_seconds: to seek the optimum for comparison (mapping).
@@ -141,10 +161,22 @@ def make_problem(
     groups: str | None = None,
     base: Base | None = None,
 ) -> Problem:
-    """The problem of a program on a machine: where tensors live, when they move, which device runs what, in
-    which order, or at which offsets, as suits the machine and the objective ('time' or 'peak-memory').
-    `problem` names another kind; `pins` fix what is decided already; `tasks`, `groups` and `base` are of graph
-    problems. Ops keep their order in an arena, and none runs again: see `plan`."""
+    """Make the problem of a program on a machine: where tensors live, when they move, which device runs what,
+    in which order, or at which offsets. Ops keep their order in an arena, and none runs again: see `plan`.
+
+    Args:
+      program: what `load_model` gives.
+      machine: what `load_machine` gives.
+      problem: the kind; None: as suits the machine and the objective.
+      objective: 'time', 'peak-memory' or 'bytes-moved'.
+      pins: what is decided already.
+      tasks: of graph problems, what is decided: 'fusion', 'placement', 'schedule'.
+      groups: of graph problems, which ops are placed together.
+      base: of graph problems, what is not decided.
+
+    Returns:
+      a problem that scores decisions, makes plans of them, and has a lower bound.
+    """
     chosen = parse_objective(objective)
     if chosen == Objective.BYTES_MOVED:
         raise BadRequest(
@@ -170,9 +202,178 @@ def make_problem(
 
 def solve_request(request: PlanRequest, search: SearchOptions) -> Result:
     """Make the problem of a request and solve it."""
-    problem = build_problem(request)
-    moved = request.objective == Objective.BYTES_MOVED
-    return solve_problem(problem, search, request.own_machine if moved else None)
+    kind = choose_kind(request)
+    return solve_problem(kind, build_problem(request, kind), search)
+
+
+def build_problem(request: PlanRequest, kind: ProblemKind[Any] | None = None) -> Problem:
+    """The problem that a request is about. What makes no sense is refused before anything is read."""
+    if isinstance(request.program, ProblemSource):
+        return request.program.make_problem(request)
+    kind = kind or choose_kind(request)
+    accepts = kind.accepts
+    if isinstance(request.evaluator, ProblemEvaluator):
+        request.evaluator.check(kind.name, request)
+        # It measures with what an offload plan leaves to kernels, whatever kind of plan it is.
+        accepts |= {"costs", "shares"}
+    for part, option in request.given():
+        if part not in accepts:
+            message, remedy = next(said for parts, said in _REFUSALS.items() if part in parts)
+            text = message.format(kind=kind.name, option=option)
+            raise BadRequest(text, object=option, number=kind.name, remedy=remedy)
+    problem: Problem = kind.make(request)
+    return problem
+
+
+_REFUSALS = {
+    ("recompute",): (
+        "ops run again in plans of the offload problem, not of {kind}",
+        "leave it out, or give --problem offload",
+    ),
+    ("costs", "shares"): (
+        "measured times, and capacities in percent, are for the offload problem, not for {kind}",
+        "leave them out, or give --problem offload",
+    ),
+    ("tasks", "groups", "base"): (
+        "{option} is for the graph problem, not for {kind}",
+        "leave it out, or give --problem graph",
+    ),
+    ("noise", "evaluator"): (
+        "--evaluator and --noise are about times of the mapping problem",
+        "leave them out, or give --problem mapping",
+    ),
+    ("problem_class",): (
+        "the class of {kind} problems can't be replaced",
+        "leave problem_class out, or make the problem of that class",
+    ),
+    ("pins", "keep_order"): (
+        "--objective peak-memory decides the order of the ops, not memories or devices",
+        "leave --pin, --pin-op and --keep-order out",
+    ),
+}
+"""Parts of a request -> what to say where a kind does not understand them, and the remedy."""
+
+
+def choose_kind(request: PlanRequest) -> ProblemKind[Any]:
+    """The kind that is named, or that the objective needs, or that suits the machine and the solver."""
+    if isinstance(request.program, ProblemSource):
+        return KINDS[request.program.kind]
+    name = _choose_name(request)
+    return BYTES_MOVED if request.objective == Objective.BYTES_MOVED else KINDS[name]
+
+
+def _choose_name(request: PlanRequest) -> str:
+    objective, named = request.objective, request.problem
+    if named is not None and named not in KINDS:
+        raise BadRequest(
+            f"there is no problem '{named}' to plan{nearest(named, list(KINDS))}",
+            object="--problem",
+            number=named,
+            remedy=f"use {' or '.join(KINDS)}",
+        )
+    needed = {Objective.PEAK_MEMORY: "order", Objective.BYTES_MOVED: "mapping"}.get(objective)
+    if needed is not None and named not in (None, needed):
+        raise BadRequest(
+            f"--objective {objective} is about the {needed}, not the {named}",
+            object="--problem",
+            number=named,
+            remedy="leave --problem out",
+        )
+    if "order" in (needed, named):
+        return "order"  # it needs no machine
+    machine, chosen = request.own_machine, needed or named
+    if chosen is not None:
+        return chosen
+    if request.graph_option is not None:
+        return "graph"
+    suits = problem_kind(machine)
+    solved = [kind for kind in KINDS if request.solver is None or kind in kinds_with(request.solver)]
+    return suits if suits in solved or not solved else solved[0]
+
+
+def problem_kind(machine: Machine, objective: Objective = Objective.TIME) -> str:
+    """The kind of problem (a name of `KINDS`) that suits a machine."""
+    if objective == Objective.PEAK_MEMORY:
+        return "order"
+    if len(machine.devices) > 1:
+        return "graph"
+    if is_arena(machine):
+        return "allocation"
+    if machine.rules.reach == "first" and objective == Objective.TIME:
+        return "offload"
+    # Where copies only use idle bandwidth, moving tensors is what the machine was made for.
+    idle = machine.rules.copies == "idle" and objective == Objective.TIME
+    return "malloc-game" if idle else "mapping"
+
+
+@dataclass(frozen=True, eq=False)
+class CheckedSolution:
+    """What one solver found for one problem; its plan, the checker's word and the time on demand."""
+
+    problem: Problem
+    solution: Solution
+    seconds: float
+    """That it took, whatever clock the budget had."""
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """None: nothing was found, or it can't be packed."""
+        decision = self.solution.decision
+        return None if decision is None else self.problem.plan(decision)
+
+    @cached_property
+    def violations(self) -> list[Violation]:
+        """What the checker refuses of the plan: a bug of the solver."""
+        return [] if self.plan is None else self.problem.violations(self.plan)
+
+    @property
+    def status(self) -> str:
+        """The solver's, unless the checker refuses its plan."""
+        return "refused by the checker" if self.violations else str(self.solution.status)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """What the plan costs, simulated."""
+        assert self.plan is not None
+        return simulate(self.problem.program, self.problem.machine, self.plan)
+
+
+def solve_checked(
+    problem: Problem,
+    solver: str | Solver = "auto",
+    budget: Budget | None = None,
+    seed: int = 0,
+    *,
+    options: Mapping[str, Any] | None = None,
+    observer: Observer | None = None,
+    clock: Callable[[], float] = now,
+) -> CheckedSolution:
+    """One solver by itself, for who compares solvers: it has the whole budget, knows no bound but the problem's
+    own, and no other method's plan; nothing is written.
+
+    Args:
+      problem: what `make_problem` gives.
+      solver: one of `solver_labels(problem.kind)`, made with `options`, or an object.
+      budget: evaluations and seconds; by default the solver ends by itself.
+      seed: the same seed gives the same solution, unless seconds end the search.
+      options: keyword arguments of a solver that is named.
+      observer: hears of every improvement.
+      clock: of the budget's seconds.
+
+    Returns:
+      what it found, its plan as the checker sees it, and the seconds that it took.
+    """
+    made = make_labelled(problem.kind, solver, options) if isinstance(solver, str) else solver
+    started = now()
+    solution = solve(made, problem, budget or Budget(), seed, observer, clock=clock)
+    return CheckedSolution(problem, solution, now() - started)
+
+
+def find_known(problem: Problem, source: str = "") -> tuple[list[Known], Bound]:
+    """Known methods' answers and the bound that is quick to have: what a plan is compared with. `source`: the
+    model as the user named it."""
+    kind = KINDS[problem.kind]
+    return kind.known(problem, source), kind.bound(problem)
 
 
 def check_fit(
@@ -182,7 +383,7 @@ def check_fit(
     shows it is written to `out`; `source`: the model as the user named it."""
     limit = FIT_SECONDS if seconds is None else seconds
     if isinstance(request.program, NamedBuffers):
-        problem = make_buffers(request)
+        problem = request.program.make_problem(request)
         if problem.capacity is None:
             problem = Allocation(problem.buffers, UNLIMITED - 1, problem.name)
         request.say(f"{source}: do {len(problem.buffers):,} buffers fit?")
@@ -202,10 +403,18 @@ def check_fit(
     return found, program
 
 
-def resume_problem(run: Path, source: ProgramSource, evaluator: str | None, typed: Sequence[str]) -> Problem:
-    """The problem of a run, if it is about this model. One that measured needs its evaluator again: a folder
-    may come from anyone, so that the command that it names is only run by who types it. `typed`: the model
-    and its options, for the message that says so."""
+def resume_problem(
+    run: Path, request: PlanRequest, source: ProgramSource, evaluator: str | None, typed: Sequence[str]
+) -> Problem:
+    """The problem of a run, if it is about this model and the request says nothing else of it. One that measured
+    needs its evaluator again: a folder may come from anyone, so that the command that it names is only run by who
+    types it. `typed`: the model and its options, for the message that says so."""
+    if request.says_what:
+        raise BadRequest(
+            "--resume takes machine, capacities, objective, problem, pins, recomputing and noise from the run",
+            object="--resume",
+            remedy="leave them out",
+        )
     RunFolder.open(run)  # says what is wrong with the folder, if anything is
     problem = load_problem(run)
     program = source.load(problem.machine)
@@ -253,7 +462,20 @@ def _measure_again(problem: Measuring, run: Path, evaluator: str | None, typed: 
     problem.measure_with(CommandEvaluator(evaluator, recorded.timeout_s))
 
 
-def recorded_costs(run: Path) -> str | None:
+def solve_resumed(problem: Problem, search: SearchOptions) -> Result:
+    """Go on with the run of a problem of `resume_problem`."""
+    return solve_problem(KINDS[problem.kind], problem, search)
+
+
+def resumed_costs(problem: Problem, run: Path, source: ModelSource) -> Path | None:
+    """The cost table that later commands have to be given: the run itself has the times."""
+    if source.costs is not None or problem.program.costs is None:
+        return source.costs
+    costs = _recorded_costs(run) or ("COSTS.json" if source.is_function else None)
+    return None if costs is None else Path(costs)
+
+
+def _recorded_costs(run: Path) -> str | None:
     """The name of the cost table that a run was started with; a run does not say in which folder it was."""
     about = RunFolder.open(run).about
     if isinstance(about.get("model"), dict):

@@ -2,43 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from loadmaster.allocation.auto import Blame
+from loadmaster.allocation.auto import Blame, Unfit
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program
-from loadmaster.runs.history import gap_of
+from loadmaster.runs.history import compute_gap
+from loadmaster.search.kind import Row
 from loadmaster.search.problem import Bound, Problem
 from loadmaster.search.solver import Solution, Status
 from loadmaster.simulate import Timeline, simulate
-
-
-@dataclass(frozen=True)
-class Row:
-    """One plan, or the bound, beside the others. Values are in the result's unit."""
-
-    role: str
-    """'baseline', 'result', 'reference' (the optimum, or the best that is known) or 'bound'"""
-    name: str
-    value: int | None
-    status: str = ""
-    evaluations: int = 0
-    seconds: float = 0.0
-    """That it took to find."""
-    white_box: bool = True
-    """Whether the method reads the program; a black box only sees values."""
-    gap: float | None = None
-    """value / bound - 1"""
-    speedup: float | None = None
-    """Value of the plan that others are compared with / value."""
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    """What else is known of it, by name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,10 +48,13 @@ class Result:
     """Values are times on hardware."""
     kept: Path | None = None
     """The file of the plan, where one was written."""
-    blame: Blame | None = None
-    """Why buffers do not fit, where that is proven."""
     error: LoadmasterError | None = None
     """Why there is no plan, or why the search ended early."""
+
+    @property
+    def blame(self) -> Blame | None:
+        """Why buffers do not fit, where that is proven."""
+        return self.error.blame if isinstance(self.error, Unfit) else None
 
     @property
     def baselines(self) -> list[Row]:
@@ -88,7 +69,7 @@ class Result:
     @property
     def gap(self) -> float | None:
         """value / bound - 1"""
-        return gap_of(self.value, self.bound.value)
+        return compute_gap(self.value, self.bound.value)
 
     @property
     def evaluations(self) -> int:

@@ -3,48 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from loadmaster.allocation.auto import Blame, explain_infeasible
-from loadmaster.allocation.problem import Allocation
 from loadmaster.errors import LoadmasterError, NoAnswer, Refused
-from loadmaster.graph import auto as graph_auto
+from loadmaster.files import writing
 from loadmaster.machine.machine import Machine
-from loadmaster.malloc_game import auto as game_auto
-from loadmaster.malloc_game.heuristics import known_production
-from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.mapping import auto as mapping_auto
-from loadmaster.mapping.bytes_moved import bound_bytes, moved_bytes
-from loadmaster.mapping.problem import Mapping as MappingProblem
-from loadmaster.offload import search as offload_auto
-from loadmaster.order import search as order_auto
-from loadmaster.order.problem import PeakOrder
 from loadmaster.plan import Plan, save_plan
-from loadmaster.planner import facts, known
-from loadmaster.planner.capacity import BadRequest
-from loadmaster.planner.facts import Facts, Found
-from loadmaster.planner.known import Bounded, Known, Remeasured
-from loadmaster.planner.request import say_nothing
-from loadmaster.planner.result import Result, Row
+from loadmaster.planner.result import Result
 from loadmaster.program.program import Program
 from loadmaster.runs import Display, Interrupted, RunFolder, run_solver
-from loadmaster.runs.history import gap_of
+from loadmaster.runs.history import compute_gap
+from loadmaster.search.kind import Bounded, Found, Headline, ProblemKind, Row
 from loadmaster.search.measuring import Measuring
 from loadmaster.search.problem import Bound, Decision, Problem
 from loadmaster.search.registry import make_labelled, make_solver
-from loadmaster.search.solver import Budget, Scoring, Solution, Solver, Status
-from loadmaster.simulate import simulate
+from loadmaster.search.request import BadRequest, say_nothing
+from loadmaster.search.solver import Budget, Scoring, Solution, Solver
 
 EVALUATIONS = 4_000
 """If neither evaluations nor seconds are limited."""
-MEASURED = 100
-"""The same where hardware measures offload plans."""
 EXACT_SECONDS = 60.0
 """For solvers that work as long as they may."""
-BLAME_SECONDS = 10.0
+EXPLAIN_SECONDS = 10.0
+"""At most, to say why there is no plan."""
+Kind = ProblemKind[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,122 +61,21 @@ class SearchOptions:
     say: Callable[[str], None] = say_nothing
 
 
-@dataclass(frozen=True)
-class Approach:
-    """How problems of one kind are planned, and what is compared."""
-
-    describe: Callable[[Any, str], str]
-    known: Callable[[Any, str], list[Known]]
-    facts: Callable[[Found], Facts]
-    by_clock: Collection[str]
-    """Solvers that get a time limit if the user gives none."""
-    white_box: Collection[str] = ()
-    bound: Callable[[Any], Bound] = lambda problem: problem.bound()
-    reference: Callable[[Any, Mapping[str, int | None]], int | None] = lambda problem, values: None
-    """The value that others are compared with, from the values of known methods."""
-    remeasure: Callable[[Any, str, int, Callable[[str], None]], Remeasured | None] | None = None
-    extra: Callable[[Any, int | None], dict[str, Any]] = lambda problem, value: {}
-    """More figures of a row, from its value."""
-    settles: tuple[str, ...] = ()
-    """Roles whose status is 'optimal' at the bound, whatever the method says of itself."""
-    shows_itself: bool = False
-    """Whether a baseline has a row too that is the solver itself."""
-    bound_row: str = "more"
-    """When the bound has a row: 'always', if something is 'proven', or if that is 'more' than other rows say."""
-
-
-APPROACHES = {
-    "mapping": Approach(
-        facts.describe_mapping,
-        known.known_maps,
-        facts.mapping_facts,
-        by_clock=("auto", "exact"),
-        white_box=mapping_auto.WHITE_BOX,
-        bound=known.quick_map_bound,
-        reference=lambda problem, values: values.get("compiler"),
-        remeasure=known.remeasure_maps,
-        settles=("result",),
-        shows_itself=True,
-    ),
-    "malloc-game": Approach(
-        facts.describe_game,
-        known.known_games,
-        facts.game_facts,
-        by_clock=game_auto.BY_CLOCK,
-        white_box=game_auto.WHITE_BOX,
-        bound=known.quick_game_bound,
-        reference=lambda problem, values: int(problem.all_slow_ps),
-    ),
-    "offload": Approach(
-        facts.describe_offload,
-        known.known_offloads,
-        facts.offload_facts,
-        by_clock=("auto",),
-        white_box=offload_auto.WHITE_BOX,
-        reference=lambda problem, values: values.get("layerwise"),
-        remeasure=known.remeasure_offloads,
-        extra=lambda problem, value: {
-            "over_ops": value / problem.limit_ps if value and problem.limit_ps else None
-        },
-    ),
-    "graph": Approach(
-        facts.describe_graph,
-        known.known_graphs,
-        facts.graph_facts,
-        by_clock=graph_auto.BY_CLOCK,
-        white_box=(*graph_auto.CONSTRUCTIVE, "auto", "cp-sat"),
-        reference=lambda problem, values: values["base"],
-        shows_itself=True,
-        bound_row="proven",
-    ),
-    "allocation": Approach(
-        facts.describe_allocation,
-        known.known_offsets,
-        facts.allocation_facts,
-        by_clock=("auto", "exact", "large", "cp-sat", "omnimalloc"),
-        settles=("baseline", "result"),
-        bound_row="always",
-    ),
-    "order": Approach(
-        facts.describe_order,
-        known.known_orders,
-        facts.order_facts,
-        by_clock=order_auto.BY_CLOCK,
-        extra=lambda problem, value: {
-            "saved": None if value is None else 1 - value / max(1, problem.reference)
-        },
-        settles=("baseline", "result"),
-        bound_row="always",
-    ),
-}
-BYTES_MOVED = Approach(
-    facts.describe_bytes,
-    known.known_byte_maps,
-    facts.bytes_facts,
-    by_clock=("auto", "exact"),
-    bound=known.quick_map_bound,
-    settles=("baseline", "result"),
-    bound_row="always",
-)
-
-
-def solve_problem(problem: Problem, search: SearchOptions, real: Machine | None = None) -> Result:
-    """Solve, compare, check and write; then let go of hardware, whatever happened. `real`: the machine that
-    plans are for, where the problem is on one that counts bytes (`bytes_machine`)."""
+def solve_problem(kind: Kind, problem: Problem, search: SearchOptions) -> Result:
+    """Solve, compare, check and write; then let go of hardware, whatever happened."""
     try:
         with _sharing(problem, search) as score:
-            return _solve(problem, search, score, real)
+            return _solve(kind, problem, search, score)
     finally:
         if isinstance(problem, Measuring):
             problem.close()
 
 
-def _solve(problem: Problem, search: SearchOptions, score: Scoring | None, real: Machine | None) -> Result:
-    approach = APPROACHES[problem.kind] if real is None else BYTES_MOVED
-    search = _complete(search, problem, approach.by_clock)
-    solver, source = _choose_solver(problem, search), search.source or problem.program.name
-    search.say(approach.describe(problem, source))
-    bound, baselines = approach.bound(problem), approach.known(problem, source)
+def _solve(kind: Kind, problem: Problem, search: SearchOptions, score: Scoring | None) -> Result:
+    search = _complete(search, kind, problem)
+    solver, source = _choose_solver(kind, problem, search), search.source or problem.program.name
+    search.say(kind.describe(problem, source))
+    bound, known = kind.bound(problem), kind.known(problem, source)
     solution = run_solver(
         Bounded(solver, bound),
         problem,
@@ -200,47 +84,42 @@ def _solve(problem: Problem, search: SearchOptions, score: Scoring | None, real:
         folder=None if search.resume else search.folder,
         resume=search.resume,
         display=search.display,
-        baselines={
-            each.name: each.decision for each in baselines if each.legal and each.decision is not None
-        },
+        baselines={each.name: each.decision for each in known if each.legal and each.decision is not None},
         score=score,
         model=search.arguments,
     )
     solution.bound = max(bound, solution.bound, key=lambda each: each.value)
     again, optimum = None, None
-    if solution.decision is not None and not solution.interrupted and real is None:
-        if approach.remeasure is not None:
-            again = approach.remeasure(problem, solver.name, search.seed or 0, search.say)
-        if isinstance(problem, MappingProblem):
-            optimum = known.find_optimum(problem, solver.name, solution, search.exact_seconds, search.say)
+    if solution.decision is not None and not solution.interrupted:
+        again = kind.measure_again(problem, solver.name, search.seed or 0, search.say)
+        optimum = kind.find_optimum(problem, solver.name, solution, search.exact_seconds, search.say)
     plan = _checked_plan(problem, solution.decision if again is None else again.decision, solution.plan)
-    kept = _keep(plan, problem, solution, search.out, again, real)
-    found = Found(problem, real or problem.machine, solution, plan, baselines, search.model or source)
-    said = approach.facts(found)
-    bound, rows = _rows(approach, found, solver.name, again, optimum, real)
-    blame = _blame(problem, solution, search)
+    machine = kind.machine(problem)
+    kept = _keep(plan, problem, machine, solution, search.out, again)
+    found = Found(solution, plan, known, search.model or source)
+    facts = kind.facts(problem, found)
+    bound, rows = _rows(kind, problem, found, solver.name, again, optimum)
     return Result(
         problem,
-        found.machine,
+        machine,
         solution,
         solver.name,
         plan=plan,
         value=next(row.value for row in rows if row.role == "result"),
-        unit="bytes" if real is not None else problem.unit,
+        unit=kind.unit(problem),
         bound=bound,
         rows=rows,
-        places=said.places,
-        facts=said.numbers,
-        notes=said.notes,
+        places=facts.places,
+        facts=facts.numbers,
+        notes=facts.notes,
         remeasured=None if again is None else again.note,
         measured=isinstance(problem, Measuring),
         kept=kept,
-        blame=blame,
-        error=_error(problem, solution, blame),
+        error=_error(kind, problem, solution, search),
     )
 
 
-def _complete(search: SearchOptions, problem: Problem, by_clock: Collection[str]) -> SearchOptions:
+def _complete(search: SearchOptions, kind: Kind, problem: Problem) -> SearchOptions:
     """With defaults: the run's own where one is resumed."""
     if search.resume is not None:
         about = RunFolder.open(search.resume).about
@@ -253,21 +132,21 @@ def _complete(search: SearchOptions, problem: Problem, by_clock: Collection[str]
             seconds=search.seconds or budget.get("seconds"),
             seed=about["seed"] if search.seed is None else search.seed,
         )
-    if search.solver is None and isinstance(problem, Measuring) and problem.kind == "offload":
-        search = replace(search, solver="refined", evaluations=search.evaluations or MEASURED)
-    # Who gives a time limit alone wants the time to be used.
-    most = None if search.seconds is not None else EVALUATIONS
-    solver = search.solver or "auto"
-    timed = solver in by_clock if isinstance(solver, str) else False
+    solver, evaluations = search.solver, search.evaluations
+    if solver is None:
+        solver, most = kind.default_search(problem)
+        evaluations = evaluations or most
+    timed = isinstance(solver, str) and solver in kind.by_clock
     return replace(
         search,
         solver=solver,
-        evaluations=search.evaluations or most,
+        # Who gives a time limit alone wants the time to be used.
+        evaluations=evaluations or (None if search.seconds is not None else EVALUATIONS),
         seconds=search.seconds or (EXACT_SECONDS if timed else None),
     )
 
 
-def _choose_solver(problem: Problem, search: SearchOptions) -> Solver:
+def _choose_solver(kind: Kind, problem: Problem, search: SearchOptions) -> Solver:
     """The solver, or an error that names what it refuses."""
     chosen = search.solver
     if not isinstance(chosen, str):
@@ -285,8 +164,7 @@ def _choose_solver(problem: Problem, search: SearchOptions) -> Solver:
             object="--set",
             remedy=f"see 'loadmaster solvers {chosen}'",
         ) from None
-    if isinstance(problem, MallocGame) and solver.name == "production":
-        known_production(problem)  # refused before anything is written
+    kind.check_solver(problem, solver)
     return solver
 
 
@@ -323,48 +201,41 @@ def _checked_plan(problem: Problem, decision: Decision | None, stored: Plan | No
 def _keep(
     plan: Plan | None,
     problem: Problem,
+    machine: Machine,
     solution: Solution,
     out: Path | None,
-    again: Remeasured | None,
-    real: Machine | None,
+    again: Headline | None,
 ) -> Path | None:
     """The file of the plan: `out`, else the run's."""
     if out is None and again is not None and solution.run is not None:
         out = solution.run / "champion.json"
     if plan is not None and out is not None:
-        write_plan(plan, problem.program, real or problem.machine, out)
-    if out is not None or real is not None or solution.run is None:
-        return out  # a run's plan is for the machine that counts bytes
+        write_plan(plan, problem.program, machine, out)
+    if out is not None or machine is not problem.machine or solution.run is None:
+        return out  # a run's plan is for the problem's own machine
     return solution.run / "best.json"
 
 
 def write_plan(plan: Plan, program: Program, machine: Machine, path: Path) -> None:
     """Write a plan's file; a disk that is full or closed to us is the user's to mend."""
-    try:
+    with writing(path):
         save_plan(plan, program, machine, path)
-    except OSError as error:
-        raise BadRequest(
-            f"'{path}' can't be written: {error.strerror or error}",
-            object=str(path),
-            remedy="check the folder and the space on the disk",
-        ) from None
 
 
 def _rows(
-    approach: Approach,
-    found: Found,
-    solver: str,
-    again: Remeasured | None,
-    optimum: Row | None,
-    real: Machine | None,
+    kind: Kind, problem: Problem, found: Found, solver: str, again: Headline | None, optimum: Row | None
 ) -> tuple[Bound, list[Row]]:
     """The bound in the rows' unit, and a row for each baseline, the solver, the optimum and the bound."""
-    problem, solution = found.problem, found.solution
-    rows = [
-        Row("baseline", each.name, each.value, each.status, each.evaluations, each.seconds)
-        for each in found.known
-        if approach.shows_itself or each.name != solver
-    ]
+    solution = found.solution
+    rows = []
+    for each in found.known:
+        if kind.shows_itself or each.name != solver:
+            row = Row("baseline", each.name, each.value, each.status, each.evaluations, each.seconds)
+            rows.append(kind.row_in_unit(problem, row, each.decision))
+    if again is not None and again.baseline is not None:
+        # As it was measured in turns with the result.
+        turns = round(again.champion.baseline.time_ps.middle)
+        rows = [replace(row, value=turns) if row.name == again.baseline else row for row in rows]
     result = Row(
         "result",
         solver,
@@ -372,83 +243,44 @@ def _rows(
         str(solution.status),
         solution.evaluations,
         solution.seconds,
-        solver in approach.white_box,
+        solver in kind.white_box,
+        extra={} if again is None else {"champion": again.champion.as_json()},
     )
-    bound = solution.bound
-    if real is not None:
-        bound = Bound(bound_bytes(problem.program, problem.machine, bound.value), bound.method)
-        decisions = {each.name: each.decision for each in found.known}
-        rows = [_in_bytes(row, problem, decisions[row.name], real) for row in rows]
-        result = _in_bytes(result, problem, solution.decision, real)
-    if again is not None:
-        result = replace(result, extra={"champion": again.champion.as_json()})
-        if isinstance(problem, MappingProblem) and isinstance(problem, Measuring):
-            # The compiler's plan as it was measured in turns with the result.
-            turns = round(again.champion.baseline.time_ps.middle)
-            rows = [replace(row, value=turns) if row.name == "compiler" else row for row in rows]
-    rows += [result] if optimum is None else [result, optimum]
-    if _says_more(approach, bound, rows):
-        extra = {} if real is None else {"seconds": None}
-        rows.append(Row("bound", "bound", bound.value, bound.method, extra=extra))
-    compared = approach.reference(problem, {row.name: row.value for row in rows})
-    return bound, [_complete_row(approach, problem, row, bound.value, compared) for row in rows]
+    rows.append(kind.row_in_unit(problem, result, solution.decision))
+    rows += [] if optimum is None else [optimum]
+    bound = kind.bound_in_unit(problem, solution.bound)
+    if _says_more(kind, bound, rows):
+        rows.append(Row("bound", "bound", bound.value, bound.method))
+    compared = kind.reference(problem, {row.name: row.value for row in rows})
+    return bound, [_complete_row(kind, problem, row, bound.value, compared) for row in rows]
 
 
-def _in_bytes(row: Row, problem: MappingProblem, decision: Decision | None, real: Machine) -> Row:
-    """A row of `bytes_machine` with bytes moved as its value, and its time on the real machine."""
-    if decision is None:
-        return replace(row, value=None, extra={"seconds": None})
-    legal = problem.rectify(decision[None])[2][0]
-    moved = moved_bytes(problem.program, problem.machine, problem.tensor_memories(legal))
-    seconds = simulate(problem.program, real, problem.plan(decision)).seconds
-    return replace(row, value=moved, extra={"seconds": seconds})
-
-
-def _says_more(approach: Approach, bound: Bound, rows: list[Row]) -> bool:
+def _says_more(kind: Kind, bound: Bound, rows: list[Row]) -> bool:
     """Whether the bound gets a row of its own."""
-    if approach.bound_row == "always":
+    if kind.bound_row == "always":
         return True
-    more = approach.bound_row == "proven" or all(row.value != bound.value for row in rows)
+    more = kind.bound_row == "proven" or all(row.value != bound.value for row in rows)
     return bound.value > 0 and more
 
 
-def _complete_row(approach: Approach, problem: Any, row: Row, bound: int, compared: int | None) -> Row:
-    value, settled = row.value, row.role in approach.settles
+def _complete_row(kind: Kind, problem: Problem, row: Row, bound: int, compared: int | None) -> Row:
+    value, settled = row.value, row.role in kind.settles
     reached = settled and value is not None and value <= bound
     return replace(
         row,
         status="optimal" if reached else row.status,
-        gap=0.0 if row.role == "bound" else gap_of(value, bound),
+        gap=0.0 if row.role == "bound" else compute_gap(value, bound),
         speedup=compared / value if compared and value else None,
-        extra={**approach.extra(problem, value), **row.extra},
+        extra={**kind.row_figures(problem, value), **row.extra},
     )
 
 
-def _blame(problem: Problem, solution: Solution, search: SearchOptions) -> Blame | None:
-    """Which buffers do not fit together, where that is proven."""
-    infeasible = solution.decision is None and solution.status == Status.INFEASIBLE
-    if not infeasible or not isinstance(problem, Allocation) or problem.capacity is None:
-        return None
-    seconds = min(search.seconds or BLAME_SECONDS, BLAME_SECONDS)
-    return explain_infeasible(problem, seconds, search.seed or 0)
-
-
-def _error(problem: Problem, solution: Solution, blame: Blame | None) -> LoadmasterError | None:
+def _error(kind: Kind, problem: Problem, solution: Solution, search: SearchOptions) -> LoadmasterError | None:
     """What to say if there is no plan, or the search ended early."""
-    name = problem.program.name
-    if blame is not None:
-        assert isinstance(problem, Allocation)
-        return unfit_error(problem, solution, blame)
-    if isinstance(problem, PeakOrder) and solution.decision is None:
-        need, room = solution.bound.value + problem.resident, problem.capacity
-        if need > room:
-            memory = problem.machine.memories[problem.machine.home[0]].name
-            return Refused(
-                f"'{memory}' needs {need:,} bytes and has {room:,}: {need - room:,} too many, whatever the order",
-                object=memory,
-                number=need,
-                remedy=f"a capacity of {need:,} bytes at least",
-            )
+    name, seconds = problem.program.name, min(search.seconds or EXPLAIN_SECONDS, EXPLAIN_SECONDS)
+    explained = kind.explain(problem, solution, seconds, search.seed or 0)
+    if explained is not None:
+        return explained
     if solution.interrupted:
         return Interrupted(
             f"{name}: interrupted, the best so far is kept",
@@ -464,20 +296,3 @@ def _error(problem: Problem, solution: Solution, blame: Blame | None) -> Loadmas
             remedy="give more --budget",
         )
     return None
-
-
-def unfit_error(problem: Allocation, solution: Solution, blame: Blame) -> Refused:
-    """A proof that buffers do not fit, in one line."""
-    if blame.excess:
-        why = f"{blame.alive:,} bytes are alive at time {blame.instant}, {blame.excess:,} too many"
-    elif len(blame.buffers):
-        why = f"the bytes alive fit, but these {len(blame.buffers)} shapes do not"
-    else:
-        why = "the shapes do not fit"
-    remedy = f"a capacity of at least {solution.bound.value:,} bytes" if blame.excess else "try --minimize"
-    return Refused(
-        f"{problem.name} does not fit into {problem.capacity:,} bytes: {why}",
-        object=problem.name,
-        number=blame.excess,
-        remedy=remedy,
-    )

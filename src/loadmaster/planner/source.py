@@ -8,17 +8,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from loadmaster.allocation.auto import NamedBuffers
 from loadmaster.allocation.buffers import buffers_as_program
 from loadmaster.allocation.buffers_csv import read_buffers
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import Machine, load_machine
-from loadmaster.planner.capacity import BadRequest
-from loadmaster.planner.request import NamedBuffers, say_nothing
+from loadmaster.offload.kind import kernel_room, with_shares
 from loadmaster.program.importers import ImportOptions
 from loadmaster.program.measured_costs import apply_costs, read_costs
 from loadmaster.program.models import load_model
 from loadmaster.program.program import Program
 from loadmaster.program.zoo import MODELS, is_cached
+from loadmaster.search.request import BadRequest, Capacity, has_shares, say_nothing, with_bytes
+from loadmaster.units import UNLIMITED
+
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class ModelSource:
     """PyTorch: what it is captured for."""
     costs: Path | None = None
     """A table of measured op times."""
-    say: Callable[[str], None] = say_nothing
+    say: Say = say_nothing
 
     @property
     def is_buffers(self) -> bool:
@@ -100,6 +104,22 @@ class ModelSource:
             )
         return load_machine(MODELS[stem].machine if name is None else name)
 
+    def machine_or_unlimited(self, name: str | None) -> Machine:
+        """The same; for a model that is meant for none, one without limits."""
+        try:
+            return self.machine(name)
+        except BadRequest:  # no workload with a machine of its own
+            return load_machine(f"arena:{UNLIMITED}")
+
+    def sized_machine(self, machine: Machine, capacity: Capacity, program: Program) -> Machine:
+        """The machine with these capacities, in bytes or as shares of what the model's program needs."""
+        machine = with_bytes(machine, capacity)
+        if not has_shares(capacity):
+            return machine
+        measured = None if self.costs is None else read_costs(self.costs)
+        room = kernel_room(program.n_ops, measured, self.captured_for(machine))
+        return with_shares(machine, capacity, program, room.needed)
+
     @cached_property
     def _made(self) -> Any:
         """What a function of PyTorch's gives, else None; it is called once."""
@@ -147,3 +167,9 @@ class ModelSource:
             return not is_cached(self.name)
         except LoadmasterError:
             return False  # it will be refused
+
+
+def split_machine(text: str, machine: str | None, say: Say = say_nothing) -> tuple[ModelSource, str | None]:
+    """The model and the machine's name of 'MODEL@MACHINE', or of MODEL on the machine that is given."""
+    name, _, own = text.partition("@")
+    return ModelSource(name, say=say), own or machine

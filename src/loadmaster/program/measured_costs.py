@@ -10,14 +10,13 @@ kernels need beside the tensors of the program: planning leaves room for it. Of 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from loadmaster.errors import BadProgram
-from loadmaster.files import read_regular, replacing
+from loadmaster.files import read_regular
 from loadmaster.json_text import read_json
 from loadmaster.program.program import COMPUTED, Program
 
@@ -43,23 +42,8 @@ def costless_hash(program: Program) -> str:
     return replace(program, costs=None).hash
 
 
-def write_costs(costs: MeasuredCosts, path: str | Path) -> None:
-    """Write to a temporary file, then rename."""
-    document = {
-        "loadmaster_costs": FORMAT,
-        "program": costs.program,
-        "device": costs.device,
-        "picoseconds": list(costs.picoseconds),
-        "workspace_bytes": costs.workspace_bytes,
-        "kept_bytes": costs.kept_bytes,
-        "op_workspace": list(costs.op_workspace),
-    }
-    with replacing(Path(path)) as temporary:
-        temporary.write_text(json.dumps(document) + "\n", encoding="utf-8")
-
-
 def read_costs(path: str | Path) -> MeasuredCosts:
-    """Read a file of `write_costs`; every error names the file and what is wrong."""
+    """Read a file of `loadmaster calibrate`; every error names the file and what is wrong."""
     try:
         document = read_json(read_regular(path, _MOST_BYTES))
     except OSError as error:

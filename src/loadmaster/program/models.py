@@ -10,8 +10,16 @@ from loadmaster.program.zoo import MODELS, load_workload
 
 
 def load_model(source: str, format: str | None = None, options: ImportOptions | None = None) -> Program:
-    """The Program of a model: a workload's name, a file (its ending tells the format), or
-    'module:function'. Raises `BadProgram` with the nearest name if there is none."""
+    """Load a model as a Program. Raises `BadProgram` with the nearest name if there is none.
+
+    Args:
+      source: a workload's name ('resnet50', 'bert:layers=2'), a file, or 'module:function' of JAX or PyTorch.
+      format: None: as the file's ending tells.
+      options: of the importers: shapes of open dimensions, arguments of a function, and the like.
+
+    Returns:
+      ops in a valid order, tensors, and who reads and writes what.
+    """
     known = source.partition(":")[0] in MODELS
     is_file = Path(source).suffix.lower() in ENDINGS or Path(source).is_file()
     if format is None and not is_file and (known or ":" not in source):

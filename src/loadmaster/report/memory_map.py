@@ -13,7 +13,7 @@ import numpy.typing as npt
 from loadmaster import _core
 from loadmaster.plan.occupancy import Held, Occupancy, join_touching
 from loadmaster.plan.plan import NO_OFFSET
-from loadmaster.plan.steps import AT_HOME, equal_pairs
+from loadmaster.plan.steps import AT_HOME, match_equal
 from loadmaster.simulate import Timeline
 
 Int64 = npt.NDArray[np.int64]
@@ -48,7 +48,7 @@ class Residencies:
         return len(self.memory)
 
 
-def duration(timeline: Timeline) -> int:
+def compute_duration(timeline: Timeline) -> int:
     """Of the picture: a program of views alone takes no time, and still holds something."""
     return max(1, timeline.total_ps)
 
@@ -58,7 +58,7 @@ def find_residencies(occupancy: Occupancy, total: int) -> Residencies:
     held = occupancy.held
     held = held.take(np.lexsort((held.tensor, held.begin, held.memory)))
     end = np.minimum(held.end, total)
-    size = occupancy.aligned(occupancy.program.storage_bytes[held.tensor], held.memory)
+    size = occupancy.align(occupancy.program.storage_bytes[held.tensor], held.memory)
     place, address = occupancy.place[held.tensor], held.offset.copy()
     for memory in np.unique(held.memory).tolist():
         here = np.flatnonzero(held.memory == memory)
@@ -76,7 +76,7 @@ def _last_uses(occupancy: Occupancy, held: Held, total: int) -> Int64:
     step = np.where(written, writer, -1)
     home = np.flatnonzero(held.row == AT_HOME)
     read = np.full(len(held), -1, dtype=np.int64)
-    for row, access in equal_pairs(held.tensor[home], steps.read_tensor):
+    for row, access in match_equal(held.tensor[home], steps.read_tensor):
         ends = end[steps.read_step[access]] == held.end[home[row]]
         np.maximum.at(read, home[row[ends]], steps.read_step[access[ends]])
     use = op[np.where(read >= 0, read, step)]

@@ -36,7 +36,7 @@ _SCRIPTS = (
 )
 
 
-def page(columns: Columns, content: dict[str, Any]) -> str:
+def render_page(columns: Columns, content: dict[str, Any]) -> str:
     """The whole file."""
     style = "\n".join(_asset(name) for name in _STYLES)
     script = '"use strict";\n' + "\n".join(_asset(name) for name in _SCRIPTS)
@@ -50,7 +50,7 @@ def page(columns: Columns, content: dict[str, Any]) -> str:
         "STYLE": style,
         "SCRIPT": script,
         "CONTENT": _inert(about),
-        "COLUMNS": columns.packed(),
+        "COLUMNS": columns.pack(),
     }
     # Piece by piece: what a part holds is never searched for the place of another.
     return "".join(parts.get(piece, piece) for piece in _asset("page.html").split("@@"))
@@ -102,7 +102,7 @@ class Columns:
         self._parts.append(data)
         self._length += len(data)
 
-    def packed(self) -> str:
+    def pack(self) -> str:
         """Everything, as base64."""
         data = gzip.compress(b"".join(self._parts), compresslevel=6, mtime=0)
         return base64.b64encode(data).decode("ascii")

@@ -15,22 +15,23 @@ from loadmaster.errors import LoadmasterError
 from loadmaster.files import replacing
 from loadmaster.machine.machine import Machine
 from loadmaster.mapping.bytes_moved import counts_bytes
-from loadmaster.plan import Plan
+from loadmaster.plan import Plan, load_planned
 from loadmaster.program.program import Program
-from loadmaster.report.page import Columns, page
-from loadmaster.report.rows import changes, measured_rows, plan_row, transition_rows, view_rows
+from loadmaster.report.page import Columns, render_page
+from loadmaster.report.rows import list_changes, list_transitions, list_view, plan_row, read_measured
 from loadmaster.report.subject import (
     Subject,
-    before,
+    check_same_subject,
+    compute_value,
+    find_before,
     is_run,
-    problem_key,
+    make_problem_key,
     read_plan,
     read_run,
-    same_thing,
-    value_of,
 )
-from loadmaster.report.view import View, strip_rows, strip_tensors, transitions
+from loadmaster.report.view import View, count_transitions, strip_rows, strip_tensors
 from loadmaster.runs.history import History
+from loadmaster.search.request import BadRequest
 from loadmaster.simulate.bounds import time_bounds
 
 
@@ -47,9 +48,17 @@ class ReportFacts:
 def write_report(
     sources: str | Path | Sequence[str | Path], out: str | Path, measured: Path | None = None
 ) -> ReportFacts:
-    """A report about a run's folder or a plan's file inside one, held against its baseline; about
-    two of them, the change from the first to the second; about more, the best beside the others. `measured`: what
-    `loadmaster run --json` printed for the plan that is shown."""
+    """Write one offline HTML page about runs.
+
+    Args:
+      sources: a run's folder, or a plan's file inside one, held against its baseline; two of them: the change from
+        the first to the second; more: the best beside the others.
+      out: the page; a file that is there is replaced.
+      measured: what `loadmaster run --json` printed for the plan that is shown.
+
+    Returns:
+      where it was written, its bytes, and the figures on the page as rows.
+    """
     paths = [Path(path) for path in ([sources] if isinstance(sources, str | Path) else sources)]
     if not paths:
         raise LoadmasterError("there is nothing to report", object="RUN", remedy="give a run")
@@ -71,18 +80,43 @@ def write_plan_report(
     """A report about one plan (name, decisions), or the change from the first to the second."""
     subjects = [Subject(name, program, machine, plan) for name, plan in plans]
     for subject in subjects:
-        subject.value = value_of(subject)
+        subject.value = compute_value(subject)
         if subject.plan.fusion is None or (subject.plan.fusion < 0).all():
             subject.bound = time_bounds(program, machine).together
             subject.bound_method = "every op alone, capacities left out"
     return report_subjects(subjects, out, measured)
 
 
+def report_files(
+    program: Program, machine: Machine, files: Sequence[Path], out: Path, measured: Path | None = None
+) -> ReportFacts:
+    """A report about the plan in a file, about the change from one to another of two, or (no file) about a plan
+    that decides nothing."""
+    if len(files) > 2:
+        raise BadRequest(
+            f"{len(files)} plans are too many for one report",
+            object="PLAN",
+            number=len(files),
+            remedy="give one plan, or two to compare",
+        )
+    found = [load_planned(file, program, machine) for file in files] or [(program, Plan())]
+    about = found[0][0]
+    if any(other.hash != about.hash for other, _ in found):
+        raise BadRequest(
+            "the plans run other ops again, so they are about different programs",
+            object=str(files[1]),
+            remedy="give one plan",
+        )
+    names = [file.name for file in files] or ["nothing decided"]
+    plans = [(name, plan) for name, (_, plan) in zip(names, found, strict=True)]
+    return write_plan_report(about, machine, plans, out, measured)
+
+
 def report_subjects(subjects: list[Subject], out: Path, measured: Path | None = None) -> ReportFacts:
     """Two subjects: from the first to the second. Else the best of them, against its baseline."""
-    same_thing(subjects)
+    check_same_subject(subjects)
     warnings = []
-    if len({problem_key(subject) for subject in subjects if subject.run is not None}) > 1:
+    if len({make_problem_key(subject) for subject in subjects if subject.run is not None}) > 1:
         warnings.append("the runs were not about the same problem: their values may not compare")
     if len(subjects) == 2:
         old, new = subjects
@@ -91,13 +125,13 @@ def report_subjects(subjects: list[Subject], out: Path, measured: Path | None = 
         found = None if same else old
     else:
         new = min(subjects, key=lambda s: (s.value is None, s.value or 0))
-        found = before(new)
+        found = find_before(new)
     if counts_bytes(new.machine):
         warnings.append("the objective is bytes moved: in the pictures a nanosecond is one byte")
     warnings += [text for text in (new.note, *new.program.warnings) if text]
     content, rows = _content(new, found, subjects, warnings)
-    rows += [] if measured is None else measured_rows(measured, new)
-    text = page(content.pop("columns"), {**content, "rows": rows, "warnings": warnings})
+    rows += [] if measured is None else read_measured(measured, new)
+    text = render_page(content.pop("columns"), {**content, "rows": rows, "warnings": warnings})
     data = text.encode("utf-8")
     with replacing(out) as temporary:
         temporary.write_bytes(data)
@@ -113,8 +147,8 @@ def _content(
     rows += [plan_row(other, "other") for other in subjects if other is not new and other is not old]
     strip: dict[str, Any] | None = None
     if old is not None:
-        found = transitions(program, views[1].memories, views[0].memories)
-        rows += transition_rows(found, [memory.name for memory in machine.memories])
+        found = count_transitions(program, views[1].memories, views[0].memories)
+        rows += list_transitions(found, [memory.name for memory in machine.memories])
         if found is not None:
             tensors = strip_tensors(program)
             for view in views:
@@ -123,9 +157,9 @@ def _content(
             columns.add("strip.results", tensors[0])
             columns.add("strip.weights", tensors[1])
             strip = {"memories": found.memories}
-        rows += changes(old, new)
+        rows += list_changes(old, new)
     for view in views:
-        rows += view_rows(view)
+        rows += list_view(view)
     _add_program(columns, program)
     return {
         "columns": columns,
@@ -135,7 +169,7 @@ def _content(
         # Buffers have no costs: their ops are moments, and picoseconds would say nothing.
         "timed": bool(program.op_flops.any() or program.costs is not None),
         "views": [view.write(columns, f"v{number}") for number, view in enumerate(views)],
-        "curves": curves(subjects),
+        "curves": collect_curves(subjects),
         "strip": strip,
         # As the page shows values; on a machine of bytes picoseconds stand for them.
         "unit": "moved" if counts_bytes(machine) else new.unit,
@@ -190,7 +224,7 @@ def _head(new: Subject, old: Subject | None) -> dict[str, Any]:
 _MOST_POINTS = 4_000
 
 
-def curves(subjects: list[Subject]) -> dict[str, Any] | None:
+def collect_curves(subjects: list[Subject]) -> dict[str, Any] | None:
     """Of the runs among them; None if no run has a curve worth a picture."""
     runs = [subject for subject in subjects if subject.history is not None]
     lines = [_run(subject, subject.history) for subject in runs if subject.history is not None]

@@ -16,7 +16,7 @@ from loadmaster.json_text import read_json
 from loadmaster.plan import Plan, plan_to_json
 from loadmaster.report.subject import Subject
 from loadmaster.report.view import Transitions, View
-from loadmaster.runs.compare import Change, Difference, difference
+from loadmaster.runs.compare import Change, Difference, compare_plans
 from loadmaster.simulate import simulate
 from loadmaster.units import PICOSECONDS, UNLIMITED
 
@@ -50,7 +50,7 @@ def plan_row(subject: Subject, role: str) -> Row:
     return row
 
 
-def view_rows(view: View) -> list[Row]:
+def list_view(view: View) -> list[Row]:
     """Memories with their peaks, devices, links."""
     subject, timeline = view.subject, view.subject.timeline
     program, machine, plan = subject.program, subject.machine, view.role
@@ -100,7 +100,7 @@ def view_rows(view: View) -> list[Row]:
     return rows
 
 
-def transition_rows(found: Transitions | None, names: list[str]) -> list[Row]:
+def list_transitions(found: Transitions | None, names: list[str]) -> list[Row]:
     """Tensors by memory before and after; pairs without any are left out."""
     if found is None:
         return []
@@ -124,9 +124,9 @@ _SLOW_OPS = 20_000
 _LABELS = {"moved": "tensors moved", "offset": "offsets changed", "lifetime": "lifetimes changed"}
 
 
-def changes(old: Subject, new: Subject) -> list[dict[str, Any]]:
+def list_changes(old: Subject, new: Subject) -> list[dict[str, Any]]:
     """Rows 'change' with counts, then rows 'tensor' and 'copy' of the largest."""
-    found = difference(_document(old), _document(new))
+    found = compare_plans(_document(old), _document(new))
     sizes = new.program.storage_bytes.tolist()
     rows: list[dict[str, Any]] = []
     for kind, label in _LABELS.items():
@@ -224,7 +224,7 @@ def _named(found: Difference, sizes: list[int], old: Subject, new: Subject) -> l
 
 
 def _moved(copy: dict[str, Any], sizes: list[int]) -> int:
-    """Bytes of a copy: of its slice, or of the whole tensor. `difference` has slices as texts."""
+    """Bytes of a copy: of its slice, or of the whole tensor. `compare_plans` has slices as texts."""
     if copy["bytes"] == "None":
         return sizes[int(copy["tensor"])]
     low, high = json.loads(copy["bytes"])
@@ -258,7 +258,7 @@ def _effect(change: Change, old: Subject, new: Subject) -> int | None:
 _MOST_BYTES = 2**28
 
 
-def measured_rows(path: Path, subject: Subject) -> list[Row]:
+def read_measured(path: Path, subject: Subject) -> list[Row]:
     """One row for the whole, and one for each op that was timed. Another plan's run is refused."""
     try:
         rows = read_json(read_regular(path, _MOST_BYTES))["rows"]

@@ -19,7 +19,7 @@ from loadmaster.plan.check import Violation, check
 from loadmaster.program.program import Program
 from loadmaster.runs.compare import run_of
 from loadmaster.runs.folder import RunFolder
-from loadmaster.runs.history import History, gap_of
+from loadmaster.runs.history import History, compute_gap
 from loadmaster.runs.log import BadRun
 from loadmaster.search.problem import Problem
 from loadmaster.search.registry import load_problem
@@ -66,12 +66,17 @@ class Subject:
 
     @property
     def gap(self) -> float | None:
-        return gap_of(self.value, self.bound)
+        return compute_gap(self.value, self.bound)
 
 
 def is_run(path: Path) -> bool:
     """Whether a path is the folder of a run."""
     return path.is_dir() and (path / "run.json").exists()
+
+
+def own_report(paths: list[Path]) -> Path | None:
+    """Of one run alone: its own report, which is made anew each time."""
+    return paths[0] / "report.html" if len(paths) == 1 and is_run(paths[0]) else None
 
 
 def is_plan(path: Path) -> bool:
@@ -140,11 +145,11 @@ def read_plan(path: Path, like: Subject | None = None) -> Subject:
             object=str(path),
             remedy="loadmaster report MODEL PLAN --machine MACHINE",
         )
-    subject.value = value_of(subject)
+    subject.value = compute_value(subject)
     return subject
 
 
-def value_of(subject: Subject) -> int | None:
+def compute_value(subject: Subject) -> int | None:
     """What a plan is worth to its problem; its time where there is none. Nothing is measured."""
     if subject.problem is None:
         return subject.timeline.total_ps
@@ -153,7 +158,7 @@ def value_of(subject: Subject) -> int | None:
     return subject.problem.value_of(subject.plan)
 
 
-def same_thing(subjects: list[Subject]) -> None:
+def check_same_subject(subjects: list[Subject]) -> None:
     """Raise unless all are about one program on one machine, in one unit."""
     first = subjects[0]
     for other in subjects[1:]:
@@ -170,7 +175,7 @@ def same_thing(subjects: list[Subject]) -> None:
                 )
 
 
-def problem_key(subject: Subject) -> str:
+def make_problem_key(subject: Subject) -> str:
     """Values are compared only where these are equal."""
     return json.dumps({} if subject.run is None else subject.run.about["keys"], sort_keys=True)
 
@@ -183,7 +188,7 @@ _PREFERRED = ("compiler", "production", "msa", "base", "program-order", "first-f
 """Names of baselines: what would be used without us comes first."""
 
 
-def before(subject: Subject) -> Subject | None:
+def find_before(subject: Subject) -> Subject | None:
     """What stood before, simulated on the same terms; None where there is nothing, or the same."""
     try:
         found = _of_log(subject) or _of_problem(subject)
@@ -224,5 +229,5 @@ def _of_problem(subject: Subject) -> Subject | None:
 def _like(subject: Subject, name: str, plan: Plan, value: int | None = None) -> Subject:
     other = replace(subject, name=name, plan=plan, run=None, history=None, note="", value=value)
     if value is None:
-        other.value = value_of(other)
+        other.value = compute_value(other)
     return other

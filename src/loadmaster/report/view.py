@@ -15,7 +15,13 @@ from loadmaster.order.problem import PeakOrder
 from loadmaster.plan.occupancy import Occupancy
 from loadmaster.plan.plan import BEFORE, WHOLE
 from loadmaster.program.program import PERSISTENT, Program
-from loadmaster.report.memory_map import Profile, Residencies, duration, find_profiles, find_residencies
+from loadmaster.report.memory_map import (
+    Profile,
+    Residencies,
+    compute_duration,
+    find_profiles,
+    find_residencies,
+)
 from loadmaster.report.page import Columns
 from loadmaster.report.subject import Subject
 from loadmaster.simulate import Timeline
@@ -56,7 +62,7 @@ def tensor_memories(occupancy: Occupancy) -> Int64:
     return np.where(open_, occupancy.home[occupancy.home_device], found)
 
 
-def transitions(program: Program, old: Int64, new: Int64) -> Transitions | None:
+def count_transitions(program: Program, old: Int64, new: Int64) -> Transitions | None:
     """None where all tensors share one memory, before and after."""
     both = np.flatnonzero((old != NOWHERE) & (new != NOWHERE))
     memories = np.unique(np.concatenate([old[both], new[both]])).tolist()
@@ -226,11 +232,11 @@ class View:
 
     @cached_property
     def residencies(self) -> Residencies:
-        return find_residencies(self.occupancy, duration(self.subject.timeline))
+        return find_residencies(self.occupancy, compute_duration(self.subject.timeline))
 
     @cached_property
     def profiles(self) -> list[Profile]:
-        return find_profiles(self.occupancy, self.residencies, duration(self.subject.timeline))
+        return find_profiles(self.occupancy, self.residencies, compute_duration(self.subject.timeline))
 
     @cached_property
     def devices(self) -> list[int]:
@@ -269,7 +275,7 @@ class View:
             "name": self.subject.name,
             "role": self.role,
             "prefix": prefix,
-            "total": duration(timeline),
+            "total": compute_duration(timeline),
             "numbered": numbered,
             "left_out": left_out,
             "memories": memories,
@@ -334,7 +340,7 @@ class View:
         along = position if numbered else np.arange(len(starts), dtype=np.int64)
         when, first = np.unique(starts, return_index=True)
         end = max(1, self.subject.program.n_ops if numbered else len(starts))
-        total = duration(self.subject.timeline)
+        total = compute_duration(self.subject.timeline)
         if not len(when) or when[0] > 0:
             when, first = np.concatenate([[0], when]), np.concatenate([[0], first])
         ops = along[first] if len(along) else np.zeros(1, dtype=np.int64)

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from loadmaster.arrays import read_npz
 from loadmaster.files import naming
 from loadmaster.json_text import read_json
-from loadmaster.runs.folder import RunFolder, plain_file, sync
+from loadmaster.runs.folder import RunFolder, check_plain_file, sync
 from loadmaster.runs.log import BadRun, Line
 from loadmaster.search.problem import Bound, Decision
 from loadmaster.search.solver import Meter, State
@@ -86,12 +86,12 @@ def write_checkpoint(run: RunFolder, meter: Meter, state: State, identity: str) 
     return f"checkpoints/{number}", hashlib.sha256(text).hexdigest()
 
 
-def last_good(run: RunFolder, identity: str, lines: list[Line]) -> tuple[Checkpoint | None, list[str]]:
+def find_last_good(run: RunFolder, identity: str, lines: list[Line]) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint that is whole, and a warning for each newer one that is not.
 
     Only those that the log names: of others it is not known how far the log had come.
     """
-    claimed = named_checkpoints(lines)
+    claimed = list_checkpoints(lines)
     folder = run.path / "checkpoints"
     warnings: list[str] = []
     for number in sorted(claimed.keys() & set(_numbers(folder)), reverse=True):
@@ -102,18 +102,18 @@ def last_good(run: RunFolder, identity: str, lines: list[Line]) -> tuple[Checkpo
     return None, warnings
 
 
-def named_checkpoints(lines: list[Line]) -> dict[int, Line]:
+def list_checkpoints(lines: list[Line]) -> dict[int, Line]:
     """Number -> the line that names it."""
     return {int(line["path"].rpartition("/")[2]): line for line in lines if line["event"] == "checkpoint"}
 
 
 def drop_unnamed(run: RunFolder, lines: list[Line]) -> None:
     """Remove the checkpoints that the log does not name (any more)."""
-    for number in set(_numbers(run.path / "checkpoints")) - named_checkpoints(lines).keys():
+    for number in set(_numbers(run.path / "checkpoints")) - list_checkpoints(lines).keys():
         _drop(run.path / "checkpoints", number)
 
 
-def evaluations_in(run: RunFolder, line: Line) -> int | None:
+def read_evaluations(run: RunFolder, line: Line) -> int | None:
     """What the manifest says of a checkpoint that a line names; None: it is not there any more.
     Raises `BadRun` if it is another one."""
     number = int(line["path"].rpartition("/")[2])
@@ -134,7 +134,7 @@ def clear_leftovers(run: RunFolder) -> None:
 def _manifest(place: Path, line: Line) -> dict[str, Any]:
     if place.is_symlink():
         raise BadRun("it is a link", object=str(place))
-    text = plain_file(place / "manifest.json").read_bytes()
+    text = check_plain_file(place / "manifest.json").read_bytes()
     if hashlib.sha256(text).hexdigest() != line["sha256"]:
         raise BadRun("its manifest was changed", object=str(place))
     manifest: dict[str, Any] = read_json(text)
@@ -163,7 +163,7 @@ def _read(folder: Path, number: int, identity: str, line: Line) -> Checkpoint:
 
 
 def _read_arrays(path: Path, manifest: dict[str, Any]) -> dict[str, npt.NDArray[Any]]:
-    data = plain_file(path).read_bytes()
+    data = check_plain_file(path).read_bytes()
     if hashlib.sha256(data).hexdigest() != manifest["files"][path.name]:
         raise BadRun(f"{path.name} has another SHA-256 than its manifest says", object=str(path))
     arrays = read_npz(data, lambda reason: BadRun(f"{path.name}: {reason}", object=str(path)))

@@ -11,8 +11,8 @@ from loadmaster.errors import BadPlan
 from loadmaster.files import read_regular
 from loadmaster.json_text import read_json
 from loadmaster.plan import load_plan
-from loadmaster.runs.folder import RunFolder, plain_file
-from loadmaster.runs.history import History, gap_of
+from loadmaster.runs.folder import RunFolder, check_plain_file
+from loadmaster.runs.history import History, compute_gap
 from loadmaster.runs.log import BadRun
 from loadmaster.search.problem import Problem
 from loadmaster.search.registry import load_problem
@@ -54,7 +54,7 @@ class Difference:
         return [change for change in self.tensors if change.kind == kind]
 
 
-def difference(before: Document, after: Document) -> Difference:
+def compare_plans(before: Document, after: Document) -> Difference:
     """All that differs, tensors by number."""
     found = Difference()
     old, new = _by_tensor(before), _by_tensor(after)
@@ -155,7 +155,7 @@ class Side:
 
     @property
     def gap(self) -> float | None:
-        return gap_of(self.value, self.bound)
+        return compute_gap(self.value, self.bound)
 
 
 def read_side(path: Path) -> Side:
@@ -183,7 +183,7 @@ def run_of(path: Path) -> RunFolder | None:
     return None
 
 
-def different_keys(a: Side, b: Side) -> list[str]:
+def compare_keys(a: Side, b: Side) -> list[str]:
     """The keys that both have and that are not equal."""
     found = []
     for key in dict.fromkeys([*a.keys, *b.keys]):
@@ -201,22 +201,22 @@ def different_keys(a: Side, b: Side) -> list[str]:
 def score_alone(a: Side, b: Side) -> None:
     """Give a plan that lies in no run the value that the other side's problem has for it."""
     for side, other in ((a, b), (b, a)):
-        if side.problem is None and other.problem is not None and not different_keys(a, b):
+        if side.problem is None and other.problem is not None and not compare_keys(a, b):
             _score(side, other.problem)
 
 
-def reached(side: Side, other: Side) -> tuple[int | None, float | None]:
+def find_when_reached(side: Side, other: Side) -> tuple[int | None, float | None]:
     """Evaluations and seconds after which a run was as good as the other side's best."""
     if side.history is None or other.value is None:
         return None, None
-    return side.history.reached(other.value) or (None, None)
+    return side.history.find_when_reached(other.value) or (None, None)
 
 
 def _run_side(run: RunFolder) -> Side:
     history = History(run.read_log().lines)
     document = None
     if history.result is not None:
-        document = _document(plain_file(run.path / "plans" / f"{history.result['plan']}.json"))
+        document = _document(check_plain_file(run.path / "plans" / f"{history.result['plan']}.json"))
     bound = None if history.bound is None else history.bound.value
     return Side(
         run.path, run.about["keys"], document, history, load_problem(run.path), history.result_value, bound

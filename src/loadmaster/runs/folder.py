@@ -29,6 +29,7 @@ from loadmaster.plan import Plan, load_plan, plan_to_json
 from loadmaster.program.storage import save as save_program
 from loadmaster.runs.log import BadRun, Log, LogText, read_log
 from loadmaster.search.problem import Problem
+from loadmaster.search.solver import rename_options
 
 FORMAT = 1
 _MOST_BYTES = 2**24
@@ -99,12 +100,12 @@ class RunFolder:
                 )
         about = _read_about(path)
         for name in ("program.npz", "machine.toml", "log.jsonl"):
-            plain_file(path / name)
+            check_plain_file(path / name)
         return cls(path, about, Log(path / "log.jsonl") if write else None)
 
     def read_log(self) -> LogText:
         """The log as it is now; takes no lock."""
-        return read_log(plain_file(self.path / "log.jsonl"))
+        return read_log(check_plain_file(self.path / "log.jsonl"))
 
     def close(self) -> None:
         if self.log is not None:
@@ -127,7 +128,7 @@ class RunFolder:
 
     def load_plan(self, plan_hash: str, problem: Problem) -> Plan:
         """A stored plan; raises `BadRun` if it is not the one that its name says."""
-        path = plain_file(self.path / "plans" / f"{plan_hash}.json")
+        path = check_plain_file(self.path / "plans" / f"{plan_hash}.json")
         plan = load_plan(path, problem.program, problem.machine)
         if plan.hash != plan_hash:
             raise BadRun(
@@ -139,7 +140,7 @@ class RunFolder:
         return plan
 
 
-def plain_file(path: Path) -> Path:
+def check_plain_file(path: Path) -> Path:
     """The same path, if it is a file of its own: a link could lead anywhere."""
     if path.is_symlink():
         raise BadRun(f"'{path}' is a link", object=str(path), remedy="put the file itself there")
@@ -207,7 +208,7 @@ def _read_about(path: Path) -> dict[str, Any]:
             remedy="start it again",
         )
     try:
-        about = json.loads(plain_file(file).read_bytes()[:_MOST_BYTES])
+        about = json.loads(check_plain_file(file).read_bytes()[:_MOST_BYTES])
     except (ValueError, RecursionError, OSError) as error:
         raise BadRun(
             f"'{file}' can't be read: {error}", object=str(file), remedy="restore the file from a copy"
@@ -226,4 +227,6 @@ def _read_about(path: Path) -> dict[str, Any]:
     solver = about["solver"]
     if "switches" in solver:  # as the first runs called it
         solver["options"] = solver.pop("switches")
+    if isinstance(solver.get("options"), dict):
+        solver["options"] = rename_options(solver["options"])
     return about

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from loadmaster.runs.log import Line, digest_of
+from loadmaster.runs.log import Line, compute_digest
 from loadmaster.search.problem import Bound
 from loadmaster.search.solver import Budget
 
 
-def gap_of(value: int | None, bound: int | None) -> float | None:
+def compute_gap(value: int | None, bound: int | None) -> float | None:
     """value / bound - 1, where that means something."""
     return None if value is None or bound is None or bound <= 0 else value / bound - 1
 
@@ -70,7 +70,7 @@ class History:
 
     @property
     def gap(self) -> float | None:
-        return gap_of(self.result_value, None if self.bound is None else self.bound.value)
+        return compute_gap(self.result_value, None if self.bound is None else self.bound.value)
 
     @property
     def optimal(self) -> bool:
@@ -89,19 +89,19 @@ class History:
     def budget(self) -> Budget:
         """That of the latest session."""
         begun = [line for line in self.lines if line["event"] in ("start", "resume")][-1:]
-        return budget_in(begun[0]) if begun else Budget()
+        return read_budget(begun[0]) if begun else Budget()
 
     @property
     def counted(self) -> bool:
         """Whether every session had a limit in evaluations."""
         begun = self.of("start") + self.of("resume")
-        return all(budget_in(line).evaluations is not None for line in begun)
+        return all(read_budget(line).evaluations is not None for line in begun)
 
     @property
     def clocked(self) -> bool:
         """Whether any session had a limit in seconds."""
         begun = self.of("start") + self.of("resume")
-        return any(budget_in(line).seconds is not None for line in begun)
+        return any(read_budget(line).seconds is not None for line in begun)
 
     @property
     def state(self) -> str:
@@ -109,7 +109,7 @@ class History:
         last = self.lines[-1] if self.lines else None
         return str(last["reason"]) if last and last["event"] == "stop" else "unfinished"
 
-    def reached(self, value: int) -> tuple[int, float] | None:
+    def find_when_reached(self, value: int) -> tuple[int, float] | None:
         """Evaluations and seconds after which it was as good as that; the seconds are those of
         the log's line."""
         line = next((line for line in self.improvements if line["value"] <= value), None)
@@ -119,7 +119,7 @@ class History:
         return evaluations, float(line["t"])
 
 
-def budget_in(line: Line) -> Budget:
+def read_budget(line: Line) -> Budget:
     """The budget of a 'start' or 'resume' line."""
     budget = line.get("budget")
     limits = budget if isinstance(budget, dict) else {}
@@ -128,7 +128,7 @@ def budget_in(line: Line) -> Budget:
     return Budget(counted, float(seconds) if isinstance(seconds, int | float) else None)
 
 
-def contradictions(history: History) -> list[str]:
+def find_contradictions(history: History) -> list[str]:
     """Where lines of a log contradict one another: none in a log that nobody changed."""
     return [*_changed(history.lines), *_miscounted(history.lines), *_misvalued(history)]
 
@@ -137,7 +137,7 @@ def _changed(lines: list[Line]) -> Iterator[str]:
     """The first line that is not as it was written; logs of older versions have no digests."""
     before = ""
     for line in lines if lines and "digest" in lines[0] else ():
-        if line.get("digest") != digest_of(line, before):
+        if line.get("digest") != compute_digest(line, before):
             yield f"line {line['seq'] + 1}: it was changed: its digest is another"
             return
         before = line["digest"]
@@ -153,7 +153,7 @@ def _miscounted(lines: list[Line]) -> Iterator[str]:
             start = line["from_evals"]
             if evals != start or start not in (made.get(line.get("from_checkpoint")), reached):
                 yield f"{where}: it goes on from {start} evaluations, which is no checkpoint's count"
-            budget = budget_in(line).evaluations
+            budget = read_budget(line).evaluations
             most = None if budget is None else max(budget, start)
         elif evals < reached:
             yield f"{where}: evals go back from {reached} to {evals}"
@@ -193,12 +193,12 @@ def _misvalued(history: History) -> list[str]:
             if best is not None and line["value"] >= best:
                 found.append(f"{where}: {line['value']} is no improvement on {best}")
             best = line["value"]
-            expect(line, "gap", gap_of(best, bound))
+            expect(line, "gap", compute_gap(best, bound))
             expect(line, "checked", True)
         elif event == "choose":
             if best is None or line["value"] < best:
                 found.append(f"{where}: the choice {line['value']} is better than the best {best}")
-            expect(line, "gap", gap_of(line["value"], bound))
+            expect(line, "gap", compute_gap(line["value"], bound))
         elif event == "bound":
             if bound is not None and line["value"] <= bound:
                 found.append(f"{where}: the bound {line['value']} is not above {bound}")
@@ -207,7 +207,7 @@ def _misvalued(history: History) -> list[str]:
         elif event in ("progress", "stop"):
             expect(line, "best", best)
             expect(line, "bound", bound)
-            expect(line, "gap", gap_of(best, bound))
+            expect(line, "gap", compute_gap(best, bound))
         if best is not None and bound is not None and best < bound and event in ("improve", "bound"):
             found.append(f"{where}: the best {best} is below the bound {bound}")
     return found

@@ -119,7 +119,7 @@ def read_log(path: Path) -> LogText:
     return LogText(lines, ends, torn=bool(pieces[-1]))
 
 
-def digest_of(line: Line, before: str) -> str:
+def compute_digest(line: Line, before: str) -> str:
     """Of a line's other fields and the digest of the line before it ('' for the first).
 
     Against accidents and hasty hands: whoever computes digests anew can still write any log.
@@ -224,7 +224,7 @@ class Log:
             self._t = max(self._t, round(t, 6))
             line = {"seq": self._seq, "t": self._t, "evals": evals, "event": event, **fields}
             line = json.loads(json.dumps(_finite(line), ensure_ascii=False))
-            line["digest"] = digest_of(line, self._digest)
+            line["digest"] = compute_digest(line, self._digest)
             data = (json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8")
             end = os.fstat(self._fd).st_size
             with naming(self._path):

@@ -13,7 +13,7 @@ from typing import Protocol
 from loadmaster.plan.plan import Plan
 from loadmaster.runs.checkpoint import write_checkpoint
 from loadmaster.runs.folder import RunFolder
-from loadmaster.runs.history import gap_of
+from loadmaster.runs.history import compute_gap
 from loadmaster.search.problem import Bound, Decision, Note, Problem
 from loadmaster.search.solver import Meter, Observer, State
 
@@ -42,7 +42,7 @@ class Standing:
 
     @property
     def gap(self) -> float | None:
-        return gap_of(self.best, self.bound)
+        return compute_gap(self.best, self.bound)
 
 
 class Display(Protocol):
@@ -134,7 +134,7 @@ class RunObserver(Observer):
         started = time.monotonic()
         plan = self.problem.plan(meter.best)
         violations = self.problem.violations(plan)
-        self.paced(started)
+        self.set_pace(started)
         if violations:
             self._refuse(meter, plan, f"{len(violations)} violations, first {violations[0]}")
             return
@@ -164,7 +164,7 @@ class RunObserver(Observer):
                     value=value,
                     plan=plan.hash,
                     solver=self.solver,
-                    gap=gap_of(value, None if self.bound is None else self.bound.value),
+                    gap=compute_gap(value, None if self.bound is None else self.bound.value),
                 )
             self._set_best(self.choice)
 
@@ -175,7 +175,7 @@ class RunObserver(Observer):
         if self.run is not None and self.ahead is None:
             self.run.set_best(best.plan.hash)
 
-    def paced(self, started: float) -> None:
+    def set_pace(self, started: float) -> None:
         """A check that began then is over: how long it took says when the next may be made."""
         took = time.monotonic() - started
         self._check_after = started + (1 + _CHECK_SHARE) * took if took > _SLOW_CHECK else 0.0
@@ -320,7 +320,7 @@ class RunObserver(Observer):
             self.busy = before
 
     def _gap(self) -> float | None:
-        return gap_of(
+        return compute_gap(
             None if self.best is None else self.best.value, None if self.bound is None else self.bound.value
         )
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.plan import Plan, load_plan
-from loadmaster.runs.checkpoint import evaluations_in
-from loadmaster.runs.folder import RunFolder, plain_file
-from loadmaster.runs.history import History, contradictions
+from loadmaster.runs.checkpoint import read_evaluations
+from loadmaster.runs.folder import RunFolder, check_plain_file
+from loadmaster.runs.history import History, find_contradictions
 from loadmaster.runs.log import Line
 from loadmaster.search.problem import COST_MODEL, Problem
 from loadmaster.search.registry import load_problem
@@ -72,7 +72,7 @@ def replay(run: RunFolder, *, tolerance: float = 0.0, only: str | None = None) -
         elif line["event"] == "bound" and only is None:
             found.claims.append(_bound(problem, line))
     if only is None:
-        for fault in contradictions(history):
+        for fault in find_contradictions(history):
             where, _, what = fault.partition(": ")
             found.claims.append(Claim(where, "log", None, None, None, what))
         found.claims += _checkpoints(run, history)
@@ -121,7 +121,7 @@ def _checkpoints(run: RunFolder, history: History) -> list[Claim]:
     for line in history.of("checkpoint"):
         count = line["evals"]
         try:
-            now = evaluations_in(run, line)
+            now = read_evaluations(run, line)
         except (LoadmasterError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             what = error.message if isinstance(error, LoadmasterError) else str(error)
             claims.append(Claim(line["path"], "checkpoint", None, count, None, what))
@@ -138,7 +138,7 @@ def _best_file(run: RunFolder, problem: Problem, history: History) -> list[Claim
     named = None if history.result is None else history.result["plan"]
     value = history.result_value
     try:
-        plan = load_plan(plain_file(run.path / "best.json"), problem.program, problem.machine)
+        plan = load_plan(check_plain_file(run.path / "best.json"), problem.program, problem.machine)
     except LoadmasterError as error:
         # A run killed between the line and the copy is whole: resuming makes the copy.
         if history.state == "unfinished" and not (run.path / "best.json").exists():

@@ -11,13 +11,19 @@ from typing import Any, NamedTuple
 from loadmaster.errors import BadPlan
 from loadmaster.host import command_line, host, versions
 from loadmaster.plan import Plan, load_plan
-from loadmaster.runs.checkpoint import Checkpoint, clear_leftovers, drop_unnamed, last_good, named_checkpoints
-from loadmaster.runs.folder import RunFolder, plain_file, utc
+from loadmaster.runs.checkpoint import (
+    Checkpoint,
+    clear_leftovers,
+    drop_unnamed,
+    find_last_good,
+    list_checkpoints,
+)
+from loadmaster.runs.folder import RunFolder, check_plain_file, utc
 from loadmaster.runs.history import History
 from loadmaster.runs.log import BadRun, Line
 from loadmaster.runs.observer import Best, RunObserver
 from loadmaster.search.problem import Bound, Decision, Problem, keys
-from loadmaster.search.solver import Budget, Meter, Solution, Solver, State, Status
+from loadmaster.search.solver import RENAMED_OPTIONS, Budget, Meter, Solution, Solver, State, Status
 
 RECALLED = 5
 UNFIT = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
@@ -50,7 +56,9 @@ def describe(
 def identity(about: dict[str, Any]) -> str:
     """What a checkpoint must share with the run that takes it up."""
     # As the first runs spelled it: their checkpoints stay good.
-    solver = {"name": about["solver"]["name"], "switches": about["solver"]["options"]}
+    first = {now: old for old, now in RENAMED_OPTIONS.items()}
+    options = {first.get(name, name): value for name, value in about["solver"]["options"].items()}
+    solver = {"name": about["solver"]["name"], "switches": options}
     content = [about["keys"], solver, about["seed"]]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -125,7 +133,7 @@ def begin(
                 remedy=f"give --budget {history.evaluations} or more",
             )
         warnings += _schedule_warnings(solver, history.budget, budget)
-        checkpoint, passed_over = last_good(run, identity(about), log.lines)
+        checkpoint, passed_over = find_last_good(run, identity(about), log.lines)
         warnings += passed_over
         if repeats(solver, problem, history, budget):
             log.cut(_lines_before(log.lines, checkpoint))
@@ -176,7 +184,7 @@ def repeats(solver: Solver, problem: Problem, history: History, budget: Budget) 
     return solver.deterministic and problem.repeatable and counted
 
 
-def finished(run: RunFolder, problem: Problem, budget: Budget) -> Solution | None:
+def load_finished(run: RunFolder, problem: Problem, budget: Budget) -> Solution | None:
     """The answer of a run that has ended by itself and has no more to do within this budget."""
     history = History([] if run.log is None else run.log.lines)
     before = history.budget
@@ -195,7 +203,7 @@ def finished(run: RunFolder, problem: Problem, budget: Budget) -> Solution | Non
         return None
     best = None if history.result is None else _stored(run, problem, history.result, None)
     bound = max(problem.bound(), history.bound or problem.bound(), key=lambda each: each.value)
-    status = status_of(best, bound, infeasible=history.state == "infeasible")
+    status = tell_status(best, bound, infeasible=history.state == "infeasible")
     return Solution(
         status,
         None if best is None else best.decision,
@@ -210,7 +218,7 @@ def finished(run: RunFolder, problem: Problem, budget: Budget) -> Solution | Non
     )
 
 
-def status_of(best: Best | None, bound: Bound, *, infeasible: bool) -> Status:
+def tell_status(best: Best | None, bound: Bound, *, infeasible: bool) -> Status:
     """What is known of a run's best."""
     if best is not None:
         return Status.OPTIMAL if best.value <= bound.value else Status.FEASIBLE
@@ -240,7 +248,7 @@ def _lines_before(lines: list[Line], checkpoint: Checkpoint | None) -> int:
     """How many lines a log had when the checkpoint was made, its own included; without one, when
     the solver had not begun."""
     if checkpoint is not None:
-        return 1 + int(named_checkpoints(lines)[checkpoint.number]["seq"])
+        return 1 + int(list_checkpoints(lines)[checkpoint.number]["seq"])
     for number, line in enumerate(lines):
         baseline = line["event"] == "error" and line["what"].startswith("baseline")
         if line["event"] not in ("start", "bound", "baseline") and not baseline:
@@ -269,7 +277,7 @@ def _ahead(run: RunFolder, problem: Problem, result: Best | None) -> Best | None
     path = run.path / "best.json"
     if not problem.repeatable or not path.is_file():
         return None
-    plan = load_plan(plain_file(path), problem.program, problem.machine)
+    plan = load_plan(check_plain_file(path), problem.program, problem.machine)
     if problem.violations(plan):
         return None
     value = problem.value_of(plan)

@@ -12,10 +12,18 @@ from typing import Any
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.runs.folder import RunFolder, utc
-from loadmaster.runs.history import gap_of
+from loadmaster.runs.history import compute_gap
 from loadmaster.runs.log import BadRun
 from loadmaster.runs.observer import Display, RunObserver
-from loadmaster.runs.resume import UNFIT, begin, describe, finished, identity, open_to_resume, status_of
+from loadmaster.runs.resume import (
+    UNFIT,
+    begin,
+    describe,
+    identity,
+    load_finished,
+    open_to_resume,
+    tell_status,
+)
 from loadmaster.search.problem import Decision, Problem
 from loadmaster.search.registry import make_solver
 from loadmaster.search.solver import Budget, Meter, Scoring, Solution, Solver, State, Status
@@ -71,7 +79,7 @@ def run_solver(
         about |= {} if model is None else {"model": dict(model)}
         run = RunFolder.create(folder, problem, about)
     try:
-        done = None if run is None else finished(run, problem, budget)
+        done = None if run is None else load_finished(run, problem, budget)
         if done is not None:
             return done
         observer = RunObserver(
@@ -108,12 +116,18 @@ def solve(
     options: Mapping[str, Any] | None = None,
     folder: str | Path | None = None,
 ) -> Solution:
-    """The best decision within a budget of seconds and evaluations (None: no limit).
+    """Find the best decision within a budget. Every improvement is checked.
 
-    `solver` is a name of `solver_names(problem.kind)`, made with `options`, or an object of your own.
-    Every improvement is checked; `problem.plan(solution.decision)` is the plan. With `folder`, a run
-    folder is kept in it (`solution.run`), which `loadmaster replay`, `report` and
-    `compare` read.
+    Args:
+      problem: what `make_problem` gives, or one of your own.
+      solver: a name of `solver_names(problem.kind)`, made with `options`, or an object of your own.
+      seconds, evaluations: the budget, whichever ends first; None: no limit.
+      seed: the same seed gives the same answer, unless the seconds end it.
+      options: keyword arguments of the solver.
+      folder: where a run folder is kept (`solution.run`), which `loadmaster replay`, `report` and `compare` read.
+
+    Returns:
+      the best found with its value, bound and status; `problem.plan(solution.decision)` is the plan.
     """
     chosen = make_solver(problem.kind, solver, options) if isinstance(solver, str) else solver
     where = None if folder is None else Path(folder)
@@ -135,7 +149,7 @@ def _note_baseline(observer: RunObserver, meter: Meter, name: str, decision: Dec
     plan, value = problem.plan(decision), problem.evaluate(decision)
     started = time.monotonic()
     violations = problem.violations(plan)
-    observer.paced(started)  # better than a guess: the first answer need not wait for so long
+    observer.set_pace(started)  # better than a guess: the first answer need not wait for so long
     if violations or value is None:
         observer.write(
             meter,
@@ -207,7 +221,7 @@ class _Stoppable:
         meter, observer = self._meter, self._observer
         if observer.seal(_CUT_SECONDS):
             best = observer.choice or observer.best
-            _stop(meter, observer, "interrupted", status_of(best, meter.bound, infeasible=False))
+            _stop(meter, observer, "interrupted", tell_status(best, meter.bound, infeasible=False))
 
 
 @contextlib.contextmanager
@@ -249,7 +263,7 @@ def _result(solution: Solution, meter: Meter, observer: RunObserver, warnings: l
             observer.write(meter, "error", what="claim", plan=None, message=message)
         observer.refused.append(message)
     bound = max(meter.bound, observer.bound or meter.bound, key=lambda b: b.value)
-    status = status_of(best, bound, infeasible=solution.status == Status.INFEASIBLE)
+    status = tell_status(best, bound, infeasible=solution.status == Status.INFEASIBLE)
     reason = _reason(meter, observer, status)
     _stop(meter, observer, reason, status)
     return replace(
@@ -289,6 +303,6 @@ def _stop(meter: Meter, observer: RunObserver, reason: str, status: Status) -> N
         reason=reason,
         best=best,
         bound=bound,
-        gap=gap_of(best, bound),
+        gap=compute_gap(best, bound),
         status=str(status),
     )

@@ -1,12 +1,13 @@
 """`Evaluator`: whatever measures a plan, in place of the simulator.
 
-Any callable that takes a plan and returns seconds is one; `CommandEvaluator` makes one of a
+Any callable that takes a plan and returns seconds is taken for one; `CommandEvaluator` makes one of a
 command. A failure is an `EvaluationError`: it costs one evaluation and not the run.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import math
 import os
@@ -18,10 +19,12 @@ import subprocess
 import tempfile
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from loadmaster.errors import LoadmasterError
 from loadmaster.host import command_line
@@ -32,6 +35,8 @@ from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program
 from loadmaster.program.storage import save
 
+EXECUTOR = "executor:"
+"""Begins the names of evaluators that run plans on a device of this computer."""
 _TAIL_BYTES = 4096
 _STDERR_LINES = 4
 
@@ -40,19 +45,53 @@ class EvaluationError(LoadmasterError):
     """A measurement failed."""
 
 
-class Evaluator(Protocol):
-    """Measures a plan.
+class Evaluator(ABC):
+    """Measures a plan. `__call__` is all that it must have; `batch` and `baseline` are used where a class has
+    its own."""
 
-    Optional, and used where they are there: `bind(program, machine)`, called once before the first
-    plan; `baseline() -> float`, the time of the hardware's own compiler; `batch(plans) ->
-    list[float]`, in which a value that is not positive is a failure of that plan; `boards`, over
-    which `batch` goes in turn (plan k on board k modulo `boards`; with several, it is
-    `baseline(board)`); `close()`; `name`.
-    """
+    name: str = ""
+    """What stands for it in a run's keys; by default its class's."""
+    boards: int = 1
+    """Over which `batch` goes in turn: plan k on board k modulo `boards`."""
 
+    @abstractmethod
     def __call__(self, plan: Plan, /) -> float:
         """Seconds; raises `EvaluationError` when it failed."""
-        ...
+
+    def bind(self, program: Program, machine: Machine) -> None:  # noqa: B027
+        """Say what the plans to come are about: called once before the first."""
+
+    def batch(self, plans: Sequence[Plan]) -> Sequence[float]:
+        """Seconds of each; a value that is not positive is a failure of that plan."""
+        raise NotImplementedError
+
+    def baseline(self, board: int = 0) -> float:
+        """Seconds of the plan of the hardware's own compiler."""
+        raise NotImplementedError
+
+    def close(self) -> None:  # noqa: B027
+        """Let go of the hardware."""
+
+
+class FunctionEvaluator(Evaluator):
+    """A callable that takes a plan and returns seconds."""
+
+    def __init__(self, function: Callable[[Plan], float]) -> None:
+        self._function = function
+        named = function if inspect.isroutine(function) else type(function)
+        self.name = named.__qualname__
+
+    def __call__(self, plan: Plan, /) -> float:
+        return self._function(plan)
+
+
+Measures = Evaluator | Callable[[Plan], float]
+"""What users give to measure plans."""
+
+
+def as_evaluator(given: Measures) -> Evaluator:
+    """An evaluator as it is; any other callable as one."""
+    return given if isinstance(given, Evaluator) else FunctionEvaluator(given)
 
 
 def seconds_of(value: object, who: str) -> float:
@@ -71,13 +110,13 @@ def seconds_of(value: object, who: str) -> float:
     return seconds
 
 
-def evaluator_name(evaluator: Evaluator) -> str:
+def evaluator_name(given: Measures) -> str:
     """What stands for it in a run's keys."""
-    given = getattr(evaluator, "name", None) or getattr(evaluator, "__qualname__", None)
-    return str(given or type(evaluator).__qualname__)
+    evaluator = as_evaluator(given)
+    return evaluator.name or type(evaluator).__qualname__
 
 
-class CommandEvaluator:
+class CommandEvaluator(Evaluator):
     """Runs a command for each plan, without a shell.
 
     The plan's JSON is its standard input, and a file whose path takes the place of `{plan}`; the
@@ -119,7 +158,7 @@ class CommandEvaluator:
         self.close()
         self._bound = (program, machine)
 
-    def __call__(self, plan: Plan) -> float:
+    def __call__(self, plan: Plan, /) -> float:
         if self._bound is None:
             raise ValueError("bind(program, machine) comes before the first plan")
         folder = self._files(*self._bound)
@@ -190,7 +229,7 @@ class CommandEvaluator:
         )
 
 
-class RecordedEvaluator:
+class RecordedEvaluator(Evaluator):
     """What a run folder says of its evaluator, and nothing that could run it.
 
     A folder may come from anyone, so that it names a command is no reason to run one. Who wants
@@ -201,7 +240,7 @@ class RecordedEvaluator:
         self.name, self.command, self.timeout_s = name, command, _checked_timeout(timeout_s)
         self.portable = command is not None
 
-    def __call__(self, plan: Plan) -> float:
+    def __call__(self, plan: Plan, /) -> float:
         raise EvaluationError(
             f"evaluator '{self.name}' is only recorded in a run, and what a run names is not run",
             object=self.name,
@@ -265,14 +304,14 @@ class Measurement:
 class Gauge:
     """Measures plans. A failure is a fault of that plan alone."""
 
-    def __init__(self, evaluator: Evaluator, repeats: int = 5, warmups: int = 2) -> None:
+    def __init__(self, given: Measures, repeats: int = 5, warmups: int = 2) -> None:
         if repeats < 1 or warmups < 0:
             raise ValueError("repeats must be at least 1 and warmups at least 0")
-        self.evaluator, self.repeats, self.warmups = evaluator, repeats, warmups
-        self.name = evaluator_name(evaluator)
-        self._batch: Callable[[Sequence[Plan]], Sequence[object]] | None = getattr(evaluator, "batch", None)
-        self._baseline: Callable[..., object] | None = getattr(evaluator, "baseline", None)
-        self.boards = int(getattr(evaluator, "boards", 1)) if self._batch is not None else 1
+        self.evaluator, self.repeats, self.warmups = as_evaluator(given), repeats, warmups
+        self.name, kind = evaluator_name(self.evaluator), type(self.evaluator)
+        self._batches = kind.batch is not Evaluator.batch
+        self._has_baseline = kind.baseline is not Evaluator.baseline
+        self.boards = self.evaluator.boards if self._batches else 1
 
     def once(self, plan: Plan) -> float:
         """One measurement."""
@@ -280,16 +319,17 @@ class Gauge:
 
     def baseline_once(self, plan: Plan) -> float:
         """One measurement of the hardware's own compiler, of `plan` if it has none."""
-        own = self._baseline
-        if own is None:
-            return self.once(plan)
-        return self._seconds(own if self.boards == 1 else lambda: own(0))
+        return self._baseline_of(0) if self._has_baseline else self.once(plan)
+
+    def _baseline_of(self, board: int) -> float:
+        own = self.evaluator.baseline
+        return self._seconds(own if self.boards == 1 else lambda: own(board))
 
     def measure(self, plans: Sequence[Plan]) -> Iterator[Measurement]:
         """In the order of the plans, one after another where there is no `batch`."""
-        if self._batch is None:
+        if not self._batches:
             for plan in plans:
-                yield self._repeated(lambda plan=plan: self.once(plan))  # type: ignore[misc]
+                yield self._repeated(partial(self.once, plan))
             return
         rounds: list[list[float | str]] = []
         for _ in range(self.warmups + self.repeats if plans else 0):
@@ -301,18 +341,12 @@ class Gauge:
 
     def measure_baseline(self, plan: Plan) -> list[Measurement]:
         """One for each board."""
-        own = self._baseline
-        if own is not None:
-            if self.boards == 1:
-                return [self._repeated(lambda: self._seconds(own))]
-            return [
-                replace(
-                    self._repeated(lambda board=board: self._seconds(lambda: own(board))),  # type: ignore[misc]
-                    board=board,
-                )
-                for board in range(self.boards)
-            ]
-        return list(self.measure([plan] * self.boards))
+        if not self._has_baseline:
+            return list(self.measure([plan] * self.boards))
+        return [
+            replace(self._repeated(partial(self._baseline_of, board)), board=board)
+            for board in range(self.boards)
+        ]
 
     def _repeated(self, measure: Callable[[], float]) -> Measurement:
         values: list[float | str] = []
@@ -325,10 +359,9 @@ class Gauge:
         return self._collected(values)
 
     def _together(self, plans: Sequence[Plan]) -> list[float | str]:
-        assert self._batch is not None
         values: list[float | str] = []
         try:
-            given = list(self._batch(plans))
+            given = list(self.evaluator.batch(plans))
             if len(given) != len(plans):
                 raise EvaluationError(
                     f"evaluator '{self.name}' gave {len(given)} values for {len(plans)} plans",

@@ -16,9 +16,9 @@ from loadmaster.program.program import Program
 from loadmaster.search.evaluator import (
     CommandEvaluator,
     EvaluationError,
-    Evaluator,
     Gauge,
     Measurement,
+    Measures,
     RecordedEvaluator,
     evaluator_name,
 )
@@ -44,7 +44,7 @@ class Measuring(ABC):
     """What is measured, in notes."""
 
     def start_measuring(
-        self, program: Program, evaluator: Evaluator, repeats: int, warmups: int, baseline_every: int
+        self, program: Program, evaluator: Measures, repeats: int, warmups: int, baseline_every: int
     ) -> None:
         """Once, when the problem is made."""
         if baseline_every < 1:
@@ -57,9 +57,9 @@ class Measuring(ABC):
         """Seconds by board, a row for every time that it was measured."""
         self._since_baseline = self._failed_in_a_row = self._scored = 0
         self._notes: list[Note] = []
-        bind_evaluator(evaluator, program, self.machine)
+        self.gauge.evaluator.bind(program, self.machine)
 
-    def measure_with(self, evaluator: Evaluator) -> None:
+    def measure_with(self, evaluator: Measures) -> None:
         """Measure again with the evaluator of a run that was loaded: the folder names it, and only
         who gives it here has it run. Another one than the folder names is refused."""
         recorded, given = self.gauge.name, evaluator_name(evaluator)
@@ -71,7 +71,7 @@ class Measuring(ABC):
                 remedy="give the same evaluator, or start another run",
             )
         self.gauge = Gauge(evaluator, self.gauge.repeats, self.gauge.warmups)
-        bind_evaluator(evaluator, self.program, self.machine)
+        self.gauge.evaluator.bind(self.program, self.machine)
 
     @abstractmethod
     def baseline_plan(self) -> Plan:
@@ -102,7 +102,7 @@ class Measuring(ABC):
 
     def close(self) -> None:
         """Let go of the hardware, where the evaluator can."""
-        getattr(self.gauge.evaluator, "close", lambda: None)()
+        self.gauge.evaluator.close()
 
     def sample(self, decision: Decision | None, number: int) -> int:
         """One measurement, without warm-ups; of the baseline if None."""
@@ -219,13 +219,6 @@ def kept_evaluator(about: dict[str, Any]) -> RecordedEvaluator:
     if not isinstance(text, str) or type(timeout_s) not in (int, float):
         raise ValueError("its evaluator is no command")
     return RecordedEvaluator(name, text, timeout_s)
-
-
-def bind_evaluator(evaluator: Evaluator, program: Program, machine: Machine) -> None:
-    """Say which program and machine plans will be of, where an evaluator takes that."""
-    bind = getattr(evaluator, "bind", None)
-    if bind is not None:
-        bind(program, machine)
 
 
 def picoseconds(seconds: float) -> int:

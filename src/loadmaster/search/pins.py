@@ -66,7 +66,16 @@ class Pins:
 def parse_pins(
     program: Program, machine: Machine, tensors: Sequence[str] = (), ops: Sequence[str] = ()
 ) -> Pins:
-    """Pins from 'TENSOR=MEMORY', 'TENSOR=MEMORY@OFFSET' and 'OP=DEVICE'."""
+    """Read what is decided already from texts, as the command line takes them.
+
+    Args:
+      program, machine: whose names the texts use.
+      tensors: each 'TENSOR=MEMORY' or 'TENSOR=MEMORY@OFFSET'.
+      ops: each 'OP=DEVICE'.
+
+    Returns:
+      pins by index; a name that there is not is refused with the nearest one.
+    """
     memory: dict[int, tuple[int, int]] = {}
     known: dict[int, tuple[tuple[int, int], str]] = {}
     place = places(program)

@@ -50,7 +50,6 @@ _MAKERS: dict[str, dict[str, str | Variants]] = {
             },
         ),
         "cp-sat": "allocation.exact:CpSat",
-        "omnimalloc": "allocation.exact:OmniMalloc",
     },
     "mapping": {
         "auto": "mapping.auto:make_auto",
@@ -181,7 +180,7 @@ _MAKERS: dict[str, dict[str, str | Variants]] = {
 }
 """Problem kind -> name -> 'module:class' in this package; modules are imported when used."""
 _GONE = {
-    "allocation": {"anneal": "auto", "random": "auto"},
+    "allocation": {"anneal": "auto", "random": "auto", "omnimalloc": "exact"},
     "offload": {"egrl": "auto", "game": "auto", "muzero": "auto"},
 }
 """Problem kind -> name that there was -> what to use in its place."""
@@ -190,7 +189,14 @@ _SHORT = {"malloc-game": {"greedy-moves": "greedy-order", "es": "es-moves", "ann
 
 
 def solver_names(kind: str) -> list[str]:
-    """The solvers of one kind of problem."""
+    """List the solvers of one kind of problem.
+
+    Args:
+      kind: 'allocation', 'mapping', 'malloc-game', 'order', 'graph' or 'offload' (`problem.kind`).
+
+    Returns:
+      names for `make_solver`; none for a kind that there is not.
+    """
     return list(_MAKERS.get(kind, {}))
 
 
@@ -220,12 +226,15 @@ def kinds_with(name: str) -> list[str]:
 
 
 def make_solver(kind: str, name: str, options: Mapping[str, Any] | None = None) -> Solver:
-    """A solver by name.
+    """Make a solver by its name.
 
     Args:
       kind: of the problem.
       name: one of `solver_names(kind)`.
       options: keyword arguments of its class, and which variant where it has some.
+
+    Returns:
+      a solver for `solve`; a name or an option that it does not have is refused with the nearest one.
     """
     known, given = _MAKERS.get(kind, {}), dict(options or {})
     if name not in known:

@@ -297,6 +297,15 @@ class Meter:
         )
 
 
+RENAMED_OPTIONS = {"tutored": "pretrain_steps", "tutor_positions": "pretrain_positions"}
+"""Option of a solver as the first runs and policies spelled it -> its name."""
+
+
+def rename_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as they are called now, from what a user or an old file gave."""
+    return {RENAMED_OPTIONS.get(name, name): value for name, value in options.items()}
+
+
 class Solver(ABC):
     """A way to solve problems of one kind."""
 

@@ -3,8 +3,8 @@
 import sys
 
 from loadmaster import CallablePackage
-from loadmaster.simulate.simulator import Simulator, Timeline, simulate, simulator
+from loadmaster.simulate.simulator import Simulator, Timeline, get_simulator, simulate
 
-__all__ = ["Simulator", "Timeline", "simulate", "simulator"]
+__all__ = ["Simulator", "Timeline", "get_simulator", "simulate"]
 
 sys.modules[__name__].__class__ = CallablePackage

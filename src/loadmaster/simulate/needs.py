@@ -56,7 +56,14 @@ class Peak:
 
 
 def needs(program: Program) -> Needs:
-    """What a program needs: totals by kind, and the peak of live bytes in program order."""
+    """Count what a program needs of any machine.
+
+    Args:
+      program: loops count as often as they run.
+
+    Returns:
+      ops, flops and bytes by kind, and the peak of live bytes in program order.
+    """
     repeat = program.op_repeat.astype(object)  # Python's integers: sums of loops exceed int64
     roots = program.tensor_alias == np.arange(program.n_tensors)
     bytes_of = {
@@ -151,14 +158,14 @@ def _windows(program: Program, place: npt.NDArray[np.int32]) -> Iterator[tuple[i
         yield spot, begin, end
 
 
-def largest(program: Program, count: int) -> list[int]:
+def find_largest(program: Program, count: int) -> list[int]:
     """The largest tensors, aliases left out."""
     roots = np.flatnonzero(program.tensor_alias == np.arange(program.n_tensors))
     ranked = roots[np.argsort(-program.storage_bytes[roots], kind="stable")]
     return [int(tensor) for tensor in ranked[: max(0, count)]]
 
 
-def balance(program: Program, machine: Machine) -> list[tuple[str, str, float]]:
+def compute_balance(program: Program, machine: Machine) -> list[tuple[str, str, float]]:
     """(device, memory, flops per byte at which computing takes as long as reading from it).
 
     The rate is that for matrix flops of the type in which the program does most of them; devices

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ from loadmaster.malloc_game.muzero.session import Session
 from loadmaster.malloc_game.muzero.settings import Settings
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.program.zoo.synthetic import synthetic
+from loadmaster.runs.folder import RunFolder
+from loadmaster.runs.resume import describe, identity, open_to_resume
 from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Meter, Observer, solve
 from malloc_game.muzero.small import SMALL, Recording, four_lives
@@ -266,7 +270,7 @@ def test_what_cannot_be_played_is_told() -> None:
         ("width", 1.5),
         ("unroll", 0),
         ("discount", 1.5),
-        ("tutored", -1),
+        ("pretrain_steps", -1),
     ):
         with pytest.raises(LoadmasterError, match=name):
             MuZero(**{name: value})
@@ -279,6 +283,20 @@ def test_settings_that_are_open_depend_on_the_platform() -> None:
     assert (here.simulations, here.games) == (8, 64) and (there.simulations, there.games) == (32, 7)
     assert here.on("gpu") == here and Settings().has_default_network
     assert make_labelled("malloc-game", "muzero", {"games": 7}).options["games"] == 7
+
+
+def test_options_are_read_as_the_first_runs_spelled_them(tmp_path: Path) -> None:
+    solver = MuZero(tutored=3, tutor_positions=5)
+    assert (solver.settings.pretrain_steps, solver.settings.pretrain_positions) == (3, 5)
+    problem = four_lives(18)
+    about = describe(solver, problem, Budget(evaluations=1), 0, ["plan"])
+    spelled = dict(zip(("pretrain_steps", "pretrain_positions"), ("tutored", "tutor_positions"), strict=True))
+    old = {spelled.get(name, name): value for name, value in about["solver"]["options"].items()}
+    first = [about["keys"], {"name": "muzero", "switches": old}, 0]
+    assert identity(about) == hashlib.sha256(json.dumps(first, sort_keys=True).encode()).hexdigest()
+    run = RunFolder.create(tmp_path, problem, {**about, "solver": {"name": "muzero", "options": old}})
+    run.close()
+    open_to_resume(run.path, about).close()
 
 
 def test_it_beats_as_many_random_games_on_twelve_moves() -> None:

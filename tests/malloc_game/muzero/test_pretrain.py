@@ -23,7 +23,9 @@ from loadmaster.search.solver import Budget, Meter, Observer
 from malloc_game.muzero.small import SMALL, four_lives, random_games
 from malloc_game.muzero.tiny import made_up
 
-TUTORED = Settings(**SMALL | {"warm_start": 30, "tutored": 150, "tutor_positions": 60, "batch": 32})
+PRETRAINED = Settings(
+    **SMALL | {"warm_start": 30, "pretrain_steps": 150, "pretrain_positions": 60, "batch": 32}
+)
 
 
 def test_what_is_taught_is_the_best_reply() -> None:
@@ -55,7 +57,7 @@ def test_what_is_taught_is_the_best_reply() -> None:
 
 
 def test_pretraining_has_positions_with_a_choice_and_true_returns() -> None:
-    settings = Settings(**SMALL | {"tutor_positions": 50})
+    settings = Settings(**SMALL | {"pretrain_positions": 50})
     programs = [ProgramReplay(problem, 10, settings) for problem in (four_lives(18), made_up(9), made_up(0))]
     for program in programs[:2]:
         program.add(*random_games(program.problem, 6))
@@ -92,7 +94,7 @@ def pretrained(seed: int) -> tuple[Session, list[dict[str, float]], Any]:
         made.append(make(*args))
         return made[-1]
 
-    session = Session([Meter(made_up(9), Budget(evaluations=5), reports)], seed, TUTORED, None, None)
+    session = Session([Meter(made_up(9), Budget(evaluations=5), reports)], seed, PRETRAINED, None, None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("loadmaster.malloc_game.muzero.session.pretrain_batch", pretrain_batch)
         session.run()

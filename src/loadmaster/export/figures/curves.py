@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.errors import LoadmasterError, require
-from loadmaster.export.figures.data import Improvements, learning_curves
+from loadmaster.export.figures.data import Improvements, collect_learning_curves
 from loadmaster.files import replacing
 from loadmaster.machine.machine import Machine
 from loadmaster.mapping.problem import Mapping
@@ -52,13 +52,13 @@ _STYLE: dict[str, Any] = {
 }
 
 
-def memory_colours(memories: int) -> list[str]:
+def choose_colours(memories: int) -> list[str]:
     """Fastest first; the slowest, where everything is at first, is grey."""
     return [_BETWEEN[i % len(_BETWEEN)] for i in range(memories - 1)] + [GREY]
 
 
 @contextmanager
-def styled() -> Iterator[None]:
+def use_style() -> Iterator[None]:
     """Draw inside it; whatever style the user has is left alone."""
     matplotlib = require("matplotlib", "figures")
     with matplotlib.rc_context():
@@ -67,7 +67,7 @@ def styled() -> Iterator[None]:
         yield
 
 
-def new_figure(height: float, width: float = WIDTH, *, square: bool = False) -> Figure:
+def make_figure(height: float, width: float = WIDTH, *, square: bool = False) -> Figure:
     """Without pyplot, so without a display and without state. `square`: of axes whose aspect is
     fixed, which are then moved together."""
     require("matplotlib", "figures")
@@ -76,12 +76,12 @@ def new_figure(height: float, width: float = WIDTH, *, square: bool = False) -> 
     return Figure(figsize=(width, height), layout="compressed" if square else "constrained")
 
 
-def over_words(over: str) -> str:
+def name_baseline(over: str) -> str:
     """What a speed-up is over, within a label."""
     return "the compiler" if over == "compiler" else over
 
 
-def plain(axes: Axes) -> None:
+def hide_frame(axes: Axes) -> None:
     """No frame and no ticks."""
     axes.set_xticks([])
     axes.set_yticks([])
@@ -98,7 +98,7 @@ def save(figure: Figure, path: Path) -> Path:
         )
     # The date and the version would make every file another one.
     metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
-    with styled(), replacing(path) as temporary:
+    with use_style(), replacing(path) as temporary:
         figure.savefig(temporary, format=kind, metadata=metadata)
     return path
 
@@ -131,7 +131,7 @@ class Room:
         return self.best_ps / self.bound_ps
 
 
-def scaled(machine: Machine, factor: float) -> Machine:
+def scale_capacities(machine: Machine, factor: float) -> Machine:
     """The machine with other capacities, but for the slowest memory, which holds everything."""
     for number in machine.reach[0][:-1]:
         memory = machine.memories[number]
@@ -139,12 +139,12 @@ def scaled(machine: Machine, factor: float) -> Machine:
     return machine
 
 
-def room(
+def measure_room(
     program: Program, machine: Machine, factors: Sequence[float] = FACTORS, seconds: float = 60.0
 ) -> Iterator[Room]:
     """One row per factor; the exact solver gets so many seconds for each."""
     for factor in factors:
-        problem = Mapping(program, scaled(machine, factor))
+        problem = Mapping(program, scale_capacities(machine, factor))
         density = solve(make_solver("mapping", "density"), problem, Budget())
         exact = solve(make_solver("mapping", "exact"), problem, Budget(seconds=seconds))
         assert density.value is not None  # everything in the slowest memory is always legal
@@ -163,8 +163,8 @@ def draw_learning_curves(
 ) -> Figure:
     """Best speed-up against evaluations: a thin line per run, mean and standard deviation per
     solver. `levels` are times of solvers that do not learn; `over` names the one of `compiler_ps`."""
-    with styled():
-        figure = new_figure(4.4)
+    with use_style():
+        figure = make_figure(4.4)
         axes = figure.add_subplot()
         found = [compiler_ps / max(1, value) for runs in solvers.values() for run in runs for _, value in run]
         top = compiler_ps / bound_ps if bound_ps > 0 else max([1.0, *found])
@@ -173,7 +173,7 @@ def draw_learning_curves(
         lines += [(name, compiler_ps / max(1, time), ":") for name, time in (levels or {}).items()]
         for i, (name, runs) in enumerate(solvers.items()):
             colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % len(STYLES)]
-            curves = learning_curves(runs, compiler_ps, end)
+            curves = collect_learning_curves(runs, compiler_ps, end)
             for row in curves.runs:
                 axes.step(curves.at, row, where="post", color=colour, linewidth=0.6, alpha=0.45)
             low, high = curves.mean - curves.deviation, curves.mean + curves.deviation
@@ -203,7 +203,7 @@ def draw_learning_curves(
             ylim=(least, highest),
             title=title,
             xlabel="evaluations",
-            ylabel=f"best speed-up over {over_words(over)}",
+            ylabel=f"best speed-up over {name_baseline(over)}",
         )
         axes.grid(axis="y")
         if solvers:  # below: the lower right corner is where slow solvers are
@@ -223,8 +223,8 @@ def _together(labels: list[tuple[float, str]], nearest: float) -> list[tuple[flo
 
 def draw_room(rows: Sequence[Room], title: str) -> Figure:
     """Compiler and density over the bound, against the factor on all capacities but the last."""
-    with styled():
-        figure = new_figure(3.6)
+    with use_style():
+        figure = make_figure(3.6)
         axes = figure.add_subplot()
         factors = [row.factor for row in rows]
         open_ = [row.best for row in rows]

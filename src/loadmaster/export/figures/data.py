@@ -53,7 +53,7 @@ class Curves:
         return deviation
 
 
-def learning_curves(runs: Sequence[Improvements], compiler_ps: int, end: int) -> Curves:
+def collect_learning_curves(runs: Sequence[Improvements], compiler_ps: int, end: int) -> Curves:
     """Curves of the runs of one solver up to `end` evaluations."""
     changes = {count for run in runs for count, _ in run if count <= end}
     at = np.array(sorted({0, end} | changes), dtype=np.int64)
@@ -74,7 +74,7 @@ class Transitions:
     """[M, M]"""
 
 
-def transitions(problem: Mapping, before: Maps, after: Maps) -> dict[str, Transitions]:
+def count_transitions(problem: Mapping, before: Maps, after: Maps) -> dict[str, Transitions]:
     """For 'weights' and 'activations' apart; entries that decide nothing are left out."""
     nodes, memories = problem.nodes, len(problem.memories)
     is_weight = np.arange(2 * nodes) >= nodes
@@ -90,7 +90,7 @@ def transitions(problem: Mapping, before: Maps, after: Maps) -> dict[str, Transi
     return found
 
 
-def distances(problem: Mapping, maps: Maps) -> Float64:
+def measure_distances(problem: Mapping, maps: Maps) -> Float64:
     """[B, B] the share of the decided bytes that two maps place differently."""
     share = np.where(problem.live, problem.entries.bytes, 0).astype(np.float64)
     share /= max(1.0, float(share.sum()))
@@ -103,7 +103,7 @@ def distances(problem: Mapping, maps: Maps) -> Float64:
     return apart
 
 
-def scaled_to_plane(apart: Float64) -> tuple[Float64, float]:
+def scale_to_plane(apart: Float64) -> tuple[Float64, float]:
     """[B, 2] points by classical multidimensional scaling, and the share of the (positive)
     variance that two dimensions show."""
     count = len(apart)
@@ -131,7 +131,7 @@ class Contiguity:
     """The share of weights that are in the memory of the weights before them."""
 
 
-def contiguity(problem: Mapping, decision: Maps) -> Contiguity:
+def measure_contiguity(problem: Mapping, decision: Maps) -> Contiguity:
     """Of one map."""
     nodes, live = problem.nodes, problem.live
     source, target = edges(problem)

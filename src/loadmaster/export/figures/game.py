@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from loadmaster.errors import require
-from loadmaster.export.figures.curves import GREY, draw_learning_curves, new_figure, styled
+from loadmaster.export.figures.curves import GREY, draw_learning_curves, make_figure, use_style
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.plan import Occupancy, Plan
 from loadmaster.plan.steps import AT_HOME
@@ -27,7 +27,7 @@ KIND_COLOURS = {"weight": "#0072b2", "input": "#56b4e9", "activation": "#e69f00"
 IN, OUT, STALL = "#0072b2", "#d55e00", "#cc0000"
 
 
-def game_pictures(path: Path, problem: MallocGame) -> Iterator[tuple[str, Figure]]:
+def draw_game_pictures(path: Path, problem: MallocGame) -> Iterator[tuple[str, Figure]]:
     """(name, figure) of one run: its best plan, and how it was found."""
     run = RunFolder.open(path)
     history = History(run.read_log().lines)
@@ -53,8 +53,8 @@ def game_pictures(path: Path, problem: MallocGame) -> Iterator[tuple[str, Figure
 def draw_memory(problem: MallocGame, plan: Plan, title: str) -> Figure:
     """Addresses of the fast memory over simulated time; below it ops and copies."""
     timeline = simulate(problem.program, problem.machine, plan)
-    with styled():
-        figure = new_figure(6.0)
+    with use_style():
+        figure = make_figure(6.0)
         grid = figure.add_gridspec(2, 1, height_ratios=(5, 1), hspace=0.02)
         memory = figure.add_subplot(grid[0])
         lanes = figure.add_subplot(grid[1], sharex=memory)

@@ -11,12 +11,12 @@ import numpy as np
 from loadmaster.export.figures.curves import (
     COLOURS,
     MARKERS,
+    choose_colours,
     draw_learning_curves,
-    memory_colours,
-    new_figure,
-    over_words,
-    plain,
-    styled,
+    hide_frame,
+    make_figure,
+    name_baseline,
+    use_style,
 )
 from loadmaster.export.figures.data import (
     WHITE_BOX,
@@ -24,10 +24,10 @@ from loadmaster.export.figures.data import (
     Int64,
     MapRun,
     Maps,
-    contiguity,
-    distances,
-    scaled_to_plane,
-    transitions,
+    count_transitions,
+    measure_contiguity,
+    measure_distances,
+    scale_to_plane,
 )
 from loadmaster.mapping.problem import Mapping
 from loadmaster.units import show_bytes
@@ -48,11 +48,11 @@ def draw_transitions(
     problem: Mapping, before: Maps, after: Maps, names: tuple[str, str], title: str
 ) -> Figure:
     """Four matrices: weights and activations apart, by bytes and by count."""
-    with styled():
-        figure = new_figure(6.2, 6.0, square=True)
+    with use_style():
+        figure = make_figure(6.2, 6.0, square=True)
         figure.suptitle(title, fontsize=10)
         axes = figure.subplots(2, 2)
-        for row, (kind, found) in enumerate(transitions(problem, before, after).items()):
+        for row, (kind, found) in enumerate(count_transitions(problem, before, after).items()):
             for column, (unit, table) in enumerate((("bytes", found.bytes), ("count", found.count))):
                 _matrix(axes[row, column], table, memory_names(problem), unit == "bytes")
                 axes[row, column].set_title(f"{kind}, by {unit}")
@@ -104,10 +104,10 @@ def draw_embedding(
 ) -> Figure:
     """Maps as points; near means that few bytes lie elsewhere. A label has a marker of its own,
     marked maps are large, and the colour is the speed-up over `over_ps`, the time of `over`."""
-    with styled():
-        figure = new_figure(4.6)
+    with use_style():
+        figure = make_figure(4.6)
         axes = figure.add_subplot()
-        points, explained = scaled_to_plane(distances(problem, np.array(maps)))
+        points, explained = scale_to_plane(measure_distances(problem, np.array(maps)))
         speed = over_ps / np.maximum(np.array(times, dtype=np.float64), 1)
         low, high = float(speed.min()), float(max(speed.max(), speed.min() + 1e-9))
         best = np.array(marked)
@@ -129,7 +129,7 @@ def draw_embedding(
                 )
         for i, label in enumerate(dict.fromkeys(labels)):  # the legend's markers have no speed
             axes.scatter([], [], marker=MARKERS[i % len(MARKERS)], color="#555555", s=30, label=label)
-        figure.colorbar(axes.collections[0], ax=axes, label=f"speed-up over {over_words(over)}", pad=0.01)
+        figure.colorbar(axes.collections[0], ax=axes, label=f"speed-up over {name_baseline(over)}", pad=0.01)
         axes.set(
             title=title,
             xlabel=f"large: the best of each; two dimensions show {explained:.0%} of the variance",
@@ -144,15 +144,15 @@ def draw_embedding(
 
 def draw_contiguity(problem: Mapping, maps: Dict[str, Maps], title: str) -> Figure:
     """Two bars per map: edges within one memory, consecutive weights in one memory."""
-    with styled():
-        figure = new_figure(0.9 + 0.42 * len(maps))
+    with use_style():
+        figure = make_figure(0.9 + 0.42 * len(maps))
         axes = figure.add_subplot()
         bars = (
             ("activations", "edges with both activations in one memory"),
             ("weights", "consecutive weights in one memory"),
         )
         for i, (name, label) in enumerate(bars):
-            shares = [getattr(contiguity(problem, decision), name) for decision in maps.values()]
+            shares = [getattr(measure_contiguity(problem, decision), name) for decision in maps.values()]
             where = np.arange(len(maps)) + (i - 0.5) * 0.38
             axes.barh(where, [share or 0.0 for share in shares], 0.36, color=COLOURS[i], label=label)
             for y, share in zip(where, shares, strict=True):
@@ -173,15 +173,15 @@ def draw_strips(problem: Mapping, maps: Dict[str, Maps], title: str) -> Figure:
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
 
-    with styled():
-        figure = new_figure(1.2 + 0.5 * len(maps))
-        colours = memory_colours(len(problem.memories))
+    with use_style():
+        figure = make_figure(1.2 + 0.5 * len(maps))
+        colours = choose_colours(len(problem.memories))
         cells = ListedColormap([*colours, _UNDECIDED])
         rows = figure.subplots(len(maps), 1, squeeze=False)[:, 0]
         for axes, (name, decision) in zip(rows, maps.items(), strict=True):
             memory = np.where(problem.live, decision, len(colours)).reshape(2, problem.nodes)
             axes.imshow(memory, cmap=cells, vmin=0, vmax=len(colours), aspect="auto", interpolation="nearest")
-            plain(axes)
+            hide_frame(axes)
             axes.set_yticks([0, 1], ["activations", "weights"], fontsize=7)
             axes.tick_params(length=0, pad=2)
             axes.axhline(0.5, color="white", linewidth=1.5)
@@ -210,7 +210,7 @@ _NEAR = 1.05
 _MOST_PER_RUN = 40
 
 
-def pictures(cell: Cell) -> Iterator[tuple[str, Figure]]:
+def draw_pictures(cell: Cell) -> Iterator[tuple[str, Figure]]:
     """(name, figure): curves, transitions-SOLVER, embedding, contiguity, strips."""
     groups, best = cell.groups(), cell.best_maps()
     over, over_ps = cell.reference
@@ -230,7 +230,7 @@ def pictures(cell: Cell) -> Iterator[tuple[str, Figure]]:
             "curves",
             draw_learning_curves(searches, over_ps, cell.bound_ps, max(1, end), cell.name, levels, over),
         )
-    maps = maps_to_show(cell)
+    maps = select_maps(cell)
     for name, decision in list(maps.items())[1:]:
         title = f"{cell.name}: from the compiler's map to that of {name}"
         names = ("compiler", name)
@@ -244,14 +244,14 @@ def pictures(cell: Cell) -> Iterator[tuple[str, Figure]]:
     yield "strips", draw_strips(cell.problem, maps, cell.name)
 
 
-def maps_to_show(cell: Cell) -> dict[str, Maps]:
+def select_maps(cell: Cell) -> dict[str, Maps]:
     """The compiler's map first, then the best of each solver, slowest first."""
     ordered = sorted(cell.best_maps().items(), key=lambda pair: -pair[1][0])
     others = {name: decision for name, (_, decision) in ordered if name != "compiler"}
     return {"compiler": cell.problem.compiler, **others}
 
 
-def near_maps(run: MapRun, compiler_ps: int) -> list[tuple[int, Maps]]:
+def select_near_maps(run: MapRun, compiler_ps: int) -> list[tuple[int, Maps]]:
     """The maps of a run that are worth a point: none much slower than the compiler's."""
     near = [pair for pair in run.maps if pair[0] <= _NEAR * compiler_ps]
     if len(near) <= _MOST_PER_RUN:
@@ -267,7 +267,7 @@ def _embedding(cell: Cell) -> Figure:
         rows.append((problem.compiler, cell.compiler_ps, "compiler", True))
     for name, runs in cell.groups().items():
         for run in runs if name != "compiler" else []:
-            near = near_maps(run, over_ps)
+            near = select_near_maps(run, over_ps)
             rows += [(decision, value, name, False) for value, decision in near]
         found = cell.best_maps().get(name)
         if found is not None and name != "compiler":

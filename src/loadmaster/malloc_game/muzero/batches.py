@@ -171,7 +171,7 @@ def _with_new_search(batch: Batch, weights: Any, value: Any, share: Any, kept: A
 
 # Pretraining on the game itself: at every position of good games, and of games like them with some moves
 # changed, each legal move is tried and played out to the end. What a move earns there is exact. This is how
-# a run may begin (`tutored`), after a warm start: then it is not learned by self-play alone.
+# a run may begin (`pretrain_steps`), after a warm start: then it is not learned by self-play alone.
 
 CHANGED = (0.0, 0.0, 0.02, 0.05, 0.15)
 """Shares of the moves that are changed at random, in turn."""
@@ -184,11 +184,11 @@ AT_ONCE = 50
 
 
 def pretrain_batch(programs: Sequence[ProgramReplay], settings: Settings, rng: Rng) -> Batch:
-    """Positions of all programs that have games, all on the device; `tutor_positions` of them at most."""
+    """Positions of all programs that have games, all on the device; `pretrain_positions` of them at most."""
     known = [program for program in programs if len(program.best_times)]
     moves = np.array([program.problem.moves for program in known])
     # As in the replay: between as many of any program and as many as it has.
-    most = np.ceil(settings.tutor_positions * np.sqrt(moves) / np.sqrt(moves).sum()).astype(int)
+    most = np.ceil(settings.pretrain_positions * np.sqrt(moves) / np.sqrt(moves).sum()).astype(int)
     parts = [
         _positions(program, int(count), settings, rng) for program, count in zip(known, most, strict=True)
     ]
@@ -246,16 +246,16 @@ def pretrain(
     key: jax.Array,
     report: Callable[[int, Learner, Losses], bool],
 ) -> Learner:
-    """The learner after `tutored` gradient steps on parts of `batch`, or when `report` (with the steps so
+    """The learner after `pretrain_steps` gradient steps on parts of `batch`, or when `report` (with the steps so
     far) says to stop."""
-    own = replace(keep_only(settings, LEARNING), horizon=max(1, settings.tutored))
+    own = replace(keep_only(settings, LEARNING), horizon=max(1, settings.pretrain_steps))
     learner = first_learner(learner.network, own)
     step = compiled_steps(own, 2 * (settings.batch or 1), len(batch.weight))
-    for part in range(0, settings.tutored, AT_ONCE):
+    for part in range(0, settings.pretrain_steps, AT_ONCE):
         learner, losses = step(learner, batch, jax.random.fold_in(key, part))
         if not report(part + AT_ONCE, learner, jax.block_until_ready(losses)):
             break
-    return resume_learner(learner.network, settings, settings.tutored)
+    return resume_learner(learner.network, settings, settings.pretrain_steps)
 
 
 @lru_cache(maxsize=4)

@@ -1,6 +1,6 @@
 """Search: what a look ahead in the learned model makes of a batch of positions.
 
-The searches themselves are mctx's, Gumbel MuZero by default and plain MuZero as a switch. Here is
+The searches themselves are mctx's, Gumbel MuZero by default and plain MuZero as an option. Here is
 what they search: positions as latents beside the number of moves left, which is known, so that the
 end of a game need not be learned. The true mask of legal moves holds at the root alone; below it
 the network's own belief about legality stands in for it.

@@ -96,7 +96,7 @@ class Session(learn.Session):
         """Until all meters are exhausted; the first one's solution."""
         if self.settings.warm_start and not self.iteration:
             self._warm_start()
-        if self.settings.tutored > self.steps:
+        if self.settings.pretrain_steps > self.steps:
             self._pretrain()
         while not self.stopped:
             whole = self._learn() if self.owed else self._play()

@@ -1,4 +1,4 @@
-"""Every number and every switch of mallocMuZero. What is None depends on where it runs."""
+"""Every number and every option of mallocMuZero. What is None depends on where it runs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LEARNING = (
 )
 """Settings that a gradient step reads."""
 _COUNTS = (
-    "tutor_positions",
+    "pretrain_positions",
     "games",
     "batch",
     "unroll",
@@ -115,10 +115,10 @@ class Settings:
     warm_start: int = 0
     """Begin with games to learn from: those of memory space assignment, and the best one after so many
     evaluations of evolution (`es-moves`). Not from scratch."""
-    tutored: int = 0
+    pretrain_steps: int = 0
     """Gradient steps that come first, on positions of the games of a warm start and of games like them
     where every move was tried in the game itself. Not from scratch."""
-    tutor_positions: int = 40_000
+    pretrain_positions: int = 40_000
     rank_returns: bool = False
     """A game earns its rank among the last 512 of its program instead of the time it saves."""
 

@@ -14,7 +14,7 @@ from loadmaster.learn.checkpoints import BadState, read_state, state_path, write
 from loadmaster.learn.policies import policy_arrays
 from loadmaster.learn.session import Interval, Report, ignore, policy_header, require_agents
 from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.search.solver import Budget, Meter, Observer
+from loadmaster.search.solver import Budget, Meter, Observer, rename_options
 
 if TYPE_CHECKING:
     from loadmaster.malloc_game.muzero.session import Session
@@ -86,7 +86,7 @@ def train(
             )
     from loadmaster.malloc_game.muzero.session import Session
 
-    names, options = [name for name, _ in problems], dict(options or {})
+    names, options = [name for name, _ in problems], rename_options(options or {})
     solver = MuZero(init=init or "scratch", **options)
     state, before = (None, {}) if resume is None else _read(resume, names, options)
     trainer = _Trainer(names, out, seed, options, init, before.get("sessions", []), report, log)
@@ -236,6 +236,8 @@ def _row(name: str, meter: Meter) -> dict[str, Any]:
 def _read(path: Path, names: list[str], options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """(the session's arrays, what made them) of a state file, if it is about the same."""
     state, about = read_state(path, "muzero")
+    if isinstance(about.get("settings"), dict):
+        about["settings"] = rename_options(about["settings"])
     for what, ours in (("models", names), ("settings", options)):
         if about.get(what) != ours:
             raise BadState(

@@ -1,4 +1,4 @@
-"""Every number and every switch of EGRL, with the defaults that the results were made with."""
+"""Every number and every option of EGRL, with the defaults that the results were made with."""
 
 from __future__ import annotations
 

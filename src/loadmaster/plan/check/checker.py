@@ -69,6 +69,14 @@ def check(
     The capacity is exact for one device in order. There a copy counts from its issue to its need;
     a timeline says better. For several devices, or a queue that is no order, only a timeline
     tells who is in a memory together: without one, what is sure to be is checked.
+
+    Args:
+      program, machine: what the plan is about.
+      plan: what is judged.
+      timeline: when its ops and copies run, as `simulate` gives it; it is judged too.
+
+    Returns:
+      violations, each with its rule, its ops and tensors, and what would mend it.
     """
     report = Report()
     if check_shape(program, machine, plan, report) and check_permutation(program, plan, report):

@@ -425,7 +425,7 @@ class Facts(Steps):
                     found.append(Overwrite(tensor, over, op, others))
         return found
 
-    def aligned(self, size: int, memory: int) -> int:
+    def align(self, size: int, memory: int) -> int:
         """A size rounded up to a memory's alignment."""
         alignment = self.machine.memories[memory].alignment
         return -(-size // alignment) * alignment

@@ -1,7 +1,7 @@
 """Rules `residency`, `overlap` and `capacity`: where bytes lie, for how long, that nobody else lies there,
 and that a memory has room for all that it holds.
 
-`holds` says what is held and between which events (section 6 of docs/simulation.md). A `Clock` says
+`collect_holds` says what is held and between which events (section 6 of docs/simulation.md). A `Clock` says
 when events happen: by the plan's positions here, by a timeline's picoseconds in `check_timeline`.
 """
 
@@ -168,7 +168,7 @@ class Hold(NamedTuple):
     """The op that takes the room; None: before the program."""
 
 
-def holds(facts: Facts, clock: Clock) -> list[Hold]:
+def collect_holds(facts: Facts, clock: Clock) -> list[Hold]:
     """Everything that is held: persistent tensors, residencies, home copies."""
     found = []
     elsewhere = _kept_elsewhere(facts)
@@ -272,7 +272,7 @@ def sweep(facts: Facts, held: list[Hold]) -> list[Usage]:
     for moment, takes, index in events:
         hold = held[index]
         usage, key = usages[hold.memory], (facts.place[hold.tensor], hold.memory)
-        bytes_held = facts.aligned(facts.size[largest[key[0]]], hold.memory)
+        bytes_held = facts.align(facts.size[largest[key[0]]], hold.memory)
         if not takes:
             counter[key] -= 1
             usage.now -= bytes_held if counter[key] == 0 else 0
@@ -318,7 +318,7 @@ def _too_small(
 def check_capacity(facts: Facts, report: Report) -> None:
     """Without a timeline: exact for one device in order, else what is sure to be held at once."""
     if facts.in_order and len(facts.devices_used) < 2 and not facts.transfers:
-        report_capacity(facts, sweep(facts, holds(facts, PositionClock(facts))), report)
+        report_capacity(facts, sweep(facts, collect_holds(facts, PositionClock(facts))), report)
         return
     elsewhere = _kept_elsewhere(facts)
     always: list[dict[int, int]] = [{} for _ in facts.machine.memories]
@@ -352,7 +352,7 @@ def check_capacity(facts: Facts, report: Report) -> None:
 
 def _take(facts: Facts, taken: list[dict[int, int]], memory: int, tensor: int) -> None:
     place = facts.place[tensor]
-    size = facts.aligned(facts.size[tensor], memory)
+    size = facts.align(facts.size[tensor], memory)
     taken[memory][place] = max(taken[memory].get(place, 0), size)
 
 
@@ -409,7 +409,7 @@ def check_residency(facts: Facts, report: Report) -> None:
                 op,
                 offset,
             )
-        end = offset + facts.aligned(size, memory)
+        end = offset + facts.align(size, memory)
         if end > about.capacity:
             bad(
                 f"{facts.memory_text(memory)} needs {end:,} bytes for {facts.tensor_text(tensor)} at "
@@ -437,7 +437,7 @@ def check_overlap(facts: Facts, report: Report) -> None:
     one time is refused as well: nobody could say which of them is read.
     """
     windows = [facts.window(row) for row in range(len(facts.residencies))]
-    for first, second, begin in overlapping(facts, windows, report):
+    for first, second, begin in find_overlaps(facts, windows, report):
         memory = facts.residencies[first].memory
         one, other = facts.residencies[first], facts.residencies[second]
         op = facts.op_at(begin)
@@ -483,7 +483,7 @@ def _one_spot(
             newest[memory] = row
 
 
-def overlapping(facts: Facts, windows: list[tuple[int, int]], report: Report) -> list[tuple[int, int, int]]:
+def find_overlaps(facts: Facts, windows: list[tuple[int, int]], report: Report) -> list[tuple[int, int, int]]:
     """(row, later row, when they meet) for residencies that share time and addresses."""
     by_memory: dict[int, list[Block]] = {}
     for row, (tensor, memory, offset, _, _) in enumerate(facts.residencies):

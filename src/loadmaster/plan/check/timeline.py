@@ -13,7 +13,7 @@ import numpy as np
 
 from loadmaster.plan.check.data import Relies
 from loadmaster.plan.check.facts import Facts, Report
-from loadmaster.plan.check.memory import holds, overlapping, report_capacity, sweep
+from loadmaster.plan.check.memory import collect_holds, find_overlaps, report_capacity, sweep
 from loadmaster.plan.plan import NO_OFFSET
 
 
@@ -98,7 +98,7 @@ class Times:
         self.report.add("timeline", message, tensor=tensor, op=op, number=number)
 
 
-def devices(times: Times) -> None:
+def check_devices(times: Times) -> None:
     """A device runs one step at a time, in the plan's order if the plan says so."""
     facts = times.facts
     for device in facts.devices_used:
@@ -118,7 +118,7 @@ def devices(times: Times) -> None:
                 )
 
 
-def engines(times: Times) -> None:
+def check_engines(times: Times) -> None:
     """An engine serves one at a time; listed transfers in the order of the list."""
     facts, home = times.facts, times.facts.machine.home
     if facts.machine.rules.copies == "idle":
@@ -163,14 +163,14 @@ def _engines_between(times: Times, source: int, target: int) -> tuple[str, ...]:
     return times.facts.machine.links[link].engines if link is not None else ()
 
 
-def memory(times: Times) -> None:
+def check_memory(times: Times) -> None:
     """What a sweep over the times finds is what the timeline states."""
     facts = times.facts
-    usages = sweep(facts, holds(facts, times))
+    usages = sweep(facts, collect_holds(facts, times))
     top = [0] * len(usages)
     for tensor, where, offset, _, _ in facts.residencies:
         if offset != NO_OFFSET:
-            top[where] = max(top[where], offset + facts.aligned(facts.size[tensor], where))
+            top[where] = max(top[where], offset + facts.align(facts.size[tensor], where))
     for where, usage in enumerate(usages):
         capacity = facts.machine.memories[where].capacity
         found = {
@@ -188,7 +188,7 @@ def memory(times: Times) -> None:
     report_capacity(facts, usages, times.report)
 
 
-def spots(times: Times) -> None:
+def check_spots(times: Times) -> None:
     """On several devices, residencies apart by position may still meet in time."""
     facts = times.facts
     if len(facts.devices_used) < 2:
@@ -201,7 +201,7 @@ def spots(times: Times) -> None:
         else:
             start = times.step(begin)[0] if begin >= 0 else -1
             by_time.append((start, times.step(end)[1] - 1))
-    for first, second, when in overlapping(facts, by_time, times.report):
+    for first, second, when in find_overlaps(facts, by_time, times.report):
         (begin, end), (other_begin, other_end) = by_position[first], by_position[second]
         if begin > other_end or other_begin > end:  # else it was reported by position
             tensor = facts.residencies[second].tensor
@@ -218,7 +218,7 @@ def spots(times: Times) -> None:
             )
 
 
-def total(times: Times) -> None:
+def check_total(times: Times) -> None:
     """The end of the last step, or of the last copy that is needed by the end."""
     ends = [times.step(rank)[1] for rank in range(len(times.facts.steps))]
     ends += [
@@ -239,19 +239,19 @@ def check_timeline(facts: Facts, timeline: TimelineLike, relies: Relies, report:
     if not is_readable(facts, timeline, report):
         return False
     times = Times(facts, timeline, report)
-    ops(times)
-    copies(times)
-    if transfers(times):
-        waits(times, relies)
-        devices(times)
-        engines(times)
-        memory(times)
-        spots(times)
-    total(times)
+    check_ops(times)
+    check_copies(times)
+    if check_transfers(times):
+        check_waits(times, relies)
+        check_devices(times)
+        check_engines(times)
+        check_memory(times)
+        check_spots(times)
+    check_total(times)
     return True
 
 
-def ops(times: Times) -> None:
+def check_ops(times: Times) -> None:
     """Steps end after they start, members share times, a view happens when its root is made."""
     facts = times.facts
     for rank, step in enumerate(facts.steps):
@@ -283,7 +283,7 @@ def ops(times: Times) -> None:
                 )
 
 
-def copies(times: Times) -> None:
+def check_copies(times: Times) -> None:
     """Between the end of the step that issues a copy and the start of the one that needs it."""
     facts = times.facts
     for row, (start, end) in enumerate(times.copy_times):
@@ -308,7 +308,7 @@ def copies(times: Times) -> None:
             )
 
 
-def transfers(times: Times) -> bool:
+def check_transfers(times: Times) -> bool:
     """One for each that is needed, after the tensor is made. Returns whether none is missing."""
     facts = times.facts
     for tensor, device, start, end in times.timeline.transfers.tolist():
@@ -340,7 +340,7 @@ def transfers(times: Times) -> bool:
     return not missing
 
 
-def waits(times: Times, relies: Relies) -> None:
+def check_waits(times: Times, relies: Relies) -> None:
     """No step starts before what it reads is there, or while others use what it writes over."""
     facts = times.facts
     for rank, step in enumerate(facts.steps):
@@ -374,7 +374,7 @@ def waits(times: Times, relies: Relies) -> None:
                 )
     for rank, row in relies:
         start, end = times.step(rank)[0], times.copy_times[row][1]
-        if start < end and facts.needed(row) != rank:  # the step that needs it: see `copies`
+        if start < end and facts.needed(row) != rank:  # the step that needs it: see `check_copies`
             op, tensor = facts.steps[rank].number, facts.copies[row].tensor
             times.bad(
                 f"{facts.op_text(op)} starts at {start:,} ps and reads what copy {row} of "

@@ -3,6 +3,8 @@ enough for exact solvers. Sizes suit a fast memory of 1 MiB."""
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from loadmaster.program.build import Builder
@@ -55,3 +57,9 @@ def synthetic(number: int) -> Program:
             readable.remove(newest)
         readable = [*readable, result][-6:]
     return build.build()
+
+
+def find_synthetic(name: str) -> Program | None:
+    """The program of a name such as 'synthetic-07', else None."""
+    number = re.fullmatch(r"synthetic-([0-9]{2})", name)
+    return synthetic(int(number[1])) if number and int(number[1]) < COUNT else None

@@ -83,7 +83,7 @@ class ProcessWorker:
 
 
 @contextlib.contextmanager
-def ray_workers(address: Address, setup: bytes) -> Iterator[tuple[StartWorker, int]]:
+def hire_ray_workers(address: Address, setup: bytes) -> Iterator[tuple[StartWorker, int]]:
     """What hires workers of a cluster, and how many there shall be."""
     with contextlib.ExitStack() as stack:
         ray = require("ray", "ray")

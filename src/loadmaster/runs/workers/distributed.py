@@ -19,7 +19,7 @@ from loadmaster.errors import LoadmasterError
 from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.plan.json import plan_to_json
 from loadmaster.plan.plan import Plan
-from loadmaster.runs.workers.clients import ProcessWorker, ray_workers
+from loadmaster.runs.workers.clients import ProcessWorker, hire_ray_workers
 from loadmaster.runs.workers.pool import Address, Pool, Reply, StartWorker, parse_workers
 from loadmaster.runs.workers.server import Array, pack, pack_function, pack_problem, unpack
 from loadmaster.search.evaluator import EvaluationError, Gauge, Measurement
@@ -90,7 +90,7 @@ def distribute_function(
 @contextlib.contextmanager
 def _started_workers(address: Address, setup: bytes) -> Iterator[tuple[StartWorker, int]]:
     if address.kind == "ray":
-        with ray_workers(address, setup) as found:
+        with hire_ray_workers(address, setup) as found:
             yield found
         return
     yield (lambda place: ProcessWorker(setup)), address.workers or 1

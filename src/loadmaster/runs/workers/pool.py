@@ -157,8 +157,8 @@ class Pool:
     def map(self, requests: Sequence[bytes], places: Sequence[int] | None = None) -> Iterator[Reply]:
         """Replies in the order of the requests, each as soon as it and those before it are there.
         `places` says whose each is. What nobody waits for any more is not begun."""
-        wanted: Sequence[int | None] = places if places is not None else [None] * len(requests)
-        tasks = [_Task(*each) for each in zip(requests, wanted, strict=True)]
+        place_of: Sequence[int | None] = places if places is not None else [None] * len(requests)
+        tasks = [_Task(*each) for each in zip(requests, place_of, strict=True)]
         with self._changed:
             self._queue.extend(tasks)
             self._changed.notify_all()

@@ -242,7 +242,7 @@ def _step(traced: Traced, values: dict[Any, list[Value]], node: Any, position: i
     types = results_of(node)
     call, operands = call_of(node, values, types)
     tensors = [part for part in _parts(node.meta["val"]) if hasattr(part, "dtype")]
-    base = _shown(node, values, tensors)
+    base = _find_base(node, values, tensors)
     if base is not None and len(operands) != 1:
         raise BadProgram(
             f"'{node.target}' returns one of its {len(operands)} tensors",
@@ -269,7 +269,7 @@ def _step(traced: Traced, values: dict[Any, list[Value]], node: Any, position: i
     )
 
 
-def _shown(node: Any, values: dict[Any, list[Value]], tensors: list[Any]) -> Value | None:
+def _find_base(node: Any, values: dict[Any, list[Value]], tensors: list[Any]) -> Value | None:
     """The operand whose storage the results share. The tracer's tensors know it: some calls that
     may give views give copies where strides demand it."""
     for source in node.all_input_nodes:

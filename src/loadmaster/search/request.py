@@ -1,26 +1,111 @@
-"""`PlanRequest`: what is to be planned, as types; whoever reads texts makes one."""
+"""`PlanRequest`: what is to be planned, as types; whoever reads texts makes one. Capacities are bytes, or shares
+of what a program needs."""
 
 from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
-from loadmaster.allocation.buffers import Buffers
-from loadmaster.errors import nearest
-from loadmaster.graph import Base
+from loadmaster.errors import BadMachine, LoadmasterError, nearest
 from loadmaster.machine.machine import Machine
-from loadmaster.planner.capacity import BadRequest, Capacity, has_shares, with_bytes
 from loadmaster.program.measured_costs import MeasuredCosts, read_costs
 from loadmaster.program.program import Program
-from loadmaster.search.evaluator import Evaluator
+from loadmaster.search.evaluator import Measures
 from loadmaster.search.pins import Pins, parse_pins
 from loadmaster.search.problem import Problem
-from loadmaster.units import UNLIMITED
+from loadmaster.units import parse_bytes
+
+
+class BadRequest(LoadmasterError):
+    """What is to be planned makes no sense together."""
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """A capacity in bytes."""
+
+    count: int
+    text: str = ""
+    """As it was written: it becomes part of the machine's name."""
+
+    def __str__(self) -> str:
+        return self.text or str(self.count)
+
+
+@dataclass(frozen=True)
+class Share:
+    """A capacity as a part of what a program needs if nothing ever leaves the memory: 0.5 is a half."""
+
+    part: float
+
+    def __str__(self) -> str:
+        return f"{100 * self.part:g}%"
+
+
+Capacity = Mapping[str, Bytes | Share]
+"""Memory -> its capacity."""
+GivenCapacity = Mapping[str, Bytes | Share | int | str] | Sequence[str]
+"""As users write capacities: {"sram": 2**21}, {"sram": "2MiB"}, {"hbm": "50%"}, ["hbm=50%"]."""
+
+
+def parse_capacity(given: GivenCapacity) -> dict[str, Bytes | Share]:
+    """Capacities from texts such as 'sram=2MiB' and 'hbm=50%', or from sizes by name of the memory."""
+    if isinstance(given, Mapping):
+        return {memory: _typed(memory, size) for memory, size in given.items()}
+    pairs = (text.partition("=") for text in ([given] if isinstance(given, str) else given))
+    return {memory: _parse_size(memory, size) for memory, _, size in pairs}
+
+
+def _typed(memory: str, size: Bytes | Share | int | str) -> Bytes | Share:
+    if isinstance(size, Bytes | Share):
+        return size
+    if isinstance(size, int | str) and not isinstance(size, bool):
+        return _parse_size(memory, str(size))
+    raise BadRequest(
+        f"the capacity {size!r} of '{memory}' is neither bytes nor text",
+        object=memory,
+        number=size,
+        remedy="give bytes, '2MiB' or '50%'",
+    )
+
+
+def _parse_size(memory: str, size: str) -> Bytes | Share:
+    if not size.endswith("%"):
+        try:
+            return Bytes(parse_bytes(size, f"the capacity of '{memory}'"), size)
+        except ValueError as error:
+            raise BadMachine(f"{error}", object=memory, number=size, remedy="write sram=2MiB") from None
+    try:
+        part = float(size.removesuffix("%")) / 100
+    except ValueError:
+        part = 0.0
+    if not 0 < part <= 100:
+        raise BadRequest(
+            f"--capacity '{memory}={size}' is no share of a memory",
+            object="--capacity",
+            number=f"{memory}={size}",
+            remedy="write hbm=50%",
+        )
+    return Share(part)
+
+
+def has_shares(capacity: Capacity) -> bool:
+    """Whether some are parts of what a program needs."""
+    return any(isinstance(size, Share) for size in capacity.values())
+
+
+def with_bytes(machine: Machine, capacity: Capacity) -> Machine:
+    """The machine with those capacities that are given in bytes; its name tells them."""
+    sizes = {memory: size for memory, size in capacity.items() if isinstance(size, Bytes)}
+    for memory, size in sizes.items():
+        machine = machine.with_capacity(memory, size.count)
+    written = ",".join(f"{memory}={size}" for memory, size in sizes.items())
+    return replace(machine, name=f"{machine.name}:{written}") if sizes else machine
 
 
 class Objective(enum.StrEnum):
@@ -43,22 +128,6 @@ def parse_objective(text: str) -> Objective:
     return Objective(text)
 
 
-def parse_base(texts: Sequence[str]) -> Base | None:
-    """What stands where a graph plan decides nothing, from 'fusion=none,placement=single' and the like."""
-    given: dict[str, str] = {}
-    for text in (part for each in texts for part in each.split(",")):
-        name, equals, value = text.strip().partition("=")
-        if not equals or name not in ("fusion", "placement", "schedule"):
-            raise BadRequest(
-                f"--base '{text}' is not PART=NAME",
-                object="--base",
-                number=text,
-                remedy="write --base fusion=none,placement=single,schedule=fifo",
-            )
-        given[name] = value.replace("-", "_")
-    return Base(**given) if given else None
-
-
 class ProgramSource(Protocol):
     """Where a Program comes from, if it is to be read only once all else makes sense."""
 
@@ -75,14 +144,15 @@ class ProgramSource(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class NamedBuffers:
-    """Buffers alone: lives and sizes, no ops."""
+class ProblemSource(ABC):
+    """What is no program and makes its own problem, of one `kind`."""
 
+    kind: ClassVar[str]
     name: str
-    buffers: Buffers
-    capacity: int | None = None
-    """Of the memory that they are meant for, if that is known."""
+
+    @abstractmethod
+    def make_problem(self, request: PlanRequest) -> Problem:
+        """The problem of a request for it."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +179,11 @@ class ProblemEvaluator(ABC):
         """Refuse what it can't measure, before anything is read."""
 
     @abstractmethod
-    def evaluator(self, problem: Problem) -> Evaluator:
+    def prepare(self, request: PlanRequest) -> Problem:
+        """The problem whose plans it runs, where maps are made into such plans."""
+
+    @abstractmethod
+    def evaluator(self, problem: Problem) -> Measures:
         """Measures plans of this problem."""
 
 
@@ -121,7 +195,7 @@ def say_nothing(text: str) -> None:
 class PlanRequest:
     """What is to be planned. None, and what is empty: not said, so that a default or nothing applies."""
 
-    program: Program | ProgramSource | NamedBuffers
+    program: Program | ProgramSource | ProblemSource
     machine: Machine | None = None
     """None: the one that the program's source is meant for; of an order, one without limits."""
     problem: str | None = None
@@ -137,7 +211,7 @@ class PlanRequest:
     """Whether ops may run again in the backward pass; None: where nothing but a command measures."""
     keep_order: bool = False
     """In an arena: the ops keep their order, even if nothing fits in it."""
-    evaluator: Evaluator | ProblemEvaluator | None = None
+    evaluator: Measures | ProblemEvaluator | None = None
     """Measures plans in place of the simulator."""
     repeats: int = 5
     """Measurements of a plan."""
@@ -146,8 +220,12 @@ class PlanRequest:
     seed: int = 0
     tasks: tuple[str, ...] | None = None
     groups: str | None = None
-    base: Base | None = None
-    """Of graph plans: what is decided, what is placed as one, and what stands where nothing is decided."""
+    base: Any = None
+    """Of graph plans: what is decided, what is placed as one, and what stands where nothing is decided (a
+    `graph.Base`)."""
+    problem_class: Callable[..., Any] | None = None
+    """Makes the problem in place of its kind's own class: a subclass that counts, or with options of the class
+    that no command has (mapping without an evaluator, malloc-game)."""
     say: Callable[[str], None] = say_nothing
     """Hears what takes long."""
 
@@ -156,7 +234,7 @@ class PlanRequest:
         """The machine, with the capacities that are given in bytes."""
         machine = self.machine
         if machine is None:
-            if isinstance(self.program, Program | NamedBuffers):
+            if isinstance(self.program, Program | ProblemSource):
                 raise BadRequest(
                     f"there is no machine for '{self.program.name}'", object="--machine", remedy="give one"
                 )
@@ -165,12 +243,12 @@ class PlanRequest:
 
     def load_program(self, machine: Machine | None) -> Program:
         """The Program, as it would run on a machine."""
-        assert not isinstance(self.program, NamedBuffers)
+        assert not isinstance(self.program, ProblemSource)
         return self.program if isinstance(self.program, Program) else self.program.load(machine)
 
     def captured_for(self, machine: Machine) -> str | None:
         """The device that the program was captured for, if that is known."""
-        if isinstance(self.program, Program | NamedBuffers):
+        if isinstance(self.program, Program | ProblemSource):
             return None
         return self.program.captured_for(machine)
 
@@ -207,18 +285,18 @@ class PlanRequest:
             "evaluator": ("--evaluator", self.evaluator is not None),
             "pins": ("--pin", self.pins),
             "keep_order": ("--keep-order", self.keep_order),
+            "problem_class": ("problem_class", self.problem_class is not None),
         }
         return ((name, option) for name, (option, said) in parts.items() if said)
+
+    @property
+    def says_what(self) -> bool:
+        """Whether anything is said of the problem but the program: a run that goes on has all of it."""
+        named = self.machine is not None or self.problem is not None or self.recompute is not None
+        parts = {part for part, _ in self.given()} - {"costs", "evaluator"}
+        return named or bool(self.capacity or parts) or self.objective != Objective.TIME
 
     @property
     def graph_option(self) -> str | None:
         """The first option given that graph problems alone have."""
         return next((option for part, option in self.given() if part in ("tasks", "groups", "base")), None)
-
-
-def is_arena(machine: Machine) -> bool:
-    """One device, and one memory for all but the weights, which have room without limit elsewhere:
-    nothing is to be chosen but offsets."""
-    others = [m for m in machine.reach[0] if m != machine.home[0]]
-    roomy = all(machine.memories[m].capacity >= UNLIMITED for m in others)
-    return len(machine.devices) == 1 and bool(others) and roomy
