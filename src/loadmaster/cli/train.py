@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from loadmaster.cli.answer import Answer, OverwriteOption, Table, Usage, check_free
-from loadmaster.cli.model import MachineOption, Model
+from loadmaster.cli.model import MachineOption
 from loadmaster.cli.plan import SetOption, parse_settings, seconds_of
 from loadmaster.cli.progress import LiveLine, gap_text, say
 from loadmaster.errors import nearest
@@ -21,53 +21,56 @@ if TYPE_CHECKING:
     from loadmaster.graph.go.cases import Case
     from loadmaster.malloc_game.muzero.training import Progress
     from loadmaster.malloc_game.problem import MallocGame
-    from loadmaster.mapping.problem import Mapping
     from loadmaster.search.solver import Solution
 
-AGENTS = ("egrl", "pg", "muzero", "go")
+AGENTS = ("egrl", "muzero", "go")
 """The solvers whose learner becomes a policy."""
 MODES = ("batch", "one")
 
 
 def command(
-    agent: Annotated[str, typer.Argument(metavar="AGENT", help="egrl; pg: its learner alone; muzero; go.")],
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="egrl, muzero or go.")],
     out: Annotated[Path, typer.Option(metavar="NPZ", help="Write the policy here.")],
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="MODEL...", help="One or several: in turn; muzero, go: together, MODEL@MACHINE too."
+            metavar="MODEL...", help="MODEL or MODEL@MACHINE, together; egrl: beside its random cases."
         ),
     ] = None,
     machine: MachineOption = None,
     budget: Annotated[
-        int | None, typer.Option(min=1, help="Maps, or games, to evaluate on each model. [egrl: 4000]")
+        int | None, typer.Option(min=1, help="Games to evaluate on each model; egrl: generations.")
     ] = None,
     time_limit: Annotated[
-        str | None, typer.Option(metavar="TIME", help="muzero, go: stop after this long, such as 20m.")
+        str | None,
+        typer.Option(metavar="TIME", help="Stop after this long, such as 20m; egrl: each of its two views."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same policy.")] = 0,
     settings: SetOption = None,
     init: Annotated[
-        str | None, typer.Option(metavar="POLICY", help="Start from pretrained:bert, or a file of 'train'.")
+        str | None,
+        typer.Option(metavar="POLICY", help="Start from a policy that comes along, or a file of 'train'."),
     ] = None,
     run: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep run folders in this folder.")] = None,
     resume: Annotated[
-        Path | None,
-        typer.Option(metavar="NPZ", help="muzero, go: go on from the .state.npz beside a policy."),
+        Path | None, typer.Option(metavar="NPZ", help="Go on from the .state.npz beside a policy.")
     ] = None,
     split: Annotated[
         str | None, typer.Option(metavar="NAME", help="go: train on the graphs of this split.")
     ] = None,
     mode: Annotated[str, typer.Option(help="go: 'batch', many graphs together; or 'one'.")] = "batch",
+    workers: Annotated[
+        str | None, typer.Option(metavar="WHERE", help="egrl: share the work out, such as local:4 or ray:8.")
+    ] = None,
     overwrite: OverwriteOption = False,
 ) -> Answer:
-    """Train on models one after the other, each from the policy that the last one left; muzero
-    trains on all of them together.
+    """Train one policy: egrl on thousands of programs and machines (and on MODELs of yours, if you give
+    some), muzero and go on the models given, together.
 
     The file holds the parameters and what made them, as plain arrays; 'plan --init FILE' starts
     from it, 'transfer FILE' tries it as it is.
 
-    Example: loadmaster train egrl bert --machine nnp-i --budget 4000 --out bert.npz
+    Example: loadmaster train egrl --time-limit 10m --workers local:4 --out egrl.npz
 
     Example: loadmaster train muzero alexnet-train wavenet --machine tpu-v4i-16m --time-limit 20m --out p.npz
 
@@ -87,17 +90,11 @@ def command(
     common: dict[str, Any] = {"out": out, "seed": seed, "options": options, "init": init}
     if agent == "go":
         return _train_go(models, machine, split, mode, budget, seconds, resume, run, common)
-    if not models or split is not None:
+    if split is not None or (not models and agent == "muzero"):
         raise Usage("give the models to train on", object="MODEL", remedy=f"write 'train {agent} MODEL'")
     if agent == "muzero":
         return _train_muzero(models, machine, budget, seconds, resume, overwrite, common)
-    if time_limit is not None or resume is not None:
-        raise Usage(
-            "--time-limit and --resume are for muzero and go",
-            object="--time-limit",
-            remedy="give --budget, and --init to go on from a policy",
-        )
-    return _train_egrl(agent, models, machine, budget, run, common)
+    return _train_egrl(models, machine, budget, seconds, resume, workers, common)
 
 
 def _run_solver(run: Path | None) -> Callable[..., Solution]:
@@ -108,47 +105,51 @@ def _run_solver(run: Path | None) -> Callable[..., Solution]:
 
 
 def _train_egrl(
-    agent: str,
     models: list[str],
     machine: str | None,
     budget: int | None,
-    run: Path | None,
+    seconds: float | None,
+    resume: Path | None,
+    workers: str | None,
     common: dict[str, Any],
 ) -> Answer:
-    from loadmaster.mapping.egrl.training import EVALUATIONS, train
-    from loadmaster.mapping.kind import KIND
-    from loadmaster.mapping.problem import Mapping
+    from loadmaster.learn.checkpoints import state_path
+    from loadmaster.mapping.egrl.training import train
+    from loadmaster.planner.source import split_machine
+    from loadmaster.runs.workers import distribute_function
 
-    def problems() -> Iterator[tuple[str, Mapping]]:
-        for name in models:
-            model = Model(name)
-            problem = Mapping(model.load(), model.machine(machine))
-            say(KIND.describe(problem, name))
-            yield name, problem
-
-    out = common["out"]
+    own = []
+    for name in models:
+        source, on = split_machine(name, machine, say)
+        own.append((source.load(), source.machine(on)))
+    out: Path = common["out"]
     with writing(out):
         rows = train(
-            problems(), agent=agent, evaluations=budget or EVALUATIONS, run_solver=_run_solver(run), **common
+            own=own,
+            generations=budget,
+            seconds=seconds,
+            resume=resume,
+            workers=None if workers is None else partial(distribute_function, workers=workers),
+            report=say,
+            **common,
         )
     cells = [
         (
-            row["model"],
-            show_time(row["compiler_picoseconds"]),
-            "–" if row["picoseconds"] is None else show_time(row["picoseconds"]),
-            "–" if row["speedup"] is None else f"{row['speedup']:.3f} ×",
-            gap_text(row["gap"]),
-            f"{row['evaluations']:,}",
+            row["view"],
+            f"{row['generations']:,}",
+            f"{-100 * row['validation']:.2f} %",
             f"{row['took_seconds']:.1f} s",
         )
         for row in rows
     ]
-    columns = ("trained on", "compiler", agent, "over compiler", "gap to bound", "evaluations", "took")
+    columns = ("view", "generations", "less time than density", "took")
     ending = (
         f"wrote {out}\nuse it:  loadmaster plan MODEL --solver egrl --init {out}\n"
-        f"try it:  loadmaster transfer {out} MODEL"
+        f"try it:  loadmaster transfer {out} MODEL\n"
+        f"go on:   loadmaster train egrl --resume {state_path(out)} --out {out} --overwrite"
     )
-    return Answer(rows, [Table(columns, cells), ending], more={"out": str(out)})
+    title = "on validation cases, in the mean of logarithms"
+    return Answer(rows, [Table(columns, cells, title), ending], more={"out": str(out)})
 
 
 def _train_muzero(

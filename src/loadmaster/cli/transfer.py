@@ -14,17 +14,18 @@ from loadmaster.units import show_time
 
 
 def command(
-    policy: Annotated[str, typer.Argument(metavar="POLICY", help="pretrained:bert, or a file of 'train'.")],
+    policy: Annotated[
+        str, typer.Argument(metavar="POLICY", help="pretrained:scores, or a file of 'train egrl'.")
+    ],
     models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="Models to decide for.")],
     machine: MachineOption = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the random map.")] = 0,
 ) -> Answer:
-    """One greedy pass of a policy on each model: no search, nothing learned, one evaluation.
+    """What EGRL's policy decides for each model at once: no search, nothing learned, one evaluation.
 
-    A map that does not fit is rectified (tensors move to the next slower memory) before it is
-    timed; the share of bytes that had to move is shown.
+    Both views (nominal: with the machine's rates; strict: without) stand beside themselves untrained,
+    the compiler's map and everything in the slowest memory. Every map fits.
 
-    Example: loadmaster transfer pretrained:bert resnet50 resnet101 --machine nnp-i
+    Example: loadmaster transfer pretrained:scores resnet50 resnet101 --machine nnp-i
     """
     from loadmaster.mapping.egrl import transfer
     from loadmaster.mapping.problem import Mapping
@@ -34,28 +35,16 @@ def command(
             model = Model(name)
             yield name, Mapping(model.load(), model.machine(machine))
 
-    rows = transfer(policy, problems(), seed=seed)
+    rows = transfer(policy, problems())
     cells = [
         (
             row["model"],
             row["name"],
-            "white box" if row["white_box"] else "black box",
-            "yes" if row["fits"] else "no",
-            f"{100 * row['epsilon']:.1f} %",
             show_time(row["picoseconds"]),
             f"{row['speedup']:.3f} ×",
             gap_text(row["gap"]),
         )
         for row in rows
     ]
-    columns = (
-        "model",
-        "map",
-        "kind",
-        "fits as it is",
-        "bytes moved",
-        "time",
-        "over compiler",
-        "gap to bound",
-    )
+    columns = ("model", "map", "time", "over compiler", "gap to bound")
     return Answer(rows, [Table(columns, cells, policy)], more={"policy": policy})

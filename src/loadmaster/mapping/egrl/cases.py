@@ -13,6 +13,7 @@ capacities, bandwidths, latencies and rules). Cases in which nothing can be gain
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -54,6 +55,8 @@ FAMILIES = ("layered", "branch_join", "cells", "wavefront")
 DEVICES = ("imxrt1170", "h200", "p100x2", "v100nv-x4", "k80x2")
 """Whose rates per kind of op machines start from."""
 MOST_ENTRIES = 700
+MOST_OWN, OWN_TRIES = 5_000, 20
+"""Entries of a user's own program, and tries after which nothing can be gained there."""
 LEAST_GAIN = 0.02
 """By which the best known map must beat all in the slowest memory."""
 
@@ -62,20 +65,40 @@ Tensor = int
 """A number of `Builder`."""
 
 
-def make_case(number: int, seed: int = 0) -> Mapping:
-    """The case of a number: the same one everywhere."""
+Own = Sequence[tuple[Program, Machine]]
+"""A user's programs, each with the machine that it is for."""
+
+
+def make_case(number: int, seed: int = 0, own: Own = ()) -> Mapping:
+    """The case of a number: the same one everywhere. With programs of one's `own` every second case is one
+    of them, at another batch and with other capacities."""
     rng = np.random.default_rng([seed, number])
-    while True:
+    for tries in itertools.count():
         try:
-            program = _random_program(rng)
-            problem = Mapping(program, _random_machine(rng, program))
+            if own and number % 2 and tries < OWN_TRIES:
+                program, machine = _vary(rng, *own[int(rng.integers(len(own)))])
+            else:
+                program = _random_program(rng)
+                machine = _random_machine(rng, program)
+            problem = Mapping(program, machine)
         except LoadmasterError:
             continue  # a machine too small for this program, for example
-        if 8 <= int(problem.live.sum()) <= MOST_ENTRIES and _worth_solving(problem):
+        most = MOST_OWN if own and number % 2 else MOST_ENTRIES
+        if 8 <= int(problem.live.sum()) <= most and _can_gain(problem):
             return problem
+    raise AssertionError("random cases never end")
 
 
-def _worth_solving(problem: Mapping) -> bool:
+def _vary(rng: Rng, program: Program, machine: Machine) -> tuple[Program, Machine]:
+    scaled = scale_batch(program, float(rng.choice([0.25, 0.5, 1, 1, 2, 4])))
+    memories = tuple(
+        replace(memory, capacity=max(memory.alignment, int(memory.capacity * _log_uniform(rng, 0.5, 2))))
+        for memory in machine.memories
+    )
+    return scaled, replace(machine, memories=memories, text="")
+
+
+def _can_gain(problem: Mapping) -> bool:
     """Whether greedy by density gains something, and is not plainly optimal."""
     from loadmaster.mapping.decoder import Decoder
 

@@ -8,16 +8,22 @@ differ within the population, so that no program outweighs the others.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from loadmaster.arrays import Float32, Float64, Int64, Message
+from loadmaster.arrays import Array, Float32, Float64, Int64, Message
 from loadmaster.clock import now
-from loadmaster.mapping.egrl.cases import make_case
+from loadmaster.machine.machine import Machine
+from loadmaster.machine.presets import read_machine, standalone_text
+from loadmaster.mapping.egrl.cases import Own, make_case
 from loadmaster.mapping.egrl.scores import Network, View
+from loadmaster.program.program import Program
+from loadmaster.program.storage import load, save
 from loadmaster.search.solver import State, generator_state, restore_generator
 
 VALIDATION_SEED = 1
@@ -56,8 +62,8 @@ Fitness = Callable[[Float64, Sequence[Task]], Float64]
 class Judge:
     """Makes cases when they are first asked for, and says how good parameters are on them."""
 
-    def __init__(self, network: Network, view: str) -> None:
-        self.network, self.view = network, view
+    def __init__(self, network: Network, view: str, own: Own = ()) -> None:
+        self.network, self.view, self.own = network, view, own
         self._kept: dict[tuple[int, int], tuple[View, Float32, int]] = {}
 
     def __call__(self, parameters: Float64, tasks: Sequence[Task]) -> Float64:
@@ -66,7 +72,7 @@ class Judge:
 
     def _case(self, parameters: Float64, seed: int, number: int) -> Float64:
         if (seed, number) not in self._kept:
-            view = View(make_case(number, seed), self.view)
+            view = View(make_case(number, seed, self.own), self.view)
             reference = _times(view, np.zeros((1, *view.shape)))[0]
             self._kept[seed, number] = (view, self.network.normalise(view), int(reference))
         view, features, reference = self._kept[seed, number]
@@ -78,7 +84,7 @@ def make_judge(setup: Message) -> Callable[[Message], Message]:
     """A judge in a worker: `parameters` [P, .], `seeds` [C] and `numbers` [C] of cases -> `logs` [P, C]."""
     arrays = setup.arrays
     network = Network(arrays["mean"], arrays["deviation"], int(setup.about["hidden"]))
-    judge = Judge(network, str(setup.about["view"]))
+    judge = Judge(network, str(setup.about["view"]), _unpack_own(arrays))
 
     def call(request: Message) -> Message:
         given = request.arrays
@@ -86,6 +92,30 @@ def make_judge(setup: Message) -> Callable[[Message], Message]:
         return Message({}, {"logs": judge(given["parameters"], [(seed, [each]) for seed, each in tasks])})
 
     return call
+
+
+def pack_own(own: Own) -> dict[str, Array]:
+    """Programs and machines as arrays, for workers."""
+    arrays: dict[str, Array] = {}
+    with tempfile.TemporaryDirectory(prefix="loadmaster-") as folder:
+        for number, (program, machine) in enumerate(own):
+            path = Path(folder) / "program.npz"
+            save(program, path)
+            arrays[f"program.{number}"] = np.frombuffer(path.read_bytes(), np.uint8)
+            text = standalone_text(machine).encode()
+            arrays[f"machine.{number}"] = np.frombuffer(text, np.uint8)
+    return arrays
+
+
+def _unpack_own(arrays: dict[str, Array]) -> Own:
+    own: list[tuple[Program, Machine]] = []
+    with tempfile.TemporaryDirectory(prefix="loadmaster-") as folder:
+        program, machine = Path(folder) / "program.npz", Path(folder) / "machine.toml"
+        while f"program.{len(own)}" in arrays:
+            program.write_bytes(arrays[f"program.{len(own)}"].tobytes())
+            machine.write_bytes(arrays[f"machine.{len(own)}"].tobytes())
+            own.append((load(program), read_machine(machine)))
+    return own
 
 
 def share_out(calls: Callable[[Sequence[Message]], list[Message]], workers: int) -> Fitness:

@@ -49,8 +49,8 @@ class Settings:
 
     view: str = "nominal"
     """What is known of the machine: 'nominal' (its description, which may be wrong) or 'strict' (capacities)."""
-    policy: str = SHIPPED
-    """A trained policy, or 'none'."""
+    init: str = SHIPPED
+    """A trained policy: the shipped one, a file of `train`, or 'none'."""
     population: int = 5
     """Members that have children."""
     batch: int = 10
@@ -73,7 +73,7 @@ class Settings:
         return {
             "view": self.view in VIEWS,
             "network": sum(getattr(self, name) for name in OPERATORS) > 0,
-            "policy": bool(self.policy),
+            "init": bool(self.init),
         }
 
 
@@ -205,7 +205,7 @@ class Search(Session):
         self.problem, self.settings = meter.problem, settings
         # Whoever knows the rates knows the rest too, and may look at it as if he did not.
         kinds = [settings.view] if settings.view == "strict" else ["nominal", "strict"]
-        self.seen = [_Seen(self.problem, kind, settings.policy) for kind in kinds]
+        self.seen = [_Seen(self.problem, kind, settings.init) for kind in kinds]
         pairs, width = self.seen[0].features.shape
         self.rng = np.random.default_rng(seed)
         self.members, self.measured = Members(pairs, width), Measured()
@@ -244,7 +244,7 @@ class Search(Session):
             )
         return self.meter.solution(
             view=self.settings.view,
-            trained=self.settings.policy,
+            init=self.settings.init,
             distinct_maps=len(self.measured.count),
             tried=dict(zip(OPERATORS, self.tried.tolist(), strict=True)),
             succeeded=dict(zip(OPERATORS, self.succeeded.tolist(), strict=True)),

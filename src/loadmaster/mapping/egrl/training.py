@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Mapping as Dict
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
@@ -25,6 +25,7 @@ from loadmaster.mapping.egrl.cases import (
     HELD_OUT_MACHINES,
     HELD_OUT_MODELS,
     ZOO,
+    Own,
 )
 from loadmaster.mapping.egrl.evolution_strategies import (
     Fitness,
@@ -35,6 +36,7 @@ from loadmaster.mapping.egrl.evolution_strategies import (
     describe,
     evolve,
     measure_features,
+    pack_own,
     share_out,
 )
 from loadmaster.mapping.egrl.scores import VIEWS, Network, View
@@ -100,6 +102,8 @@ def train(
     generations: int | None = None,
     seed: int = 0,
     options: Dict[str, Any] | None = None,
+    own: Own = (),
+    init: str | None = None,
     resume: Path | None = None,
     workers: Workers | None = None,
     report: Report = ignore,
@@ -113,6 +117,8 @@ def train(
       seconds, generations: for each view; without either, the generations of `Options`.
       seed: the same seed and generations give the same policy, whoever computes it.
       options: fields of `Options`.
+      own: programs and their machines that every second case is made from; the others are random.
+      init: a policy to start from; what it was trained on is not forgotten at once.
       resume: a state file of an earlier training with the same options.
       workers: shares the work out; without, all is done in this process.
       report: takes a line about how it goes.
@@ -139,7 +145,8 @@ def train(
         known = {
             key.removeprefix(f"{view}."): each for key, each in state.items() if key.startswith(f"{view}.")
         }
-        row, trained, kept = _train_view(chosen, seed, known, seconds, workers, report, rows, arrays, out)
+        training = _Training(chosen, seed, own, init, known, workers, report)
+        row, trained, kept = training.run(seconds, rows, arrays, out)
         arrays |= {f"{view}.{name}": each for name, each in trained.items()}
         state = {**state, **{f"{view}.{name}": each for name, each in kept.items()}}
         write_state(state_path(out), state, {"options": describe(settings), "seed": seed})
@@ -147,64 +154,88 @@ def train(
     return rows
 
 
-def _train_view(
-    options: Options,
-    seed: int,
-    known: dict[str, Any],
-    seconds: float | None,
-    workers: Workers | None,
-    report: Report,
-    rows: list[dict[str, Any]],
-    arrays: dict[str, Any],
-    out: Path,
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """(row, arrays of the policy, state) of one view; the policy's file is written on the way."""
-    started = now()
-    mean, deviation = (known["mean_"], known["deviation_"]) if known else measure_features(options.view)
-    network = Network(mean, deviation, options.hidden)
-    progress = Progress.restore(known) if known else begin(network, seed)
-    row: dict[str, Any] = {}
-    trained: dict[str, Any] = {}
+@dataclass
+class _Training:
+    """Of one view."""
 
-    def note() -> None:
-        row.update(
-            view=options.view,
-            generations=progress.generation,
-            validation=progress.best_value,
-            curve=progress.curve,
-            took_seconds=now() - started,
-        )
-        trained.update(mean=mean, deviation=deviation, parameters=progress.best)
-        both = arrays | {f"{options.view}.{name}": each for name, each in trained.items()}
-        save_policy(out, both, _header(options, seed, [*rows, row]))
+    options: Options
+    seed: int
+    own: Own
+    init: str | None
+    known: dict[str, Any]
+    """What an earlier training left; empty: none."""
+    workers: Workers | None
+    report: Report
 
-    def run(fitness: Fitness) -> None:
-        for _ in evolve(network, options, progress, fitness, seconds=seconds):
-            report(
-                f"{options.view}: generation {progress.generation:,}, "
-                f"{-100 * progress.best_value:.2f} % less time than greedy by density"
+    def run(
+        self, seconds: float | None, rows: list[dict[str, Any]], arrays: dict[str, Any], out: Path
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """(row, arrays of the policy, state); the policy's file, with what other views have, is written
+        after every validation."""
+        options, started = self.options, now()
+        network, progress = self._begin()
+        row: dict[str, Any] = {}
+        trained: dict[str, Any] = {"mean": network.mean, "deviation": network.deviation}
+
+        def write() -> None:
+            row.update(
+                view=options.view,
+                generations=progress.generation,
+                validation=progress.best_value,
+                curve=progress.curve,
+                took_seconds=now() - started,
             )
-            note()
+            trained["parameters"] = progress.best
+            both = arrays | {f"{options.view}.{name}": each for name, each in trained.items()}
+            save_policy(out, both, _header(options, self.seed, len(self.own), [*rows, row]))
 
-    if workers is None:
-        run(Judge(network, options.view))
-    else:
-        about = {"view": options.view, "hidden": options.hidden}
-        with workers("egrl", about, {"mean": mean, "deviation": deviation}) as (calls, size):
-            run(share_out(calls, size))
-    if not row:
-        if not known:
+        with self._fitness(network) as fitness:
+            for _ in evolve(network, options, progress, fitness, seconds=seconds):
+                better = -100 * progress.best_value
+                self.report(
+                    f"{options.view}: generation {progress.generation:,}, {better:.2f} % less time than density"
+                )
+                write()
+        if not row and not self.known:
             raise Unfinished(
                 f"training the {options.view} view ended before there was a policy",
                 object=options.view,
                 remedy="let it run longer",
             )
-        note()
-    return row, trained, {**progress.arrays(), "mean_": mean, "deviation_": deviation}
+        write()
+        kept = {**progress.arrays(), "feature_mean": network.mean, "feature_deviation": network.deviation}
+        return row, trained, kept
+
+    def _begin(self) -> tuple[Network, Progress]:
+        if self.known:
+            mean, deviation = self.known["feature_mean"], self.known["feature_deviation"]
+            return Network(mean, deviation, self.options.hidden), Progress.restore(self.known)
+        if self.init is not None:
+            policy = load_policy(self.init, self.options.view)
+            return policy.network, begin(policy.network, self.seed, policy.parameters)
+        network = Network(*measure_features(self.options.view), self.options.hidden)
+        return network, begin(network, self.seed)
+
+    @contextmanager
+    def _fitness(self, network: Network) -> Iterator[Fitness]:
+        view = self.options.view
+        if self.workers is None:
+            yield Judge(network, view, self.own)
+            return
+        about = {"view": view, "hidden": network.hidden}
+        arrays = {"mean": network.mean, "deviation": network.deviation, **pack_own(self.own)}
+        with self.workers("egrl", about, arrays) as (calls, size):
+            yield share_out(calls, size)
 
 
-def _header(options: Options, seed: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    trained_on = {"zoo": ZOO, "random_graphs": FAMILIES, "devices": DEVICES, "cases": options.cases}
+def _header(options: Options, seed: int, own: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    trained_on = {
+        "zoo": ZOO,
+        "random_graphs": FAMILIES,
+        "devices": DEVICES,
+        "cases": options.cases,
+        "own_programs": own,
+    }
     held_out = {"models": HELD_OUT_MODELS, "machines": HELD_OUT_MACHINES, "importers": HELD_OUT_IMPORTERS}
     return policy_header(
         "egrl",
