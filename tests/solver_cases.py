@@ -59,7 +59,7 @@ GO: dict[str, Any] = {
     "updates": 4,
 }
 OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
-    ("mapping", "egrl"): EVOLVING,
+    ("mapping", "paper"): EVOLVING,
     ("mapping", "ea"): EVOLVING,
     ("mapping", "pg"): LEARNING,
     ("malloc-game", "muzero"): PLAYING | TEACHING,
@@ -71,7 +71,7 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
 }
 """Networks that are too small to be good, and quick."""
 LEARNED = {
-    ("mapping", "egrl"),
+    ("mapping", "paper"),
     ("mapping", "ea"),
     ("mapping", "pg"),
     ("malloc-game", "muzero"),

@@ -88,7 +88,7 @@ def test_allocation_solvers_conform(name: str, kind: str) -> None:
 
 LEARNING: dict[str, Any] = {"width": 8, "heads": 2, "depth": 0, "batch": 4, "burn_in": 8}
 MAPPING_OPTIONS = {
-    "egrl": {**LEARNING, "population": 6, "boltzmann": 0.34},
+    "paper": {**LEARNING, "population": 6, "boltzmann": 0.34},
     "ea": {**LEARNING, "population": 6, "boltzmann": 0.34},
     "pg": LEARNING,
 }
@@ -107,7 +107,7 @@ def _mapping(kind: str) -> Mapping:
 
 
 PART_OF_EGRL = ("pg",)
-"""Its actor alone: on one kind of problem, since each takes seconds to compile."""
+"""The published one's actor alone: on one kind of problem, since each takes seconds to compile."""
 
 
 @pytest.mark.parametrize(

@@ -43,12 +43,12 @@ def _solved(problem: Problem, name: str, options: Any = None) -> Plan | None:
     return plan
 
 
-SLOW_TO_COMPILE = {"egrl", "ea", "pg"}
+SLOW_TO_COMPILE = {"paper", "ea", "pg"}
 MAPPED = [
     (name, ports)
     for name in solver_labels("mapping")
     for ports in ("serial", "parallel")
-    if name not in SLOW_TO_COMPILE or (name, ports) == ("egrl", "serial")
+    if name not in SLOW_TO_COMPILE or (name, ports) == ("paper", "serial")
 ]
 
 
@@ -58,7 +58,7 @@ def test_mapping_solvers_keep_pins(name: str, ports: str) -> None:
     pins = parse_pins(program, machine, ["t3=small@32", "w7=middle", "t5=large", "w2=small"])
     plan = _solved(Mapping(program, machine, pins=pins), name, MAPPING_OPTIONS.get(name))
     if plan is None:  # a search of few steps that begins with maps that do not fit
-        assert name in ("ageing-evolution", "egrl")
+        assert name in ("ageing-evolution", "paper")
         return
     where = {program.tensor_name[row.tensor]: row for row in plan.residency_rows}
     memory = {n: machine.memories[row.memory].name for n, row in where.items()}

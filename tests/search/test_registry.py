@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from loadmaster.errors import LoadmasterError
 from loadmaster.search.registry import (
     UnknownSolver,
     kinds,
@@ -30,6 +31,9 @@ def test_a_variant_is_an_option() -> None:
         make_solver("graph", "heuristic", {"rule": "hefty"})
     with pytest.raises(UnknownSolver, match="no option 'rules'"):
         make_solver("order", "heuristic", {"rules": "depth-first"})
+    assert make_solver("mapping", "egrl", {"profile": "ea", "population": 8}).name == "ea"
+    with pytest.raises(LoadmasterError, match="no option 'variant'"):  # what the option was called before
+        make_solver("mapping", "egrl", {"variant": "ea"})
 
 
 @pytest.mark.parametrize(
@@ -37,7 +41,7 @@ def test_a_variant_is_an_option() -> None:
     [
         ("graph", "heft", "use --solver heuristic --set rule=heft"),
         ("malloc-game", "es", "use --solver search --set method=es-moves"),
-        ("mapping", "ea", "use --solver egrl --set variant=ea"),
+        ("mapping", "ea", "use --solver egrl --set profile=ea"),
         ("offload", "game", "use --solver auto"),
         ("allocation", "random", "use --solver auto"),
         ("allocation", "omnimalloc", "use --solver exact"),

@@ -54,11 +54,12 @@ _MAKERS: dict[str, dict[str, str | Variants]] = {
     "mapping": {
         "auto": "mapping.auto:make_auto",
         "egrl": Variants(
-            "variant",
+            "profile",
             {
                 "egrl": "mapping.egrl.agent:Egrl",
-                "ea": "mapping.egrl.agent:EvolutionAlone",
-                "pg": "mapping.egrl.agent:GradientAlone",
+                "paper": "mapping.egrl.paper:PaperEgrl",
+                "ea": "mapping.egrl.paper:EvolutionAlone",
+                "pg": "mapping.egrl.paper:GradientAlone",
             },
         ),
         "exact": "mapping.exact:Exact",

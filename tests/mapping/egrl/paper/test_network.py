@@ -1,4 +1,4 @@
-"""The networks: three layouts of neighbours, padding and batches give the same numbers."""
+"""The networks: three layouts of neighbours and batches give the same numbers."""
 
 from __future__ import annotations
 
@@ -16,23 +16,26 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from loadmaster.mapping.egrl.graph import (
+from loadmaster.mapping.egrl.paper import Settings
+from loadmaster.mapping.egrl.paper.network import (
     MOST_DENSE,
     MOST_NEAR,
+    Actor,
+    Critic,
     Edges,
-    Graph,
     Near,
     _apart,
     _edges,
     _near,
+    attend,
+    look,
     make_graph,
+    mix,
 )
-from loadmaster.mapping.egrl.network import Actor, Critic, attend, look, mix
-from loadmaster.mapping.egrl.session import _forward, decide
-from loadmaster.mapping.egrl.settings import Settings
+from loadmaster.mapping.egrl.paper.session import _forward, decide
 from loadmaster.mapping.features import edges
 from loadmaster.mapping.problem import Mapping
-from mapping.egrl.small import SMALL, chain, chain_problem, roomy
+from mapping.egrl.paper.small import SMALL, chain, chain_problem, roomy
 
 KEY = jax.random.key(3)
 TWO_LEVELS = Settings(**SMALL | {"depth": 2})
@@ -159,34 +162,6 @@ def test_a_batch_decides_as_each_member_alone(problem: Mapping) -> None:
     assert np.abs(np.asarray(p[0]) - np.asarray(p[1])).max() > 1e-3  # they do differ
 
 
-@pytest.mark.parametrize("layout", ["near", "edges", "dense"])
-def test_padding_changes_nothing(problem: Mapping, actor: Actor, logits: Any, layout: str) -> None:
-    def graph(pad_to: int | None) -> Graph:
-        made = make_graph(problem, pad_to=pad_to, variant="edges" if layout == "edges" else "auto")
-        if layout != "dense":
-            return made
-        return made._replace(near=jnp.asarray(as_dense(edges(problem), made.nodes)))
-
-    n = problem.nodes
-    plain = logits(actor, graph(None))
-    assert plain.shape == (2, n, 3)
-    for more in (1, 9):
-        padded = graph(n + more)
-        assert padded.nodes == n + more and int(padded.mask.sum()) == n
-        np.testing.assert_allclose(logits(actor, padded)[:, :n], plain, atol=1e-5)
-    if layout == "dense":
-        np.testing.assert_allclose(logits(actor, make_graph(problem)), plain, atol=1e-5)
-
-
-def test_padding_changes_no_value_of_the_critic(problem: Mapping) -> None:
-    critic = eqx.filter_jit(Critic(3, TWO_LEVELS, KEY))
-    n = problem.nodes
-    action = jax.nn.one_hot(np.random.default_rng(0).integers(0, 3, (2, n + 5)), 3)
-    value = critic(make_graph(problem), action[:, :n])
-    assert value.shape == (2,)
-    np.testing.assert_allclose(critic(make_graph(problem, pad_to=n + 5), action), value, atol=1e-5)
-
-
 def test_parameters_do_not_grow_with_the_graph() -> None:
     def count(kind: Any) -> int:
         made = eqx.filter_eval_shape(partial(kind, 3, Settings()), KEY)
@@ -203,7 +178,7 @@ def _is_array(x: Any) -> bool:
 def test_depth_zero_is_one_block(problem: Mapping, logits: Any) -> None:
     actor = Actor(3, Settings(**SMALL | {"depth": 0}), KEY)
     assert actor.body.down == [] and actor.body.score == []
-    dense, listed = make_graph(problem), make_graph(problem, variant="edges")
+    dense, listed = make_graph(problem), make_graph(problem, dense=False)
     out = logits(actor, dense)
     assert out.shape == (2, problem.nodes, 3) and np.isfinite(out).all()
     # Without pooling the variant for large graphs is the same network.

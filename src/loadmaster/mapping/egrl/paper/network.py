@@ -1,24 +1,140 @@
-"""The networks of EGRL: a graph U-Net with attention, an actor and a critic upon it.
+"""The networks of EGRL as published: a problem's graph as they read it, a graph U-Net with attention, an
+actor and a critic upon it.
 
-Parameters do not depend on the number of nodes, so that a policy runs on any workload with the
-same number of memories. Shapes: n nodes, C = width, H = heads, M = memories.
+Parameters do not depend on the number of nodes. Shapes: n nodes, C = width, H = heads, M = memories.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
 from jax import Array
 
-from loadmaster.mapping.egrl.graph import OPERATIONS, Edges, Graph, Near
-from loadmaster.mapping.egrl.settings import Settings
+from loadmaster.mapping.egrl.paper import Settings
+from loadmaster.mapping.features import edges, node_features
+from loadmaster.mapping.problem import Mapping
 
 FAR = -1e9
 EMBEDDING = 8
 SCALED = 18
+OPERATIONS = 12
+"""Kinds of ops in the feature list."""
+MOST_DENSE = 1024
+"""Nodes above which every level keeps an edge list, and pooling does not join what is two apart."""
+MOST_NEAR = 32
+"""Neighbours above which padded lists would waste more than they save."""
+
+
+class Near(NamedTuple):
+    """Padded lists of neighbours, the node itself included: [n, D]."""
+
+    node: Array
+    back: Array
+    """Where this node stands in its neighbour's list, as a position in the flattened lists."""
+    real: Array
+
+
+class Edges(NamedTuple):
+    """Both directions of every edge, and self-loops: [E]."""
+
+    source: Array
+    target: Array
+    real: Array
+
+
+class Graph(NamedTuple):
+    """`n` nodes, `M` memories."""
+
+    operation: Array
+    """int32[n]"""
+    scaled: Array
+    """float32[n, 18]"""
+    placed: Array
+    """float32[n, 2M] one-hot of where activation and weights are now"""
+    near: Near | Edges | Array
+    """Who attends to whom on the first level; bool[n, n] on an accelerator, which has no use for
+    short loops."""
+    apart: Array | None
+    """bool[n, n] at most two edges apart: the neighbours on the first pooled level. None: edge
+    lists on all levels."""
+    live: Array
+    """bool[2, n] what is decided"""
+
+    @property
+    def nodes(self) -> int:
+        return int(self.operation.shape[0])
+
+    @property
+    def memories(self) -> int:
+        return int(self.placed.shape[1]) // 2
+
+
+def make_graph(problem: Mapping, *, dense: bool | None = None) -> Graph:
+    """The graph of a problem; `dense`: with neighbours two apart on pooled levels, by default if it is small."""
+    features, pairs = node_features(problem), edges(problem)
+    n, memories = problem.nodes, len(problem.memories)
+    one_hot = np.eye(memories, dtype=np.float32)[features[:, 19:21].astype(int)]
+    dense = n <= MOST_DENSE if dense is None else dense
+    return Graph(
+        operation=jnp.asarray(features[:, 0].astype(np.int32)),
+        scaled=jnp.asarray(features[:, 1:19]),
+        placed=jnp.asarray(one_hot.reshape(n, 2 * memories)),
+        near=_first_level(pairs, n, dense),
+        apart=jnp.asarray(_apart(pairs, n)) if dense else None,
+        live=jnp.asarray(problem.live.reshape(2, n)),
+    )
+
+
+def _both_ways(pairs: npt.NDArray[np.int32], n: int) -> tuple[npt.NDArray[np.int64], ...]:
+    """(target, source) of every edge in both directions and of self-loops, sorted, each once."""
+    loops = np.arange(n)
+    target = np.concatenate([pairs[0], pairs[1], loops]).astype(np.int64)
+    source = np.concatenate([pairs[1], pairs[0], loops]).astype(np.int64)
+    flat = np.unique(target * n + source)
+    return flat // n, flat % n
+
+
+def _edges(pairs: npt.NDArray[np.int32], n: int) -> Edges:
+    target, source = _both_ways(pairs, n)
+    return Edges(jnp.asarray(source), jnp.asarray(target), jnp.ones(len(target), dtype=bool))
+
+
+def _first_level(pairs: npt.NDArray[np.int32], n: int, dense: bool) -> Near | Edges | Array:
+    if not dense:
+        return _edges(pairs, n)
+    if jax.default_backend() == "cpu":
+        return _near(pairs, n)
+    target, source = _both_ways(pairs, n)
+    return jnp.zeros((n, n), dtype=bool).at[target, source].set(True)
+
+
+def _near(pairs: npt.NDArray[np.int32], n: int) -> Near | Edges:
+    target, source = _both_ways(pairs, n)
+    degree = np.bincount(target, minlength=n)
+    most = int(degree.max(initial=1))
+    if most > MOST_NEAR:
+        return _edges(pairs, n)
+    column = np.arange(len(target)) - np.repeat(np.cumsum(degree) - degree, degree)
+    node = np.repeat(np.arange(n)[:, None], most, axis=1)
+    back, real = np.zeros((n, most), dtype=np.int64), np.zeros((n, most), dtype=np.bool_)
+    node[target, column], real[target, column] = source, True
+    # The pairs are sorted and symmetric: sorted by source they are the same pairs turned round.
+    turned = np.lexsort((target, source))
+    back[target, column] = (target * most + column)[turned]
+    return Near(jnp.asarray(node), jnp.asarray(back), jnp.asarray(real))
+
+
+def _apart(pairs: npt.NDArray[np.int32], n: int) -> npt.NDArray[np.bool_]:
+    target, source = _both_ways(pairs, n)
+    once = np.zeros((n, n), dtype=np.float32)
+    once[target, source] = 1
+    return np.asarray(once @ once > 0)
 
 
 @jax.custom_vjp  # type: ignore[untyped-decorator]
@@ -128,13 +244,13 @@ class Block(eqx.Module):  # type: ignore[misc]
         self.scale = jnp.ones(width)
         self.attention = settings.attention
 
-    def __call__(self, x: Array, around: Near | Edges | Array, mask: Array, relu: bool = True) -> Array:
+    def __call__(self, x: Array, around: Near | Edges | Array, relu: bool = True) -> Array:
         h = x @ self.weight
         to, by = h @ _blocks(self.target), h @ _blocks(self.source)
         x = attend(h, to, by, around, self.attention) + self.bias
         x = x - x.mean(-1, keepdims=True)
         x = x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5) * self.scale + self.shift
-        return jnp.where(mask[:, None], jax.nn.relu(x) if relu else x, 0)
+        return jax.nn.relu(x) if relu else x
 
 
 class UNet(eqx.Module):  # type: ignore[misc]
@@ -155,22 +271,18 @@ class UNet(eqx.Module):  # type: ignore[misc]
         self.score = [glorot(next(keys), (width, 1))[:, 0] for _ in range(depth)]
 
     def __call__(self, x: Array, graph: Graph) -> Array:
-        around, mask = graph.near, graph.mask
-        x = self.first(x, around, mask)
+        around = graph.near
+        x = self.first(x, around)
         saved = []
         for level, (block, score) in enumerate(zip(self.down, self.score, strict=True)):
             n = x.shape[0]
-            s = jnp.where(mask, x @ score / jnp.maximum(jnp.linalg.norm(score), 1e-9), FAR)
-            top, kept = jax.lax.top_k(s, math.ceil(n / 2))
-            saved.append((x, around, mask, kept))
+            top, kept = jax.lax.top_k(x @ score / jnp.maximum(jnp.linalg.norm(score), 1e-9), math.ceil(n / 2))
+            saved.append((x, around, kept))
             around = _pooled(around, graph.apart if level == 0 else None, kept, n)
-            mask = jnp.arange(len(kept)) < (mask.sum() + 1) // 2
-            x = jnp.where(mask[:, None], x[kept] * jnp.tanh(top)[:, None], 0)
-            around = _masked(around, mask)
-            x = block(x, around, mask)
+            x = block(x[kept] * jnp.tanh(top)[:, None], around)
         for level in reversed(range(len(saved))):
-            skip, around, mask, kept = saved[level]
-            x = self.up[level](skip.at[kept].add(x), around, mask, relu=level > 0)
+            skip, around, kept = saved[level]
+            x = self.up[level](skip.at[kept].add(x), around, relu=level > 0)
         return x
 
 
@@ -187,12 +299,6 @@ def _pooled(around: Near | Edges | Array, apart: Array | None, kept: Array, n: i
         rows = around[kept].astype(jnp.float32)
         return rows @ rows.T > 0
     return apart[kept][:, kept]
-
-
-def _masked(around: Edges | Array, mask: Array) -> Edges | Array:
-    if isinstance(around, Edges):
-        return around._replace(real=around.real & mask[around.source] & mask[around.target])
-    return (around & mask[None] & mask[:, None]) | jnp.eye(len(mask), dtype=bool)
 
 
 def _inputs(embedding: Array, graph: Graph) -> Array:
@@ -243,5 +349,7 @@ class Critic(eqx.Module):  # type: ignore[misc]
         action = jnp.where(graph.live[..., None], action, 0)
         x = jnp.concatenate([_inputs(self.embedding, graph), action[0], action[1]], axis=1)
         x = self.body(x, graph)
-        x = jnp.where(graph.mask[:, None], x, FAR).max(axis=0)
+        # Not `x.max(axis=0)`: its gradient looks for the maximum again, and where the compiler computes `x` a second
+        # time with other rounding it finds none and divides by 0.
+        x = jnp.take_along_axis(x, x.argmax(axis=0)[None], axis=0)[0]
         return jnp.stack([head(x) for head in self.heads])

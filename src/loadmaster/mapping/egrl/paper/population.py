@@ -14,11 +14,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from loadmaster.mapping.egrl.settings import Settings
+from loadmaster.arrays import Bool, Float32, Float64, Int8, Int32, Int64
+from loadmaster.mapping.egrl.paper import Settings
 
-Float32 = npt.NDArray[np.float32]
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 Rng = np.random.Generator
 
 WARMEST, COLDEST = 10.0, 0.1
@@ -32,7 +30,7 @@ class Shapes(NamedTuple):
     """[W] the number of the matrix or vector that a weight belongs to"""
     row: Int32
     """[W] the number of its row, counted through all matrices; each vector is one row"""
-    vector: npt.NDArray[np.bool_]
+    vector: Bool
     """[leaves]"""
     start: Int32
     """[leaves + 1]"""
@@ -45,35 +43,6 @@ class Chromosomes(NamedTuple):
     """[K, 2N, M], rows sum to 1"""
     temperature: Float32
     """[K, 2N, 1]"""
-    anchor: npt.NDArray[np.int8]
-    """[K, 2N] the best map that it has drawn"""
-    fitness: npt.NDArray[np.float64]
-    """[K] the reward of that map; -inf: it has none"""
-
-    def take(self, members: Int64) -> Chromosomes:
-        """Copies of these members, in this order."""
-        return Chromosomes(
-            self.prior[members], self.temperature[members], self.anchor[members], self.fitness[members]
-        )
-
-
-class Proposals(NamedTuple):
-    """What the GNNs proposed in a generation, the actor last if there is a learner."""
-
-    maps: npt.NDArray[np.int8]
-    """[G, 2N]"""
-    probabilities: Float32
-    """[G, 2N, M]"""
-    rewards: npt.NDArray[np.float64]
-    """[G]"""
-
-    def join(self, other: Proposals) -> Proposals:
-        """These, then the others."""
-        return Proposals(
-            np.concatenate([self.maps, other.maps]),
-            np.concatenate([self.probabilities, other.probabilities]),
-            np.concatenate([self.rewards, other.rewards]),
-        )
 
 
 class Breeding(NamedTuple):
@@ -88,7 +57,7 @@ class Breeding(NamedTuple):
     chromosome_b: Int32
     seeded_by: Int32
     """[K] the GNN (G: the actor) that a chromosome is seeded from, or -1"""
-    mutated: npt.NDArray[np.bool_]
+    mutated: Bool
     """[G + K]"""
 
 
@@ -110,78 +79,18 @@ def first_chromosomes(rng: Rng, count: int, entries: int, memories: int) -> Chro
     """Random ones."""
     prior = rng.random((count, entries, memories), dtype=np.float32)
     warmth = rng.uniform(COLDEST, WARMEST, (count, entries, 1)).astype(np.float32)
-    nothing = np.zeros((count, entries), dtype=np.int8)
-    return Chromosomes(*_projected(prior, warmth), nothing, np.full(count, -np.inf))
+    return _projected(prior, warmth)
 
 
-def chromosomes_around(
-    rng: Rng, count: int, decision: npt.NDArray[np.int8], probabilities: Float32
-) -> Chromosomes:
-    """Ones that start near the map of a trained policy, at different distances from it."""
-    prior = np.repeat(_around(decision, probabilities)[None], count, axis=0)
-    cold = np.exp(rng.uniform(np.log(0.1), np.log(0.4), (count, 1, 1)))
-    warmth = np.broadcast_to(cold, (*prior.shape[:2], 1))
-    anchor = np.repeat(decision[None], count, axis=0)
-    return Chromosomes(*_projected(prior, warmth), anchor, np.full(count, -np.inf))
-
-
-def mutants(rng: Rng, stack: Float32, shapes: Shapes) -> Float32:
-    """[G, W] the same networks, each mutated."""
-    child = stack.copy()
-    _mutate(rng, child, np.ones(len(child), dtype=np.bool_), shapes)
-    return child
-
-
-def draw(
-    rng: Rng, chromosomes: Chromosomes, live: npt.NDArray[np.int64], settings: Settings
-) -> npt.NDArray[np.int8]:
-    """int8[K, 2N]: one map from each; an anchored one changes at least one of the `live` entries."""
-    if not len(chromosomes.fitness):
-        return chromosomes.anchor
+def draw(rng: Rng, chromosomes: Chromosomes) -> Int8:
+    """int8[K, 2N]: one map from each."""
     logits = chromosomes.prior / chromosomes.temperature
     gumbel = -np.log(-np.log(np.maximum(rng.random(logits.shape, dtype=np.float32), 1e-12)))
-    maps: npt.NDArray[np.int8] = (logits + gumbel).argmax(-1).astype(np.int8)
-    count, memories = len(maps), logits.shape[-1]
-    member = np.arange(count)
-    a, b = rng.choice(live, (2, count))
-    step = rng.integers(1, memories, count)
-    other = (maps[member, a] + step) % memories
-    anchored = np.isfinite(chromosomes.fitness)
-    what = rng.random(count)
-    swapped = anchored & (what < settings.swaps)
-    was = maps.copy()
-    maps[member[swapped], a[swapped]] = was[member[swapped], b[swapped]]
-    maps[member[swapped], b[swapped]] = was[member[swapped], a[swapped]]
-    run = anchored & (what > 1 - settings.runs)
-    nodes = maps.shape[1] // 2
-    far = np.abs(np.arange(2 * nodes) - a[:, None]) < rng.geometric(0.2, count)[:, None]
-    far &= (np.arange(2 * nodes) >= nodes) == (a >= nodes)[:, None]
-    maps = np.where(far & run[:, None], other[:, None], maps).astype(np.int8)
-    same = anchored & (maps[:, live] == chromosomes.anchor[:, live]).all(axis=1)
-    # Not `other`: a swap or a run may have undone the only difference there was.
-    maps[member[same], a[same]] = (maps[member[same], a[same]] + step[same]) % memories
+    maps: Int8 = (logits + gumbel).argmax(-1).astype(np.int8)
     return maps
 
 
-def settle(
-    old: Chromosomes, drawn_by: Int64, maps: npt.NDArray[np.int8], rewards: npt.NDArray[np.float64]
-) -> Chromosomes:
-    """Move each chromosome to the best map that was drawn from it, if no worse than its anchor."""
-    new = old.take(np.arange(len(old.fitness)))
-    for row in np.argsort(rewards, kind="stable"):  # the best comes last and stays
-        member = drawn_by[row]
-        if rewards[row] >= new.fitness[member]:
-            new.anchor[member], new.fitness[member] = maps[row], rewards[row]
-            new.prior[member] = _around(maps[row], old.prior[member])
-    return Chromosomes(*_projected(new.prior, new.temperature), new.anchor, new.fitness)
-
-
-def _around(maps: npt.NDArray[np.int8], prior: Float32) -> Float32:
-    """Sharp: nearly sure of a map, with a little of what was thought before."""
-    return 0.9 * np.eye(prior.shape[-1], dtype=np.float32)[maps] + 0.1 * prior
-
-
-def choose(rng: Rng, fitness: npt.NDArray[np.float64], settings: Settings) -> Breeding:
+def choose(rng: Rng, fitness: Float64, settings: Settings) -> Breeding:
     """Elites, tournaments, the migrant's slot, parents and pairs of the next generation."""
     size, gnns = settings.population, settings.gnns
     ranked = np.argsort(-fitness, kind="stable")
@@ -203,20 +112,11 @@ def choose(rng: Rng, fitness: npt.NDArray[np.float64], settings: Settings) -> Br
     b[left[crossed]], b[right[crossed]] = right[crossed], left[crossed]
     mutated = rng.random(size) < settings.mutation
     mutated[elites] = False
-    if settings.anchor:  # a chromosome follows the elite itself, of whichever kind
-        chromosome = unselected[unselected >= gnns]
-        b[chromosome] = a[chromosome]
     return _by_kind(a, b, from_actor, mutated, fitness, gnns, settings.seeding != "none")
 
 
 def _by_kind(
-    a: npt.NDArray[np.int64],
-    b: npt.NDArray[np.int64],
-    from_actor: int,
-    mutated: npt.NDArray[np.bool_],
-    fitness: npt.NDArray[np.float64],
-    gnns: int,
-    seeding: bool,
+    a: Int64, b: Int64, from_actor: int, mutated: Bool, fitness: Float64, gnns: int, seeding: bool
 ) -> Breeding:
     """Parents of either kind, sorted out for the kind of the child's slot."""
     slots = np.arange(len(a))
@@ -249,7 +149,7 @@ def breed(rng: Rng, stack: Float32, shapes: Shapes, plan: Breeding) -> Float32:
     return child
 
 
-def _cross(rng: Rng, child: Float32, other: Float32, crossed: npt.NDArray[np.bool_], shapes: Shapes) -> None:
+def _cross(rng: Rng, child: Float32, other: Float32, crossed: Bool, shapes: Shapes) -> None:
     """Rows of a random subset of each matrix come from the other parent; of a vector, seldom, one
     element."""
     members, leaves = len(child), len(shapes.vector)
@@ -267,7 +167,7 @@ def _cross(rng: Rng, child: Float32, other: Float32, crossed: npt.NDArray[np.boo
     child[member, element[member, leaf]] = other[member, element[member, leaf]]
 
 
-def _mutate(rng: Rng, child: Float32, mutated: npt.NDArray[np.bool_], shapes: Shapes) -> None:
+def _mutate(rng: Rng, child: Float32, mutated: Bool, shapes: Shapes) -> None:
     """A few weights of some matrices, in three strengths; vectors rarely."""
     members, leaves = len(child), len(shapes.vector)
     probability = np.minimum(1.0, 2.0 * rng.random((members, leaves))) * np.where(shapes.vector, 0.04, 1.0)
@@ -283,39 +183,31 @@ def _mutate(rng: Rng, child: Float32, mutated: npt.NDArray[np.bool_], shapes: Sh
     child[member, weight] = np.clip(new, -1e3, 1e3)
 
 
-def breed_chromosomes(
-    rng: Rng, proposals: Proposals, old: Chromosomes, plan: Breeding, settings: Settings
-) -> Chromosomes:
-    """The next chromosomes: mixed, or seeded from a GNN, then mutated."""
+def breed_chromosomes(rng: Rng, probabilities: Float32, old: Chromosomes, plan: Breeding) -> Chromosomes:
+    """The next chromosomes: mixed, or seeded from a GNN, then mutated.
+
+    Args:
+      rng: the generator.
+      probabilities: [G, 2N, M] of the GNNs, the actor's last.
+      old: the chromosomes of this generation.
+      plan: who their parents are.
+    """
     count, entries, _ = old.prior.shape
     a, b = plan.chromosome_a, plan.chromosome_b
-    mix = rng.random((count, entries, 1)) < (1.0 if settings.anchor else 0.5)
+    mix = rng.random((count, entries, 1)) < 0.5
     prior = np.where(mix, old.prior[a], old.prior[b])
     warmth = np.where(mix, old.temperature[a], old.temperature[b])
-    anchor, fitness = old.anchor[a], old.fitness[a]
-    cold = np.exp(rng.uniform(np.log(0.1), np.log(0.4), (count, 1, 1)))
     seeded = plan.seeded_by >= 0
-    if seeded.any():
-        by = plan.seeded_by[seeded]
-        p = proposals.probabilities[by]
-        if settings.seeding == "sharp":  # nothing calibrates a GNN's probabilities
-            p = _around(proposals.maps[by], p)
-            warmth[seeded] = cold[seeded]
-        prior[seeded] = p
-        if settings.anchor:
-            anchor[seeded], fitness[seeded] = proposals.maps[by], proposals.rewards[by]
-    if settings.anchor:  # a copy tries other distances than its parent
-        copied = (a != np.arange(count))[:, None, None]
-        warmth = np.where(copied, cold, warmth)
+    prior[seeded] = probabilities[plan.seeded_by[seeded]]
     mutated = plan.mutated[-count:, None, None]
     prior = prior * np.where(mutated, rng.normal(1.0, 0.1, prior.shape), 1.0)
     warmth = warmth * np.where(mutated, rng.normal(0.95, 0.1, warmth.shape), 1.0)
-    return Chromosomes(*_projected(prior, warmth), anchor, fitness)
+    return _projected(prior, warmth)
 
 
-def _projected(prior: npt.NDArray[np.floating], warmth: npt.NDArray[np.floating]) -> tuple[Float32, Float32]:
+def _projected(prior: npt.NDArray[np.floating], warmth: npt.NDArray[np.floating]) -> Chromosomes:
     prior = np.maximum(prior, LEAST)
-    return (
+    return Chromosomes(
         (prior / prior.sum(-1, keepdims=True)).astype(np.float32),
         np.clip(warmth, COLDEST, WARMEST).astype(np.float32),
     )

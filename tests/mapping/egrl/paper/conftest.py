@@ -1,4 +1,4 @@
-"""Compiling takes most of the time here, and nothing here is fitness a compiler's effort."""
+"""Compiling takes most of the time here, and nothing here is worth a compiler's effort."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evolution keeps its promises: elites, kinds of slots, the migrant, projections and anchors."""
+"""Evolution keeps its promises: elites, kinds of slots, the migrant and projections."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmaster.mapping.egrl.population import (
+from loadmaster.mapping.egrl.paper import Settings
+from loadmaster.mapping.egrl.paper.population import (
     COLDEST,
     WARMEST,
     Breeding,
     Chromosomes,
-    Proposals,
     Shapes,
     breed,
     breed_chromosomes,
@@ -22,9 +22,7 @@ from loadmaster.mapping.egrl.population import (
     draw,
     find_shapes,
     first_chromosomes,
-    settle,
 )
-from loadmaster.mapping.egrl.settings import Settings
 
 LEAVES = [(12, 8), (8,), (4, 6), (1,), (40, 30)]
 ENTRIES, MEMORIES = 12, 3
@@ -40,9 +38,8 @@ def some_settings(draws: st.DrawFn) -> Settings:
         tournament=draws(st.integers(1, 4)),
         learner=draws(st.booleans()),
         migration=draws(st.booleans()),
-        anchor=draws(st.booleans()),
         crossover=draws(st.sampled_from([0.0, 0.3, 1.0])),
-        seeding=draws(st.sampled_from(["sharp", "posterior", "none"])),
+        seeding=draws(st.sampled_from(["posterior", "none"])),
     )
 
 
@@ -178,118 +175,62 @@ def test_a_mutation_touches_few_weights() -> None:
     assert np.mean(shares) == pytest.approx(0.75 * 0.025, rel=0.2)
 
 
-def proposals(rng: np.random.Generator, count: int) -> Proposals:
-    p = rng.dirichlet(np.ones(MEMORIES), (count, ENTRIES)).astype(np.float32)
-    return Proposals(p.argmax(-1).astype(np.int8), p, rng.normal(size=count))
+def probabilities(rng: np.random.Generator, count: int, entries: int = ENTRIES) -> np.ndarray:
+    return rng.dirichlet(np.ones(MEMORIES), (count, entries)).astype(np.float32)
 
 
-@pytest.mark.parametrize("seeding", ["sharp", "posterior", "none"])
-@pytest.mark.parametrize("anchor", [True, False])
-def test_chromosomes_stay_in_range_for_a_thousand_rounds(seeding: str, anchor: bool) -> None:
+@pytest.mark.parametrize("seeding", ["posterior", "none"])
+def test_chromosomes_stay_in_range_for_a_thousand_rounds(seeding: str) -> None:
     rng = np.random.default_rng(0)
-    settings = Settings(seeding=seeding, anchor=anchor, mutation=1.0)
+    settings = Settings(seeding=seeding, mutation=1.0)
     now = first_chromosomes(rng, settings.chromosomes, ENTRIES, MEMORIES)
     for _ in range(1000):
         plan = choose(rng, rng.normal(size=settings.population), settings)
-        now = breed_chromosomes(rng, proposals(rng, settings.gnns + 1), now, plan, settings)
+        now = breed_chromosomes(rng, probabilities(rng, settings.gnns + 1), now, plan)
         assert (now.temperature >= np.float32(COLDEST)).all()
         assert (now.temperature <= np.float32(WARMEST)).all()
         assert (now.prior > 0).all()
         np.testing.assert_allclose(now.prior.sum(-1), 1, atol=1e-5)
-        assert anchor or not np.isfinite(now.fitness).any()  # as published: none is anchored
     assert now.prior.dtype == now.temperature.dtype == np.float32
 
 
-def bred(seeding: str, anchor: bool = False) -> tuple[Chromosomes, Chromosomes, Proposals]:
-    """(before, after, proposals): the second of two is seeded by the third of four, none mutated."""
-    rng = np.random.default_rng(2)
-    settings = Settings(population=6, boltzmann=0.34, seeding=seeding, anchor=anchor)
-    old, given_ = first_chromosomes(rng, 2, ENTRIES, MEMORIES), proposals(rng, 5)
-    by = np.array([-1, 2 if seeding != "none" else -1], dtype=np.int32)
+def of_two(b: list[int], seeded_by: list[int]) -> Breeding:
+    """A plan for four GNNs and two chromosomes, none of them mutated."""
     own, two = np.arange(4, dtype=np.int32), np.arange(2, dtype=np.int32)
-    plan = Breeding(own, own, two, two, by, np.zeros(6, dtype=bool))
-    return old, breed_chromosomes(rng, given_, old, plan, settings), given_
+    parents, seeds = (np.array(each, dtype=np.int32) for each in (b, seeded_by))
+    return Breeding(own, own, two, parents, seeds, np.zeros(6, dtype=bool))
 
 
-@pytest.mark.parametrize("seeding", ["sharp", "posterior", "none"])
-def test_seeding(seeding: str) -> None:
-    old, new, given_ = bred(seeding)
-    np.testing.assert_allclose(new.prior[0], old.prior[0], atol=1e-6)
-    assert np.array_equal(new.temperature[0], old.temperature[0])
-    p, warmth = given_.probabilities[2], new.temperature[1]
-    if seeding == "sharp":
-        sharp = 0.9 * np.eye(MEMORIES)[given_.maps[2]] + 0.1 * p
-        np.testing.assert_allclose(new.prior[1], sharp, atol=1e-5)
-        assert 0.1 <= warmth.min() == warmth.max() <= 0.4
-        return
-    np.testing.assert_allclose(new.prior[1], p if seeding == "posterior" else old.prior[1], atol=1e-5)
-    assert np.array_equal(warmth, old.temperature[1])
+def test_a_seeded_chromosome_has_the_probabilities_of_its_network() -> None:
+    rng = np.random.default_rng(2)
+    old, p = first_chromosomes(rng, 2, ENTRIES, MEMORIES), probabilities(rng, 5)
+    new = breed_chromosomes(rng, p, old, of_two([0, 1], [-1, 2]))
+    np.testing.assert_allclose(new.prior, [old.prior[0], p[2]], atol=1e-6)
+    assert np.array_equal(new.temperature, old.temperature)
 
 
-def test_a_seeded_chromosome_is_anchored_to_the_map_that_it_comes_from() -> None:
-    _, new, given_ = bred("sharp", anchor=True)
-    assert np.array_equal(new.anchor[1], given_.maps[2]) and new.fitness[1] == given_.rewards[2]
-    assert np.isneginf(new.fitness[0])
+def test_crossed_chromosomes_take_each_tensor_from_either_parent() -> None:
+    """Of the circulated code the child is always the second parent."""
+    rng = np.random.default_rng(3)
+    old, p = first_chromosomes(rng, 2, 400, MEMORIES), probabilities(rng, 5, 400)
+    new = breed_chromosomes(rng, p, old, of_two([1, 1], [-1, -1]))
+    np.testing.assert_allclose(new.prior[1], old.prior[1], atol=1e-6)
+    from_b = np.isclose(new.prior[0], old.prior[1], atol=1e-6).all(axis=1)
+    from_a = np.isclose(new.prior[0], old.prior[0], atol=1e-6).all(axis=1)
+    assert (from_a ^ from_b).all() and 0.4 < from_b.mean() < 0.6
+    parents = np.where(from_b[:, None], old.temperature[1], old.temperature[0])  # T goes with P
+    assert np.array_equal(new.temperature[0], parents)
 
 
-def around(rng: np.random.Generator, count: int, entries: int, memories: int) -> Chromosomes:
-    """Anchored ones that are nearly sure of their anchor."""
-    anchor = rng.integers(0, memories, (count, entries)).astype(np.int8)
-    prior = 0.9 * np.eye(memories, dtype=np.float32)[anchor] + 0.1 / memories
-    warmth = rng.uniform(0.1, 0.5, (count, entries, 1)).astype(np.float32)
-    return Chromosomes(prior.astype(np.float32), warmth, anchor, rng.normal(size=count))
-
-
-@pytest.mark.parametrize(("entries", "memories"), [(2, 2), (4, 2), (6, 3), (30, 3)])
-@pytest.mark.parametrize(("swaps", "runs"), [(0.3, 0.2), (1.0, 0.0), (0.0, 1.0), (0.0, 0.0)])
-def test_anchored_draws_are_never_the_anchor(entries: int, memories: int, swaps: float, runs: float) -> None:
-    rng = np.random.default_rng(entries)
-    settings = Settings(swaps=swaps, runs=runs)
-    live = np.arange(0, entries, 2) if entries > 4 else np.arange(entries)
-    for _ in range(20):
-        members = around(rng, 200, entries, memories)
-        maps = draw(rng, members, live, settings)
-        assert maps.dtype == np.int8 and maps.min() >= 0 and maps.max() < memories
-        assert (maps[:, live] != members.anchor[:, live]).any(axis=1).all()
-
-
-def test_draws_without_an_anchor_follow_the_prior() -> None:
+def test_draws_follow_the_prior() -> None:
     rng = np.random.default_rng(0)
     one = first_chromosomes(rng, 1, 4, MEMORIES)
-    many = one.take(np.zeros(20_000, dtype=np.int64))
-    maps = draw(rng, many, np.arange(4), Settings())
-    wanted = np.exp(one.prior[0] / one.temperature[0])
-    wanted /= wanted.sum(-1, keepdims=True)
-    shares = np.eye(MEMORIES)[maps].mean(axis=0)
-    np.testing.assert_allclose(shares, wanted, atol=0.02)
+    many = Chromosomes(np.repeat(one.prior, 20_000, axis=0), np.repeat(one.temperature, 20_000, axis=0))
+    shares = np.eye(MEMORIES)[draw(rng, many)].mean(axis=0)
+    likely = np.exp(one.prior[0] / one.temperature[0])
+    np.testing.assert_allclose(shares, likely / likely.sum(-1, keepdims=True), atol=0.02)
 
 
 def test_no_chromosomes_draw_nothing() -> None:
     none = first_chromosomes(np.random.default_rng(0), 0, 6, MEMORIES)
-    assert draw(np.random.default_rng(0), none, np.arange(6), Settings()).shape == (0, 6)
-
-
-@given(
-    st.lists(st.sampled_from([-np.inf, -1.0, 0.0, 0.5, 1.0, 2.0]), min_size=3, max_size=3),
-    st.lists(st.tuples(st.integers(0, 2), st.sampled_from([-np.inf, -0.5, 0.0, 0.5, 3.0])), max_size=8),
-)
-def test_settling_never_lowers_worth(worths: list[float], drawn: list[tuple[int, float]]) -> None:
-    rng = np.random.default_rng(0)
-    old = around(rng, 3, ENTRIES, MEMORIES)._replace(fitness=np.array(worths))
-    kept = old.take(np.arange(3))
-    by = np.array([member for member, _ in drawn], dtype=np.int64)
-    rewards = np.array([reward for _, reward in drawn])
-    maps = rng.integers(0, MEMORIES, (len(drawn), ENTRIES)).astype(np.int8)
-    new = settle(old, by, maps, rewards)
-    assert all(np.array_equal(a, b) for a, b in zip(old, kept, strict=True))  # nothing in place
-    for member in range(3):
-        own = rewards[by == member]
-        best = max([worths[member], *own])
-        assert new.fitness[member] == best
-        if len(own) and own.max() >= worths[member]:
-            assert any(np.array_equal(new.anchor[member], m) for m in maps[rewards == best])
-            # Nearly sure of it, whatever was thought before.
-            assert np.array_equal(new.prior[member].argmax(-1), new.anchor[member])
-        else:
-            assert np.array_equal(new.anchor[member], old.anchor[member])
-    np.testing.assert_allclose(new.prior.sum(-1), 1, atol=1e-5)
+    assert draw(np.random.default_rng(0), none).shape == (0, 6)

@@ -1,4 +1,4 @@
-"""A problem and settings for tests of EGRL: small, with entries that decide nothing."""
+"""A problem and settings for tests of published EGRL: small, with entries that decide nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ SMALL: dict[str, Any] = {
     "batch": 4,
     "burn_in": 8,
     "updates": 1.0,
-    "screen": 8,
     "horizon": 200,
 }
 """Four GNNs, two chromosomes."""

@@ -2,7 +2,7 @@
 
 The critic learns y = 5 (reward + 1) of stored maps; the actor climbs the critic with a
 straight-through one-hot of its most likely map, and an entropy bonus. What the population found
-reaches it through the buffer, and as a map to imitate.
+reaches it through the buffer.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from loadmaster.mapping.egrl.graph import Graph
-from loadmaster.mapping.egrl.network import Actor, Critic
-from loadmaster.mapping.egrl.settings import Settings
+from loadmaster.mapping.egrl.paper import Settings
+from loadmaster.mapping.egrl.paper.network import Actor, Critic, Graph
 
 SCALE, SHIFT = 5.0, 1.0
 
@@ -55,26 +54,20 @@ def first_learner(actor: Actor, critic: Critic, settings: Settings) -> Learner:
 
 
 def improve(
-    key: Array,
-    learner: Learner,
-    graph: Graph,
-    maps: Array,
-    rewards: Array,
-    best: Array,
-    count: Array,
-    settings: Settings,
+    key: Array, learner: Learner, graph: Graph, maps: Array, rewards: Array, count: Array, settings: Settings
 ) -> tuple[Learner, Array]:
-    """The first `count` of the updates that maps int8[U, batch, 2, n] and rewards [U, batch] hold.
+    """The first `count` of the updates that maps int8[U, batch, 2, n] and rewards [U, batch] hold: one compiled
+    loop, whatever the count.
 
-    `best` int8[2, n] is the map to imitate, with -1 where there is none. Returns the learner and the last critic loss. One compiled loop, whatever the count.
+    Returns:
+      The learner and the last critic loss.
     """
     arrays, rest = eqx.partition(learner, eqx.is_array)
 
     def body(number: Array, carry: tuple[Any, Array]) -> tuple[Any, Array]:
         now = eqx.combine(carry[0], rest)
-        after, loss = _update(
-            jax.random.fold_in(key, number), now, graph, maps[number], rewards[number], best, settings
-        )
+        fresh = jax.random.fold_in(key, number)
+        after, loss = _update(fresh, now, graph, maps[number], rewards[number], settings)
         return eqx.filter(after, eqx.is_array), loss
 
     arrays, loss = jax.lax.fori_loop(0, count, body, (arrays, jnp.float32(0)))
@@ -82,7 +75,7 @@ def improve(
 
 
 def _update(
-    key: Array, learner: Learner, graph: Graph, maps: Array, rewards: Array, best: Array, settings: Settings
+    key: Array, learner: Learner, graph: Graph, maps: Array, rewards: Array, settings: Settings
 ) -> tuple[Learner, Array]:
     for_actor, for_critic = optimizers(settings)
     noise = settings.action_noise * jax.random.normal(key, (*maps.shape, graph.memories))
@@ -96,12 +89,10 @@ def _update(
         return ((values - target[:, None]) ** 2).mean(axis=0).sum()
 
     def actor_loss(actor: Actor) -> Array:
-        logits = actor(graph)
-        p = jax.nn.softmax(logits, axis=-1)
+        p = jax.nn.softmax(actor(graph), axis=-1)
         hard = jax.nn.one_hot(p.argmax(-1), graph.memories)
         value = critic(graph, hard + p - jax.lax.stop_gradient(p)).min()
-        bonus = settings.entropy * _entropy(p, graph)
-        return -(value + bonus + settings.imitation * _likelihood(logits, best, graph))
+        return -(value + settings.entropy * _entropy(p, graph))
 
     loss, gradient = eqx.filter_value_and_grad(critic_loss)(learner.critic)
     change, critic_optimizer_state = for_critic.update(gradient, learner.critic_optimizer_state)
@@ -127,14 +118,5 @@ def _later(learner: Learner, graph: Graph, settings: Settings) -> Array:
 
 def _entropy(p: Array, graph: Graph) -> Array:
     """Summed over the two heads, the mean over entries that decide something."""
-    return _mean(-(p * jnp.log(p + 1e-9)).sum(-1), graph.live)
-
-
-def _likelihood(logits: Array, best: Array, graph: Graph) -> Array:
-    """Of a map, as a logarithm, in the same measure."""
-    each = jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.maximum(best, 0)[..., None].astype(int), -1)
-    return _mean(each[..., 0], graph.live & (best >= 0))
-
-
-def _mean(each: Array, counted: Array) -> Array:
-    return (jnp.where(counted, each, 0).sum(-1) / jnp.maximum(counted.sum(-1), 1)).sum()
+    each = -(p * jnp.log(p + 1e-9)).sum(-1)
+    return (jnp.where(graph.live, each, 0).sum(-1) / jnp.maximum(graph.live.sum(-1), 1)).sum()
