@@ -18,8 +18,8 @@ from benchmarks.suites.graph_summary import best_classical, saved_over_base, wor
 from benchmarks.suites.malloc_learned import lines as learned
 from benchmarks.suites.malloc_learned import mean_speedup
 from benchmarks.suites.malloc_summary import best_search, bound_of, played, suite_cases
-from benchmarks.suites.mapping_cells import BLACK, BUDGET, CELLS, WORKLOADS
-from benchmarks.suites.mapping_summary import summaries
+from benchmarks.suites.mapping_cells import NINE, ROOM
+from benchmarks.suites.mapping_summary import mean_gap_at, summaries
 
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
@@ -48,15 +48,14 @@ SHORT_HEAD = ["| what | ours | beside it | gap to the bound |", "| --- | --- | -
 
 
 def short_table() -> str:
-    """One result for each kind of user in a few words, the last one a loss."""
+    """One result for each kind of user in a few words; whether the last one is a loss, the rows say."""
     gpu, tpu, graph = gpu_figures(), malloc_figures("tpu-v4i"), graph_figures("joint", "classical")
     assert tpu is not None and graph is not None and graph.beside is not None
     allocation = recorded("allocation")
     least, others = rows(allocation, "least/", "ours"), _mean_gaps(allocation, "least/")
     rival = min(others, key=lambda name: others[name])
     optimal = sum(row["status"] == "optimal" for row in least)
-    room = mapping_gaps([case for case in CELLS if case.startswith("room/")])
-    means = {name: sum(gaps) / len(gaps) for name, gaps in room.items() if gaps}
+    mapping = mapping_figures(ROOM)
     lines = [
         (
             f"half of the GPU memory that a model needs, {gpu.models} models, **measured** | "
@@ -74,10 +73,7 @@ def short_table() -> str:
             f"several devices, {graph.graphs} training graphs | {graph.saved:.1%} less time than the base plan | "
             f"constructive methods: {graph.beside:.1%} | {graph.gap:.1%}"
         ),
-        (
-            f"**a loss**: EGRL, which sees rewards alone | – | "
-            f"a greedy rule: gap {means['density']:.1%} | {means['egrl']:.1%}"
-        ),
+        *([] if mapping is None else [mapping.short_line()]),
     ]
     return "\n".join([*SHORT_HEAD, *(f"| {line} |" for line in lines)])
 
@@ -104,48 +100,61 @@ def table() -> str:
 
 
 def mapping_lines() -> list[str]:
-    """Gaps at equal evaluations, black box apart from white box; nothing before it is recorded."""
-    if not (HERE / "results" / "mapping.json").exists():
-        return []
-    document = recorded("mapping")
-    found = summaries(document["rows"])
-    kinds = (
-        ("nine reference cells", [case for case in CELLS if case.split("/")[0] in WORKLOADS]),
-        ("cells with room", [case for case in CELLS if case.startswith("room/")]),
-    )
+    """EGRL's gaps after 1 and 50 evaluations, beside who needs none or as many; nothing before it is recorded."""
     lines = []
-    for what, known in kinds:
-        cases = [case for case in known if (case, "egrl") in found]
-        if len(cases) < len(known):
-            what = f"{len(cases)} of {len(known)} {what}"
-        gaps = mapping_gaps(cases)
-        ours = gaps.pop("egrl")
-        if not ours:
-            continue
-        others = [
-            f"{name} {sum(each) / len(each):.1%}"
-            for name, each in gaps.items()
-            if len(each) == len(ours) and name in BLACK
-        ]
-        white = [
-            f"{name} {sum(each) / len(each):.1%}"
-            for name, each in gaps.items()
-            if len(each) == len(ours) and name not in BLACK
-        ]
-        lines.append(
-            f"| mapping by rewards alone (EGRL), {what}, {BUDGET:,} evaluations | mean gap {sum(ours) / len(ours):.2%}, "
-            f"largest {max(ours):.2%} | black box: {', '.join(others)}; white box: {', '.join(white)} |"
-        )
+    for what, cases in (("nine reference cells", NINE), ("eleven cells with room", ROOM)):
+        figures = mapping_figures(cases)
+        if figures is not None:
+            lines.append(figures.line(what))
     return lines
 
 
-def mapping_gaps(cases: list[str]) -> dict[str, list[float]]:
-    """Solver -> its gap in each of the cells where it ran."""
+class MappingFigures(NamedTuple):
+    """Mean gaps over cells; None: not measured in all of them."""
+
+    at: dict[int, dict[str, float]]
+    """After 1 and 50 evaluations: solver -> mean gap."""
+
+    def line(self, what: str) -> str:
+        ours = ", ".join(f"{gaps['egrl']:.2%} after {_evaluations(n)}" for n, gaps in self.at.items())
+        beside = [
+            f"{name} "
+            + (
+                f"{self.at[1][name]:.2%}"
+                if name in ("density", "compiler")
+                else " and ".join(f"{gaps[name]:.2%}" for gaps in self.at.values())
+            )
+            for name in ("density", "compiler", "probe", "egrl-untrained", "egrl-strict")
+            if name in self.at[1]
+        ]
+        return f"| one memory per tensor (EGRL), {what} | mean gap {ours} | {', '.join(beside)} |"
+
+    def short_line(self) -> str:
+        """For the README."""
+        few = self.at[50]
+        loss = "**a loss**: " if few["egrl"] >= min(few["density"], few["compiler"]) else ""
+        return (
+            f"{loss}one memory per tensor, EGRL with 50 measurements, {len(ROOM)} cells | "
+            f"gap {self.at[1]['egrl']:.1%} at the first | greedy rule {few['density']:.1%}, "
+            f"compiler {few['compiler']:.1%} | {few['egrl']:.2%}"
+        )
+
+
+def _evaluations(count: int) -> str:
+    return f"{count} evaluation" + ("s" if count > 1 else "")
+
+
+def mapping_figures(cases: tuple[str, ...]) -> MappingFigures | None:
+    """None: EGRL, density or the compiler is not recorded in all of these cells."""
+    if not (HERE / "results" / "mapping.json").exists():
+        return None
     found = summaries(recorded("mapping")["rows"])
-    return {
-        solver: [found[case, solver].gap for case in cases if (case, solver) in found]
-        for solver in (*BLACK, "density", "compiler")
+    names = ("egrl", "density", "compiler", "probe", "egrl-untrained", "egrl-strict")
+    at = {
+        count: {name: gap for name in names if (gap := mean_gap_at(found, name, cases, count)) is not None}
+        for count in (1, 50)
     }
+    return MappingFigures(at) if {"egrl", "density", "compiler"} <= set(at[1]) else None
 
 
 class MallocFigures(NamedTuple):

@@ -1,4 +1,4 @@
-"""The cells of the mapping suite: which model on which machine, and which switch is turned.
+"""The cells of the mapping suite: which model on which machine, and how the machine misbehaves.
 
 A cell is plain names, so that any of them can be run as `loadmaster plan MODEL --machine MACHINE`.
 """
@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from benchmarks.suites.mapping_solvers import EGRL, MAPS, PAPER, PIECES, SCHEDULED, SCORES, WHITE
+from benchmarks.suites.mapping_wrong import Misdescribed, misdescribe
 from benchmarks.suites.problems import make_as
 from loadmaster.errors import require
 from loadmaster.machine import Machine, load_machine
@@ -16,13 +18,14 @@ from loadmaster.mapping.problem import Mapping
 from loadmaster.program import Program
 from loadmaster.program.models import load_model
 
-BUDGET = 4_000
-BLACK = ("egrl", "ea", "pg", "ageing-evolution", "greedy-dp", "random", "annealing")
-LEARNERS = ("egrl", "ea", "pg")
-"""Solvers with the options of EGRL."""
-WHITE = ("all-slowest", "role-split", "compiler", "density", "exact")
+BUDGET = 1_000
+SEEDS, FEWER = 10, 5
 WORKLOADS = ("resnet50", "resnet101", "bert")
 MACHINES = ("nnp-i", "nnp-i-half", "nnp-i-12")
+NOISES = (0.01, 0.03, 0.1)
+WRONG = 0.5
+"""Standard deviation of the logarithm by which a description is off."""
+TIMED_SECONDS = 1.0
 
 AnyMapping = TypeVar("AnyMapping", bound=Mapping)
 
@@ -34,14 +37,19 @@ class Cell:
     case: str
     model: str
     machine: str
-    solvers: tuple[str, ...] = BLACK + WHITE
-    budget: int = BUDGET
-    problem: dict[str, Any] = field(default_factory=dict)
-    """Options of `Mapping`."""
+    solvers: tuple[str, ...] = (*EGRL, "probe", *SCORES, *MAPS, *PIECES, *WHITE, *PAPER)
+    budget: int | None = BUDGET
+    seconds: float | None = None
+    """In place of evaluations."""
     solver: dict[str, Any] = field(default_factory=dict)
     """Options of the solver."""
+    problem: dict[str, Any] = field(default_factory=dict)
+    """Options of `Mapping`."""
     parallel_ports: bool = False
     """With ports side by side instead of one after the other."""
+    noise: float = 0.0
+    wrong: float = 0.0
+    """How far off the description of the machine is; which way, a run's seed says."""
 
     def load_machine(self) -> Machine:
         # Maps and games let ops work in host memory in place, on a GPU too.
@@ -51,16 +59,19 @@ class Cell:
         rules = replace(machine.rules, ports="parallel")
         return replace(machine, name=f"{machine.name}-parallel", rules=rules, text="")
 
-    def load(self) -> Mapping:
+    def load(self, seed: int = 0) -> Mapping:
         """The problem."""
-        return self.load_as(Mapping)
+        return self.load_as(Mapping if not self.wrong else Misdescribed, seed)
 
-    def load_as(self, kind: type[AnyMapping]) -> AnyMapping:
-        """The problem, as a subclass of `Mapping`."""
+    def load_as(self, kind: type[AnyMapping], seed: int = 0) -> AnyMapping:
+        """The problem, as a subclass of `Mapping` (of `Misdescribed` where the description is wrong); the
+        seed is that of noise and of the description's errors."""
         options = dict(self.problem)
-        noise = options.pop("noise", 0.0)  # which requests have
-        program = load_cell_model(self.model)
-        return make_as(kind, program, self.load_machine(), noise=noise, options=options)
+        program, machine = load_cell_model(self.model), self.load_machine()
+        if self.wrong:
+            options["truth"] = make_as(Mapping, program, machine)
+            machine = misdescribe(machine, self.wrong, seed)
+        return make_as(kind, program, machine, noise=self.noise, seed=seed, options=options)
 
 
 def load_cell_model(name: str) -> Program:
@@ -74,7 +85,7 @@ def onnx_file(name: str) -> Path:
     return package / "backend/test/data/light" / f"{name.removeprefix('onnx:')}.onnx"
 
 
-def _spec() -> list[Cell]:
+def _nine() -> list[Cell]:
     """The nine cells that the method is judged by."""
     return [Cell(f"{model}/{machine}", model, machine) for machine in MACHINES for model in WORKLOADS]
 
@@ -98,50 +109,171 @@ def _room() -> list[Cell]:
     return [Cell(f"room/{name}/{machine}", model, machine) for name, model, machine in pairs]
 
 
-def _ablations() -> list[Cell]:
-    """One switch at a time, on ResNet-101 and nnp-i. 'default' is what all stand beside."""
-    switches: dict[str, dict[str, Any]] = {
-        "default": {},
-        "boltzmann-0": {"solver": {"boltzmann": 0.0}},
-        "boltzmann-0.5": {"solver": {"boltzmann": 0.5}},
-        "boltzmann-0.8": {"solver": {"boltzmann": 0.8}},
-        "no-learner": {"solver": {"learner": False}},
-        "seeding-posterior": {"solver": {"seeding": "posterior"}},
-        "seeding-none": {"solver": {"seeding": "none"}},
-        "target-bootstrap": {"solver": {"target": "bootstrap"}},
-        "updates-0": {"solver": {"updates": 0.0}},
-        "updates-1": {"solver": {"updates": 1.0}},
-        "no-screen": {"solver": {"screen": 1}},
-        "no-anchor": {"solver": {"anchor": False, "screen": 1}},
-        "no-recall": {"solver": {"recall": False}},
-        "no-imitation": {"solver": {"imitation": 0.0}},
-        "as-published": {"solver": {"anchor": False, "screen": 1, "imitation": 0.0, "updates": 1.0}},
-        "depth-0": {"solver": {"depth": 0}},
-        "depth-2": {"solver": {"depth": 2}},
-        "plain-mean": {"solver": {"attention": False}},
-        "reward-linear": {"problem": {"power": 1.0}},
-        "invalid-repair": {"problem": {"invalid": "repair"}},
-        "ports-parallel": {"parallel_ports": True},
-        "noise-0.02": {"problem": {"noise": 0.02}},
-        "noise-0.1": {"problem": {"noise": 0.1}},
-        "budget-1000": {"budget": 1_000},
-        "budget-16000": {"budget": 16_000},
-    }
+def _again(prefix: str, cells: list[Cell], **changes: Any) -> list[Cell]:
+    return [replace(cell, case=f"{prefix}/{cell.case}", **changes) for cell in cells]
+
+
+def _timed(cells: list[Cell]) -> list[Cell]:
+    """The same with a second instead of evaluations."""
+    solvers = (
+        "egrl",
+        "egrl-strict",
+        "probe",
+        *SCORES,
+        *(label for label in PIECES if label.startswith(("egrl-only-", "egrl-plus-"))),
+    )
+    return _again("seconds", cells, budget=None, seconds=TIMED_SECONDS, solvers=solvers)
+
+
+def _noisy(cells: list[Cell]) -> list[Cell]:
+    """Evaluations with noise: the champion is what wins when the five best are measured again."""
+    names = (
+        "resnet101/nnp-i",
+        "bert/nnp-i",
+        "room/resnet50-batch4/nnp-i",
+        "room/bert-512-tokens-batch4/nnp-i",
+        "room/shufflenet/ethos-u65",
+        "room/llama-layer/h200:hbm=1GiB",
+    )
+    few = [cell for cell in cells if cell.case in names]
+    solvers = ("egrl", "egrl-strict", "probe", "density", "compiler")
     return [
-        Cell(f"ablation/{name}", "resnet101", "nnp-i", solvers=("egrl",), **changes)
-        for name, changes in switches.items()
+        cell
+        for noise in NOISES
+        for budget in (50, 200)
+        for cell in _again(f"noise-{noise:g}-{budget}", few, noise=noise, budget=budget, solvers=solvers)
     ]
 
 
-def _warm() -> list[Cell]:
-    """Few evaluations from a policy trained elsewhere, beside starts from nothing."""
-    cells = []
-    for model, policy in (("resnet50", "bert"), ("resnet101", "bert"), ("bert", "resnet101")):
-        common: dict[str, Any] = {"model": model, "machine": "nnp-i", "solvers": ("egrl",)}
-        start = {"init": f"pretrained:{policy}"}
-        cells.append(Cell(f"warm/{model}/200", budget=200, solver=start, **common))
-        cells += [Cell(f"cold/{model}/{budget}", budget=budget, **common) for budget in (200, 2_000)]
-    return cells
+def _wrong(cells: list[Cell]) -> list[Cell]:
+    """A misdescribed machine, another one for each seed."""
+    solvers = ("egrl", "egrl-untrained", "egrl-strict", "probe", "density", "compiler")
+    return _again("wrong", cells, wrong=WRONG, budget=200, solvers=solvers)
 
 
-CELLS: dict[str, Cell] = {cell.case: cell for cell in [*_spec(), *_room(), *_ablations(), *_warm()]}
+def _held_out() -> list[Cell]:
+    """Beside the twenty: models and machines that no training has seen (`egrl.cases.HELD_OUT_…`); models of
+    the training's zoo on machines that it has not seen; and models that it has not seen on machines that it
+    knows. All where a greedy rule gains 10 % or more over everything in the slowest memory."""
+    long, short = "bert:tokens=384", "bert:tokens=64,batch=2"
+    wide, deep = "bert:tokens=256,batch=16,element_bytes=2", "resnet152"
+    light = {
+        name: f"onnx:light_{name}"
+        for name in (
+            "densenet121",
+            "inception_v1",
+            "inception_v2",
+            "resnet50",
+            "squeezenet",
+            "vgg19",
+            "zfnet512",
+        )
+    }
+    chosen: dict[str, list[tuple[str, tuple[str, ...]]]] = {
+        "both": [
+            (deep, ("nnp-i", "tpu-v4i-8m", "tpu-v4i-16m")),
+            (long, ("nnp-i",)),
+            (short, ("nnp-i", "tpu-v4i-4m", "ethos-u65")),
+            (wide, ("nnp-i", "tpu-v4i-16m")),
+            (light["densenet121"], ("nnp-i", "tpu-v4i-4m")),
+            (light["inception_v1"], ("nnp-i", "tpu-v4i-8m", "ethos-u65")),
+            (light["inception_v2"], ("nnp-i-half", "tpu-v4i-4m", "ethos-u65")),
+            (light["resnet50"], ("nnp-i", "tpu-v4i-8m")),
+            (light["squeezenet"], ("nnp-i-half", "tpu-v4i-4m", "ethos-u65")),
+            (light["vgg19"], ("nnp-i",)),
+            (light["zfnet512"], ("nnp-i",)),
+        ],
+        "machine": [
+            ("vit-b16", ("nnp-i-half", "tpu-v4i-16m")),
+            ("gpt-prefill", ("nnp-i",)),
+            ("gpt-decode", ("nnp-i", "tpu-v4i-16m")),
+            ("inception-v3", ("nnp-i", "tpu-v4i-16m")),
+            ("mixer-b16", ("nnp-i",)),
+            ("moe-4", ("nnp-i",)),
+            ("diffusion-unet", ("nnp-i", "tpu-v4i-16m")),
+            ("wavenet", ("nnp-i", "tpu-v4i-16m")),
+        ],
+        "model": [
+            ("llama:layers=1,batch=1,tokens=256", ("h200:hbm=1GiB",)),
+            ("llama:layers=2,batch=1,tokens=128", ("h200:hbm=1GiB",)),
+            (deep, ("h200:hbm=16MiB",)),
+            (short, ("h200:hbm=64MiB",)),
+            (light["densenet121"], ("h200:hbm=8MiB",)),
+            (light["resnet50"], ("h200:hbm=16MiB",)),
+            (light["inception_v1"], ("h200:hbm=8MiB",)),
+            (light["inception_v2"], ("h200:hbm=8MiB",)),
+            (light["squeezenet"], ("h200:hbm=2MiB",)),
+            (light["vgg19"], ("h200:hbm=64MiB",)),
+        ],
+    }
+    solvers = (*EGRL, "probe", "density", "compiler")
+    return [
+        Cell(f"held-out-{kind}/{model}/{machine}", model, machine, solvers=solvers, budget=200)
+        for kind, pairs in chosen.items()
+        for model, machines in pairs
+        for machine in machines
+    ]
+
+
+def _loose(cells: list[Cell]) -> list[Cell]:
+    """Ports side by side: nobody has proven how good these are, so that their gaps say little."""
+    few = [cell for cell in cells if cell.machine == "nnp-i" and not cell.case.startswith("room/")]
+    solvers = ("egrl", "egrl-untrained", "probe", "scores-annealing", "density", "compiler")
+    return _again("ports-parallel", few, parallel_ports=True, solvers=solvers)
+
+
+def _fewer(cells: list[Cell]) -> list[Cell]:
+    """The same with fewer evaluations from the start, for solvers that share out their budget: what they have
+    after 50 evaluations of 1,000 is not what they would have had with 50."""
+    return [
+        cell
+        for budget in (50, 200)
+        for known in cells
+        if known.budget is not None and budget < known.budget
+        for own in [tuple(solver for solver in known.solvers if solver in SCHEDULED)]
+        for cell in _again(f"budget-{budget}", [known], budget=budget, solvers=own)
+    ]
+
+
+def _all() -> dict[str, list[Cell]]:
+    """By part: what is run with one word."""
+    twenty = [*_nine(), *_room()]
+    wrong, held_out = _wrong(twenty), _held_out()
+    return {
+        "main": twenty,
+        "seconds": _timed(twenty),
+        "noise": _noisy(twenty),
+        "wrong": wrong,
+        "held-out": held_out,
+        "budgets": _fewer([*twenty, *wrong, *held_out]),
+        "loose": _loose(twenty),
+    }
+
+
+_PARTS = _all()
+CELLS: dict[str, Cell] = {cell.case: cell for cells in _PARTS.values() for cell in cells}
+NINE = tuple(cell.case for cell in _nine())
+ROOM = tuple(cell.case for cell in _room())
+PAPER_CELLS = ("resnet50/nnp-i-half", "resnet101/nnp-i", "room/resnet50-batch4/nnp-i")
+
+Part = tuple[tuple[str, ...], tuple[str, ...], int]
+"""Cases, solvers (none: those of the cell), seeds."""
+
+
+def _names(part: str) -> tuple[str, ...]:
+    return tuple(cell.case for cell in _PARTS[part])
+
+
+PARTS: dict[str, Part] = {
+    "main": (_names("main"), (*EGRL, "probe", *SCORES, *MAPS, "density", "compiler"), SEEDS),
+    "pieces": (_names("main"), PIECES, FEWER),
+    "seconds": (_names("seconds"), (), 3),
+    "noise": (_names("noise"), (), FEWER),
+    "wrong": (_names("wrong"), (), FEWER),
+    "held-out": (_names("held-out"), (), 3),
+    "budgets": (_names("budgets"), (), 3),
+    "loose": (_names("loose"), (), FEWER),
+    "white": (_names("main"), ("all-slowest", "role-split", "exact"), 1),
+    "paper": (PAPER_CELLS, PAPER, 3),
+}
+"""What `mapping_runs.py --part` takes; 'white' and 'paper' take longer than all others together."""

@@ -33,67 +33,98 @@ class Summary:
     baseline: float
     """The compiler's time."""
     bound: float
-    """The best bound that any row of the case has."""
+    """The best bound that any row of the case has, or the best value that anyone found where that is smaller:
+    a linear program's bound may be too high by a rounding of its solver (`lowered`)."""
     evaluations: float
     seconds: float
     found_nothing: int
     rows: tuple[Record, ...]
+    best: float = 0.0
+    """The best value that anyone found in the case."""
+    lowered: bool = False
+
+    @property
+    def loose(self) -> bool:
+        """Whether nobody has come to the bound, so that a gap to it may be the bound's fault."""
+        proven = any(row["extra"].get("bound_proven") for row in self.rows)
+        return self.best > self.bound and not proven
+
+    @property
+    def slowest(self) -> float:
+        """The time of all in the slowest memory."""
+        return float(self.rows[0]["extra"]["all_slowest"])
+
+    def times_at(self, evaluations: int) -> tuple[float, ...]:
+        """Best time of each seed after so many evaluations; of a white box its only one, of who has nothing
+        yet all in the slowest memory."""
+        return tuple(self._time_at(row, evaluations) for row in self.rows)
+
+    def _time_at(self, row: Record, evaluations: int) -> float:
+        if row["extra"].get("white_box"):
+            return float(row["value"])
+        known = row["extra"].get("at", {})
+        if str(evaluations) in known:
+            value = known[str(evaluations)]
+        else:
+            curve = row["extra"].get("curve", ())
+            value = next((best for at, best in reversed(curve) if at <= evaluations), None)
+        return self.slowest if value is None else float(value)
+
+    def times_after(self, seconds: float) -> tuple[float, ...] | None:
+        """Best time of each seed after so many seconds; None: not every row has it."""
+        if self.white_box:
+            return self.times if self.seconds <= seconds else None
+        known = [row["extra"].get("at_seconds", {}) for row in self.rows]
+        if any(f"{seconds:g}" not in each for each in known):
+            return None
+        return tuple(float(each[f"{seconds:g}"] or self.slowest) for each in known)
+
+    def gap_of(self, times: Sequence[float]) -> float:
+        """Of the mean of times to the bound."""
+        return statistics.fmean(times) / self.bound - 1
+
+    def excess_of(self, times: Sequence[float]) -> float:
+        """Of the mean of times over the best that anyone found."""
+        return statistics.fmean(times) / self.best - 1
 
     @property
     def mean(self) -> float:
         return statistics.fmean(self.times)
 
     @property
-    def deviation(self) -> float:
-        """Of the sample; 0 for one seed."""
-        return statistics.stdev(self.times) if len(self.times) > 1 else 0.0
-
-    @property
     def gap(self) -> float:
         """Of the mean time to the bound."""
         return self.mean / self.bound - 1
-
-    @property
-    def gap_deviation(self) -> float:
-        return self.deviation / self.bound
-
-    @property
-    def speedup(self) -> float:
-        """Mean over seeds of the compiler's time / time."""
-        return statistics.fmean(self.baseline / time for time in self.times)
-
-    @property
-    def on_cpu(self) -> tuple[Record, ...]:
-        """The rows that were made without a GPU: seconds of the two kinds are no one number."""
-        return tuple(row for row in self.rows if not row["extra"].get("gpu"))
-
-    def median(self, name: str) -> float | None:
-        """Median of a field of `extra`; None if a seed does not have it (never reached)."""
-        values = [row["extra"].get(name) for row in self.rows]
-        return None if any(value is None for value in values) else statistics.median(values)
-
-    def counted(self, name: str) -> dict[str, int]:
-        """How often each value of a field of `extra` occurs."""
-        values = [str(row["extra"].get(name)) for row in self.rows]
-        return {value: values.count(value) for value in sorted(set(values))}
 
 
 def summaries(rows: Iterable[Record]) -> dict[tuple[str, str], Summary]:
     """By case and solver, in the order of the rows. Skipped rows count for nothing."""
     groups: dict[tuple[str, str], list[Record]] = {}
     bounds: dict[str, float] = {}
+    best: dict[str, float] = {}
     for row in rows:
         if row["status"] == "skipped" or row["unit"] != "ps":
             continue
         groups.setdefault((row["case"], row["solver"]), []).append(row)
-        bounds[row["case"]] = max(bounds.get(row["case"], 0.0), row["bound"] or 0.0)
+        case = _base(row["case"])
+        bounds[case] = max(bounds.get(case, 0.0), row["bound"] or 0.0)
+        if row["value"] > 0:
+            best[case] = min(best.get(case, row["value"]), row["value"])
     return {
-        key: _summary(key, sorted(group, key=lambda row: row["seed"]), bounds[key[0]])
+        key: _summary(
+            key, sorted(group, key=lambda row: row["seed"]), bounds[base], best.get(base, bounds[base])
+        )
         for key, group in groups.items()
+        for base in [_base(key[0])]
     }
 
 
-def _summary(key: tuple[str, str], rows: list[Record], bound: float) -> Summary:
+def _base(case: str) -> str:
+    """The case without 'budget-50/': the same problem, whatever the evaluations."""
+    return case.split("/", 1)[1] if case.startswith("budget-") else case
+
+
+def _summary(key: tuple[str, str], rows: list[Record], bound: float, best: float) -> Summary:
     times = tuple(row["value"] if row["value"] > 0 else float(row["extra"]["all_slowest"]) for row in rows)
     nothing = sum(row["value"] <= 0 for row in rows)
     return Summary(
@@ -102,12 +133,53 @@ def _summary(key: tuple[str, str], rows: list[Record], bound: float) -> Summary:
         times,
         tuple(row["seed"] for row in rows),
         float(rows[0]["baseline"]),
-        bound,
+        min(bound, best),
         statistics.fmean(row["evaluations"] for row in rows),
         statistics.fmean(row["seconds"] for row in rows),
         nothing,
         tuple(rows),
+        best,
+        bound > best,
     )
+
+
+Found = Mapping[tuple[str, str], Summary]
+
+
+def at(found: Found, case: str, solver: str, evaluations: int) -> tuple[Summary, tuple[float, ...]] | None:
+    """A solver in a case, and its times after so many evaluations: of runs that had so many from the start,
+    where there are any."""
+    summary = found.get((case, solver))
+    if summary is None:
+        return None
+    short = found.get((f"budget-{evaluations}/{case}", solver))
+    return summary, summary.times_at(evaluations) if short is None else short.times
+
+
+def mean_gap_at(found: Found, solver: str, cases: Iterable[str], evaluations: int) -> float | None:
+    """Mean over cells of a solver's mean gap after so many evaluations; None: it lacks a cell."""
+    own = [at(found, case, solver, evaluations) for case in cases]
+    gaps = [each[0].gap_of(each[1]) for each in own if each is not None]
+    return statistics.fmean(gaps) if gaps and len(gaps) == len(own) else None
+
+
+def mean_excess_at(found: Found, solver: str, cases: Iterable[str], evaluations: int) -> float | None:
+    """Mean over cells of what a solver's time is above the best that anyone found, after so many evaluations."""
+    own = [at(found, case, solver, evaluations) for case in cases]
+    over = [each[0].excess_of(each[1]) for each in own if each is not None]
+    return statistics.fmean(over) if over and len(over) == len(own) else None
+
+
+def mean_gap_after(found: Found, solver: str, cases: Iterable[str], seconds: float) -> float | None:
+    """Mean over cells of a solver's mean gap after so many seconds; None: it lacks a cell."""
+    gaps: list[float] = []
+    for case in cases:
+        summary = found.get((case, solver))
+        times = None if summary is None else summary.times_after(seconds)
+        if summary is None or times is None:
+            return None
+        gaps.append(summary.gap_of(times))
+    return statistics.fmean(gaps) if gaps else None
 
 
 def difference_interval(
@@ -144,29 +216,14 @@ class Comparison:
         return list(self.verdicts.values()).count(word)
 
 
-def compare(
-    found: Mapping[tuple[str, str], Summary], solver: str, other: str, cases: Iterable[str]
-) -> Comparison:
-    """Where both have rows."""
-    verdicts = {
-        case: verdict(found[case, solver].times, found[case, other].times)
-        for case in cases
-        if (case, solver) in found and (case, other) in found
-    }
+def compare(found: Found, solver: str, other: str, cases: Iterable[str], evaluations: int) -> Comparison:
+    """After so many evaluations, where both have rows."""
+    verdicts: dict[str, str] = {}
+    for case in cases:
+        a, b = at(found, case, solver, evaluations), at(found, case, other, evaluations)
+        if a is not None and b is not None:
+            verdicts[case] = verdict(a[1], b[1])
     return Comparison(solver, other, verdicts)
-
-
-def evaluations_to(summary: Summary, value: float) -> list[int | None]:
-    """For each seed, evaluations until its best was as good as that; None: never."""
-    return [
-        next((int(at) for at, best in row["extra"].get("curve", ()) if best <= value), None)
-        for row in summary.rows
-    ]
-
-
-def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
-    """Mean, and the sample's standard deviation (0 for one value)."""
-    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 def merged(old: Iterable[Record], new: Iterable[Record]) -> list[Record]:

@@ -30,7 +30,7 @@ from loadmaster.order.problem import PeakOrder
 from loadmaster.runs import run_solver
 from loadmaster.runs.workers import distribute
 from loadmaster.runs.workers.clients import ProcessWorker
-from loadmaster.runs.workers.server import VERSION, EvaluationServer, pack, pack_problem, unpack
+from loadmaster.runs.workers.server import VERSION, Server, pack, pack_problem, unpack
 from loadmaster.search.champion import remeasure
 from loadmaster.search.evaluator import CommandEvaluator
 from loadmaster.search.problem import Scores
@@ -45,7 +45,7 @@ class HereWorker:
     """A server in this process: everything but the process."""
 
     def __init__(self, setup: bytes) -> None:
-        self.server = EvaluationServer(setup)
+        self.server = Server(setup)
 
     def call(self, request: bytes) -> bytes:
         return self.server.answer(request)
@@ -192,13 +192,13 @@ def test_a_worker_of_another_version_is_refused(tmp_path: Path) -> None:
     about, files = unpack(pack_problem(Mapping(PROGRAM, MACHINE)))
     assert about["version"] == VERSION
     with pytest.raises(LoadmasterError, match="install the same"):
-        EvaluationServer(pack({**about, "version": "0.0.1"}, files))
+        Server(pack({**about, "version": "0.0.1"}, files))
     with pytest.raises(LoadmasterError, match=r"could not begin: this worker has Loadmaster"):
         ProcessWorker(pack({**about, "version": "0.0.1"}, files))
 
 
 def test_a_worker_tells_what_it_could_not_do() -> None:
-    server = EvaluationServer(pack_problem(Mapping(PROGRAM, MACHINE)))
+    server = Server(pack_problem(Mapping(PROGRAM, MACHINE)))
     wrong = pack({"do": "score", "first": 0}, {"decisions": np.zeros((1, 3), np.int8)})
     assert "ValueError: maps must be" in unpack(server.answer(wrong)).about["error"]
     assert "error" in unpack(server.answer(b"nonsense")).about

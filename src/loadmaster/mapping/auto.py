@@ -20,15 +20,15 @@ EXACT_TENSORS = 3_000
 
 def make_auto() -> Auto:
     """Greedy by density first; then the exact solver from there if OR-tools is installed and the
-    program is small enough, else annealing. Measured problems have no model: they are annealed."""
-    summary = "density, then exact with a proof, or annealing where that is out of reach (white box)"
+    program is small enough, else EGRL. Measured problems have no model: EGRL searches them."""
+    summary = "density, then exact with a proof, or EGRL where that is out of reach (white box)"
     # How far the exact solver gets depends on the clock.
     return Auto("mapping", _schedule, summary=summary, deterministic=False, scheduled=True)
 
 
 def _schedule(problem: Problem) -> list[Stage]:
     assert isinstance(problem, Mapping)
-    search = Stage("exact") if can_prove(problem) else Stage("annealing", resumes=True)
+    search = Stage("exact") if can_prove(problem) else Stage("egrl", resumes=True)
     return [Stage("density"), search]
 
 

@@ -62,6 +62,7 @@ _MAKERS: dict[str, dict[str, str | Variants]] = {
                 "pg": "mapping.egrl.paper:GradientAlone",
             },
         ),
+        "probe": "mapping.probe:Probe",
         "exact": "mapping.exact:Exact",
         "density": "mapping.heuristics:Density",
         "heuristic": Variants(

@@ -34,7 +34,7 @@ ALL_PARTS = dict.fromkeys(OPERATORS, 1.0)
 SETTINGS: dict[str, dict[str, Any]] = {
     "default": {},
     "strict": {"view": "strict"},
-    "untrained": {"policy": "none"},
+    "untrained": {"init": "none"},
     "all parts": ALL_PARTS,
     "not adaptive": ALL_PARTS | {"adaptive": False, "view": "strict"},
     "one parent": {"population": 1, "batch": 3},
@@ -163,7 +163,7 @@ def test_the_strict_view_reads_no_rates(policy: str) -> None:
         for view in ("strict", "nominal"):
             both = [Priced(real.program, machine, real) for machine in machines]
             for problem in both:
-                solve(Egrl(view=view, policy=policy, **ALL_PARTS), problem, Budget(40))
+                solve(Egrl(view=view, init=policy, **ALL_PARTS), problem, Budget(40))
             asked[view] = [[row.tolist() for row in problem.asked] for problem in both]
         assert asked["strict"][0] == asked["strict"][1] and len(asked["strict"][0]) >= FIRST
         differs += asked["nominal"][0] != asked["nominal"][1]
@@ -248,7 +248,7 @@ def test_options_make_the_solver_again() -> None:
     "wrong",
     [
         {"view": "blind"},
-        {"policy": ""},
+        {"init": ""},
         {"population": 0},
         {"batch": 0},
         {"batch": "many"},
@@ -266,5 +266,5 @@ def test_impossible_settings(wrong: dict[str, Any]) -> None:
 
 def test_a_policy_that_is_none_is_one_line() -> None:
     with pytest.raises(LoadmasterError) as error:
-        solve(Egrl(policy="pretrained:nobody"), Mapping(chain(), roomy()), Budget(5))
+        solve(Egrl(init="pretrained:nobody"), Mapping(chain(), roomy()), Budget(5))
     assert error.value.remedy and "\n" not in error.value.message

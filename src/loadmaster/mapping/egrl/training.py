@@ -116,7 +116,7 @@ def train(
       views: 'nominal', 'strict' or both, one after the other.
       seconds, generations: for each view; without either, the generations of `Options`.
       seed: the same seed and generations give the same policy, whoever computes it.
-      options: fields of `Options`.
+      options: fields of `Options`; `view` in place of `views`.
       own: programs and their machines that every second case is made from; the others are random.
       init: a policy to start from; what it was trained on is not forgotten at once.
       resume: a state file of an earlier training with the same options.
@@ -128,6 +128,9 @@ def train(
       on validation cases, in the mean of logarithms.
     """
     given = dict(options or {}) | ({} if generations is None else {"generations": generations})
+    views = [str(given.pop("view"))] if "view" in given else views
+    if unknown := [view for view in views if view not in VIEWS]:
+        raise LoadmasterError(f"there is no view '{unknown[0]}'", object="view", remedy=f"use {', '.join(VIEWS)}")
     if seconds is not None and generations is None:
         given.setdefault("generations", 10**6)
     settings = make_settings(Options, "train egrl", given, {"view": "nominal"})
