@@ -37,6 +37,7 @@ ELSEWHERE = {
     "calibrate": "tests/execute/test_calibration.py",
     "train": "tests/cli/test_train_*.py",
     "transfer": "tests/mapping/egrl",
+    "policy=policy.npz": "tests/mapping/egrl",
     "bench": "tests/benchmarks",
     "graph.json": "other people's file: tests/program/importers/test_dnn_partitioning.py",
     "--tensorboard": "tests/cli/test_tensorboard.py",
@@ -49,7 +50,7 @@ ELSEWHERE = {
     "--evaluator": "tests/search/test_evaluator.py",
 }
 """A word of a command -> where what it needs is tested."""
-LEARNED = {"egrl", "muzero", "go"}
+LEARNED = {"profile=paper", "muzero", "go"}
 """Solvers that are compiled for half a minute: the tests of the agents run them."""
 SMALL = {
     "bert": "bert:layers=1",
