@@ -21,12 +21,10 @@ def demo_words() -> list[str]:
 
 
 def test_the_demo_plans_resnet50_with_the_agent(tmp_path: Path) -> None:
-    for package in ("jax", "equinox", "optax", "ortools"):
-        pytest.importorskip(package)
+    pytest.importorskip("ortools")
     words = demo_words()
     assert words[:2] == ["plan", "resnet50"] and "egrl" in words
-    words[words.index("--budget") + 1] = "22"  # one generation of small networks
-    words += ["--set", "width=16", "--set", "heads=2", "--set", "depth=1"]
+    words[words.index("--budget") + 1] = "22"
     done = subprocess.run(
         [sys.executable, "-m", "loadmaster.cli.main", *words],
         capture_output=True,
@@ -39,7 +37,7 @@ def test_the_demo_plans_resnet50_with_the_agent(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     named = {line.split("  ")[0].strip(): line for line in lines if line}
     assert "112.04 µs" in named["compiler"] and "109.33 µs" in named["density"]
-    assert "black box" in named["egrl"] and " 22 " in named["egrl"]
+    assert "black box" in named["egrl"] and "109.33 µs" in named["egrl"]
     assert "109.33 µs" in named["optimum"] and "white box" in named["optimum"]
     plan = re.search(r"checked: ok, plan (\S+)", done.stdout)
     assert plan is not None and (tmp_path / plan.group(1)).is_file()

@@ -46,12 +46,11 @@ ELSEWHERE = {
     "executorch": "ExecuTorch: tests/export",
     "calibrate": "PyTorch: tests/execute/test_calibration.py",
     "train": "minutes: tests/cli/test_train_*.py",
-    "transfer": "compiles networks: tests/mapping/egrl",
     "bench": "minutes: tests/benchmarks",
     "--room": "minutes: tests/export/test_figures.py",
 }
 """A word of a command -> what it needs, and where that is tested. Ray's clusters: tests/runs/test_workers_ray.py."""
-LEARNED = {"egrl", "muzero", "go"}
+LEARNED = {"profile=paper", "muzero", "go"}
 """Solvers that are compiled for half a minute: the tests of the agents run them."""
 SMALL = {
     "bert": "bert:layers=1",

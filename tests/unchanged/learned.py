@@ -1,8 +1,8 @@
 """Solvers that train networks, at a size that is quick to compile: the same again on the same processor.
 
 Each is run in a process of its own, since what a test before has compiled with other settings would be used
-again. Left out: 'egrl', 'pg', 'muzero', 'muzero-prod' and offload's 'muzero', which take 10 to 20 s each to compile;
-'ea' is the evolution that 'egrl' runs, 'policy-only' muzero's network at play.
+again. Left out: 'paper', 'pg', 'muzero', 'muzero-prod' and offload's 'muzero', which take 10 to 20 s each to compile;
+'ea' is the evolution that 'paper' runs, 'policy-only' muzero's network at play.
 """
 
 from __future__ import annotations

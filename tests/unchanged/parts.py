@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -55,7 +54,6 @@ __all__ = [
     "check",
     "clock",
     "cpu",
-    "egrl_outputs",
     "go_outputs",
     "is_cached",
     "kinds",
@@ -118,7 +116,7 @@ def pretrained() -> dict[str, list[str]]:
     """Agent -> the policies that the package ships."""
     from loadmaster.learn.policies import pretrained_names
 
-    return {agent: pretrained_names(agent) for agent in ("egrl", "go", "muzero")}
+    return {agent: pretrained_names(agent) for agent in ("go", "muzero")}
 
 
 def policy_parameters(agent: str, name: str) -> dict[str, np.ndarray]:
@@ -134,28 +132,6 @@ def go_outputs(name: str, problem: GraphOptimization) -> dict[str, np.ndarray]:
 
     prior = prior_of(problem, f"pretrained:{name}")
     return {"device": prior.device, "fusion": prior.fusion, "schedule": prior.schedule}
-
-
-def egrl_outputs(name: str, problem: Mapping) -> dict[str, np.ndarray]:
-    """Logits of every tensor's memory. There is no NumPy way yet."""
-    import jax
-
-    from loadmaster.mapping.egrl.agent import load_policy
-    from loadmaster.mapping.egrl.graph import make_graph
-    from loadmaster.mapping.egrl.network import Actor
-    from loadmaster.mapping.egrl.settings import Settings
-
-    like = Actor(len(problem.memories), Settings(), jax.random.key(0))
-    actor = load_policy(f"pretrained:{name}", like)
-    return {"logits": np.asarray(_applied()(actor, make_graph(problem)))}
-
-
-@functools.cache
-def _applied() -> Any:
-    """Compiled once for all policies."""
-    import jax
-
-    return jax.jit(lambda network, inputs: network(inputs))
 
 
 def muzero_outputs(name: str, problem: MallocGame) -> dict[str, np.ndarray]:

@@ -73,7 +73,10 @@ def command(
     ] = None,
     settings: SetOption = None,
     init: Annotated[
-        str | None, typer.Option(metavar="POLICY", help="Start from pretrained:bert, or a file of 'train'.")
+        str | None,
+        typer.Option(
+            metavar="POLICY", help="Start from pretrained:go, or a file of 'train' (egrl: --set policy=FILE)."
+        ),
     ] = None,
     capacity: Annotated[
         list[str] | None,

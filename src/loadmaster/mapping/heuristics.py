@@ -82,7 +82,8 @@ class Density(OneMap):
         if not problem.live.any():
             return problem.all_slowest()
         decoder = Decoder(problem)
-        return decoder.decode(np.zeros((1, *decoder.shape)))[0]
+        decision: Int8 = decoder.decode(np.zeros((1, *decoder.shape)))[0]
+        return decision
 
 
 def _sparse(problem: Mapping) -> Bool:
