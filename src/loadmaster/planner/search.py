@@ -13,7 +13,7 @@ from loadmaster.allocation.problem import Allocation
 from loadmaster.errors import LoadmasterError, NoAnswer, Refused
 from loadmaster.graph import auto as graph_auto
 from loadmaster.machine.machine import Machine
-from loadmaster.malloc_game import auto as game_auto
+from loadmaster.malloc_game import search as game_auto
 from loadmaster.malloc_game.heuristics import known_production
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.mapping import auto as mapping_auto

@@ -80,7 +80,7 @@ _MAKERS: dict[str, dict[str, str | Variants]] = {
         "ageing-evolution": "mapping.search:AgeingEvolution",
     },
     "malloc-game": {
-        "auto": "malloc_game.auto:make_auto",
+        "auto": "malloc_game.search:make_auto",
         "msa": "malloc_game.msa:Msa",
         "msa-order": "malloc_game.msa:MsaOrder",
         "production": "malloc_game.heuristics:Production",
