@@ -30,7 +30,7 @@ from loadmaster.search.evaluator import Evaluator
 from loadmaster.search.measuring import Measuring, kept_evaluator
 from loadmaster.search.metaheuristics import Rng
 from loadmaster.search.problem import Decision, Scores
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import (
     Budget,
     Meter,
@@ -248,7 +248,9 @@ class Refined(Solver):
 
     def prepared(self, archive: Archive, seed: int) -> list[Decision]:
         """What the simulator thinks is best, and what else to measure."""
-        found = solve(make_solver("offload", self.base), archive, Budget(self.simulated, self.seconds), seed)
+        found = solve(
+            make_labelled("offload", self.base), archive, Budget(self.simulated, self.seconds), seed
+        )
         if found.decision is None:
             raise LoadmasterError(
                 f"the simulated search found no plan for '{archive.program.name}'",

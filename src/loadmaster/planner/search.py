@@ -34,7 +34,7 @@ from loadmaster.runs import Display, Interrupted, RunFolder, run_solver
 from loadmaster.runs.history import gap_of
 from loadmaster.search.measuring import Measuring
 from loadmaster.search.problem import Bound, Decision, Problem
-from loadmaster.search.registry import make_labelled, make_solver
+from loadmaster.search.registry import make_labelled, make_solver, solver_label
 from loadmaster.search.solver import Budget, Scoring, Solution, Solver, Status
 from loadmaster.simulate import simulate
 
@@ -258,7 +258,7 @@ def _complete(search: SearchOptions, problem: Problem, by_clock: Collection[str]
     # Who gives a time limit alone wants the time to be used.
     most = None if search.seconds is not None else EVALUATIONS
     solver = search.solver or "auto"
-    timed = solver in by_clock if isinstance(solver, str) else False
+    timed = isinstance(solver, str) and solver_label(problem.kind, solver, search.options) in by_clock
     return replace(
         search,
         solver=solver,
