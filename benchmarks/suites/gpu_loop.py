@@ -51,9 +51,9 @@ class FromPlan(Anneal):
         super().__init__()
         self.decision = np.asarray(decision, dtype=np.int8)
 
-    def seed(self, meter: Meter, problem: Offload) -> None:
+    def seed(self, meter: Meter, problem: Offload) -> list[tuple[int, Int8]]:
         value = meter.evaluate(self.decision)
-        self.known = [] if value is None else [(value, self.decision)]
+        return [] if value is None or not problem.gaps else [(value, self.decision)]
 
 
 class _Seen(Observer):

@@ -37,7 +37,7 @@ def rows_of(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.usefixtures("no_ortools")
 def test_a_plan_is_made_checked_and_kept(run_json: Any, elsewhere: Path) -> None:
-    answer = run_json("plan", SMALL, "-m", "nnp-i-half", "--solver", "annealing", "--budget", "300")
+    answer = run_json("plan", SMALL, "-m", "nnp-i-half", "--solver", "search", "--budget", "300")
     rows = rows_of(answer)
     assert list(rows)[:4] == ["all-slowest", "compiler", "density", "annealing"]
     assert [rows[name]["white_box"] for name in list(rows)[:5]] == [True, True, True, False, True]
@@ -81,7 +81,9 @@ def test_out_no_run_and_capacity(run_json: Any, run: Any, elsewhere: Path) -> No
         "--capacity",
         "sram=1MiB",
         "--solver",
-        "greedy-dp",
+        "search",
+        "--set",
+        "method=greedy-dp",
         "--budget",
         "60",
     )
@@ -96,10 +98,21 @@ def test_out_no_run_and_capacity(run_json: Any, run: Any, elsewhere: Path) -> No
 
 @pytest.mark.usefixtures("no_ortools")
 def test_a_resumed_run_equals_an_unbroken_one(run_json: Any) -> None:
-    words = ("plan", SMALL, "-m", "nnp-i-half", "--seed", "3")
-    first = run_json(*words, "--solver", "ageing-evolution", "--budget", "150")
+    words = (
+        "plan",
+        SMALL,
+        "-m",
+        "nnp-i-half",
+        "--seed",
+        "3",
+        "--solver",
+        "search",
+        "--set",
+        "method=ageing-evolution",
+    )
+    first = run_json(*words, "--budget", "150")
     resumed = run_json("plan", SMALL, "--resume", first["run"], "--budget", "400")
-    whole = run_json(*words, "--solver", "ageing-evolution", "--budget", "400")
+    whole = run_json(*words, "--budget", "400")
     ours, theirs = rows_of(resumed)["ageing-evolution"], rows_of(whole)["ageing-evolution"]
     assert ours["evaluations"] == 400 and ours["picoseconds"] == theirs["picoseconds"]
     assert resumed["run"] == first["run"] != whole["run"]
@@ -118,6 +131,7 @@ def test_what_can_t_be_resumed(run: Any, run_json: Any) -> None:
     ("words", "said"),
     [
         (("--solver", "anealing"), "did you mean 'annealing'?"),
+        (("--solver", "annealing"), "use --solver search --set method=annealing"),
         (("--solver", "random", "--set", "unifrm=true"), "has no option 'unifrm'"),
         (("--solver", "random", "--set", "uniform"), "is not NAME=VALUE"),
         (("--solver", "random", "--init", "pretrained:bert"), "has no option 'init'"),
@@ -147,7 +161,18 @@ def test_a_machine_with_one_memory_is_refused(run: Any, elsewhere: Path) -> None
 
 @pytest.mark.usefixtures("no_ortools")
 def test_no_map_that_fits_is_no_answer(run_json: Any) -> None:
-    answer = run_json("plan", "resnet50", "-m", "nnp-i", "--solver", "ageing-evolution", "--budget", "2")
+    answer = run_json(
+        "plan",
+        "resnet50",
+        "-m",
+        "nnp-i",
+        "--solver",
+        "search",
+        "--set",
+        "method=ageing-evolution",
+        "--budget",
+        "2",
+    )
     assert answer["exit"] == 4 and "no plan that fits" in answer["error"]["message"]
     assert rows_of(answer)["ageing-evolution"]["picoseconds"] is None
 
@@ -215,7 +240,7 @@ def test_a_command_measures(run_json: Any, run: Any, elsewhere: Path) -> None:
         "-m",
         "nnp-i",
         "--solver",
-        "annealing",
+        "search",
         "--budget",
         "6",
         "--evaluator",
@@ -235,18 +260,7 @@ def test_a_command_measures(run_json: Any, run: Any, elsewhere: Path) -> None:
 def test_hardware_is_let_go_of_at_the_end(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[str] = []
     monkeypatch.setattr(MeasuredMapping, "close", lambda self: closed.append(self.gauge.name))
-    words = (
-        "plan",
-        "bert:layers=1",
-        "-m",
-        "nnp-i",
-        "--solver",
-        "annealing",
-        "--budget",
-        "2",
-        "--repeats",
-        "1",
-    )
+    words = ("plan", "bert:layers=1", "-m", "nnp-i", "--solver", "search", "--budget", "2", "--repeats", "1")
     assert run(*words, "--evaluator", "echo 1.5").exit == 0 and closed == ["echo 1.5"]
     assert run(*words, "--evaluator", "false").exit != 0 and closed == ["echo 1.5", "false"]
 
