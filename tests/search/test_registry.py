@@ -40,6 +40,7 @@ def test_a_variant_is_an_option() -> None:
         ("malloc-game", "es", "use --solver search --set method=es-moves"),
         ("mapping", "ea", "use --solver egrl --set variant=ea"),
         ("mapping", "annealing", "use --solver search --set method=annealing"),
+        ("mapping", "random", "use --solver search --set method=random"),
         ("malloc-game", "anneal", "use --solver search --set method=anneal-moves"),
         ("malloc-game", "rounded", "use --solver exact --set method=rounded"),
         ("offload", "evolution", "use --solver search --set method=evolution"),

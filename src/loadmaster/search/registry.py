@@ -79,9 +79,9 @@ _MAKERS: dict[str, dict[str, str | Variants]] = {
                 "annealing": "mapping.search:Annealing",
                 "ageing-evolution": "mapping.search:AgeingEvolution",
                 "greedy-dp": "mapping.search:GreedyDp",
+                "random": "mapping.search:RandomMaps",
             },
         ),
-        "random": "mapping.search:RandomMaps",
     },
     "malloc-game": {
         "auto": "malloc_game.search:make_auto",

@@ -16,7 +16,7 @@ from loadmaster.learn import policies
 from loadmaster.learn.session import free_settings, make_settings
 from loadmaster.mapping.egrl.settings import Settings
 from loadmaster.mapping.problem import Mapping
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Meter, Solution, Solver, State, solve
 
 if TYPE_CHECKING:
@@ -135,6 +135,6 @@ def random_map(problem: Mapping, seed: int) -> npt.NDArray[np.int8]:
             return super().score(decisions, first)
 
     watched = First(problem.program, problem.machine)
-    solve(make_solver("mapping", "random"), watched, Budget(1), seed)
+    solve(make_labelled("mapping", "random"), watched, Budget(1), seed)
     assert watched.seen is not None
     return watched.seen
