@@ -2,7 +2,6 @@
 
     python benchmarks/gpu_runs.py measure --folder gpu    # on the GPU: machine, programs, op times
     python benchmarks/gpu_loop.py prepare --folder gpu    # anywhere: the simulator's best plans
-    python benchmarks/gpu_loop.py compile --folder gpu    # where it will run: EGRL's networks, on the CPU
     python benchmarks/gpu_loop.py measure --folder gpu    # on the GPU: searches with measured rewards
     python benchmarks/record.py gpu --rows gpu/rows.jsonl gpu/loop.jsonl --fresh
 
@@ -28,17 +27,14 @@ import numpy as np
 
 from benchmarks.suites import Row
 from benchmarks.suites.gpu_folder import Folder, Step, alone, free_host
-from benchmarks.suites.gpu_loop import MAPPED, SEARCHES, Loop, loop_rows
+from benchmarks.suites.gpu_loop import SEARCHES, Loop, loop_rows
 from benchmarks.suites.gpu_plans import budget, kernels_of, roomy
 from benchmarks.suites.gpu_stages import all_need, ready
-from benchmarks.suites.problems import make_as
 from loadmaster.execute.own_allocator import fewer_holes
-from loadmaster.mapping.problem import Mapping
 from loadmaster.offload.measured import Archive, Refined
 from loadmaster.offload.problem import Offload, options_of
 from loadmaster.plan import load_planned
-from loadmaster.planner import KernelRoom, make_offload, solve_checked
-from loadmaster.search.solver import Budget
+from loadmaster.planner import KernelRoom, make_offload
 
 MODELS = ("llama", "bert")
 ROWS = "loop.jsonl"
@@ -72,19 +68,6 @@ def prepare(arguments: argparse.Namespace, folder: Folder) -> None:
             np.savez(path, *found)
             values = [archive.evaluate(each) or 0 for each in found]
             print("  " + ", ".join(f"{value / 1e9:.2f}" for value in values) + " ms simulated")
-
-
-def compile_agents(arguments: argparse.Namespace, folder: Folder) -> None:
-    """EGRL's networks take a minute to compile; they are kept in the folder. It may run beside others."""
-    for name in arguments.models:
-        with Step(f"compile {name}"):
-            about = load_offload(folder, name, arguments)
-            # With noise, so that no bound ends it early.
-            problem = make_as(
-                Mapping, about.program, about.machine, noise=0.01, options={"invalid": "repair"}
-            )
-            found = solve_checked(problem, "egrl", Budget(40), options=MAPPED["egrl"])
-            print(f"  {found.solution.evaluations} simulated evaluations")
 
 
 def load_offload(folder: Folder, name: str, arguments: argparse.Namespace) -> Offload:
@@ -173,7 +156,7 @@ def main() -> int:
     fewer_holes()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     add = parser.add_argument
-    add("stage", choices=["prepare", "compile", "measure"])
+    add("stage", choices=["prepare", "measure"])
     add("--folder", type=Path, default=Path("gpu"))
     add("--models", nargs="+", default=list(MODELS))
     add("--searches", nargs="+", default=list(SEARCHES), choices=SEARCHES)
@@ -191,14 +174,11 @@ def main() -> int:
     add("--kept", type=int, default=12, help="simulated plans to measure")
     add("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    # Agents learn on the CPU, on few of its cores: the GPU's time is what is measured, and the host's too.
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str((arguments.folder / "jax").resolve()))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    # On few cores: the GPU's time is what is measured, and the host's too.
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, cores[:THREADS] if arguments.stage == "measure" else cores[-THREADS:])
-    stages = {"prepare": prepare, "compile": compile_agents, "measure": measure}
+    stages = {"prepare": prepare, "measure": measure}
     stages[arguments.stage](arguments, Folder(arguments.folder))
     return 0
 

@@ -1,11 +1,12 @@
 """Run jobs of the mapping suite side by side, and go on where it was left.
 
-    python benchmarks/mapping_runs.py --part main pieces seconds noise wrong held-out loose --jobs 2 --out rows.jsonl
+    python benchmarks/mapping_runs.py --part main strict --jobs 2 --out rows.jsonl
 
 A job is one (case, solver, seed). A line is appended for each that ends; what the file has already is
 not run again, so the same command goes on after a crash or when its seconds were over, and files of
 several computers are merged by `record.py mapping --rows …`. Part 'white' has the exact solver (up to five
-minutes a cell), and 'paper' needs JAX (a minute or more a job): all others take some minutes together.
+minutes a cell), and 'paper' needs JAX (a minute or so a job): all others, which are run if none is named,
+take a quarter of an hour together on two cores.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def main() -> None:
     # With OR-tools installed, 'auto' proves its answer; without, its bound leaves capacities out.
     best = lm.solve(problem, "auto", seconds=10)
     compiler = lm.make_solver("mapping", "heuristic", {"rule": "compiler"})
-    for solver in (compiler, "density", CoinFlips(), "annealing", "auto"):
+    for solver in (compiler, "density", CoinFlips(), "search", "auto"):
         found = lm.solve(problem, solver, seconds=10, evaluations=400, seed=1)
         name = solver if isinstance(solver, str) else solver.name
         assert found.value is not None

@@ -35,7 +35,7 @@ from loadmaster.search.solver import Budget, Meter, Observer, Solver
 MAPPED: Mapping[str, Mapping[str, Any]] = {
     "ageing-evolution": {"population": 12, "sample": 4},
     "annealing": {},
-    "egrl": {"population": 8, "burn_in": 8, "horizon": 60, "width": 32, "heads": 2, "depth": 1, "batch": 8},
+    "egrl": {"batch": 5},
 }
 """Black-box searches of the Mapping problem, with populations for few measurements."""
 SEARCHES = ("refined", "anneal", *MAPPED)
@@ -51,9 +51,9 @@ class FromPlan(Anneal):
         super().__init__()
         self.decision = np.asarray(decision, dtype=np.int8)
 
-    def seed(self, meter: Meter, problem: Offload) -> None:
+    def seed(self, meter: Meter, problem: Offload) -> list[tuple[int, Int8]]:
         value = meter.evaluate(self.decision)
-        self.known = [] if value is None else [(value, self.decision)]
+        return [] if value is None or not problem.gaps else [(value, self.decision)]
 
 
 class _Seen(Observer):

@@ -265,9 +265,14 @@ def _names(part: str) -> tuple[str, ...]:
 
 
 PARTS: dict[str, Part] = {
-    "main": (_names("main"), (*EGRL, "probe", *SCORES, *MAPS, "density", "compiler"), SEEDS),
+    "main": (
+        _names("main"),
+        ("egrl", "egrl-untrained", "probe", *SCORES, *MAPS, "density", "compiler"),
+        SEEDS,
+    ),
+    "strict": (_names("main"), ("egrl-strict", "egrl-strict-untrained"), FEWER),
     "pieces": (_names("main"), PIECES, FEWER),
-    "seconds": (_names("seconds"), (), 3),
+    "seconds": (_names("seconds"), (), 2),
     "noise": (_names("noise"), (), FEWER),
     "wrong": (_names("wrong"), (), FEWER),
     "held-out": (_names("held-out"), (), 3),

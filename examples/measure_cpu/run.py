@@ -65,7 +65,7 @@ def _same(row: Remeasured, problem: MeasuredMapping) -> bool:
 
 def main() -> None:
     evaluations = int(sys.argv[1]) if len(sys.argv) > 1 else 400
-    solver = make_solver("mapping", sys.argv[2] if len(sys.argv) > 2 else "annealing")
+    solver = make_solver("mapping", sys.argv[2] if len(sys.argv) > 2 else "search")
     problem = measured_problem()
     about = evaluator_report(problem.gauge.evaluator, problem)
     if not about.ok:

@@ -23,7 +23,7 @@ from loadmaster.runs.replay import replay
 from loadmaster.search.registry import load_problem
 
 EVALUATOR = "sh measure.sh"
-PLAN = ("--solver", "random", "--budget", "4", "--repeats", "1")
+PLAN = ("--solver", "search", "--set", "method=random", "--budget", "4", "--repeats", "1")
 
 WITH_RUN: dict[str, list[str]] = {
     "models": ["RUN", "net:build"],

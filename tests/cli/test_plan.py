@@ -37,7 +37,7 @@ def rows_of(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.usefixtures("no_ortools")
 def test_a_plan_is_made_checked_and_kept(run_json: Any, elsewhere: Path) -> None:
-    answer = run_json("plan", SMALL, "-m", "nnp-i-half", "--solver", "annealing", "--budget", "300")
+    answer = run_json("plan", SMALL, "-m", "nnp-i-half", "--solver", "search", "--budget", "300")
     rows = rows_of(answer)
     assert list(rows)[:4] == ["all-slowest", "compiler", "density", "annealing"]
     assert [rows[name]["white_box"] for name in list(rows)[:5]] == [True, True, True, False, True]
@@ -58,7 +58,9 @@ def test_a_plan_is_made_checked_and_kept(run_json: Any, elsewhere: Path) -> None
 
 @pytest.mark.usefixtures("no_ortools")
 def test_the_table_tells_kinds_gaps_and_where_to_look(run: Any) -> None:
-    shown = run("plan", SMALL, "-m", "nnp-i-half", "--solver", "random", "--budget", "50")
+    shown = run(
+        "plan", SMALL, "-m", "nnp-i-half", "--solver", "search", "--set", "method=random", "--budget", "50"
+    )
     lines = shown.out.splitlines()
     assert lines[0] == f"{SMALL} on nnp-i-half"
     assert "gap to bound" in lines[1] and "over compiler" in lines[1] and "simulated time" in lines[1]
@@ -81,7 +83,9 @@ def test_out_no_run_and_capacity(run_json: Any, run: Any, elsewhere: Path) -> No
         "--capacity",
         "sram=1MiB",
         "--solver",
-        "greedy-dp",
+        "search",
+        "--set",
+        "method=greedy-dp",
         "--budget",
         "60",
     )
@@ -96,10 +100,21 @@ def test_out_no_run_and_capacity(run_json: Any, run: Any, elsewhere: Path) -> No
 
 @pytest.mark.usefixtures("no_ortools")
 def test_a_resumed_run_equals_an_unbroken_one(run_json: Any) -> None:
-    words = ("plan", SMALL, "-m", "nnp-i-half", "--seed", "3")
-    first = run_json(*words, "--solver", "ageing-evolution", "--budget", "150")
+    words = (
+        "plan",
+        SMALL,
+        "-m",
+        "nnp-i-half",
+        "--seed",
+        "3",
+        "--solver",
+        "search",
+        "--set",
+        "method=ageing-evolution",
+    )
+    first = run_json(*words, "--budget", "150")
     resumed = run_json("plan", SMALL, "--resume", first["run"], "--budget", "400")
-    whole = run_json(*words, "--solver", "ageing-evolution", "--budget", "400")
+    whole = run_json(*words, "--budget", "400")
     ours, theirs = rows_of(resumed)["ageing-evolution"], rows_of(whole)["ageing-evolution"]
     assert ours["evaluations"] == 400 and ours["picoseconds"] == theirs["picoseconds"]
     assert resumed["run"] == first["run"] != whole["run"]
@@ -107,7 +122,7 @@ def test_a_resumed_run_equals_an_unbroken_one(run_json: Any) -> None:
 
 @pytest.mark.usefixtures("no_ortools")
 def test_what_can_t_be_resumed(run: Any, run_json: Any) -> None:
-    made = run_json("plan", SMALL, "--solver", "random", "--budget", "20")["run"]
+    made = run_json("plan", SMALL, "--solver", "search", "--set", "method=random", "--budget", "20")["run"]
     assert "is not about" in run("plan", "resnet50", "--resume", made).error_line
     assert "leave them out" in run("plan", SMALL, "--resume", made, "-m", "nnp-i").error_line
     assert "its seed is 0" in run("plan", SMALL, "--resume", made, "--seed", "4").err.splitlines()[-1]
@@ -118,9 +133,13 @@ def test_what_can_t_be_resumed(run: Any, run_json: Any) -> None:
     ("words", "said"),
     [
         (("--solver", "anealing"), "did you mean 'annealing'?"),
-        (("--solver", "random", "--set", "unifrm=true"), "has no option 'unifrm'"),
-        (("--solver", "random", "--set", "uniform"), "is not NAME=VALUE"),
-        (("--solver", "random", "--init", "pretrained:bert"), "has no option 'init'"),
+        (("--solver", "annealing"), "use --solver search --set method=annealing"),
+        (("--solver", "search", "--set", "method=random", "--set", "unifrm=true"), "has no option 'unifrm'"),
+        (("--solver", "search", "--set", "method=random", "--set", "uniform"), "is not NAME=VALUE"),
+        (
+            ("--solver", "search", "--set", "method=random", "--init", "pretrained:bert"),
+            "has no option 'init'",
+        ),
         (("--capacity", "dram=1MiB"), "must hold all of 'bert'"),
         (("--capacity", "srm=1MiB"), "did you mean 'sram'?"),
         (("--capacity", "sram=big"), "write sram=2MiB"),
@@ -147,7 +166,18 @@ def test_a_machine_with_one_memory_is_refused(run: Any, elsewhere: Path) -> None
 
 @pytest.mark.usefixtures("no_ortools")
 def test_no_map_that_fits_is_no_answer(run_json: Any) -> None:
-    answer = run_json("plan", "resnet50", "-m", "nnp-i", "--solver", "ageing-evolution", "--budget", "2")
+    answer = run_json(
+        "plan",
+        "resnet50",
+        "-m",
+        "nnp-i",
+        "--solver",
+        "search",
+        "--set",
+        "method=ageing-evolution",
+        "--budget",
+        "2",
+    )
     assert answer["exit"] == 4 and "no plan that fits" in answer["error"]["message"]
     assert rows_of(answer)["ageing-evolution"]["picoseconds"] is None
 
@@ -168,7 +198,19 @@ def test_auto_proves_the_optimum(run_json: Any) -> None:
 
 def test_the_optimum_stands_beside_a_black_box_solver(run_json: Any) -> None:
     pytest.importorskip("ortools")
-    words = ("plan", SMALL, "-m", "nnp-i-half", "--solver", "random", "--budget", "30", "--no-run")
+    words = (
+        "plan",
+        SMALL,
+        "-m",
+        "nnp-i-half",
+        "--solver",
+        "search",
+        "--set",
+        "method=random",
+        "--budget",
+        "30",
+        "--no-run",
+    )
     rows = rows_of(run_json(*words))
     assert rows["optimum"]["status"].startswith("optimal") and rows["optimum"]["gap"] == 0
     assert rows["random"]["gap"] > 0 and rows["optimum"]["white_box"]
@@ -182,7 +224,19 @@ def test_a_recorded_optimum_is_shown_at_once(run_json: Any, monkeypatch: pytest.
     row = {"bound": 1_000, "best": 1_000, "method": "HiGHS"}
     monkeypatch.setattr(recorded, "_table", lambda: {key: row})
     rows = rows_of(
-        run_json("plan", SMALL, "-m", "nnp-i-half", "--solver", "random", "--budget", "30", "--no-run")
+        run_json(
+            "plan",
+            SMALL,
+            "-m",
+            "nnp-i-half",
+            "--solver",
+            "search",
+            "--set",
+            "method=random",
+            "--budget",
+            "30",
+            "--no-run",
+        )
     )
     assert rows["optimum"]["picoseconds"] == 1_000 and "on record" in rows["optimum"]["status"]
     assert rows["random"]["gap"] == pytest.approx(rows["random"]["picoseconds"] / 1_000 - 1)
@@ -191,7 +245,18 @@ def test_a_recorded_optimum_is_shown_at_once(run_json: Any, monkeypatch: pytest.
 @pytest.mark.usefixtures("no_ortools")
 def test_noise_is_measured_again_and_reported_without(run_json: Any) -> None:
     answer = run_json(
-        "plan", SMALL, "-m", "nnp-i-half", "--solver", "random", "--budget", "40", "--noise", "0.3"
+        "plan",
+        SMALL,
+        "-m",
+        "nnp-i-half",
+        "--solver",
+        "search",
+        "--set",
+        "method=random",
+        "--budget",
+        "40",
+        "--noise",
+        "0.3",
     )
     ours = rows_of(answer)["random"]
     assert ours["champion"]["simulated_ps"] == ours["picoseconds"] != ours["champion"]["first_ps"]
@@ -215,7 +280,7 @@ def test_a_command_measures(run_json: Any, run: Any, elsewhere: Path) -> None:
         "-m",
         "nnp-i",
         "--solver",
-        "annealing",
+        "search",
         "--budget",
         "6",
         "--evaluator",
@@ -235,18 +300,7 @@ def test_a_command_measures(run_json: Any, run: Any, elsewhere: Path) -> None:
 def test_hardware_is_let_go_of_at_the_end(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[str] = []
     monkeypatch.setattr(MeasuredMapping, "close", lambda self: closed.append(self.gauge.name))
-    words = (
-        "plan",
-        "bert:layers=1",
-        "-m",
-        "nnp-i",
-        "--solver",
-        "annealing",
-        "--budget",
-        "2",
-        "--repeats",
-        "1",
-    )
+    words = ("plan", "bert:layers=1", "-m", "nnp-i", "--solver", "search", "--budget", "2", "--repeats", "1")
     assert run(*words, "--evaluator", "echo 1.5").exit == 0 and closed == ["echo 1.5"]
     assert run(*words, "--evaluator", "false").exit != 0 and closed == ["echo 1.5", "false"]
 

@@ -106,7 +106,7 @@ def test_pins_are_kept_and_bad_ones_named(run: Any, run_json: Any) -> None:
 
 
 def test_an_op_is_pinned_to_a_device(run_json: Any) -> None:
-    words = ("plan", "rnnlm-2", "-m", "p100x2", "--no-run", "--budget", "50", "--solver", "anneal")
+    words = ("plan", "rnnlm-2", "-m", "p100x2", "--no-run", "--budget", "50", "--solver", "search")
     program, machine = load_model("rnnlm-2"), load_machine("p100x2")
     ops = [op for op in range(program.n_ops) if not program.op_view[op]]
     first, last = ops[0], ops[-1]

@@ -95,7 +95,7 @@ def test_the_executor_measures_here(run_json: Any, elsewhere: Path, monkeypatch:
     answer = run_json(*words, "--set", "simulated=30", "--set", "kept=3")
     ours = result(answer)
     assert ours["name"] == "refined" and ours["picoseconds"] > 0 and ours["champion"]["times"] == 20
-    maps = run_json(*words, "--problem", "mapping", "--solver", "annealing", "--no-run")
+    maps = run_json(*words, "--problem", "mapping", "--solver", "search", "--no-run")
     assert result(maps)["champion"]["median_ps"] > 0
 
 

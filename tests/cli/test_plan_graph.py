@@ -21,8 +21,19 @@ def rows_of(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in answer["rows"]}
 
 
-@pytest.mark.parametrize("solver", ["anneal", "brkga", "random-best", "heft", "classical", "auto"])
-def test_a_graph_is_planned_checked_and_kept(run_json: Any, solver: str) -> None:
+@pytest.mark.parametrize(
+    ("solver", "words"),
+    [
+        ("anneal", "search"),
+        ("brkga", "search --set method=brkga"),
+        ("random-best", "search --set method=random-best"),
+        ("go+anneal", "go --set variant=go+anneal"),
+        ("heft", "heuristic --set rule=heft"),
+        ("classical", "classical"),
+        ("auto", "auto"),
+    ],
+)
+def test_a_graph_is_planned_checked_and_kept(run_json: Any, solver: str, words: str) -> None:
     answer = run_json(
         "plan",
         MODEL,
@@ -31,7 +42,7 @@ def test_a_graph_is_planned_checked_and_kept(run_json: Any, solver: str) -> None
         "--tasks",
         "placement,fusion,schedule",
         "--solver",
-        *(("heuristic", "--set", f"rule={solver}") if solver == "heft" else (solver,)),
+        *words.split(),
         "--budget",
         "80",
     )
@@ -97,7 +108,18 @@ def test_wrong_input_gets_one_clear_line(run: Any) -> None:
 
 def test_a_resumed_run_equals_an_unbroken_one_and_can_be_replayed(run_json: Any, run: Any) -> None:
     for solver, option in (("anneal", "length=400"), ("brkga", "population=40")):
-        words = ("plan", MODEL, "-m", MACHINE, "--solver", solver, "--set", option)
+        words = (
+            "plan",
+            MODEL,
+            "-m",
+            MACHINE,
+            "--solver",
+            "search",
+            "--set",
+            f"method={solver}",
+            "--set",
+            option,
+        )
         first = run_json(*words, "--budget", "200")
         resumed = run_json("plan", MODEL, "--resume", first["run"], "--budget", "400")
         whole = run_json(*words, "--budget", "400")

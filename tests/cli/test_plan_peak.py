@@ -19,15 +19,25 @@ MODEL = str(LIGHT / "light_shufflenet.onnx")
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
-@pytest.mark.parametrize("solver", ["auto", "peak-dp", "peak-beam", "anneal", "program-order"])
-def test_an_order_is_planned_checked_and_kept(run_json: Any, run: Any, solver: str) -> None:
+@pytest.mark.parametrize(
+    ("solver", "words"),
+    [
+        ("auto", "auto"),
+        ("peak-dp", "exact"),
+        ("peak-cut", "exact --set method=peak-cut"),
+        ("peak-beam", "search --set method=peak-beam"),
+        ("anneal", "search"),
+        ("program-order", "heuristic --set rule=program-order"),
+    ],
+)
+def test_an_order_is_planned_checked_and_kept(run_json: Any, run: Any, solver: str, words: str) -> None:
     answer = run_json(
         "plan",
         MODEL,
         "--objective",
         "peak-memory",
         "--solver",
-        *(("heuristic", "--set", f"rule={solver}") if solver == "program-order" else (solver,)),
+        *words.split(),
         "--budget",
         "50",
         "--out",
@@ -48,7 +58,7 @@ def test_an_order_is_planned_checked_and_kept(run_json: Any, run: Any, solver: s
 
 
 def test_a_run_can_be_resumed(run_json: Any) -> None:
-    first = run_json("plan", MODEL, "--objective", "peak-memory", "--solver", "anneal", "--budget", "20")
+    first = run_json("plan", MODEL, "--objective", "peak-memory", "--solver", "search", "--budget", "20")
     more = run_json("plan", MODEL, "--resume", first["run"], "--budget", "60")
     assert more["after_bytes"] <= first["after_bytes"]
 

@@ -46,7 +46,7 @@ def test_fits(tmp_path: Path) -> None:
 
 def test_a_solver_of_one_s_own(tmp_path: Path) -> None:
     rows = {line.split()[0]: float(line.split()[1]) for line in output("own_solver", tmp_path)}
-    assert list(rows) == ["compiler", "density", "coin-flips", "annealing", "auto"]
+    assert list(rows) == ["compiler", "density", "coin-flips", "search", "auto"]
     assert rows["auto"] == min(rows.values())
 
 

@@ -264,7 +264,13 @@ def test_a_model_and_a_machine_by_their_names() -> None:
 
 
 def test_nothing_found_is_an_error_of_the_result() -> None:
-    result = plan(load_model("resnet50"), load_machine("nnp-i"), solver="ageing-evolution", budget=Budget(2))
+    result = plan(
+        load_model("resnet50"),
+        load_machine("nnp-i"),
+        solver="search",
+        options={"method": "ageing-evolution"},
+        budget=Budget(2),
+    )
     assert result.plan is None and isinstance(result.error, NoAnswer) and result.value is None
 
 

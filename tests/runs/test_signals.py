@@ -254,7 +254,7 @@ def test_the_command_line(tmp_path: Path) -> None:
         "--machine",
         "nnp-i",
         "--solver",
-        "annealing",
+        "search",
         "--budget",
         "1000000000",
         "--exact-seconds",

@@ -211,7 +211,18 @@ def plan(*words: str) -> Any:
 @pytest.mark.usefixtures("here")
 def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ("--solver", "random", "--budget", "200", "--exact-seconds", "0", "--seed", "4")
+    words = (
+        "--solver",
+        "search",
+        "--set",
+        "method=random",
+        "--budget",
+        "200",
+        "--exact-seconds",
+        "0",
+        "--seed",
+        "4",
+    )
     ours, theirs = plan(*words, "--workers", "local:2"), plan(*words)
     assert ours.exit_code == theirs.exit_code == 0, ours.output
     assert "workers: 2 of 2" in ours.stderr and "requests answered" in ours.stderr

@@ -11,6 +11,7 @@ from loadmaster.search.registry import (
     kinds_with,
     make_labelled,
     make_solver,
+    solver_label,
     solver_labels,
     solver_names,
     solver_variants,
@@ -42,6 +43,15 @@ def test_a_variant_is_an_option() -> None:
         ("graph", "heft", "use --solver heuristic --set rule=heft"),
         ("malloc-game", "es", "use --solver search --set method=es-moves"),
         ("mapping", "ea", "use --solver egrl --set profile=ea"),
+        ("mapping", "annealing", "use --solver search --set method=annealing"),
+        ("mapping", "random", "use --solver search --set method=random"),
+        ("malloc-game", "anneal", "use --solver search --set method=anneal-moves"),
+        ("malloc-game", "rounded", "use --solver exact --set method=rounded"),
+        ("offload", "evolution", "use --solver search --set method=evolution"),
+        ("graph", "go+anneal", "use --solver go --set variant=go+anneal"),
+        ("graph", "brkga", "use --solver search --set method=brkga"),
+        ("order", "peak-cut", "use --solver exact --set method=peak-cut"),
+        ("order", "random-best", "use --solver search --set method=random-best"),
         ("offload", "game", "use --solver auto"),
         ("allocation", "random", "use --solver auto"),
         ("allocation", "omnimalloc", "use --solver exact"),
@@ -58,6 +68,16 @@ def test_kinds_follow_from_names() -> None:
     assert kinds_with("es") == ["malloc-game"] and kinds_with("msa") == ["malloc-game", "offload"]
     assert kinds_with("egrl") == ["mapping"] and kinds_with("game") == ["offload"]
     assert kinds_with("auto") == kinds() and kinds_with("nobody") == []
+
+
+def test_labels_follow_from_names_and_options() -> None:
+    assert solver_label("order", "search", {"method": "peak-beam", "width": 4}) == "peak-beam"
+    assert solver_label("order", "exact") == "peak-dp" and solver_label("order", "auto") == "auto"
+    assert solver_label("order", "peak-beam") == "peak-beam"  # as a recorded run names it
+
+
+def test_there_are_about_forty() -> None:
+    assert sum(len(solver_names(kind)) for kind in kinds()) <= 40
 
 
 def test_no_solver_takes_the_option_that_chooses_it() -> None:

@@ -19,11 +19,11 @@ RUNS = parts.HERE / "recorded" / "runs"
 PLANS = parts.HERE / "recorded" / "plans"
 BUFFERS = RUNS / "buffers.csv"
 MADE_BY = {
-    "mapping": "plan bert:layers=1 -m nnp-i --solver random --budget 12 --exact-seconds 0",
+    "mapping": "plan bert:layers=1 -m nnp-i --solver search --set method=random --budget 12 --exact-seconds 0",
     "malloc-game": "plan alexnet-inf -m tpu-v4i-16m --solver search --set method=es-moves --budget 70",
-    "offload": "plan bert:layers=2 -m h200 --capacity hbm=70% --problem offload --solver anneal --budget 20",
-    "graph": "plan resnet50 -m p100x2 --solver anneal --budget 60",
-    "order": "plan inception-v3 --objective peak-memory --solver peak-beam",
+    "offload": "plan bert:layers=2 -m h200 --capacity hbm=70% --problem offload --solver search --budget 20",
+    "graph": "plan resnet50 -m p100x2 --solver search --budget 60",
+    "order": "plan inception-v3 --objective peak-memory --solver search --set method=peak-beam",
     "allocation": "allocate buffers.csv --minimize --solver anneal --budget 40",
 }
 RESUMED_BY = {

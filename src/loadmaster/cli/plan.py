@@ -147,7 +147,7 @@ def command(
 
     Example: loadmaster plan bert-base --machine tpu-v4i --solver msa
 
-    Example: loadmaster plan gnmt-4 --machine p100x4 --tasks placement,fusion,schedule --solver anneal
+    Example: loadmaster plan gnmt-4 --machine p100x4 --tasks placement,fusion,schedule --solver search
 
     Example: loadmaster plan model.onnx --objective peak-memory
 

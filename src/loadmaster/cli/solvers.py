@@ -69,6 +69,18 @@ def _summary(name: str, summary: str, variants: Variants | None) -> str:
     return f"one of {', '.join(variants.makers)} (--set {variants.option}={variants.default})"
 
 
+def _variant(kind: str, label: str) -> str:
+    """What a variant does, and its options."""
+    from loadmaster.search.registry import make_labelled
+
+    try:
+        solver = make_labelled(kind, label)
+    except MissingPackage as missing:
+        return missing.message
+    options = ", ".join(f"{name} = {value}" for name, value in solver.options.items())
+    return f"{solver.summary} ({options})" if options else solver.summary
+
+
 def _table(rows: list[dict[str, Any]]) -> Table:
     cells = [(row["problem"], row["name"], row["summary"]) for row in rows]
     return Table(("problem", "solver", "what it does"), cells)
@@ -80,7 +92,14 @@ def _details(row: dict[str, Any]) -> Table:
         ("what it does", row["summary"]),
         ("same seed, same answer", {True: "yes", False: "no"}.get(row["deterministic"], "–")),
         ("options", ", ".join(f"{k} = {v}" for k, v in row["options"].items()) or "none"),
-        *((f"--set {option}=", ", ".join(values)) for option, values in row["variants"].items()),
+        *(
+            (
+                f"--set {option}={label}",
+                _variant(row["problem"], label) if number else "the default, as above",
+            )
+            for option, labels in row["variants"].items()
+            for number, label in enumerate(labels)
+        ),
         ("where", row["source"] or "–"),
     ]
     if row["description"]:

@@ -11,9 +11,9 @@ from loadmaster.arrays import Float32, Float64, Int64
 from loadmaster.errors import LoadmasterError
 from loadmaster.graph import GraphOptimization
 from loadmaster.graph.pipeline import WORST, base_vectors, batch_size, graph_of, seeds
-from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
-
-Rng = np.random.Generator
+from loadmaster.search import metaheuristics
+from loadmaster.search.metaheuristics import Rng, Search
+from loadmaster.search.solver import Meter, State, generator_state
 
 STARTS = ("base", "seeds", "random")
 """The base plan, the constructive solvers' plans beside it, or nothing."""
@@ -57,32 +57,29 @@ Fresh = Callable[[Rng, int], Float32]
 """So many chromosomes out of nothing."""
 
 
-class RandomBest(Solver):
+class RandomBest(metaheuristics.RandomBest[GraphOptimization]):
     """Uniform devices and keys."""
 
     name, problem_kind = "random-best", "graph"
     summary = "best of random vectors"
-    deterministic = True
 
     def __init__(self, vectors: int | None = None) -> None:
         self.vectors = vectors
         """At most so many; None: until the budget is spent (2,000 where there is none)."""
 
-    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
-        problem = graph_of(meter)
-        rng = np.random.default_rng(seed) if state is None else restore_generator(state["rng"])
+    def evaluations_at_most(self, meter: Meter) -> float:
         free = meter.budget.evaluations is None and meter.budget.seconds is None
-        limit, size = self.vectors or (2_000 if free else None), batch_size(problem, 64)
-        while not meter.exhausted and (limit is None or meter.evaluations < limit):
-            batch = random_vectors(problem, rng, size)
-            batch = batch if limit is None else batch[: limit - meter.evaluations]
-            if len(meter.evaluate_many(batch).value) == size:
-                meter.checkpoint({"rng": generator_state(rng)})
-            meter.progress()
-        return meter.solution()
+        return self.vectors or (2_000 if free else np.inf)
+
+    def search(self, meter: Meter, problem: GraphOptimization, rng: Rng, state: State | None) -> None:
+        self.batch = batch_size(problem, 64)
+        super().search(meter, problem, rng, state)
+
+    def draw(self, problem: GraphOptimization, rng: Rng, count: int) -> Float64:
+        return random_vectors(problem, rng, count)
 
 
-class Brkga(Solver):
+class Brkga(Search[GraphOptimization]):
     """Chromosomes of keys in [0, 1]: per group one for each device, of which the largest is chosen,
     and the fusion and schedule keys as they are. Each generation keeps the elite, takes up mutants
     and fills up with children of an elite and another parent. `start`: 'base', 'seeds' or 'random'
@@ -90,7 +87,6 @@ class Brkga(Solver):
 
     name, problem_kind = "brkga", "graph"
     summary = "biased random-key genetic algorithm over devices and keys"
-    deterministic = True
 
     def __init__(
         self,
@@ -119,17 +115,14 @@ class Brkga(Solver):
                 remedy="lower elite or mutants",
             )
 
-    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
-        problem = graph_of(meter)
+    def search(self, meter: Meter, problem: GraphOptimization, rng: Rng, state: State | None) -> None:
         genes = Genes(problem)
-        rng = np.random.default_rng(seed) if state is None else restore_generator(state["rng"])
         if state is None:
             first = starts(meter, self.start)
             keys, values = self.first(meter, genes, rng, first, uniform(genes))
         else:
             keys, values = np.array(state["keys"]), np.array(state["values"])
         self.evolve(meter, genes, rng, keys, values, uniform(genes), dict, lambda: False)
-        return meter.solution()
 
     def first(
         self, meter: Meter, genes: Genes, rng: Rng, vectors: Sequence[Float64], fresh: Fresh

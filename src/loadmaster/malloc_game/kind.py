@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from loadmaster.errors import MissingPackage
-from loadmaster.malloc_game.auto import BY_CLOCK, WHITE_BOX
 from loadmaster.malloc_game.bounds import game_bound
 from loadmaster.malloc_game.heuristics import has_production, known_production
 from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.malloc_game.search import BY_CLOCK, WHITE_BOX
 from loadmaster.search.kind import Facts, Found, Known, ProblemKind, known_values, traffic_numbers
 from loadmaster.search.problem import Bound, recorded_bound
 from loadmaster.search.request import PlanRequest

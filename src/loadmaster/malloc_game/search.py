@@ -1,14 +1,9 @@
-"""Searches over the moves of the MallocGame. A genome is N preferred moves; the game plays each if
-it is legal, else NoCopy, else Copy, else Drop, so every genome is a whole game.
-
-Each can be stopped and resumed with the identical continuation, so a checkpoint is made only after
-batches that were scored whole.
-"""
+"""Searches over the moves of the MallocGame, and `auto`. A genome is N preferred moves; the game plays each
+if it is legal, else NoCopy, else Copy, else Drop, so every genome is a whole game."""
 
 from __future__ import annotations
 
-import math
-from abc import abstractmethod
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -17,53 +12,34 @@ import numpy as np
 from loadmaster.arrays import Float64, Int8, Int64
 from loadmaster.errors import LoadmasterError
 from loadmaster.malloc_game.games import COPY, DROP, NO_COPY
+from loadmaster.malloc_game.heuristics import has_production
 from loadmaster.malloc_game.msa import msa_moves
 from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
-
-Rng = np.random.Generator
+from loadmaster.search import metaheuristics
+from loadmaster.search.auto import Auto, Stage
+from loadmaster.search.metaheuristics import Rng, Search, Walk
+from loadmaster.search.problem import Decision, Problem
+from loadmaster.search.solver import Meter, State, generator_state
 
 STARTS = ("greedy", "msa", "random")
 """What a search begins with: 'greedy' also has all-slow; 'msa' has the heuristic's moves as well."""
 
 
-class _Search(Solver):
-    """What the searches share."""
-
+class _Search(Search[MallocGame]):
     problem_kind = "malloc-game"
-    deterministic = True
 
-    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
-        problem = meter.problem
-        assert isinstance(problem, MallocGame)
-        if meter.exhausted:
-            return meter.solution()
-        if not problem.moves:  # nothing to decide
-            meter.evaluate_many(np.zeros((1, 0), dtype=np.int8))
-            return meter.solution()
-        rng = np.random.default_rng(seed) if state is None else restore_generator(state["rng"])
-        self.search(meter, problem, rng, state)
-        return meter.solution()
-
-    @abstractmethod
-    def search(self, meter: Meter, problem: MallocGame, rng: Rng, state: State | None) -> None:
-        """Go on until the meter is exhausted; `rng` is as it was at `state`."""
+    def only_decision(self, problem: MallocGame) -> Decision | None:
+        return None if problem.moves else np.zeros(0, dtype=np.int8)
 
 
-class RandomBest(_Search):
+class RandomBest(_Search, metaheuristics.RandomBest[MallocGame]):
     """Uniform preferences, the best of the budget."""
 
     name = "random-best"
     summary = "best of games with random moves"
-    batch = 64
 
-    def search(self, meter: Meter, problem: MallocGame, rng: Rng, state: State | None) -> None:
-        while not meter.exhausted:
-            games = _random_games(rng, self.batch, problem.moves)
-            if len(meter.evaluate_many(games).reward) < self.batch:
-                return
-            meter.checkpoint({"rng": generator_state(rng)})
-            meter.progress()
+    def draw(self, problem: MallocGame, rng: Rng, count: int) -> Int8:
+        return _random_games(rng, count, problem.moves)
 
 
 class EsMoves(_Search):
@@ -133,7 +109,7 @@ class EsMoves(_Search):
         return winners
 
 
-class AnnealMoves(_Search):
+class AnnealMoves(_Search, metaheuristics.Annealing[MallocGame]):
     """Simulated annealing: one to three moves of one tensor change; the temperature falls
     geometrically over the evaluations of the budget, and now and then the walk returns to its
     best."""
@@ -142,9 +118,8 @@ class AnnealMoves(_Search):
     summary = "simulated annealing over moves"
     scheduled = True
     last_share = 1e-3
-    """Of the first temperature, at the end."""
-    default_length = 4_000
-    """Evaluations of a run that has no such limit; after them the temperature is constant."""
+    stored = ("game", "reward")
+    checkpoint_every = 100
 
     def __init__(self, temperature: float = 0.01, restarts: int = 8, start: str = "greedy") -> None:
         if not 0 < temperature <= 1 or restarts < 0:
@@ -152,43 +127,22 @@ class AnnealMoves(_Search):
         self.temperature, self.restarts, self.start = temperature, restarts, _known_start(start)
         self.options = {"temperature": temperature, "restarts": restarts, "start": start}
 
-    def search(self, meter: Meter, problem: MallocGame, rng: Rng, state: State | None) -> None:
-        sites = _sites_of_tensors(problem)
-        if state is None:
-            seeds = _seeds(problem, self.start)
-            rewards = meter.evaluate_many(seeds).reward
-            if len(rewards) < len(seeds):
-                return
-            game, reward = seeds[int(rewards.argmax())], float(rewards.max())
-            best, best_reward = game, reward
-            length = meter.budget.evaluations or self.default_length
-        else:
-            game, reward = np.array(state["game"]), float(state["reward"])
-            best, best_reward = np.array(state["best"]), float(state["best_reward"])
-            length = int(state["length"])
-        every = length // (self.restarts + 1) + 1
-        while not meter.exhausted:
-            changed = _changed(rng, game, sites)
-            temperature = self.temperature * self.last_share ** min(1.0, meter.evaluations / length)
-            new = float(meter.evaluate_many(changed[None]).reward[0])
-            if new >= reward or rng.random() < math.exp((new - reward) / temperature):
-                game, reward = changed, new
-            if reward > best_reward:
-                best, best_reward = game, reward
-            if meter.evaluations % every == 0:
-                game, reward = best, best_reward
-            if meter.evaluations % 100 == 0:
-                meter.checkpoint(
-                    {
-                        "rng": generator_state(rng),
-                        "game": game,
-                        "reward": np.array(reward),
-                        "best": best,
-                        "best_reward": np.array(best_reward),
-                        "length": np.array(length),
-                    }
-                )
-                meter.progress(temperature=temperature, reward=reward)
+    def begin(self, meter: Meter, problem: MallocGame) -> Walk | None:
+        seeds = _seeds(problem, self.start)
+        rewards = meter.evaluate_many(seeds).reward
+        if len(rewards) < len(seeds):
+            return None
+        best = int(rewards.argmax())
+        return Walk(seeds[best], float(rewards[best]), {"best": seeds[best], "best_reward": rewards[best]})
+
+    def neighbourhood(self, problem: MallocGame) -> Callable[[Rng, Int8], Int8]:
+        return partial(_changed, _sites_of_tensors(problem))
+
+    def adjust(self, meter: Meter, walk: Walk, length: int) -> None:
+        if walk.score > float(walk.also["best_reward"]):
+            walk.also |= {"best": walk.decision, "best_reward": np.array(walk.score)}
+        if meter.evaluations % (length // (self.restarts + 1) + 1) == 0:
+            walk.decision, walk.score = walk.also["best"], float(walk.also["best_reward"])
 
 
 def _known_start(start: str) -> str:
@@ -218,7 +172,7 @@ def _sites_of_tensors(problem: MallocGame) -> list[Int64]:
     return np.split(order, np.flatnonzero(np.diff(tensor[order])) + 1)
 
 
-def _changed(rng: Rng, game: Int8, sites: list[Int64]) -> Int8:
+def _changed(sites: list[Int64], rng: Rng, game: Int8) -> Int8:
     """One to three neighbouring moves of one tensor set to another move."""
     own = sites[int(rng.integers(len(sites)))]
     count = min(len(own), int(rng.integers(1, 4)))
@@ -368,3 +322,27 @@ def _played(meter: Meter, problem: MallocGame, games: Int8) -> Standing:
     best = int(played.total.argmin())
     meter.take_many(played.total, played.actions.__getitem__)
     return Standing(played.actions[best], int(played.total[best]))
+
+
+# `auto`: the best game that can be had.
+
+WHITE_BOX = frozenset(
+    {"all-slow", "greedy-order", "greedy-density", "msa", "production", "cp-sat", "exhaustive"}
+)
+"""They make one plan, or prove something, instead of trying many."""
+BY_CLOCK = ("auto", "cp-sat", "exhaustive")
+
+
+def make_auto() -> Auto:
+    """Greedy and, where there is one, the production placement; then the order of memory space
+    assignment is evolved until the budget is spent."""
+    summary = "known heuristics, then the order of memory space assignment is evolved"
+    return Auto("malloc-game", _schedule, summary=summary)
+
+
+def _schedule(problem: Problem) -> list[Stage]:
+    assert isinstance(problem, MallocGame)
+    known = ["all-slow", "greedy-order", "greedy-density"]
+    if has_production(problem):
+        known.append("production")
+    return [*(Stage(name) for name in known), Stage("msa-order", resumes=True)]

@@ -1,48 +1,28 @@
-"""Black-box searches of the Mapping problem: they see nothing of a map but its reward.
-
-Each can be stopped and resumed with the identical continuation, so a checkpoint is made only after
-batches that were scored whole.
-"""
+"""Black-box searches of the Mapping problem: they see nothing of a map but its reward."""
 
 from __future__ import annotations
 
-import math
-from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 import numpy as np
 
 from loadmaster.arrays import Int8, Int64
 from loadmaster.mapping.problem import Mapping
-from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
+from loadmaster.search import metaheuristics
+from loadmaster.search.metaheuristics import Rng, Search, Walk
+from loadmaster.search.problem import Decision
+from loadmaster.search.solver import Meter, State, generator_state
 
-Rng = np.random.Generator
-_CHECKPOINT_EVERY = 50
 
-
-class _Search(Solver):
-    """What the searches share."""
-
+class _Search(Search[Mapping]):
     problem_kind = "mapping"
-    deterministic = True
     start: Int8 | None = None
     """A map to begin with, should one be known; only `annealing` and `ageing-evolution` use it."""
 
-    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
-        problem = meter.problem
-        assert isinstance(problem, Mapping)
-        if meter.exhausted:
-            return meter.solution()
-        if not problem.live.any():  # nothing to decide
-            meter.evaluate_many(problem.all_slowest()[None])
-            return meter.solution()
-        rng = np.random.default_rng(seed) if state is None else restore_generator(state["rng"])
-        self.search(meter, problem, rng, state)
-        return meter.solution()
-
-    @abstractmethod
-    def search(self, meter: Meter, problem: Mapping, rng: Rng, state: State | None) -> None:
-        """Go on until the meter is exhausted; `rng` is as it was at `state`."""
+    def only_decision(self, problem: Mapping) -> Decision | None:
+        return None if problem.live.any() else problem.all_slowest()
 
 
 class GreedyDp(_Search):
@@ -88,84 +68,40 @@ class GreedyDp(_Search):
         return tried[np.argsort((tried != decision).any(axis=1), kind="stable")]
 
 
-class RandomMaps(_Search):
+class RandomMaps(_Search, metaheuristics.RandomBest[Mapping]):
     """Maps of which the shares of the memories are drawn first, apart for activations and weights,
     from a flat Dirichlet distribution; `uniform`: every memory is as likely everywhere."""
 
     name = "random"
     summary = "best of random maps"
-    batch = 64
 
     def __init__(self, uniform: bool = False) -> None:
         self.uniform = uniform
 
-    def search(self, meter: Meter, problem: Mapping, rng: Rng, state: State | None) -> None:
-        memories = problem.slowest + 1
-        while not meter.exhausted:
-            if self.uniform:
-                maps = _uniform_maps(problem, rng, self.batch)
-            else:
-                shares = rng.dirichlet(np.ones(memories), size=(self.batch, 2))
-                edges = shares.cumsum(axis=2)[:, :, None, :-1]  # [batch, 2, 1, M - 1]
-                drawn = rng.random((self.batch, 2, problem.nodes, 1))
-                maps = _canonical(problem, (drawn >= edges).sum(axis=3).reshape(self.batch, -1))
-            if len(meter.evaluate_many(maps).reward) < self.batch:
-                return
-            meter.checkpoint({"rng": generator_state(rng)})
-            meter.progress()
+    def draw(self, problem: Mapping, rng: Rng, count: int) -> Int8:
+        if self.uniform:
+            return _uniform_maps(problem, rng, count)
+        shares = rng.dirichlet(np.ones(problem.slowest + 1), size=(count, 2))
+        edges = shares.cumsum(axis=2)[:, :, None, :-1]  # [count, 2, 1, M - 1]
+        drawn = rng.random((count, 2, problem.nodes, 1))
+        return _canonical(problem, (drawn >= edges).sum(axis=3).reshape(count, -1))
 
 
-class Annealing(_Search):
+class Annealing(_Search, metaheuristics.Annealing[Mapping]):
     """Simulated annealing on rewards from all-slowest: one entry to another memory, or two entries
     swap theirs; the temperature falls geometrically over the evaluations of the budget."""
 
     name = "annealing"
     summary = "simulated annealing on rewards"
     scheduled = True
-    first_temperature, last_temperature = 0.05, 1e-4
-    default_length = 4_000
-    """Evaluations of a run that has no such limit; after them the temperature is constant."""
-    swaps = 0.2
+    temperature, last_share = 0.05, 1e-4 / 0.05
 
-    def search(self, meter: Meter, problem: Mapping, rng: Rng, state: State | None) -> None:
-        if state is None:
-            decision = problem.all_slowest() if self.start is None else self.start
-            length = meter.budget.evaluations or self.default_length
-            reward = _reward(meter, decision)
-        else:
-            decision, length = np.array(state["decision"]), int(state["length"])
-            reward = float(state["reward"])
-        while not meter.exhausted:
-            moved = self._moved(problem, rng, decision)
-            temperature = self._temperature(meter.evaluations / length)
-            new = _reward(meter, moved)
-            if new >= reward or rng.random() < math.exp((new - reward) / temperature):
-                decision, reward = moved, new
-            if meter.evaluations % _CHECKPOINT_EVERY == 0:
-                meter.checkpoint(
-                    {
-                        "rng": generator_state(rng),
-                        "decision": decision,
-                        "reward": np.array(reward),
-                        "length": np.array(length),
-                    }
-                )
-                meter.progress(temperature=temperature, reward=reward)
+    def begin(self, meter: Meter, problem: Mapping) -> Walk:
+        decision = problem.all_slowest() if self.start is None else self.start
+        return Walk(decision, _reward(meter, decision))
 
-    def _temperature(self, done: float) -> float:
-        ratio = self.last_temperature / self.first_temperature
-        return float(self.first_temperature * ratio ** min(1.0, done))
-
-    def _moved(self, problem: Mapping, rng: Rng, decision: Int8) -> Int8:
-        if rng.random() >= self.swaps:
-            return _reassigned(problem, rng, decision)
-        entry = int(rng.choice(np.flatnonzero(problem.live)))
-        elsewhere = np.flatnonzero(problem.live & (decision != decision[entry]))
-        if not len(elsewhere):  # all in one memory: no swap would change anything
-            return _reassigned(problem, rng, decision)
-        other, moved = int(rng.choice(elsewhere)), decision.copy()
-        moved[[entry, other]] = decision[[other, entry]]
-        return moved
+    def neighbourhood(self, problem: Mapping) -> Callable[[Rng, Int8], Int8]:
+        return partial(_moved, problem)
 
 
 class AgeingEvolution(_Search):
@@ -196,11 +132,28 @@ class AgeingEvolution(_Search):
             child = _reassigned(problem, rng, maps[few[reward[few].argmax()]])
             maps[oldest], reward[oldest] = child, _reward(meter, child)
             oldest = (oldest + 1) % len(maps)
-            if meter.evaluations % _CHECKPOINT_EVERY == 0:
+            if meter.evaluations % 50 == 0:
                 meter.checkpoint(
                     {"rng": generator_state(rng), "maps": maps, "reward": reward, "oldest": np.array(oldest)}
                 )
                 meter.progress(mean_reward=float(reward.mean()))
+
+
+SWAPS = 0.2
+"""Of annealing's changes."""
+
+
+def _moved(problem: Mapping, rng: Rng, decision: Int8) -> Int8:
+    """One entry elsewhere, or two that have swapped."""
+    if rng.random() >= SWAPS:
+        return _reassigned(problem, rng, decision)
+    entry = int(rng.choice(np.flatnonzero(problem.live)))
+    elsewhere = np.flatnonzero(problem.live & (decision != decision[entry]))
+    if not len(elsewhere):  # all in one memory: no swap would change anything
+        return _reassigned(problem, rng, decision)
+    other, moved = int(rng.choice(elsewhere)), decision.copy()
+    moved[[entry, other]] = decision[[other, entry]]
+    return moved
 
 
 def _reward(meter: Meter, decision: Int8) -> float:

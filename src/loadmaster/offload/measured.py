@@ -21,15 +21,16 @@ from loadmaster.machine.presets import read_machine
 from loadmaster.offload.model import Int8, Kernels
 from loadmaster.offload.problem import GENES, LEADS, Offload, is_vector, options_of, with_room
 from loadmaster.offload.residencies import Scheduled
-from loadmaster.offload.search import Change, Rng
+from loadmaster.offload.search import Change
 from loadmaster.plan.plan import Plan
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load
 from loadmaster.search.champion import TIMES, Champion, Leaders, remeasure
 from loadmaster.search.evaluator import Measures
 from loadmaster.search.measuring import Measuring, kept_evaluator
+from loadmaster.search.metaheuristics import Rng
 from loadmaster.search.problem import Decision, Scores
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import (
     Budget,
     Meter,
@@ -247,7 +248,9 @@ class Refined(Solver):
 
     def prepared(self, archive: Archive, seed: int) -> list[Decision]:
         """What the simulator thinks is best, and what else to measure."""
-        found = solve(make_solver("offload", self.base), archive, Budget(self.simulated, self.seconds), seed)
+        found = solve(
+            make_labelled("offload", self.base), archive, Budget(self.simulated, self.seconds), seed
+        )
         if found.decision is None:
             raise LoadmasterError(
                 f"the simulated search found no plan for '{archive.program.name}'",

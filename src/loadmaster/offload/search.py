@@ -5,7 +5,6 @@ A decision is repaired before it is changed, so a change is one of the plan and 
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,111 +17,79 @@ from loadmaster.offload.heuristics import Belady, Spread, Static, Stream
 from loadmaster.offload.model import Int8, Int64
 from loadmaster.offload.problem import GENES, LEADS, Offload, is_vector, options_of
 from loadmaster.offload.residencies import plan_of, repaired
+from loadmaster.search import metaheuristics
 from loadmaster.search.auto import Auto, Stage
+from loadmaster.search.metaheuristics import Rng, Search, Walk
 from loadmaster.search.problem import Bound, Decision, Problem
-from loadmaster.search.solver import (
-    Budget,
-    Meter,
-    PartMeter,
-    Solution,
-    Solver,
-    State,
-    generator_state,
-    restore_generator,
-)
+from loadmaster.search.solver import Budget, Meter, PartMeter, Solution, Solver, State, generator_state
 from loadmaster.simulate.simulator import get_simulator
 
-Rng = np.random.Generator
 MOST_SQUEEZE = 40
 PATIENCE = 4
 """So many plans without offsets, and more room is left unused."""
 
 
-class _Search(Solver):
+class _Search(Search[Offload]):
     problem_kind = "offload"
-    deterministic = True
     starts: Sequence[Decision] = ()
     """Vectors to begin with, beside those of rules."""
 
-    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
-        problem = meter.problem
-        assert isinstance(problem, Offload)
-        rng = np.random.default_rng(seed) if state is None else restore_generator(state["rng"])
-        if state is None:
-            self.seed(meter, problem)
-        if not meter.exhausted and problem.gaps and (state is not None or self.known):
-            self.search(meter, problem, rng, state)
-        return meter.solution()
-
-    def seed(self, meter: Meter, problem: Offload) -> None:
-        """Rules first."""
-        self.known: list[tuple[int, Int8]] = []
+    def seed(self, meter: Meter, problem: Offload) -> list[tuple[int, Int8]]:
+        """Values and vectors of the rules' plans."""
+        known: list[tuple[int, Int8]] = []
         rules = (Belady(), Static(), Stream(), Spread())
         made = (decision for rule in rules for decision in rule.make(problem))
         for decision in chain(self.starts, made):
             if meter.exhausted:
-                return
+                break
             value = meter.evaluate(decision)
             if value is not None:
-                self.known.append((value, np.asarray(decision, dtype=np.int8)))
-
-    def search(self, meter: Meter, problem: Offload, rng: Rng, state: State | None) -> None:
-        raise NotImplementedError
+                known.append((value, np.asarray(decision, dtype=np.int8)))
+        return known if problem.gaps and not meter.exhausted else []
 
 
-class Anneal(_Search):
+class Anneal(_Search, metaheuristics.Annealing[Offload]):
     """One change at a time; slower plans are taken with a probability that falls with the temperature."""
 
     name = "anneal"
     summary = "simulated annealing over what stays when"
     scheduled = True
-    length = 4_000
-    """Evaluations over which the temperature falls, if the budget does not say."""
+    stored, checkpoint_every = ("current", "value"), 64
 
     def __init__(self, temperature: float = 0.001, last: float = 1e-5) -> None:
         if not 0 < last <= temperature <= 1:
             raise ValueError("temperatures must be in (0, 1] and fall")
-        self.temperature, self.last = temperature, last
+        self.temperature, self.last_share = temperature, last / temperature
         self.options = {"temperature": temperature, "last": last}
 
-    def search(self, meter: Meter, problem: Offload, rng: Rng, state: State | None) -> None:
-        if state is None:
-            value, current = packable(meter, *min(self.known, key=lambda row: row[0]))
-            misses = 0
-        else:
-            value, current = int(state["value"]), np.array(state["current"])
-            misses = int(state["misses"])
-        change = Change(problem)
-        length = self.length if meter.budget.evaluations is None else meter.budget.evaluations
-        scale = max(1, problem.bound().value)
-        tries = 0
-        while not meter.exhausted:
-            share = min(1.0, meter.evaluations / max(1, length))
-            if meter.budget.seconds:
-                share = max(share, min(1.0, meter.seconds / meter.budget.seconds))
-            temperature = self.temperature * (self.last / self.temperature) ** share
-            trial, before = change(rng, current), meter.unpackable
-            found = meter.evaluate(trial)
-            tries += 1
-            if meter.unpackable > before:  # it would have been the best, and has no offsets
-                misses += 1
-                if misses % PATIENCE == 0 and int(current[-1]) < MOST_SQUEEZE:
-                    current[-1] += 1
-                    value = meter.evaluate(current) or value
-            elif found is not None:
-                worse = (found - value) / scale
-                if worse <= 0 or rng.random() < math.exp(-worse / temperature):
-                    value, current = found, trial
-            if tries % 64 == 0:
-                meter.checkpoint(
-                    {
-                        "rng": generator_state(rng),
-                        "value": np.array(value),
-                        "current": current,
-                        "misses": np.array(misses),
-                    }
-                )
-                meter.progress(temperature=temperature, current=value / 10**12)
+    def begin(self, meter: Meter, problem: Offload) -> Walk | None:
+        known = self.seed(meter, problem)
+        if not known:
+            return None
+        value, current = packable(meter, *min(known, key=lambda row: row[0]))
+        return Walk(current, value, {"misses": np.array(0)})
+
+    def neighbourhood(self, problem: Offload) -> Change:
+        return Change(problem)
+
+    def scale(self, problem: Offload) -> float:
+        return -max(1, problem.bound().value)
+
+    def share_cooled(self, meter: Meter, length: int) -> float:
+        clock = meter.seconds / meter.budget.seconds if meter.budget.seconds else 0.0
+        return max(meter.evaluations / length, clock)
+
+    def evaluate(self, meter: Meter, walk: Walk, trial: Decision) -> float | None:
+        before, value = meter.unpackable, meter.evaluate(trial)
+        if meter.unpackable == before:
+            return value
+        # It would have been the best, and has no offsets.
+        walk.also["misses"] = misses = walk.also["misses"] + 1
+        if misses % PATIENCE == 0 and int(walk.decision[-1]) < MOST_SQUEEZE:
+            walk.decision = walk.decision.copy()
+            walk.decision[-1] += 1
+            walk.score = meter.evaluate(walk.decision) or walk.score
+        return None
 
 
 def packable(meter: Meter, value: int, decision: Int8) -> tuple[int, Int8]:
@@ -152,7 +119,9 @@ class Evolution(_Search):
     def search(self, meter: Meter, problem: Offload, rng: Rng, state: State | None) -> None:
         alive: deque[tuple[int, Int8]] = deque(maxlen=self.population)
         if state is None:
-            alive.extend(sorted(self.known, key=lambda row: -row[0]))
+            alive.extend(sorted(self.seed(meter, problem), key=lambda row: -row[0]))
+            if not alive:
+                return
             alive.append(packable(meter, *alive[-1]))
         else:
             alive.extend(zip(state["values"].tolist(), state["decisions"], strict=True))

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
 from loadmaster import _core
 from loadmaster.order.problem import PeakOrder
+from loadmaster.search import metaheuristics
 from loadmaster.search.auto import Auto, Stage
-from loadmaster.search.problem import Problem
-from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
+from loadmaster.search.metaheuristics import Rng, Walk
+from loadmaster.search.problem import Decision, Problem
+from loadmaster.search.solver import Meter, Solution, Solver, State
 
 Order = npt.NDArray[np.int32]
-_BATCH = 50
-_CHECKPOINT_EVERY = 500
 
 
 def _order(meter: Meter) -> PeakOrder:
@@ -32,10 +33,8 @@ class ProgramOrder(Solver):
     deterministic = True
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
-        problem = meter.problem
-        assert isinstance(problem, PeakOrder)
         if not meter.exhausted:
-            meter.evaluate(problem.program_order)
+            meter.evaluate(_order(meter).program_order)
         return meter.solution()
 
 
@@ -47,10 +46,8 @@ class _Simple(Solver):
     rule: str
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
-        problem = meter.problem
-        assert isinstance(problem, PeakOrder)
         if not meter.exhausted:
-            meter.evaluate(problem.native.simple(self.rule))
+            meter.evaluate(_order(meter).native.simple(self.rule))
         return meter.solution()
 
 
@@ -75,74 +72,62 @@ class ReversePostOrder(_Simple):
     summary = "from the results back to what they need"
 
 
-class RandomBest(Solver):
+class RandomBest(metaheuristics.RandomBest[PeakOrder]):
     """Random keys, and always the ready op with the largest; the first order is the program's."""
 
     name, problem_kind = "random-best", "order"
     summary = "best of random orders, by 1,000 random keys unless the budget says otherwise"
-    deterministic = True
+    batch = 50
 
     def __init__(self, orders: int = 1_000) -> None:
         self.orders = orders
 
-    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
-        problem = _order(meter)
-        rng = np.random.default_rng(seed) if state is None else restore_generator(state["rng"])
-        if state is None and not meter.exhausted:
+    def evaluations_at_most(self, meter: Meter) -> float:
+        return self.orders
+
+    def search(self, meter: Meter, problem: PeakOrder, rng: Rng, state: State | None) -> None:
+        if state is None:
             meter.evaluate(problem.program_order)
-        while not meter.exhausted and meter.evaluations < self.orders:
-            keys = rng.random((min(_BATCH, self.orders - meter.evaluations), problem.nodes))
-            meter.evaluate_many(problem.from_keys(keys))
-            meter.checkpoint({"rng": generator_state(rng)})
-            meter.progress()
-        return meter.solution()
+        super().search(meter, problem, rng, state)
+
+    def draw(self, problem: PeakOrder, rng: Rng, count: int) -> Order:
+        return problem.from_keys(rng.random((count, problem.nodes)))
 
 
-class Anneal(Solver):
+class Anneal(metaheuristics.Annealing[PeakOrder]):
     """Moves one op at a time, as far as what it needs and what needs it allow; geometric cooling."""
 
     name, problem_kind = "anneal", "order"
     summary = "simulated annealing over legal orders, one op moved at a time"
-    deterministic = True
-
-    first_temperature = 0.03
-    """As a share of the program order's peak."""
-    last_temperature = 1e-5
+    stored, checkpoint_every = ("order", "value"), 500
+    temperature, last_share = 0.03, 1e-5 / 0.03
 
     def __init__(self, length: int = 20_000) -> None:
         self.length = length
         """Evaluations from the first temperature to the last; then it ends."""
 
-    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
-        problem = _order(meter)
-        scale = max(1, problem.reference)
-        if state is None:
-            rng, order = np.random.default_rng(seed), problem.program_order.copy()
-            value = None if meter.exhausted else meter.evaluate(order)
-        else:
-            rng, order = restore_generator(state["rng"]), np.array(state["order"])
-            value = int(state["value"][0])
-        neighbours = _Neighbours(problem)
-        while not meter.exhausted and meter.evaluations < self.length and problem.nodes > 1:
-            moved = neighbours.moved(rng, order)
-            new, drawn = meter.evaluate(moved), rng.random()
-            heat = self._temperature(meter.evaluations) * scale
-            if (
-                new is not None
-                and value is not None
-                and (new <= value or drawn < math.exp((value - new) / heat))
-            ):
-                order, value = moved, new
-            if meter.evaluations % _CHECKPOINT_EVERY == 0:
-                meter.checkpoint(
-                    {"rng": generator_state(rng), "order": order, "value": np.array([value], dtype=np.int64)}
-                )
-                meter.progress(temperature=self._temperature(meter.evaluations))
-        return meter.solution()
+    def evaluations_at_most(self, meter: Meter) -> float:
+        return self.length
 
-    def _temperature(self, evaluations: int) -> float:
-        done = min(1.0, evaluations / self.length)
-        return float(self.first_temperature * (self.last_temperature / self.first_temperature) ** done)
+    def begin(self, meter: Meter, problem: PeakOrder) -> Walk | None:
+        value = meter.evaluate(problem.program_order)
+        return None if value is None or problem.nodes < 2 else Walk(problem.program_order, value)
+
+    def neighbourhood(self, problem: PeakOrder) -> Callable[[Rng, Order], Order]:
+        return _Neighbours(problem).moved
+
+    def evaluate(self, meter: Meter, walk: Walk, trial: Decision) -> float | None:
+        return meter.evaluate(trial)
+
+    def scale(self, problem: PeakOrder) -> float:
+        return -max(1, problem.reference)
+
+    def share_cooled(self, meter: Meter, length: int) -> float:
+        return (meter.evaluations + 1) / self.length
+
+    def accepts(self, rng: Rng, gain: float, temperature: float) -> bool:
+        drawn = rng.random()  # for gains too: what seeds give depends on it
+        return gain >= 0 or drawn < math.exp(gain / temperature)
 
 
 class _Neighbours:
@@ -156,7 +141,7 @@ class _Neighbours:
                 after[other].append(node)
         self.after = [np.array(row, dtype=np.int64) for row in after]
 
-    def moved(self, rng: np.random.Generator, order: Order) -> Order:
+    def moved(self, rng: Rng, order: Order) -> Order:
         n = len(order)
         place = np.empty(n, dtype=np.int64)
         place[order] = np.arange(n)

@@ -19,7 +19,7 @@ from loadmaster.runs.history import compute_gap
 from loadmaster.search.kind import Bounded, Found, Headline, ProblemKind, Row
 from loadmaster.search.measuring import Measuring
 from loadmaster.search.problem import Bound, Decision, Problem
-from loadmaster.search.registry import make_labelled, make_solver
+from loadmaster.search.registry import make_labelled, make_solver, solver_label
 from loadmaster.search.request import BadRequest, say_nothing
 from loadmaster.search.solver import Budget, Scoring, Solution, Solver
 
@@ -136,7 +136,7 @@ def _complete(search: SearchOptions, kind: Kind, problem: Problem) -> SearchOpti
     if solver is None:
         solver, most = kind.default_search(problem)
         evaluations = evaluations or most
-    timed = isinstance(solver, str) and solver in kind.by_clock
+    timed = isinstance(solver, str) and solver_label(problem.kind, solver, search.options) in kind.by_clock
     return replace(
         search,
         solver=solver,

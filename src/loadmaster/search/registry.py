@@ -56,7 +56,7 @@ _MAKERS: dict[str, dict[str, str | Variants]] = {
         "egrl": Variants(
             "profile",
             {
-                "egrl": "mapping.egrl.agent:Egrl",
+                "egrl": "mapping.egrl.search:Egrl",
                 "paper": "mapping.egrl.paper:PaperEgrl",
                 "ea": "mapping.egrl.paper:EvolutionAlone",
                 "pg": "mapping.egrl.paper:GradientAlone",
@@ -75,13 +75,18 @@ _MAKERS: dict[str, dict[str, str | Variants]] = {
                 "greedy-by-size": "mapping.heuristics:GreedyBySize",
             },
         ),
-        "greedy-dp": "mapping.search:GreedyDp",
-        "random": "mapping.search:RandomMaps",
-        "annealing": "mapping.search:Annealing",
-        "ageing-evolution": "mapping.search:AgeingEvolution",
+        "search": Variants(
+            "method",
+            {
+                "annealing": "mapping.search:Annealing",
+                "ageing-evolution": "mapping.search:AgeingEvolution",
+                "greedy-dp": "mapping.search:GreedyDp",
+                "random": "mapping.search:RandomMaps",
+            },
+        ),
     },
     "malloc-game": {
-        "auto": "malloc_game.auto:make_auto",
+        "auto": "malloc_game.search:make_auto",
         "msa": "malloc_game.msa:Msa",
         "msa-order": "malloc_game.msa:MsaOrder",
         "production": "malloc_game.heuristics:Production",
@@ -110,9 +115,14 @@ _MAKERS: dict[str, dict[str, str | Variants]] = {
                 "policy-only": "malloc_game.muzero.agent:PolicyOnly",
             },
         ),
-        "cp-sat": "malloc_game.exact:CpSat",
-        "exhaustive": "malloc_game.exact:Exhaustive",
-        "rounded": "malloc_game.exact:Rounded",
+        "exact": Variants(
+            "method",
+            {
+                "cp-sat": "malloc_game.exact:CpSat",
+                "exhaustive": "malloc_game.exact:Exhaustive",
+                "rounded": "malloc_game.exact:Rounded",
+            },
+        ),
     },
     "offload": {
         "auto": "offload.search:make_auto",
@@ -129,8 +139,9 @@ _MAKERS: dict[str, dict[str, str | Variants]] = {
             },
         ),
         "msa": "offload.heuristics:FromMsa",
-        "anneal": "offload.search:Anneal",
-        "evolution": "offload.search:Evolution",
+        "search": Variants(
+            "method", {"anneal": "offload.search:Anneal", "evolution": "offload.search:Evolution"}
+        ),
         "refined": "offload.measured:Refined",
     },
     "graph": {
@@ -154,19 +165,27 @@ _MAKERS: dict[str, dict[str, str | Variants]] = {
                 "cost-model": "graph.placers:CostModel",
             },
         ),
-        "go": "graph.go.agent:Go",
-        "go+anneal": "graph.go.search:GoAnneal",
-        "go+brkga": "graph.go.search:GoBrkga",
-        "anneal": "graph.anneal:Anneal",
-        "brkga": "graph.search:Brkga",
-        "random-best": "graph.search:RandomBest",
+        "go": Variants(
+            "variant",
+            {
+                "go": "graph.go.agent:Go",
+                "go+anneal": "graph.go.search:GoAnneal",
+                "go+brkga": "graph.go.search:GoBrkga",
+            },
+        ),
+        "search": Variants(
+            "method",
+            {
+                "anneal": "graph.anneal:Anneal",
+                "brkga": "graph.search:Brkga",
+                "random-best": "graph.search:RandomBest",
+            },
+        ),
         "cp-sat": "graph.exact:CpSat",
     },
     "order": {
         "auto": "order.search:make_auto",
-        "peak-cut": "order.exact:PeakCut",
-        "peak-dp": "order.exact:PeakDp",
-        "peak-beam": "order.search:PeakBeam",
+        "exact": Variants("method", {"peak-dp": "order.exact:PeakDp", "peak-cut": "order.exact:PeakCut"}),
         "heuristic": Variants(
             "rule",
             {
@@ -176,8 +195,14 @@ _MAKERS: dict[str, dict[str, str | Variants]] = {
                 "program-order": "order.search:ProgramOrder",
             },
         ),
-        "anneal": "order.search:Anneal",
-        "random-best": "order.search:RandomBest",
+        "search": Variants(
+            "method",
+            {
+                "anneal": "order.search:Anneal",
+                "peak-beam": "order.search:PeakBeam",
+                "random-best": "order.search:RandomBest",
+            },
+        ),
     },
 }
 """Problem kind -> name -> 'module:class' in this package; modules are imported when used."""
@@ -208,6 +233,12 @@ def solver_labels(kind: str) -> list[str]:
     for name, maker in _MAKERS.get(kind, {}).items():
         labels += [name] if isinstance(maker, str) else maker.makers
     return labels
+
+
+def solver_label(kind: str, name: str, options: Mapping[str, Any] | None = None) -> str:
+    """The label of what `make_solver` makes of a name and its options."""
+    maker = _MAKERS[kind].get(name)
+    return str((options or {}).get(maker.option, maker.default)) if isinstance(maker, Variants) else name
 
 
 def solver_variants(kind: str, name: str) -> Variants | None:
@@ -246,7 +277,7 @@ def make_solver(kind: str, name: str, options: Mapping[str, Any] | None = None) 
                 f"there is no solver '{name}' for {kind} any more", object=name, remedy=f"use {other}"
             )
         raise UnknownSolver(
-            f"there is no solver '{name}' for {kind}{nearest(name, tuple(known))}",
+            f"there is no solver '{name}' for {kind}{nearest(name, (*known, *solver_labels(kind)))}",
             object=name,
             remedy=f"use one of {', '.join(known)}",
         )

@@ -14,9 +14,8 @@ import pytest
 from generate_mapping import layers, random_mapping, three_memories
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine.machine import Machine
-from loadmaster.mapping.egrl.agent import Egrl
 from loadmaster.mapping.egrl.cases import make_case
-from loadmaster.mapping.egrl.search import OPERATORS
+from loadmaster.mapping.egrl.search import OPERATORS, Egrl
 from loadmaster.mapping.problem import Mapping
 from loadmaster.program import Builder
 from loadmaster.program.program import Program

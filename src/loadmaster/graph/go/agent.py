@@ -80,7 +80,7 @@ def check_devices(problem: GraphOptimization) -> None:
             f"GO knows machines of up to {MOST_DEVICES} devices, and '{problem.machine.name}' has {problem.devices}",
             object=problem.machine.name,
             number=problem.devices,
-            remedy="use --solver anneal",
+            remedy="use --solver search",
         )
 
 

@@ -24,7 +24,7 @@ from loadmaster.program.models import load_model
 from loadmaster.program.program import PERSISTENT, Program
 from loadmaster.program.zoo import MODELS
 from loadmaster.program.zoo.random_graphs import FAMILIES, TRAINING_FAMILIES, synthetic_graph
-from loadmaster.search.registry import make_solver
+from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, solve
 from loadmaster.simulate import simulate
 
@@ -152,7 +152,7 @@ def find_plan(problem: GraphOptimization, evaluations: int | None = None, seed: 
     """The best of constructive solvers and chains of annealing that no policy steers."""
     started = now()
     budget = evaluations or (LARGE_EVALUATIONS if problem.nodes > LARGE else EVALUATIONS)
-    solver = make_solver("graph", "go+anneal", {"prior": "seeds", "threads": 1})
+    solver = make_labelled("graph", "go+anneal", {"prior": "seeds", "threads": 1})
     found = solve(solver, problem, Budget(budget), seed)
     vectors = [problem.vector()]
     if found.decision is not None:

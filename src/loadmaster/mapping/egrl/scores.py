@@ -20,7 +20,7 @@ from functools import cached_property
 
 import numpy as np
 
-from loadmaster.arrays import Bool, Float32, Float64, Int8, Int64
+from loadmaster.arrays import Bool, Float32, Float64, Int8, Int32, Int64
 from loadmaster.mapping.decoder import Decoder
 from loadmaster.mapping.features import OPS, op_kinds
 from loadmaster.mapping.model import MappingModel, make_model
@@ -250,13 +250,13 @@ def _mean_around(view: View, value: Float32) -> Float32:
 def _log_intensity(problem: Mapping) -> Float64:
     """[N] the log of flops per byte that a node accesses: of the program, whatever the machine."""
     program, nodes = problem.program, problem.entries.node_op
-    bytes_ = np.bincount(program.read_op, program.read_bytes, program.n_ops)
-    bytes_ += np.bincount(program.write_op, program.write_bytes, program.n_ops)
+    bytes_ = _sums(program.read_op, program.read_bytes.astype(np.float64), program.n_ops)
+    bytes_ += _sums(program.write_op, program.write_bytes.astype(np.float64), program.n_ops)
     flops = program.op_flops[nodes].astype(np.float64)
     return np.log1p(flops if flops.ndim == 1 else flops.sum(axis=1)) - np.log1p(bytes_[nodes])
 
 
-def _sums(index: Int64, values: Float64, count: int) -> Float64:
+def _sums(index: Int64 | Int32, values: Float64, count: int) -> Float64:
     """[count, …] the sums of values [n, …] with equal index."""
     if values.ndim == 1:
         return np.bincount(index, weights=values, minlength=count).astype(np.float64)

@@ -16,15 +16,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 
 from loadmaster.arrays import Bool, Float32, Float64, Int8, Int64
-from loadmaster.learn.session import Session, check_settings
+from loadmaster.learn.session import Session, check_settings, free_settings, make_settings
 from loadmaster.mapping.egrl.scores import VIEWS, View
 from loadmaster.mapping.egrl.training import SHIPPED, load_policy
 from loadmaster.mapping.problem import Mapping
-from loadmaster.search.solver import Meter, Solution, State, generator_state, restore_generator
+from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
 
 UNTRAINED = "none"
 COMPILER_BIAS = 3.0
@@ -212,10 +213,11 @@ class Search(Session):
         self.learner = Learner(width, settings.learning_rate)
         self.weights = np.array([float(getattr(settings, name)) for name in OPERATORS])
         self.tried, self.succeeded = np.zeros(len(OPERATORS)), np.zeros(len(OPERATORS))
-        self.stale = 0
+        self.stale = self.repeated = self.decoded = 0
+        """Rounds without a new map; evaluations of maps that were measured before; maps decoded."""
         if state is not None:
             self.rng = restore_generator(state["rng"])
-            self.stale = int(state["stale"])
+            self.stale, self.repeated, self.decoded = (int(each) for each in state["counters"])
             self.tried, self.succeeded = np.array(state["tried"]), np.array(state["succeeded"])
             self.members.restore("members", state)
             self.measured.restore(state)
@@ -224,7 +226,7 @@ class Search(Session):
     def arrays(self) -> State:
         return {
             "rng": generator_state(self.rng),
-            "stale": np.array(self.stale),
+            "counters": np.array([self.stale, self.repeated, self.decoded]),
             "tried": self.tried,
             "succeeded": self.succeeded,
             **self.members.arrays("members"),
@@ -246,6 +248,8 @@ class Search(Session):
             view=self.settings.view,
             init=self.settings.init,
             distinct_maps=len(self.measured.count),
+            legality_checks=self.decoded,
+            measured_again=self.repeated,
             tried=dict(zip(OPERATORS, self.tried.tolist(), strict=True)),
             succeeded=dict(zip(OPERATORS, self.succeeded.tolist(), strict=True)),
             unpackable=self.meter.unpackable,
@@ -253,8 +257,10 @@ class Search(Session):
         )
 
     def _begin(self, start: Int8 | None) -> None:
-        """What the policy decides, greedy by density, the compiler's map; and, to search around, what is
-        like the compiler's with the room that it left filled."""
+        """What is known from elsewhere; what the policy decides, greedy by density, the compiler's map; and,
+        to search around, what is like the known ones with the room that they left filled."""
+        if start is not None:
+            self._evaluate(start[None])
         self._try(self._starts([(number, seen.base, seen.linear) for number, seen in enumerate(self.seen)]))
         self._try(self._starts([(number, 0 * seen.base, 0.0) for number, seen in enumerate(self.seen)]))
         for decision in [self.problem.make_legal(self.problem.compiler), *([] if start is None else [start])]:
@@ -284,8 +290,8 @@ class Search(Session):
     def _round(self) -> None:
         settings = self.settings
         before = len(self.measured.count)
-        if not self.problem.repeatable:
-            self._measure_again(round(settings.repeat * settings.batch))
+        if not self.problem.repeatable and self.repeated < settings.repeat * self.meter.evaluations:
+            self._measure_again(settings.batch)
         if self.meter.exhausted:
             return
         with self.timed("propose"):
@@ -364,6 +370,7 @@ class Search(Session):
 
     def _decode(self, members: Members) -> Int8:
         maps = np.empty((len(members.scores), 2 * self.problem.nodes), dtype=np.int8)
+        self.decoded += len(maps)
         with self.timed("decode"):
             for number, seen in enumerate(self.seen):
                 rows = np.flatnonzero(members.view == number)
@@ -391,6 +398,7 @@ class Search(Session):
         if not rows:
             return
         members = self.members
+        self.repeated += len(rows)
         self._evaluate(self._decode(members)[rows])
         members.value = np.array([self.measured.mean(key) for key in members.key.tolist()])
         members.sort(self.settings.population)
@@ -400,3 +408,28 @@ def _keys(maps: Int8) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
     """[B] a number for each map."""
     digests = [blake2b(row.tobytes(), digest_size=8).digest() for row in maps]
     return np.frombuffer(b"".join(digests), dtype=np.uint64)
+
+
+class Egrl(Solver):
+    """Evolutionary graph reinforcement learning on scores. Options are the fields of `Settings`."""
+
+    name = "egrl"
+    problem_kind = "mapping"
+    summary = (
+        "scores ranked by a trained policy, decoded into maps that fit, and evolved; sees rewards, and the "
+        "machine as it is described"
+    )
+    deterministic = True
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = make_settings(Settings, self.name, settings, {})
+        self.options = free_settings(self.settings, {})
+        self.start: Int8 | None = None
+        """A map to begin with, should one be known."""
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        assert isinstance(meter.problem, Mapping)
+        if not meter.problem.live.any():
+            meter.evaluate(meter.problem.all_slowest())
+            return meter.solution()
+        return Search(meter, seed, self.settings, state).run(self.start)

@@ -130,7 +130,9 @@ def train(
     given = dict(options or {}) | ({} if generations is None else {"generations": generations})
     views = [str(given.pop("view"))] if "view" in given else views
     if unknown := [view for view in views if view not in VIEWS]:
-        raise LoadmasterError(f"there is no view '{unknown[0]}'", object="view", remedy=f"use {', '.join(VIEWS)}")
+        raise LoadmasterError(
+            f"there is no view '{unknown[0]}'", object="view", remedy=f"use {', '.join(VIEWS)}"
+        )
     if seconds is not None and generations is None:
         given.setdefault("generations", 10**6)
     settings = make_settings(Options, "train egrl", given, {"view": "nominal"})
