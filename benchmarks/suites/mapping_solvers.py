@@ -28,8 +28,8 @@ ONCE = (*WHITE, "greedy-dp")
 
 
 def variants() -> dict[str, dict[str, Any]]:
-    """Label -> options of EGRL: what it knows, each of its operators alone, and each switched the other way
-    than it is by default. Of two labels for the same settings the first stays."""
+    """Label -> options of EGRL: what it knows, each of its operators alone, each added to those that it has by
+    default, and all of them. Of two labels for the same settings the first stays."""
     default = Settings()
     found: dict[str, dict[str, Any]] = {
         "egrl": {},
@@ -40,9 +40,11 @@ def variants() -> dict[str, dict[str, Any]]:
     for name in OPERATORS:
         found[f"egrl-only-{name}"] = {other: float(other == name) for other in OPERATORS}
     for name in OPERATORS:
-        on = bool(getattr(default, name))
-        found[f"egrl-{'no' if on else 'plus'}-{name}"] = {name: float(not on)}
-    found["egrl-fixed-shares" if default.adaptive else "egrl-adaptive"] = {"adaptive": not default.adaptive}
+        if not getattr(default, name):
+            found[f"egrl-plus-{name}"] = {name: 1.0}
+    whole = dict.fromkeys(OPERATORS, 1.0)
+    found["egrl-whole"] = whole
+    found["egrl-whole-fixed-shares"] = {**whole, "adaptive": not default.adaptive}
     distinct: dict[str, dict[str, Any]] = {}
     for label, options in found.items():
         if all(_settings(options) != _settings(other) for other in distinct.values()):

@@ -57,7 +57,7 @@ class Settings:
     batch: int = 10
     """Children a round."""
     network: float = 1.0
-    boltzmann: float = 1.0
+    boltzmann: float = 0.0
     crossover: float = 0.0
     learner: float = 0.0
     """Weights of the operators: how many children each has, before any of them has shown more success."""
