@@ -99,25 +99,41 @@ def test_out_no_run_and_capacity(run_json: Any, run: Any, elsewhere: Path) -> No
 
 
 @pytest.mark.usefixtures("no_ortools")
-def test_a_resumed_run_equals_an_unbroken_one(run_json: Any) -> None:
-    words = (
-        "plan",
-        SMALL,
-        "-m",
-        "nnp-i-half",
-        "--seed",
-        "3",
-        "--solver",
-        "search",
-        "--set",
-        "method=ageing-evolution",
-    )
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("ageing-evolution", ()),
+        ("ageing-evolution", ("--set", "population=20", "--set", "sample=3")),
+        ("random", ("--set", "uniform=true")),
+    ],
+)
+def test_a_resumed_run_equals_an_unbroken_one(run_json: Any, method: str, options: tuple[str, ...]) -> None:
+    solver = ("--solver", "search", "--set", f"method={method}", *options)
+    words = ("plan", SMALL, "-m", "nnp-i-half", "--seed", "3", *solver)
     first = run_json(*words, "--budget", "150")
     resumed = run_json("plan", SMALL, "--resume", first["run"], "--budget", "400")
     whole = run_json(*words, "--budget", "400")
-    ours, theirs = rows_of(resumed)["ageing-evolution"], rows_of(whole)["ageing-evolution"]
+    ours, theirs = rows_of(resumed)[method], rows_of(whole)[method]
     assert ours["evaluations"] == 400 and ours["picoseconds"] == theirs["picoseconds"]
     assert resumed["run"] == first["run"] != whole["run"]
+    made = [json.loads(Path(each["run"], "run.json").read_text()) for each in (first, whole)]
+    assert made[0]["solver"] == made[1]["solver"]
+    best = [Path(each["run"], "best.json").read_text() for each in (resumed, whole)]
+    assert best[0] == best[1]
+
+
+@pytest.mark.usefixtures("no_ortools")
+def test_a_run_that_recorded_no_options_goes_on_with_their_defaults(run: Any, run_json: Any) -> None:
+    words = ("plan", SMALL, "--solver", "search", "--set", "method=random", "--budget")
+    made = run_json(*words, "128")["run"]
+    about = Path(made, "run.json")
+    document = json.loads(about.read_text())
+    assert document["solver"].pop("options") == {"uniform": False}
+    about.write_text(json.dumps({**document, "solver": {**document["solver"], "options": {}}}))
+    refused = run("plan", SMALL, "--resume", made, "--set", "uniform=true", "--budget", "200")
+    assert refused.exit == 2 and "'uniform' in solver's options" in refused.err
+    again = run_json("plan", SMALL, "--resume", made, "--budget", "200")
+    assert rows_of(again)["random"] == rows_of(run_json(*words, "200"))["random"]
 
 
 @pytest.mark.usefixtures("no_ortools")

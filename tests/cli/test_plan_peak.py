@@ -63,6 +63,18 @@ def test_a_run_can_be_resumed(run_json: Any) -> None:
     assert more["after_bytes"] <= first["after_bytes"]
 
 
+@pytest.mark.parametrize("options", [("method=anneal", "length=700"), ("method=random-best", "orders=80")])
+def test_a_resumed_run_has_its_options(run_json: Any, options: tuple[str, str]) -> None:
+    chosen = [word for option in options for word in ("--set", option)]
+    words = ("plan", MODEL, "--objective", "peak-memory", "--solver", "search", *chosen)
+    first = run_json(*words, "--budget", "60")
+    resumed = run_json("plan", MODEL, "--resume", first["run"], "--budget", "900")
+    whole = run_json(*words, "--budget", "900")
+    ours, theirs = (next(row for row in each["rows"] if row["what"] == "order") for each in (resumed, whole))
+    assert ours["evaluations"] == theirs["evaluations"] == int(options[1].partition("=")[2])
+    assert resumed["after_bytes"] == whole["after_bytes"]
+
+
 def test_what_makes_no_sense_is_refused(run: Any) -> None:
     assert "no objective 'speed'" in run("plan", MODEL, "--objective", "speed").error_line
     refused = run("plan", MODEL, "--objective", "peak-memory", "--problem", "mapping")

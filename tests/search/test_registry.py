@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 from loadmaster.errors import LoadmasterError
@@ -78,6 +80,16 @@ def test_labels_follow_from_names_and_options() -> None:
 
 def test_there_are_about_forty() -> None:
     assert sum(len(solver_names(kind)) for kind in kinds()) <= 40
+
+
+@pytest.mark.parametrize("kind", [kind for kind in kinds() if kind != "allocation"])
+def test_a_solver_records_what_makes_it_again(kind: str) -> None:
+    for label in solver_labels(kind):
+        solver = make_labelled(kind, label)
+        takes = inspect.signature(type(solver).__init__).parameters.values()
+        named = {each.name for each in takes if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)}
+        if label != "auto":
+            assert named - {"self", "threads"} <= set(solver.options), label
 
 
 def test_no_solver_takes_the_option_that_chooses_it() -> None:

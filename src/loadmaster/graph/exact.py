@@ -408,6 +408,7 @@ class CpSat(Solver):
     def __init__(self, most_groups: int = 150, most_steps: int = 1_000, work: float | None = None) -> None:
         self.most_groups, self.most_steps = int(most_groups), int(most_steps)
         self.work = work
+        self.options = {"most_groups": self.most_groups, "most_steps": self.most_steps, "work": work}
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem

@@ -66,6 +66,7 @@ class RandomBest(metaheuristics.RandomBest[GraphOptimization]):
     def __init__(self, vectors: int | None = None) -> None:
         self.vectors = vectors
         """At most so many; None: until the budget is spent (2,000 where there is none)."""
+        self.options = {"vectors": vectors}
 
     def evaluations_at_most(self, meter: Meter) -> float:
         free = meter.budget.evaluations is None and meter.budget.seconds is None

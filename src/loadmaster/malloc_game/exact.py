@@ -169,6 +169,7 @@ class CpSat(Solver):
 
     def __init__(self, most_moves: int = 80, work: float | None = None) -> None:
         self.most_moves, self.work = int(most_moves), work
+        self.options = {"most_moves": self.most_moves, "work": work}
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem
@@ -292,6 +293,7 @@ class Exhaustive(Solver):
 
     def __init__(self, most_moves: int = 16) -> None:
         self.most_moves = int(most_moves)
+        self.options = {"most_moves": self.most_moves}
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem

@@ -50,6 +50,7 @@ class Exact(Solver):
     def __init__(self, methods: Sequence[str] | str = ("highs", "cp-sat"), gap: float = 0.0) -> None:
         self.methods = methods.split(",") if isinstance(methods, str) else list(methods)
         self.gap = float(gap)
+        self.options = {"methods": self.methods, "gap": self.gap}
         for method in self.methods:
             if method not in ENGINES:
                 raise LoadmasterError(

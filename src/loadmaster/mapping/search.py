@@ -77,6 +77,7 @@ class RandomMaps(_Search, metaheuristics.RandomBest[Mapping]):
 
     def __init__(self, uniform: bool = False) -> None:
         self.uniform = uniform
+        self.options = {"uniform": uniform}
 
     def draw(self, problem: Mapping, rng: Rng, count: int) -> Int8:
         if self.uniform:
@@ -115,6 +116,7 @@ class AgeingEvolution(_Search):
         if not 1 <= sample <= population:
             raise ValueError("sample must be between 1 and the population")
         self.population, self.sample = population, sample
+        self.options = {"population": population, "sample": sample}
 
     def search(self, meter: Meter, problem: Mapping, rng: Rng, state: State | None) -> None:
         if state is None:

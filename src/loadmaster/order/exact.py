@@ -44,6 +44,7 @@ class PeakCut(Solver):
 
     def __init__(self, rounds: int = 40) -> None:
         self.rounds = rounds
+        self.options = {"rounds": rounds}
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem
@@ -220,6 +221,7 @@ class PeakDp(Solver):
 
     def __init__(self, sets: int = 4_000_000) -> None:
         self.sets = sets
+        self.options = {"sets": sets}
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem

@@ -81,6 +81,7 @@ class RandomBest(metaheuristics.RandomBest[PeakOrder]):
 
     def __init__(self, orders: int = 1_000) -> None:
         self.orders = orders
+        self.options = {"orders": orders}
 
     def evaluations_at_most(self, meter: Meter) -> float:
         return self.orders
@@ -105,6 +106,7 @@ class Anneal(metaheuristics.Annealing[PeakOrder]):
     def __init__(self, length: int = 20_000) -> None:
         self.length = length
         """Evaluations from the first temperature to the last; then it ends."""
+        self.options = {"length": length}
 
     def evaluations_at_most(self, meter: Meter) -> float:
         return self.length
@@ -172,6 +174,7 @@ class PeakBeam(Solver):
 
     def __init__(self, width: int = 100) -> None:
         self.width = width
+        self.options = {"width": width}
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = _order(meter)

@@ -23,6 +23,7 @@ from loadmaster.runs.history import History
 from loadmaster.runs.log import BadRun, Line
 from loadmaster.runs.observer import Best, RunObserver
 from loadmaster.search.problem import Bound, Decision, Problem, keys
+from loadmaster.search.registry import make_labelled, solver_labels
 from loadmaster.search.solver import RENAMED_OPTIONS, Budget, Meter, Solution, Solver, State, Status
 
 RECALLED = 5
@@ -64,10 +65,12 @@ def identity(about: dict[str, Any]) -> str:
 
 
 def open_to_resume(path: Path, about: dict[str, Any]) -> RunFolder:
-    """The run, if it was started with the same keys, solver, seed and command."""
+    """The run, if it was started with the same keys, solver, seed and command. Options that `about` has at
+    their defaults and the run did not record yet, being older, are taken out of it: checkpoints know them not."""
     run = RunFolder.open(path, write=True)
     try:
         theirs, ours = run.about, about
+        _forget_unrecorded(ours, theirs["solver"].get("options"))
         for key in dict.fromkeys([*theirs["keys"], *ours["keys"]]):
             _same(run, f"key '{key}'", theirs["keys"].get(key), ours["keys"].get(key))
         _same(run, "solver", theirs["solver"].get("name"), ours["solver"]["name"])
@@ -80,6 +83,16 @@ def open_to_resume(path: Path, about: dict[str, Any]) -> RunFolder:
         run.close()
         raise
     return run
+
+
+def _forget_unrecorded(about: dict[str, Any], recorded: Any) -> None:
+    kind, solver = about["keys"]["problem"]["kind"], about["solver"]
+    added = set(solver["options"]) - set(recorded if isinstance(recorded, dict) else solver["options"])
+    if added and solver["name"] in solver_labels(kind):
+        defaults = make_labelled(kind, solver["name"]).options
+        for name in added:
+            if name in defaults and defaults[name] == solver["options"][name]:
+                del solver["options"][name]
 
 
 def _same(run: RunFolder, what: str, theirs: Any, ours: Any) -> None:
