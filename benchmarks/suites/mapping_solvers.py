@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from benchmarks.suites.mapping_rivals import RIVALS
-from loadmaster.mapping.auto import WHITE_BOX
 from loadmaster.mapping.egrl.search import OPERATORS, UNTRAINED, Settings
+from loadmaster.mapping.search import WHITE_BOX
 from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Solver
 

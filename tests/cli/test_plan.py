@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 
 @pytest.fixture
 def no_ortools(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("mapping.kind", "mapping.auto"):
+    for module in ("mapping.kind", "mapping.search"):
         monkeypatch.setattr(f"loadmaster.{module}.can_prove", lambda problem: False)
 
 

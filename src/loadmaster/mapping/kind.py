@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 
 from loadmaster.errors import MissingPackage
 from loadmaster.machine.machine import Machine
-from loadmaster.mapping.auto import WHITE_BOX, can_prove
 from loadmaster.mapping.bytes_moved import bound_bytes, bytes_machine, moved_bytes
 from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.mapping.model import weights_bound
 from loadmaster.mapping.problem import Mapping
+from loadmaster.mapping.search import WHITE_BOX, can_prove
 from loadmaster.program.program import Program
 from loadmaster.search.champion import Leaders, remeasure
 from loadmaster.search.kind import (

@@ -52,7 +52,7 @@ _MAKERS: dict[str, dict[str, str | Variants]] = {
         "cp-sat": "allocation.exact:CpSat",
     },
     "mapping": {
-        "auto": "mapping.auto:make_auto",
+        "auto": "mapping.search:make_auto",
         "egrl": Variants(
             "profile",
             {
@@ -62,7 +62,7 @@ _MAKERS: dict[str, dict[str, str | Variants]] = {
                 "pg": "mapping.egrl.paper:GradientAlone",
             },
         ),
-        "probe": "mapping.probe:Probe",
+        "probe": "mapping.search:Probe",
         "exact": "mapping.exact:Exact",
         "density": "mapping.heuristics:Density",
         "heuristic": Variants(

@@ -53,7 +53,6 @@ def test_features_are_finite_and_in_range(kind: str) -> None:
     assert seen > 30
 
 
-@pytest.mark.xfail(strict=True, reason="_log_intensity: bincount of no reads is of whole numbers")
 def test_a_program_that_reads_nothing_has_features() -> None:
     build = Builder("source")
     build.op("op", "add", reads=[], writes=[build.tensor("y", bytes=64, kind="output")], vector=3)

@@ -22,8 +22,8 @@ import optax
 from loadmaster.mapping.egrl.paper import EVOLUTION, Settings
 from loadmaster.mapping.egrl.paper import learner as learner_module
 from loadmaster.mapping.egrl.paper import network as network_module
-from loadmaster.mapping.egrl.paper.learner import Learner, _entropy, first_learner, improve
 from loadmaster.mapping.egrl.paper.network import Actor, Critic, Graph, make_graph
+from loadmaster.mapping.egrl.paper.session import Learner, _entropy, first_learner, improve
 from loadmaster.mapping.problem import Mapping
 from mapping.egrl.paper.small import SMALL, chain_problem
 
