@@ -48,8 +48,10 @@ WITH_RUN: dict[str, list[str]] = {
     "calibrate": ["RUN --device cpu"],
     "export": ["csv RUN/program.npz RUN/best.json -m RUN/machine.toml --out new.csv", "trace RUN RUN"],
     "run": ["RUN RUN/best.json --device cpu"],
-    "train": ["egrl RUN -m RUN/machine.toml --budget 3 --out policy.npz"],
-    "transfer": ["RUN RUN/program.npz -m RUN/machine.toml", "pretrained:bert RUN"],
+    "train": [
+        "egrl RUN -m RUN/machine.toml --budget 1 --set cases=4 --set validation=2 --set pairs=1 --set batch=2 --out policy.npz"
+    ],
+    "transfer": ["RUN RUN/program.npz -m RUN/machine.toml", "pretrained:scores RUN"],
     "report": ["RUN --out new.html", "RUN RUN --out both.html", "RUN/best.json --out plan.html"],
     "figures": ["RUN --out figures", "runs --out more"],
     "allocate": ["RUN", "RUN --resume RUN"],

@@ -344,9 +344,14 @@ def test_settings_are_numbers_booleans_or_text() -> None:
         (("annealing", SMALL, "--out", "p.npz"), "has no policy to train"),
         (("egrl", SMALL, "--out", "p.bin"), "must end in .npz"),
         (("egrl", SMALL, "--out", "p.npz", "--set", "popularity=3"), "has no option 'popularity'"),
-        (("egrl", SMALL, "--out", "p.npz", "--set", "population=2"), "population = 2"),
+        (("egrl", "--out", "p.npz", "--set", "pairs=0"), "pairs = 0"),
+        (("egrl", "--out", "p.npz", "--set", "view=clear"), "there is no view 'clear'"),
         (("egrl", "bret", "--out", "p.npz"), "did you mean 'bert'?"),
-        (("egrl", SMALL, "--out", "p.npz", "--time-limit", "20m"), "are for muzero"),
+        (("egrl", "--out", "p.npz", "--resume", "nothing.npz"), "nothing.npz"),
+        (
+            ("egrl", "--out", "p.npz", "--budget", "1", "--workers", "cloud:9"),
+            "says not where the workers are",
+        ),
     ],
 )
 def test_training_refuses_in_one_line(run: Any, words: tuple[str, ...], said: str) -> None:
@@ -354,37 +359,31 @@ def test_training_refuses_in_one_line(run: Any, words: tuple[str, ...], said: st
     assert result.exit == 2 and said in result.err.splitlines()[-1]
 
 
-def test_a_policy_is_trained_in_turn_tried_and_started_from(run_json: Any, run: Any) -> None:
-    for package in ("jax", "equinox", "optax"):
-        pytest.importorskip(package)
-    tiny = ("--set", "population=4", "--set", "width=8", "--set", "heads=2", "--set", "depth=0")
-    trained = run_json(
-        "train", "egrl", SMALL, SMALL, "-m", "nnp-i", "--budget", "12", "--out", "p.npz", *tiny
-    )
-    assert [row["evaluations"] for row in trained["rows"]] == [12, 12]
-    assert "there already" in run("train", "egrl", SMALL, "--out", "p.npz").error_line
-    plan = rows_of(
-        run_json(
-            "plan",
-            SMALL,
-            "-m",
-            "nnp-i",
-            "--solver",
-            "egrl",
-            "--init",
-            "p.npz",
-            "--budget",
-            "12",
-            "--exact-seconds",
-            "0",
-            *tiny,
-        )
-    )
-    assert plan["egrl"]["evaluations"] == 12 and not plan["egrl"]["white_box"]
-    assert (
-        "is no policy"
-        in run("transfer", "measure.py" if Path("measure.py").exists() else __file__, SMALL).err
-    )
+TINY = (
+    "--set",
+    "cases=8",
+    "--set",
+    "validation=4",
+    "--set",
+    "pairs=2",
+    "--set",
+    "batch=4",
+    "--set",
+    "hidden=4",
+)
+
+
+def test_a_policy_is_trained_tried_started_from_and_gone_on_with(run_json: Any, run: Any) -> None:
+    words = ("train", "egrl", SMALL, "-m", "nnp-i", *TINY, "--out")
+    trained = run_json(*words, "p.npz", "--budget", "2")
+    assert [(row["view"], row["generations"]) for row in trained["rows"]] == [("nominal", 2), ("strict", 2)]
+    assert "there already" in run("train", "egrl", "--out", "p.npz").error_line
+    tried = run_json("transfer", "p.npz", SMALL, "-m", "nnp-i")
+    assert {row["name"] for row in tried["rows"]} >= {"nominal", "strict, untrained", "compiler"}
+    plan = run_json("plan", SMALL, "-m", "nnp-i", "--solver", "egrl", "--init", "p.npz", "--budget", "8")
+    assert rows_of(plan)["egrl"]["picoseconds"] <= rows_of(plan)["compiler"]["picoseconds"]
+    again = run(*words, "q.npz", "--budget", "3", "--resume", "p.state.npz")
+    assert again.exit == 2 and "other options" in again.error_line
 
 
 def test_the_walk_in_contributing_is_true(run_json: Any) -> None:

@@ -18,10 +18,11 @@ import numpy as np
 
 from loadmaster.arrays import Array, Float32, Float64, Int64, Message
 from loadmaster.clock import now
+from loadmaster.learn.session import check_settings
 from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import read_machine, standalone_text
 from loadmaster.mapping.egrl.cases import Own, make_case
-from loadmaster.mapping.egrl.scores import Network, View
+from loadmaster.mapping.egrl.scores import VIEWS, Network, View
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load, save
 from loadmaster.search.solver import State, generator_state, restore_generator
@@ -51,6 +52,14 @@ class Options:
     """Of parameters towards 0."""
     hidden: int = 16
     validate_every: int = 25
+
+    def __post_init__(self) -> None:
+        counts = ("cases", "validation", "generations", "pairs", "batch", "hidden", "validate_every")
+        check_settings("training EGRL", self, self._rules, counts=counts)
+
+    def _rules(self) -> dict[str, bool]:
+        positive = {name: getattr(self, name) > 0 for name in ("sigma", "learning_rate")}
+        return {"view": self.view in VIEWS, "hidden": self.hidden <= 1024, **positive}
 
 
 Task = tuple[int, Sequence[int]]
@@ -203,7 +212,6 @@ def evolve(
 ) -> Iterator[Progress]:
     """Train until the generations, or the seconds, are over; yields after every validation."""
     started, p = clock(), options.pairs
-    validation = [(VALIDATION_SEED, range(options.validation))]
     while progress.generation < options.generations:
         done = progress.generation / options.generations
         if seconds is not None:
@@ -221,11 +229,19 @@ def evolve(
         slope[:-1] += options.decay * progress.parameters[:-1]
         _follow(progress, slope, options.learning_rate * max(0.1, 1 - done))
         if progress.generation % options.validate_every == 0:
-            value = float(fitness(progress.mean[None], validation).mean())
-            progress.curve.append((progress.generation, value))
-            if value < progress.best_value:
-                progress.best, progress.best_value = progress.mean.copy(), value
+            _validate(progress, fitness, options)
             yield progress
+    if progress.generation and (not progress.curve or progress.curve[-1][0] < progress.generation):
+        _validate(progress, fitness, options)
+        yield progress
+
+
+def _validate(progress: Progress, fitness: Fitness, options: Options) -> None:
+    """Look at validation cases, and keep the running mean of parameters if it is the best so far."""
+    value = float(fitness(progress.mean[None], [(VALIDATION_SEED, range(options.validation))]).mean())
+    progress.curve.append((progress.generation, value))
+    if value < progress.best_value:
+        progress.best, progress.best_value = progress.mean.copy(), value
 
 
 def _weighted(logs: Float64) -> Float64:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Mapping as Dict
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,8 @@ from loadmaster.mapping.problem import Mapping
 
 SHIPPED = "pretrained:scores"
 """The policy that comes with the package."""
-STATE_SECONDS = 30.0
+FEATURE_CASES = 300
+"""Cases whose features say how they are normalised."""
 Calls = Callable[[Sequence[Message]], list[Message]]
 Workers = Callable[[str, Dict[str, Any], Dict[str, Any]], AbstractContextManager[tuple[Calls, int]]]
 """(name of the function, about, arrays) -> calls, and how many workers: `runs.workers.distribute_function`."""
@@ -137,24 +138,20 @@ def train(
         given.setdefault("generations", 10**6)
     settings = make_settings(Options, "train egrl", given, {"view": "nominal"})
     state, about = read_state(resume, "egrl") if resume else ({}, {})
-    if resume and about.get("options") != describe(settings):
+    if resume and about != {"options": _common(settings), "seed": seed}:
         raise LoadmasterError(
-            f"'{resume}' was trained with other options",
+            f"'{resume}' was trained with other options, or another seed",
             object=str(resume),
             remedy="give the same ones again",
         )
     arrays: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
     for view in views:
-        chosen = Options(**(describe(settings) | {"view": view}))
-        known = {
-            key.removeprefix(f"{view}."): each for key, each in state.items() if key.startswith(f"{view}.")
-        }
-        training = _Training(chosen, seed, own, init, known, workers, report)
-        row, trained, kept = training.run(seconds, rows, arrays, out)
+        training = _Training(
+            Options(**(describe(settings) | {"view": view})), seed, own, init, workers, report, rows, arrays
+        )
+        row, trained = training.run(seconds, state, out)
         arrays |= {f"{view}.{name}": each for name, each in trained.items()}
-        state = {**state, **{f"{view}.{name}": each for name, each in kept.items()}}
-        write_state(state_path(out), state, {"options": describe(settings), "seed": seed})
         rows.append(row)
     return rows
 
@@ -167,18 +164,20 @@ class _Training:
     seed: int
     own: Own
     init: str | None
-    known: dict[str, Any]
-    """What an earlier training left; empty: none."""
     workers: Workers | None
     report: Report
+    rows: list[dict[str, Any]]
+    arrays: dict[str, Any]
+    """Of views that were trained before: they stand in the same file."""
 
     def run(
-        self, seconds: float | None, rows: list[dict[str, Any]], arrays: dict[str, Any], out: Path
-    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """(row, arrays of the policy, state); the policy's file, with what other views have, is written
-        after every validation."""
-        options, started = self.options, now()
-        network, progress = self._begin()
+        self, seconds: float | None, state: dict[str, Any], out: Path
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """(row, arrays of the policy) after training from `state`, which is brought up to date; policy and state
+        are written after every validation."""
+        options, started, prefix = self.options, now(), f"{self.options.view}."
+        known = {name.removeprefix(prefix): each for name, each in state.items() if name.startswith(prefix)}
+        network, progress = self._begin(known)
         row: dict[str, Any] = {}
         trained: dict[str, Any] = {"mean": network.mean, "deviation": network.deviation}
 
@@ -191,8 +190,11 @@ class _Training:
                 took_seconds=now() - started,
             )
             trained["parameters"] = progress.best
-            both = arrays | {f"{options.view}.{name}": each for name, each in trained.items()}
-            save_policy(out, both, _header(options, self.seed, len(self.own), [*rows, row]))
+            both = self.arrays | {prefix + name: each for name, each in trained.items()}
+            save_policy(out, both, _header(options, self.seed, len(self.own), [*self.rows, row]))
+            kept = {**progress.arrays(), "feature_mean": network.mean, "feature_deviation": network.deviation}
+            state.update({prefix + name: each for name, each in kept.items()})
+            write_state(state_path(out), state, {"options": _common(options), "seed": self.seed})
 
         with self._fitness(network) as fitness:
             for _ in evolve(network, options, progress, fitness, seconds=seconds):
@@ -201,24 +203,24 @@ class _Training:
                     f"{options.view}: generation {progress.generation:,}, {better:.2f} % less time than density"
                 )
                 write()
-        if not row and not self.known:
+        if not row and not known:
             raise Unfinished(
                 f"training the {options.view} view ended before there was a policy",
                 object=options.view,
                 remedy="let it run longer",
             )
         write()
-        kept = {**progress.arrays(), "feature_mean": network.mean, "feature_deviation": network.deviation}
-        return row, trained, kept
+        return row, trained
 
-    def _begin(self) -> tuple[Network, Progress]:
-        if self.known:
-            mean, deviation = self.known["feature_mean"], self.known["feature_deviation"]
-            return Network(mean, deviation, self.options.hidden), Progress.restore(self.known)
+    def _begin(self, known: dict[str, Any]) -> tuple[Network, Progress]:
+        if known:
+            network = Network(known["feature_mean"], known["feature_deviation"], self.options.hidden)
+            return network, Progress.restore(known)
         if self.init is not None:
             policy = load_policy(self.init, self.options.view)
             return policy.network, begin(policy.network, self.seed, policy.parameters)
-        network = Network(*measure_features(self.options.view), self.options.hidden)
+        measured = measure_features(self.options.view, min(FEATURE_CASES, self.options.cases))
+        network = Network(*measured, self.options.hidden)
         return network, begin(network, self.seed)
 
     @contextmanager
@@ -233,6 +235,11 @@ class _Training:
             yield share_out(calls, size)
 
 
+def _common(options: Options) -> dict[str, Any]:
+    """What all views of a training have in common."""
+    return {name: each for name, each in describe(options).items() if name != "view"}
+
+
 def _header(options: Options, seed: int, own: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
     trained_on = {
         "zoo": ZOO,
@@ -245,7 +252,7 @@ def _header(options: Options, seed: int, own: int, rows: list[dict[str, Any]]) -
     return policy_header(
         "egrl",
         seed,
-        {each.name: getattr(options, each.name) for each in fields(options) if each.name != "view"},
+        _common(options),
         hidden=options.hidden,
         views=rows,
         trained_on=trained_on,
