@@ -1,5 +1,9 @@
 // The Mapping problem's native part without Python, so that it runs under the sanitizers: the
-// rectifier against a slow one that counts bytes op by op, times against the static path.
+// rectifier against a slow one that counts bytes op by op, times against the static path; and the
+// decoder, whose maps must fit op by op, whatever the scores are.
+#include <cmath>
+
+#include "map_decoder.hpp"
 #include "mapping.hpp"
 #include "random_model.hpp"
 
@@ -114,10 +118,71 @@ void rectifier_and_times() {
   CHECK(moves > 1'000);  // otherwise nothing was tested
 }
 
+// The pieces of the entries of a model, with costs drawn at random.
+DecoderTables random_tables(const Model& m, const MapEntries& e, Random& rng) {
+  DecoderTables t;
+  t.ops = m.ops;
+  t.parallel = rng.chance(0.3);
+  for (const i32 memory : m.devices[0].reach) t.capacity.push_back(m.memories[memory].capacity);
+  t.accesses.start.push_back(0);
+  for (i32 op = 0; op < m.ops; ++op) {
+    t.compute.push_back(rng.below(100));
+    t.launch.push_back(rng.below(5));
+    t.repeat.push_back(1 + rng.below(3));
+    t.fixed.push_back(rng.below(50));
+    t.overlap.push_back(rng.chance(0.5) ? 0 : rng.below(1'000'000));
+    for (i32 entry = 0; entry < e.entries; ++entry) {
+      if (!rng.chance(0.2)) continue;
+      t.access_entry.push_back(entry);
+      i64 cost = rng.below(20);
+      for (int memory = 0; memory < 3; ++memory) t.access_cost.push_back(cost += rng.below(60));
+    }
+    t.accesses.start.push_back(static_cast<i64>(t.access_entry.size()));
+  }
+  t.pinned.assign(e.entries, -1);
+  t.pieces = e.pieces;
+  t.first = e.first;
+  t.last = e.last;
+  t.always = e.always;
+  t.size = e.size;
+  return t;
+}
+
+void decoded_maps_fit() {
+  constexpr i64 kMaps = 24;
+  i64 faster = 0;
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    Random rng(seed);
+    const Model m = three_memories(rng);
+    const MapEntries e = random_entries(m, rng);
+    const MapDecoder decoder(random_tables(m, e, rng));
+    std::vector<double> scores(kMaps * e.entries * 2), linear(kMaps);
+    for (double& score : scores)
+      score = rng.chance(0.05) ? -HUGE_VAL : static_cast<double>(rng.below(4000) - 2000) / 300;
+    for (double& share : linear) share = rng.chance(0.5) ? 0 : static_cast<double>(rng.below(1001)) / 1000;
+    for (const bool nominal : {false, true}) {
+      std::vector<i8> maps(kMaps * e.entries), again(maps.size());
+      decoder.decode(scores.data(), linear.data(), kMaps, nominal, maps.data(), 1);
+      decoder.decode(scores.data(), linear.data(), kMaps, nominal, again.data(), 3);
+      CHECK(maps == again);
+      for (i64 i = 0; i < kMaps; ++i)
+        for (i8 memory = 0; memory < 2; ++memory) {
+          std::vector<i32> held;
+          for (i32 entry = 0; entry < e.entries; ++entry)
+            if (maps[i * e.entries + entry] == memory) held.push_back(entry);
+          faster += static_cast<i64>(held.size());
+          CHECK(fits(m, e, held, static_cast<std::size_t>(memory)));
+        }
+    }
+  }
+  CHECK(faster > 10'000);  // otherwise nothing was tested
+}
+
 }  // namespace
 
 int main() {
   rectifier_and_times();
+  decoded_maps_fit();
   std::printf("%d passed, 0 failed\n", checks);
   return 0;
 }

@@ -117,7 +117,7 @@ def _taken_down() -> Iterator[_Recorder]:
 
 
 _SOLVED = (
-    ("nnp-i:sram=64", "mapping", ("density", "annealing")),
+    ("nnp-i:sram=64", "mapping", ("density", "annealing", "probe")),
     ("tpu-v4i:cmem=8KiB", "malloc-game", ("greedy-order", "msa", "msa-order", "climb", "es-moves")),
     ("toy2", "graph", ("heft", "m-etf", "cost-model", "anneal", "random-best")),
     ("arena:64KiB", "order", ("peak-greedy", "peak-dp", "peak-cut", "peak-beam", "random-best")),

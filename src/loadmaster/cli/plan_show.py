@@ -16,7 +16,7 @@ from loadmaster.cli.answer import Answer, Table
 from loadmaster.cli.progress import gap_text
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import Machine, load_machine
-from loadmaster.planner import Result, Row
+from loadmaster.planner import KINDS, Result, Row
 from loadmaster.planner.fitting import Fits
 from loadmaster.program import Program
 from loadmaster.units import UNLIMITED, show_bytes, show_time
@@ -55,7 +55,9 @@ def _simulated(row: Row, result: Result) -> str:
 def _box(row: Row, result: Result) -> str:
     if row.role == "bound":
         return ""
-    return "white box" if row.white_box else "black box"
+    if row.white_box:
+        return "white box"
+    return "grey box" if row.name in KINDS[result.problem.kind].grey_box else "black box"
 
 
 def _gap(row: Row, result: Result) -> str:

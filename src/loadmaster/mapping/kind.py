@@ -14,7 +14,7 @@ from loadmaster.mapping.bytes_moved import bound_bytes, bytes_machine, moved_byt
 from loadmaster.mapping.measured import MeasuredMapping
 from loadmaster.mapping.model import weights_bound
 from loadmaster.mapping.problem import Mapping
-from loadmaster.mapping.search import WHITE_BOX, can_prove
+from loadmaster.mapping.search import GREY_BOX, WHITE_BOX, can_prove
 from loadmaster.program.program import Program
 from loadmaster.search.champion import Leaders, remeasure
 from loadmaster.search.kind import (
@@ -50,6 +50,7 @@ class MappingKind(ProblemKind[Mapping]):
     accepts = frozenset({"pins", "noise", "evaluator", "keep_order", "problem_class"})
     by_clock = ("auto", "exact")
     white_box: ClassVar[Collection[str]] = WHITE_BOX
+    grey_box: ClassVar[Collection[str]] = GREY_BOX
     settles: ClassVar[tuple[str, ...]] = ("result",)
     shows_itself = True
 

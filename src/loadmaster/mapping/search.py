@@ -345,6 +345,7 @@ def _kinds(problem: Mapping, live: Int64) -> tuple[Int64, int]:
 
 HEURISTICS = ("all-slowest", "role-split", "compiler", "density", "one-arena", "greedy-by-size")
 WHITE_BOX = frozenset({"auto", "exact", *HEURISTICS})
+GREY_BOX = frozenset({"egrl", "probe"})
 EXACT_TENSORS = 3_000
 """Above so many decided tensors the exact solver is left out: its model is too large to gain."""
 

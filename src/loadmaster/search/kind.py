@@ -107,6 +107,8 @@ class ProblemKind(ABC, Generic[P]):
     """Solvers that get a time limit if the user gives none."""
     white_box: ClassVar[Collection[str]] = ()
     """Solvers that read the program."""
+    grey_box: ClassVar[Collection[str]] = ()
+    """Solvers that read what fits where, or the machine's description as a hint, and times from evaluations."""
     settles: ClassVar[tuple[str, ...]] = ()
     """Roles whose status is 'optimal' at the bound, whatever the method says of itself."""
     shows_itself: ClassVar[bool] = False
