@@ -25,6 +25,7 @@ from loadmaster.learn.session import Session, check_settings, free_settings, mak
 from loadmaster.mapping.egrl.scores import VIEWS, View
 from loadmaster.mapping.egrl.training import SHIPPED, load_policy
 from loadmaster.mapping.problem import Mapping
+from loadmaster.search.champion import Leaders
 from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
 
 UNTRAINED = "none"
@@ -131,25 +132,36 @@ class Measured:
     def __init__(self) -> None:
         self.count: dict[int, int] = {}
         self.total: dict[int, float] = {}
+        self.freedom, self.scatter = 0, 0.0
+        """Of maps measured more than once: measurements beyond the first, and the sum of their squared
+        relative distances from the mean before them, scaled to have the variance of one measurement."""
 
     def add(self, key: int, value: float) -> None:
-        self.count[key] = self.count.get(key, 0) + 1
-        self.total[key] = self.total.get(key, 0.0) + value
+        count, total = self.count.get(key, 0), self.total.get(key, 0.0)
+        if count and np.isfinite(total) and np.isfinite(value) and total:
+            self.freedom += 1
+            self.scatter += (value * count / total - 1) ** 2 * count / (count + 1)
+        self.count[key], self.total[key] = count + 1, total + value
 
-    def mean(self, key: int) -> float:
-        return self.total[key] / self.count[key]
+    def value(self, key: int) -> float:
+        """The mean and its standard error: a map that was lucky once is no better than one that is known."""
+        mean = self.total[key] / self.count[key]
+        deviation = (self.scatter / self.freedom) ** 0.5 if self.freedom else 0.0
+        return float(mean * (1 + deviation / self.count[key] ** 0.5))
 
     def arrays(self) -> State:
         return {
             "measured.key": np.fromiter(self.count, np.uint64, len(self.count)),
             "measured.count": np.fromiter(self.count.values(), np.int64, len(self.count)),
             "measured.total": np.fromiter(self.total.values(), np.float64, len(self.total)),
+            "measured.scatter": np.array([self.freedom, self.scatter]),
         }
 
     def restore(self, state: State) -> None:
         keys = state["measured.key"].tolist()
         self.count = dict(zip(keys, state["measured.count"].tolist(), strict=True))
         self.total = dict(zip(keys, state["measured.total"].tolist(), strict=True))
+        self.freedom, self.scatter = int(state["measured.scatter"][0]), float(state["measured.scatter"][1])
 
 
 class Learner:
@@ -244,6 +256,8 @@ class Search(Session):
             self.meter.progress(
                 members=len(self.members), **dict(zip(OPERATORS, self.tried.tolist(), strict=True))
             )
+        if not self.problem.repeatable:
+            self._name_candidates()
         return self.meter.solution(
             view=self.settings.view,
             init=self.settings.init,
@@ -255,6 +269,12 @@ class Search(Session):
             unpackable=self.meter.unpackable,
             seconds_split=dict(self.seconds),
         )
+
+    def _name_candidates(self) -> None:
+        """What is measured again at the end are the members, not the luckiest single measurements."""
+        self.problem.leaders = Leaders()
+        for decision, value in zip(self._decode(self.members), self.members.value.tolist(), strict=True):
+            self.problem.recall(decision, round(value))
 
     def _begin(self, start: Int8 | None) -> None:
         """What is known from elsewhere; what the policy decides, greedy by density, the compiler's map; and,
@@ -356,7 +376,7 @@ class Search(Session):
         self._evaluate(maps[rows])
         known = self.measured
         tried.value = np.array(
-            [known.mean(key) if key in known.count else np.inf for key in tried.key.tolist()]
+            [known.value(key) if key in known.count else np.inf for key in tried.key.tolist()]
         )
         if self.settings.learner:
             self.learner.learn(tried.weights[rows], tried.value[rows])
@@ -400,7 +420,7 @@ class Search(Session):
         members = self.members
         self.repeated += len(rows)
         self._evaluate(self._decode(members)[rows])
-        members.value = np.array([self.measured.mean(key) for key in members.key.tolist()])
+        members.value = np.array([self.measured.value(key) for key in members.key.tolist()])
         members.sort(self.settings.population)
 
 
