@@ -37,7 +37,7 @@ def test_the_demo_plans_resnet50_with_the_agent(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     named = {line.split("  ")[0].strip(): line for line in lines if line}
     assert "112.04 µs" in named["compiler"] and "109.33 µs" in named["density"]
-    assert "black box" in named["egrl"] and "109.33 µs" in named["egrl"]
+    assert "grey box" in named["egrl"] and "109.33 µs" in named["egrl"]
     assert "109.33 µs" in named["optimum"] and "white box" in named["optimum"]
     plan = re.search(r"checked: ok, plan (\S+)", done.stdout)
     assert plan is not None and (tmp_path / plan.group(1)).is_file()

@@ -120,7 +120,7 @@ def _timed(cells: list[Cell]) -> list[Cell]:
         "egrl-strict",
         "probe",
         *SCORES,
-        *(label for label in PIECES if label.startswith(("egrl-only-", "egrl-plus-"))),
+        *(label for label in PIECES if label.startswith(("egrl-only-", "egrl-plus-", "egrl-whole"))),
     )
     return _again("seconds", cells, budget=None, seconds=TIMED_SECONDS, solvers=solvers)
 

@@ -187,7 +187,7 @@ def everything(ours: float, others: float) -> list[dict[str, Any]]:
     rows += [
         made(f"seconds/{case}", solver, value)
         for case in (*NINE, *ROOM)
-        for solver, value in (("egrl", ours), ("egrl-only-network", others))
+        for solver, value in (("egrl", ours), ("egrl-whole", others))
     ]
     return rows
 
