@@ -134,7 +134,7 @@ class MappingFigures(NamedTuple):
         few = self.at[50]
         loss = "**a loss**: " if few["egrl"] >= min(few["density"], few["compiler"]) else ""
         return (
-            f"{loss}one memory per tensor, EGRL with 50 measurements, {len(ROOM)} cells | "
+            f"{loss}EGRL, 50 measurements, {len(ROOM)} cells | "
             f"gap {self.at[1]['egrl']:.1%} at the first | greedy rule {few['density']:.1%}, "
             f"compiler {few['compiler']:.1%} | {few['egrl']:.2%}"
         )

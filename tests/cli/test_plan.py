@@ -201,7 +201,8 @@ def test_no_map_that_fits_is_no_answer(run_json: Any) -> None:
 @pytest.mark.usefixtures("no_ortools")
 def test_without_or_tools_auto_improves_on_density(run_json: Any) -> None:
     rows = rows_of(run_json("plan", SMALL, "-m", "nnp-i-half", "--budget", "200", "--no-run"))
-    assert rows["auto"]["white_box"] and rows["auto"]["evaluations"] == 200
+    # It may end before: where nothing near the best is new, nothing is left to try.
+    assert rows["auto"]["white_box"] and 1 < rows["auto"]["evaluations"] <= 200
     assert rows["auto"]["picoseconds"] <= rows["density"]["picoseconds"]
 
 
