@@ -32,8 +32,8 @@ from loadmaster.execute.pinned import (
     shaped,
 )
 from loadmaster.execute.placement import PLACEMENTS, Allocator, Arena, Placement, Planned, own_stream
-from loadmaster.execute.script import ALONE, Leaf
-from loadmaster.execute.walk import Span, Walk, called
+from loadmaster.execute.script import Leaf
+from loadmaster.execute.walk import Span, Walk, shown
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.plan import Plan
 from loadmaster.program.importers.torch.captured import Captured
@@ -112,6 +112,7 @@ class Executor:
     the plan (of no account where it is 'planned': they get what it leaves). `placement`: 'planned' (the
     default where the process has our own allocator), 'allocator' (PyTorch's, which may need more than the plan
     says) or 'arena' (always on a CPU). `graph`: as one CUDA graph. `delay`: on a CPU, seconds that each copy is late. `checked=False` trusts the plan.
+    `block`: bytes of the device that are there already, for as many as the placement takes.
     """
 
     def __init__(
@@ -129,6 +130,7 @@ class Executor:
         timings: bool = False,
         delay: Callable[[], float] | None = None,
         checked: bool = True,
+        block: Any = None,
     ) -> None:
         self._torch = require("torch", "torch")
         self.captured, self.machine = captured, machine
@@ -155,10 +157,12 @@ class Executor:
         with self._guarded(), self._backend.held_to(self.capacity):
             if self.placement == "planned":
                 self._placement = Planned(
-                    self.script, sizes, self.capacity, self._backend.device, kept, stream, self._name
+                    self.script, sizes, self.capacity, self._backend.device, kept, stream, self._name, block=block
                 )
             elif self.placement == "arena":
-                self._placement = Arena(self.script.residencies, self.capacity, self._backend.device)
+                self._placement = Arena(
+                    self.script.residencies, self.capacity, self._backend.device, block=block
+                )
             else:
                 self._placement = Allocator(self._backend.device)
             self._kept = self._residents()
@@ -335,11 +339,7 @@ class Executor:
             root = shaped(self._host[leaf.root], self._layouts[leaf.root])
         else:
             root = values[leaf.root]
-        made = {leaf.root: root}
-        for view in leaf.views:
-            result = called(view, made)
-            made |= {slot: result if part == ALONE else result[part] for part, slot in view.results}
-        return made[leaf.slot]
+        return shown(leaf, root)
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:

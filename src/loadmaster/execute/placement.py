@@ -141,7 +141,7 @@ class Allocator:
 
 class Arena:
     """One block of memory; every residency lies at its offset, so a wrong plan gives wrong numbers.
-    `whole`: all of the capacity is taken, and `edge` bytes before it."""
+    `whole`: all of the capacity is taken, and `edge` bytes before it. `block`: memory that is there already."""
 
     stream: Any = None
 
@@ -153,9 +153,11 @@ class Arena:
         *,
         whole: bool = False,
         edge: int = 0,
+        block: Any = None,
     ) -> None:
         torch = require("torch", "torch")
         self._bytes = [residency.bytes for residency in residencies]
+        self._residencies = residencies
         self.offsets = placed(residencies, capacity)
         tops = zip(self.offsets, residencies, strict=True)
         self.bytes = max((offset + residency.bytes for offset, residency in tops), default=0)
@@ -167,7 +169,9 @@ class Arena:
                 remedy="plan for a smaller capacity",
             )
         taken = edge + (capacity if whole else self.bytes)
-        self._block = torch.empty(taken, dtype=torch.uint8, device=device)[edge:]
+        if block is None:
+            block = torch.empty(taken, dtype=torch.uint8, device=device)
+        self._block = block[edge:taken]
 
     def running(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -182,6 +186,18 @@ class Arena:
         return [
             self._moved(residency, result) for residency, result in zip(residencies, results, strict=True)
         ]
+
+    def bytes_at(self, rank: int) -> list[Any]:
+        """The rows of the block that are in use when the step of a rank begins, as one piece where they touch."""
+        ends: list[list[int]] = []
+        there = [number for number, each in enumerate(self._residencies) if each.first <= rank <= each.last]
+        for number in sorted(there, key=self.offsets.__getitem__):
+            low, high = self.offsets[number], self.offsets[number] + self._bytes[number]
+            if ends and low <= ends[-1][1]:
+                ends[-1][1] = max(high, ends[-1][1])
+            else:
+                ends.append([low, high])
+        return [self._block[low:high] for low, high in ends]
 
     def _moved(self, residency: int, result: Any) -> Any:
         """A result, copied into its room."""
@@ -243,11 +259,12 @@ class Planned(Arena):
         stream: Any,
         name: Callable[[int], str],
         own: _core.OwnAllocator | None = None,
+        block: Any = None,
     ) -> None:
         self._own = own or _core.device_allocator()
         self._script, self._kept, self._name, self.stream = script, kept, name, stream
         room = (capacity - kept - EDGE) // EDGE * EDGE
-        super().__init__(script.residencies, room, device, whole=True, edge=EDGE)
+        super().__init__(script.residencies, room, device, whole=True, edge=EDGE, block=block)
         self._held = room + EDGE
         self._base = int(self._block.data_ptr())
         self._address = [self._base + offset for offset in self.offsets]

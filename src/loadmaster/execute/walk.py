@@ -9,7 +9,7 @@ from loadmaster.errors import BadProgram
 from loadmaster.execute.devices import Backend
 from loadmaster.execute.pinned import Layout, layout_of
 from loadmaster.execute.placement import Placement
-from loadmaster.execute.script import ALONE, Call, Move, Script, Slot
+from loadmaster.execute.script import ALONE, Call, Leaf, Move, Script, Slot
 
 Span = tuple[int, Any, Any]
 """(op, moment of its start, moment of its end)."""
@@ -28,23 +28,58 @@ class Walk:
     """Of what is given, and of what was copied out before: results show theirs when first made."""
     sizes: list[int]
     timed: bool = False
+    late: frozenset[int] = frozenset()
+    """Slots of what is not given before `resume`."""
+    sinks: dict[int, list[tuple[Leaf, int]]] = field(default_factory=dict)
+    """Rank -> the results that are taken on the device after it, and their numbers among `targets`."""
+    targets: list[Any] = field(default_factory=list)
+    """Tensors of the caller, on the device, that those are written to."""
     _loose: set[int] = field(default_factory=set)
     """Tensors that kernels leave inside a larger storage."""
+    held_back: list[Move] = field(default_factory=list)
+    """Copies of what is not given yet."""
+    _resumed: bool = False
 
     def __post_init__(self) -> None:
         self._watched = set(self.script.moved)
 
     def run(self, kept: list[Any], spans: list[Span]) -> list[Any]:
         """Values by slot: at the end those of residents and of what the plan keeps to the end."""
-        backend, script, timed = self.backend, self.script, self.timed
-        at, put = self.placement.at, self.placement.put
-        watched, values = self._watched, list(kept)
+        values = self.begin(kept)
+        self.resume(values)
+        self.advance(values, spans, 0, len(self.script.steps))
+        self.end()
+        return values
+
+    def begin(self, kept: list[Any]) -> list[Any]:
+        """Values by slot before the first step; copies that come before it are issued."""
+        backend, script, values = self.backend, self.script, list(kept)
         backend.begin(script.copies)
+        self.held_back, self._resumed = [], not self.late
         if script.fetches:
             backend.mark(inward=True, outward=False)
             for move in script.fetches:
                 self._fetch(values, move)
-        for rank, step in enumerate(script.steps):
+        return values
+
+    def resume(self, values: list[Any]) -> None:
+        """All is given now: copies that could not be made before are."""
+        self._resumed = True
+        if self.held_back:
+            self.backend.mark(inward=True, outward=False)
+        for move in self.held_back:
+            here, there = self._rows(values, move, self.layouts[move.slot])
+            self.backend.copy(move.row, True, here, there, move.after)
+            self.backend.wait(move.row)  # steps wait for the last copy of those they need, as they were issued
+        self.held_back = []
+
+    def advance(self, values: list[Any], spans: list[Span], first: int, last: int) -> None:
+        """The steps from `first` to before `last`."""
+        backend, timed = self.backend, self.timed
+        at, put = self.placement.at, self.placement.put
+        watched, sinks = self._watched, self.sinks
+        for rank in range(first, last):
+            step = self.script.steps[rank]
             for row in step.waits:
                 backend.wait(row)
             for view in step.views:
@@ -65,6 +100,9 @@ class Walk:
                 values[slot] = result
             results.clear()
             made = result = view_of = None  # nothing but the slots may hold memory
+            if rank in sinks:
+                for leaf, number in sinks[rank]:
+                    self.targets[number].copy_(shown(leaf, values[leaf.root]))
             if step.sends or step.fetches:
                 backend.mark(inward=bool(step.fetches), outward=bool(step.sends))
             for move in step.sends:
@@ -73,15 +111,20 @@ class Walk:
                 values[slot] = None
             for move in step.fetches:
                 self._fetch(values, move)
-        at(-1)
-        for row in script.waits:
-            backend.wait(row)
-        return values
+
+    def end(self) -> None:
+        """After the last step: nothing is on its way any more when the device is done."""
+        self.placement.at(-1)
+        for row in self.script.waits:
+            self.backend.wait(row)
 
     def _fetch(self, values: list[Any], move: Move) -> None:
         layout = self.layouts[move.slot]
         if move.opens:
             values[move.slot] = self.placement.room(move.residency, layout)
+        if not self._resumed and move.slot in self.late:
+            self.held_back.append(move)
+            return
         here, there = self._rows(values, move, layout)
         self.backend.copy(move.row, True, here, there, move.after)
 
@@ -115,6 +158,15 @@ class Walk:
             self.layouts[slot] = layout
             return result
         return result.contiguous().clone() if slot in self._loose else result
+
+
+def shown(leaf: Leaf, root: Any) -> Any:
+    """The value of a result, by the views that lead from its root to it."""
+    made = {leaf.root: root}
+    for view in leaf.views:
+        result = called(view, made)
+        made |= {slot: result if part == ALONE else result[part] for part, slot in view.results}
+    return made[leaf.slot]
 
 
 def called(call: Call, values: Any) -> Any:

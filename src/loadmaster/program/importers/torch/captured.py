@@ -67,6 +67,8 @@ class Captured:
     """Values of weights that are neither parameters nor buffers, by source."""
     renamed: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
     """Op -> for tensors of its node the ones that it reads or makes instead, where ops run again."""
+    forward_ops: int | None = None
+    """Of a training step in two calls: so many ops belong to the first. None: it is one call."""
 
     def inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[Any]:
         """The tensors for `given` of kind INPUT, in order, from a call's arguments."""
@@ -149,7 +151,7 @@ def capture(
         _slice_batch(twin, batch_slices)
     traced = (trace_step if training else trace_forward)(twin, inputs, named, name)
     _name_slices(traced, slices)
-    return _rows(traced, name)
+    return make_captured(traced, name)
 
 
 def capture_spec(
@@ -199,13 +201,14 @@ def capture_device(name: str | None) -> str:
     return name
 
 
-def _rows(traced: Traced, name: str) -> Captured:
+def make_captured(traced: Traced, name: str) -> Captured:
     """The Program of a traced graph, and which of its rows is what."""
     values: dict[Any, list[Value]] = {}
     graph = _steps(traced, values)
     at = {node.name: values[node] for node in values}
     leaves = [at[r.node][r.part] if r.node in at else None for r in traced.results]
-    graph.outputs = [leaf for leaf in leaves if leaf is not None and leaf.given is None]
+    kept = [leaf for leaf, result in zip(leaves, traced.results, strict=True) if not result.sink]
+    graph.outputs = [leaf for leaf in kept if leaf is not None and leaf.given is None]
     program = emit(graph, name, fixed=True)
     return Captured(
         program,
@@ -229,7 +232,8 @@ def _steps(traced: Traced, values: dict[Any, list[Value]]) -> Graph:
             role = given[node.name]
             kind = type_of(node.meta["val"], node.name)
             named = role.source if role.rows is None else "{}[{}:{}]".format(role.source, *role.rows)
-            values[node] = [Value(kind, named or node.name, kind.bytes, given=role.kind)]
+            size = 0 if role.held else kind.bytes
+            values[node] = [Value(kind, named or node.name, size, given=role.kind)]
             graph.given += values[node]
         elif is_getitem(node):
             values[node] = [part_of(node, values)]

@@ -239,6 +239,10 @@ class Given:
     """Row in the Program; -1 for a weight that nobody reads."""
     rows: tuple[int, int] | None = None
     """It is `source[low:high]`; None: all of it."""
+    held: bool = False
+    """The caller has it on the device: it takes no room of a plan, and is never copied."""
+    late: bool = False
+    """It comes with the backward call of a training step."""
 
 
 @dataclass(frozen=True)
@@ -257,6 +261,10 @@ class Result:
     """Row in the Program; -1 for what was given and for what is no tensor."""
     rows: tuple[int, int] | None = None
     """It is the gradient of `name[low:high]`; None: of all of it."""
+    sink: bool = False
+    """The caller takes it on the device as soon as it is made: a plan need not keep it."""
+    late: bool = False
+    """It belongs to the backward call of a training step."""
 
 
 @dataclass

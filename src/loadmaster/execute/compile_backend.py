@@ -1,0 +1,179 @@
+"""The backend of `torch.compile`: every graph that Dynamo finds becomes a `PlannedGraph`.
+
+    torch.compile(model, backend="loadmaster", options={"memory": "12GiB"})
+
+A model on the CPU runs on the GPU: its graphs are traced as if their tensors were there, and its weights stay where
+they are. AOTAutograd makes one graph of a training step, which is planned as one; its partitioner is only asked which
+results there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from loadmaster.errors import BadProgram, LoadmasterError, require
+from loadmaster.execute.graphs import PlannedGraph, Session
+from loadmaster.program.importers.torch.compiled import Prepared, prepare
+from loadmaster.program.importers.torch.importer import quiet
+
+
+def compile_graph(session: Session, module: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """What Dynamo calls with a graph of torch functions and its example inputs."""
+    torch = require("torch", "torch")
+    if any(not isinstance(each, torch.Tensor) for each in inputs):
+        return _by_shapes(session, module)
+    device = torch.device(session.device)
+    elsewhere = [each for each in inputs if each.device.type not in (device.type, "meta")]
+    if not elsewhere:
+        return _compiled(session, module, inputs)
+    if any(each.device.type == device.type and each.ndim for each in inputs):
+        raise BadProgram(
+            f"a graph of '{type(module).__name__}' has tensors on {device} and on {elsewhere[0].device}",
+            object=str(device),
+            remedy="leave the model on the CPU and give it inputs that are there: its graphs run on the device "
+            "all the same; or move all of it",
+        )
+    with torch.device(device):
+        return _compiled(session, retargeted(module, device), faked(inputs, device))
+
+
+def _by_shapes(session: Session, module: Any) -> Callable[..., Any]:
+    """A graph for many shapes: one plan for each that comes. Plans have numbers, not symbols."""
+    torch = require("torch", "torch")
+
+    def backend(inner: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+        return compile_graph(session, inner, inputs)
+
+    return torch.compile(module, backend=backend, dynamic=False)  # type: ignore[no-any-return]
+
+
+def _compiled(session: Session, module: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """AOTAutograd's function over a graph, with planned ones in place of compiled ones."""
+    require("torch", "torch")
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.partitioners import default_partition
+
+    joint: list[Prepared] = []
+
+    def name() -> str:
+        number = len(session.graphs)
+        return session.name if not number else f"{session.name} (graph {number + 1})"
+
+    def partition(joined: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
+        primals = len(joint_inputs[0])
+        joint.append(prepare(joined, num_fwd_outputs, primals, session.name))
+        return default_partition(joined, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
+
+    def training(forward: Any, _: Any) -> Callable[[list[Any]], list[Any]]:
+        prepared = joint[-1]
+        graph = PlannedGraph(prepared, session, name())
+        joint.append(prepared)
+        graphs[:] = [graph]
+        leaves = next(node for node in reversed(forward.graph.nodes) if node.op == "output").args[0]
+        saved = list(leaves)[prepared.forward_outputs :]
+        position = {node.name: at for at, node in enumerate(_placeholders(forward))}
+
+        def call(args: list[Any]) -> list[Any]:
+            given = list(args)
+            args.clear()
+            found, token = graph.forward(given)
+            kept = [given[position[node.name]] if node.name in position else token for node in saved]
+            return [*found, *kept]
+
+        call._boxed_call = True  # type: ignore[attr-defined]
+        tokens[:] = [at for at, node in enumerate(saved) if node.name not in position][:1]
+        return call
+
+    def backward(_: Any, __: Any) -> Callable[[list[Any]], list[Any]]:
+        graph, count = graphs[0], len(joint[0].tangents)
+
+        def call(args: list[Any]) -> list[Any]:
+            tangents = args[len(args) - count :]
+            number = int(args[tokens[0]]) if tokens else graph.newest
+            args.clear()
+            return graph.backward(number, tangents)
+
+        call._boxed_call = True  # type: ignore[attr-defined]
+        return call
+
+    def inference(forward: Any, example: Any) -> Callable[[list[Any]], list[Any]]:
+        graph = PlannedGraph(prepare(forward, None, len(example), session.name), session, name())
+
+        def call(args: list[Any]) -> list[Any]:
+            given = list(args)
+            args.clear()
+            return graph.forward(given)[0]
+
+        call._boxed_call = True  # type: ignore[attr-defined]
+        return call
+
+    graphs: list[PlannedGraph] = []
+    tokens: list[int] = []
+    compiler = aot_autograd(
+        fw_compiler=training, bw_compiler=backward, inference_compiler=inference, partition_fn=partition
+    )
+    with quiet():
+        return compiler(module, list(inputs))  # type: ignore[no-any-return]
+
+
+def _placeholders(module: Any) -> list[Any]:
+    return [node for node in module.graph.nodes if node.op == "placeholder"]
+
+
+def faked(inputs: Sequence[Any], device: Any) -> list[Any]:
+    """Tensors without data that claim to be on the device."""
+    torch = require("torch", "torch")
+    from torch._guards import detect_fake_mode
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    mode = detect_fake_mode(list(inputs)) or FakeTensorMode()
+    with mode:
+        return [
+            torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device=device).requires_grad_(
+                each.requires_grad
+            )
+            for each in inputs
+        ]
+
+
+def retargeted(module: Any, device: Any) -> Any:
+    """A graph that Dynamo traced on the CPU, for another device: what names a device names that one."""
+    torch = require("torch", "torch")
+    from torch.utils._pytree import tree_map_only
+
+    graph = module.graph
+    for node in graph.nodes:
+        if node.op in ("placeholder", "output"):
+            continue
+        there = (node.args, node.kwargs)
+        node.args, node.kwargs = tree_map_only(torch.device, lambda each: _moved(each, device), there)
+        node.kwargs = {
+            name: device if name == "device" and value == "cpu" else value for name, value in node.kwargs.items()
+        }
+        if node.op == "call_method" and node.target == "cpu":
+            node.target, node.args = "to", (node.args[0], device)
+        if node.op == "call_method" and node.target == "to":
+            node.args = tuple(device if isinstance(each, str) and each == "cpu" else each for each in node.args)
+        if getattr(node.target, "__name__", "") == "_enter_autocast" and node.args[0] == "cpu":
+            kind, dtype, *rest = node.args
+            node.args = (device.type, torch.bfloat16 if dtype is None else dtype, *rest)
+    for name, value in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
+        module._parameters.pop(name, None)
+        module._buffers[name] = value.detach().to(device)
+    module.recompile()
+    return module
+
+
+def _moved(each: Any, device: Any) -> Any:
+    return device if each.type == "cpu" else each
+
+
+def root_error(error: BaseException) -> LoadmasterError | None:
+    """Ours behind an error of PyTorch's compiler."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, LoadmasterError):
+            return seen
+        seen = getattr(seen, "inner_exception", None) or seen.__cause__ or seen.__context__
+    return None

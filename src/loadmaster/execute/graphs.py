@@ -1,0 +1,557 @@
+"""`PlannedGraph`: one graph of a fitted model with its plan; `Session`: what the graphs of a model share.
+
+All graphs of a model have one block of device memory. The graph that runs has it; when another one's turn comes, a
+step that is between its forward and its backward call is copied to the host, and weights that lay there are loaded
+anew. Small graphs (a loss beside its model) get a part of the block for themselves, and the others plan with less.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from loadmaster import clock
+from loadmaster.errors import BadMachine, LoadmasterError, Refused, require
+from loadmaster.execute import own_allocator
+from loadmaster.execute.calls import CallExecutor, Paused, Rows, storage_users
+from loadmaster.machine.machine import Machine
+from loadmaster.offload.kind import KernelRoom, kernel_room, make_offload
+from loadmaster.offload.model import Kernels, offload_model
+from loadmaster.offload.problem import Offload
+from loadmaster.offload.repeats import quick, with_repeats
+from loadmaster.plan.plan import Plan
+from loadmaster.program.importers.torch.captured import Captured
+from loadmaster.program.importers.torch.compiled import Prepared, Role
+from loadmaster.program.measured_costs import MeasuredCosts, apply_costs
+from loadmaster.program.program import Program, TensorKind
+from loadmaster.program.repeats import Repeated, repeat
+from loadmaster.search.registry import make_solver
+from loadmaster.search.solver import Budget, Solution, solve
+from loadmaster.units import PICOSECONDS, UNLIMITED, show_bytes, show_time
+
+SMALL = 8
+"""A graph that needs no more than this part of the memory gets it for itself."""
+RETRIES = 12
+"""How often a plan is made anew because kernels took more than was known."""
+SHRINK = 0.9
+_NO_ROOM = re.compile(r"no room for (\d+) bytes of a kernel beside the plan in step (\d+)")
+
+Measure = Callable[[Captured], MeasuredCosts | None]
+
+
+@dataclass(frozen=True)
+class Static:
+    """A parameter or buffer of the model."""
+
+    name: str
+    trained: bool
+
+
+@dataclass(eq=False)
+class Session:
+    """What the graphs of one fitted model share: a device, its budget, and where weights are."""
+
+    name: str
+    device: Any
+    machine: Machine
+    memory: int | None
+    """Bytes that the model may have on the device; None: not known yet, `share` says it."""
+    share: float | None = None
+    budget: Budget = field(default_factory=lambda: Budget(seconds=20.0))
+    """For the better plan, after the quick one."""
+    background: bool = True
+    measure: Measure | None = None
+    statics: dict[int, Static] = field(default_factory=dict)
+    """Address of the storage -> which parameter or buffer it is."""
+    held_bytes: int = 0
+    """Of the memory, what the caller has on the device."""
+    hold_statics: bool = False
+    """Parameters and buffers lie on the device, beside the plans."""
+    deliver: bool = False
+    """Results are handed over on the device."""
+    say: Callable[[str], None] = lambda _: None
+    placement: str | None = None
+    graphs: list[PlannedGraph] = field(default_factory=list)
+    lock: Any = field(default_factory=threading.RLock)
+    _block: Any = None
+
+    def __post_init__(self) -> None:
+        self._torch = require("torch", "torch")
+        self.is_cuda = str(self.device).startswith("cuda")
+        self.rows = Rows(pinned=self.is_cuda)
+
+    @property
+    def kept_bytes(self) -> int:
+        """What libraries keep on the device."""
+        ours = self.is_cuda and own_allocator.current() is not None
+        return own_allocator.compute(self.device).kept_bytes if ours else 0
+
+    def capacity_of(self, graph: PlannedGraph) -> int:
+        """Bytes that a graph may plan with, libraries' included."""
+        assert self.memory is not None
+        private = sum(each.private for each in self.graphs)
+        return graph.private or self.memory - self.held_bytes - private
+
+    def block_of(self, graph: PlannedGraph) -> Any:
+        """The bytes of the device that a graph has while it runs; None: PyTorch's allocator has them."""
+        if self.is_cuda and own_allocator.current() is None:
+            return None
+        assert self.memory is not None
+        torch, whole = self._torch, self.memory - self.held_bytes - self.kept_bytes
+        if self._block is None or len(self._block) < whole:
+            self._block = None
+            self._block = torch.empty(whole, dtype=torch.uint8, device=self.device)
+        if not graph.private:
+            return self._block
+        before = 0
+        for each in self.graphs:
+            if each is graph:
+                break
+            before += each.private
+        return self._block[whole - before - graph.private : whole - before]
+
+    def claim(self, graph: PlannedGraph) -> None:
+        """It is this graph's turn: others make room."""
+        for other in self.graphs:
+            if other is not graph and other.meets(graph):
+                other.step_aside()
+        graph.take_place()
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """A plan that was found, and what it is a plan of."""
+
+    captured: Captured
+    plan: Plan
+    problem: Offload
+    value: int
+    """Picoseconds, simulated."""
+    how: str
+
+
+class Step:
+    """A training step from its forward call to its backward call."""
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, args: list[Any], random: Any) -> None:
+        torch = require("torch", "torch")
+        self.args, self.random, self.number = args, random, next(Step._numbers)
+        self.executor: CallExecutor | None = None
+        self.paused: Paused | None = None
+        self._token = torch.tensor([self.number])
+        self._alone = storage_users(self._token)
+
+    def handed_out(self) -> Any:
+        """What PyTorch keeps for the backward call: a tensor that has the number."""
+        return self._token[:]
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody can still make the backward call."""
+        return storage_users(self._token) > self._alone
+
+
+class PlannedGraph:
+    """A graph that runs as its plan says: made at the first call, made better behind it."""
+
+    def __init__(self, prepared: Prepared, session: Session, name: str) -> None:
+        self.prepared, self.session, self.name = prepared, session, name
+        self.private = 0
+        """Bytes of the block that are its own; 0: it shares."""
+        self.choice: Choice | None = None
+        self.needed = 0
+        """Bytes with which nothing ever has to leave the device."""
+        self.seconds: dict[str, float] = {}
+        """What planning took."""
+        self.retries = 0
+        self._executor: CallExecutor | None = None
+        self._room: KernelRoom = KernelRoom()
+        self._base: Captured | None = None
+        self._program: Program | None = None
+        self._capacity = 0
+        self._shrunk = 1.0
+        self._learned: dict[int, int] = {}
+        self._better: Choice | None = None
+        self._search: threading.Thread | None = None
+        self._away = False
+        self._active: Step | None = None
+        """The training step whose activations are on the device."""
+        self._waiting: dict[int, Step] = {}
+        """Those whose activations are on the host."""
+        session.graphs.append(self)
+
+    # The two calls.
+
+    def forward(self, args: Sequence[Any]) -> tuple[list[Any], Any]:
+        """Results of the forward call, and the token that a backward call has to bring."""
+        with self.session.lock:
+            self._set_aside()
+            call = Step(list(args), self._random_state())
+            found = self._with_retries(call, lambda: self._executor_for(args).forward(args))
+            if self.prepared.forward_outputs is None:
+                return found, None
+            call.executor = self._executor
+            self._active = call
+            return found, call.handed_out()
+
+    def backward(self, number: int, tangents: Sequence[Any]) -> list[Any]:
+        """Gradients by primal; None where there is none. `number`: what the forward call's token says."""
+        with self.session.lock:
+            step = self._step(number)
+            again = False
+
+            def go() -> list[Any]:
+                nonlocal again
+                if again:  # the plan is another one: its forward half comes first
+                    self._executor_for(step.args).forward(step.args)
+                    step.executor = self._executor
+                elif step is not self._active:
+                    self._set_aside()
+                    self.session.claim(self)
+                    self._bring_back(step)
+                else:
+                    self.session.claim(self)
+                again = True
+                assert step.executor is not None
+                return step.executor.backward(step.args, tangents)
+
+            found = self._with_retries(step, go)
+            self._active = None
+            self._waiting.pop(number, None)
+            return found
+
+    @property
+    def newest(self) -> int:
+        """The number of the forward call that was made last."""
+        return -1 if self._active is None else self._active.number
+
+    def _step(self, number: int) -> Step:
+        if self._active is not None and self._active.number == number:
+            return self._active
+        if number in self._waiting:
+            return self._waiting[number]
+        raise BadMachine(
+            f"the activations of '{self.name}' are not there any more: its backward call was made before",
+            object=self.name,
+            number=number,
+            remedy="call backward() once after each forward call; add losses up in place of retain_graph=True",
+        )
+
+    # Sharing the memory.
+
+    def _set_aside(self) -> None:
+        """Another forward call comes: a step that still waits for its backward call goes to the host."""
+        self._waiting = {number: each for number, each in self._waiting.items() if each.is_wanted}
+        active, self._active = self._active, None
+        if active is None or active.executor is None:
+            return
+        if not active.is_wanted:
+            active.executor.abandon()
+            return
+        if active.paused is None:
+            active.paused = active.executor.spill()
+        self._waiting[active.number] = active
+
+    def _bring_back(self, step: Step) -> None:
+        assert step.paused is not None and step.executor is not None
+        step.executor.restore(step.paused)
+        step.paused = None
+        self._active = step
+        self._waiting.pop(step.number, None)
+
+    def meets(self, other: PlannedGraph) -> bool:
+        """Whether both have memory in common."""
+        if self.private and other.private:
+            return False
+        if self.private or other.private:  # unless the one that shares was planned for what is left
+            large = other if self.private else self
+            return large._capacity > self.session.capacity_of(large)
+        return True
+
+    def step_aside(self) -> None:
+        """Another graph gets the memory: what a paused step has there goes to the host."""
+        if self._executor is None or not self._executor.is_movable:
+            return
+        if self._active is not None and self._active.paused is None and self._active.executor is not None:
+            self._active.paused = self._active.executor.spill()
+        self._away = True
+
+    def take_place(self) -> None:
+        """It has its memory again."""
+        if self._executor is None or not self._away:
+            return
+        if self._active is not None and self._active.paused is not None:
+            self._bring_back(self._active)
+        else:
+            self._executor.reload()
+        self._away = False
+
+    # Planning.
+
+    def _executor_for(self, args: Sequence[Any]) -> CallExecutor:
+        """The executor for the next forward call: with a better plan if one is there by now."""
+        session = self.session
+        better, self._better = self._better, None
+        stale = self.choice is None or self._capacity != session.capacity_of(self)
+        if stale:
+            self._plan(args)
+        elif better is not None and self.choice is not None and better.value < self.choice.value:
+            self._follow(better, args)
+        session.claim(self)
+        if self._executor is None:
+            assert self.choice is not None
+            self._follow(self.choice, args)
+        assert self._executor is not None
+        return self._executor
+
+    def _plan(self, args: Sequence[Any]) -> None:
+        session, began = self.session, clock.now()
+        if self._base is None or self._program is None:
+            roles = self._roles(args)
+            sinks = range(len(self.prepared.leaves)) if session.deliver else ()
+            self._base = self.prepared.captured(self.name, roles, sinks=sinks)
+            self._measure(self._base)
+            self.seconds["capture and measure"] = clock.now() - began
+        assert self._program is not None
+        self._set_memory()
+        capacity = self._capacity = session.capacity_of(self)
+        machine = self._machine(capacity)
+        began = clock.now()
+        problem = self._problem(repeat(self._program, []), machine)
+        self.choice = self._choice(repeat(self._program, []), problem, quick(problem), "quick")
+        self.seconds["quick plan"] = clock.now() - began
+        self._executor = None
+        if session.background:
+            self._search = threading.Thread(target=self._improve, args=(machine, capacity), daemon=True)
+            self._search.start()
+        else:
+            self._improve(machine, capacity)
+            if self._better is not None and self._better.value < self.choice.value:
+                self.choice, self._better = self._better, None
+
+    def _measure(self, captured: Captured) -> None:
+        """The program with the times of its ops, and what its kernels take."""
+        session, program = self.session, captured.program
+        costs = None if session.measure is None else session.measure(captured)
+        known = program if costs is None else apply_costs(program, costs)
+        room = kernel_room(program.n_ops, costs, "cuda" if session.is_cuda else "cpu")
+        self._program, self._room = known, room
+        roomy = session.machine.with_capacity(self._fast, UNLIMITED)
+        self.needed = offload_model(known, roomy).needed + room.needed
+
+    @property
+    def _fast(self) -> str:
+        machine = self.session.machine
+        return machine.memories[machine.reach[0][0]].name
+
+    def _machine(self, capacity: int) -> Machine:
+        return self.session.machine.with_capacity(self._fast, max(1, int(capacity * self._shrunk)))
+
+    def _set_memory(self) -> None:
+        """The session's memory, if it is a share of what is needed; and whether this graph gets its own."""
+        session = self.session
+        if session.memory is None:
+            assert session.share is not None
+            session.memory = int(session.share * (self.needed + session.held_bytes))
+        others = [each for each in session.graphs if each is not self and each.choice is not None]
+        if others and not self.private and self.needed * SMALL <= session.memory:
+            grain = 2**16
+            self.private = -(-(self.needed + grain) // grain) * grain
+
+    def _problem(self, repeated: Repeated, machine: Machine) -> Offload:
+        room, learned = self._room, self._learned
+        if learned:
+            ops = self._program.n_ops if self._program is not None else 0
+            kernels = room.kernels or Kernels(np.zeros(ops, dtype=np.int64))
+            workspace = kernels.workspace.copy()
+            for op, count in learned.items():
+                workspace[op] = max(int(workspace[op]), count)
+            room = replace(room, kernels=replace(kernels, workspace=workspace))
+        try:
+            return make_offload(repeated, machine, room)
+        except BadMachine as error:
+            raise self._too_little(error, machine) from error
+
+    def _too_little(self, error: BadMachine, machine: Machine) -> BadMachine:
+        """The same in the words of `fit`."""
+        session = self.session
+        least = machine.with_capacity(self._fast, UNLIMITED)
+        try:
+            needs = make_offload(repeat(self._program, []), least, self._room) if self._program else None
+        except LoadmasterError:
+            needs = None
+        if needs is None or session.memory is None:
+            return error
+        count = needs.least + needs.for_kernels + session.memory - self._capacity
+        return BadMachine(
+            f"'{self.name}' can't run in {show_bytes(session.memory)}: {str(error).split(';')[0]}",
+            object=self.name,
+            number=count,
+            remedy=f'give memory="{-(-count // 2**20)}MiB" or more, or a smaller batch',
+        )
+
+    def _choice(self, repeated: Repeated, problem: Offload, found: Solution, how: str) -> Choice:
+        if found.decision is None or found.value is None:
+            raise Refused(
+                f"no plan was found for '{self.name}' in {show_bytes(self._capacity)}",
+                object=self.name,
+                number=self._capacity,
+                remedy="give more memory",
+            )
+        assert self._base is not None
+        ops = [] if repeated.program.repeats is None else repeated.program.repeats.ops
+        captured = self._base.repeated(ops) if ops else self._base
+        return Choice(captured, problem.plan(found.decision), problem, int(found.value), how)
+
+    def _improve(self, machine: Machine, capacity: int) -> None:
+        """Search for a better plan; it is taken at the next forward call."""
+        session, began = self.session, clock.now()
+        program = self._program
+        assert program is not None
+        auto = make_solver("offload", "auto")
+        try:
+            if program.op_backward.any():
+                found = with_repeats(
+                    program, lambda each: self._problem(each, machine), lambda each: solve(auto, each, session.budget)
+                )
+                better = self._choice(found.repeated, found.problem, found.solution, "search")
+            else:
+                plain = repeat(program, [])
+                problem = self._problem(plain, machine)
+                better = self._choice(plain, problem, solve(auto, problem, session.budget), "search")
+        except LoadmasterError as error:
+            session.say(f"no better plan for '{self.name}': {error}")
+            return
+        self.seconds["search"] = clock.now() - began
+        if capacity == self._capacity:
+            self._better = better
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Until the search has ended."""
+        if self._search is not None:
+            self._search.join(seconds)
+
+    def _follow(self, choice: Choice, args: Sequence[Any]) -> None:
+        """Let calls be made as a plan says."""
+        session = self.session
+        old, self._executor = self._executor, None
+        if old is not None and all(step.executor is not old for step in self._waiting.values()):
+            old.close()
+        session.claim(self)
+        self._executor = CallExecutor(
+            choice.captured,
+            choice.plan,
+            choice.problem.machine,
+            session.device,
+            rows=session.rows,
+            args=args,
+            capacity=int(self._capacity * self._shrunk),
+            workspace=self._room.kept,
+            placement=session.placement,
+            block=session.block_of(self),
+        )
+        self.choice, self._away = choice, False
+
+    def _roles(self, args: Sequence[Any]) -> list[Role]:
+        session, training = self.session, self.prepared.forward_outputs is not None
+        roles = []
+        for arg in args:
+            static = session.statics.get(arg.untyped_storage().data_ptr()) if arg.numel() else None
+            held = (session.is_cuda and arg.is_cuda) or (session.hold_statics and static is not None)
+            fixed = static is not None and not (training and static.trained)
+            # What an optimizer changes every step has to come anew every step, and is no weight to the planner.
+            kind = TensorKind.WEIGHT if fixed or held else TensorKind.INPUT
+            roles.append(Role(kind, "" if static is None else static.name, held))
+        return roles
+
+    def _with_retries(self, step: Step, run: Callable[[], list[Any]]) -> list[Any]:
+        """Run; where kernels take more than was known, plan again with what was learned."""
+        for _ in range(RETRIES):
+            try:
+                return run()
+            except Refused as error:
+                if not own_allocator.is_shortage(error) or not self._learn(error):
+                    raise
+            except RuntimeError as error:
+                if not own_allocator.is_shortage(error):
+                    raise
+                self._shrunk *= SHRINK
+            self.retries += 1
+            self._executor = None
+            self._capacity = -1  # so that it is planned again
+            self._set_random(step.random)
+        return run()
+
+    def _learn(self, error: BaseException) -> bool:
+        """What an error says about the room that a kernel takes; False: nothing."""
+        assert self.choice is not None
+        text, cause = "", error
+        while cause is not None:
+            text, cause = text + str(cause), cause.__cause__ or cause.__context__  # type: ignore[assignment]
+        found = _NO_ROOM.search(text)
+        if found is None or self._executor is None:
+            self._shrunk *= SHRINK
+            return self._shrunk > 0.3
+        count, step = int(found[1]), int(found[2])
+        op = self._executor.script.steps[step].call.op
+        node = self.choice.captured.op_node[op]
+        assert self._base is not None
+        base = self._base.op_node.index(node)
+        before = self._learned.get(base, 0)
+        if self._room.kernels is not None:
+            before = max(before, int(self._room.kernels.workspace[base]))
+        self._learned[base] = max(count, before) + count  # it may ask for more than once
+        self.session.say(f"'{node}' takes {show_bytes(count)} for itself: planning again")
+        return True
+
+    def _random_state(self) -> Any:
+        torch = require("torch", "torch")
+        on_device = torch.cuda.get_rng_state(self.session.device) if self.session.is_cuda else None
+        return torch.get_rng_state(), on_device
+
+    def _set_random(self, state: Any) -> None:
+        torch = require("torch", "torch")
+        torch.set_rng_state(state[0])
+        if state[1] is not None:
+            torch.cuda.set_rng_state(state[1], self.session.device)
+
+    def report(self) -> Mapping[str, Any]:
+        """Figures of the plan in use."""
+        choice = self.choice
+        if choice is None:
+            return {"name": self.name}
+        resident = choice.problem.limit_ps
+        return {
+            "name": self.name,
+            "ops": choice.captured.program.n_ops,
+            "plan": choice.how,
+            "needed_bytes": self.needed,
+            "capacity_bytes": self._capacity,
+            "predicted_seconds": choice.value / PICOSECONDS,
+            "resident_seconds": resident / PICOSECONDS,
+            "bound_seconds": choice.problem.bound().value / PICOSECONDS,
+            "copies": len(choice.plan.copy_rows),
+            "planned_again": self.retries,
+            "seconds": dict(self.seconds),
+        }
+
+    def line(self) -> str:
+        """What the model needs, what it has, and what that costs."""
+        about = self.report()
+        if "needed_bytes" not in about:
+            return f"{self.name}: not planned yet"
+        slower = about["predicted_seconds"] / max(1e-12, about["resident_seconds"])
+        bound = about["bound_seconds"] / max(1e-12, about["resident_seconds"])
+        return (
+            f"{self.name}: needs {show_bytes(about['needed_bytes'])}, has {show_bytes(about['capacity_bytes'])}; "
+            f"{show_time(round(about['predicted_seconds'] * PICOSECONDS))} a pass is expected, "
+            f"{slower:.2f} times the ops' own time (no plan is below {bound:.2f})"
+        )

@@ -1,0 +1,213 @@
+"""Graphs of `torch.compile` as captured ones: what AOTAutograd hands to a backend, forward and backward in one.
+
+    prepared = prepare(graph_module, forward_outputs=2)        # a joint graph; None: of inference
+    captured = prepared.captured("gpt2", roles)
+
+One `Role` per primal says what the planner may do with it. The same graph can be captured with other roles: where
+the caller has tensors on the device, they are no part of a plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from loadmaster.errors import BadProgram, require
+from loadmaster.program.importers.torch.captured import Captured, make_captured
+from loadmaster.program.importers.torch.graph import Given, Result, Traced, drop_idle, op_name, tidy
+from loadmaster.program.program import TensorKind
+
+_SELF = ("L['self']", "L__self__", "L['mod']", "L['fn']")
+"""How paths of layers begin in what Dynamo traces."""
+
+
+@dataclass(frozen=True)
+class Role:
+    """What one of the graph's primals is to the planner."""
+
+    kind: TensorKind = TensorKind.INPUT
+    source: str = ""
+    """The name of a weight."""
+    held: bool = False
+    """The caller has it on the device."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A functional ATen graph in which the forward pass comes first."""
+
+    graph: Any
+    """torch.fx.Graph: placeholders, calls of ATen overloads, getitems, output."""
+    primals: tuple[str, ...]
+    """Placeholders of the forward call, in order."""
+    tangents: tuple[str, ...]
+    """Those of the backward call."""
+    forward_outputs: int | None
+    """So many leaves belong to the forward call; None: there is no backward call."""
+    backward: frozenset[str] = frozenset()
+    """Names of the nodes of the backward call."""
+    constants: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def leaves(self) -> tuple[Any, ...]:
+        """What the graph returns: fx nodes, or None."""
+        output = next(node for node in reversed(self.graph.nodes) if node.op == "output")
+        return tuple(output.args[0])
+
+    def captured(self, name: str, roles: Sequence[Role], *, sinks: Sequence[int] = ()) -> Captured:
+        """The Program in which primals have these roles. `sinks`: leaves that the caller takes on the device."""
+        given = [
+            Given(node, role.kind, role.source, -1 if role.kind != TensorKind.INPUT else at, held=role.held)
+            for at, (node, role) in enumerate(zip(self.primals, roles, strict=True))
+        ]
+        for at, node in enumerate(self.tangents):
+            given.append(Given(node, TensorKind.INPUT, position=len(self.primals) + at, late=True))
+        given += [Given(name, TensorKind.WEIGHT, name) for name in self.constants]
+        taken = frozenset(sinks)
+        first = len(self.leaves) if self.forward_outputs is None else self.forward_outputs
+        results = [
+            Result(
+                getattr(leaf, "name", ""),
+                what="output" if at < first else "gradient",
+                name="" if at < first else str(at - first),
+                sink=at in taken,
+                late=at >= first,
+            )
+            for at, leaf in enumerate(self.leaves)
+        ]
+        traced = Traced(self.graph, given, results, dict(self.constants), set(self.backward))
+        captured = make_captured(traced, name)
+        if self.forward_outputs is None:
+            return captured
+        forward = sum(node not in self.backward for node in captured.op_node)
+        return replace(captured, forward_ops=forward)
+
+
+def prepare(module: Any, forward_outputs: int | None, primals: int, name: str) -> Prepared:
+    """A copy of AOTAutograd's graph with nothing in it but calls of ATen ops that somebody needs."""
+    torch = require("torch", "torch")
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(module.graph, copies := {}))
+    for own, node in copies.items():
+        node.name = own.name
+    constants = _lift_constants(module, graph)
+    drop_idle(graph)
+    _drop_same(graph)
+    inputs = [node for node in graph.nodes if node.op == "placeholder" and node.name not in constants]
+    backward = _forward_first(graph, inputs[primals:], forward_outputs)
+    _name_layers(graph)
+    given = [Given(node.name, TensorKind.INPUT) for node in inputs]
+    given += [Given(each, TensorKind.WEIGHT) for each in constants]
+    tidy(Traced(graph, given, []), name)
+    names = [node.name for node in inputs]
+    return Prepared(
+        graph, tuple(names[:primals]), tuple(names[primals:]), forward_outputs, backward, constants
+    )
+
+
+def _lift_constants(module: Any, graph: Any) -> dict[str, Any]:
+    """Tensors that the tracer has put beside the graph become placeholders, so that a plan can move them."""
+    found: dict[str, Any] = {}
+    first = next(iter(graph.nodes))
+    for node in list(graph.nodes):
+        if node.op != "get_attr":
+            continue
+        value = _attribute(module, node.target)
+        if not hasattr(value, "dtype"):
+            continue  # a graph of its own, which `tidy` refuses by name
+        with graph.inserting_before(first):
+            placed = graph.placeholder(f"constant_{len(found)}")
+        placed.meta["val"] = node.meta["val"] if "val" in node.meta else value
+        found[placed.name] = value.detach()
+        node.replace_all_uses_with(placed)
+        graph.erase_node(node)
+    return found
+
+
+def _attribute(module: Any, path: str) -> Any:
+    for part in path.split("."):
+        module = getattr(module, part)
+    return module
+
+
+def _drop_same(graph: Any) -> None:
+    """Take out calls that give their own argument back, as `type_as` does for a tensor of that type."""
+    for node in list(graph.nodes):
+        if node.op != "call_function":
+            continue
+        value = node.meta.get("val")
+        if not hasattr(value, "untyped_storage"):
+            continue
+        for source in node.all_input_nodes:
+            if _is_same(source.meta.get("val"), value):
+                node.replace_all_uses_with(source)
+                graph.erase_node(node)
+                break
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if not hasattr(one, "untyped_storage"):
+        return False
+    return bool(
+        one.untyped_storage()._cdata == other.untyped_storage()._cdata
+        and one.dtype == other.dtype
+        and one.shape == other.shape
+        and one.stride() == other.stride()
+        and one.storage_offset() == other.storage_offset()
+    )
+
+
+def _forward_first(graph: Any, tangents: Sequence[Any], forward_outputs: int | None) -> frozenset[str]:
+    """Order the graph so that all that the forward call runs comes first; gives the names of the rest."""
+    if forward_outputs is None:
+        return frozenset()
+    output = next(node for node in reversed(graph.nodes) if node.op == "output")
+    calls = [node for node in graph.nodes if node.op == "call_function"]
+    late = set(tangents)
+    for node in calls:
+        if any(source in late for source in node.all_input_nodes):
+            late.add(node)
+    needed = {leaf for leaf in output.args[0][:forward_outputs] if leaf is not None}
+    last = -1
+    for at in range(len(calls) - 1, -1, -1):
+        if calls[at] in needed:
+            needed.update(calls[at].all_input_nodes)
+            last = max(last, at)
+    if needed & late:
+        node = next(iter(needed & late))
+        raise BadProgram(
+            f"'{node.name}' is a result of the forward pass and needs the backward pass",
+            object=node.name,
+            remedy="return it from the backward pass alone",
+        )
+    rest = [node for at, node in enumerate(calls) if at > last or node in late]
+    for node in rest:
+        output.prepend(node)
+    return frozenset(node.name for node in rest)
+
+
+def _name_layers(graph: Any) -> None:
+    """Let every node know its layer as 'h.0.attn': a backward node that of the forward node it belongs to."""
+    for node in graph.nodes:
+        stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+        path = str(next(reversed(stack.values()))[0]) if stack else ""
+        for prefix in _SELF:
+            path = path.removeprefix(prefix)
+        node.meta["nn_module_stack"] = {path: (path.strip("."), None)}
+
+
+def uses_random_numbers(captured: Captured) -> bool:
+    """Whether a run draws random numbers."""
+    from loadmaster.program.importers.torch.graph import is_random
+
+    return any(is_random(node) for node in captured.graph.nodes if node.op == "call_function")
+
+
+def higher_order_calls(module: Any) -> list[str]:
+    """Names of what the graph calls and is no ATen op: graphs within the graph."""
+    return [
+        op_name(node.target)
+        for node in module.graph.nodes
+        if node.op == "call_function" and not hasattr(node.target, "_schema") and op_name(node.target) != "getitem"
+    ]
