@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from loadmaster.allocation.buffers_csv import read_buffers
     from loadmaster.allocation.problem import Allocation
     from loadmaster.errors import BadMachine, BadPlan, BadProgram, LoadmasterError
+    from loadmaster.execute.fit import fit
     from loadmaster.export.plans import export_plan
     from loadmaster.machine import Machine, load_machine
     from loadmaster.plan import Occupancy, Plan, load_plan, load_planned, save_plan
@@ -64,6 +65,7 @@ __all__ = [
     "allocate",
     "check",
     "export_plan",
+    "fit",
     "fits",
     "load_machine",
     "load_model",
@@ -106,6 +108,7 @@ _HOME = {
     "allocate": "allocation.auto",
     "check": "plan.check",
     "export_plan": "export.plans",
+    "fit": "execute.fit",
     "fits": "planner.fitting",
     "load_machine": "machine",
     "load_model": "program.models",

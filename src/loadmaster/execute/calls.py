@@ -104,7 +104,7 @@ class CallExecutor(Executor):
         super().__init__(captured, *where, host, **options)
         self._pool = rows
         self._late = [given for given in captured.given if given.late]
-        self._walk.late = frozenset(given.tensor for given in self._late if given.tensor >= 0)
+        self._walk.late = frozenset(given.tensor for given in self._late if not given.held)
         steps = [step.call.op for step in self.script.steps]
         whole = captured.forward_ops is None
         self.pause = len(steps) if whole else sum(op < (captured.forward_ops or 0) for op in steps)
@@ -146,8 +146,9 @@ class CallExecutor(Executor):
         """The results of the forward call, in order; None where there is none."""
         self._refresh(args)
         for given, value in zip(self._primals, args, strict=True):
-            if given.held and given.tensor >= 0:
-                self._kept[given.tensor] = value.detach()
+            if given.held:
+                if given.tensor >= 0:
+                    self._kept[given.tensor] = value.detach()
             elif given.kind not in PERSISTENT and given.tensor >= 0:
                 self._give(given, value.detach())
         self._hand_out(late=False)
@@ -166,8 +167,11 @@ class CallExecutor(Executor):
     def backward(self, args: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
         """The gradients, in order of the primals; None where there is none."""
         for given, value in zip(self._late, tangents, strict=True):
-            if given.tensor >= 0:
-                self._give(given, self._like_traced(given, value.detach()))
+            own = self._like_traced(given, value.detach())
+            if given.held:
+                self._values[given.tensor] = own.to(self._backend.device)
+            elif given.tensor >= 0:
+                self._give(given, own)
         self._hand_out(late=True)
         with self._running():
             self._walk.resume(self._values)

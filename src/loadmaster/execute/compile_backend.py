@@ -111,7 +111,11 @@ def _compiled(session: Session, module: Any, inputs: Sequence[Any]) -> Callable[
     graphs: list[PlannedGraph] = []
     tokens: list[int] = []
     compiler = aot_autograd(
-        fw_compiler=training, bw_compiler=backward, inference_compiler=inference, partition_fn=partition
+        fw_compiler=training,
+        bw_compiler=backward,
+        inference_compiler=inference,
+        partition_fn=partition,
+        keep_inference_input_mutations=True,
     )
     with quiet():
         return compiler(module, list(inputs))  # type: ignore[no-any-return]

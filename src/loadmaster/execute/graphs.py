@@ -40,6 +40,7 @@ SMALL = 8
 RETRIES = 12
 """How often a plan is made anew because kernels took more than was known."""
 SHRINK = 0.9
+GRAIN = 2**16
 _NO_ROOM = re.compile(r"no room for (\d+) bytes of a kernel beside the plan in step (\d+)")
 
 Measure = Callable[[Captured], MeasuredCosts | None]
@@ -51,6 +52,11 @@ class Static:
 
     name: str
     trained: bool
+    bytes: int
+
+
+class MoveToDevice(Exception):  # noqa: N818
+    """Weights should lie on the device: they are moved there, and the model is traced anew."""
 
 
 @dataclass(eq=False)
@@ -73,18 +79,36 @@ class Session:
     """Of the memory, what the caller has on the device."""
     hold_statics: bool = False
     """Parameters and buffers lie on the device, beside the plans."""
+    choose_weights: bool = False
+    """Whether parameters lie on the device is decided when the first graph is planned."""
+    state_bytes: int = 0
+    """What the optimizer keeps, wherever parameters are."""
     deliver: bool = False
-    """Results are handed over on the device."""
+    """All graphs hand their results over on the device."""
+    forward_calls: int = 0
+    """Graphs that were called since this was last set to 0."""
     say: Callable[[str], None] = lambda _: None
     placement: str | None = None
     graphs: list[PlannedGraph] = field(default_factory=list)
     lock: Any = field(default_factory=threading.RLock)
+    newest: PlannedGraph | None = None
+    """The graph that was called last."""
     _block: Any = None
 
     def __post_init__(self) -> None:
         self._torch = require("torch", "torch")
         self.is_cuda = str(self.device).startswith("cuda")
         self.rows = Rows(pinned=self.is_cuda)
+
+    @property
+    def static_bytes(self) -> int:
+        """Of parameters and buffers."""
+        return sum(each.bytes for each in self.statics.values())
+
+    @property
+    def trained_bytes(self) -> int:
+        """Of those that get gradients."""
+        return sum(each.bytes for each in self.statics.values() if each.trained)
 
     @property
     def kept_bytes(self) -> int:
@@ -164,6 +188,7 @@ class PlannedGraph:
 
     def __init__(self, prepared: Prepared, session: Session, name: str) -> None:
         self.prepared, self.session, self.name = prepared, session, name
+        self.delivers = False
         self.private = 0
         """Bytes of the block that are its own; 0: it shares."""
         self.choice: Choice | None = None
@@ -194,13 +219,24 @@ class PlannedGraph:
         """Results of the forward call, and the token that a backward call has to bring."""
         with self.session.lock:
             self._set_aside()
+            self.session.forward_calls += 1
+            self.session.newest = self
             call = Step(list(args), self._random_state())
             found = self._with_retries(call, lambda: self._executor_for(args).forward(args))
             if self.prepared.forward_outputs is None:
-                return found, None
+                return self._with_updates(args, found), None
             call.executor = self._executor
             self._active = call
             return found, call.handed_out()
+
+    def _with_updates(self, args: Sequence[Any], found: list[Any]) -> list[Any]:
+        """Put the new values of inputs that the graph changes where they belong; gives the other results."""
+        torch, updates = require("torch", "torch"), self.prepared.updates
+        first = len(found) - len(updates)
+        with torch.no_grad():
+            for at, value in zip(updates, found[first:], strict=True):
+                args[at].detach().copy_(value)
+        return found[:first]
 
     def backward(self, number: int, tangents: Sequence[Any]) -> list[Any]:
         """Gradients by primal; None where there is none. `number`: what the forward call's token says."""
@@ -315,18 +351,20 @@ class PlannedGraph:
     def _plan(self, args: Sequence[Any]) -> None:
         session, began = self.session, clock.now()
         if self._base is None or self._program is None:
-            roles = self._roles(args)
-            sinks = range(len(self.prepared.leaves)) if session.deliver else ()
-            self._base = self.prepared.captured(self.name, roles, sinks=sinks)
+            self._base = self._captured(args, hold=session.hold_statics)
             self._measure(self._base)
             self.seconds["capture and measure"] = clock.now() - began
         assert self._program is not None
+        if session.choose_weights and self.prepared.forward_outputs is not None:
+            session.choose_weights = False
+            self._choose_weights(args)
         self._set_memory()
         capacity = self._capacity = session.capacity_of(self)
         machine = self._machine(capacity)
         began = clock.now()
-        problem = self._problem(repeat(self._program, []), machine)
-        self.choice = self._choice(repeat(self._program, []), problem, quick(problem), "quick")
+        plain = repeat(self._program, [])
+        problem = self._problem(plain, machine)
+        self.choice = self._choice(plain, problem, quick(problem), "quick")
         self.seconds["quick plan"] = clock.now() - began
         self._executor = None
         if session.background:
@@ -336,6 +374,45 @@ class PlannedGraph:
             self._improve(machine, capacity)
             if self._better is not None and self._better.value < self.choice.value:
                 self.choice, self._better = self._better, None
+
+    def _captured(self, args: Sequence[Any], *, hold: bool) -> Captured:
+        """The program to plan. `hold`: parameters lie on the device, and so do all results."""
+        deliver = hold or self.session.deliver or self.delivers
+        sinks = range(len(self.prepared.leaves)) if deliver else ()
+        roles = self._roles(args, hold=hold)
+        return self.prepared.captured(self.name, roles, sinks=sinks, hold_tangents=deliver)
+
+    def deliver(self) -> None:
+        """From the next call on, hand results over on the device."""
+        self.delivers, self._base, self._capacity = True, None, -1
+
+    def _choose_weights(self, args: Sequence[Any]) -> None:
+        """Whether a training step is faster with parameters, gradients and the optimizer's state on the device, and
+        plans with what that leaves, or with all of them on the host."""
+        session = self.session
+        held = session.static_bytes + session.trained_bytes + session.state_bytes
+        there = self._captured(args, hold=True)
+        assert self._program is not None
+        program = replace(there.program, costs=self._program.costs)
+        roomy = session.machine.with_capacity(self._fast, UNLIMITED)
+        needed = offload_model(program, roomy).needed + self._room.needed + held
+        if session.memory is None:
+            assert session.share is not None
+            session.memory = int(session.share * needed)
+        try:
+            small = session.machine.with_capacity(self._fast, max(1, session.memory - held))
+            resident = quick(make_offload(repeat(program, []), small, self._room)).value
+        except LoadmasterError:
+            return
+        try:
+            whole = session.machine.with_capacity(self._fast, session.memory)
+            streamed = quick(make_offload(repeat(self._program, []), whole, self._room)).value
+        except LoadmasterError:
+            streamed = None
+        step = 2 * session.trained_bytes + session.state_bytes
+        link = min(each.bandwidth for each in session.machine.links)
+        if resident is not None and (streamed is None or resident <= streamed + step * PICOSECONDS // link):
+            raise MoveToDevice
 
     def _measure(self, captured: Captured) -> None:
         """The program with the times of its ops, and what its kernels take."""
@@ -362,9 +439,12 @@ class PlannedGraph:
             assert session.share is not None
             session.memory = int(session.share * (self.needed + session.held_bytes))
         others = [each for each in session.graphs if each is not self and each.choice is not None]
-        if others and not self.private and self.needed * SMALL <= session.memory:
-            grain = 2**16
-            self.private = -(-(self.needed + grain) // grain) * grain
+        if self.private or not others:
+            return
+        # Steps of several graphs wait for their backward calls at once.
+        together = self.prepared.forward_outputs is not None
+        if self.needed * (SMALL if not together else 2) <= session.memory:
+            self.private = -(-(self.needed + GRAIN) // GRAIN) * GRAIN
 
     def _problem(self, repeated: Repeated, machine: Machine) -> Offload:
         room, learned = self._room, self._learned
@@ -460,12 +540,12 @@ class PlannedGraph:
         )
         self.choice, self._away = choice, False
 
-    def _roles(self, args: Sequence[Any]) -> list[Role]:
+    def _roles(self, args: Sequence[Any], *, hold: bool) -> list[Role]:
         session, training = self.session, self.prepared.forward_outputs is not None
         roles = []
         for arg in args:
             static = session.statics.get(arg.untyped_storage().data_ptr()) if arg.numel() else None
-            held = (session.is_cuda and arg.is_cuda) or (session.hold_statics and static is not None)
+            held = (session.is_cuda and arg.is_cuda) or (hold and (session.is_cuda or static is not None))
             fixed = static is not None and not (training and static.trained)
             # What an optimizer changes every step has to come anew every step, and is no weight to the planner.
             kind = TensorKind.WEIGHT if fixed or held else TensorKind.INPUT

@@ -48,6 +48,8 @@ class Prepared:
     backward: frozenset[str] = frozenset()
     """Names of the nodes of the backward call."""
     constants: Mapping[str, Any] = field(default_factory=dict)
+    updates: tuple[int, ...] = ()
+    """Primals that the call changes: the last so many leaves are their new values."""
 
     @property
     def leaves(self) -> tuple[Any, ...]:
@@ -55,14 +57,18 @@ class Prepared:
         output = next(node for node in reversed(self.graph.nodes) if node.op == "output")
         return tuple(output.args[0])
 
-    def captured(self, name: str, roles: Sequence[Role], *, sinks: Sequence[int] = ()) -> Captured:
-        """The Program in which primals have these roles. `sinks`: leaves that the caller takes on the device."""
+    def captured(
+        self, name: str, roles: Sequence[Role], *, sinks: Sequence[int] = (), hold_tangents: bool = False
+    ) -> Captured:
+        """The Program in which primals have these roles. `sinks`: leaves that the caller takes on the device;
+        `hold_tangents`: it brings tangents there."""
         given = [
             Given(node, role.kind, role.source, -1 if role.kind != TensorKind.INPUT else at, held=role.held)
             for at, (node, role) in enumerate(zip(self.primals, roles, strict=True))
         ]
         for at, node in enumerate(self.tangents):
-            given.append(Given(node, TensorKind.INPUT, position=len(self.primals) + at, late=True))
+            position = len(self.primals) + at
+            given.append(Given(node, TensorKind.INPUT, position=position, held=hold_tangents, late=True))
         given += [Given(name, TensorKind.WEIGHT, name) for name in self.constants]
         taken = frozenset(sinks)
         first = len(self.leaves) if self.forward_outputs is None else self.forward_outputs
@@ -94,6 +100,7 @@ def prepare(module: Any, forward_outputs: int | None, primals: int, name: str) -
     constants = _lift_constants(module, graph)
     drop_idle(graph)
     _drop_same(graph)
+    updates = _as_results(graph)
     inputs = [node for node in graph.nodes if node.op == "placeholder" and node.name not in constants]
     backward = _forward_first(graph, inputs[primals:], forward_outputs)
     _name_layers(graph)
@@ -102,8 +109,29 @@ def prepare(module: Any, forward_outputs: int | None, primals: int, name: str) -
     tidy(Traced(graph, given, []), name)
     names = [node.name for node in inputs]
     return Prepared(
-        graph, tuple(names[:primals]), tuple(names[primals:]), forward_outputs, backward, constants
+        graph,
+        tuple(names[:primals]),
+        tuple(names[primals:]),
+        forward_outputs,
+        backward,
+        constants,
+        tuple(names.index(each) for each in updates),
     )
+
+
+def _as_results(graph: Any) -> list[str]:
+    """Let the graph return what it would write over its inputs; gives their names."""
+    output = next(node for node in reversed(graph.nodes) if node.op == "output")
+    found: dict[str, Any] = {}
+    for node in list(graph.nodes):
+        if node.op != "call_function" or op_name(node.target) != "copy_" or node.args[0].op != "placeholder":
+            continue
+        target, value = node.args[:2]
+        found[target.name] = value
+        node.replace_all_uses_with(value)
+        graph.erase_node(node)
+    output.args = ([*output.args[0], *found.values()],)
+    return list(found)
 
 
 def _lift_constants(module: Any, graph: Any) -> dict[str, Any]:
@@ -195,19 +223,3 @@ def _name_layers(graph: Any) -> None:
         for prefix in _SELF:
             path = path.removeprefix(prefix)
         node.meta["nn_module_stack"] = {path: (path.strip("."), None)}
-
-
-def uses_random_numbers(captured: Captured) -> bool:
-    """Whether a run draws random numbers."""
-    from loadmaster.program.importers.torch.graph import is_random
-
-    return any(is_random(node) for node in captured.graph.nodes if node.op == "call_function")
-
-
-def higher_order_calls(module: Any) -> list[str]:
-    """Names of what the graph calls and is no ATen op: graphs within the graph."""
-    return [
-        op_name(node.target)
-        for node in module.graph.nodes
-        if node.op == "call_function" and not hasattr(node.target, "_schema") and op_name(node.target) != "getitem"
-    ]

@@ -1,0 +1,353 @@
+"""`fit`: any PyTorch model in the memory that there is, in one line.
+
+    model = loadmaster.fit(model, example_inputs, memory="12GiB")
+    loss = model(batch).loss; loss.backward(); optimizer.step()
+
+The module stays the user's own: the same object, its parameters on the host where `state_dict`, optimizers and
+checkpoints find them. Its calls go through `torch.compile` with Loadmaster's backend, which runs every graph on the
+device as a plan says.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from loadmaster import clock
+from loadmaster.errors import BadMachine, LoadmasterError, require
+from loadmaster.execute import own_allocator
+from loadmaster.execute.compile_backend import compile_graph, root_error
+from loadmaster.execute.graphs import MoveToDevice, Session, Static
+from loadmaster.execute.pinned import HostMemory, layout_of, shaped
+from loadmaster.machine import Machine, load_machine
+from loadmaster.search.request import Share, parse_capacity
+from loadmaster.search.solver import Budget
+
+WEIGHTS = ("auto", "host", "device")
+SEARCH_SECONDS = 20.0
+_RECOMPILES = 64
+"""New shapes and modes that one model may come with."""
+
+
+class Fitted:
+    """What `fit` has put behind a module: `model.fitted`."""
+
+    def __init__(self, module: Any, session: Session, compiled: Callable[..., Any]) -> None:
+        self.module, self.session, self._compiled = module, session, compiled
+        self.optimizer: Any = None
+        self.seconds: dict[str, float] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        torch, session = require("torch", "torch"), self.session
+        from torch.utils._pytree import tree_leaves, tree_map_only
+
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        home = next((each.device for each in tensors if each.device.type != "cpu"), torch.device("cpu"))
+        if not session.is_cuda:
+            return self._called(*args, **kwargs)
+        # Weights are on the host or on the device, and graphs are traced where they are.
+        while True:
+            where = session.device if session.hold_statics else torch.device("cpu")
+            moved = tree_map_only(torch.Tensor, lambda each, to=where: each.to(to), (args, kwargs))
+            session.forward_calls = 0
+            try:
+                found = self._called(*moved[0], **moved[1])
+                break
+            except MoveToDevice:
+                session.graphs.clear()
+                _to_device(self.module, session)
+        graph = session.newest
+        alone = session.forward_calls == 1 and graph is not None and not graph.delivers
+        if alone and graph is not None and home.type == "cuda" and not session.hold_statics:
+            graph.deliver()  # nothing comes between it and the caller
+        return tree_map_only(torch.Tensor, lambda each: each.to(home), found)
+
+    def _called(self, *args: Any, **kwargs: Any) -> Any:
+        torch = require("torch", "torch")
+        try:
+            with torch._dynamo.config.patch(recompile_limit=_RECOMPILES, fail_on_recompile_limit_hit=True):
+                return self._compiled(*args, **kwargs)
+        except LoadmasterError:
+            raise
+        except Exception as error:
+            ours = root_error(error)
+            if ours is None:
+                raise
+            raise ours from error
+
+    @property
+    def report(self) -> Mapping[str, Any]:
+        """What the model needs and has, what is expected, and what planning took."""
+        session = self.session
+        graphs = [graph.report() for graph in session.graphs]
+        return {
+            "memory_bytes": session.memory,
+            "held_bytes": session.held_bytes,
+            "weights": "device" if session.hold_statics else "host",
+            "needed_bytes": max((each.get("needed_bytes", 0) for each in graphs), default=0) + session.held_bytes,
+            "predicted_seconds": sum(each.get("predicted_seconds", 0.0) for each in graphs),
+            "resident_seconds": sum(each.get("resident_seconds", 0.0) for each in graphs),
+            "bound_seconds": sum(each.get("bound_seconds", 0.0) for each in graphs),
+            "seconds": dict(self.seconds),
+            "graphs": graphs,
+        }
+
+    def wait_for_plan(self, seconds: float | None = None) -> None:
+        """Until the better plans are there; the next call takes them."""
+        for graph in self.session.graphs:
+            graph.wait(seconds)
+
+    def plan_report(self, path: str | Path = "fit.html") -> Path:
+        """Write the page that shows the largest graph's plan."""
+        from loadmaster.execute.fit_page import write_page
+
+        return write_page(self.session.graphs, Path(path))
+
+
+def fit(
+    model: Any,
+    args: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    memory: str | int,
+    device: str | None = None,
+    optimizer: Any = None,
+    weights: str = "auto",
+    machine: str | Machine | None = None,
+    search: float | Budget = SEARCH_SECONDS,
+    background: bool = True,
+    measure: bool = True,
+    cache: Path | None = None,
+    quiet: bool = False,
+) -> Any:
+    """Let a module run within so much device memory, whatever it needs; returns the module itself.
+
+    Args:
+      args, kwargs: example inputs; a tensor, a tuple or a dict. One forward pass is made with them, of which nothing
+        is left behind, so that what can't work is said here. Without them the first call does it.
+      memory: what the process may take of the device beside its context: '12GiB', bytes, or '75%' of what the
+        model needs.
+      device: 'cuda' where there is a GPU, else 'cpu', where a bounded arena plays the device.
+      optimizer: its step is made for weights on the host: there, or on the device in pieces.
+      weights: 'host': parameters stay there and come when they are needed; 'device': they lie on the device, and
+        plans have the rest; 'auto': the faster by simulation.
+      machine: rates and links; by default they are measured, and kept on disk.
+      search: seconds, or a budget, for a better plan than the first one, which is found while that one runs.
+      background: search while the model runs; else before its first answer.
+      measure: time every distinct op once, and keep the times on disk (`cache`).
+
+    Returns:
+      the module. `model.fitted.report` has figures, `model.plan_report()` writes a page.
+    """
+    torch = require("torch", "torch")
+    began = clock.now()
+    say = _silent if quiet else _say
+    if not isinstance(model, torch.nn.Module):
+        raise BadMachine(
+            f"fit takes an nn.Module, not a {type(model).__name__}",
+            object=type(model).__name__,
+            remedy="give the module itself",
+        )
+    if weights not in WEIGHTS:
+        raise BadMachine(
+            f"weights can't be '{weights}'", object="weights", number=weights, remedy=f"use {', '.join(WEIGHTS)}"
+        )
+    where = _device(device)
+    if where.type == "cuda":
+        own_allocator.install()  # if CUDA was used before, PyTorch's allocator has to do
+    size = parse_capacity({"memory": memory})["memory"]
+    known = load_machine(machine) if isinstance(machine, str) else machine
+    session = Session(
+        name=type(model).__name__,
+        device=where,
+        machine=known or _measured_machine(where, cache, measure=measure),
+        memory=None if isinstance(size, Share) else size.count,
+        share=size.part if isinstance(size, Share) else None,
+        budget=search if isinstance(search, Budget) else Budget(seconds=float(search)),
+        background=background,
+        measure=_measure(where, cache, say) if measure else None,
+        hold_statics=weights == "device",
+        choose_weights=weights == "auto" and where.type == "cuda",
+        say=say,
+    )
+    _to_host(model, session)
+    _know_statics(model, session)
+    compiled = torch.compile(
+        type(model)._call_impl.__get__(model),
+        backend=lambda graph, inputs: compile_graph(session, graph, inputs),
+        dynamic=False,
+    )
+    fitted = Fitted(model, session, compiled)
+    fitted.seconds["prepare"] = clock.now() - began
+    _attach(model, fitted)
+    if weights == "device":
+        _to_device(model, session)
+    if optimizer is not None:
+        fitted.optimizer = optimizer
+        session.state_bytes = _state_bytes(optimizer)
+    if args is not None and (kwargs or _as_args(args)[0] or _as_args(args)[1]):
+        positional, named = _as_args(args)
+        _try_once(fitted, positional, {**named, **(kwargs or {})})
+    if optimizer is not None and not session.hold_statics:
+        _stream(optimizer, session)
+    fitted.seconds["fit"] = clock.now() - began
+    for graph in session.graphs:
+        say(graph.line())
+    return model
+
+
+def _as_args(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Example inputs as a call takes them."""
+    torch = require("torch", "torch")
+    if isinstance(given, torch.Tensor):
+        return (given,), {}
+    if isinstance(given, Mapping):
+        return (), dict(given)
+    return tuple(given), {}
+
+
+def _device(name: str | None) -> Any:
+    torch = require("torch", "torch")
+    if name is None:
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(name)
+    if device.type not in ("cuda", "cpu"):
+        raise BadMachine(f"there is no device '{name}'", object="device", number=name, remedy="use cuda or cpu")
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise BadMachine(
+                "this computer has no CUDA device that PyTorch can use",
+                object="device",
+                number=name,
+                remedy='use device="cpu", or run where an NVIDIA GPU is',
+            )
+        return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+    return device
+
+
+def _measured_machine(device: Any, cache: Path | None, *, measure: bool) -> Machine:
+    """The machine that this computer is; without measuring, an H200's rates."""
+    return load_machine("h200")
+
+
+def _measure(device: Any, cache: Path | None, say: Callable[[str], None]) -> Any:
+    return None
+
+
+def _to_host(model: Any, session: Session) -> None:
+    """Parameters and buffers into host memory that a GPU can copy from: few large pieces, each tensor once."""
+    torch = require("torch", "torch")
+    if not session.is_cuda:
+        return
+    total = sum(each.untyped_storage().nbytes() for each in [*model.parameters(), *model.buffers()])
+    memory = HostMemory(pinned=True, expected=total)
+    moved: dict[int, Any] = {}
+    with torch.no_grad():
+        for each in [*model.parameters(), *model.buffers()]:
+            if each.is_meta:
+                raise BadMachine(
+                    "a parameter of the model is on the meta device and has no values",
+                    object=type(model).__name__,
+                    remedy="load its weights first",
+                )
+            layout = layout_of(each)
+            dense = layout.bytes == each.numel() * each.element_size() and not layout.offset
+            if each.is_pinned() or not each.numel():
+                continue
+            if not dense:
+                each.data = each.detach().cpu().contiguous().pin_memory()
+                continue
+            key = each.untyped_storage().data_ptr()
+            if key not in moved:
+                moved[key] = memory.take(layout.bytes)
+                shaped(moved[key], layout).copy_(each.detach())
+            each.data = shaped(moved[key], layout)
+            if each.grad is not None:
+                each.grad = each.grad.cpu()
+        torch.cuda.empty_cache()
+
+
+def _to_device(model: Any, session: Session) -> None:
+    """Parameters and buffers onto the device, beside the plans."""
+    session.hold_statics = session.deliver = True
+    if session.is_cuda:
+        _plain_to(model)(session.device)
+        _know_statics(model, session)
+        session.held_bytes = session.static_bytes + session.trained_bytes + session.state_bytes
+
+
+def _plain_to(model: Any) -> Callable[..., Any]:
+    return type(model).to.__get__(model)  # type: ignore[no-any-return]
+
+
+def _know_statics(model: Any, session: Session) -> None:
+    session.statics = {}
+    for name, each in [*model.named_parameters(), *model.named_buffers()]:
+        if each.numel():
+            session.statics[each.untyped_storage().data_ptr()] = Static(
+                name, bool(each.requires_grad), each.untyped_storage().nbytes()
+            )
+
+
+def _attach(model: Any, fitted: Fitted) -> None:
+    """The module's calls go through the plan; moving it is refused, as its plan says where it lies."""
+    model.fitted = fitted
+    model.plan_report = fitted.plan_report
+    model._compiled_call_impl = fitted
+
+    def to(*args: Any, **kwargs: Any) -> Any:
+        torch = require("torch", "torch")
+        device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
+        if device is not None:
+            fitted.session.say(f"{fitted.session.name} stays where its plan has it: it is fitted to the device")
+        if dtype is not None:
+            _plain_to(model)(dtype)
+            _to_host(model, fitted.session)
+            _know_statics(model, fitted.session)
+        return model
+
+    model.to = to
+    model.cuda = model.cpu = lambda *_, **__: to("cpu")
+
+
+def _try_once(fitted: Fitted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """One forward pass that leaves nothing behind: no new buffers, no random numbers drawn."""
+    torch, model, session = require("torch", "torch"), fitted.module, fitted.session
+    training = model.training and any(each.requires_grad for each in model.parameters())
+    buffers = {name: each.detach().clone() for name, each in model.named_buffers()}
+    random = torch.get_rng_state(), torch.cuda.get_rng_state(session.device) if session.is_cuda else None
+    try:
+        with torch.set_grad_enabled(training):
+            fitted(*args, **kwargs)
+    finally:
+        with torch.no_grad():
+            for name, each in model.named_buffers():
+                if name in buffers and not torch.equal(each, buffers[name].to(each.device)):
+                    each.copy_(buffers[name])
+        torch.set_rng_state(random[0])
+        if random[1] is not None:
+            torch.cuda.set_rng_state(random[1], session.device)
+
+
+def _state_bytes(optimizer: Any) -> int:
+    """What an optimizer keeps beside each byte of the parameters, at the most."""
+    name = type(optimizer).__name__
+    trained = sum(
+        each.numel() * each.element_size() for group in optimizer.param_groups for each in group["params"]
+    )
+    each = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "RMSprop": 1, "Adagrad": 1, "SGD": 1}
+    return trained * each.get(name, 2)
+
+
+def _stream(optimizer: Any, session: Session) -> None:
+    """Let the optimizer's step be made for weights on the host."""
+
+
+def _say(text: str) -> None:
+    print(f"loadmaster: {text}", file=sys.stderr, flush=True)
+
+
+def _silent(text: str) -> None: ...
+
