@@ -149,7 +149,7 @@ class MeasuredCache:
             "about": dict(self.about),
             "content": dict(content),
         }
-        text = json.dumps(document, indent=0, allow_nan=False) + "\n"
+        text = json.dumps(document, allow_nan=False) + "\n"
         if len(text) > _MOST_BYTES:
             return f"'{self.path}' would be larger than it may be"
         try:
