@@ -137,9 +137,8 @@ def distinct_ops(captured: Captured, device: Any) -> list[DistinctOp]:
     found: dict[str, DistinctOp] = {}
     for op in np.flatnonzero(~program.op_view).tolist():
         call = calls.call(op)
-        known = tensors | {new: tensors[old] for old, new in captured.renamed.get(op, {}).items()}
         slots = list(dict.fromkeys(slots_of((call.args, call.kwargs))))
-        operands = {slot: operand_of(known[slot]) for slot in slots}
+        operands = {slot: operand_of(tensors[slot]) for slot in slots}
         sizes = tuple(int(program.storage_bytes[slot]) for _, slot in call.results)
         text = _signature(call, operands)
         same = text or f"op {op}"
@@ -161,6 +160,8 @@ def _fake_tensors(captured: Captured) -> dict[int, Any]:
             [each for each in value if hasattr(each, "dtype")] if isinstance(value, list | tuple) else [value]
         )
         found.setdefault(tensor, parts[part])
+    for pairs in captured.renamed.values():
+        found |= {new: found[old] for old, new in pairs.items()}
     return found
 
 
@@ -307,6 +308,21 @@ class TorchCounter:
         self._cuda.empty_cache()
 
 
+def workspace_of(
+    counter: Counter, work: Callable[[], Any], result_bytes: Sequence[int], wait: Callable[[], None]
+) -> int:
+    """Bytes that work takes beside its results, as they are in the program and as they are really held: never
+    fewer than it asks for."""
+    counter.restart()
+    before = counter.held()
+    results = work()
+    wait()
+    most, after = counter.most(), counter.held()
+    del results
+    made = sum(-(-size // counter.grain) * counter.grain for size in result_bytes)
+    return max(0, most - after, most - before - made)
+
+
 class DeviceSampler:
     """Measures ops on a device."""
 
@@ -362,7 +378,11 @@ class DeviceSampler:
         clock, first = self.clock, self._values(op)
         called(op.call, first)  # libraries set themselves up
         clock.wait()
-        workspace = self._workspace(op, first)
+        workspace = 0
+        if self._counter is not None:
+            workspace = workspace_of(
+                self._counter, lambda: called(op.call, first), op.result_bytes, clock.wait
+            )
         rough = clock.seconds(lambda: called(op.call, first), repeats=1, warmups=1, ahead=True)[0]
         launches = launches_of(rough)
         together = max(1, launches // BATCHES)
@@ -393,19 +413,6 @@ class DeviceSampler:
                 raise
             del sets[1:]
         return sets
-
-    def _workspace(self, op: DistinctOp, values: dict[int, Any]) -> int:
-        counter = self._counter
-        if counter is None:
-            return 0
-        counter.restart()
-        before = counter.held()
-        results = called(op.call, values)
-        self.clock.wait()
-        most, after = counter.most(), counter.held()
-        del results
-        made = sum(-(-size // counter.grain) * counter.grain for size in op.result_bytes)
-        return max(0, most - after, most - before - made)
 
     def _values(self, op: DistinctOp) -> dict[int, Any]:
         return {
