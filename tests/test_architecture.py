@@ -51,7 +51,7 @@ TABLES = {
 }
 """Where modules are named in strings: the one way to reach a part that comes later."""
 MOST_LINES = 700
-MOST_FILES = 300
+MOST_FILES = 302
 NOT_PACKAGED = {"bench", "benchmarks", "hdp", "reference", "tests", "tools"}
 
 

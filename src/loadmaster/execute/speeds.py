@@ -5,14 +5,19 @@ memory (alone, and both ways at once), and how copies slow it down.
 from __future__ import annotations
 
 import os
+import platform
 import re
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from loadmaster.errors import LoadmasterError, Refused
+from loadmaster.execute import own_allocator
+from loadmaster.execute.measured_cache import MeasuredCache, describe_device
 from loadmaster.execute.op_times import (
     Clock,
     OpTimes,
@@ -25,10 +30,12 @@ from loadmaster.execute.op_times import (
 from loadmaster.execute.ready import make_ready
 from loadmaster.files import replacing, writing
 from loadmaster.machine import Machine, load_machine
+from loadmaster.machine.presets import preset_text
+from loadmaster.machine.toml import parse_machine
 from loadmaster.program.program import Program
 from loadmaster.program.storage import save
 from loadmaster.search.request import BadRequest, say_nothing
-from loadmaster.units import UNLIMITED
+from loadmaster.units import UNLIMITED, show_bytes
 
 SIZES = tuple(2**power for power in range(16, 31, 2))
 """64 KiB to 1 GiB."""
@@ -279,11 +286,14 @@ _CUDA_CONTEXT = 2**30
 """Bytes of a GPU that no tensor gets: the context, libraries and what is left over of pages."""
 
 
-def machine_toml(speeds: Speeds, base: Machine | None = None, name: str | None = None) -> str:
+def machine_toml(
+    speeds: Speeds, base: Machine | None = None, name: str | None = None, by: str = "loadmaster calibrate"
+) -> str:
     """A machine of one device, its memory, the host's memory and a link each way.
 
     `base` gives the names of its parts and what was not measured: rates of other types,
     alignments. Without it vector work is as fast as f32 products, which CUDA's vector units do.
+    `by`: the command that measured it.
     """
     name = name or re.sub(r"[^a-z0-9]+", "-", speeds.device.lower()).strip("-") or speeds.kind
     device = DEVICE if base is None else base.devices[0].name
@@ -293,7 +303,7 @@ def machine_toml(speeds: Speeds, base: Machine | None = None, name: str | None =
         align = [base.memories[base.memory(each)].alignment for each in (fast, home)]
     capacity = max(speeds.total - _CUDA_CONTEXT, speeds.total // 2)
     lines = [
-        f"# Measured by 'loadmaster calibrate' on one {_plain(speeds.device)}.",
+        f"# Measured by '{by}' on one {_plain(speeds.device)}.",
         f'name = "{_plain(name)}"',
         f'description = "{_plain(speeds.device)} as measured: device memory over pinned host memory"',
         "",
@@ -380,6 +390,187 @@ def _slowdown(speeds: Speeds) -> str:
 def _plain(text: str) -> str:
     """Text that may stand in quotes and in comments."""
     return "".join(c for c in text if c.isprintable() and c not in '"\\')
+
+
+# The same in a second, for a command that plans for this very computer.
+
+QUICK_SIZES = (2**20, 2**26)
+QUICK = {
+    "cuda": Effort(4096, 2048, 2**28, QUICK_SIZES[-1]),
+    "cpu": Effort(256, 256, 2**24, QUICK_SIZES[-1], 3),
+}
+_LEAST_RATE, _MOST_RATE = 1e8, 2e12
+"""Bytes per second of a link: what is outside was not measured well."""
+_FALLS = 0.95
+"""How much of a small copy's rate a large one has at the least."""
+_MOST_OVER = 1.1
+"""How much faster than its large copies a link can be without their latency."""
+
+
+def quick_machine(
+    device: Any,
+    base: Machine | None = None,
+    *,
+    cache: Path | None = None,
+    say: Callable[[str], None] = say_nothing,
+    measure: Callable[[Clock], Speeds] | None = None,
+) -> Machine:
+    """This very computer, as measured now or before: a device that works in its own memory, the host's memory and a
+    link each way.
+
+    Args:
+      base: gives the names of its parts and what was not measured (`machine_toml`).
+      cache: the folder where measurements are kept (`cache_folder()`); None: nowhere.
+      measure: in place of `quick_speeds`, for tests.
+
+    Raises:
+      LoadmasterError: what was measured of a link can't be.
+    """
+    clock = Clock(checked_device(str(device)))
+    store = None
+    if cache is not None:  # links are a computer's, not only a device's
+        about = describe_device(clock.device) | {"host": platform.node(), "host memory": str(_host_bytes())}
+        store = MeasuredCache(cache, "speeds", about)
+    speeds = None if store is None else _known_speeds(clock, store.read())
+    if speeds is None:
+        say(f"measuring {clock.device}")
+        speeds = (measure or quick_speeds)(clock)
+        if store is not None and (fault := store.write(_kept_figures(speeds))) is not None:
+            say(f"the measurements are not kept: {fault}")
+    return parse_machine(machine_toml(speeds, base, by="loadmaster fit"), "this computer", preset_text)
+
+
+def quick_speeds(clock: Clock) -> Speeds:
+    """Measure a device in about a second. With our own allocator it happens on the stream of plans, so that
+    libraries keep their workspaces once."""
+    effort = QUICK[clock.device.type]
+    own = own_allocator.current() if clock.is_cuda else None
+    try:
+        with ExitStack() as stack:
+            if own is not None:
+                stack.enter_context(own_allocator.on_compute(own_allocator.compute(clock.device).stream))
+            to_device, to_host = quick_links(clock, effort)
+            found = _speeds(
+                clock,
+                to_device,
+                to_host,
+                memory=_memory_rate(clock, effort),
+                matrix=_matrix_rates(clock, effort),
+                launch=_launch_seconds(clock, effort),
+            )
+            clock.wait()
+    except RuntimeError as error:
+        if not own_allocator.is_shortage(error):
+            raise
+        raise Refused(
+            f"{clock.device} has no room to be measured: that takes {show_bytes(3 * effort.memory)}",
+            object=str(clock.device),
+            number=3 * effort.memory,
+            remedy="end what else uses it, or give --machine",
+        ) from error
+    if own is not None:
+        own.release()
+    elif clock.is_cuda:
+        clock.torch.cuda.empty_cache()
+    return found
+
+
+def quick_links(clock: Clock, effort: Effort) -> tuple[LinkSpeed, LinkSpeed]:
+    """(host to device, device to host) from two sizes."""
+    torch, largest = clock.torch, QUICK_SIZES[-1]
+    host = host_buffer(torch, largest, pinned=clock.is_cuda)
+    device = torch.zeros(largest, dtype=torch.uint8, device=clock.device)
+    host.zero_()
+    times = []
+    for name, target, source in (("host to device", device, host), ("device to host", host, device)):
+
+        def seconds_of(size: int, target: Any = target, source: Any = source) -> float:
+            return _copy_seconds(clock, target, source, size, effort.repeats)
+
+        times.append(plausible_copies(name, seconds_of, rising=clock.is_cuda))
+    del host, device, target, source, seconds_of
+    together = _both_ways(clock, largest, effort.repeats)
+    found = []
+    for seconds, rate in zip(times, together, strict=True):
+        latency, bandwidth = fit(QUICK_SIZES, seconds)
+        if bandwidth > _MOST_OVER * largest / seconds[-1]:  # small copies came from a cache
+            latency, bandwidth = 0.0, largest / seconds[-1]
+        found.append(LinkSpeed(bandwidth, latency, rate, QUICK_SIZES, tuple(seconds)))
+    return found[0], found[1]
+
+
+def plausible_copies(link: str, seconds_of: Callable[[int], float], *, rising: bool) -> list[float]:
+    """Seconds of a copy of each size, measured again where they can't be; then refused. `rising`: a large
+    copy is no slower by the byte than a small one, which on a CPU comes from a cache."""
+    rates: list[float] = []
+    for _ in range(2):
+        seconds = [seconds_of(size) for size in QUICK_SIZES]
+        rates = [size / max(each, 1e-12) for size, each in zip(QUICK_SIZES, seconds, strict=True)]
+        in_range = _LEAST_RATE <= rates[-1] <= _MOST_RATE
+        if in_range and seconds[0] < seconds[-1] and (not rising or rates[-1] >= _FALLS * rates[0]):
+            return seconds
+    shown = ", ".join(
+        f"{rate / 1e9:.3g} GB/s with {show_bytes(size)}"
+        for rate, size in zip(rates, QUICK_SIZES, strict=True)
+    )
+    raise LoadmasterError(
+        f"the link from {link} was measured twice and can't be as fast as that: {shown}",
+        object=link,
+        number=round(rates[-1]),
+        remedy="see what else uses the computer, or give --machine",
+    )
+
+
+def _speeds(
+    clock: Clock,
+    to_device: LinkSpeed,
+    to_host: LinkSpeed,
+    *,
+    memory: float,
+    matrix: dict[str, float],
+    launch: float,
+) -> Speeds:
+    """What was measured, with the sizes as they are now."""
+    total, free = _memory_sizes(clock)
+    name = clock.torch.cuda.get_device_name(clock.device) if clock.is_cuda else "cpu"
+    return Speeds(
+        name, clock.device.type, total, free, _host_bytes(), to_device, to_host, memory, matrix, launch, {}
+    )
+
+
+def _kept_figures(speeds: Speeds) -> dict[str, Any]:
+    links = {"to_device": speeds.to_device, "to_host": speeds.to_host}
+    return {
+        **{name: [link.bandwidth, link.latency, link.together] for name, link in links.items()},
+        "memory": speeds.memory,
+        "matrix": speeds.matrix,
+        "launch": speeds.launch,
+    }
+
+
+def _known_speeds(clock: Clock, content: dict[str, Any]) -> Speeds | None:
+    """The inverse of `_kept_figures`; None where anything is missing or can't be."""
+    matrix, memory, launch = content.get("matrix"), content.get("memory", 0), content.get("launch", 0)
+    links = [link for link in map(_known_link, (content.get("to_device"), content.get("to_host"))) if link]
+    if len(links) != 2 or not isinstance(matrix, dict) or set(matrix) != set(TYPES):
+        return None
+    rates = {name: matrix[name] for name in TYPES}
+    if not all(_is_figure(rate, 1) for rate in [memory, *rates.values()]) or not _is_figure(launch, 0, 1):
+        return None
+    return _speeds(clock, *links, memory=memory, matrix=rates, launch=launch)
+
+
+def _known_link(figures: Any) -> LinkSpeed | None:
+    if not isinstance(figures, list) or len(figures) != 3:
+        return None
+    bandwidth, latency, together = figures
+    rates = all(_is_figure(rate, _LEAST_RATE / 10, 10 * _MOST_RATE) for rate in (bandwidth, together))
+    known = rates and _is_figure(latency, 0, 1)
+    return LinkSpeed(bandwidth, latency, together, QUICK_SIZES) if known else None
+
+
+def _is_figure(value: Any, least: float, most: float = 1e18) -> bool:
+    return type(value) is float and least <= value <= most
 
 
 @dataclass(frozen=True, eq=False)
