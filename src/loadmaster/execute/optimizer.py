@@ -20,6 +20,7 @@ Idea, not done: gradients that are still on the device need not travel to the ho
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
 from typing import Any, NamedTuple
@@ -50,6 +51,9 @@ FUSED = {"cpu": ("Adagrad", "Adam", "AdamW", "SGD"), "cuda": ("Adam", "AdamW", "
 SCALARS = frozenset(("step", "mu_product", "eta", "mu"))
 """States that are one number for a whole parameter; all other tensors have the parameter's shape."""
 
+PARAMETER, GRADIENT = "parameter", "gradient"
+"""Keys beside those of states."""
+
 SLOTS = 3
 """Chunks in the block at once: one comes in, one is updated, one goes out."""
 SLOT_BYTES = 64 * 2**20
@@ -58,8 +62,8 @@ STREAM_BYTES = SLOTS * SLOT_BYTES
 """A step on the device makes no use of more room than this."""
 PIECE_BYTES = 4 * 2**20
 """Of one tensor of a piece at the most, where the update isn't fused and so has temporaries of that size."""
-WORKSPACE_BYTES = 8 * PIECE_BYTES
-"""What updates that aren't fused may allocate beside the room."""
+WORKSPACE_BYTES = 5 * PIECE_BYTES
+"""What updates that are not fused may allocate beside the room: three such temporaries, and PyTorch rounds."""
 _ALIGNED = 128
 _TRIALS = ("host", "device", "host", "device")
 """The first step in a place sets things up, so each has two and the faster one counts."""
@@ -178,7 +182,7 @@ class StreamedOptimizer:
         self._create_states()
         if place == "device":
             self._pin_states()
-        start = self._clock()
+        start = self._clock() if trial else 0.0
         if place == "device":
             self._device_step()
         else:
@@ -221,8 +225,8 @@ class StreamedOptimizer:
         twin.state, twin.param_groups = state, []
         for (number, fused), params in groups.items():
             group = {**optimizer.param_groups[number], "params": params}
-            if fused:
-                group |= {"fused": True, "foreach": False}
+            if fused or group.get("fused"):
+                group |= {"fused": fused, "foreach": False}
             elif not whole:
                 group["foreach"] = False
             twin.param_groups.append(group)
@@ -232,30 +236,37 @@ class StreamedOptimizer:
                 setattr(twin, name, value.to(device))
         return twin
 
-    def _fuses(self, group: Mapping[str, Any], p: Any, kind: str) -> bool:
+    def _fuses(self, group: Mapping[str, Any], p: Any, kind: str, *, flat: bool) -> bool:
         """Whether the fused implementation updates a parameter: where the user says so, or has not chosen
-        and its numbers are those of the others up to rounding (of bfloat16 they are more exact)."""
-        if group.get("fused") is not None or "fused" not in group:
-            return bool(group.get("fused"))
-        if group.get("foreach") or type(self.optimizer).__name__ not in FUSED.get(kind, ()):
+        and its numbers are those of the others up to rounding (of bfloat16 they are more exact). `flat`: it
+        sees flat pieces; else tensors as they are, and on CPUs it takes no notice of their strides."""
+        torch, chosen = self._torch, group.get("fused")
+        if chosen and getattr(self.optimizer, "found_inf", None) is not None:
+            return True  # no other knows a GradScaler
+        supported = type(self.optimizer).__name__ in FUSED.get(kind, ()) and "fused" in group
+        if not supported or chosen is False or (chosen is None and group.get("foreach")):
             return False
         state = self.optimizer.state.get(p, {})
-        if p.dtype not in (self._torch.float32, self._torch.float64) or _lacks_momentum(group, state):
+        if _lacks_momentum(group, state) or p.grad.layout != torch.strided:
             return False
-        types = {key: getattr(value, "dtype", None) for key, value in state.items()}
-        step = types.pop("step", self._torch.float32)
-        same = {p.grad.dtype, *types.values()} <= {p.dtype}
-        return same and step == self._torch.float32 and p.grad.layout == self._torch.strided
+        others = [p.grad, *(value for key, value in state.items() if key not in SCALARS)]
+        if not flat and not (_is_dense(p) and all(other.stride() == p.stride() for other in others)):
+            return False
+        same = all(other.dtype == p.dtype for other in others) and p.dtype in (torch.float32, torch.float64)
+        step = getattr(state.get("step"), "dtype", torch.float32)
+        return bool(chosen) or (same and step == torch.float32)
 
     # On the host.
 
     def _host_step(self, params: Sequence[tuple[int, Any]]) -> None:
         groups: dict[tuple[int, bool], list[Any]] = {}
         for number, p in params:
-            fused = self._fuses(self.optimizer.param_groups[number], p, p.device.type)
+            fused = self._fuses(self.optimizer.param_groups[number], p, p.device.type, flat=False)
             groups.setdefault((number, fused), []).append(p)
         if groups:
             self._update(self._twin(groups, self.optimizer.state, "cpu", whole=True))
+            for p in itertools.chain.from_iterable(groups.values()):
+                self._torch.autograd.graph.increment_version(p)  # fused updates don't
 
     # On the device.
 
@@ -319,81 +330,44 @@ class StreamedOptimizer:
             )
         ):
             return None
-        order = sorted(range(p.dim()), key=p.stride, reverse=True)  # in which p lies in memory
-        whole = {"": p, "grad": p.grad, **each}
+        order = _memory_order(p)
+        whole = {PARAMETER: p, GRADIENT: p.grad, **each}
         flat = {key: tensor.detach().permute(order).reshape(-1) for key, tensor in whole.items()}
         copied = [
             (tensor.detach().permute(order), flat[key])
             for key, tensor in whole.items()
             if flat[key].data_ptr() != tensor.data_ptr()
         ]
-        fused = self._fuses(group, p, kind)
+        fused = self._fuses(group, p, kind, flat=True)
         return _Streamed(number, fused, flat, copied, state)
 
     def _stream(self, streamed: Sequence[_Streamed]) -> None:
+        """All of them through the block."""
         torch, backend = self._torch, self._backend
         assert backend is not None
         block = self._block()
         slot = min(SLOT_BYTES, len(block) // SLOTS) // _ALIGNED * _ALIGNED
-        sizes = [entry.size() for entry in streamed]
-        chunks = cut(sizes, slot)
-        scaled = getattr(self.optimizer, "grad_scale", None) is not None  # a fused update then scales them
+        chunks = cut([entry.size() for entry in streamed], slot)
         # The steps of fused updates are on the device: one vector, and one copy in each direction.
         order = [piece.parameter for chunk in chunks for piece in chunk]
         steps = torch.tensor([float(streamed[number].state.get("step", 0.0)) for number in order])
         steps = steps.to(backend.device, torch.float32)
-        next_step = iter(steps.unbind())
-        backend.begin(2 * sum(len(piece.offsets) for chunk in chunks for piece in chunk))
-        copies = 0
-        arrived, left = [-1] * len(chunks), [-1] * len(chunks)  # the last copy of a chunk
-        there: dict[int, list[dict[str, Any]]] = {}  # a chunk's tensors on the device
-        states: dict[int, dict[str, Any]] = {}  # alike in all pieces of a parameter where they are one number
+        step_of_piece = iter(steps.unbind())
+        states: dict[int, dict[str, Any]] = {}  # what is one number is alike in all pieces of a parameter
 
-        def copy_in(number: int) -> None:
-            nonlocal copies
-            base = block[number % SLOTS * slot :]
-            there[number] = [streamed[piece.parameter].at(base, piece) for piece in chunks[number]]
-            after = [left[number - SLOTS]] if number >= SLOTS else []
-            for piece, tensors in zip(chunks[number], there[number], strict=True):
-                for key, flat in streamed[piece.parameter].flat.items():
-                    backend.copy(copies, True, tensors[key], flat[piece.low : piece.high], after)
-                    after, arrived[number] = [], copies
-                    copies += 1
-
-        def copy_out(number: int) -> None:
-            nonlocal copies
-            for piece, tensors in zip(chunks[number], there.pop(number), strict=True):
-                for key, flat in streamed[piece.parameter].flat.items():
-                    if key != "grad" or scaled:
-                        backend.copy(copies, False, flat[piece.low : piece.high], tensors[key], ())
-                        left[number] = copies
-                        copies += 1
-
-        def update(number: int) -> None:
+        def update(chunk: Sequence[Piece], tensors: Sequence[dict[str, Any]]) -> None:
             groups: dict[tuple[int, bool], list[Any]] = {}
             state: dict[Any, dict[str, Any]] = {}
-            for piece, tensors in zip(chunks[number], there[number], strict=True):
-                entry, step = streamed[piece.parameter], next(next_step)
-                p = tensors[""]
-                p.grad = tensors["grad"]
-                state[p] = states[piece.parameter] = entry.state_of(tensors, step if entry.fused else None)
+            for piece, there in zip(chunk, tensors, strict=True):
+                entry, step, p = streamed[piece.parameter], next(step_of_piece), there[PARAMETER]
+                p.grad = there[GRADIENT]
+                state[p] = states[piece.parameter] = entry.state_of(there, step if entry.fused else None)
                 groups.setdefault((entry.group, entry.fused), []).append(p)
             self._update(self._twin(groups, state, backend.device, whole=False))
 
-        try:
-            backend.mark(inward=True, outward=False)  # others may have used the block until now
-            copy_in(0)
-            for number in range(len(chunks)):
-                if number + 1 < len(chunks):
-                    copy_in(number + 1)
-                backend.wait(arrived[number])
-                update(number)
-                backend.mark(inward=False, outward=True)
-                copy_out(number)
-            for last in left:
-                backend.wait(last)
-        finally:
-            backend.settle()
+        # A fused update with a GradScaler changes gradients too.
+        constant = () if getattr(self.optimizer, "grad_scale", None) is not None else (GRADIENT,)
+        _Pipeline(backend, block, slot, streamed, chunks, constant).run(update)
         last_step = dict(zip(order, steps.to("cpu"), strict=True))
         for number, entry in enumerate(streamed):
             entry.finish(states[number] | ({"step": last_step[number]} if entry.fused else {}))
@@ -430,20 +404,29 @@ def _lacks_momentum(group: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
     return bool(group.get("momentum")) and state.get("momentum_buffer") is None
 
 
+def _memory_order(tensor: Any) -> list[int]:
+    """Dimensions as they lie in memory, the one with the largest stride first."""
+    return sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+
+
+def _is_dense(tensor: Any) -> bool:
+    return bool(tensor.permute(_memory_order(tensor)).is_contiguous())
+
+
 class _Streamed(NamedTuple):
     """A parameter that is copied through the block, piece by piece."""
 
     group: int
     fused: bool
     flat: dict[str, Any]
-    """Parameter (''), 'grad' and states on the host, flat and all in the same order of elements."""
+    """`PARAMETER`, `GRADIENT` and states on the host, flat and all in the same order of elements."""
     copied: list[tuple[Any, Any]]
     """(tensor, its flat copy) where no flat view is possible."""
     state: dict[str, Any]
 
     def size(self) -> Size:
         itemsizes = tuple(tensor.element_size() for tensor in self.flat.values())
-        elements = self.flat[""].numel()
+        elements = self.flat[PARAMETER].numel()
         return Size(elements, itemsizes, elements if self.fused else PIECE_BYTES // max(itemsizes))
 
     def at(self, base: Any, piece: Piece) -> dict[str, Any]:
@@ -474,6 +457,66 @@ class _Streamed(NamedTuple):
                 self.state[key] = last[key]
         for tensor, flat in self.copied:
             tensor.copy_(flat.view(tensor.shape))
+
+
+class _Pipeline:
+    """Chunks through the slots of a block: while one is updated, the next comes in and the last goes out."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        block: Any,
+        slot: int,
+        streamed: Sequence[_Streamed],
+        chunks: Sequence[Sequence[Piece]],
+        constant: Sequence[str],
+    ) -> None:
+        self._backend, self._block, self._slot = backend, block, slot
+        self._streamed, self._chunks, self._constant = streamed, chunks, constant
+        self._copies = 0
+        self._in, self._out = [-1] * len(chunks), [-1] * len(chunks)  # the last copy of each chunk
+        self._tensors: dict[int, list[dict[str, Any]]] = {}
+
+    def run(self, update: Callable[[Sequence[Piece], Sequence[dict[str, Any]]], None]) -> None:
+        """When it returns nothing is under way any more."""
+        backend, chunks = self._backend, self._chunks
+        backend.begin(2 * sum(len(piece.offsets) for chunk in chunks for piece in chunk))
+        try:
+            backend.mark(inward=True, outward=False)  # others may have used the block until now
+            self._copy_in(0)
+            for number, chunk in enumerate(chunks):
+                if number + 1 < len(chunks):
+                    self._copy_in(number + 1)
+                backend.wait(self._in[number])
+                update(chunk, self._tensors[number])
+                backend.mark(inward=False, outward=True)
+                self._copy_out(number)
+            for last in self._out:
+                backend.wait(last)
+        finally:
+            backend.settle()
+
+    def _copy_in(self, number: int) -> None:
+        base = self._block[number % SLOTS * self._slot :]
+        self._tensors[number] = [
+            self._streamed[piece.parameter].at(base, piece) for piece in self._chunks[number]
+        ]
+        after = (
+            [self._out[number - SLOTS]] if number >= SLOTS else []
+        )  # copies of a direction keep their order
+        for piece, there in zip(self._chunks[number], self._tensors[number], strict=True):
+            for key, flat in self._streamed[piece.parameter].flat.items():
+                self._backend.copy(self._copies, True, there[key], flat[piece.low : piece.high], after)
+                after, self._in[number] = [], self._copies
+                self._copies += 1
+
+    def _copy_out(self, number: int) -> None:
+        for piece, there in zip(self._chunks[number], self._tensors.pop(number), strict=True):
+            for key, flat in self._streamed[piece.parameter].flat.items():
+                if key not in self._constant:
+                    self._backend.copy(self._copies, False, flat[piece.low : piece.high], there[key], ())
+                    self._out[number] = self._copies
+                    self._copies += 1
 
 
 class Size(NamedTuple):
@@ -522,6 +565,9 @@ def cut(sizes: Sequence[Size], slot: int) -> list[list[Piece]]:
                 top += -(-count * itemsize // _ALIGNED) * _ALIGNED
             chunks[-1].append(Piece(number, low, low + count, tuple(offsets)))
             low += count
+            if count < wanted:
+                chunks.append([])
+                top = 0
     return chunks if chunks[-1] else chunks[:-1]
 
 
