@@ -459,7 +459,7 @@ def test_auto_takes_the_faster_place(times: tuple[int, ...], chosen: str) -> Non
     train(ours, optimizer, 2, begin=3)
     assert handle.where == chosen and reads == 8
     assert (handle.host_seconds, handle.device_seconds) == (min(times[::2]), min(times[1::2]))
-    assert rooms == [3, 7, *([8] if chosen == "device" else [])]
+    assert rooms == [3, 7, *([8] if chosen == "device" else [])]  # the second and fourth step, and the fifth
     assert_same((ours, optimizer), trained("Adam", {"fused": False}))
 
 
@@ -598,3 +598,21 @@ def test_many_chunks_on_a_gpu(fused: bool | None) -> None:
         wanted.step()
         for p, q in zip(params, plain, strict=True):
             torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-5)
+
+
+def test_a_trial_that_fails_is_tried_again() -> None:
+    room = [torch.zeros(9), torch.zeros(9), torch.empty(ROOM, dtype=torch.uint8)]
+    ours = model()
+    optimizer = two_groups(ours, "Adam", {"fused": False})
+    handle = streamed(optimizer, "auto", lambda: room[0])
+    train(ours, optimizer, 1)
+    ours.backward(1)
+    for _ in range(2):
+        with pytest.raises(BadMachine):
+            optimizer.step()
+        room.pop(0)
+    assert handle.where == "auto" and handle.device_seconds is None
+    train(ours, optimizer, 4, begin=1)
+    assert handle.where in ("host", "device") and handle.device_seconds is not None
+    for p in (ours.large, ours.row):
+        assert optimizer.state[p]["step"] == 5

@@ -136,7 +136,7 @@ class StreamedOptimizer:
         """Why it can only step on the host; None: it need not."""
         self.host_seconds: float | None = None
         self.device_seconds: float | None = None
-        self._steps, self._clock = 0, clock
+        self._trials, self._clock = 0, clock
         self._device, self._room, self._delay = device, room, delay
         self._backend: Backend | None = None  # a host's step needs no GPU
         self._memory: dict[Any, HostMemory] = {}
@@ -175,10 +175,8 @@ class StreamedOptimizer:
             self._backend = None
 
     def _step(self) -> None:
-        place, trial = self.where, self.where == "auto"
-        if trial:
-            place = _TRIALS[self._steps]
-            self._steps += 1
+        trial = self.where == "auto"
+        place = _TRIALS[self._trials] if trial else self.where
         self._create_states()
         if place == "device":
             self._pin_states()
@@ -195,7 +193,8 @@ class StreamedOptimizer:
         name = f"{place}_seconds"
         known = getattr(self, name)
         setattr(self, name, seconds if known is None else min(known, seconds))
-        if self._steps == len(_TRIALS):
+        self._trials += 1
+        if self._trials == len(_TRIALS):
             assert self.host_seconds is not None and self.device_seconds is not None
             self.where = "host" if self.host_seconds <= self.device_seconds else "device"
 
@@ -249,7 +248,7 @@ class StreamedOptimizer:
         state = self.optimizer.state.get(p, {})
         if _lacks_momentum(group, state) or p.grad.layout != torch.strided:
             return False
-        others = [p.grad, *(value for key, value in state.items() if key not in SCALARS)]
+        others = [p.grad, *_elementwise(state).values()]
         if not flat and not (_is_dense(p) and all(other.stride() == p.stride() for other in others)):
             return False
         same = all(other.dtype == p.dtype for other in others) and p.dtype in (torch.float32, torch.float64)
@@ -279,8 +278,7 @@ class StreamedOptimizer:
         found = [
             (state, key, value)
             for state in self.optimizer.state.values()
-            for key, value in state.items()
-            if key not in SCALARS and self._torch.is_tensor(value)
+            for key, value in _elementwise(state).items()
             if value.device.type == "cpu" and value.numel() and not value.is_pinned()
         ]
         for dtype in {value.dtype for _, _, value in found} - set(self._memory):
@@ -310,13 +308,9 @@ class StreamedOptimizer:
     def _streamed(self, number: int, p: Any) -> _Streamed | None:
         """How a parameter travels; None: it does not."""
         assert self._backend is not None
-        torch, group, state = (
-            self._torch,
-            self.optimizer.param_groups[number],
-            self.optimizer.state.get(p, {}),
-        )
-        each = {key: value for key, value in state.items() if key not in SCALARS and torch.is_tensor(value)}
-        kind = self._backend.device.type
+        torch, kind = self._torch, self._backend.device.type
+        group, state = self.optimizer.param_groups[number], self.optimizer.state.get(p, {})
+        each = _elementwise(state)
         if (
             not p.numel()
             or p.is_complex()
@@ -402,6 +396,12 @@ def _host_only(optimizer: Any) -> str | None:
 def _lacks_momentum(group: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
     """SGD makes its momentum buffers in the update itself."""
     return bool(group.get("momentum")) and state.get("momentum_buffer") is None
+
+
+def _elementwise(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A parameter's states with a number for each of its elements."""
+    is_tensor = require("torch", "torch").is_tensor
+    return {key: value for key, value in state.items() if key not in SCALARS and is_tensor(value)}
 
 
 def _memory_order(tensor: Any) -> list[int]:
