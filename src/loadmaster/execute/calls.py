@@ -7,7 +7,7 @@ copied to the host and back (`spill`, `restore`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,9 +20,13 @@ from loadmaster.execute.pinned import HostMemory, HostWeights, flat, layout_of, 
 from loadmaster.execute.placement import Arena
 from loadmaster.execute.script import Leaf
 from loadmaster.execute.walk import shown
+from loadmaster.machine.machine import Machine
+from loadmaster.plan.plan import Plan
 from loadmaster.program.importers.torch.captured import Captured, Given
-from loadmaster.program.program import PERSISTENT
+from loadmaster.program.program import PERSISTENT, TensorKind
 
+WARM_CALLS = 2
+"""Before a CUDA graph: the first call shows where results are made, the second makes them in place."""
 _SAMPLES = 16
 
 
@@ -34,15 +38,15 @@ class Rows:
         self._rows: dict[int, list[tuple[Any, int]]] = {}
 
     def take(self, count: int) -> Any:
-        """A row of its own storage that nobody else looks at."""
+        """A row that nobody else looks at, as long as somebody looks at what is returned."""
         rows = self._rows.setdefault(count, [])
         for row, alone in rows:
             if storage_users(row) == alone:
-                return row
+                return row[:]
         # Its own storage, so that it can be told whether a caller still has it.
         row = self._torch.from_numpy(self._memory.take(count).numpy())
         rows.append((row, storage_users(row)))
-        return row
+        return row[:]
 
 
 def storage_users(tensor: Any) -> int:
@@ -52,9 +56,10 @@ def storage_users(tensor: Any) -> int:
 
 
 class Fingerprint:
-    """Whether a weight on the host is what it was: by its address, its version and some of its bytes."""
+    """Whether a tensor on the host is what it was: by its address, its version and some of its bytes."""
 
     def __init__(self, value: Any) -> None:
+        self._address, self._bytes = -1, np.zeros(0, dtype=np.uint8)
         self._seen = self._look(value)
 
     def changed(self, value: Any) -> bool:
@@ -63,15 +68,12 @@ class Fingerprint:
         return before != self._seen
 
     def _look(self, value: Any) -> tuple[int, int, bytes]:
+        address = int(value.data_ptr())
+        if address != self._address and value.numel():
+            row = flat(value.detach(), layout_of(value)).numpy()
+            self._address, self._bytes = address, row[:: max(1, len(row) // _SAMPLES)]
         # Not every change moves the version: `p.data.mul_` does not.
-        return int(value.data_ptr()), int(value._version), _sample(value)
-
-
-def _sample(value: Any) -> bytes:
-    if not value.numel():
-        return b""
-    row = flat(value.detach(), layout_of(value)).numpy()
-    return bytes(row[np.linspace(0, len(row) - 1, _SAMPLES).astype(np.int64)])
+        return address, int(value._version), self._bytes.tobytes()
 
 
 @dataclass(frozen=True)
@@ -87,38 +89,60 @@ class Paused:
 
 
 class CallExecutor(Executor):
-    """An executor whose weights are the caller's own tensors, seen anew with every call."""
+    """An executor whose weights are the caller's own tensors, seen anew with every call.
 
-    def __init__(self, captured: Captured, *where: Any, rows: Rows, args: Sequence[Any], **options: Any) -> None:
+    `args`: the primals of the first call. `rows`: where results on the host lie. `targets`: by number of a result,
+    the tensor on the device that it is written to. `graph`: after some calls as CUDA graphs.
+    """
+
+    def __init__(
+        self,
+        captured: Captured,
+        plan: Plan,
+        machine: Machine,
+        device: Any,
+        args: Sequence[Any],
+        rows: Rows,
+        *,
+        targets: dict[int, Any] | None = None,
+        as_graph: bool = False,
+        **options: Any,
+    ) -> None:
         # captured.given has one row per placeholder: primals first, in the order of `args`.
         self._primals = [given for given in captured.given if not given.late][: len(args)]
-        rest = [given for given in captured.given if given.source in captured.constants]
+        self._late = [given for given in captured.given if given.late]
+        values = dict(zip((given.node for given in self._primals), args, strict=True))
         host = HostWeights({}, {})
-        for given, value in [
-            *zip(self._primals, args, strict=True),
-            *((given, captured.constants[given.source]) for given in rest),
-        ]:
+        for given in captured.given:
             if given.kind in PERSISTENT and given.tensor >= 0 and not given.held:
+                value = values[given.node] if given.node in values else captured.constants[given.source]
                 host.layouts[given.tensor] = layout_of(own := own_layout(value.detach().cpu()))
                 host.rows[given.tensor] = flat(own, host.layouts[given.tensor])
-        super().__init__(captured, *where, host, **options)
-        self._pool = rows
-        self._late = [given for given in captured.given if given.late]
+        forward, views = captured.forward_ops, captured.program.op_view
+        self.pause = int((~views).sum() if forward is None else (~views[:forward]).sum())
+        super().__init__(captured, plan, machine, device, host, pause=self.pause, **options)
+        self._rows, self._moved = rows, set(self.script.moved)
         self._walk.late = frozenset(given.tensor for given in self._late if not given.held)
-        steps = [step.call.op for step in self.script.steps]
-        whole = captured.forward_ops is None
-        self.pause = len(steps) if whole else sum(op < (captured.forward_ops or 0) for op in steps)
-        self._fill_sinks(steps)
-        self._residents_of = [
-            (at, given) for at, given in enumerate(self._primals) if given.kind in PERSISTENT and not given.held
-        ]
-        self._seen = {at: Fingerprint(args[at]) for at, _ in self._residents_of}
-        self._lies = {each.tensor: number for number, each in enumerate(self.script.residencies) if each.first < 0}
-        self._moved = set(self.script.moved)
         self._fakes = {node.name: node.meta.get("val") for node in captured.graph.nodes}
         for given in self._late:  # a plan may make room for it before it comes
             self._layouts[given.tensor] = layout_of(self._fakes[given.node])
+        self._fixed_targets = targets or {}
+        self._fill_sinks()
+        self._lies = {each.tensor: at for at, each in enumerate(self.script.residencies) if each.first < 0}
+        self._weights = [(at, given) for at, given in enumerate(self._primals) if given.tensor in self._lies]
+        self._seen = {at: Fingerprint(args[at]) for at, _ in self._weights}
+        self._streamed = [
+            (at, given)
+            for at, given in enumerate(self._primals)
+            if given.kind in PERSISTENT and given.tensor >= 0 and not given.held and given.tensor not in self._lies
+        ]
         self._values: list[Any] = []
+        self._calls = 0
+        self._as_graph = as_graph and self.placement == "planned"
+        self._graphs: dict[bool, Any] = {}
+        self._recorded: list[Any] = []
+        self._fixed: dict[int, Any] = {}
+        """Where a CUDA graph finds what callers bring, by tensor."""
 
     def _add_rooms(self) -> None:
         """Room on the host for what is copied out; results get theirs anew for each call, inputs bring it."""
@@ -131,9 +155,9 @@ class CallExecutor(Executor):
         memory = HostMemory(self._backend.pinned, sum(rows.values()))
         self._host |= {tensor: memory.take(size) for tensor, size in rows.items()}
 
-    def _fill_sinks(self, steps: list[int]) -> None:
+    def _fill_sinks(self) -> None:
         """Results that are taken on the device: after which step, and which of them it is."""
-        rank = {op: at for at, op in enumerate(steps)}
+        rank = {step.call.op: at for at, step in enumerate(self.script.steps)}
         producer = self.captured.program.producer
         self._sinks: dict[int, int] = {}
         """Result -> number of its target."""
@@ -141,46 +165,79 @@ class CallExecutor(Executor):
             if result.sink and leaf.root >= 0 and producer[leaf.root] >= 0:
                 target = self._sinks[number] = len(self._sinks)
                 self._walk.sinks.setdefault(rank[int(producer[leaf.root])], []).append((leaf, target))
+        self._walk.targets = [None] * len(self._sinks)
 
     def forward(self, args: Sequence[Any]) -> list[Any]:
         """The results of the forward call, in order; None where there is none."""
         self._refresh(args)
+        recording = self._as_graph and self._calls >= WARM_CALLS
         for given, value in zip(self._primals, args, strict=True):
+            if given.tensor < 0:
+                continue
             if given.held:
-                if given.tensor >= 0:
-                    self._kept[given.tensor] = value.detach()
-            elif given.kind not in PERSISTENT and given.tensor >= 0:
-                self._give(given, value.detach())
-        self._hand_out(late=False)
+                self._kept[given.tensor] = self._held(given, value.detach(), recording)
+            elif given.kind == TensorKind.INPUT:
+                self._give(given, value.detach(), recording)
+        self._hand_out(late=False, fixed=recording)
         with self._running():
-            self._values = self._walk.begin(self._kept)
-            self._walk.advance(self._values, [], 0, self.pause)
-            self._walk.placement.at(-1)
-            if self.captured.forward_ops is None:
-                self._walk.end()
+            if recording:
+                self._replay(False, self._first_half)
+                self._values = list(self._recorded)
+            else:
+                self._first_half()
             self._backend.settle()
-        found = self._found(args, late=False)
+        found = self._found(args, late=False, fixed=recording)
+        self._calls += self.captured.forward_ops is None
         if self.captured.forward_ops is None:
             self._values = []
         return found
 
     def backward(self, args: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
         """The gradients, in order of the primals; None where there is none."""
+        recording = self._as_graph and self._calls >= WARM_CALLS
         for given, value in zip(self._late, tangents, strict=True):
             own = self._like_traced(given, value.detach())
             if given.held:
-                self._values[given.tensor] = own.to(self._backend.device)
+                self._values[given.tensor] = self._held(given, own.to(self._backend.device), recording)
             elif given.tensor >= 0:
-                self._give(given, own)
-        self._hand_out(late=True)
+                self._give(given, own, recording)
+        self._hand_out(late=True, fixed=recording)
         with self._running():
-            self._walk.resume(self._values)
-            self._walk.advance(self._values, [], self.pause, len(self.script.steps))
-            self._walk.end()
+            if recording and False in self._graphs:
+                self._replay(True, self._second_half)
+            else:
+                self._second_half()
             self._backend.settle()
-        found = self._found(args, late=True)
+        found = self._found(args, late=True, fixed=recording)
+        self._calls += 1
         self._values = []
         return found
+
+    def _first_half(self) -> None:
+        self._values = self._walk.begin(self._kept)
+        self._walk.advance(self._values, [], 0, self.pause)
+        if self.captured.forward_ops is None:
+            self._walk.end()
+        self._walk.placement.at(-1)
+        self._backend.join()
+
+    def _second_half(self) -> None:
+        self._walk.resume(self._values)
+        self._walk.advance(self._values, [], self.pause, len(self.script.steps))
+        self._walk.end()
+        self._backend.join()
+
+    def _replay(self, late: bool, half: Callable[[], None]) -> None:
+        """Half a step as a CUDA graph, recorded when it is first wanted."""
+        torch = self._torch
+        if late not in self._graphs:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=self._placement.stream):
+                half()
+            self._graphs[late] = graph
+            if not late:
+                self._recorded = list(self._values)
+        self._graphs[late].replay()
 
     def spill(self) -> Paused:
         """What a step between its two calls has, its part of the device copied to the host: the memory is
@@ -194,6 +251,7 @@ class CallExecutor(Executor):
         paused = Paused(self._values, saved, dict(self._host), dict(self._layouts), self._walk.held_back)
         self._values = []
         self._add_rooms()  # what was copied out is needed later
+        self._graphs, self._as_graph = {}, False  # those know the old rows
         return paused
 
     def restore(self, paused: Paused) -> None:
@@ -207,8 +265,8 @@ class CallExecutor(Executor):
         self._backend.settle()
 
     def abandon(self) -> None:
-        """Nobody will ask for the backward call any more."""
-        self._values = []
+        """Nobody will ask for the backward call any more; what is on the device is given up."""
+        self._values, self._recorded, self._graphs = [], [], {}
 
     def reload(self) -> None:
         """Bring the weights that stay between runs to the device anew: another graph had the memory."""
@@ -221,33 +279,71 @@ class CallExecutor(Executor):
         """Whether the memory can be another's in between."""
         return isinstance(self._placement, Arena)
 
+    @property
+    def reserved_bytes(self) -> int:
+        """What it has of the device, libraries' workspaces included."""
+        peaks = self._placement.peaks()
+        return self.script.peak if peaks is None else peaks[1]
+
     def _refresh(self, args: Sequence[Any]) -> None:
         """Weights that were changed since they were last seen."""
-        for at, given in self._residents_of:
-            if given.tensor < 0 or not self._seen[at].changed(args[at]):
-                continue
-            value = own_layout(args[at].detach())
-            self._layouts[given.tensor] = layout_of(value)
-            self._host[given.tensor] = flat(value, self._layouts[given.tensor])
-            if given.tensor in self._lies:
+        for at, given in self._weights:
+            if self._seen[at].changed(args[at]):
+                self._renew(given, args[at])
                 self._load(given.tensor, self._lies[given.tensor])
+        for at, given in self._streamed:
+            if args[at].data_ptr() != self._host[given.tensor].data_ptr():
+                self._renew(given, args[at])
+
+    def _renew(self, given: Given, value: Any) -> None:
+        """The weight lies elsewhere on the host now."""
+        own = own_layout(value.detach())
+        layout = layout_of(own)
+        if own.data_ptr() != self._host[given.tensor].data_ptr():
+            self._graphs = {}
+        self._layouts[given.tensor], self._host[given.tensor] = layout, flat(own, layout)
 
     def _load(self, tensor: int, number: int) -> None:
         layout = self._layouts[tensor]
         self._placement.row(number, self._kept[tensor], layout).copy_(self._host[tensor])
 
-    def _give(self, given: Given, value: Any) -> None:
+    def _held(self, given: Given, value: Any, fixed: bool) -> Any:
+        """What the caller has on the device; a CUDA graph finds it at one address."""
+        if not fixed:
+            return value
+        known = self._fixed.get(given.tensor)
+        if given.source:  # a parameter stays where it is
+            if known is not None and known.data_ptr() != value.data_ptr():
+                self._graphs = {}
+            self._fixed[given.tensor] = value
+            return value
+        if known is None:
+            known = self._fixed[given.tensor] = self._torch.empty_strided(
+                tuple(value.shape), value.stride(), dtype=value.dtype, device=value.device
+            )
+        return known.copy_(value)
+
+    def _give(self, given: Given, value: Any, fixed: bool) -> None:
         """An input for this call: where it lies, if copies can be made from there."""
         value = own_layout(value)
         layout = self._layouts[given.tensor] = layout_of(value)
         if not layout.bytes:
             self._kept[given.tensor] = self._empty(layout)
-        elif value.device.type == "cpu" and (not self._backend.pinned or value.is_pinned()):
-            self._host[given.tensor] = flat(value, layout)
+            return
+        here = value.device.type == "cpu" and (not self._backend.pinned or value.is_pinned())
+        if here and (not fixed or given.source):
+            row = flat(value, layout)
         else:
             size = int(self.captured.program.storage_bytes[given.tensor])
-            row = self._host[given.tensor] = self._pool.take(size)
+            if fixed:
+                row = self._fixed.setdefault(given.tensor, self._host[given.tensor])
+            else:
+                self._host.pop(given.tensor, None)
+                row = self._rows.take(size)
             row[: layout.bytes].copy_(flat(value, layout))
+        if fixed and (old := self._host.get(given.tensor)) is not None and row.data_ptr() != old.data_ptr():
+            self._graphs = {}
+        self._host[given.tensor] = row
 
     def _like_traced(self, given: Given, value: Any) -> Any:
         """A tangent with the strides that the graph was traced with."""
@@ -258,59 +354,62 @@ class CallExecutor(Executor):
         own = torch.empty_strided(tuple(like.shape), like.stride(), dtype=value.dtype, device=value.device)
         return own.copy_(value)
 
-    def _hand_out(self, *, late: bool) -> None:
-        """Fresh memory for the results of a call: on the host a row each, on the device what the caller takes."""
-        torch = self._torch
-        targets = self._walk.targets = self._walk.targets or [None] * len(self._sinks)
+    def _hand_out(self, *, late: bool, fixed: bool) -> None:
+        """Memory for the results of a call: on the host a row each, on the device what the caller takes. For a CUDA
+        graph the same each time: callers get copies."""
+        torch, targets = self._torch, self._walk.targets
         for number, result in enumerate(self.captured.results):
             if result.late != late or result.tensor < 0:
                 continue
-            leaf = self.script.leaves[number]
+            root = self.script.leaves[number].root
             if number in self._sinks:
-                like = self._fakes[result.node]
-                targets[self._sinks[number]] = torch.empty_strided(
-                    tuple(like.shape), like.stride(), dtype=like.dtype, device=self._backend.device
-                )
-            elif leaf.root in self._moved:
-                self._host[leaf.root] = self._pool.take(int(self.captured.program.storage_bytes[leaf.root]))
+                at = self._sinks[number]
+                if number in self._fixed_targets:
+                    targets[at] = self._fixed_targets[number]
+                elif targets[at] is None or not fixed:
+                    like = self._fakes[result.node]
+                    targets[at] = torch.empty_strided(
+                        tuple(like.shape), like.stride(), dtype=like.dtype, device=self._backend.device
+                    )
+            elif root in self._moved and not (fixed and root in self._host):
+                self._host.pop(root, None)
+                self._host[root] = self._rows.take(int(self.captured.program.storage_bytes[root]))
 
-    def _found(self, args: Sequence[Any], *, late: bool) -> list[Any]:
+    def _found(self, args: Sequence[Any], *, late: bool, fixed: bool) -> list[Any]:
         found = []
         given_back = {given.node: at for at, given in enumerate(self._primals)}
         for number, (leaf, result) in enumerate(zip(self.script.leaves, self.captured.results, strict=True)):
             if result.late != late:
                 continue
-            if number in self._sinks:
-                found.append(self._walk.targets[self._sinks[number]])
-                self._walk.targets[self._sinks[number]] = None
+            if number in self._fixed_targets:
+                found.append(None)
+            elif number in self._sinks:
+                value = self._walk.targets[self._sinks[number]]
+                found.append(value.clone() if fixed else value)
+                if not fixed:
+                    self._walk.targets[self._sinks[number]] = None
             elif not result.node:
                 found.append(None)
             elif leaf.root < 0:
                 found.append(args[given_back[result.node]] if result.node in given_back else None)
             else:
-                found.append(self._handed(leaf))
+                found.append(self._handed(leaf, fixed))
         if self._backend.pinned:
             self._backend.settle()
         return found
 
-    def _handed(self, leaf: Leaf) -> Any:
+    def _handed(self, leaf: Leaf, fixed: bool) -> Any:
         """A result that the caller may keep."""
-        torch = self._torch
-        value = self._values[leaf.root]
+        torch, value = self._torch, self._values[leaf.root]
         if value is None:
-            row, layout = self._host[leaf.root], self._layouts[leaf.root]
-            root = shaped(row, layout)
-            if not leaf.views and leaf.root in self._moved:
+            root = shaped(self._host[leaf.root], self._layouts[leaf.root])
+            if not leaf.views and not fixed and leaf.root in self._moved:
                 return root  # its row is the caller's now
             value = shown(leaf, root)
         else:
             value = shown(leaf, value)
-        own = torch.empty_strided(
-            tuple(value.shape),
-            _dense_stride(value),
-            dtype=value.dtype,
-            pin_memory=self._backend.pinned and value.numel() > 0,
-        )
+        pinned = self._backend.pinned and value.numel() > 0
+        own = torch.empty_strided(tuple(value.shape), _dense(value), dtype=value.dtype, pin_memory=pinned)
         return own.copy_(value, non_blocking=True)
 
     @contextmanager
@@ -325,7 +424,7 @@ class CallExecutor(Executor):
             yield
 
 
-def _dense_stride(value: Any) -> tuple[int, ...]:
+def _dense(value: Any) -> tuple[int, ...]:
     """The strides of a copy without holes in which elements come in the same order."""
     order = sorted(range(value.ndim), key=lambda axis: (value.stride(axis), value.shape[axis]))
     strides, step = [0] * value.ndim, 1

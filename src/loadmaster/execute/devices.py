@@ -49,6 +49,10 @@ class Backend(Protocol):
         """Ops from now on start when this copy is done."""
         ...
 
+    def join(self) -> None:
+        """Ops from now on start when all copies are done; nothing waits for them one by one any more."""
+        ...
+
     def settle(self) -> None:
         """Wait here until nothing runs any more."""
         ...
@@ -112,6 +116,10 @@ class CpuBackend:
         if copy is not None:
             copy.result()
 
+    def join(self) -> None:
+        for row in range(len(self._copies)):
+            self.wait(row)
+
     def settle(self) -> None:
         for copy in self._copies:
             if copy is not None:
@@ -157,6 +165,8 @@ class CudaBackend:
         self._done: list[Any] = []
         self._marks: list[Any] = []
         self._marked = 0
+        self._issued: set[int] = set()
+        """Copies that somebody may have to wait for."""
         self._outside = (0, 0)
         self._own = own_allocator.current()  # with it PyTorch counts nothing
 
@@ -173,6 +183,7 @@ class CudaBackend:
         while len(self._done) < copies:
             self._done.append(self._cuda.Event())
         self._marked = 0
+        self._issued.clear()
 
     def mark(self, *, inward: bool, outward: bool) -> None:
         if self._marked == len(self._marks):
@@ -187,13 +198,22 @@ class CudaBackend:
     def copy(self, row: int, inward: bool, target: Any, source: Any, after: Sequence[int]) -> None:
         stream = self._streams[inward]
         for other in after:
-            stream.wait_event(self._done[other])
+            if other in self._issued:
+                stream.wait_event(self._done[other])
         with self._cuda.stream(stream):
             target.copy_(source, non_blocking=True)
         self._done[row].record(stream)
+        self._issued.add(row)
 
     def wait(self, row: int) -> None:
-        self._cuda.current_stream(self.device).wait_event(self._done[row])
+        if row in self._issued:
+            self._cuda.current_stream(self.device).wait_event(self._done[row])
+
+    def join(self) -> None:
+        current = self._cuda.current_stream(self.device)
+        for stream in self._streams.values():
+            current.wait_stream(stream)
+        self._issued.clear()
 
     def settle(self) -> None:
         self._cuda.synchronize(self.device)

@@ -112,7 +112,8 @@ class Executor:
     the plan (of no account where it is 'planned': they get what it leaves). `placement`: 'planned' (the
     default where the process has our own allocator), 'allocator' (PyTorch's, which may need more than the plan
     says) or 'arena' (always on a CPU). `graph`: as one CUDA graph. `delay`: on a CPU, seconds that each copy is late. `checked=False` trusts the plan.
-    `block`: bytes of the device that are there already, for as many as the placement takes.
+    `block`: bytes of the device that are there already, for as many as the placement takes. `pause`: the rank of the
+    step before which a run may rest.
     """
 
     def __init__(
@@ -131,6 +132,7 @@ class Executor:
         delay: Callable[[], float] | None = None,
         checked: bool = True,
         block: Any = None,
+        pause: int | None = None,
     ) -> None:
         self._torch = require("torch", "torch")
         self.captured, self.machine = captured, machine
@@ -157,7 +159,7 @@ class Executor:
         with self._guarded(), self._backend.held_to(self.capacity):
             if self.placement == "planned":
                 self._placement = Planned(
-                    self.script, sizes, self.capacity, self._backend.device, kept, stream, self._name, block=block
+                    self.script, sizes, self.capacity, self._backend.device, kept, stream, self._name, block=block, pause=pause
                 )
             elif self.placement == "arena":
                 self._placement = Arena(

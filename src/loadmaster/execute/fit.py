@@ -19,9 +19,15 @@ from loadmaster import clock
 from loadmaster.errors import BadMachine, LoadmasterError, require
 from loadmaster.execute import own_allocator
 from loadmaster.execute.compile_backend import compile_graph, root_error
-from loadmaster.execute.graphs import MoveToDevice, Session, Static
+from loadmaster.execute.graphs import Measure, MoveToDevice, Session, Static
+from loadmaster.execute.measured_cache import cache_folder
+from loadmaster.execute.op_samples import sample_ops
+from loadmaster.execute.optimizer import STREAM_BYTES, StreamedOptimizer, stream_optimizer
 from loadmaster.execute.pinned import HostMemory, layout_of, shaped
+from loadmaster.execute.speeds import quick_machine
 from loadmaster.machine import Machine, load_machine
+from loadmaster.program.importers.torch.captured import Captured
+from loadmaster.program.measured_costs import MeasuredCosts
 from loadmaster.search.request import Share, parse_capacity
 from loadmaster.search.solver import Budget
 
@@ -36,7 +42,7 @@ class Fitted:
 
     def __init__(self, module: Any, session: Session, compiled: Callable[..., Any]) -> None:
         self.module, self.session, self._compiled = module, session, compiled
-        self.optimizer: Any = None
+        self.streamed: StreamedOptimizer | None = None
         self.seconds: dict[str, float] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -162,16 +168,18 @@ def fit(
     session = Session(
         name=type(model).__name__,
         device=where,
-        machine=known or _measured_machine(where, cache, measure=measure),
+        machine=known or load_machine("h200"),
         memory=None if isinstance(size, Share) else size.count,
         share=size.part if isinstance(size, Share) else None,
         budget=search if isinstance(search, Budget) else Budget(seconds=float(search)),
         background=background,
-        measure=_measure(where, cache, say) if measure else None,
         hold_statics=weights == "device",
         choose_weights=weights == "auto" and where.type == "cuda",
         say=say,
     )
+    if measure:
+        session.machine = known or _measured_machine(session, cache)
+        session.measure = _measure(session, cache)
     _to_host(model, session)
     _know_statics(model, session)
     compiled = torch.compile(
@@ -185,13 +193,12 @@ def fit(
     if weights == "device":
         _to_device(model, session)
     if optimizer is not None:
-        fitted.optimizer = optimizer
         session.state_bytes = _state_bytes(optimizer)
     if args is not None and (kwargs or _as_args(args)[0] or _as_args(args)[1]):
         positional, named = _as_args(args)
         _try_once(fitted, positional, {**named, **(kwargs or {})})
     if optimizer is not None and not session.hold_statics:
-        _stream(optimizer, session)
+        _stream(fitted, optimizer)
     fitted.seconds["fit"] = clock.now() - began
     for graph in session.graphs:
         say(graph.line())
@@ -227,13 +234,25 @@ def _device(name: str | None) -> Any:
     return device
 
 
-def _measured_machine(device: Any, cache: Path | None, *, measure: bool) -> Machine:
-    """The machine that this computer is; without measuring, an H200's rates."""
-    return load_machine("h200")
+def _measured_machine(session: Session, cache: Path | None) -> Machine:
+    """The machine that this computer is."""
+    return session.on_thread(
+        lambda: quick_machine(session.device, load_machine("h200"), cache=cache or cache_folder(), say=session.say)
+    )
 
 
-def _measure(device: Any, cache: Path | None, say: Callable[[str], None]) -> Any:
-    return None
+def _measure(session: Session, cache: Path | None) -> Measure:
+    """Times and workspaces of a graph's ops, each distinct one measured once."""
+
+    def measure(captured: Captured) -> MeasuredCosts:
+        found = sample_ops(
+            captured, session.device, cache=cache or cache_folder(), say=session.say, memory=session.memory
+        )
+        for note in found.notes:
+            session.say(note)
+        return found.costs(captured.program, session.machine.devices[0].name)
+
+    return measure
 
 
 def _to_host(model: Any, session: Session) -> None:
@@ -341,8 +360,19 @@ def _state_bytes(optimizer: Any) -> int:
     return trained * each.get(name, 2)
 
 
-def _stream(optimizer: Any, session: Session) -> None:
-    """Let the optimizer's step be made for weights on the host."""
+def _stream(fitted: Fitted, optimizer: Any) -> None:
+    """Let the optimizer's step be made for weights on the host: there, or on the device in the memory of the plans,
+    which is nobody's between two steps."""
+    session = fitted.session
+
+    def room() -> Any:
+        for graph in session.graphs:
+            graph.step_aside()
+        return session.free_block(STREAM_BYTES)
+
+    fitted.streamed = stream_optimizer(optimizer, session.device, room=room)
+    own_step = optimizer.step
+    optimizer.step = lambda *args, **kwargs: session.on_thread(lambda: own_step(*args, **kwargs))
 
 
 def _say(text: str) -> None:

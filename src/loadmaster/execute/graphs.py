@@ -11,8 +11,9 @@ import itertools
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from loadmaster import clock
 from loadmaster.errors import BadMachine, LoadmasterError, Refused, require
 from loadmaster.execute import own_allocator
 from loadmaster.execute.calls import CallExecutor, Paused, Rows, storage_users
+from loadmaster.execute.placement import EDGE
 from loadmaster.machine.machine import Machine
 from loadmaster.offload.kind import KernelRoom, kernel_room, make_offload
 from loadmaster.offload.model import Kernels, offload_model
@@ -43,6 +45,7 @@ SHRINK = 0.9
 GRAIN = 2**16
 _NO_ROOM = re.compile(r"no room for (\d+) bytes of a kernel beside the plan in step (\d+)")
 
+Found = TypeVar("Found")
 Measure = Callable[[Captured], MeasuredCosts | None]
 
 
@@ -94,11 +97,30 @@ class Session:
     newest: PlannedGraph | None = None
     """The graph that was called last."""
     _block: Any = None
+    _worker: ThreadPoolExecutor | None = None
+    _thread: int = -1
 
     def __post_init__(self) -> None:
         self._torch = require("torch", "torch")
         self.is_cuda = str(self.device).startswith("cuda")
         self.rows = Rows(pinned=self.is_cuda)
+
+    def on_thread(self, work: Callable[..., Found], *args: Any) -> Found:
+        """Make calls of the device on one thread: libraries keep workspaces for each that calls them, and autograd
+        has threads of its own."""
+        if not self.is_cuda or threading.get_ident() == self._thread:
+            return work(*args)
+        self._torch.cuda.current_stream(self.device).synchronize()  # what the caller brings is there
+        if self._worker is None:
+            self._worker = ThreadPoolExecutor(1, "loadmaster")
+            self._thread = self._worker.submit(self._begin_thread).result()
+        return self._worker.submit(work, *args).result()
+
+    def _begin_thread(self) -> int:
+        self._torch.cuda.set_device(self.device)
+        if own_allocator.current() is not None:
+            own_allocator.compute(self.device)
+        return threading.get_ident()
 
     @property
     def static_bytes(self) -> int:
@@ -139,6 +161,13 @@ class Session:
                 break
             before += each.private
         return self._block[whole - before - graph.private : whole - before]
+
+    def free_block(self, count: int) -> Any:
+        """So many bytes of the device, or fewer: of the block, if nobody has it."""
+        torch = self._torch
+        if self._block is None:
+            return torch.empty(count, dtype=torch.uint8, device=self.device)
+        return self._block[EDGE : EDGE + count]
 
     def claim(self, graph: PlannedGraph) -> None:
         """It is this graph's turn: others make room."""
@@ -217,6 +246,9 @@ class PlannedGraph:
 
     def forward(self, args: Sequence[Any]) -> tuple[list[Any], Any]:
         """Results of the forward call, and the token that a backward call has to bring."""
+        return self.session.on_thread(self._forward, args)
+
+    def _forward(self, args: Sequence[Any]) -> tuple[list[Any], Any]:
         with self.session.lock:
             self._set_aside()
             self.session.forward_calls += 1
@@ -240,6 +272,9 @@ class PlannedGraph:
 
     def backward(self, number: int, tangents: Sequence[Any]) -> list[Any]:
         """Gradients by primal; None where there is none. `number`: what the forward call's token says."""
+        return self.session.on_thread(self._backward, number, tangents)
+
+    def _backward(self, number: int, tangents: Sequence[Any]) -> list[Any]:
         with self.session.lock:
             step = self._step(number)
             again = False
@@ -458,25 +493,19 @@ class PlannedGraph:
         try:
             return make_offload(repeated, machine, room)
         except BadMachine as error:
-            raise self._too_little(error, machine) from error
-
-    def _too_little(self, error: BadMachine, machine: Machine) -> BadMachine:
-        """The same in the words of `fit`."""
-        session = self.session
-        least = machine.with_capacity(self._fast, UNLIMITED)
-        try:
-            needs = make_offload(repeat(self._program, []), least, self._room) if self._program else None
-        except LoadmasterError:
-            needs = None
-        if needs is None or session.memory is None:
-            return error
-        count = needs.least + needs.for_kernels + session.memory - self._capacity
-        return BadMachine(
-            f"'{self.name}' can't run in {show_bytes(session.memory)}: {str(error).split(';')[0]}",
-            object=self.name,
-            number=count,
-            remedy=f'give memory="{-(-count // 2**20)}MiB" or more, or a smaller batch',
-        )
+            session = self.session
+            if session.memory is None:
+                raise
+            needs = make_offload(repeated, machine.with_capacity(self._fast, UNLIMITED), room)
+            # Kernels' room, and what the session has for others, come on top.
+            least = needs.least + needs.for_kernels + session.memory - session.capacity_of(self)
+            raise BadMachine(
+                f"'{self.name}' can't run in {show_bytes(session.memory)}: {error.message.removesuffix(error.remedy or '')}"
+                f"needs {show_bytes(least)} in all",
+                object=self.name,
+                number=least,
+                remedy=f'give memory="{-(-least // 2**20)}MiB" or more, or a smaller batch',
+            ) from error
 
     def _choice(self, repeated: Repeated, problem: Offload, found: Solution, how: str) -> Choice:
         if found.decision is None or found.value is None:
@@ -531,14 +560,21 @@ class PlannedGraph:
             choice.plan,
             choice.problem.machine,
             session.device,
-            rows=session.rows,
-            args=args,
+            args,
+            session.rows,
+            as_graph=session.is_cuda and (choice.how == "search" or not session.background) and self._on_device,
             capacity=int(self._capacity * self._shrunk),
             workspace=self._room.kept,
             placement=session.placement,
             block=session.block_of(self),
         )
         self.choice, self._away = choice, False
+
+    @property
+    def _on_device(self) -> bool:
+        """Whether callers take results there, or there is no backward call whose gradients they want on the host."""
+        base = self._base
+        return base is not None and (base.forward_ops is None or all(each.sink for each in base.results))
 
     def _roles(self, args: Sequence[Any], *, hold: bool) -> list[Role]:
         session, training = self.session, self.prepared.forward_outputs is not None
@@ -565,7 +601,10 @@ class PlannedGraph:
                     raise
                 self._shrunk *= SHRINK
             self.retries += 1
-            self._executor = None
+            for executor in (self._executor, step.executor):
+                if executor is not None:  # what it has on the device must be gone before another one is there
+                    executor.abandon()
+            self._executor = step.executor = None
             self._capacity = -1  # so that it is planned again
             self._set_random(step.random)
         return run()

@@ -201,8 +201,10 @@ class Arena:
 
     def _moved(self, residency: int, result: Any) -> Any:
         """A result, copied into its room."""
+        if residency < 0 or result is None:
+            return result
         layout = layout_of(result)
-        if residency < 0 or not layout.bytes:
+        if not layout.bytes:
             return result
         self.row(residency, result, layout).copy_(flat(result, layout))
         return self.room(residency, layout)
@@ -247,6 +249,7 @@ class Planned(Arena):
     is told by the size; where that was wrong the result is copied, and known in later runs.
 
     `kept`: what libraries have of the budget. `stream`: of all runs. `name`: of a step, for messages.
+    `pause`: the rank before which a run may rest while others have the memory.
     """
 
     def __init__(
@@ -260,6 +263,7 @@ class Planned(Arena):
         name: Callable[[int], str],
         own: _core.OwnAllocator | None = None,
         block: Any = None,
+        pause: int | None = None,
     ) -> None:
         self._own = own or _core.device_allocator()
         self._script, self._kept, self._name, self.stream = script, kept, name, stream
@@ -271,11 +275,12 @@ class Planned(Arena):
         columns, self._number = room_columns(script, self.offsets, sizes, room)
         self._rooms = _core.rooms(self._base, columns)
         self._rank = -1
-        # What outlives the run must not be the allocator's: the next run gives its address away again.
+        # What outlives a call must not be the allocator's: another one may give its address away again.
+        ends = {len(script.steps), *([] if pause is None else [pause])}
         self._outlives = {
             number
             for number, residency in enumerate(script.residencies)
-            if residency.last >= len(script.steps) - 1
+            if any(residency.first < end <= residency.last + 1 for end in ends)
         }
 
     @contextmanager
@@ -298,19 +303,22 @@ class Planned(Arena):
             at
             for at, (residency, result) in enumerate(zip(residencies, results, strict=True))
             if residency >= 0
+            and result is not None
             and not (result.data_ptr() == self._address[residency] and not result.storage_offset())
             and layout_of(result).bytes
         ]
         if wrong:
             self._bring(wrong, residencies, results)
         return [
-            self.room(residency, layout_of(result)) if at in wrong or residency in self._outlives else result
+            self.room(residency, layout_of(result))
+            if result is not None and (at in wrong or residency in self._outlives)
+            else result
             for at, (residency, result) in enumerate(zip(residencies, results, strict=True))
         ]
 
     def _bring(self, wrong: list[int], residencies: Sequence[int], results: list[Any]) -> None:
         """Results that lie elsewhere come to their places; next time they are made there."""
-        begins = [int(result.untyped_storage().data_ptr()) for result in results]
+        begins = [0 if each is None else int(each.untyped_storage().data_ptr()) for each in results]
         numbers = [self._own.number_of(begin) for begin in begins]
         for at in wrong:
             if numbers[at] >= 0 and numbers.count(numbers[at]) == 1:

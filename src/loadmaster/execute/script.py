@@ -7,7 +7,7 @@ ranks: the step that runs k-th has rank k, -1 is before the first.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from loadmaster.errors import BadProgram, require
@@ -34,6 +34,17 @@ class Call:
     kwargs: dict[str, Any]
     results: tuple[tuple[int, int], ...]
     """(part of the result or ALONE, slot)."""
+    slots: tuple[tuple[int, int], ...] = field(init=False)
+    """(place among the arguments, slot): looked up once, as every run needs them."""
+    nested: tuple[int, ...] = field(init=False)
+    """Places of lists that may have slots in them."""
+
+    def __post_init__(self) -> None:
+        places = list(enumerate(self.args))
+        slots = tuple((at, each.number) for at, each in places if type(each) is Slot)
+        nested = tuple(at for at, each in places if type(each) is list and slots_of(each))
+        object.__setattr__(self, "slots", slots)
+        object.__setattr__(self, "nested", nested)
 
 
 class FastResidency(NamedTuple):

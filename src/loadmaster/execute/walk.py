@@ -93,7 +93,7 @@ class Walk:
                 spans.append((step.call.op, start, backend.now()))
             results = [made if part == ALONE else made[part] for part, _ in step.call.results]
             for place, (_, slot) in enumerate(step.call.results):
-                if slot in watched:
+                if slot in watched and results[place] is not None:
                     results[place] = self._owned(slot, results[place])
             results = put(step.residencies, results)
             for (_, slot), result in zip(step.call.results, results, strict=True):
@@ -171,7 +171,11 @@ def shown(leaf: Leaf, root: Any) -> Any:
 
 def called(call: Call, values: Any) -> Any:
     """Run a call with the values of its slots."""
-    args = filled(call.args, values)
+    args = list(call.args)
+    for place, slot in call.slots:
+        args[place] = values[slot]
+    for place in call.nested:
+        args[place] = filled(args[place], values)
     if call.kwargs:
         named = filled(list(call.kwargs.values()), values)
         return call.target(*args, **dict(zip(call.kwargs, named, strict=True)))
