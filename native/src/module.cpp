@@ -475,6 +475,8 @@ void bind_placers(nb::module_& m);  // placers_module.cpp
 }  // namespace loadmaster
 
 NB_MODULE(_core, m) {
+  // PyTorch's caches keep some of our objects until the process ends: nobody can do anything about that.
+  nb::set_leak_warnings(false);
   m.doc() = "The native core of Loadmaster: arrays in, arrays out.";
   // What is of another type, or not there, is the caller's mistake like any other.
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {

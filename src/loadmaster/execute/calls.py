@@ -146,7 +146,8 @@ class CallExecutor(Executor):
 
     def _add_rooms(self) -> None:
         """Room on the host for what is copied out; results get theirs anew for each call, inputs bring it."""
-        results = {leaf.root for leaf in self.script.leaves}
+        leaves = zip(self.script.leaves, self.captured.results, strict=True)
+        results = {leaf.root for leaf, result in leaves if not result.sink}
         rows = {
             tensor: int(self.captured.program.storage_bytes[tensor])
             for tensor in self.script.moved

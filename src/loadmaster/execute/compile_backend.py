@@ -55,6 +55,7 @@ def _compiled(session: Session, module: Any, inputs: Sequence[Any]) -> Callable[
     from torch._functorch.partitioners import default_partition
 
     joint: list[Prepared] = []
+    returned: list[int] = []
 
     def name() -> str:
         number = len(session.graphs)
@@ -63,15 +64,15 @@ def _compiled(session: Session, module: Any, inputs: Sequence[Any]) -> Callable[
     def partition(joined: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
         primals = len(joint_inputs[0])
         joint.append(prepare(joined, num_fwd_outputs, primals, session.name))
+        returned.append(num_fwd_outputs)
         return default_partition(joined, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
 
     def training(forward: Any, _: Any) -> Callable[[list[Any]], list[Any]]:
         prepared = joint[-1]
         graph = PlannedGraph(prepared, session, name())
-        joint.append(prepared)
         graphs[:] = [graph]
         leaves = next(node for node in reversed(forward.graph.nodes) if node.op == "output").args[0]
-        saved = list(leaves)[prepared.forward_outputs :]
+        saved = list(leaves)[returned[-1] :]
         position = {node.name: at for at, node in enumerate(_placeholders(forward))}
 
         def call(args: list[Any]) -> list[Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -255,37 +256,66 @@ def _measure(session: Session, cache: Path | None) -> Measure:
     return measure
 
 
+LARGE = 2**20
+"""Bytes from which a tensor's own memory is pinned where it is; smaller ones are put together."""
+
+
 def _to_host(model: Any, session: Session) -> None:
-    """Parameters and buffers into host memory that a GPU can copy from: few large pieces, each tensor once."""
+    """Parameters and buffers into host memory that a GPU can copy from: large ones where they are, if the driver can
+    lock their pages, the others in few pieces; tensors that share memory still do."""
     torch = require("torch", "torch")
     if not session.is_cuda:
         return
-    total = sum(each.untyped_storage().nbytes() for each in [*model.parameters(), *model.buffers()])
-    memory = HostMemory(pinned=True, expected=total)
+    memory = HostMemory(pinned=True)
     moved: dict[int, Any] = {}
-    with torch.no_grad():
-        for each in [*model.parameters(), *model.buffers()]:
+    with torch.no_grad(), ThreadPoolExecutor(8) as pool:
+        every = [*model.parameters(), *model.buffers()]
+        for each in every:
             if each.is_meta:
                 raise BadMachine(
                     "a parameter of the model is on the meta device and has no values",
                     object=type(model).__name__,
                     remedy="load its weights first",
                 )
+            if each.is_cuda:
+                each.data = each.detach().cpu()
+                each.grad = None if each.grad is None else each.grad.cpu()
+        large = {
+            each.untyped_storage().data_ptr(): each.untyped_storage()
+            for each in every
+            if each.untyped_storage().nbytes() >= LARGE and _is_whole(each) and not each.is_pinned()
+        }
+        locked = pool.map(lambda storage: _locked(torch, storage), large.values())
+        kept = {address for address, done in zip(large, locked, strict=True) if done}
+        session.pinned += [large[address] for address in kept]
+        for each in every:
+            address = each.untyped_storage().data_ptr()
+            if address in kept or not each.numel() or (_is_whole(each) and each.is_pinned()):
+                continue
+            if not _is_whole(each):
+                each.data = each.detach().contiguous().clone()
+                address = each.untyped_storage().data_ptr()
             layout = layout_of(each)
-            dense = layout.bytes == each.numel() * each.element_size() and not layout.offset
-            if each.is_pinned() or not each.numel():
-                continue
-            if not dense:
-                each.data = each.detach().cpu().contiguous().pin_memory()
-                continue
-            key = each.untyped_storage().data_ptr()
-            if key not in moved:
-                moved[key] = memory.take(layout.bytes)
-                shaped(moved[key], layout).copy_(each.detach())
-            each.data = shaped(moved[key], layout)
-            if each.grad is not None:
-                each.grad = each.grad.cpu()
+            if address not in moved:
+                moved[address] = torch.from_numpy(memory.take(layout.bytes).numpy())
+                shaped(moved[address], layout).copy_(each.detach())
+            each.data = shaped(moved[address], layout)
         torch.cuda.empty_cache()
+
+
+def _is_whole(tensor: Any) -> bool:
+    """Whether it has its storage to itself, without holes."""
+    layout = layout_of(tensor)
+    whole = layout.bytes == tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+    return bool(whole and not layout.offset)
+
+
+def _locked(torch: Any, storage: Any) -> bool:
+    """Pin memory where it is; False: the driver can't, as with a file's."""
+    try:
+        return int(torch.cuda.cudart().cudaHostRegister(storage.data_ptr(), storage.nbytes(), 0)) == 0
+    except RuntimeError:
+        return False
 
 
 def _to_device(model: Any, session: Session) -> None:

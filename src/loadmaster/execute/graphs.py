@@ -7,6 +7,7 @@ anew. Small graphs (a loss beside its model) get a part of the block for themsel
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import re
 import threading
@@ -24,7 +25,7 @@ from loadmaster.execute.calls import CallExecutor, Paused, Rows, storage_users
 from loadmaster.execute.placement import EDGE
 from loadmaster.machine.machine import Machine
 from loadmaster.offload.kind import KernelRoom, kernel_room, make_offload
-from loadmaster.offload.model import Kernels, offload_model
+from loadmaster.offload.model import Kernels
 from loadmaster.offload.problem import Offload
 from loadmaster.offload.repeats import quick, with_repeats
 from loadmaster.plan.plan import Plan
@@ -34,14 +35,15 @@ from loadmaster.program.measured_costs import MeasuredCosts, apply_costs
 from loadmaster.program.program import Program, TensorKind
 from loadmaster.program.repeats import Repeated, repeat
 from loadmaster.search.registry import make_solver
-from loadmaster.search.solver import Budget, Solution, solve
+from loadmaster.search.solver import Budget, Observer, Solution, solve
 from loadmaster.units import PICOSECONDS, UNLIMITED, show_bytes, show_time
 
 SMALL = 8
 """A graph that needs no more than this part of the memory gets it for itself."""
 RETRIES = 12
 """How often a plan is made anew because kernels took more than was known."""
-SHRINK = 0.9
+SHRINK, LEAST_SHRUNK = 0.9, 0.3
+"""Where it is not known what took more: what is planned with, and when to give up."""
 GRAIN = 2**16
 _NO_ROOM = re.compile(r"no room for (\d+) bytes of a kernel beside the plan in step (\d+)")
 
@@ -78,6 +80,8 @@ class Session:
     measure: Measure | None = None
     statics: dict[int, Static] = field(default_factory=dict)
     """Address of the storage -> which parameter or buffer it is."""
+    pinned: list[Any] = field(default_factory=list)
+    """Storages whose pages are locked: they live as long as this."""
     held_bytes: int = 0
     """Of the memory, what the caller has on the device."""
     hold_statics: bool = False
@@ -93,6 +97,8 @@ class Session:
     say: Callable[[str], None] = lambda _: None
     placement: str | None = None
     graphs: list[PlannedGraph] = field(default_factory=list)
+    observer: Observer = field(default_factory=Observer)
+    """Searches stop when it says so."""
     lock: Any = field(default_factory=threading.RLock)
     newest: PlannedGraph | None = None
     """The graph that was called last."""
@@ -103,7 +109,14 @@ class Session:
     def __post_init__(self) -> None:
         self._torch = require("torch", "torch")
         self.is_cuda = str(self.device).startswith("cuda")
+        atexit.register(self.end)
         self.rows = Rows(pinned=self.is_cuda)
+
+    def end(self) -> None:
+        """No search goes on when the process ends: native code must not outlive the interpreter."""
+        self.observer.stop = True
+        for graph in self.graphs:
+            graph.wait()
 
     def on_thread(self, work: Callable[..., Found], *args: Any) -> Found:
         """Make calls of the device on one thread: libraries keep workspaces for each that calls them, and autograd
@@ -255,8 +268,9 @@ class PlannedGraph:
             self.session.newest = self
             call = Step(list(args), self._random_state())
             found = self._with_retries(call, lambda: self._executor_for(args).forward(args))
+            found = self._with_updates(args, found)
             if self.prepared.forward_outputs is None:
-                return self._with_updates(args, found), None
+                return found, None
             call.executor = self._executor
             self._active = call
             return found, call.handed_out()
@@ -372,6 +386,8 @@ class PlannedGraph:
         session = self.session
         better, self._better = self._better, None
         stale = self.choice is None or self._capacity != session.capacity_of(self)
+        if better is not None and better.problem.machine != self._machine(self._capacity):
+            better = None  # it was made for another size
         if stale:
             self._plan(args)
         elif better is not None and self.choice is not None and better.value < self.choice.value:
@@ -429,8 +445,7 @@ class PlannedGraph:
         there = self._captured(args, hold=True)
         assert self._program is not None
         program = replace(there.program, costs=self._program.costs)
-        roomy = session.machine.with_capacity(self._fast, UNLIMITED)
-        needed = offload_model(program, roomy).needed + self._room.needed + held
+        needed = self._needed(program) + held
         if session.memory is None:
             assert session.share is not None
             session.memory = int(session.share * needed)
@@ -456,8 +471,13 @@ class PlannedGraph:
         known = program if costs is None else apply_costs(program, costs)
         room = kernel_room(program.n_ops, costs, "cuda" if session.is_cuda else "cpu")
         self._program, self._room = known, room
-        roomy = session.machine.with_capacity(self._fast, UNLIMITED)
-        self.needed = offload_model(known, roomy).needed + room.needed
+        self.needed = self._needed(known)
+
+    def _needed(self, program: Program) -> int:
+        """Bytes with which nothing ever has to leave, kernels' room included."""
+        roomy = self.session.machine.with_capacity(self._fast, UNLIMITED)
+        problem = make_offload(repeat(program, []), roomy, self._room)
+        return problem.model.needed + problem.for_kernels
 
     @property
     def _fast(self) -> str:
@@ -529,13 +549,16 @@ class PlannedGraph:
         try:
             if program.op_backward.any():
                 found = with_repeats(
-                    program, lambda each: self._problem(each, machine), lambda each: solve(auto, each, session.budget)
+                    program,
+                    lambda each: self._problem(each, machine),
+                    lambda each: solve(auto, each, session.budget, observer=session.observer),
                 )
                 better = self._choice(found.repeated, found.problem, found.solution, "search")
             else:
                 plain = repeat(program, [])
                 problem = self._problem(plain, machine)
-                better = self._choice(plain, problem, solve(auto, problem, session.budget), "search")
+                solution = solve(auto, problem, session.budget, observer=session.observer)
+                better = self._choice(plain, problem, solution, "search")
         except LoadmasterError as error:
             session.say(f"no better plan for '{self.name}': {error}")
             return
@@ -597,9 +620,8 @@ class PlannedGraph:
                 if not own_allocator.is_shortage(error) or not self._learn(error):
                     raise
             except RuntimeError as error:
-                if not own_allocator.is_shortage(error):
+                if not own_allocator.is_shortage(error) or not self._learn(error):
                     raise
-                self._shrunk *= SHRINK
             self.retries += 1
             for executor in (self._executor, step.executor):
                 if executor is not None:  # what it has on the device must be gone before another one is there
@@ -618,7 +640,8 @@ class PlannedGraph:
         found = _NO_ROOM.search(text)
         if found is None or self._executor is None:
             self._shrunk *= SHRINK
-            return self._shrunk > 0.3
+            self.session.say(f"planning again for less: {text[:300]}")
+            return self._shrunk > LEAST_SHRUNK
         count, step = int(found[1]), int(found[2])
         op = self._executor.script.steps[step].call.op
         node = self.choice.captured.op_node[op]

@@ -49,7 +49,7 @@ class Prepared:
     """Names of the nodes of the backward call."""
     constants: Mapping[str, Any] = field(default_factory=dict)
     updates: tuple[int, ...] = ()
-    """Primals that the call changes: the last so many leaves are their new values."""
+    """Primals that the forward call changes: the last so many of its leaves are their new values."""
 
     @property
     def leaves(self) -> tuple[Any, ...]:
@@ -98,9 +98,11 @@ def prepare(module: Any, forward_outputs: int | None, primals: int, name: str) -
     for own, node in copies.items():
         node.name = own.name
     constants = _lift_constants(module, graph)
+    updates = _as_results(graph, forward_outputs)
+    if forward_outputs is not None:
+        forward_outputs += len(updates)
     drop_idle(graph)
     _drop_same(graph)
-    updates = _as_results(graph)
     inputs = [node for node in graph.nodes if node.op == "placeholder" and node.name not in constants]
     backward = _forward_first(graph, inputs[primals:], forward_outputs)
     _name_layers(graph)
@@ -119,8 +121,8 @@ def prepare(module: Any, forward_outputs: int | None, primals: int, name: str) -
     )
 
 
-def _as_results(graph: Any) -> list[str]:
-    """Let the graph return what it would write over its inputs; gives their names."""
+def _as_results(graph: Any, forward_outputs: int | None) -> list[str]:
+    """Let the forward call return what it would write over its inputs; gives their names."""
     output = next(node for node in reversed(graph.nodes) if node.op == "output")
     found: dict[str, Any] = {}
     for node in list(graph.nodes):
@@ -130,7 +132,9 @@ def _as_results(graph: Any) -> list[str]:
         found[target.name] = value
         node.replace_all_uses_with(value)
         graph.erase_node(node)
-    output.args = ([*output.args[0], *found.values()],)
+    leaves = list(output.args[0])
+    first = len(leaves) if forward_outputs is None else forward_outputs
+    output.args = ([*leaves[:first], *found.values(), *leaves[first:]],)
     return list(found)
 
 
