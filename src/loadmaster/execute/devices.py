@@ -167,6 +167,8 @@ class CudaBackend:
         self._marked = 0
         self._issued: set[int] = set()
         """Copies that somebody may have to wait for."""
+        self._used: set[bool] = set()
+        """Directions whose stream has work that nothing has waited for."""
         self._outside = (0, 0)
         self._own = own_allocator.current()  # with it PyTorch counts nothing
 
@@ -184,6 +186,7 @@ class CudaBackend:
             self._done.append(self._cuda.Event())
         self._marked = 0
         self._issued.clear()
+        self._used.clear()
 
     def mark(self, *, inward: bool, outward: bool) -> None:
         if self._marked == len(self._marks):
@@ -194,6 +197,7 @@ class CudaBackend:
         for direction, used in ((True, inward), (False, outward)):
             if used:
                 self._streams[direction].wait_event(event)
+                self._used.add(direction)
 
     def copy(self, row: int, inward: bool, target: Any, source: Any, after: Sequence[int]) -> None:
         stream = self._streams[inward]
@@ -204,6 +208,7 @@ class CudaBackend:
             target.copy_(source, non_blocking=True)
         self._done[row].record(stream)
         self._issued.add(row)
+        self._used.add(inward)
 
     def wait(self, row: int) -> None:
         if row in self._issued:
@@ -211,9 +216,10 @@ class CudaBackend:
 
     def join(self) -> None:
         current = self._cuda.current_stream(self.device)
-        for stream in self._streams.values():
-            current.wait_stream(stream)
+        for direction in self._used:  # a CUDA graph may not wait for a stream that it has not sent work to
+            current.wait_stream(self._streams[direction])
         self._issued.clear()
+        self._used.clear()
 
     def settle(self) -> None:
         self._cuda.synchronize(self.device)

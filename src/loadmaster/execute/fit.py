@@ -162,8 +162,6 @@ def fit(
             f"weights can't be '{weights}'", object="weights", number=weights, remedy=f"use {', '.join(WEIGHTS)}"
         )
     where = _device(device)
-    if where.type == "cuda":
-        own_allocator.install()  # if CUDA was used before, PyTorch's allocator has to do
     size = parse_capacity({"memory": memory})["memory"]
     known = load_machine(machine) if isinstance(machine, str) else machine
     session = Session(
@@ -231,6 +229,7 @@ def _device(name: str | None) -> Any:
                 number=name,
                 remedy='use device="cpu", or run where an NVIDIA GPU is',
             )
+        own_allocator.install()  # if CUDA was used before, PyTorch's allocator has to do
         return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
     return device
 
@@ -246,9 +245,12 @@ def _measure(session: Session, cache: Path | None) -> Measure:
     """Times and workspaces of a graph's ops, each distinct one measured once."""
 
     def measure(captured: Captured) -> MeasuredCosts:
+        own = own_allocator.current()
+        before = 0 if own is None else own.held
         found = sample_ops(
             captured, session.device, cache=cache or cache_folder(), say=session.say, memory=session.memory
         )
+        session.grown_bytes += 0 if own is None else max(0, own.held - before)
         for note in found.notes:
             session.say(note)
         return found.costs(captured.program, session.machine.devices[0].name)

@@ -45,6 +45,8 @@ RETRIES = 12
 SHRINK, LEAST_SHRUNK = 0.9, 0.3
 """Where it is not known what took more: what is planned with, and when to give up."""
 GRAIN = 2**16
+LAUNCH_PS = 60 * PICOSECONDS // 10**6
+"""What asking for an op and its copies takes of the host's time."""
 _NO_ROOM = re.compile(r"no room for (\d+) bytes of a kernel beside the plan in step (\d+)")
 
 Found = TypeVar("Found")
@@ -84,6 +86,8 @@ class Session:
     """Storages whose pages are locked: they live as long as this."""
     held_bytes: int = 0
     """Of the memory, what the caller has on the device."""
+    grown_bytes: int = 0
+    """What libraries keep beside the workspaces that every plan counts with."""
     hold_statics: bool = False
     """Parameters and buffers lie on the device, beside the plans."""
     choose_weights: bool = False
@@ -155,14 +159,14 @@ class Session:
         """Bytes that a graph may plan with, libraries' included."""
         assert self.memory is not None
         private = sum(each.private for each in self.graphs)
-        return graph.private or self.memory - self.held_bytes - private
+        return graph.private or self.memory - self.held_bytes - self.grown_bytes - private
 
     def block_of(self, graph: PlannedGraph) -> Any:
         """The bytes of the device that a graph has while it runs; None: PyTorch's allocator has them."""
         if self.is_cuda and own_allocator.current() is None:
             return None
         assert self.memory is not None
-        torch, whole = self._torch, self.memory - self.held_bytes - self.kept_bytes
+        torch, whole = self._torch, self.memory - self.held_bytes - self.grown_bytes - self.kept_bytes
         if self._block is None or len(self._block) < whole:
             self._block = None
             self._block = torch.empty(whole, dtype=torch.uint8, device=self.device)
@@ -173,7 +177,8 @@ class Session:
             if each is graph:
                 break
             before += each.private
-        return self._block[whole - before - graph.private : whole - before]
+        end = (whole - before) // GRAIN * GRAIN  # tensors begin where their type may
+        return self._block[end - graph.private : end]
 
     def free_block(self, count: int) -> Any:
         """So many bytes of the device, or fewer: of the block, if nobody has it."""
@@ -499,7 +504,7 @@ class PlannedGraph:
         # Steps of several graphs wait for their backward calls at once.
         together = self.prepared.forward_outputs is not None
         if self.needed * (SMALL if not together else 2) <= session.memory:
-            self.private = -(-(self.needed + GRAIN) // GRAIN) * GRAIN
+            self.private = -(-(self.needed + 2 * GRAIN) // GRAIN) * GRAIN
 
     def _problem(self, repeated: Repeated, machine: Machine) -> Offload:
         room, learned = self._room, self._learned
@@ -585,19 +590,19 @@ class PlannedGraph:
             session.device,
             args,
             session.rows,
-            as_graph=session.is_cuda and (choice.how == "search" or not session.background) and self._on_device,
-            capacity=int(self._capacity * self._shrunk),
+            as_graph=session.is_cuda and choice.how == "search" and self._pays_as_graph(choice),
+            capacity=self._capacity,
             workspace=self._room.kept,
             placement=session.placement,
             block=session.block_of(self),
         )
         self.choice, self._away = choice, False
 
-    @property
-    def _on_device(self) -> bool:
-        """Whether callers take results there, or there is no backward call whose gradients they want on the host."""
-        base = self._base
-        return base is not None and (base.forward_ops is None or all(each.sink for each in base.results))
+    def _pays_as_graph(self, choice: Choice) -> bool:
+        """Whether a CUDA graph gains more than it costs: results on the host are copied once more for callers."""
+        captured = choice.captured
+        on_device = captured.forward_ops is None or all(each.sink for each in captured.results)
+        return on_device or choice.value < choice.problem.model.steps * LAUNCH_PS
 
     def _roles(self, args: Sequence[Any], *, hold: bool) -> list[Role]:
         session, training = self.session, self.prepared.forward_outputs is not None
