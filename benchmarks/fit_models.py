@@ -460,13 +460,9 @@ def vision_sizes(s: Scale) -> Options:
 def audio_sizes(s: Scale) -> Options:
     """For speech encoders; at the scale of a GPU as published."""
     wide = (64,) * 7
-    tiny = {
-        "conv_dim": wide,
-        "num_conv_pos_embeddings": 16,
-        "num_conv_pos_embedding_groups": 4,
-        "vocab_size": 32,
-    }
-    return {**(s.tower(**tiny) if s.tiny else {}), "mask_time_prob": 0.0, "apply_spec_augment": False}
+    tiny = {"conv_dim": wide, "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4}
+    silent = {"mask_time_prob": 0.0, "apply_spec_augment": False}
+    return {**(s.tower(**tiny) if s.tiny else {}), "vocab_size": 32, **silent}
 
 
 def no_sizes(s: Scale) -> Options:
@@ -547,7 +543,7 @@ SHORT = {"tiny": {"tokens": 16}, "gpu": {"tokens": 64, "layers": 8}}
 LONG = {"tiny": {"tokens": 256}, "gpu": {"tokens": 1024}}
 """For models whose sparse attention wants more tokens than there are blocks."""
 
-EXPERTS = {"gpu": {"layers": 12}}
+EXPERTS = {"gpu": {"layers": 8}}
 """For mixtures of experts, whose layers are several times as large."""
 
 ENCODERS = [
@@ -627,7 +623,10 @@ ENCODERS = [
         "MobileBertForMaskedLM",
         lm,
         "text",
-        lambda s: {"embedding_size": s.hidden, "intra_bottleneck_size": s.hidden},
+        lambda s: (
+            {"embedding_size": 128, "intra_bottleneck_size": 128, "num_attention_heads": 4}
+            | ({} if s.tiny else {"hidden_size": 512, "intermediate_size": 512})
+        ),
     ),
     Family("modernbert", "ModernBertForMaskedLM", lm, "text", {"cls_token_id": 1, "sep_token_id": 2}),
     Family(
@@ -1242,7 +1241,7 @@ VISION = [
             key_dim=[16, 16, 16],
         ),
     ),
-    Family("mlcd", "MLCDVisionModel", only_pixels, "vision"),
+    Family("mlcd", "MLCDVisionModel", only_pixels, "vision", lambda s: s.vision()),
     Family(
         "mobilenet-v1",
         "MobileNetV1ForImageClassification",
@@ -1385,7 +1384,7 @@ VISION = [
         lambda s: {
             "backbone_config": {
                 "model_type": "convnext",
-                **(STAGES if s.tiny else {}),
+                **(STAGES if s.tiny else {"depths": [3, 3, 9, 3], "hidden_sizes": [96, 192, 384, 768]}),
                 "out_features": ["stage1", "stage2", "stage3", "stage4"],
             },
             "hidden_size": 64 if s.tiny else 512,
@@ -2122,7 +2121,18 @@ SERIES = [
     ),
 ]
 
-FAMILIES = [*ENCODERS, *DECODERS, *SEQ2SEQ, *VISION, *AUDIO, *MULTIMODAL, *SERIES]
+MORE_IMAGES = {"gpu": {"batch": 16}}
+"""Small nets over images need memory for what they compute rather than for weights."""
+
+FAMILIES = [
+    *ENCODERS,
+    *DECODERS,
+    *SEQ2SEQ,
+    *(replace(row, changes=MORE_IMAGES) for row in VISION),
+    *AUDIO,
+    *MULTIMODAL,
+    *SERIES,
+]
 
 
 # torchvision and timm: a name in their own registry, the side of a tiny image, a larger sibling for a GPU.

@@ -29,6 +29,7 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -38,6 +39,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from fnmatch import fnmatch
+from functools import cache
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -542,18 +544,21 @@ def key_of(row: Mapping[str, Any]) -> tuple[str, ...]:
     return (row["case"], extra["mode"], row["solver"], row["machine"], extra["scale"], f"{extra['share']:g}")
 
 
-def document(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """What is written."""
-    versions: dict[str, Any] = {}
-    host: dict[str, Any] = {}
-    with contextlib.suppress(ImportError):
-        from loadmaster import host as ours
-
-        versions, host = dict(ours.versions()), dict(ours.host())
+@cache
+def made_on() -> dict[str, Any]:
+    """Versions and host, asked of another process: a library mapped here would have to stay as it is for hours."""
+    code = "import json; from loadmaster.host import host, versions; print(json.dumps([versions(), host()]))"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    versions, host = json.loads(answer.stdout) if answer.returncode == 0 else ({}, {})
     for name in LIBRARIES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-    return {"suite": "fit-sweep", "versions": versions, "host": host, "rows": rows}
+    return {"versions": versions, "host": host}
+
+
+def document(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is written."""
+    return {"suite": "fit-sweep", **made_on(), "rows": rows}
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -654,7 +659,7 @@ def main() -> None:
     if options.backend == "fit" and options.device != "meta":
         import loadmaster
 
-        if not hasattr(loadmaster, "fit"):
+        if "fit" not in loadmaster.__all__:
             sys.exit("this loadmaster has no `fit`; --backend aot_eager runs the sweep without it")
     total, began = len(tasks), time.monotonic()
     count = 0
