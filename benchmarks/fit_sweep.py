@@ -46,11 +46,22 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name as well as by `python -m`
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # counting GPUs must not start CUDA before a fork
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.fit_models import CASES, Built, Case, Unavailable, find_case, first_line, library, tensors_of
+from benchmarks.fit_models import (
+    CASES,
+    Built,
+    Case,
+    Unavailable,
+    attribute,
+    find_case,
+    first_line,
+    library,
+    tensors_of,
+)
 
 MODES = ("inference", "train")
 LIBRARIES = ("torch", "transformers", "diffusers", "torchvision", "timm", "accelerate", "triton")
@@ -585,23 +596,31 @@ def show(rows: list[dict[str, Any]]) -> None:
                 print(f"\n{outcome}: {row['case']} ({row['extra']['mode']}): {row['extra']['text']}")
 
 
-def preload() -> None:
+def preload(device: str) -> None:
     """Import what cases need before processes are forked; nothing may be computed here, nor a GPU be touched."""
     warnings.simplefilter("ignore")
-    parts = ("transformers", "transformers.modeling_utils", "transformers.image_utils", "diffusers", "timm")
-    heavy = (
-        "diffusers.models.modeling_utils",
-        "torchvision.models",
-        "torch._dynamo",
-        "torch._functorch.aot_autograd",
-    )
-    for name in (*parts, *heavy):
+    modules = ["transformers", "torchvision.models", "timm", "diffusers", "torch._dynamo"]
+    if device != "cuda":  # these look for devices
+        modules += [
+            "torch._inductor.pattern_matcher",
+            "torch._dynamo.testing",
+            "torch.export._trace",
+            "functorch.compile",
+        ]
+    for name in modules:
         with contextlib.suppress(Unavailable):
             module = library(name)
             if name == "transformers":
                 module.logging.set_verbosity_error()
-    with contextlib.suppress(Unavailable, AttributeError, ImportError):
-        library("transformers").BertForMaskedLM  # noqa: B018
+                attribute(module, "BertForMaskedLM")  # brings what all models share
+            elif name == "diffusers":
+                attribute(module, "SD3Transformer2DModel")
+    if torch.cuda.is_initialized():
+        raise RuntimeError(
+            "a library has touched the GPU when it was imported: forked processes can't use it"
+        )
+    gc.collect()
+    gc.freeze()
 
 
 def parse() -> argparse.Namespace:
@@ -655,7 +674,7 @@ def main() -> None:
         rows = json.loads(options.out.read_text(encoding="utf-8"))["rows"]
         known = {key_of(row) for row in rows}
         tasks = [task for task in tasks if task.key not in known]
-    preload()
+    preload(options.device)
     if options.backend == "fit" and options.device != "meta":
         import loadmaster
 
