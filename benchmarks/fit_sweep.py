@@ -1,0 +1,699 @@
+"""Does `loadmaster.fit` run other people's models, and do they say the same: a table, and JSON.
+
+    python benchmarks/fit_sweep.py --out sweep.json                      all models, inference and training, CPU
+    python benchmarks/fit_sweep.py --only 'timm/*' --modes train --out sweep.json --resume
+    python benchmarks/fit_sweep.py --scale gpu --device cuda --out sweep.json
+    python benchmarks/fit_sweep.py --backend aot_eager --out eager.json  torch.compile in fit's place
+    python benchmarks/fit_sweep.py --scale gpu --device meta             only builds, and counts the weights
+
+A case (of `fit_models.py`) and a mode have a process of their own, forked from one that has imported the
+libraries. In it the ordinary model runs twice, which says how far it is from itself, then under
+`torch.compile(backend="aot_eager")`, a second reference, then fitted, twice. Outputs, gradients by parameter
+name and the buffers that a step changes are compared with the first run.
+
+Outcomes: `ran`; `differs`, more than 10 times as far as the model from itself and more than 1e-4 of the largest
+value; `refused` by a LoadmasterError; `crashed`, also by running out of time; `skipped`: the libraries have no
+such model, or the ordinary model does not run there. With `--device meta` it is `built`.
+
+The file is written after every case; `--resume` goes on from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import importlib.metadata
+import inspect
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass
+from fnmatch import fnmatch
+from functools import cache
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name as well as by `python -m`
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # counting GPUs must not start CUDA before a fork
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.fit_models import (
+    CASES,
+    Built,
+    Case,
+    Unavailable,
+    attribute,
+    find_case,
+    first_line,
+    library,
+    tensors_of,
+)
+
+MODES = ("inference", "train")
+LIBRARIES = ("torch", "transformers", "diffusers", "torchvision", "timm", "accelerate", "triton")
+OUTCOMES = ("ran", "built", "differs", "refused", "crashed", "skipped")
+TOLERANCE = 1e-4
+"""Of the largest value, for float32, which all cases are in."""
+
+SMALL = 1e-3
+"""A tensor's largest value counts as at least so much of the largest of all: below are rounding errors of zeros."""
+
+Values = dict[str, Tensor]
+"""What one call gives, on the host: `output/0`, `gradient/NAME`, `buffer/NAME`."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One case in one mode, and how it is run."""
+
+    case: str
+    mode: str
+    backend: str
+    device: str
+    scale: str
+    share: float
+    search: float
+    threads: int
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What makes it the same task in a file of an earlier run."""
+        return (self.case, self.mode, self.backend, self.device, self.scale, f"{self.share:g}")
+
+
+@dataclass
+class Finding:
+    """What is known of a task so far; sent after every stage, so that a killed process has told it."""
+
+    outcome: str = "crashed"
+    text: str = ""
+    stage: str = "import"
+    seconds: float | None = None
+    value: float | None = None
+    baseline: float | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+# In a case's own process.
+
+
+def run_task(task: Task, send: Callable[[Finding], None]) -> Finding:
+    """Build, run, fit, compare."""
+    finding = Finding()
+    case, train = find_case(task.case), task.mode == "train"
+
+    def enter(stage: str) -> None:
+        finding.stage = stage
+        send(finding)
+
+    torch.set_num_threads(task.threads)
+    torch.backends.cudnn.allow_tf32 = False
+    enter("build")
+    try:
+        built = build_on(case, task, train)
+    except Unavailable as reason:
+        return skip(finding, str(reason))
+    except Exception as error:
+        return skip(finding, f"can't be built: {last_lines(error)}")
+    model = built.model
+    finding.extra["weights_bytes"] = sum(p.numel() * p.element_size() for p in model.parameters())
+    finding.extra["parameters"] = sum(p.numel() for p in model.parameters())
+    if task.device == "meta":
+        finding.outcome, finding.value = "built", finding.extra["weights_bytes"]
+        return finding
+
+    buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    enter("eager")
+    try:
+        began = time.perf_counter()
+        with peak_memory(task.device) as peak:
+            first = call(model, built, model, train, buffers)
+        finding.extra["eager_seconds"] = time.perf_counter() - began
+        finding.baseline = peak.get("bytes")
+        again = call(model, built, model, train, buffers)
+    except Exception as error:
+        return skip(finding, f"the ordinary model does not run: {last_lines(error)}")
+    limits = {name: 10 * far for name, far in differences(again, first).items()}
+    finding.extra["self_difference"] = max(limits.values(), default=0.0) / 10
+    finding.extra["compared"] = Counter(name.split("/")[0] for name in first)
+
+    if task.backend != "aot_eager":
+        enter("aot_eager")
+        finding.extra["aot_eager"] = reference(model, built, train, buffers, first)
+
+    enter("fit")
+    restore(model, buffers)
+    model.zero_grad(set_to_none=True)
+    model.to("cpu")  # where a model is that does not fit on the device
+    release(task.device)
+    try:
+        began = time.perf_counter()
+        fitted = fit(model, built, task)
+        finding.seconds = time.perf_counter() - began
+        enter("first call")
+        with peak_memory(task.device) as peak:
+            one = call(fitted, built, model, train, buffers, restored=False)
+        finding.seconds = time.perf_counter() - began if task.backend == "aot_eager" else finding.seconds
+        enter("second call")
+        began = time.perf_counter()
+        two = call(fitted, built, model, train, buffers, restored=False)
+        finding.extra["call_seconds"] = time.perf_counter() - began
+    except Exception as error:
+        ours = loadmaster_error(error)
+        finding.outcome = "crashed" if ours is None else "refused"
+        finding.text = last_lines(error) if ours is None else str(ours)
+        return finding
+    finding.extra["graphs"] = graphs_seen()
+    finding.extra["report"] = report = plain(getattr(getattr(fitted, "fitted", fitted), "report", None))
+    finding.value = peak.get("bytes") or reported_peak(report)
+    outer = {name: value for name, value in first.items() if not name.startswith("buffer/")}
+    two = {name: value for name, value in two.items() if not name.startswith("buffer/")}
+    judge(finding, [differences(one, first), differences(two, outer)], limits)
+    return finding
+
+
+def skip(finding: Finding, text: str) -> Finding:
+    """Nothing can be said about fit."""
+    finding.outcome, finding.text = "skipped", text
+    return finding
+
+
+def build_on(case: Case, task: Task, train: bool) -> Built:
+    """The model and its call, on the device; on `meta` without values."""
+    if task.device == "meta":
+        with torch.device("meta"):
+            return case.build(task.scale, train)
+    built = case.build(task.scale, train)
+    args, kwargs = move((built.args, built.kwargs), task.device)
+    return built._replace(model=built.model.to(task.device), args=args, kwargs=kwargs)
+
+
+def move(value: Any, device: str) -> Any:
+    """The tensors of nested arguments, on a device."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, Mapping):
+        return {key: move(each, device) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(move(each, device) for each in value)
+    return value
+
+
+def fit(model: nn.Module, built: Built, task: Task) -> Any:
+    """The fitted model, or what stands in for it."""
+    if task.backend == "aot_eager":
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        return torch.compile(model.to(task.device), backend="aot_eager")
+    import loadmaster
+
+    chosen = {"search": task.search, "quiet": True}
+    taken = inspect.signature(loadmaster.fit).parameters
+    more = {name: value for name, value in chosen.items() if name in taken}
+    share = f"{100 * task.share:g}%"
+    return loadmaster.fit(model, built.args, kwargs=built.kwargs, memory=share, device=task.device, **more)
+
+
+def reference(model: nn.Module, built: Built, train: bool, buffers: Values, first: Values) -> dict[str, Any]:
+    """How far torch.compile without any code of its own is from the model, and into how many graphs it falls."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    try:
+        values = call(torch.compile(model, backend="aot_eager"), built, model, train, buffers)
+        found = {"difference": max(differences(values, first).values(), default=0.0), **graphs_seen()}
+    except Exception as error:
+        found = {"error": last_lines(error)}
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    return found
+
+
+def graphs_seen() -> dict[str, Any]:
+    """Graphs and breaks since dynamo's counters were cleared."""
+    counters = torch._dynamo.utils.counters
+    breaks = counters["graph_break"]
+    reasons = [first_words(reason) for reason, _ in breaks.most_common(3)]
+    return {"graphs": counters["stats"]["unique_graphs"], "breaks": sum(breaks.values()), "reasons": reasons}
+
+
+def call(
+    function: Any, built: Built, model: nn.Module, train: bool, buffers: Values, *, restored: bool = True
+) -> Values:
+    """Call once, with a backward pass in training, and copy to the host all that can be compared."""
+    if restored:
+        restore(model, buffers)
+    model.zero_grad(set_to_none=True)
+    torch.manual_seed(1)
+    with torch.set_grad_enabled(train):
+        output = function(*built.args, **built.kwargs)
+        if train:
+            loss = built.loss(output)
+            loss.backward()
+    found = {f"output/{i}": each for i, each in enumerate(tensors_of(output))}
+    if train:
+        found["output/loss"] = loss
+        found |= {f"gradient/{n}": g for n, g in gradients(function, model).items()}
+        now = named(function, model, nn.Module.named_buffers)
+        found |= {f"buffer/{n}": b for n, b in now.items() if n in buffers and not same(b, buffers[n])}
+    return {name: each.detach().to("cpu", copy=True) for name, each in found.items()}
+
+
+def restore(model: nn.Module, buffers: Values) -> None:
+    """Undo what a step changed: running means and their like."""
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name])
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """Whether a buffer is as it was."""
+    return one.shape == other.shape and bool(torch.equal(one.cpu(), other.cpu()))
+
+
+def gradients(function: Any, model: nn.Module) -> Values:
+    """Gradients by the names of the model's own parameters."""
+    found = named(function, model, nn.Module.named_parameters)
+    own = dict(model.named_parameters())
+    chosen = {name: own[name].grad if own[name].grad is not None else found[name].grad for name in own}
+    return {name: each for name, each in chosen.items() if each is not None}
+
+
+def named(
+    function: Any, model: nn.Module, walk: Callable[[nn.Module], Iterable[tuple[str, Any]]]
+) -> dict[str, Any]:
+    """Parameters or buffers by the model's names, from the module that is called where it has its own."""
+    own = dict(walk(model))
+    for name, value in walk(function) if isinstance(function, nn.Module) else ():
+        while name not in own and "." in name:
+            name = name.partition(".")[2]
+        if name in own:
+            own[name] = value
+    return own
+
+
+def differences(values: Values, wanted: Values) -> dict[str, float]:
+    """How far each tensor is from the wanted one, as a share of the largest value there.
+
+    A gradient that is not there counts as zeros; an output must be there.
+    """
+    sizes = {name: largest(each) for name, each in wanted.items()}
+    tops: dict[str, float] = {}
+    for name, size in sizes.items():
+        kind = name.split("/")[0]
+        tops[kind] = max(tops.get(kind, 0.0), size)
+    found: dict[str, float] = {}
+    for name in {**wanted, **values}:
+        kind = name.split("/")[0]
+        one, other = values.get(name), wanted.get(name)
+        if one is None or other is None:
+            there = one if other is None else other
+            zeros = torch.zeros_like(there) if there is not None and kind == "gradient" else None
+            one, other = (zeros if one is None else one), (zeros if other is None else other)
+        size = max(sizes.get(name, 0.0), SMALL * tops.get(kind, 0.0))
+        found[name] = float("inf") if one is None or other is None else difference(one, other, size)
+    return found
+
+
+def largest(values: Tensor) -> float:
+    """The largest finite magnitude."""
+    if not values.numel():
+        return 0.0
+    size = values.float().abs()
+    return float(size.nan_to_num(0.0, 0.0, 0.0).max())
+
+
+def difference(values: Tensor, wanted: Tensor, size: float) -> float:
+    """The largest difference over `size`; of integers, the share that differs."""
+    if values.shape != wanted.shape or values.dtype != wanted.dtype:
+        return float("inf")
+    if not values.numel():
+        return 0.0
+    if not values.is_floating_point():
+        return float((values != wanted).float().mean())
+    unlike = (values.isfinite() != wanted.isfinite()) | (values.isnan() != wanted.isnan())
+    if bool(unlike.any()):
+        return float("inf")
+    gap = (values.float() - wanted.float()).nan_to_num(0.0, 0.0, 0.0).abs().max()
+    return float(gap) / size if size else float(gap)
+
+
+def judge(finding: Finding, found: list[dict[str, float]], limits: Mapping[str, float]) -> None:
+    """Say whether all tensors agree, and which is farthest beyond what it may be."""
+    finding.outcome, beyond = "ran", 0.0
+    finding.extra["difference"] = max((far for each in found for far in each.values()), default=0.0)
+    for each in found:
+        for name, far in each.items():
+            limit = max(limits.get(name, 0.0), TOLERANCE)
+            if far / limit > beyond:
+                beyond = far / limit
+                finding.extra["worst"] = {"tensor": name, "difference": far, "limit": limit}
+            if far > limit:
+                worst = finding.extra["worst"]
+                finding.outcome = "differs"
+                finding.text = f"{worst['tensor']} is {worst['difference']:.2g} from the ordinary model's"
+
+
+@contextlib.contextmanager
+def peak_memory(device: str) -> Iterator[dict[str, float]]:
+    """The most bytes that torch had on the device; nothing is known on a CPU."""
+    found: dict[str, float] = {}
+    if device != "cuda":
+        yield found
+        return
+    torch.cuda.reset_peak_memory_stats()
+    yield found
+    torch.cuda.synchronize()
+    found["bytes"] = float(torch.cuda.max_memory_allocated())
+
+
+def release(device: str) -> None:
+    """Give memory back before the next measurement."""
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
+
+
+def plain(value: Any) -> Any:
+    """A report as JSON can have it."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return value if isinstance(value, int | float | str | bool | None) else str(value)
+
+
+def reported_peak(report: Any) -> float | None:
+    """The peak that a report names, else the memory that it was given."""
+    for name in ("peak_bytes", "peak", "memory_bytes"):
+        found = report.get(name) if isinstance(report, Mapping) else None
+        if isinstance(found, int | float):
+            return float(found)
+    return None
+
+
+def loadmaster_error(error: BaseException | None) -> BaseException | None:
+    """The LoadmasterError that is or has caused an error: compilers wrap what their backends raise."""
+    from loadmaster.errors import LoadmasterError
+
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, LoadmasterError):
+            return error
+        seen.add(id(error))
+        error = getattr(error, "inner_exception", None) or error.__cause__ or error.__context__
+    return None
+
+
+def last_lines(error: BaseException, count: int = 8) -> str:
+    """The error in one line, and where it was raised."""
+    frames = traceback.format_tb(error.__traceback__)[-3:]
+    where = [line.strip() for frame in frames for line in frame.strip().splitlines()]
+    return "\n".join([first_line(error), *where][:count])
+
+
+def first_words(text: Any) -> str:
+    """The head of a message."""
+    return str(text).strip().splitlines()[0][:120] if str(text).strip() else ""
+
+
+def child(task: Task, pipe: Connection, log: str) -> None:
+    """A case's process: sends findings, the last of which is marked."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    warnings.simplefilter("ignore")
+    try:
+        finding = run_task(task, lambda found: pipe.send((False, found)))
+    except MemoryError as error:
+        finding = Finding(text=first_line(error))
+    except Exception as error:  # of the comparison itself
+        finding = Finding(text=f"in the sweep: {last_lines(error)}")
+    pipe.send((True, finding))
+    pipe.close()
+    os._exit(0)  # threads that a backend has left must not hold the pool
+
+
+# In the sweep's process.
+
+
+@dataclass
+class Running:
+    """A process, what it has sent, and when it is killed."""
+
+    task: Task
+    process: multiprocessing.process.BaseProcess
+    pipe: Connection
+    log: str
+    began: float
+    finding: Finding = field(default_factory=Finding)
+    done: bool = False
+
+
+def sweep(
+    tasks: list[Task], jobs: int, timeout: float, finished: Callable[[Task, Finding, float], None]
+) -> None:
+    """Run all tasks, so many at a time."""
+    context = multiprocessing.get_context("fork")
+    waiting, running = list(reversed(tasks)), list[Running]()
+    with tempfile.TemporaryDirectory() as folder:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                task = waiting.pop()
+                ours, theirs = context.Pipe(duplex=False)
+                log = f"{folder}/{len(waiting)}.txt"
+                process = context.Process(target=child, args=(task, theirs, log), daemon=True)
+                process.start()
+                theirs.close()
+                running.append(Running(task, process, ours, log, time.monotonic()))
+            wait([each.pipe for each in running], timeout=0.5)
+            for each in list(running):
+                receive(each)
+                late = time.monotonic() - each.began > timeout
+                if not (each.done or late or not each.process.is_alive()):
+                    continue
+                receive(each)
+                conclude(each, late, timeout)
+                running.remove(each)
+                finished(each.task, each.finding, time.monotonic() - each.began)
+
+
+def receive(each: Running) -> None:
+    """Take what a process has sent."""
+    with contextlib.suppress(EOFError, OSError):
+        while not each.done and each.pipe.poll():
+            each.done, each.finding = each.pipe.recv()
+
+
+def conclude(each: Running, late: bool, timeout: float) -> None:
+    """End a process; one that did not finish has crashed."""
+    if not each.done and late:
+        os.kill(each.process.pid or 0, signal.SIGKILL)
+    each.process.join(10)
+    each.pipe.close()
+    log = Path(each.log)
+    if not each.done:
+        code = each.process.exitcode
+        tail = log.read_text(errors="replace").strip().splitlines()[-4:] if log.exists() else []
+        reason = f"no end within {timeout:g} s" if late else f"the process died ({code})"
+        each.finding.outcome = "crashed"
+        each.finding.text = "\n".join([f"{reason}, at: {each.finding.stage}", *tail])
+    log.unlink(missing_ok=True)
+
+
+def row_of(task: Task, finding: Finding, wall: float) -> dict[str, Any]:
+    """A row of the recorded table."""
+    return {
+        "case": task.case,
+        "machine": task.device,
+        "solver": task.backend,
+        "seed": 0,
+        "evaluations": None,
+        "seconds": finding.seconds,
+        "value": finding.value,
+        "unit": "bytes",
+        "baseline": finding.baseline,
+        "bound": None,
+        "gap": None,
+        "status": finding.outcome,
+        "extra": {
+            "mode": task.mode,
+            "scale": task.scale,
+            "share": task.share,
+            "library": task.case.split("/")[0],
+            "stage": finding.stage,
+            "text": finding.text,
+            "wall_seconds": round(wall, 2),
+            **finding.extra,
+        },
+    }
+
+
+def key_of(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """`Task.key` of a recorded row."""
+    extra = row["extra"]
+    return (row["case"], extra["mode"], row["solver"], row["machine"], extra["scale"], f"{extra['share']:g}")
+
+
+@cache
+def made_on() -> dict[str, Any]:
+    """Versions and host, asked of another process: a library mapped here would have to stay as it is for hours."""
+    code = "import json; from loadmaster.host import host, versions; print(json.dumps([versions(), host()]))"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    versions, host = json.loads(answer.stdout) if answer.returncode == 0 else ({}, {})
+    for name in LIBRARIES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return {"versions": versions, "host": host}
+
+
+def document(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is written."""
+    return {"suite": "fit-sweep", **made_on(), "rows": rows}
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Replace the file as a whole: an interruption leaves the old or the new one."""
+    new = path.with_suffix(".part")
+    new.write_text(json.dumps(document(rows), indent=1) + "\n", encoding="utf-8")
+    new.replace(path)
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """Counts by library and mode, then all that did not run."""
+    groups = sorted({(row["extra"]["library"], row["extra"]["mode"]) for row in rows})
+    used = [each for each in OUTCOMES if any(row["status"] == each for row in rows)]
+    print(f"\n{'library':<14}{'mode':<11}{'cases':>7}" + "".join(f"{each:>9}" for each in used))
+    for name, mode in [*groups, ("all", "")]:
+        chosen = [
+            r for r in rows if (r["extra"]["library"], r["extra"]["mode"]) == (name, mode) or name == "all"
+        ]
+        counts = Counter(row["status"] for row in chosen)
+        print(f"{name:<14}{mode:<11}{len(chosen):>7}" + "".join(f"{counts[each]:>9}" for each in used))
+    for outcome in ("differs", "refused", "crashed", "skipped"):
+        for row in rows:
+            if row["status"] == outcome:
+                print(f"\n{outcome}: {row['case']} ({row['extra']['mode']}): {row['extra']['text']}")
+
+
+def preload(device: str) -> None:
+    """Import what cases need before processes are forked; nothing may be computed here, nor a GPU be touched."""
+    warnings.simplefilter("ignore")
+    modules = ["transformers", "torchvision.models", "timm", "diffusers", "torch._dynamo"]
+    if device != "cuda":  # these look for devices
+        modules += [
+            "torch._inductor.pattern_matcher",
+            "torch._dynamo.testing",
+            "torch.export._trace",
+            "functorch.compile",
+        ]
+    for name in modules:
+        with contextlib.suppress(Unavailable):
+            module = library(name)
+            if name == "transformers":
+                module.logging.set_verbosity_error()
+                attribute(module, "BertForMaskedLM")  # brings what all models share
+            elif name == "diffusers":
+                attribute(module, "SD3Transformer2DModel")
+    if torch.cuda.is_initialized():
+        raise RuntimeError(
+            "a library has touched the GPU when it was imported: forked processes can't use it"
+        )
+    gc.collect()
+    gc.freeze()
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--timeout", type=float, default=300, help="seconds for a case in one mode")
+    parser.add_argument("--only", default="*", help="patterns of names, with commas: 'timm/*,*/bert'")
+    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--scale", choices=("tiny", "gpu"), default="tiny")
+    parser.add_argument("--device", choices=("cpu", "cuda", "meta"), default="cpu")
+    parser.add_argument("--share", type=float, default=0.75, help="of the memory that a model needs")
+    parser.add_argument(
+        "--search", type=float, default=2.0, help="seconds that fit may look for a better plan"
+    )
+    parser.add_argument("--backend", choices=("fit", "aot_eager"), default="fit")
+    parser.add_argument("--threads", type=int, default=1, help="of torch, in each process")
+    parser.add_argument("--out", type=Path, help="JSON, written after every case")
+    parser.add_argument("--resume", action="store_true", help="leave out what the file has")
+    parser.add_argument("--list", action="store_true", help="only print the names")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse()
+    patterns = options.only.split(",")
+    cases = [case for case in CASES if any(fnmatch(case.name, each) for each in patterns)]
+    if options.list:
+        print(*(case.name for case in cases), sep="\n")
+        return
+    modes = ["inference"] if options.device == "meta" else options.modes.split(",")
+    tasks = [
+        Task(
+            case.name,
+            mode,
+            options.backend,
+            options.device,
+            options.scale,
+            options.share,
+            options.search,
+            options.threads,
+        )
+        for case in cases
+        for mode in modes
+        if mode == "inference" or case.trains
+    ]
+    rows: list[dict[str, Any]] = []
+    if options.resume and options.out and options.out.exists():
+        rows = json.loads(options.out.read_text(encoding="utf-8"))["rows"]
+        known = {key_of(row) for row in rows}
+        tasks = [task for task in tasks if task.key not in known]
+    preload(options.device)
+    if options.backend == "fit" and options.device != "meta":
+        import loadmaster
+
+        if "fit" not in loadmaster.__all__:
+            sys.exit("this loadmaster has no `fit`; --backend aot_eager runs the sweep without it")
+    total, began = len(tasks), time.monotonic()
+    count = 0
+
+    def finished(task: Task, finding: Finding, wall: float) -> None:
+        nonlocal count
+        count += 1
+        rows.append(row_of(task, finding, wall))
+        if options.out:
+            write(options.out, rows)
+        note = "" if finding.outcome == "ran" else first_words(finding.text)
+        print(f"{count}/{total} {task.case} {task.mode}: {finding.outcome} {wall:.1f} s {note}", flush=True)
+
+    try:
+        sweep(tasks, options.jobs, options.timeout, finished)
+    except KeyboardInterrupt:
+        print("interrupted: --resume goes on from here")
+    show(rows)
+    print(f"\n{count} runs in {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
