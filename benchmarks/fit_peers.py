@@ -35,6 +35,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
 os.environ.setdefault("USE_HUB_KERNELS", "0")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # else JAX takes most of the device for itself
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # a look for CUDA must not forbid forks
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # huge pages: weights are made and pinned faster
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name as well as by `python -m`
 
@@ -86,6 +88,10 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--retry", action="store_true", help="with --resume: failed rows again")
     parser.add_argument("--tiny", action="store_true", help="tiny models")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument(
+        "--start", choices=("auto", "fork", "exec"), default="auto", help="auto: fork, if forks can use CUDA"
+    )
+    parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--dry-run", action="store_true", help="print the plan")
     return parser.parse_args(words)
 
@@ -246,7 +252,7 @@ def show_plan(groups: list[Group], options: argparse.Namespace) -> None:
 class Process:
     """A forked worker and what it has said."""
 
-    def __init__(self, group: Group, settings: Settings, folder: Path, log: Path) -> None:
+    def __init__(self, group: Group, settings: Settings, folder: Path, log: Path, *, fork: bool) -> None:
         self.group = group
         self.lines = Path(tempfile.mkstemp(dir=folder, suffix=".jsonl")[1])
         self.read, self.left = 0, list(group.jobs)
@@ -255,12 +261,29 @@ class Process:
         self.going = self.whole = self.unclean = False
         reading, self.writing = os.pipe()
         sys.stdout.flush()
-        self.pid = os.fork()
-        if self.pid == 0:
+        self.pid = self._fork(settings, reading, log) if fork else self._start(settings, reading, log)
+        os.close(reading)
+
+    def _fork(self, settings: Settings, reading: int, log: Path) -> int:
+        pid = os.fork()
+        if pid == 0:
             os.setpgid(0, 0)
             os.close(self.writing)
-            child(group, settings, reading, self.lines, log)
-        os.close(reading)
+            child(self.group, settings, reading, self.lines, log)
+        return pid
+
+    def _start(self, settings: Settings, reading: int, log: Path) -> int:
+        """A new interpreter, where forks of one that has imported everything cannot use CUDA."""
+        told = {"settings": asdict(settings), "group": asdict(self.group)}
+        told |= {"lines": str(self.lines), "log": str(log), "go": reading}
+        command = [sys.executable, str(Path(__file__).resolve()), "--child", json.dumps(told)]
+        return os.posix_spawn(
+            sys.executable,
+            command,
+            dict(os.environ),
+            setpgroup=0,
+            file_actions=[(os.POSIX_SPAWN_CLOSE, self.writing)],
+        )
 
     def go(self, resident: Any, deadline: float) -> None:
         word = json.dumps({"resident": resident, "deadline": deadline}) + "\n"
@@ -308,7 +331,8 @@ class Session:
     def __init__(self, options: argparse.Namespace, document: dict[str, Any]) -> None:
         self.options, self.document = options, document
         self.deadline = time.time() + options.seconds_limit
-        self.settings = Settings(options.device, options.tiny)
+        self.fork = options.start == "fork"
+        self.settings = Settings("cuda:0" if options.device == "cuda" else options.device, options.tiny)
         self.log = options.out.with_suffix(".log")
         self.residents = {
             row["extra"]["model"]: row["extra"]["raw"]
@@ -343,12 +367,14 @@ class Session:
             folder = Path(name)
             while pending or staged or running:
                 if time.time() > self.deadline:
+                    self.late += sum(len(group.jobs) for group in pending)
                     pending.clear()
                     while staged:
+                        self.late += len(staged[0].group.jobs)
                         staged.popleft().close()
                 free = jobs - len(running)
                 while pending and len(staged) < max(ahead, free):
-                    staged.append(Process(pending.popleft(), self.settings, folder, self.log))
+                    staged.append(Process(pending.popleft(), self.settings, folder, self.log, fork=self.fork))
                 if free > 0 and staged and self._may_go(staged[0]):
                     process = staged.popleft()
                     process.go(self.residents.get(process.group.model), self.deadline)
@@ -516,8 +542,43 @@ def gpu_name() -> str | None:
     return lines[0].strip() if lines else None
 
 
+def forks_work(device: str) -> bool:
+    """Whether a fork of this process can use the device."""
+    if device != "cuda":
+        return True
+    pid = os.fork()
+    if pid == 0:
+        try:
+            import torch
+
+            torch.zeros(1, device="cuda")
+            os._exit(0)
+        except BaseException as error:
+            print(f"forks cannot use CUDA: {error}", flush=True)
+            os._exit(1)
+    until = time.monotonic() + 40
+    while time.monotonic() < until:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return status == 0
+        time.sleep(POLL)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return False
+
+
+def be_child(text: str) -> int:
+    """The command that `Process._start` runs."""
+    told = json.loads(text)
+    group = Group(told["group"]["model"], tuple(Job(**job) for job in told["group"]["jobs"]))
+    child(group, Settings(**told["settings"]), told["go"], Path(told["lines"]), Path(told["log"]))
+    return 1
+
+
 def main(words: Sequence[str] | None = None) -> int:
     options = arguments(words)
+    if options.child:
+        return be_child(options.child)
     document: dict[str, Any] = {"suite": "fit-peers", "rows": []}
     if options.resume and options.out.exists():
         document = json.loads(options.out.read_text(encoding="utf-8"))
@@ -538,6 +599,8 @@ def main(words: Sequence[str] | None = None) -> int:
         "rows": document["rows"],
     }
     print(f"{NO_DEEPSPEED}\n{len(groups)} processes; imports took {time.time() - began:.1f} s", flush=True)
+    if options.start == "auto":
+        options.start = "fork" if forks_work(options.device) else "exec"
     options.seconds_limit -= time.time() - began
     session = Session(options, document)
     session.run(groups)

@@ -248,6 +248,8 @@ def holders_of_blocks(module: Any) -> list[Any]:
 
 
 def parts_settings(case: Case) -> list[int]:
+    if not case.spec.split:
+        return [1]
     batch = next(iter(case.inputs.values())).shape[0]
     return [parts for parts in (2, 4, 8, 16) if parts <= batch]
 

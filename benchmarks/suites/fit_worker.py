@@ -151,7 +151,6 @@ class Worker:
         pinned = ""
         if self.is_cuda:
             torch.cuda.set_device(0)
-            self.device = torch.device("cuda", 0)
             if not self.group.ours:
                 _expandable_segments()
             torch.zeros(1, device=self.device)
@@ -471,9 +470,7 @@ def _callable(
 
 def _expandable_segments() -> None:
     """The allocator that wastes least; where it does not work, the ordinary one."""
-    change = getattr(torch._C, "_accelerator_setAllocatorSettings", None) or getattr(
-        torch._C, "_cuda_cudaCachingAllocator_set_allocator_settings", None
-    )
+    change = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
     if change is None:
         return
     change("expandable_segments:True")
