@@ -103,7 +103,7 @@ def chosen(text: str | None, known: Sequence[str], what: str) -> list[str]:
     for name in names:
         if name not in known:
             sys.exit(f"there is no {what} '{name}'; use {', '.join(known)}")
-    return [name for name in known if name in names]
+    return names
 
 
 def estimate(name: str, way: str, share: float | None, options: argparse.Namespace) -> float:
@@ -126,7 +126,7 @@ def estimate(name: str, way: str, share: float | None, options: argparse.Namespa
             "activation-budget": 1.3 * plain,
             "inductor": plain,
         }[way]
-        compiling = guess.compile_s if ways(True)[way].compiles else 0.0
+        compiling = _compile_seconds(guess, options) if ways(True)[way].compiles else 0.0
         return 1.5 + 7 * passes + compiling * (1.5 if way == "activation-budget" else 1)
     passes, setup = {
         "eager": (plain, 0.5),
@@ -137,9 +137,19 @@ def estimate(name: str, way: str, share: float | None, options: argparse.Namespa
         "group-block": (plain + copied, 1.5),
         "group-leaf": (plain + 2 * copied, 2.0),
         "accelerate-offload": (plain + 4 * copied, 1.0),
-        "inductor": (plain, guess.compile_s),
+        "inductor": (plain, _compile_seconds(guess, options)),
     }[way]
+    room = (share or 1.0) * guess.resident_gib
+    weights_fit, activations_fit = guess.weight_gib < room, guess.resident_gib - guess.weight_gib < room
+    if not (weights_fit if way == "split-batch" else activations_fit):
+        return 0.2  # refused without a run
     return setup + 7 * passes
+
+
+def _compile_seconds(guess: Guess, options: argparse.Namespace) -> float:
+    """With a cache that was filled by several at once there is still the tracing."""
+    jobs = options.compile_jobs
+    return guess.compile_s if jobs < 2 else 12 + 1.6 * guess.compile_s / jobs
 
 
 def plan(options: argparse.Namespace, done: set[tuple[str, str]]) -> list[Group]:
@@ -260,6 +270,7 @@ class Process:
         self.began, self.ended = time.monotonic(), False
         self.going = self.whole = self.unclean = False
         reading, self.writing = os.pipe()
+        os.set_inheritable(reading, True)
         sys.stdout.flush()
         self.pid = self._fork(settings, reading, log) if fork else self._start(settings, reading, log)
         os.close(reading)
@@ -277,13 +288,7 @@ class Process:
         told = {"settings": asdict(settings), "group": asdict(self.group)}
         told |= {"lines": str(self.lines), "log": str(log), "go": reading}
         command = [sys.executable, str(Path(__file__).resolve()), "--child", json.dumps(told)]
-        return os.posix_spawn(
-            sys.executable,
-            command,
-            dict(os.environ),
-            setpgroup=0,
-            file_actions=[(os.POSIX_SPAWN_CLOSE, self.writing)],
-        )
+        return os.posix_spawn(sys.executable, command, dict(os.environ), setpgroup=0)
 
     def go(self, resident: Any, deadline: float) -> None:
         word = json.dumps({"resident": resident, "deadline": deadline}) + "\n"

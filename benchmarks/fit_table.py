@@ -221,6 +221,7 @@ def page(document: dict[str, Any]) -> str:
     found = [*cells(rows, "inference"), *cells(rows, "training")]
     words = [f"{name} {version}" for name, version in document.get("versions", {}).items()]
     lines = [
+        *(["**A rehearsal with tiny models: its times mean nothing.**", ""] if document.get("tiny") else []),
         INTRODUCTION,
         "",
         f"{document['host'].get('gpu') or 'CPU'}; {', '.join(words)}.",

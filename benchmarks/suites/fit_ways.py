@@ -28,7 +28,7 @@ from benchmarks.suites.fit_models import (
 )
 from benchmarks.suites.gpu_peers import Streamed, blocks, bytes_of, leading
 
-RATE = 1e-5
+RATE = 1e-3
 Work = Callable[[], Any]
 
 
@@ -258,6 +258,9 @@ def in_parts(case: Case, setting: int) -> Work:
     """Weights resident, the batch computed in parts."""
     if not case.spec.split:
         raise NotHere("the batch cannot be split")
+    weights = case.resident_peak - case.activation_bytes
+    if case.budget is not None and weights > case.budget:
+        raise TooSmall(weights + case.activation_bytes // setting)
     module = case.on_device()
     parts = split_inputs(case.inputs, setting)
 

@@ -248,6 +248,9 @@ class Worker:
 
     def _measure_fixed(self, case: Case, way: Way) -> dict[str, Any]:
         """Once without a limit; with one only where the allocator held more than it needed."""
+        if case.budget is not None and case.activation_bytes > case.budget:
+            needs = case.activation_bytes
+            return {"status": "does not fit", "needs": needs, "reason": "activations alone need more"}
         if way.name not in self.fixed:
             self.fixed[way.name] = self._attempt(case, way, way.settings(case)[0], None)
         found, budget = self.fixed[way.name], case.budget
