@@ -285,7 +285,7 @@ class Process:
 
     def _start(self, settings: Settings, reading: int, log: Path) -> int:
         """A new interpreter, where forks of one that has imported everything cannot use CUDA."""
-        told = {"settings": asdict(settings), "group": asdict(self.group)}
+        told: dict[str, Any] = {"settings": asdict(settings), "group": asdict(self.group)}
         told |= {"lines": str(self.lines), "log": str(log), "go": reading}
         command = [sys.executable, str(Path(__file__).resolve()), "--child", json.dumps(told)]
         return os.posix_spawn(sys.executable, command, dict(os.environ), setpgroup=0)

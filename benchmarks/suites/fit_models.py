@@ -83,25 +83,26 @@ class Spec:
 @contextmanager
 def without_init() -> Iterator[None]:
     """Modules are made in bfloat16 and leave their weights as memory happens to be."""
-    from transformers import PreTrainedModel
+    import transformers
 
+    base: Any = transformers.PreTrainedModel
     initial = torch.nn.init
     kept = {
         name: each
         for name, each in vars(initial).items()
         if callable(each) and name.endswith("_") and not name.startswith("_")
     }
-    whole = PreTrainedModel.initialize_weights
+    whole = base.initialize_weights
     dtype = torch.get_default_dtype()
     for name in kept:
         setattr(initial, name, lambda tensor, *_args, **_options: tensor)
-    PreTrainedModel.initialize_weights = lambda self, *_args, **_options: None
+    base.initialize_weights = lambda self, *_args, **_options: None
     torch.set_default_dtype(torch.bfloat16)
     try:
         yield
     finally:
         torch.set_default_dtype(dtype)
-        PreTrainedModel.initialize_weights = whole
+        base.initialize_weights = whole
         for name, each in kept.items():
             setattr(initial, name, each)
 

@@ -286,7 +286,8 @@ class HostAdamW:
         from torch.optim.adamw import adamw
 
         self.update, self.device, self.is_cuda = adamw, device, device.type == "cuda"
-        self.parameters, self.leaving = list(parameters), None
+        self.parameters = list(parameters)
+        self.leaving: list[list[Any]] | None = None
         self.buckets: list[list[Any]] = [[]]
         for parameter in self.parameters:
             held = sum(p.numel() * p.element_size() for p in self.buckets[-1])
@@ -320,28 +321,28 @@ class HostAdamW:
         for parameter in self.parameters:
             parameter.grad = None
 
-    @torch.no_grad()
     def _update(self, bucket: list[Any], state: list[list[Any]]) -> None:
         known = [(p, p.grad, m, v) for p, m, v in zip(bucket, *state, strict=True) if p.grad is not None]
         if not known:
             return
         parameters, gradients, first, second = (list(each) for each in zip(*known, strict=True))
-        self.update(
-            parameters,
-            gradients,
-            first,
-            second,
-            [],
-            [self.count.clone() for _ in parameters],
-            fused=True,
-            amsgrad=False,
-            beta1=0.9,
-            beta2=0.999,
-            lr=RATE,
-            weight_decay=0.01,
-            eps=1e-8,
-            maximize=False,
-        )
+        with torch.no_grad():
+            self.update(
+                parameters,
+                gradients,
+                first,
+                second,
+                [],
+                [self.count.clone() for _ in parameters],
+                fused=True,
+                amsgrad=False,
+                beta1=0.9,
+                beta2=0.999,
+                lr=RATE,
+                weight_decay=0.01,
+                eps=1e-8,
+                maximize=False,
+            )
 
     def _fetch(self, number: int) -> tuple[list[list[Any]], Any]:
         room = [[torch.empty_like(t, device=self.device) for t in half] for half in self.state[number]]

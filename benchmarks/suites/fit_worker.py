@@ -265,7 +265,7 @@ class Worker:
         return self._found(found, way)
 
     def _found(self, found: Attempt, way: Way) -> dict[str, Any]:
-        answer = {
+        answer: dict[str, Any] = {
             "status": "ok",
             "times": found.times,
             "allocated": found.allocated,
@@ -291,6 +291,7 @@ class Worker:
     ) -> Attempt:
         self._limit(limit)
         found = Attempt(setting=setting)
+        work: Work | None = None
         try:
             work = way.make(case, setting)
             found.sample, found.times = self._timed(work, repeats)
