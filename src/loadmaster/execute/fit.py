@@ -10,6 +10,7 @@ device as a plan says.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -74,7 +75,7 @@ class Fitted:
     def _called(self, *args: Any, **kwargs: Any) -> Any:
         torch = require("torch", "torch")
         try:
-            with torch._dynamo.config.patch(recompile_limit=_RECOMPILES, fail_on_recompile_limit_hit=True):
+            with torch._dynamo.config.patch(recompile_limit=_RECOMPILES):
                 return self._compiled(*args, **kwargs)
         except LoadmasterError:
             raise
@@ -361,6 +362,24 @@ def _attach(model: Any, fitted: Fitted) -> None:
 
     model.to = to
     model.cuda = model.cpu = lambda *_, **__: to("cpu")
+    if hasattr(model, "generate") and hasattr(model, "generation_config"):
+        model.generate = _with_static_cache(model)
+
+
+def _with_static_cache(model: Any) -> Callable[..., Any]:
+    """`generate` of transformers with a cache of one size: one that grows would need a plan for every token."""
+    plain = model.generate
+
+    @functools.wraps(plain)
+    def generate(*args: Any, **kwargs: Any) -> Any:
+        config = kwargs.get("generation_config") or model.generation_config
+        chosen = kwargs.get("cache_implementation") or getattr(config, "cache_implementation", None)
+        own = chosen or kwargs.get("past_key_values") is not None or kwargs.get("use_cache") is False
+        if not own and getattr(model, "_can_compile_fullgraph", getattr(model, "_supports_static_cache", False)):
+            kwargs["cache_implementation"] = "static"
+        return plain(*args, **kwargs)
+
+    return generate
 
 
 def _try_once(fitted: Fitted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

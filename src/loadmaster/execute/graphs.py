@@ -550,19 +550,22 @@ class PlannedGraph:
         session, began = self.session, clock.now()
         program = self._program
         assert program is not None
-        auto = make_solver("offload", "auto")
+        auto, training = make_solver("offload", "auto"), bool(program.op_backward.any())
+        budget = session.budget
+        if training and budget.seconds is not None:  # two programs are planned for: with ops that run again, and without
+            budget = replace(budget, seconds=budget.seconds / 2)
         try:
-            if program.op_backward.any():
+            if training:
                 found = with_repeats(
                     program,
                     lambda each: self._problem(each, machine),
-                    lambda each: solve(auto, each, session.budget, observer=session.observer),
+                    lambda each: solve(auto, each, budget, observer=session.observer),
                 )
                 better = self._choice(found.repeated, found.problem, found.solution, "search")
             else:
                 plain = repeat(program, [])
                 problem = self._problem(plain, machine)
-                solution = solve(auto, problem, session.budget, observer=session.observer)
+                solution = solve(auto, problem, budget, observer=session.observer)
                 better = self._choice(plain, problem, solution, "search")
         except LoadmasterError as error:
             session.say(f"no better plan for '{self.name}': {error}")

@@ -140,6 +140,8 @@ def _as_results(graph: Any, forward_outputs: int | None) -> list[str]:
 
 def _lift_constants(module: Any, graph: Any) -> dict[str, Any]:
     """Tensors that the tracer has put beside the graph become placeholders, so that a plan can move them."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
     found: dict[str, Any] = {}
     first = next(iter(graph.nodes))
     for node in list(graph.nodes):
@@ -151,7 +153,8 @@ def _lift_constants(module: Any, graph: Any) -> dict[str, Any]:
         with graph.inserting_before(first):
             placed = graph.placeholder(f"constant_{len(found)}")
         placed.meta["val"] = node.meta["val"] if "val" in node.meta else value
-        found[placed.name] = value.detach()
+        with unset_fake_temporarily():  # it has a value, unlike all others here
+            found[placed.name] = value.detach().clone()
         node.replace_all_uses_with(placed)
         graph.erase_node(node)
     return found
