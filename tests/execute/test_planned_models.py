@@ -35,7 +35,7 @@ def test_half_of_the_memory_gives_the_same_numbers(name: str, solver: str) -> No
     solution = solve(make_labelled("offload", solver), problem, Budget())
     assert solution.decision is not None
     plan = problem.plan(solution.decision)
-    wanted = ordinary_run(Ready(module, args, {}, captured, weights, model.training), "cpu")
+    wanted = ordinary_run(Ready(module, args, {}, captured, weights, model.training), "cpu").values
     with Executor(captured, plan, small, "cpu", weights, capacity=half) as executor:
         results = executor.run(*captured.inputs(args))
         assert results.peak_bytes <= half

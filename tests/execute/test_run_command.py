@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 from loadmaster.execute.ready import difference, make_ready  # noqa: E402
+from loadmaster.execute.speeds import is_measured_on_cpu  # noqa: E402
 
 SCHEMA = json.loads((Path(loadmaster.cli.__file__).parent / "schema.json").read_text())
 MODEL = """
@@ -43,7 +45,22 @@ class Loss(nn.Module):
 
 def step():
     return Loss(), (torch.ones(5, 8),)
+
+def drops():
+    loss, inputs = step()
+    loss.net.insert(2, nn.Dropout(0.5))
+    return loss, inputs
+
+class Untraced(nn.Linear):
+    def forward(self, x):
+        if not torch.compiler.is_compiling():
+            raise ValueError("only traced")
+        return super().forward(x)
+
+def untraced():
+    return Untraced(8, 4), (torch.ones(5, 8),)
 """
+CPU = "cpu as measured: device memory over pinned host memory"
 
 
 @pytest.fixture
@@ -134,7 +151,9 @@ def test_what_is_held_is_called_by_its_name_and_a_slow_host_too() -> None:
         "seconds": 1.0,
         "predicted_seconds": 1.0,
         "difference": 0.0,
+        "ordinary_seconds": None,
         "model": "m",
+        "machine": "h200",
         "device": "cuda",
     }
     for placement, said in (
@@ -146,6 +165,7 @@ def test_what_is_held_is_called_by_its_name_and_a_slow_host_too() -> None:
             "peak_bytes": 1,
             "capacity_bytes": 2,
             "reserved_bytes": 2,
+            "ordinary_bytes": None,
             "placement": placement,
         }
         (table,) = blocks_of([total, memory], None)
@@ -153,6 +173,55 @@ def test_what_is_held_is_called_by_its_name_and_a_slow_host_too() -> None:
     late = [{**total, "difference": -0.2}, memory]
     assert "--cuda-graph" in str(blocks_of(late, None, one_by_one=True)[1])
     assert len(blocks_of(late, None)) == 1
+
+
+def test_a_prediction_for_a_gpu_is_not_compared_with_a_cpu(spec: str) -> None:
+    plan = plan_for(f"{spec}:build")
+    code, document = call(f"{spec}:build", plan, "-m", "h200:hbm=1MiB")
+    assert code == 0 and document["rows"][0]["difference"] is None
+    shown = (
+        CliRunner()
+        .invoke(app, ["run", f"{spec}:build", plan, "-m", "h200:hbm=1MiB", "--device", "cpu"])
+        .stdout
+    )
+    assert "the prediction is for 'h200:hbm=1MiB' and the run was on a CPU" in shown
+    # A CPU's own machine, as calibrated, may be compared.
+    measured = replace(load_machine("h200:hbm=1MiB"), description=CPU)
+    assert is_measured_on_cpu(measured) and not is_measured_on_cpu(load_machine("h200"))
+
+
+def test_the_ordinary_run_stands_beside_the_planned_one(spec: str) -> None:
+    plan = plan_for(f"{spec}:build")
+    code, document = call(f"{spec}:build", plan, "-m", "h200:hbm=1MiB")
+    total, memory, *_ = document["rows"]
+    assert code == 0 and total["ordinary_seconds"] > 0
+    # Weights, the input, and at most the two results of 5 × 32 numbers around the ReLU.
+    weights = 4 * (8 * 32 + 32 + 32 * 4 + 4 + 5 * 8)
+    assert memory["ordinary_bytes"] == weights + 2 * 4 * 5 * 32
+    shown = (
+        CliRunner()
+        .invoke(app, ["run", f"{spec}:build", plan, "-m", "h200:hbm=1MiB", "--device", "cpu"])
+        .stdout
+    )
+    assert "ordinary run" in shown and "times as long in" in shown
+    code, document = call(f"{spec}:build", plan, "-m", "h200:hbm=1MiB", "--no-verify")
+    assert code == 0 and document["rows"][0]["ordinary_seconds"] is None
+
+
+def test_what_draws_random_numbers_is_compared_with_the_same_ones(spec: str) -> None:
+    plan = plan_for(f"{spec}:drops", training=True)
+    code, document = call(f"{spec}:drops", plan, "-m", "h200:hbm=1MiB", "--train")
+    assert code == 0 and document["rows"][0]["compared"] == 5
+    assert document["rows"][0]["largest_difference"] < 1e-5
+
+
+def test_an_ordinary_run_that_fails_is_told_and_the_plan_is_run(spec: str) -> None:
+    plan = plan_for(f"{spec}:untraced")
+    result = CliRunner().invoke(
+        app, ["run", f"{spec}:untraced", plan, "-m", "h200:hbm=1MiB", "--device", "cpu"]
+    )
+    assert result.exit_code == 0 and "results" in result.stdout and "not compared" in result.stdout
+    assert "the ordinary run fails, so results are not compared: only traced" in result.stderr
 
 
 def test_differences_are_shares_of_the_largest_value() -> None:

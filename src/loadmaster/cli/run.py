@@ -24,6 +24,9 @@ LATE = 0.1
 SLOW_HOST = "slower than predicted: if the host can't keep up with so many short ops, --cuda-graph helps"
 
 
+OTHER_DEVICE = "the prediction is for '{}' and the run was on {}: the two times are not to be compared"
+
+
 def command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A PyTorch module:function.")],
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file made for it.")],
@@ -98,6 +101,8 @@ def command(
 
 def _rows(model: str, device: str, ran: PlannedRun) -> list[dict[str, Any]]:
     agreed, measured, predicted = ran.agreement, ran.measured, ran.predicted_ps / PICOSECONDS
+    ordinary = ran.ordinary
+    difference = predicted / measured.seconds - 1 if measured.seconds else 0.0
     rows: list[dict[str, Any]] = [
         {
             "what": "total",
@@ -108,7 +113,8 @@ def _rows(model: str, device: str, ran: PlannedRun) -> list[dict[str, Any]]:
             "seconds": measured.seconds,
             "runs": list(measured.runs),
             "predicted_seconds": predicted,
-            "difference": predicted / measured.seconds - 1 if measured.seconds else 0.0,
+            "difference": difference if ran.comparable else None,
+            "ordinary_seconds": None if ordinary is None else ordinary.seconds,
             "compared": 0 if agreed is None else agreed.compared,
             "identical": None if agreed is None else agreed.identical,
             "largest_difference": None if agreed is None else agreed.largest,
@@ -120,6 +126,7 @@ def _rows(model: str, device: str, ran: PlannedRun) -> list[dict[str, Any]]:
             "peak_bytes": measured.peak_bytes,
             "reserved_bytes": measured.reserved_bytes,
             "capacity_bytes": ran.capacity,
+            "ordinary_bytes": None if ordinary is None else ordinary.peak_bytes,
             "placement": ran.placement,
         },
     ]
@@ -135,25 +142,37 @@ def blocks_of(
 ) -> list[str | Table]:
     """`one_by_one`: the host sent each op to the device, and could be what took so long."""
     total, memory = rows[0], rows[1]
+    comparable = total["difference"] is not None
     text = {True: "the same, bit for bit", False: "close", None: "not compared"}[total["identical"]]
     if agreed is not None and not agreed.identical:
         text = f"largest difference {agreed.largest:.2g} of the largest value, in {agreed.where}"
+    share = f" ({total['difference']:+.1%})" if comparable else f" on {total['machine']}"
     cells = [
-        ("measured", show_time(round(total["seconds"] * PICOSECONDS))),
-        (
-            "predicted",
-            f"{show_time(round(total['predicted_seconds'] * PICOSECONDS))} ({total['difference']:+.1%})",
-        ),
+        ("measured", _seconds(total["seconds"])),
+        ("predicted", f"{_seconds(total['predicted_seconds'])}{share}"),
         (
             f"peak of {memory['name']}",
             f"{show_bytes(memory['peak_bytes'])} of {show_bytes(memory['capacity_bytes'])}",
         ),
         (HELD.get(memory["placement"], "held by the allocator"), show_bytes(memory["reserved_bytes"])),
-        ("results", text),
     ]
+    if total["ordinary_seconds"] is not None:
+        factor = total["seconds"] / total["ordinary_seconds"] if total["ordinary_seconds"] else 1.0
+        more = memory["peak_bytes"] / memory["ordinary_bytes"] if memory["ordinary_bytes"] else 1.0
+        cost = f"the plan takes {factor:.2f} times as long in {more:.0%} of the memory"
+        peak = show_bytes(memory["ordinary_bytes"])
+        cells.append(("ordinary run", f"{_seconds(total['ordinary_seconds'])}, peak {peak}: {cost}"))
+    cells.append(("results", text))
     table = Table(("what", "value"), cells, f"{total['model']} on {total['device']}")
+    if not comparable:
+        there = "a CPU" if total["device"] == "cpu" else "a GPU"
+        return [table, OTHER_DEVICE.format(total["machine"], there)]
     late = one_by_one and total["difference"] < -LATE
     return [table, SLOW_HOST] if late else [table]
+
+
+def _seconds(seconds: float) -> str:
+    return show_time(round(seconds * PICOSECONDS))
 
 
 def _failure(agreed: Agreement | None) -> Refused | None:

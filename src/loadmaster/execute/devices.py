@@ -224,16 +224,22 @@ class CudaBackend:
     def settle(self) -> None:
         self._cuda.synchronize(self.device)
 
+    def reset_peaks(self) -> None:
+        """Count from here on."""
+        if self._own is not None:
+            self._own.reset_most()
+        else:
+            self._cuda.reset_peak_memory_stats(self.device)
+
     @contextmanager
     def held_to(self, capacity: int) -> Iterator[None]:
         cuda, device = self._cuda, self.device
+        self.reset_peaks()
         if self._own is not None:
-            self._own.reset_most()
             yield  # planned runs have an arena of the budget and nothing else
             return
         total = cuda.get_device_properties(device).total_memory
         limit = min(1.0, (capacity + self._outside[1]) / total)
-        cuda.reset_peak_memory_stats(device)
         cuda.set_per_process_memory_fraction(limit, device)
         try:
             yield

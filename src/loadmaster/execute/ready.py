@@ -6,16 +6,26 @@ device, and numbers are made up where they are needed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from loadmaster.errors import require
+from loadmaster.execute.devices import CudaBackend
 from loadmaster.execute.executor import Results
-from loadmaster.execute.pinned import RandomWeights
+from loadmaster.execute.op_times import Clock, median
+from loadmaster.execute.pinned import RandomWeights, made_up
 from loadmaster.program.importers import load_function
 from loadmaster.program.importers.torch.captured import Captured, capture_spec
-from loadmaster.program.importers.torch.importer import made_on_meta, model_and_inputs
+from loadmaster.program.importers.torch.importer import (
+    keeps_cache,
+    made_on_cpu,
+    made_on_meta,
+    model_and_inputs,
+    plain_result,
+)
 
 WEIGHTS = ("module", "random")
 CLOSE = {2: 5e-2, 4: 1e-3, 8: 1e-6}
@@ -50,14 +60,10 @@ def make_ready(
 ) -> Ready:
     """Call 'module:function', on the CPU for its own weights or on the meta device for random ones,
     and capture what it gives for a device."""
-    torch = require("torch", "torch")
+    require("torch", "torch")
     function = load_function(spec)
-    if weights == "random":
-        result = made_on_meta(function)
-    else:
-        with torch.device("cpu"):
-            result = function()
-    module, args, kwargs = model_and_inputs(result, spec)
+    result = made_on_meta(function) if weights == "random" else made_on_cpu(function)
+    module, args, kwargs = model_and_inputs(result, spec, training=training)
     captured = capture_spec(spec, device, (module, args, kwargs), training=training, split_over=split_over)
     if weights == "random":
         args, kwargs = _made_up(args, kwargs, seed)
@@ -81,28 +87,137 @@ def _made_up(args: Any, kwargs: Any, seed: int) -> Any:
     return tree_map_only(torch.Tensor, value, (args, kwargs))
 
 
-def ordinary_run(ready: Ready, device: str) -> dict[str, Any]:
-    """What the module itself gives with everything on the device, by name, moved to the host."""
-    torch = require("torch", "torch")
-    from torch.utils._pytree import tree_leaves, tree_map_only
+SEED = 0
+"""Of random numbers in runs that are compared."""
 
-    args, kwargs = tree_map_only(torch.Tensor, lambda t: t.to(device), (ready.args, ready.kwargs))
-    trained = {name for name, p in ready.module.named_parameters() if p.requires_grad}
-    values: dict[str, Any] = {}
-    for given in ready.captured.given:
-        if given.tensor >= 0 and given.source in ready.weights and given.source not in values:
-            there = ready.weights[given.source].detach().to(device, copy=True)
-            values[given.source] = there.requires_grad_(ready.training and given.source in trained)
-    with torch.set_grad_enabled(ready.training):
-        found = torch.func.functional_call(ready.module, values, args, kwargs)
-        leaves = [leaf for leaf in tree_leaves(found) if isinstance(leaf, torch.Tensor)]
-        if ready.training:
-            leaves[0].backward()
-    named = {f"output {i}": leaf.detach().to("cpu") for i, leaf in enumerate(leaves)}
-    if ready.training:
-        grads = {name: values[name].grad for name in trained if name in values}
-        named |= {f"gradient {n}": g.to("cpu") for n, g in grads.items() if g is not None}
-    return named
+
+@dataclass(frozen=True)
+class OrdinaryRun:
+    """The module itself with everything on the device."""
+
+    values: Mapping[str, Any]
+    """What it gives, by name, on the host."""
+    peak_bytes: int
+    """Most that was in use, weights and inputs included."""
+    seconds: float | None
+    """The median of several runs; None if none were asked for."""
+
+
+def ordinary_run(ready: Ready, device: str, *, repeats: int = 0, warmups: int = 0) -> OrdinaryRun:
+    """Run the module as PyTorch does: once for its results and its peak, then for its time."""
+    torch = require("torch", "torch")
+    from torch.utils._pytree import tree_map_only
+
+    at = torch.device(device)
+    with _Peak(at) as most:
+        values = values_on(ready, device)
+        args, kwargs = tree_map_only(torch.Tensor, lambda t: t.to(device), (ready.args, ready.kwargs))
+
+        def step() -> list[Any]:
+            for value in values.values():
+                value.grad = None
+            with torch.set_grad_enabled(ready.training):
+                found = torch.func.functional_call(ready.module, values, args, kwargs)
+                leaves = _outputs(found, ready)
+                if ready.training:
+                    leaves[0].backward()
+            return leaves
+
+        torch.manual_seed(SEED)
+        with most.watching(values, args, kwargs):
+            leaves = step()
+    named = {
+        f"output {i}": leaf.detach().to("cpu")
+        for i, leaf in enumerate(leaves)
+        if isinstance(leaf, torch.Tensor)
+    }
+    grads = {name: value.grad for name, value in values.items() if value.grad is not None}
+    named |= {f"gradient {name}": gradient.to("cpu") for name, gradient in grads.items()}
+    del leaves, grads
+    seconds = None
+    if repeats:
+        seconds = median(Clock(at).seconds(step, repeats=repeats, warmups=warmups))
+    return OrdinaryRun(named, most.bytes, seconds)
+
+
+def values_on(ready: Ready, device: str) -> dict[str, Any]:
+    """All parameters and buffers of the module, those that no op reads too."""
+    found: dict[str, Any] = {}
+    for name, own in [*ready.module.named_parameters(), *ready.module.named_buffers()]:
+        if name in ready.weights:
+            value = ready.weights[name].detach().to(device, copy=True)
+        elif own.device.type == "meta":
+            value = made_up(name, own.shape, own.dtype, device)
+        else:
+            value = own.detach().to(device, copy=True)
+        found[name] = value.requires_grad_(ready.training and own.requires_grad)
+    return found
+
+
+def _outputs(found: Any, ready: Ready) -> list[Any]:
+    """What a module gave, flat, as the captured graph gives it: of a training step the tensors alone."""
+    torch = require("torch", "torch")
+    from torch.utils._pytree import tree_leaves
+
+    leaves = tree_leaves(plain_result(found, keeps_cache(ready.kwargs)))
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) or not ready.training]
+
+
+class _Peak:
+    """Bytes in use, at most: on a CPU those of the tensors, on a GPU what the allocator says."""
+
+    def __init__(self, device: Any) -> None:
+        self.bytes = self._now = 0
+        self._seen: set[int] = set()
+        self._backend = CudaBackend(device) if device.type == "cuda" else None
+
+    def __enter__(self) -> Self:
+        if self._backend is not None:
+            self._backend.open()
+            self._backend.reset_peaks()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._backend is not None:
+            self.bytes = self._backend.peaks()[0]
+            self._backend.close()
+
+    @contextmanager
+    def watching(self, *there: Any) -> Iterator[None]:
+        """Count storages, those of `there` first, until they are gone; a GPU's allocator counts by itself."""
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        add = self._add
+
+        class Watch(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
+            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                made = func(*args, **(kwargs or {}))
+                add(made)
+                return made
+
+        if self._backend is not None:
+            yield
+            return
+        add(there)
+        with Watch():
+            yield
+
+    def _add(self, tensors: Any) -> None:
+        torch = require("torch", "torch")
+        from torch.utils._pytree import tree_leaves
+
+        for tensor in tree_leaves(tensors):
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage()._cdata not in self._seen:
+                storage = tensor.untyped_storage()
+                key, size = storage._cdata, int(storage.nbytes())
+                self._seen.add(key)
+                self._now += size
+                self.bytes = max(self.bytes, self._now)
+                weakref.finalize(storage, self._drop, key, size)
+
+    def _drop(self, key: int, size: int) -> None:
+        self._seen.discard(key)
+        self._now -= size
 
 
 @dataclass(frozen=True)

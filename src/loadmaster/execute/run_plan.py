@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,8 @@ from loadmaster.search.request import BadRequest, Capacity, say_nothing, with_by
 from loadmaster.simulate import simulate
 
 if TYPE_CHECKING:
-    from loadmaster.execute.executor import Measured
-    from loadmaster.execute.ready import Agreement, Ready
+    from loadmaster.execute.executor import Executor, Measured, Results
+    from loadmaster.execute.ready import Agreement, OrdinaryRun, Ready
 
 _MOST_INPUTS = 2**36
 """Bytes of a file, also unpacked: inputs are the user's own, and may be large and all zeros."""
@@ -41,6 +41,9 @@ class PlannedRun:
     predicted_ps: int
     agreement: Agreement | None
     """With the ordinary run, where that was made."""
+    ordinary: OrdinaryRun | None
+    comparable: bool
+    """Whether the prediction is for the kind of device that it ran on."""
     capacity: int
     """Bytes of fast memory that it might have."""
     plan_bytes: int
@@ -86,6 +89,7 @@ def run_plan(
     require("torch", "torch")
     from loadmaster.execute.executor import Executor, backend_for
     from loadmaster.execute.ready import WEIGHTS, agreement, make_ready
+    from loadmaster.execute.speeds import is_measured_on_cpu
 
     if weights not in WEIGHTS:
         raise BadRequest(
@@ -106,7 +110,9 @@ def run_plan(
     captured = ready.captured if repeated is None else ready.captured.repeated(repeated.ops)
     predicted = simulate(program, machine, decided).total_ps
     given = ready.inputs if inputs is None else _read_inputs(inputs, ready)
-    expected = _run_ordinarily(ready, device, say) if verify and inputs is None else None
+    ordinary = None
+    if verify and inputs is None:
+        ordinary = _run_ordinarily(ready, device, repeats, warmups, say)
     again = "" if repeated is None else f", {len(repeated.ops):,} ops run again"
     say(f"{model} on {device}: {len(decided.copy_rows):,} copies a run{again}")
     with Executor(
@@ -122,7 +128,9 @@ def run_plan(
         timings=timings,
     ) as executor:
         measured = executor.measure(*given, repeats=repeats, warmups=warmups)
-        agreed = None if expected is None else agreement(measured.last, expected)
+        agreed = None
+        if ordinary is not None:
+            agreed = agreement(_comparable_results(executor, measured, given), ordinary.values)
         if results is not None:
             _write_results(results, measured)
         return PlannedRun(
@@ -132,6 +140,8 @@ def run_plan(
             measured,
             predicted,
             agreed,
+            ordinary,
+            is_measured_on_cpu(machine) == (device == "cpu"),
             executor.capacity,
             executor.script.peak,
             executor.placement,
@@ -165,21 +175,36 @@ def _read_inputs(path: Path, ready: Ready) -> list[Any]:
     return [torch.from_numpy(array).to(like.dtype) for array, like in zip(arrays, expected, strict=True)]
 
 
-def _run_ordinarily(ready: Ready, device: str, say: Callable[[str], None]) -> dict[str, Any] | None:
-    """Results of the model as PyTorch runs it, if it fits into the device."""
+def _run_ordinarily(
+    ready: Ready, device: str, repeats: int, warmups: int, say: Callable[[str], None]
+) -> OrdinaryRun | None:
+    """The model as PyTorch runs it, if that can be and fits into the device."""
     from loadmaster.execute.ready import ordinary_run
 
     torch = require("torch", "torch")
     try:
-        return ordinary_run(ready, device)
-    except RuntimeError as error:
-        if not own_allocator.is_shortage(error):
-            raise
-        say("the ordinary run does not fit into the device: results are not compared")
+        return ordinary_run(ready, device, repeats=repeats, warmups=warmups)
+    except Exception as error:  # the user's own code, as the user has it
+        if own_allocator.is_shortage(error):
+            say("the ordinary run does not fit into the device: results are not compared")
+        else:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            say(f"the ordinary run fails, so results are not compared: {reason}")
         return None
     finally:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+
+def _comparable_results(executor: Executor, measured: Measured, inputs: Sequence[Any]) -> Results:
+    """The last results; of a model that draws random numbers, those with the ordinary run's."""
+    from loadmaster.execute.ready import SEED
+    from loadmaster.program.importers.torch.graph import is_random
+
+    if not any(is_random(node) for node in executor.captured.graph.nodes):
+        return measured.last
+    require("torch", "torch").manual_seed(SEED)
+    return executor.run(*inputs)
 
 
 def _write_results(path: Path, measured: Measured) -> None:

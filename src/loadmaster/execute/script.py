@@ -131,6 +131,10 @@ class Calls:
         self.captured, self.program = captured, captured.program
         self.device, self._device_type = torch.device(device), torch.device
         self.nodes = {node.name: node for node in captured.graph.nodes}
+        self._own = _own_ops(torch)
+        aten = torch.ops.aten
+        self._strided = {aten.as_strided.default: 3, aten.as_strided_scatter.default: 4}
+        """Where the offset is among the arguments."""
         self._alive: dict[int, set[int]] = {}
         """Root -> the slots of its views that hold something now."""
 
@@ -139,7 +143,9 @@ class Calls:
         kwargs = {name: self._argument(value, renamed) for name, value in node.kwargs.items()}
         args = tuple(self._argument(value, renamed) for value in node.args)
         results = tuple((part, renamed.get(slot, slot)) for part, slot in self._results(node))
-        return Call(op, node.target, args, kwargs, results)
+        if node.target in self._strided:
+            args, kwargs = _with_distance(node, args, self._strided[node.target]), {}
+        return Call(op, self._own.get(node.target, node.target), args, kwargs, results)
 
     def views_for(self, call: Call) -> tuple[Call, ...]:
         """The views to make so that a call finds its arguments."""
@@ -201,6 +207,48 @@ class Calls:
         parts = [part for part, each in enumerate(value) if hasattr(each, "dtype")]
         found = [(part, at.get((node.name, number), -1)) for number, part in enumerate(parts)]
         return tuple((part, slot) for part, slot in found if slot >= 0)
+
+
+def _with_distance(node: Any, args: tuple[Any, ...], place: int) -> tuple[Any, ...]:
+    """Arguments of a strided view with its distance from what it shows in place of the offset in a storage:
+    the tracer's storage begins elsewhere than ours."""
+    given = node.args[place] if len(node.args) > place else node.kwargs.get("storage_offset")
+    start = int(node.args[0].meta["val"].storage_offset())
+    return (*args[:place], 0 if given is None else int(given) - start)
+
+
+def _own_ops(torch: Any) -> dict[Any, Callable[..., Any]]:
+    """What stands in for ops that look at all of an argument's storage, which may be all of the fast memory
+    here: some begin with a copy of it, and strided views count from its start. These give the same."""
+    aten = torch.ops.aten
+
+    def room(like: Any) -> Any:
+        if any(n > 1 and step == 0 for n, step in zip(like.shape, like.stride(), strict=True)):
+            return torch.empty(like.shape, dtype=like.dtype, device=like.device)
+        return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+
+    def copy(into: Any, source: Any, non_blocking: bool = False) -> Any:
+        return room(into).copy_(source)
+
+    def as_strided(source: Any, size: Any, stride: Any, distance: int) -> Any:
+        return source.as_strided(size, stride, source.storage_offset() + distance)
+
+    def scatter(view: Callable[..., Any]) -> Callable[..., Any]:
+        def scattered(into: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
+            made = room(into).copy_(into)
+            view(made, *args, **kwargs).copy_(source)
+            return made
+
+        return scattered
+
+    return {
+        aten.copy.default: copy,
+        aten.as_strided.default: as_strided,
+        aten.as_strided_scatter.default: scatter(as_strided),
+        aten.slice_scatter.default: scatter(aten.slice.Tensor),
+        aten.select_scatter.default: scatter(aten.select.int),
+        aten.diagonal_scatter.default: scatter(aten.diagonal.default),
+    }
 
 
 def slots_of(value: Any) -> list[int]:

@@ -286,6 +286,14 @@ _CUDA_CONTEXT = 2**30
 """Bytes of a GPU that no tensor gets: the context, libraries and what is left over of pages."""
 
 
+_MEASURED = "as measured: device memory over pinned host memory"
+
+
+def is_measured_on_cpu(machine: Machine) -> bool:
+    """Whether a machine is a CPU that was calibrated; all others are some GPU's."""
+    return machine.description == f"cpu {_MEASURED}"
+
+
 def machine_toml(
     speeds: Speeds, base: Machine | None = None, name: str | None = None, by: str = "loadmaster calibrate"
 ) -> str:
@@ -305,7 +313,7 @@ def machine_toml(
     lines = [
         f"# Measured by '{by}' on one {_plain(speeds.device)}.",
         f'name = "{_plain(name)}"',
-        f'description = "{_plain(speeds.device)} as measured: device memory over pinned host memory"',
+        f'description = "{_plain(speeds.device)} {_MEASURED}"',
         "",
         "[rules]",
         'ports = "parallel"',

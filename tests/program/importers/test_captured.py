@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
 
 from benchmarks.suites.gpu_models import GPU_MODELS  # noqa: E402
 from loadmaster.errors import BadProgram  # noqa: E402
@@ -261,17 +260,82 @@ def test_what_cannot_be_captured_is_told() -> None:
         def forward(self, x: Any) -> Any:
             return x.add_(1)
 
-    class Unused(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.used, self.unused = nn.Linear(2, 2), nn.Linear(2, 2)
-
-        def forward(self, x: Any) -> Any:
-            return F.mse_loss(self.used(x), x)
-
     with pytest.raises(BadProgram, match="changes its input"):
         capture(Changes(), (torch.zeros(2),), name="changes")
-    with pytest.raises(BadProgram, match="no gradients can be traced through 'unused'"):
-        capture(Unused(), (torch.zeros(1, 2),), name="unused", training=True)
+    with pytest.raises(BadProgram, match=r"no gradients can be traced through 'many': .* to be a scalar"):
+        capture(nn.Linear(2, 2), (torch.zeros(1, 2),), name="many", training=True)
     with pytest.raises(BadProgram, match="split over 0 bytes"):
-        capture(Unused(), (torch.zeros(1, 2),), name="u", split_over=0)
+        capture(nn.Linear(2, 2), (torch.zeros(1, 2),), name="u", split_over=0)
+
+
+class Unused(nn.Module):
+    """Parameters without a part in the loss, one of them under a second name of a used one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused, self.used = nn.Linear(2, 2), nn.Linear(2, 2)
+        self.tied = self.used.weight
+
+    def forward(self, x: Any) -> Any:
+        return (self.used(x) * x).sum()
+
+
+def test_a_parameter_without_a_part_in_the_loss_has_no_gradient() -> None:
+    module, args = Unused(), (torch.randn(1, 2),)
+    captured = capture(module, args, name="unused", training=True)
+    results, seen = run(captured, module, args)
+    check_rows(captured, seen)
+    grads = [r.name for r in captured.results if r.what == "gradient"]
+    assert sorted(grads) == ["tied", "used.bias"]  # the first name that the module has for it
+    output, twin = reference(module, args, True)
+    for leaf, result in zip(results, captured.results, strict=True):
+        assert torch.equal(leaf, expected_leaf(result, output, twin))
+
+
+class Remakes(nn.Module):
+    """Constants of its own code, views of them, and calls that read a second tensor to no purpose."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Any) -> Any:
+        grid = torch.arange(4.0).unsqueeze(0)
+        y = (x * self.weight).type_as(x) + grid.expand_as(x) * torch.tensor(0.5)
+        z = y.type_as(x).view_as(x).reshape_as(x)
+        return (z * y).sum(), z
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_constants_and_calls_that_give_back_what_they_got(training: bool) -> None:
+    module, args = Remakes(), (torch.randn(3, 4),)
+    captured = capture(module, args, name="remakes", training=training)
+    names = {str(node.target) for node in captured.graph.nodes}
+    assert not any(name.startswith(("aten.type_as", "aten.expand_as")) for name in names)
+    results, seen = run(captured, module, args)
+    check_rows(captured, seen)
+    (loss, z), twin = reference(module, args, training)
+    expected = [loss, z, twin.weight.grad] if training else [loss, z]
+    for leaf, value in zip(results, expected, strict=True):
+        assert torch.equal(leaf, value)
+
+
+def test_layers_of_a_training_step_keep_their_modes() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5), nn.Conv2d(4, 2, 3))
+    module.train()
+    module[1].eval()  # as in fine-tuning: statistics are frozen, the rest is trained
+    whole = nn.Sequential(module, Sum())
+    args = (torch.randn(2, 3, 8, 8),)
+    captured = capture(whole, args, name="frozen", training=True)
+    assert not [r for r in captured.results if r.what == "update"]
+    torch.manual_seed(3)
+    results, _ = run(captured, whole, args)
+    torch.manual_seed(3)
+    output, twin = reference(whole, args, True)
+    for leaf, result in zip(results, captured.results, strict=True):
+        assert torch.equal(leaf, expected_leaf(result, output, twin))
+
+
+class Sum(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x.square().mean()

@@ -49,6 +49,44 @@ def jax_function(x):
 
 def nothing_of_the_kind():
     return 3
+
+class Widths(nn.Module):
+    # Its code computes with tensors how wide its layers are, as RegNet's does.
+    def __init__(self):
+        super().__init__()
+        widths = (torch.arange(1, 4) * 8).tolist()
+        self.layers = nn.Sequential(*(nn.Linear(a, b) for a, b in zip(widths, widths[1:])))
+        self.again = self.layers[0].weight
+    def forward(self, x):
+        return self.layers(x)[:, :8] @ self.again.t()
+
+def widths():
+    return Widths(), (torch.zeros(2, 8),)
+
+class Scaled(nn.Linear):
+    # Its code reads a weight.
+    def __init__(self):
+        super().__init__(8, 8)
+        self.largest = float(self.weight.abs().max())
+    def forward(self, x):
+        return super().forward(x) * self.largest
+
+def scaled():
+    return Scaled(), (torch.zeros(2, 8),)
+
+def raises():
+    return [][3]
+
+class Given:
+    def __init__(self, value):
+        self.value = value
+
+class Objects(nn.Module):
+    def forward(self, x):
+        return Given([x * 2]), {"rest": x + 1}
+
+def objects():
+    return Objects(), (torch.zeros(2),)
 """
 
 
@@ -96,6 +134,26 @@ def test_functions_of_jax_and_pytorch_are_distinguished(module: str) -> None:
         import_model(f"{module}:nothing_of_the_kind", "torch")
     with pytest.raises(BadProgram, match="did you mean 'build'"):
         import_model(f"{module}:biuld", "torch")
+
+
+def test_modules_whose_code_looks_at_values_are_built_without_weights(module: str) -> None:
+    result = torch_result(f"{module}:widths")
+    assert {p.device.type for p in result[0].parameters()} == {"meta"}
+    assert result[0].again is result[0].layers[0].weight  # ties are kept
+    assert import_model(f"{module}:widths").op_kind.rows("matmul").sum() == 3
+    assert torch_result(f"{module}:scaled")[0].weight.device.type == "cpu"  # nothing else is left
+    assert import_model(f"{module}:scaled").n_ops > 0
+
+
+def test_a_function_that_fails_is_not_our_bug(module: str) -> None:
+    for format in (None, "torch"):
+        with pytest.raises(BadProgram, match=r"raises IndexError: .*net_of_test\.py, line \d+"):
+            import_model(f"{module}:raises", format)
+
+
+def test_objects_among_the_results_are_left_out(module: str) -> None:
+    program = import_model(f"{module}:objects")
+    assert [*program.op_kind] == ["add"]
 
 
 def test_the_core_level_takes_layers_apart_and_keeps_the_flops(module: str) -> None:

@@ -28,7 +28,7 @@ from loadmaster.program.importers.torch.graph import (
     scope_of,
     type_of,
 )
-from loadmaster.program.importers.torch.importer import exported_program, model_and_inputs, quiet
+from loadmaster.program.importers.torch.importer import exported_program, made_on_cpu, model_and_inputs, quiet
 from loadmaster.program.program import Program, TensorKind
 
 # The one place that knows ExecuTorch's interfaces: lowering, the hook of its memory planner.
@@ -78,7 +78,7 @@ def lower(spec: str) -> Lowered:
     torch = require("torch", "torch")
     with quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        return lower_module(*model_and_inputs(load_function(spec)(), spec), name=spec)
+        return lower_module(*model_and_inputs(made_on_cpu(load_function(spec)), spec), name=spec)
 
 
 def lower_module(

@@ -160,12 +160,11 @@ def capture_spec(
     """`capture` of a user's 'module:function', so that planning, measuring and running mean one Program.
 
     `device`: 'cuda:1' is captured as 'cuda'. `result`: what the function gave, if it was called already; else
-    it is called with the meta device as the default.
+    it is called with the meta device as the default. For training, layers stay in the modes that it gave them.
     """
     require("torch", "torch")
     result = made_on_meta(load_function(spec)) if result is None else result
-    module, args, kwargs = model_and_inputs(result, spec)
-    module.train(training)
+    module, args, kwargs = model_and_inputs(result, spec, training=training)
     return capture(
         module,
         args,

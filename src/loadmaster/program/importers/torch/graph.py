@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadmaster.errors import BadProgram
+from loadmaster.errors import BadProgram, require
 from loadmaster.program.build import Access, Builder
 from loadmaster.program.importers import note_estimates
 from loadmaster.program.importers.torch.costs import TYPED_BY_OPERAND, Call, Type, cost_of, estimate
@@ -280,12 +280,31 @@ class Traced:
     """Names of the nodes of the backward pass."""
 
 
+_SHAPED_LIKE = {"expand_as": "expand", "view_as": "view", "reshape_as": "reshape"}
+"""Views that read no more than another tensor's shape, and the same with the shape itself."""
+
+
 def drop_idle(graph: Any) -> None:
-    """Take out what only tells autograd something."""
+    """Take out what only tells autograd something, and what reads a second tensor to no purpose: a view
+    is of one tensor."""
     for node in list(graph.nodes):
-        if node.op == "call_function" and op_name(node.target) in ("detach", "alias"):
+        if node.op != "call_function":
+            continue
+        name = op_name(node.target)
+        if name in ("detach", "alias") or (name == "type_as" and _gives_back(node)):
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
+        elif name in _SHAPED_LIKE:
+            node.target = getattr(require("torch", "torch").ops.aten, _SHAPED_LIKE[name]).default
+            node.args = (node.args[0], [int(size) for size in node.meta["val"].shape])
+
+
+def _gives_back(node: Any) -> bool:
+    """Whether a call gives its first argument itself."""
+    given, found = node.args[0].meta["val"], node.meta["val"]
+    return bool(
+        given.dtype == found.dtype and given.untyped_storage()._cdata == found.untyped_storage()._cdata
+    )
 
 
 def tidy(traced: Traced, name: str) -> None:

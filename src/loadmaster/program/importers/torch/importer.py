@@ -8,12 +8,18 @@ them, then they are state. Views share storage and take no time.
 
 from __future__ import annotations
 
+import functools
+import io
+import logging
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
-from loadmaster.errors import BadProgram, require
+from loadmaster.errors import BadProgram, LoadmasterError, require
 from loadmaster.program.importers import load_function
 from loadmaster.program.importers.torch.graph import (
     Graph,
@@ -81,14 +87,90 @@ def import_torch_spec(spec: str, result: Any = None, **options: Any) -> Program:
 
 
 def made_on_meta(function: Callable[[], Any]) -> Any:
-    """What a function gives where new tensors have shapes and no data."""
+    """What a function gives where new tensors have shapes and no data.
+
+    Modules whose code looks at values while they are built are built on the CPU with parameters that have
+    no data, and really on the CPU where that is not enough.
+    """
     torch = require("torch", "torch")
-    with torch.device("meta"), torch.no_grad():
-        return function()
+    for place, finished in ((torch.device("meta"), _as_is), (_parameters_on_meta(), _rest_on_meta)):
+        try:
+            with place, torch.no_grad():
+                return finished(function())
+        except Exception as error:
+            if "meta" not in str(error):
+                raise _own_fault(function, error) from error
+    return made_on_cpu(function)
 
 
-def model_and_inputs(result: Any, spec: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """(module, args, kwargs) from what a user's function returned."""
+def _as_is(result: Any) -> Any:
+    return result
+
+
+def _rest_on_meta(result: Any) -> Any:
+    """A model whose parameters are on the meta device with its buffers and inputs there too."""
+    torch = require("torch", "torch")
+    from torch.utils._pytree import tree_map_only
+
+    if not is_model(result):
+        return result
+    module, *inputs = result
+    return (module.to("meta"), *tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), inputs))
+
+
+def made_on_cpu(function: Callable[[], Any]) -> Any:
+    """What a function gives, with all of its data."""
+    torch = require("torch", "torch")
+    try:
+        with torch.device("cpu"):
+            return function()
+    except Exception as error:
+        raise _own_fault(function, error) from error
+
+
+def _own_fault(function: Callable[[], Any], error: Exception) -> Exception:
+    """The error of a user's function, as one that is not ours."""
+    if isinstance(error, LoadmasterError | OSError):
+        return error
+    name = f"{getattr(function, '__module__', '')}:{getattr(function, '__name__', function)}"
+    reason = (str(error).strip() or "no reason given").splitlines()[0]
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return BadProgram(
+        f"'{name}' raises {type(error).__name__}: {reason} ({Path(last.filename).name}, line {last.lineno})",
+        object=name,
+        remedy="call it in Python to see all of it",
+    )
+
+
+@contextmanager
+def _parameters_on_meta() -> Iterator[None]:
+    """Let modules lose the data of each parameter as soon as they have it."""
+    torch = require("torch", "torch")
+    from torch.utils.weak import WeakTensorKeyDictionary
+
+    register = torch.nn.Module.register_parameter
+    known = WeakTensorKeyDictionary()  # a parameter of two modules stays one
+
+    def register_on_meta(module: Any, name: str, parameter: Any) -> None:
+        register(module, name, parameter)
+        if parameter is not None and parameter.device.type != "meta":
+            if parameter not in known:
+                known[parameter] = torch.nn.Parameter(parameter.to("meta"), parameter.requires_grad)
+            module._parameters[name] = known[parameter]
+
+    torch.nn.Module.register_parameter = register_on_meta
+    try:
+        with torch.device("cpu"):
+            yield
+    finally:
+        torch.nn.Module.register_parameter = register
+
+
+def model_and_inputs(
+    result: Any, spec: str, *, training: bool = False
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """(module, args, kwargs) from what a user's function returned, in evaluation mode unless it is to be
+    trained: then every layer is in the mode that the function left it in."""
     if not is_model(result):
         raise BadProgram(
             f"'{spec}' does not return (nn.Module, args) or (nn.Module, args, kwargs)",
@@ -96,7 +178,7 @@ def model_and_inputs(result: Any, spec: str) -> tuple[Any, tuple[Any, ...], dict
             remedy="return the module and a tuple of its example inputs",
         )
     module, args, *rest = result
-    return module.eval(), tuple(args), dict(rest[0]) if rest else {}
+    return module if training else module.eval(), tuple(args), dict(rest[0]) if rest else {}
 
 
 def is_model(result: Any) -> bool:
@@ -113,12 +195,13 @@ def is_model(result: Any) -> bool:
 def exported_program(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, name: str) -> Any:
     """torch.export's result, without dropouts that do nothing."""
     torch = require("torch", "torch")
+    named = dict(kwargs or {})
     try:
-        exported = torch.export.export(module, tuple(args), dict(kwargs or {}), strict=False)
+        with _plain_results(module, keeps_cache(named)):
+            exported = torch.export.export(module, tuple(args), named, strict=False)
     except Exception as error:  # the exporter has dozens of ways to say no
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise BadProgram(
-            f"torch.export can't read '{name}': {reason}",
+            f"torch.export can't read '{name}': {why_not(error)}",
             object=name,
             remedy="make the module exportable with torch.export.export",
         ) from error
@@ -130,12 +213,79 @@ def exported_program(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     return exported
 
 
+def why_not(error: Exception) -> str:
+    """A tracer's reason in one line, with the place in the user's code if it names one."""
+    lines = (str(error).strip() or type(error).__name__).splitlines()
+    caused = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    return f"{lines[0]} {caused[0]}" if caused else lines[0]
+
+
+def keeps_cache(kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call asks for the cache: by name, since models of transformers always give one."""
+    return bool(kwargs.get("use_cache"))
+
+
+def plain_result(result: Any, caches: bool) -> Any:
+    """What a module returns, of tensors, numbers and None alone: data classes become tuples of their fields.
+    Of other objects, such as a `DynamicCache`, the tensors are kept if `caches`, else nothing."""
+    torch = require("torch", "torch")
+    from torch.utils._pytree import tree_map
+
+    def plain(leaf: Any) -> Any:
+        if leaf is None or isinstance(leaf, torch.Tensor | bool | int | float | str):
+            return leaf
+        if is_dataclass(leaf):
+            parts = (getattr(leaf, each.name) for each in fields(leaf))
+            return tuple(plain_result(part, caches) for part in parts)
+        return _tensors_inside(leaf, set()) if caches else None
+
+    return tree_map(plain, result)
+
+
+def _tensors_inside(value: Any, seen: set[int]) -> list[Any]:
+    """The tensors that an object holds, in the order in which it was given them."""
+    torch = require("torch", "torch")
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if id(value) in seen:
+        return []
+    seen.add(id(value))
+    parts = value.values() if isinstance(value, Mapping) else value
+    if not isinstance(value, Mapping | list | tuple):
+        parts = vars(value).values() if hasattr(value, "__dict__") else ()
+    return [tensor for part in parts for tensor in _tensors_inside(part, seen)]
+
+
+@contextmanager
+def _plain_results(module: Any, caches: bool) -> Iterator[None]:
+    """Let a module return what the exporter knows."""
+    whole, own = module.forward, module.__dict__.get("forward")
+
+    @functools.wraps(whole)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return plain_result(whole(*args, **kwargs), caches)
+
+    module.forward = forward
+    try:
+        yield
+    finally:
+        del module.forward
+        if own is not None:
+            module.forward = own
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
-    """The exporter warns of its own deprecated parts, which a user can't change."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    """The exporter warns of its own deprecated parts, which a user can't change, and prints whole graphs
+    before it says no."""
+    silent = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(silent)
 
 
 def _decompositions(torch: Any, level: str) -> dict[Any, Callable[..., Any]]:

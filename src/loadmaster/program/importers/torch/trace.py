@@ -6,12 +6,20 @@ Tensors have shapes, types and a device, and no data: tracing costs no memory.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from loadmaster.errors import BadProgram, require
 from loadmaster.program.importers.torch.graph import Given, Result, Traced, drop_idle, placeholders, tidy
-from loadmaster.program.importers.torch.importer import exported_program, quiet
+from loadmaster.program.importers.torch.importer import (
+    exported_program,
+    keeps_cache,
+    plain_result,
+    quiet,
+    why_not,
+)
 from loadmaster.program.program import TensorKind
 
 
@@ -103,135 +111,178 @@ def share_tied(traced: Traced, module: Any) -> None:
                 node.replace_all_uses_with(same)
 
 
-_PREFIX = "whole."
-"""How the wrapper's names for parameters begin."""
-
-
 def trace_step(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Traced:
-    """Forward and backward of a module whose first output is its loss."""
+    """Forward and backward of a module whose first output is its loss. A parameter that has no part in it
+    has no gradient, as in PyTorch."""
     require("torch", "torch")
     from torch._functorch.aot_autograd import aot_export_module
 
-    flat, inputs, positions = _flattened(module, args, kwargs)
-    scopes = _Scopes(flat)
+    flat = _flattened(module, args, kwargs)
+    scopes = _Scopes(module)
     try:
-        with quiet():
-            joint, signature = aot_export_module(flat, inputs, trace_joint=True, output_loss_index=0)
+        # The mode: what the module makes of nothing has no data either, and its views are known as such.
+        with quiet(), compiling(), _fake_mode(flat):
+            try:
+                joint, signature = aot_export_module(
+                    flat.module, flat.inputs, trace_joint=True, output_loss_index=0
+                )
+            except AssertionError:  # it takes no parameter without a gradient
+                if not _freeze_unused(flat):
+                    raise
+                joint, signature = aot_export_module(
+                    flat.module, flat.inputs, trace_joint=True, output_loss_index=0
+                )
     except Exception as error:  # the tracer has dozens of ways to say no
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise BadProgram(
-            f"no gradients can be traced through '{name}': {reason}",
+            f"no gradients can be traced through '{name}': {why_not(error)}",
             object=name,
-            remedy="let the first output be a scalar loss that every parameter that "
-            "requires a gradient takes part in",
+            remedy="let the first output be a scalar loss, and branch on no tensor's values",
         ) from error
     graph = joint.graph
     drop_idle(graph)
-    results = _results(graph, signature, _summed(graph, flat))
-    traced = Traced(graph, _training_inputs(graph, signature, positions), results)
+    results = _results(graph, signature, flat)
+    given = _training_inputs(graph, signature, flat)
+    traced = Traced(graph, given, results, _lift_constants(joint, given))
     traced.backward |= scopes.finish(graph)
-    share_tied(traced, module)
     tidy(traced, name)
     return traced
 
 
-def _flattened(
-    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[Any, tuple[Any, ...], list[int]]:
-    """The module as one of plain tensors in and out, its tensors, and where those came from."""
+@dataclass(frozen=True)
+class _Flat:
+    """A module as one of plain tensors in and out that has every parameter and buffer once."""
+
+    module: Any
+    inputs: tuple[Any, ...]
+    positions: list[int]
+    """Of each input among the leaves of (args, kwargs)."""
+    names: dict[str, str]
+    """Its name of a parameter or buffer -> the first one that the user's module has for it."""
+
+
+def _flattened(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Flat:
     torch = require("torch", "torch")
     from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
     leaves, shape = tree_flatten((tuple(args), dict(kwargs)))
     positions = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    names: dict[str, str] = {}
 
     class Flat(torch.nn.Module):  # type: ignore[name-defined, misc]
         def __init__(self) -> None:
             super().__init__()
-            self.whole = module
+            for number, (name, parameter) in enumerate(module.named_parameters()):
+                self.register_parameter(f"parameter{number}", parameter)
+                names[f"parameter{number}"] = name
+            for number, (name, buffer) in enumerate(module.named_buffers()):
+                self.register_buffer(f"buffer{number}", buffer)
+                names[f"buffer{number}"] = name
 
         def forward(self, *tensors: Any) -> Any:
             filled = list(leaves)
             for position, tensor in zip(positions, tensors, strict=True):
                 filled[position] = tensor
             a, k = tree_unflatten(filled, shape)
-            found = [leaf for leaf in tree_leaves(self.whole(*a, **k)) if isinstance(leaf, torch.Tensor)]
+            own = {name: getattr(self, key) for key, name in names.items()}
+            result = plain_result(torch.func.functional_call(module, own, a, k), keeps_cache(k))
+            found = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
             return (*found[:1], *(leaf.detach() for leaf in found[1:]))
 
-    return Flat(), tuple(leaves[i] for i in positions), positions
+    return _Flat(Flat(), tuple(leaves[i] for i in positions), positions, names)
 
 
-def _training_inputs(graph: Any, signature: Any, positions: Sequence[int]) -> list[Given]:
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Let modules that ask know that they are traced, as torch.export does: code that looks at a mask's
+    values in an ordinary run must not here."""
+    compiler = require("torch", "torch").compiler
+    before = compiler._is_compiling_flag
+    compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        compiler._is_compiling_flag = before
+
+
+def _fake_mode(flat: _Flat) -> Any:
+    """The one that its tensors are of."""
+    return next(iter((*flat.module.parameters(), *flat.inputs))).fake_mode
+
+
+def _freeze_unused(flat: _Flat) -> bool:
+    """Whether there are parameters that have no part in the loss; they are traced as if they needed no
+    gradient."""
+    torch = require("torch", "torch")
+    trained = [p for p in flat.module.parameters() if p.requires_grad]
+    gradients = torch.autograd.grad(flat.module(*flat.inputs)[0], trained, allow_unused=True)
+    unused = [p for p, gradient in zip(trained, gradients, strict=True) if gradient is None]
+    for parameter in unused:
+        parameter.requires_grad_(False)
+    return bool(unused)
+
+
+def _training_inputs(graph: Any, signature: Any, flat: _Flat) -> list[Given]:
     sources = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     changed = set(signature.buffers_to_mutate.values())
     given: list[Given] = []
-    users = iter(positions)
-    for node in graph.nodes:
-        if node.op != "placeholder":
-            break
+    users = iter(flat.positions)
+    for node in placeholders(graph).values():
         if node.name in sources:
             source = sources[node.name]
             kind = TensorKind.STATE if source in changed else TensorKind.WEIGHT
-            given.append(Given(node.name, kind, source.removeprefix(_PREFIX)))
+            given.append(Given(node.name, kind, flat.names[source]))
         else:
             given.append(Given(node.name, TensorKind.INPUT, position=next(users)))
     return given
 
 
-def _summed(graph: Any, flat: Any) -> list[str]:
-    """The names of the trained parameters. One that has several names has a gradient for each: let
-    the graph return their sum under the first name."""
-    torch = require("torch", "torch")
-    trained = [(path, p) for path, p in flat.named_parameters(remove_duplicate=False) if p.requires_grad]
-    output = next(node for node in reversed(graph.nodes) if node.op == "output")
-    leaves = list(output.args[0])
-    kept, gradients = leaves[: -len(trained)], leaves[-len(trained) :]
-    position = {node: i for i, node in enumerate(graph.nodes)}
-    names: dict[int, str] = {}
-    total: dict[int, Any] = {}
-    for (path, parameter), gradient in zip(trained, gradients, strict=True):
-        key = id(parameter)
-        if key in names:
-            later = max(total[key], gradient, key=position.__getitem__)
-            with graph.inserting_after(later):
-                add = graph.call_function(torch.ops.aten.add.Tensor, (total[key], gradient))
-            like = gradient.meta["val"]
-            with like.fake_mode:
-                add.meta["val"] = torch.empty_like(like)
-            gradient, position[add] = add, position[later]
-        names.setdefault(key, path)
-        total[key] = gradient
-    output.args = ((*kept, *total.values()),)
-    return list(names.values())
+def _lift_constants(joint: Any, given: list[Given]) -> dict[str, Any]:
+    """Let tensors that the module's code made while it was traced, as `torch.tensor(0.5)`, be weights."""
+    graph = joint.graph
+    constants: dict[str, Any] = {}
+    nodes: dict[str, Any] = {}
+    last = list(placeholders(graph).values())[-1]
+    for node in list(graph.nodes):
+        if node.op != "get_attr":
+            continue
+        source = str(node.target)
+        if source not in nodes:
+            with graph.inserting_after(last):
+                nodes[source] = last = graph.placeholder(source)
+            last.meta["val"] = node.meta["val"]
+            constants[source] = getattr(joint, source)
+            given.append(Given(last.name, TensorKind.WEIGHT, source))
+        node.replace_all_uses_with(nodes[source])
+        graph.erase_node(node)
+    return constants
 
 
-def _results(graph: Any, signature: Any, trained: Sequence[str]) -> list[Result]:
+def _results(graph: Any, signature: Any, flat: _Flat) -> list[Result]:
     """Leaves come in the order: changed buffers, the module's outputs, gradients."""
     leaves = next(node for node in reversed(graph.nodes) if node.op == "output").args[0]
     buffers = list(signature.buffers_to_mutate.values())
+    trained = [key for key, parameter in flat.module.named_parameters() if parameter.requires_grad]
     outputs = len(leaves) - len(buffers) - len(trained)
-    roles = [("update", each.removeprefix(_PREFIX)) for each in buffers]
+    roles = [("update", flat.names[each]) for each in buffers]
     roles += [("loss" if i == 0 else "output", "") for i in range(outputs)]
-    roles += [("gradient", each.removeprefix(_PREFIX)) for each in trained]
+    roles += [("gradient", flat.names[each]) for each in trained]
     return [Result(getattr(leaf, "name", ""), 0, *role) for leaf, role in zip(leaves, roles, strict=True)]
 
 
 class _Scopes:
     """Which layer each node comes from, noted while the graph grows: hooks of the layers see it."""
 
-    def __init__(self, flat: Any) -> None:
+    def __init__(self, module: Any) -> None:
         self._began: list[Any] = []
         self._layer: dict[str, str] = {}
-        for path, layer in flat.named_modules():
+        for path, layer in module.named_modules():
             layer.register_forward_pre_hook(self._enter)
             layer.register_forward_hook(self._leave(path))
 
     def _enter(self, *_: Any) -> None:
         self._began.append(_last_node())
 
-    def _leave(self, path: str) -> Callable[..., None]:
-        scope = path.removeprefix(_PREFIX.rstrip(".")).strip(".")
-
+    def _leave(self, scope: str) -> Callable[..., None]:
         def hook(*_: Any) -> None:
             began, node = self._began.pop(), _last_node()
             while node is not None and node is not began and node.op != "root":
