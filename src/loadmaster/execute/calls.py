@@ -209,7 +209,7 @@ class CallExecutor(Executor):
             else:
                 self._second_half()
             self._backend.settle()
-        found = self._found(args, late=True, fixed=recording)
+        found = self._found([*args, *tangents], late=True, fixed=recording)
         self._calls += 1
         self._values = []
         return found
@@ -378,7 +378,7 @@ class CallExecutor(Executor):
 
     def _found(self, args: Sequence[Any], *, late: bool, fixed: bool) -> list[Any]:
         found = []
-        given_back = {given.node: at for at, given in enumerate(self._primals)}
+        given_back = {given.node: at for at, given in enumerate([*self._primals, *self._late])}
         for number, (leaf, result) in enumerate(zip(self.script.leaves, self.captured.results, strict=True)):
             if result.late != late:
                 continue

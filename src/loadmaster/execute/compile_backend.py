@@ -65,7 +65,9 @@ def _compiled(session: Session, module: Any, inputs: Sequence[Any]) -> Callable[
         primals = len(joint_inputs[0])
         joint.append(prepare(joined, num_fwd_outputs, primals, session.name))
         returned.append(num_fwd_outputs)
-        return default_partition(joined, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
+        parts = default_partition(joined, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
+        _save_something(*parts, num_fwd_outputs)
+        return parts
 
     def training(forward: Any, _: Any) -> Callable[[list[Any]], list[Any]]:
         prepared = joint[-1]
@@ -91,7 +93,7 @@ def _compiled(session: Session, module: Any, inputs: Sequence[Any]) -> Callable[
 
         def call(args: list[Any]) -> list[Any]:
             tangents = args[len(args) - count :]
-            number = int(args[tokens[0]]) if tokens else graph.newest
+            number = int(args[tokens[0]])
             args.clear()
             return graph.backward(number, tangents)
 
@@ -120,6 +122,23 @@ def _compiled(session: Session, module: Any, inputs: Sequence[Any]) -> Callable[
     )
     with quiet():
         return compiler(module, list(inputs))  # type: ignore[no-any-return]
+
+
+def _save_something(forward: Any, backward: Any, outputs: int) -> None:
+    """Let the forward graph save at least one tensor that it makes: in its place goes the token by which the backward
+    call finds its step."""
+    output = next(node for node in reversed(forward.graph.nodes) if node.op == "output")
+    leaves = list(output.args[0])
+    if any(node.op != "placeholder" for node in leaves[outputs:]):
+        return
+    made = next(node for node in forward.graph.nodes if hasattr(node.meta.get("val"), "dtype") and node.op != "placeholder")
+    output.args = ((*leaves, made),)
+    tangent = _placeholders(backward)[len(leaves) - outputs]
+    with backward.graph.inserting_before(tangent):
+        placed = backward.graph.placeholder(made.name)
+    placed.meta = dict(made.meta)
+    for module in (forward, backward):
+        module.recompile()
 
 
 def _placeholders(module: Any) -> list[Any]:

@@ -54,7 +54,9 @@ class Fitted:
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         home = next((each.device for each in tensors if each.device.type != "cpu"), torch.device("cpu"))
         if not session.is_cuda:
-            return self._called(*args, **kwargs)
+            found = self._called(*args, **kwargs)
+            session.settle_share()
+            return found
         # Weights are on the host or on the device, and graphs are traced where they are.
         while True:
             where = session.device if session.hold_statics else torch.device("cpu")
@@ -66,6 +68,7 @@ class Fitted:
             except MoveToDevice:
                 session.graphs.clear()
                 _to_device(self.module, session)
+        session.settle_share()
         graph = session.newest
         alone = session.forward_calls == 1 and graph is not None and not graph.delivers
         if alone and graph is not None and home.type == "cuda" and not session.hold_statics:
@@ -388,9 +391,12 @@ def _try_once(fitted: Fitted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     training = model.training and any(each.requires_grad for each in model.parameters())
     buffers = {name: each.detach().clone() for name, each in model.named_buffers()}
     random = torch.get_rng_state(), torch.cuda.get_rng_state(session.device) if session.is_cuda else None
+    shared = session.memory is None
     try:
         with torch.set_grad_enabled(training):
             fitted(*args, **kwargs)
+            if shared:  # now in the share of what it took
+                fitted(*args, **kwargs)
     finally:
         with torch.no_grad():
             for name, each in model.named_buffers():

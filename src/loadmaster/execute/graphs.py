@@ -104,6 +104,8 @@ class Session:
     observer: Observer = field(default_factory=Observer)
     """Searches stop when it says so."""
     lock: Any = field(default_factory=threading.RLock)
+    all_shared: bool = False
+    """No graph gets memory for itself."""
     newest: PlannedGraph | None = None
     """The graph that was called last."""
     _block: Any = None
@@ -157,28 +159,47 @@ class Session:
 
     def capacity_of(self, graph: PlannedGraph) -> int:
         """Bytes that a graph may plan with, libraries' included."""
-        assert self.memory is not None
+        if self.memory is None:  # all that it needs, until the whole model has been seen
+            return graph.needed + GRAIN
         private = sum(each.private for each in self.graphs)
-        return graph.private or self.memory - self.held_bytes - self.grown_bytes - private
+        return graph.private or self._usable + self.kept_bytes - private
+
+    @property
+    def _usable(self) -> int:
+        """Bytes of the block: whole grains, so that tensors begin where their type may."""
+        assert self.memory is not None
+        return (self.memory - self.held_bytes - self.grown_bytes - self.kept_bytes) // GRAIN * GRAIN
 
     def block_of(self, graph: PlannedGraph) -> Any:
         """The bytes of the device that a graph has while it runs; None: PyTorch's allocator has them."""
-        if self.is_cuda and own_allocator.current() is None:
+        if self.memory is None or (self.is_cuda and own_allocator.current() is None):
             return None
-        assert self.memory is not None
-        torch, whole = self._torch, self.memory - self.held_bytes - self.grown_bytes - self.kept_bytes
+        torch, whole = self._torch, self._usable
         if self._block is None or len(self._block) < whole:
             self._block = None
             self._block = torch.empty(whole, dtype=torch.uint8, device=self.device)
         if not graph.private:
             return self._block
-        before = 0
-        for each in self.graphs:
-            if each is graph:
-                break
-            before += each.private
-        end = (whole - before) // GRAIN * GRAIN  # tensors begin where their type may
+        end = whole - graph.private_after
         return self._block[end - graph.private : end]
+
+    def share_all(self) -> bool:
+        """No graph has memory for itself any more: another one needs it. False: none had."""
+        private = [graph for graph in self.graphs if graph.private]
+        for graph in private:
+            graph.step_aside()
+            graph.give_up()
+        self.all_shared = True
+        return bool(private)
+
+    def settle_share(self) -> bool:
+        """A whole call was made: what the model needs is known, and with it the memory that is a share of that.
+        False: it was known before."""
+        if self.memory is not None or not self.graphs:
+            return False
+        assert self.share is not None
+        self.memory = int(self.share * (sum(graph.needed for graph in self.graphs) + self.held_bytes))
+        return True
 
     def free_block(self, count: int) -> Any:
         """So many bytes of the device, or fewer: of the block, if nobody has it."""
@@ -238,6 +259,8 @@ class PlannedGraph:
         self.delivers = False
         self.private = 0
         """Bytes of the block that are its own; 0: it shares."""
+        self.private_after = 0
+        """Bytes between those and the end of the block."""
         self.choice: Choice | None = None
         self.needed = 0
         """Bytes with which nothing ever has to leave the device."""
@@ -318,11 +341,6 @@ class PlannedGraph:
             self._waiting.pop(number, None)
             return found
 
-    @property
-    def newest(self) -> int:
-        """The number of the forward call that was made last."""
-        return -1 if self._active is None else self._active.number
-
     def _step(self, number: int) -> Step:
         if self._active is not None and self._active.number == number:
             return self._active
@@ -359,7 +377,7 @@ class PlannedGraph:
 
     def meets(self, other: PlannedGraph) -> bool:
         """Whether both have memory in common."""
-        if self.private and other.private:
+        if (self.private and other.private) or self.session.memory is None:
             return False
         if self.private or other.private:  # unless the one that shares was planned for what is left
             large = other if self.private else self
@@ -373,6 +391,10 @@ class PlannedGraph:
         if self._active is not None and self._active.paused is None and self._active.executor is not None:
             self._active.paused = self._active.executor.spill()
         self._away = True
+
+    def give_up(self) -> None:
+        """Its own memory is for all from now on: its next call is planned anew."""
+        self.private, self._capacity = 0, -1
 
     def take_place(self) -> None:
         """It has its memory again."""
@@ -414,12 +436,18 @@ class PlannedGraph:
         if session.choose_weights and self.prepared.forward_outputs is not None:
             session.choose_weights = False
             self._choose_weights(args)
-        self._set_memory()
+        self._set_private()
+        plain, began = repeat(self._program, []), clock.now()
         capacity = self._capacity = session.capacity_of(self)
         machine = self._machine(capacity)
-        began = clock.now()
-        plain = repeat(self._program, [])
-        problem = self._problem(plain, machine)
+        try:
+            problem = self._problem(plain, machine)
+        except BadMachine:
+            if not session.share_all():
+                raise
+            capacity = self._capacity = session.capacity_of(self)
+            machine = self._machine(capacity)
+            problem = self._problem(plain, machine)
         self.choice = self._choice(plain, problem, quick(problem), "quick")
         self.seconds["quick plan"] = clock.now() - began
         self._executor = None
@@ -492,18 +520,19 @@ class PlannedGraph:
     def _machine(self, capacity: int) -> Machine:
         return self.session.machine.with_capacity(self._fast, max(1, int(capacity * self._shrunk)))
 
-    def _set_memory(self) -> None:
-        """The session's memory, if it is a share of what is needed; and whether this graph gets its own."""
+    def _set_private(self) -> None:
+        """Whether this graph gets memory for itself."""
         session = self.session
         if session.memory is None:
-            assert session.share is not None
-            session.memory = int(session.share * (self.needed + session.held_bytes))
+            return
         others = [each for each in session.graphs if each is not self and each.choice is not None]
-        if self.private or not others:
+        if self.private or not others or session.all_shared:
             return
         # Steps of several graphs wait for their backward calls at once.
         together = self.prepared.forward_outputs is not None
-        if self.needed * (SMALL if not together else 2) <= session.memory:
+        taken = self.needed + sum(each.private for each in others)
+        if taken * (SMALL if not together else 2) <= session.memory:
+            self.private_after = sum(each.private for each in others)
             self.private = -(-(self.needed + 2 * GRAIN) // GRAIN) * GRAIN
 
     def _problem(self, repeated: Repeated, machine: Machine) -> Offload:
