@@ -28,6 +28,7 @@ import inspect
 import json
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -149,6 +150,7 @@ def run_task(task: Task, send: Callable[[Finding], None]) -> Finding:
         return skip(finding, f"the ordinary model does not run: {last_lines(error)}")
     limits = {name: 10 * far for name, far in differences(again, first).items()}
     finding.extra["self_difference"] = max(limits.values(), default=0.0) / 10
+    moved = sensitivity(model, built, train, buffers, first) if task.scale == "tiny" else {}
     finding.extra["compared"] = Counter(name.split("/")[0] for name in first)
 
     if task.backend != "aot_eager":
@@ -183,6 +185,9 @@ def run_task(task: Task, send: Callable[[Finding], None]) -> Finding:
     outer = {name: value for name, value in first.items() if not name.startswith("buffer/")}
     two = {name: value for name, value in two.items() if not name.startswith("buffer/")}
     judge(finding, [differences(one, first), differences(two, outer)], limits)
+    if finding.outcome == "differs" and moved:
+        finding.extra["sensitivity"] = moved.get(finding.extra["worst"]["tensor"])
+        finding.text += f"; weights that differ by 1e-7 move it by {finding.extra['sensitivity'] or 0.0:.2g}"
     return finding
 
 
@@ -240,6 +245,26 @@ def reference(model: nn.Module, built: Built, train: bool, buffers: Values, firs
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     return found
+
+
+def sensitivity(
+    model: nn.Module, built: Built, train: bool, buffers: Values, first: Values
+) -> dict[str, float]:
+    """How far each tensor moves when the weights change by a rounding error: near a ReLU's corner, a lot."""
+    weights = {name: each.detach().clone() for name, each in model.named_parameters()}
+    farthest: dict[str, float] = {}
+    for seed in range(3):
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for name, each in model.named_parameters():
+                noise = torch.randn(each.shape, generator=generator).to(each.device)
+                each.copy_(weights[name] * (1 + 1e-7 * noise))
+        for name, far in differences(call(model, built, model, train, buffers), first).items():
+            farthest[name] = max(farthest.get(name, 0.0), far)
+    with torch.no_grad():
+        for name, each in model.named_parameters():
+            each.copy_(weights[name])
+    return farthest
 
 
 def graphs_seen() -> dict[str, Any]:
@@ -444,6 +469,8 @@ def child(task: Task, pipe: Connection, log: str) -> None:
         finding = Finding(text=first_line(error))
     except Exception as error:  # of the comparison itself
         finding = Finding(text=f"in the sweep: {last_lines(error)}")
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    finding.extra["cpu_seconds"] = round(used.ru_utime + used.ru_stime, 2)
     pipe.send((True, finding))
     pipe.close()
     os._exit(0)  # threads that a backend has left must not hold the pool
