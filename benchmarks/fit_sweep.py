@@ -13,7 +13,7 @@ name and the buffers that a step changes are compared with the first run.
 
 Outcomes: `ran`; `differs`, more than 10 times as far as the model from itself and more than 1e-4 of the largest
 value; `refused` by a LoadmasterError; `crashed`, also by running out of time; `skipped`: the libraries have no
-such model, or the ordinary model does not run there. With `--device meta` it is `built`.
+such model, or the ordinary model does not run there, or is not the same twice. With `--device meta` it is `built`.
 
 The file is written after every case; `--resume` goes on from it.
 """
@@ -72,6 +72,9 @@ TOLERANCE = 1e-4
 
 SMALL = 1e-3
 """A tensor's largest value counts as at least so much of the largest of all: below are rounding errors of zeros."""
+
+VAGUE = 1e-2
+"""A model that is farther from itself can't be compared with."""
 
 Values = dict[str, Tensor]
 """What one call gives, on the host: `output/0`, `gradient/NAME`, `buffer/NAME`."""
@@ -150,6 +153,8 @@ def run_task(task: Task, send: Callable[[Finding], None]) -> Finding:
         return skip(finding, f"the ordinary model does not run: {last_lines(error)}")
     limits = {name: 10 * far for name, far in differences(again, first).items()}
     finding.extra["self_difference"] = max(limits.values(), default=0.0) / 10
+    if finding.extra["self_difference"] > VAGUE:
+        return skip(finding, f"the ordinary model is {finding.extra['self_difference']:.2g} from itself")
     moved = sensitivity(model, built, train, buffers, first) if task.scale == "tiny" else {}
     finding.extra["compared"] = Counter(name.split("/")[0] for name in first)
 
@@ -298,10 +303,11 @@ def call(
 
 
 def restore(model: nn.Module, buffers: Values) -> None:
-    """Undo what a step changed: running means and their like."""
+    """Undo what a step changed: running means and their like; not what a model has made for a shape, and keeps."""
     with torch.no_grad():
         for name, buffer in model.named_buffers():
-            buffer.copy_(buffers[name])
+            if name in buffers and buffers[name].shape == buffer.shape:
+                buffer.copy_(buffers[name])
 
 
 def same(one: Tensor, other: Tensor) -> bool:
