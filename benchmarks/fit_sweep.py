@@ -13,7 +13,7 @@ name and the buffers that a step changes are compared with the first run.
 
 Outcomes: `ran`; `differs`, more than 10 times as far as the model from itself and more than 1e-4 of the largest
 value; `refused` by a LoadmasterError; `crashed`, also by running out of time; `skipped`: the libraries have no
-such model, or the ordinary model does not run there. With `--device meta` it is `built`.
+such model, or the ordinary model does not run there, or is not the same twice. With `--device meta` it is `built`.
 
 The file is written after every case; `--resume` goes on from it.
 """
@@ -28,6 +28,7 @@ import inspect
 import json
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -71,6 +72,9 @@ TOLERANCE = 1e-4
 
 SMALL = 1e-3
 """A tensor's largest value counts as at least so much of the largest of all: below are rounding errors of zeros."""
+
+VAGUE = 1e-2
+"""A model that is farther from itself can't be compared with."""
 
 Values = dict[str, Tensor]
 """What one call gives, on the host: `output/0`, `gradient/NAME`, `buffer/NAME`."""
@@ -149,6 +153,9 @@ def run_task(task: Task, send: Callable[[Finding], None]) -> Finding:
         return skip(finding, f"the ordinary model does not run: {last_lines(error)}")
     limits = {name: 10 * far for name, far in differences(again, first).items()}
     finding.extra["self_difference"] = max(limits.values(), default=0.0) / 10
+    if finding.extra["self_difference"] > VAGUE:
+        return skip(finding, f"the ordinary model is {finding.extra['self_difference']:.2g} from itself")
+    moved = sensitivity(model, built, train, buffers, first) if task.scale == "tiny" else {}
     finding.extra["compared"] = Counter(name.split("/")[0] for name in first)
 
     if task.backend != "aot_eager":
@@ -183,6 +190,9 @@ def run_task(task: Task, send: Callable[[Finding], None]) -> Finding:
     outer = {name: value for name, value in first.items() if not name.startswith("buffer/")}
     two = {name: value for name, value in two.items() if not name.startswith("buffer/")}
     judge(finding, [differences(one, first), differences(two, outer)], limits)
+    if finding.outcome == "differs" and moved:
+        finding.extra["sensitivity"] = moved.get(finding.extra["worst"]["tensor"])
+        finding.text += f"; weights that differ by 1e-7 move it by {finding.extra['sensitivity'] or 0.0:.2g}"
     return finding
 
 
@@ -242,6 +252,26 @@ def reference(model: nn.Module, built: Built, train: bool, buffers: Values, firs
     return found
 
 
+def sensitivity(
+    model: nn.Module, built: Built, train: bool, buffers: Values, first: Values
+) -> dict[str, float]:
+    """How far each tensor moves when the weights change by a rounding error: near a ReLU's corner, a lot."""
+    weights = {name: each.detach().clone() for name, each in model.named_parameters()}
+    farthest: dict[str, float] = {}
+    for seed in range(3):
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for name, each in model.named_parameters():
+                noise = torch.randn(each.shape, generator=generator).to(each.device)
+                each.copy_(weights[name] * (1 + 1e-7 * noise))
+        for name, far in differences(call(model, built, model, train, buffers), first).items():
+            farthest[name] = max(farthest.get(name, 0.0), far)
+    with torch.no_grad():
+        for name, each in model.named_parameters():
+            each.copy_(weights[name])
+    return farthest
+
+
 def graphs_seen() -> dict[str, Any]:
     """Graphs and breaks since dynamo's counters were cleared."""
     counters = torch._dynamo.utils.counters
@@ -273,10 +303,11 @@ def call(
 
 
 def restore(model: nn.Module, buffers: Values) -> None:
-    """Undo what a step changed: running means and their like."""
+    """Undo what a step changed: running means and their like; not what a model has made for a shape, and keeps."""
     with torch.no_grad():
         for name, buffer in model.named_buffers():
-            buffer.copy_(buffers[name])
+            if name in buffers and buffers[name].shape == buffer.shape:
+                buffer.copy_(buffers[name])
 
 
 def same(one: Tensor, other: Tensor) -> bool:
@@ -444,6 +475,8 @@ def child(task: Task, pipe: Connection, log: str) -> None:
         finding = Finding(text=first_line(error))
     except Exception as error:  # of the comparison itself
         finding = Finding(text=f"in the sweep: {last_lines(error)}")
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    finding.extra["cpu_seconds"] = round(used.ru_utime + used.ru_stime, 2)
     pipe.send((True, finding))
     pipe.close()
     os._exit(0)  # threads that a backend has left must not hold the pool
