@@ -231,7 +231,7 @@ def fit(model: nn.Module, built: Built, task: Task) -> Any:
         return torch.compile(model.to(task.device), backend="aot_eager")
     import loadmaster
 
-    chosen = {"search": task.search, "quiet": True}
+    chosen: dict[str, Any] = {"search": task.search, "quiet": True}
     taken = inspect.signature(loadmaster.fit).parameters
     more = {name: value for name, value in chosen.items() if name in taken}
     share = f"{100 * task.share:g}%"

@@ -62,10 +62,11 @@ class Fingerprint:
         self._address, self._bytes = -1, np.zeros(0, dtype=np.uint8)
         self._seen = self._look(value)
 
-    def changed(self, value: Any) -> bool:
-        """Since this was last asked."""
+    def changed(self, value: Any, expected: int = 0) -> bool:
+        """Since this was last asked. `expected`: so many new versions are not the caller's."""
         before, self._seen = self._seen, self._look(value)
-        return before != self._seen
+        same = before[0] == self._seen[0] and before[2] == self._seen[2]
+        return not (same and 0 <= self._seen[1] - before[1] <= expected)
 
     def _look(self, value: Any) -> tuple[int, int, bytes]:
         address = int(value.data_ptr())
@@ -91,8 +92,8 @@ class Paused:
 class CallExecutor(Executor):
     """An executor whose weights are the caller's own tensors, seen anew with every call.
 
-    `args`: the primals of the first call. `rows`: where results on the host lie. `targets`: by number of a result,
-    the tensor on the device that it is written to. `graph`: after some calls as CUDA graphs.
+    `args`: the primals of the first call. `rows`: where results on the host lie. `as_graph`: after some calls as CUDA
+    graphs.
     """
 
     def __init__(
@@ -104,7 +105,6 @@ class CallExecutor(Executor):
         args: Sequence[Any],
         rows: Rows,
         *,
-        targets: dict[int, Any] | None = None,
         as_graph: bool = False,
         **options: Any,
     ) -> None:
@@ -126,7 +126,6 @@ class CallExecutor(Executor):
         self._fakes = {node.name: node.meta.get("val") for node in captured.graph.nodes}
         for given in self._late:  # a plan may make room for it before it comes
             self._layouts[given.tensor] = layout_of(self._fakes[given.node])
-        self._fixed_targets = targets or {}
         self._fill_sinks()
         self._lies = {each.tensor: at for at, each in enumerate(self.script.residencies) if each.first < 0}
         self._weights = [(at, given) for at, given in enumerate(self._primals) if given.tensor in self._lies]
@@ -134,9 +133,21 @@ class CallExecutor(Executor):
         self._streamed = [
             (at, given)
             for at, given in enumerate(self._primals)
-            if given.kind in PERSISTENT and given.tensor >= 0 and not given.held and given.tensor not in self._lies
+            if given.kind in PERSISTENT
+            and given.tensor >= 0
+            and not given.held
+            and given.tensor not in self._lies
         ]
         self._values: list[Any] = []
+        self._kept_targets: dict[int, Any] = {}
+        """Where CUDA graphs put results that are taken on the device, by number of the target."""
+        self._alone: dict[int, int] = {}
+        """How many look at such a one if no caller does."""
+        self._kept_rows: dict[int, Any] = {}
+        """Where they put those that are taken on the host, by tensor."""
+        self._replayed_forward = False
+        self.states: dict[int, Any] = {}
+        """Number of a result -> the tensor on the device that it is the new value of."""
         self._calls = 0
         self._as_graph = as_graph and self.placement == "planned"
         self._graphs: dict[bool, Any] = {}
@@ -179,7 +190,7 @@ class CallExecutor(Executor):
                 self._kept[given.tensor] = self._held(given, value.detach(), recording)
             elif given.kind == TensorKind.INPUT:
                 self._give(given, value.detach(), recording)
-        self._hand_out(late=False, fixed=recording)
+        recording &= self._hand_out(late=False, fixed=recording)
         with self._running():
             if recording:
                 self._replay(False, self._first_half)
@@ -187,6 +198,7 @@ class CallExecutor(Executor):
             else:
                 self._first_half()
             self._backend.settle()
+        self._replayed_forward = recording
         found = self._found(args, late=False, fixed=recording)
         self._calls += self.captured.forward_ops is None
         if self.captured.forward_ops is None:
@@ -195,16 +207,16 @@ class CallExecutor(Executor):
 
     def backward(self, args: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
         """The gradients, in order of the primals; None where there is none."""
-        recording = self._as_graph and self._calls >= WARM_CALLS
+        recording = self._replayed_forward and self._as_graph
         for given, value in zip(self._late, tangents, strict=True):
             own = self._like_traced(given, value.detach())
             if given.held:
                 self._values[given.tensor] = self._held(given, own.to(self._backend.device), recording)
             elif given.tensor >= 0:
                 self._give(given, own, recording)
-        self._hand_out(late=True, fixed=recording)
+        recording &= self._hand_out(late=True, fixed=recording)
         with self._running():
-            if recording and False in self._graphs:
+            if recording:
                 self._replay(True, self._second_half)
             else:
                 self._second_half()
@@ -355,40 +367,57 @@ class CallExecutor(Executor):
         own = torch.empty_strided(tuple(like.shape), like.stride(), dtype=value.dtype, device=value.device)
         return own.copy_(value)
 
-    def _hand_out(self, *, late: bool, fixed: bool) -> None:
+    def _hand_out(self, *, late: bool, fixed: bool) -> bool:
         """Memory for the results of a call: on the host a row each, on the device what the caller takes. For a CUDA
-        graph the same each time: callers get copies."""
+        graph the same each time, which is False where a caller still has what lies there."""
         torch, targets = self._torch, self._walk.targets
-        for number, result in enumerate(self.captured.results):
-            if result.late != late or result.tensor < 0:
-                continue
+        mine = [
+            at
+            for at, result in enumerate(self.captured.results)
+            if result.late == late and result.tensor >= 0
+        ]
+        kept = [self._sinks[number] for number in mine if self._sinks.get(number) in self._kept_targets]
+        if fixed and any(storage_users(self._kept_targets[at]) > self._alone[at] for at in kept):
+            fixed = False
+        for number in mine:
             root = self.script.leaves[number].root
             if number in self._sinks:
                 at = self._sinks[number]
-                if number in self._fixed_targets:
-                    targets[at] = self._fixed_targets[number]
-                elif targets[at] is None or not fixed:
-                    like = self._fakes[result.node]
-                    targets[at] = torch.empty_strided(
-                        tuple(like.shape), like.stride(), dtype=like.dtype, device=self._backend.device
-                    )
-            elif root in self._moved and not (fixed and root in self._host):
+                if number in self.states:
+                    targets[at] = self.states[number]
+                    continue
+                if fixed and at in self._kept_targets:
+                    targets[at] = self._kept_targets[at]
+                    continue
+                like = self._fakes[self.captured.results[number].node]
+                targets[at] = torch.empty_strided(
+                    tuple(like.shape), like.stride(), dtype=like.dtype, device=self._backend.device
+                )
+                if fixed:
+                    self._alone[at] = storage_users(targets[at])
+                    self._kept_targets[at] = targets[at]
+            elif root in self._moved:
                 self._host.pop(root, None)
+                if fixed and root in self._kept_rows:
+                    self._host[root] = self._kept_rows[root]
+                    continue
                 self._host[root] = self._rows.take(int(self.captured.program.storage_bytes[root]))
+                if fixed:
+                    self._kept_rows[root] = self._host[root]
+        return fixed
 
     def _found(self, args: Sequence[Any], *, late: bool, fixed: bool) -> list[Any]:
-        found = []
+        found: list[Any] = []
         given_back = {given.node: at for at, given in enumerate([*self._primals, *self._late])}
         for number, (leaf, result) in enumerate(zip(self.script.leaves, self.captured.results, strict=True)):
             if result.late != late:
                 continue
-            if number in self._fixed_targets:
+            if number in self.states:
                 found.append(None)
             elif number in self._sinks:
                 value = self._walk.targets[self._sinks[number]]
-                found.append(value.clone() if fixed else value)
-                if not fixed:
-                    self._walk.targets[self._sinks[number]] = None
+                found.append(value.view_as(value) if fixed else value)
+                self._walk.targets[self._sinks[number]] = None
             elif not result.node:
                 found.append(None)
             elif leaf.root < 0:

@@ -66,7 +66,7 @@ def _compiled(session: Session, module: Any, inputs: Sequence[Any]) -> Callable[
         joint.append(prepare(joined, num_fwd_outputs, primals, session.name))
         returned.append(num_fwd_outputs)
         parts = default_partition(joined, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
-        _save_something(*parts, num_fwd_outputs)
+        _save_something(parts[0], parts[1], num_fwd_outputs)
         return parts
 
     def training(forward: Any, _: Any) -> Callable[[list[Any]], list[Any]]:
@@ -131,7 +131,11 @@ def _save_something(forward: Any, backward: Any, outputs: int) -> None:
     leaves = list(output.args[0])
     if any(node.op != "placeholder" for node in leaves[outputs:]):
         return
-    made = next(node for node in forward.graph.nodes if hasattr(node.meta.get("val"), "dtype") and node.op != "placeholder")
+    made = next(
+        node
+        for node in forward.graph.nodes
+        if hasattr(node.meta.get("val"), "dtype") and node.op != "placeholder"
+    )
     output.args = ((*leaves, made),)
     tangent = _placeholders(backward)[len(leaves) - outputs]
     with backward.graph.inserting_before(tangent):
@@ -173,14 +177,17 @@ def retargeted(module: Any, device: Any) -> Any:
         there = (node.args, node.kwargs)
         node.args, node.kwargs = tree_map_only(torch.device, lambda each: _moved(each, device), there)
         node.kwargs = {
-            name: device if name == "device" and value == "cpu" else value for name, value in node.kwargs.items()
+            name: device if name == "device" and value == "cpu" else value
+            for name, value in node.kwargs.items()
         }
         if node.op == "call_method" and node.target == "cpu":
             node.target, node.args = "to", (node.args[0], device)
         if node.op == "call_method" and node.target == "to":
-            node.args = tuple(device if isinstance(each, str) and each == "cpu" else each for each in node.args)
+            node.args = tuple(
+                device if isinstance(each, str) and each == "cpu" else each for each in node.args
+            )
         if getattr(node.target, "__name__", "") == "_enter_autocast" and node.args[0] == "cpu":
-            kind, dtype, *rest = node.args
+            dtype, *rest = node.args[1:]
             node.args = (device.type, torch.bfloat16 if dtype is None else dtype, *rest)
     for name, value in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
         module._parameters.pop(name, None)

@@ -159,7 +159,15 @@ class Executor:
         with self._guarded(), self._backend.held_to(self.capacity):
             if self.placement == "planned":
                 self._placement = Planned(
-                    self.script, sizes, self.capacity, self._backend.device, kept, stream, self._name, block=block, pause=pause
+                    self.script,
+                    sizes,
+                    self.capacity,
+                    self._backend.device,
+                    kept,
+                    stream,
+                    self._name,
+                    block=block,
+                    pause=pause,
                 )
             elif self.placement == "arena":
                 self._placement = Arena(

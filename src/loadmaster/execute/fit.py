@@ -97,7 +97,8 @@ class Fitted:
             "memory_bytes": session.memory,
             "held_bytes": session.held_bytes,
             "weights": "device" if session.hold_statics else "host",
-            "needed_bytes": max((each.get("needed_bytes", 0) for each in graphs), default=0) + session.held_bytes,
+            "needed_bytes": max((each.get("needed_bytes", 0) for each in graphs), default=0)
+            + session.held_bytes,
             "predicted_seconds": sum(each.get("predicted_seconds", 0.0) for each in graphs),
             "resident_seconds": sum(each.get("resident_seconds", 0.0) for each in graphs),
             "bound_seconds": sum(each.get("bound_seconds", 0.0) for each in graphs),
@@ -163,7 +164,10 @@ def fit(
         )
     if weights not in WEIGHTS:
         raise BadMachine(
-            f"weights can't be '{weights}'", object="weights", number=weights, remedy=f"use {', '.join(WEIGHTS)}"
+            f"weights can't be '{weights}'",
+            object="weights",
+            number=weights,
+            remedy=f"use {', '.join(WEIGHTS)}",
         )
     where = _device(device)
     size = parse_capacity({"memory": memory})["memory"]
@@ -224,7 +228,9 @@ def _device(name: str | None) -> Any:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
     if device.type not in ("cuda", "cpu"):
-        raise BadMachine(f"there is no device '{name}'", object="device", number=name, remedy="use cuda or cpu")
+        raise BadMachine(
+            f"there is no device '{name}'", object="device", number=name, remedy="use cuda or cpu"
+        )
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise BadMachine(
@@ -241,7 +247,9 @@ def _device(name: str | None) -> Any:
 def _measured_machine(session: Session, cache: Path | None) -> Machine:
     """The machine that this computer is."""
     return session.on_thread(
-        lambda: quick_machine(session.device, load_machine("h200"), cache=cache or cache_folder(), say=session.say)
+        lambda: quick_machine(
+            session.device, load_machine("h200"), cache=cache or cache_folder(), say=session.say
+        )
     )
 
 
@@ -356,13 +364,16 @@ def _attach(model: Any, fitted: Fitted) -> None:
         torch = require("torch", "torch")
         device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
         if device is not None:
-            fitted.session.say(f"{fitted.session.name} stays where its plan has it: it is fitted to the device")
+            fitted.session.say(
+                f"{fitted.session.name} stays where its plan has it: it is fitted to the device"
+            )
         if dtype is not None:
             _plain_to(model)(dtype)
             _to_host(model, fitted.session)
             _know_statics(model, fitted.session)
         return model
 
+    model.register_state_dict_pre_hook(lambda *_: fitted.session.on_thread(fitted.session.write_back))
     model.to = to
     model.cuda = model.cpu = lambda *_, **__: to("cpu")
     if hasattr(model, "generate") and hasattr(model, "generation_config"):
@@ -378,9 +389,18 @@ def _with_static_cache(model: Any) -> Callable[..., Any]:
         config = kwargs.get("generation_config") or model.generation_config
         chosen = kwargs.get("cache_implementation") or getattr(config, "cache_implementation", None)
         own = chosen or kwargs.get("past_key_values") is not None or kwargs.get("use_cache") is False
-        if not own and getattr(model, "_can_compile_fullgraph", getattr(model, "_supports_static_cache", False)):
+        if not own and getattr(
+            model, "_can_compile_fullgraph", getattr(model, "_supports_static_cache", False)
+        ):
             kwargs["cache_implementation"] = "static"
-        return plain(*args, **kwargs)
+        session = model.fitted.session
+        beams = kwargs.get("num_beams") or getattr(config, "num_beams", None) or 1
+        session.generating = beams == 1  # beams are put in another order on the host
+        try:
+            return plain(*args, **kwargs)
+        finally:
+            session.generating = False
+            session.on_thread(session.release_states)
 
     return generate
 
@@ -414,7 +434,7 @@ def _state_bytes(optimizer: Any) -> int:
         each.numel() * each.element_size() for group in optimizer.param_groups for each in group["params"]
     )
     each = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "RMSprop": 1, "Adagrad": 1, "SGD": 1}
-    return trained * each.get(name, 2)
+    return int(trained * each.get(name, 2))
 
 
 def _stream(fitted: Fitted, optimizer: Any) -> None:
@@ -437,4 +457,3 @@ def _say(text: str) -> None:
 
 
 def _silent(text: str) -> None: ...
-

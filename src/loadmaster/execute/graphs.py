@@ -21,7 +21,7 @@ import numpy as np
 from loadmaster import clock
 from loadmaster.errors import BadMachine, LoadmasterError, Refused, require
 from loadmaster.execute import own_allocator
-from loadmaster.execute.calls import CallExecutor, Paused, Rows, storage_users
+from loadmaster.execute.calls import CallExecutor, Fingerprint, Paused, Rows, storage_users
 from loadmaster.execute.placement import EDGE
 from loadmaster.machine.machine import Machine
 from loadmaster.offload.kind import KernelRoom, kernel_room, make_offload
@@ -62,7 +62,7 @@ class Static:
     bytes: int
 
 
-class MoveToDevice(Exception):  # noqa: N818
+class MoveToDevice(Exception):
     """Weights should lie on the device: they are moved there, and the model is traced anew."""
 
 
@@ -104,6 +104,15 @@ class Session:
     observer: Observer = field(default_factory=Observer)
     """Searches stop when it says so."""
     lock: Any = field(default_factory=threading.RLock)
+    keeps_states: bool = True
+    """What graphs change, and is large, stays on the device from call to call."""
+    state_least: int = 2**20
+    generating: bool = False
+    """A cache is nobody's but the model's now."""
+    states: dict[int, State] = field(default_factory=dict)
+    """Address on the host -> what stands for it on the device."""
+    state_bytes_held: int = 0
+    _free_states: list[State] = field(default_factory=list)
     all_shared: bool = False
     """No graph gets memory for itself."""
     newest: PlannedGraph | None = None
@@ -165,17 +174,25 @@ class Session:
         return graph.private or self._usable + self.kept_bytes - private
 
     @property
+    def _delivered(self) -> int:
+        return max((graph.delivered_bytes for graph in self.graphs), default=0)
+
+    @property
     def _usable(self) -> int:
         """Bytes of the block: whole grains, so that tensors begin where their type may."""
         assert self.memory is not None
-        return (self.memory - self.held_bytes - self.grown_bytes - self.kept_bytes) // GRAIN * GRAIN
+        held = self.held_bytes + self.state_bytes_held
+        outside = held + self.grown_bytes + self.kept_bytes + self._delivered
+        return (self.memory - outside) // GRAIN * GRAIN
 
     def block_of(self, graph: PlannedGraph) -> Any:
         """The bytes of the device that a graph has while it runs; None: PyTorch's allocator has them."""
         if self.memory is None or (self.is_cuda and own_allocator.current() is None):
             return None
         torch, whole = self._torch, self._usable
-        if self._block is None or len(self._block) < whole:
+        if self._block is None or len(self._block) != whole:
+            for each in self.graphs:  # nothing may look at the old one
+                each.let_go()
             self._block = None
             self._block = torch.empty(whole, dtype=torch.uint8, device=self.device)
         if not graph.private:
@@ -192,13 +209,39 @@ class Session:
         self.all_shared = True
         return bool(private)
 
+    def state_of(self, value: Any) -> State:
+        """The tensor on the device that stands for one on the host, up to date."""
+        key = int(value.data_ptr())
+        if key not in self.states:
+            free = next((each for each in self._free_states if each.fits(value)), None)
+            if free is None:
+                free = State(self._torch.empty_like(value, device=self.device))
+                self.state_bytes_held += value.nbytes
+            else:
+                self._free_states.remove(free)
+            self.states[key] = free
+        self.states[key].bring(value)
+        return self.states[key]
+
+    def write_back(self) -> None:
+        """What was changed on the device is on the host as well."""
+        for state in self.states.values():
+            state.write_back()
+
+    def release_states(self) -> None:
+        """Those of a generation are over; their memory is for the next one."""
+        self.write_back()
+        for key in [key for key in self.states if key not in self.statics]:
+            self._free_states.append(self.states.pop(key))
+
     def settle_share(self) -> bool:
         """A whole call was made: what the model needs is known, and with it the memory that is a share of that.
         False: it was known before."""
         if self.memory is not None or not self.graphs:
             return False
         assert self.share is not None
-        self.memory = int(self.share * (sum(graph.needed for graph in self.graphs) + self.held_bytes))
+        held = self.held_bytes + self.state_bytes_held
+        self.memory = int(self.share * (sum(graph.needed for graph in self.graphs) + held))
         return True
 
     def free_block(self, count: int) -> Any:
@@ -214,6 +257,37 @@ class Session:
             if other is not graph and other.meets(graph):
                 other.step_aside()
         graph.take_place()
+
+
+class State:
+    """A tensor of the host that graphs change on the device."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self._host: Any = None
+        self._seen: Fingerprint | None = None
+
+    def fits(self, host: Any) -> bool:
+        """Whether it could stand for that tensor."""
+        mine = self.value
+        return bool(
+            mine.shape == host.shape and mine.dtype == host.dtype and mine.stride() == host.stride()
+        )
+
+    def bring(self, host: Any) -> None:
+        """Take over what is on the host, if it was changed there."""
+        if self._seen is None or self._host is None or self._host.data_ptr() != host.data_ptr():
+            self._seen = Fingerprint(host)
+        elif not self._seen.changed(host, expected=1):  # PyTorch counts a call that changes it as one change
+            return
+        self._host = host.detach()
+        self.value.copy_(self._host)
+
+    def write_back(self) -> None:
+        """Let the host have what is on the device."""
+        if self._host is not None and self._seen is not None:
+            self._host.copy_(self.value)
+            self._seen.changed(self._host)
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,11 +365,13 @@ class PlannedGraph:
 
     def _forward(self, args: Sequence[Any]) -> tuple[list[Any], Any]:
         with self.session.lock:
+            states = {at: self.session.state_of(args[at]) for at in self._states(args)}
+            given = [states[at].value if at in states else arg for at, arg in enumerate(args)]
             self._set_aside()
             self.session.forward_calls += 1
             self.session.newest = self
             call = Step(list(args), self._random_state())
-            found = self._with_retries(call, lambda: self._executor_for(args).forward(args))
+            found = self._with_retries(call, lambda: self._executor_for(args, states).forward(given))
             found = self._with_updates(args, found)
             if self.prepared.forward_outputs is None:
                 return found, None
@@ -309,7 +385,8 @@ class PlannedGraph:
         first = len(found) - len(updates)
         with torch.no_grad():
             for at, value in zip(updates, found[first:], strict=True):
-                args[at].detach().copy_(value)
+                if value is not None:
+                    args[at].detach().copy_(value)
         return found[:first]
 
     def backward(self, number: int, tangents: Sequence[Any]) -> list[Any]:
@@ -392,6 +469,11 @@ class PlannedGraph:
             self._active.paused = self._active.executor.spill()
         self._away = True
 
+    def let_go(self) -> None:
+        """The memory is taken away: what a paused step has there goes to the host, the rest is made anew."""
+        self._set_aside()
+        self._executor = None
+
     def give_up(self) -> None:
         """Its own memory is for all from now on: its next call is planned anew."""
         self.private, self._capacity = 0, -1
@@ -408,7 +490,20 @@ class PlannedGraph:
 
     # Planning.
 
-    def _executor_for(self, args: Sequence[Any]) -> CallExecutor:
+    def _states(self, args: Sequence[Any]) -> list[int]:
+        """Primals that the graph changes, large ones that nobody looks at in between: they stay on the device."""
+        session, prepared = self.session, self.prepared
+        if prepared.forward_outputs is not None or not session.keeps_states:
+            return []
+        return [
+            at
+            for at in prepared.updates
+            if args[at].nbytes >= session.state_least
+            and (session.generating or args[at].untyped_storage().data_ptr() in session.statics)
+            and prepared.updates_in_place(at)
+        ]
+
+    def _executor_for(self, args: Sequence[Any], states: Mapping[int, State] | None = None) -> CallExecutor:
         """The executor for the next forward call: with a better plan if one is there by now."""
         session = self.session
         better, self._better = self._better, None
@@ -424,6 +519,10 @@ class PlannedGraph:
             assert self.choice is not None
             self._follow(self.choice, args)
         assert self._executor is not None
+        first = len(self.prepared.leaves) - len(self.prepared.updates)
+        self._executor.states = {
+            first + self.prepared.updates.index(at): state.value for at, state in (states or {}).items()
+        }
         return self._executor
 
     def _plan(self, args: Sequence[Any]) -> None:
@@ -461,10 +560,21 @@ class PlannedGraph:
 
     def _captured(self, args: Sequence[Any], *, hold: bool) -> Captured:
         """The program to plan. `hold`: parameters lie on the device, and so do all results."""
-        deliver = hold or self.session.deliver or self.delivers
-        sinks = range(len(self.prepared.leaves)) if deliver else ()
-        roles = self._roles(args, hold=hold)
-        return self.prepared.captured(self.name, roles, sinks=sinks, hold_tangents=deliver)
+        prepared, roles = self.prepared, self._roles(args, hold=hold)
+        everything = hold or self.session.deliver
+        first = len(prepared.leaves) if prepared.forward_outputs is None else prepared.forward_outputs
+        shown = first - len(prepared.updates)  # what the module returns
+        sinks = list(range(len(prepared.leaves)) if everything else range(shown if self.delivers else 0))
+        sinks += [shown + prepared.updates.index(at) for at in self._states(args)]
+        return prepared.captured(self.name, roles, sinks=sinks, hold_tangents=everything or self.delivers)
+
+    @property
+    def delivered_bytes(self) -> int:
+        """What callers have of its results on the device, and once more what a CUDA graph writes them to."""
+        if not (self.delivers or self.session.deliver) or self._base is None:
+            return 0
+        sizes = self._base.program.storage_bytes
+        return sum(2 * int(sizes[each.tensor]) for each in self._base.results if each.sink and not each.late)
 
     def deliver(self) -> None:
         """From the next call on, hand results over on the device."""
@@ -581,7 +691,9 @@ class PlannedGraph:
         assert program is not None
         auto, training = make_solver("offload", "auto"), bool(program.op_backward.any())
         budget = session.budget
-        if training and budget.seconds is not None:  # two programs are planned for: with ops that run again, and without
+        if (
+            training and budget.seconds is not None
+        ):  # two programs are planned for: with ops that run again, and without
             budget = replace(budget, seconds=budget.seconds / 2)
         try:
             if training:
@@ -638,8 +750,11 @@ class PlannedGraph:
 
     def _roles(self, args: Sequence[Any], *, hold: bool) -> list[Role]:
         session, training = self.session, self.prepared.forward_outputs is not None
-        roles = []
-        for arg in args:
+        roles, states = [], self._states(args)
+        for at, arg in enumerate(args):
+            if at in states:
+                roles.append(Role(TensorKind.WEIGHT, f"state {at}", held=True))
+                continue
             static = session.statics.get(arg.untyped_storage().data_ptr()) if arg.numel() else None
             held = (session.is_cuda and arg.is_cuda) or (hold and (session.is_cuda or static is not None))
             fixed = static is not None and not (training and static.trained)
@@ -671,9 +786,11 @@ class PlannedGraph:
     def _learn(self, error: BaseException) -> bool:
         """What an error says about the room that a kernel takes; False: nothing."""
         assert self.choice is not None
-        text, cause = "", error
+        text = ""
+        cause: BaseException | None = error
         while cause is not None:
-            text, cause = text + str(cause), cause.__cause__ or cause.__context__  # type: ignore[assignment]
+            text += str(cause)
+            cause = cause.__cause__ or cause.__context__
         found = _NO_ROOM.search(text)
         if found is None or self._executor is None:
             self._shrunk *= SHRINK

@@ -70,7 +70,9 @@ class Walk:
         for move in self.held_back:
             here, there = self._rows(values, move, self.layouts[move.slot])
             self.backend.copy(move.row, True, here, there, move.after)
-            self.backend.wait(move.row)  # steps wait for the last copy of those they need, as they were issued
+            self.backend.wait(
+                move.row
+            )  # steps wait for the last copy of those they need, as they were issued
         self.held_back = []
 
     def advance(self, values: list[Any], spans: list[Span], first: int, last: int) -> None:

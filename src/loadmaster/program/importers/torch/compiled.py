@@ -57,6 +57,23 @@ class Prepared:
         output = next(node for node in reversed(self.graph.nodes) if node.op == "output")
         return tuple(output.args[0])
 
+    def updates_in_place(self, primal: int) -> bool:
+        """Whether the new value of a primal can be written over it as soon as it is made: nothing reads the old one
+        afterwards."""
+        place = {node: at for at, node in enumerate(self.graph.nodes)}
+        first = len(self.leaves) if self.forward_outputs is None else self.forward_outputs
+        made = self.leaves[first - len(self.updates) + self.updates.index(primal)]
+        while made.op == "call_function" and _is_view(made):
+            made = made.all_input_nodes[0]
+        shown = [node for node in place if node.name == self.primals[primal]]
+        for node in shown:  # it grows
+            for user in node.users:
+                if place[user] > place[made] or (user.op == "output" and user is not made):
+                    return False
+                if _is_view(user):
+                    shown.append(user)
+        return bool(made.op == "call_function")
+
     def captured(
         self, name: str, roles: Sequence[Role], *, sinks: Sequence[int] = (), hold_tangents: bool = False
     ) -> Captured:
@@ -94,7 +111,8 @@ def prepare(module: Any, forward_outputs: int | None, primals: int, name: str) -
     """A copy of AOTAutograd's graph with nothing in it but calls of ATen ops that somebody needs."""
     torch = require("torch", "torch")
     graph = torch.fx.Graph()
-    graph.output(graph.graph_copy(module.graph, copies := {}))
+    copies: dict[Any, Any] = {}
+    graph.output(graph.graph_copy(module.graph, copies))
     for own, node in copies.items():
         node.name = own.name
     constants = _lift_constants(module, graph)
@@ -138,6 +156,10 @@ def _as_results(graph: Any, forward_outputs: int | None) -> list[str]:
     return list(found)
 
 
+def _is_view(node: Any) -> bool:
+    return bool(getattr(node.target, "is_view", False))
+
+
 def _lift_constants(module: Any, graph: Any) -> dict[str, Any]:
     """Tensors that the tracer has put beside the graph become placeholders, so that a plan can move them."""
     from torch._subclasses.fake_tensor import unset_fake_temporarily
@@ -152,7 +174,7 @@ def _lift_constants(module: Any, graph: Any) -> dict[str, Any]:
             continue  # a graph of its own, which `tidy` refuses by name
         with graph.inserting_before(first):
             placed = graph.placeholder(f"constant_{len(found)}")
-        placed.meta["val"] = node.meta["val"] if "val" in node.meta else value
+        placed.meta["val"] = node.meta.get("val", value)
         with unset_fake_temporarily():  # it has a value, unlike all others here
             found[placed.name] = value.detach().clone()
         node.replace_all_uses_with(placed)
