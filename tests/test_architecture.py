@@ -41,6 +41,7 @@ ORDER = [
     "execute",
     "export",
     "report",
+    "torch_fit",
     "cli",
     "__main__",
 ]
@@ -51,7 +52,7 @@ TABLES = {
 }
 """Where modules are named in strings: the one way to reach a part that comes later."""
 MOST_LINES = 700
-MOST_FILES = 302
+MOST_FILES = 310
 NOT_PACKAGED = {"bench", "benchmarks", "hdp", "reference", "tests", "tools"}
 
 

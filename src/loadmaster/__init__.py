@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from loadmaster.allocation.buffers_csv import read_buffers
     from loadmaster.allocation.problem import Allocation
     from loadmaster.errors import BadMachine, BadPlan, BadProgram, LoadmasterError
-    from loadmaster.execute.fit import fit
+    from loadmaster.torch_fit import fit
     from loadmaster.export.plans import export_plan
     from loadmaster.machine import Machine, load_machine
     from loadmaster.plan import Occupancy, Plan, load_plan, load_planned, save_plan
@@ -108,7 +108,7 @@ _HOME = {
     "allocate": "allocation.auto",
     "check": "plan.check",
     "export_plan": "export.plans",
-    "fit": "execute.fit",
+    "fit": "torch_fit",
     "fits": "planner.fitting",
     "load_machine": "machine",
     "load_model": "program.models",

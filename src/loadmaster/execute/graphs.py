@@ -104,6 +104,8 @@ class Session:
     observer: Observer = field(default_factory=Observer)
     """Searches stop when it says so."""
     lock: Any = field(default_factory=threading.RLock)
+    as_graphs: bool = True
+    """Calls may be recorded as CUDA graphs."""
     keeps_states: bool = True
     """What graphs change, and is large, stays on the device from call to call."""
     state_least: int = 2**20
@@ -270,9 +272,7 @@ class State:
     def fits(self, host: Any) -> bool:
         """Whether it could stand for that tensor."""
         mine = self.value
-        return bool(
-            mine.shape == host.shape and mine.dtype == host.dtype and mine.stride() == host.stride()
-        )
+        return bool(mine.shape == host.shape and mine.dtype == host.dtype and mine.stride() == host.stride())
 
     def bring(self, host: Any) -> None:
         """Take over what is on the host, if it was changed there."""
@@ -323,6 +323,12 @@ class Step:
     def is_wanted(self) -> bool:
         """Whether somebody can still make the backward call."""
         return storage_users(self._token) > self._alone
+
+
+def _size_text(count: int) -> str:
+    """Bytes, rounded up, as `fit` takes them."""
+    unit, size = ("MiB", 2**20) if count >= 2**24 else ("KiB", 2**10)
+    return f"{-(-count // size)}{unit}"
 
 
 class PlannedGraph:
@@ -668,7 +674,7 @@ class PlannedGraph:
                 f"needs {show_bytes(least)} in all",
                 object=self.name,
                 number=least,
-                remedy=f'give memory="{-(-least // 2**20)}MiB" or more, or a smaller batch',
+                remedy=f'give memory="{_size_text(least)}" or more, or a smaller batch',
             ) from error
 
     def _choice(self, repeated: Repeated, problem: Offload, found: Solution, how: str) -> Choice:
@@ -734,7 +740,10 @@ class PlannedGraph:
             session.device,
             args,
             session.rows,
-            as_graph=session.is_cuda and choice.how == "search" and self._pays_as_graph(choice),
+            as_graph=session.is_cuda
+            and session.as_graphs
+            and choice.how == "search"
+            and self._pays_as_graph(choice),
             capacity=self._capacity,
             workspace=self._room.kept,
             placement=session.placement,

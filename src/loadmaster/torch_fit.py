@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -113,9 +114,21 @@ class Fitted:
 
     def plan_report(self, path: str | Path = "fit.html") -> Path:
         """Write the page that shows the largest graph's plan."""
-        from loadmaster.execute.fit_page import write_page
+        from loadmaster.report import write_plan_report
 
-        return write_page(self.session.graphs, Path(path))
+        self.wait_for_plan()
+        graph = max(self.session.graphs, key=lambda each: each.needed, default=None)
+        if graph is None or graph.choice is None:
+            raise BadMachine(
+                "the model was not called yet: there is no plan to show",
+                object=self.session.name,
+                remedy="give fit example inputs, or call the model once",
+            )
+        choice = graph.choice
+        write_plan_report(
+            choice.captured.program, choice.problem.machine, [(graph.name, choice.plan)], Path(path)
+        )
+        return Path(path)
 
 
 def fit(
@@ -155,7 +168,6 @@ def fit(
     """
     torch = require("torch", "torch")
     began = clock.now()
-    say = _silent if quiet else _say
     if not isinstance(model, torch.nn.Module):
         raise BadMachine(
             f"fit takes an nn.Module, not a {type(model).__name__}",
@@ -169,28 +181,22 @@ def fit(
             number=weights,
             remedy=f"use {', '.join(WEIGHTS)}",
         )
-    where = _device(device)
-    size = parse_capacity({"memory": memory})["memory"]
-    known = load_machine(machine) if isinstance(machine, str) else machine
-    session = Session(
-        name=type(model).__name__,
-        device=where,
-        machine=known or load_machine("h200"),
-        memory=None if isinstance(size, Share) else size.count,
-        share=size.part if isinstance(size, Share) else None,
-        budget=search if isinstance(search, Budget) else Budget(seconds=float(search)),
+    session = _session(
+        type(model).__name__,
+        memory=memory,
+        device=device,
+        weights=weights,
+        machine=machine,
+        search=search,
         background=background,
-        hold_statics=weights == "device",
-        choose_weights=weights == "auto" and where.type == "cuda",
-        say=say,
+        measure=measure,
+        cache=cache,
+        quiet=quiet,
     )
-    if measure:
-        session.machine = known or _measured_machine(session, cache)
-        session.measure = _measure(session, cache)
     _to_host(model, session)
     _know_statics(model, session)
     compiled = torch.compile(
-        type(model)._call_impl.__get__(model),
+        _own_function(type(model)._call_impl.__get__(model)),
         backend=lambda graph, inputs: compile_graph(session, graph, inputs),
         dynamic=False,
     )
@@ -208,8 +214,92 @@ def fit(
         _stream(fitted, optimizer)
     fitted.seconds["fit"] = clock.now() - began
     for graph in session.graphs:
-        say(graph.line())
+        session.say(graph.line())
     return model
+
+
+_SESSIONS: dict[int, tuple[Mapping[str, Any], Session]] = {}
+"""By identity of the options: all graphs of one `torch.compile` share a session."""
+
+
+def backend(
+    module: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
+    """`torch.compile(model, backend="loadmaster", options={"memory": "12GiB"})`, for models on the CPU.
+
+    Options are those of `fit`: memory, device, machine, search, background, measure, cache, quiet.
+    """
+    torch = require("torch", "torch")
+    chosen = dict(options or {})
+    if "memory" not in chosen:
+        raise BadMachine(
+            "the backend 'loadmaster' does not know how much memory it may take",
+            object="options",
+            remedy='give options={"memory": "12GiB"}',
+        )
+    known = _SESSIONS.get(id(options))
+    if known is None or options is None:
+        session = _session("torch.compile", **chosen)
+        known = _SESSIONS[id(options)] = (options or {}, session)
+    session = known[1]
+    for node, each in zip(
+        (node for node in module.graph.nodes if node.op == "placeholder"), inputs, strict=False
+    ):
+        static = isinstance(each, torch.nn.Parameter) or "_dynamo_static_input_type" in node.meta.get(
+            "tensor_dict", {}
+        )
+        if static and each.numel():
+            _know(session, node.name, each)
+            if session.is_cuda and not each.is_cuda and not each.is_pinned():
+                pinned = each.untyped_storage().nbytes() >= LARGE and _locked(torch, each.untyped_storage())
+                session.pinned += [each.untyped_storage()] if pinned else []
+                session.as_graphs &= pinned  # a CUDA graph copies from locked pages alone
+    return compile_graph(session, module, inputs)
+
+
+def _session(
+    name: str,
+    *,
+    memory: str | int,
+    device: str | None = None,
+    weights: str = "host",
+    machine: str | Machine | None = None,
+    search: float | Budget = SEARCH_SECONDS,
+    background: bool = True,
+    measure: bool = True,
+    cache: Path | None = None,
+    quiet: bool = False,
+) -> Session:
+    """What the graphs of a model share, by the options of `fit`."""
+    where = _device(device)
+    size = parse_capacity({"memory": memory})["memory"]
+    known = load_machine(machine) if isinstance(machine, str) else machine
+    session = Session(
+        name=name,
+        device=where,
+        machine=known or load_machine("h200"),
+        memory=None if isinstance(size, Share) else size.count,
+        share=size.part if isinstance(size, Share) else None,
+        budget=search if isinstance(search, Budget) else Budget(seconds=float(search)),
+        background=background,
+        choose_weights=weights == "auto" and where.type == "cuda",
+        say=_silent if quiet else _say,
+    )
+    if measure:
+        session.machine = known or _measured_machine(session, cache)
+        session.measure = _measure(session, cache)
+    return session
+
+
+def _own_function(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """A call as a function of its own code: Dynamo leaves out what only PyTorch's own files call, and keeps what it
+    compiled by code."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return plain(*args, **kwargs)
+
+    code = call.__code__.replace(co_name="fitted_call")
+    return types.FunctionType(code, call.__globals__, "fitted_call", None, call.__closure__)
 
 
 def _as_args(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -349,9 +439,12 @@ def _know_statics(model: Any, session: Session) -> None:
     session.statics = {}
     for name, each in [*model.named_parameters(), *model.named_buffers()]:
         if each.numel():
-            session.statics[each.untyped_storage().data_ptr()] = Static(
-                name, bool(each.requires_grad), each.untyped_storage().nbytes()
-            )
+            _know(session, name, each)
+
+
+def _know(session: Session, name: str, static: Any) -> None:
+    storage = static.untyped_storage()
+    session.statics[storage.data_ptr()] = Static(name, bool(static.requires_grad), storage.nbytes())
 
 
 def _attach(model: Any, fitted: Fitted) -> None:
