@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from loadmaster.allocation.buffers_csv import read_buffers
     from loadmaster.allocation.problem import Allocation
     from loadmaster.errors import BadMachine, BadPlan, BadProgram, LoadmasterError
-    from loadmaster.torch_fit import fit
     from loadmaster.export.plans import export_plan
     from loadmaster.machine import Machine, load_machine
     from loadmaster.plan import Occupancy, Plan, load_plan, load_planned, save_plan
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from loadmaster.simulate import Timeline
     from loadmaster.simulate.needs import needs
     from loadmaster.simulate.simulator import simulate
+    from loadmaster.torch_fit import fit
 
 __version__ = "0.1.0"
 
