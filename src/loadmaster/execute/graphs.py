@@ -173,14 +173,14 @@ class Session:
         if self.memory is None:  # all that it needs, until the whole model has been seen
             return graph.needed + GRAIN
         private = sum(each.private for each in self.graphs)
-        return graph.private or self._usable + self.kept_bytes - private
+        return graph.private or self.usable + self.kept_bytes - private
 
     @property
     def _delivered(self) -> int:
         return max((graph.delivered_bytes for graph in self.graphs), default=0)
 
     @property
-    def _usable(self) -> int:
+    def usable(self) -> int:
         """Bytes of the block: whole grains, so that tensors begin where their type may."""
         assert self.memory is not None
         held = self.held_bytes + self.state_bytes_held
@@ -191,7 +191,7 @@ class Session:
         """The bytes of the device that a graph has while it runs; None: PyTorch's allocator has them."""
         if self.memory is None or (self.is_cuda and own_allocator.current() is None):
             return None
-        torch, whole = self._torch, self._usable
+        torch, whole = self._torch, self.usable
         if self._block is None or len(self._block) != whole:
             for each in self.graphs:  # nothing may look at the old one
                 each.let_go()
@@ -645,11 +645,11 @@ class PlannedGraph:
         if self.private or not others or session.all_shared:
             return
         # Steps of several graphs wait for their backward calls at once.
-        together = self.prepared.forward_outputs is not None
-        taken = self.needed + sum(each.private for each in others)
-        if taken * (SMALL if not together else 2) <= session.memory:
-            self.private_after = sum(each.private for each in others)
-            self.private = -(-(self.needed + 2 * GRAIN) // GRAIN) * GRAIN
+        part = SMALL if self.prepared.forward_outputs is None else 2
+        before = sum(each.private for each in others)
+        own = -(-(self.needed + 2 * GRAIN) // GRAIN) * GRAIN
+        if part * (before + own) <= session.usable:
+            self.private, self.private_after = own, before
 
     def _problem(self, repeated: Repeated, machine: Machine) -> Offload:
         room, learned = self._room, self._learned
