@@ -154,10 +154,10 @@ class Worker:
         """The context, pinned weights and inputs."""
         pinned = ""
         if self.is_cuda:
-            torch.cuda.set_device(0)
             if self.group.ours:
-                own_allocator.install()  # as fit does where CUDA was not used before
-            else:
+                own_allocator.install()  # as fit does, before CUDA is first used
+            torch.cuda.set_device(0)
+            if not self.group.ours:
                 _expandable_segments()
             torch.zeros(1, device=self.device)
             torch.cuda.synchronize()

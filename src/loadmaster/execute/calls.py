@@ -255,10 +255,10 @@ class CallExecutor(Executor):
     def spill(self) -> Paused:
         """What a step between its two calls has, its part of the device copied to the host: the memory is
         another's until `restore`, and other calls can be made."""
-        assert isinstance(self._placement, Arena)
         self._backend.settle()
         saved = []
-        for row in self._placement.bytes_at(self.pause):
+        # What PyTorch's allocator has given is nobody else's as long as it is held.
+        for row in self._placement.bytes_at(self.pause) if isinstance(self._placement, Arena) else []:
             there = self._torch.empty(len(row), dtype=self._torch.uint8, pin_memory=self._backend.pinned)
             saved.append((row, there.copy_(row)))
         paused = Paused(self._values, saved, dict(self._host), dict(self._layouts), self._walk.held_back)

@@ -568,8 +568,7 @@ class PlannedGraph:
         """The program to plan. `hold`: parameters lie on the device, and so do all results."""
         prepared, roles = self.prepared, self._roles(args, hold=hold)
         everything = hold or self.session.deliver
-        first = len(prepared.leaves) if prepared.forward_outputs is None else prepared.forward_outputs
-        shown = first - len(prepared.updates)  # what the module returns
+        shown = self._returned
         sinks = list(range(len(prepared.leaves)) if everything else range(shown if self.delivers else 0))
         sinks += [shown + prepared.updates.index(at) for at in self._states(args)]
         return prepared.captured(self.name, roles, sinks=sinks, hold_tangents=everything or self.delivers)
@@ -579,8 +578,16 @@ class PlannedGraph:
         """What callers have of its results on the device, and once more what a CUDA graph writes them to."""
         if not (self.delivers or self.session.deliver) or self._base is None:
             return 0
-        sizes = self._base.program.storage_bytes
-        return sum(2 * int(sizes[each.tensor]) for each in self._base.results if each.sink and not each.late)
+        sizes, results = self._base.program.storage_bytes, self._base.results
+        shown = [each for each in results if not each.late][: self._returned]
+        return sum(2 * int(sizes[each.tensor]) for each in shown if each.sink and each.tensor >= 0)
+
+    @property
+    def _returned(self) -> int:
+        """How many results of the forward call the module returns: the others are new values of its inputs."""
+        prepared = self.prepared
+        first = len(prepared.leaves) if prepared.forward_outputs is None else prepared.forward_outputs
+        return first - len(prepared.updates)
 
     def deliver(self) -> None:
         """From the next call on, hand results over on the device."""
