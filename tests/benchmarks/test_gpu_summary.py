@@ -169,6 +169,8 @@ def test_four_stages_on_a_cpu(
     from loadmaster.execute import speeds
 
     monkeypatch.setitem(speeds.EFFORT, "cpu", speeds.Effort(64, 64, 2**20, 2**20, 1))
+    # On a busy computer the measured ones contradict each other, and are refused.
+    monkeypatch.setattr(speeds, "_copy_seconds", lambda *given: 1e-6 + given[3] / 1e10)
     common = [
         "--folder",
         str(tmp_path),

@@ -27,6 +27,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     from loadmaster.execute import speeds
 
     monkeypatch.setitem(speeds.EFFORT, "cpu", speeds.Effort(64, 64, 2**20, 2**18, 1))
+    # On a busy computer the measured ones contradict each other, and are refused.
+    monkeypatch.setattr(speeds, "_copy_seconds", lambda *given: 1e-6 + given[3] / 1e10)
 
 
 @pytest.mark.usefixtures("quick")

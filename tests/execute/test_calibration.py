@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from loadmaster.errors import BadProgram, LoadmasterError
-from loadmaster.execute.op_times import Clock, checked_device, corrected, median
+from loadmaster.execute import speeds as speeds_module
+from loadmaster.execute.op_times import Clock, agreeing, checked_device, corrected, median
 from loadmaster.execute.speeds import (
     Effort,
     LinkSpeed,
     Speeds,
     fit,
+    fit_link,
     machine_toml,
     measure_links,
     measure_speeds,
@@ -52,6 +54,58 @@ def test_the_line_is_found_again(latency: float, bandwidth: float) -> None:
 def test_a_line_has_no_latency_below_zero() -> None:
     latency, bandwidth = fit([10, 1000], [1e-9, 1e-6])
     assert latency == 0 and bandwidth > 0
+
+
+SIZES = [2**power for power in range(16, 31, 2)]
+
+
+def copies(bandwidth: float, **wrong: float) -> list[float]:
+    """Seconds of copies on a link; those of some sizes (by power of two) are so many times as long."""
+    factor = {2 ** int(power[1:]): value for power, value in wrong.items()}
+    return [(5e-6 + size / bandwidth) * factor.get(size, 1.0) for size in SIZES]
+
+
+def test_no_line_is_faster_than_the_best_copy() -> None:
+    latency, bandwidth, seconds = fit_link("a link", SIZES, lambda: copies(54e9))
+    assert latency == pytest.approx(5e-6) and seconds == tuple(copies(54e9))
+    assert bandwidth == max(size / each for size, each in zip(SIZES, seconds, strict=True)) < 54e9
+
+
+def test_copies_that_contradict_each_other_are_measured_again_and_then_refused() -> None:
+    # The small copies took as long as the large one, once: a busy CPU's line is of 909 TiB/s then.
+    busy = [[0.2] * len(SIZES), copies(10e9, p24=1.5), copies(10e9)]
+    runs = iter(busy)
+    assert fit(SIZES, busy[0])[1] > 1e14
+    _, bandwidth, _ = fit_link("host to device", SIZES, lambda: next(runs))
+    assert bandwidth == pytest.approx(10e9, rel=0.05)
+    # Each size's shortest time counts: other work only adds.
+    runs = iter([copies(10e9, p28=9.0, p30=9.0), copies(10e9, p16=5.0, p18=7.0)])
+    assert fit_link("host to device", SIZES, lambda: next(runs))[1] == pytest.approx(10e9, rel=0.01)
+    with pytest.raises(LoadmasterError, match=r"copies from device to host contradict .* nothing else runs"):
+        fit_link("device to host", SIZES, lambda: [0.2] * len(SIZES))
+
+
+def passes(*wholes: float) -> Any:
+    """Marked passes of four ops, one of them a view, that take so long each."""
+    return np.array([[0.5 * whole, 0.0, 0.3 * whole, 0.2 * whole] for whole in wholes])
+
+
+def test_a_graph_that_is_too_fast_is_measured_again_and_then_left_out() -> None:
+    marks, graphs = iter([passes(1.0, 1.0, 1.1)] * 2), iter([0.2, 0.9])
+    marked, whole, notes = agreeing(lambda: next(marks), lambda: next(graphs))
+    assert whole == 0.9 and notes == [] and marked.shape == (3, 4)
+    _, whole, notes = agreeing(lambda: passes(1.0, 1.0, 1.1), lambda: 0.2)
+    assert whole is None and "the graph's time is not used" in notes[0]
+    # Marks cost up to 2 µs each: a graph of tiny ops may well take a fraction of what they add up to.
+    assert agreeing(lambda: passes(7e-6, 7e-6), lambda: 1e-6)[1:] == (1e-6, [])
+    assert agreeing(lambda: passes(1.0, 1.0), lambda: None)[1:] == (None, [])
+
+
+def test_passes_that_share_the_device_are_measured_again_and_then_refused() -> None:
+    marks = iter([passes(1.0, 2.0, 2.2), passes(1.0, 1.1, 5.0)])  # one slow pass is no matter
+    assert agreeing(lambda: next(marks), lambda: 0.9)[1] == 0.9
+    with pytest.raises(LoadmasterError, match=r"2\.0 times as long .* no other process"):
+        agreeing(lambda: passes(1.0, 2.0, 2.2), lambda: 0.9)
 
 
 def test_corrected_times_add_up_to_the_pass_without_marks() -> None:
@@ -102,8 +156,9 @@ def test_devices_that_are_not_there_are_refused() -> None:
             checked_device("cuda")
 
 
-def test_a_cpu_is_measured() -> None:
+def test_a_cpu_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
+    monkeypatch.setattr(speeds_module, "_copy_seconds", lambda *given: 1e-6 + given[3] / 1e10)
     clock = Clock(torch.device("cpu"))
     speeds = measure_speeds(clock, Effort(64, 64, 2**20, 2**18, 1))
     assert speeds.memory > 0 and min(speeds.matrix.values()) > 0 and speeds.launch > 0

@@ -86,6 +86,35 @@ def test_numbers_of_the_presets() -> None:
     assert h200.links[0].bandwidth == 51 * 2**30 and h200.memories[0].read == round(4.8e12 * 0.9)
 
 
+@pytest.mark.parametrize(
+    ("name", "memory", "bandwidth", "vector", "bf16"),
+    [
+        ("a100-40", "hbm", 1.555e12, 19.5e12, 312e12),
+        ("a100-80", "hbm", 2.039e12, 19.5e12, 312e12),
+        ("h100", "hbm", 3.35e12, 67e12, 989e12),
+        ("h200", "hbm", 4.8e12, 67e12, 989e12),
+        ("l4", "vram", 0.3e12, 30.3e12, 121e12),
+        ("l40s", "vram", 0.864e12, 91.6e12, 362e12),
+        ("rtx3090", "vram", 0.936e12, 35.6e12, 71e12),
+        ("rtx4090", "vram", 1.008e12, 82.6e12, 165e12),
+        ("rtx5090", "vram", 1.792e12, 104.8e12, 209.5e12),
+    ],
+)
+def test_gpus_have_the_peaks_of_their_data_sheets(
+    name: str, memory: str, bandwidth: float, vector: float, bf16: float
+) -> None:
+    machine = load_machine(name)
+    assert [each.name for each in machine.memories] == [memory, "host"] and machine.rules.reach == "first"
+    assert [(link.source, link.target, link.engines) for link in machine.links] == [
+        ("host", memory, ("h2d",)),
+        (memory, "host", ("d2h",)),
+    ]
+    assert machine.memories[0].read == round(bandwidth * 0.9)
+    rates = machine.devices[0].rates
+    assert rates["vector"]["*"] == vector and rates["matrix"]["f32"] == rates["matrix"]["*"]
+    assert rates["matrix"]["f16"] == rates["matrix"]["bf16"] == pytest.approx(0.8 * bf16)
+
+
 def test_variants() -> None:
     base = load_machine("p100x4")
     assert load_machine("p100x4-free").engines == ()

@@ -191,19 +191,30 @@ def measure_ops(
     graph: bool = True,
 ) -> OpTimes:
     """Weights by name and inputs in order, all on the device already."""
-    clock, notes = Clock(device), []
+    clock = Clock(device)
+    notes: list[str] = []
     values = arguments(captured, weights, inputs)
     with clock.torch.no_grad():
         workspace, kept, peak = _workspaces(clock, captured, values)
         plain = player(captured)
         eager = median(clock.seconds(lambda: plain.run(*values), repeats=passes))
-        marked = _marked(clock, captured, values, passes)
-        whole = None
-        if graph and clock.is_cuda:
+
+        def as_graph() -> float | None:
             try:
-                whole = _as_graph(clock, lambda: plain.run(*values), passes)
+                return _as_graph(clock, lambda: plain.run(*values), passes)
             except RuntimeError as error:
                 notes.append(f"no CUDA graph: {str(error).splitlines()[0]}")
+                return None
+
+        def mark() -> npt.NDArray[np.float64]:
+            return _marked(clock, captured, values, passes)
+
+        whole = None
+        if clock.is_cuda:
+            marked, whole, note = agreeing(mark, as_graph if graph else lambda: None)
+            notes += note
+        else:
+            marked = mark()
     raw = np.median(marked, axis=0)
     seconds = corrected(raw, min(eager, float(raw.sum())) if whole is None else whole)
     seconds[captured.program.op_view] = 0
@@ -217,6 +228,45 @@ def measure_ops(
         peak,
         tuple(notes),
     )
+
+
+_UNEVEN = 1.5
+_GRAPH_SHARE = 0.5
+_ATTEMPTS = 3
+
+
+def agreeing(
+    mark: Callable[[], npt.NDArray[np.float64]], as_graph: Callable[[], float | None]
+) -> tuple[npt.NDArray[np.float64], float | None, list[str]]:
+    """Marked passes `[passes, n]` and the pass as one graph, measured again while they contradict each other.
+
+    Passes of which the middle one takes far longer than the shortest share the device with something else: then
+    nothing is known, and they are refused. A graph that takes less than half of its ops' time did not run
+    them all: it is not used, and a note says so.
+    """
+    spread, note = 1.0, ""
+    for _ in range(_ATTEMPTS):
+        marked = mark()
+        sums = marked.sum(axis=1)
+        spread = float(np.median(sums) / sums.min()) if sums.min() > 0 else 1.0
+        if spread > _UNEVEN:
+            continue
+        whole, raw = as_graph(), np.median(marked, axis=0)
+        least = float(raw.sum()) - _MOST_PER_MARK * int((raw > 0).sum())
+        if whole is None or whole >= _GRAPH_SHARE * least:
+            return marked, whole, []
+        note = (
+            f"as a CUDA graph a pass took {whole * 1e3:.3g} ms and its ops one by one {raw.sum() * 1e3:.3g} ms: "
+            "the graph's time is not used"
+        )
+    if not note or spread > _UNEVEN:
+        raise LoadmasterError(
+            f"passes of the same ops differ: the middle one took {spread:.1f} times as long as the shortest",
+            object="calibrate",
+            number=spread,
+            remedy="calibrate while no other process uses the device",
+        )
+    return marked, None, [note]
 
 
 def corrected(raw: npt.NDArray[np.float64], whole: float) -> npt.NDArray[np.float64]:
