@@ -22,11 +22,11 @@ from loadmaster import clock
 from loadmaster.errors import BadMachine, LoadmasterError, require
 from loadmaster.execute import own_allocator
 from loadmaster.execute.compile_backend import compile_graph, root_error
-from loadmaster.execute.graphs import Measure, MoveToDevice, Session, Static
 from loadmaster.execute.measured_cache import cache_folder
 from loadmaster.execute.op_samples import sample_ops
 from loadmaster.execute.optimizer import STREAM_BYTES, StreamedOptimizer, stream_optimizer
 from loadmaster.execute.pinned import HostMemory, layout_of, shaped
+from loadmaster.execute.session import Measure, MoveToDevice, Session, Static
 from loadmaster.execute.speeds import quick_machine
 from loadmaster.machine import Machine, load_machine
 from loadmaster.program.importers.torch.captured import Captured

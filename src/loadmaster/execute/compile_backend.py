@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from loadmaster.errors import BadProgram, LoadmasterError, require
-from loadmaster.execute.graphs import PlannedGraph, Session
+from loadmaster.execute.graphs import PlannedGraph
+from loadmaster.execute.session import Session
 from loadmaster.program.importers.torch.compiled import Prepared, prepare
 from loadmaster.program.importers.torch.importer import quiet
 

@@ -1,28 +1,25 @@
-"""`PlannedGraph`: one graph of a fitted model with its plan; `Session`: what the graphs of a model share.
+"""`PlannedGraph`: one graph of a fitted model with its plan.
 
-All graphs of a model have one block of device memory. The graph that runs has it; when another one's turn comes, a
-step that is between its forward and its backward call is copied to the host, and weights that lay there are loaded
-anew. Small graphs (a loss beside its model) get a part of the block for themselves, and the others plan with less.
+A quick plan is followed at once, and a better one as soon as a search has found it. Where kernels take more than was
+known, the graph is planned again with what was learned.
 """
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from loadmaster import clock
 from loadmaster.errors import BadMachine, LoadmasterError, Refused, require
 from loadmaster.execute import own_allocator
-from loadmaster.execute.calls import CallExecutor, Fingerprint, Paused, Rows, storage_users
-from loadmaster.execute.placement import EDGE
+from loadmaster.execute.calls import CallExecutor, Paused, storage_users
+from loadmaster.execute.session import GRAIN, MoveToDevice, Session, State
 from loadmaster.machine.machine import Machine
 from loadmaster.offload.kind import KernelRoom, kernel_room, make_offload
 from loadmaster.offload.model import Kernels
@@ -31,11 +28,11 @@ from loadmaster.offload.repeats import quick, with_repeats
 from loadmaster.plan.plan import Plan
 from loadmaster.program.importers.torch.captured import Captured
 from loadmaster.program.importers.torch.compiled import Prepared, Role
-from loadmaster.program.measured_costs import MeasuredCosts, apply_costs
+from loadmaster.program.measured_costs import apply_costs
 from loadmaster.program.program import Program, TensorKind
 from loadmaster.program.repeats import Repeated, repeat
 from loadmaster.search.registry import make_solver
-from loadmaster.search.solver import Budget, Observer, Solution, solve
+from loadmaster.search.solver import Solution, solve
 from loadmaster.units import PICOSECONDS, UNLIMITED, show_bytes, show_time
 
 SMALL = 8
@@ -44,250 +41,9 @@ RETRIES = 12
 """How often a plan is made anew because kernels took more than was known."""
 SHRINK, LEAST_SHRUNK = 0.9, 0.3
 """Where it is not known what took more: what is planned with, and when to give up."""
-GRAIN = 2**16
 LAUNCH_PS = 60 * PICOSECONDS // 10**6
 """What asking for an op and its copies takes of the host's time."""
 _NO_ROOM = re.compile(r"no room for (\d+) bytes of a kernel beside the plan in step (\d+)")
-
-Found = TypeVar("Found")
-Measure = Callable[[Captured], MeasuredCosts | None]
-
-
-@dataclass(frozen=True)
-class Static:
-    """A parameter or buffer of the model."""
-
-    name: str
-    trained: bool
-    bytes: int
-
-
-class MoveToDevice(Exception):
-    """Weights should lie on the device: they are moved there, and the model is traced anew."""
-
-
-@dataclass(eq=False)
-class Session:
-    """What the graphs of one fitted model share: a device, its budget, and where weights are."""
-
-    name: str
-    device: Any
-    machine: Machine
-    memory: int | None
-    """Bytes that the model may have on the device; None: not known yet, `share` says it."""
-    share: float | None = None
-    budget: Budget = field(default_factory=lambda: Budget(seconds=20.0))
-    """For the better plan, after the quick one."""
-    background: bool = True
-    measure: Measure | None = None
-    statics: dict[int, Static] = field(default_factory=dict)
-    """Address of the storage -> which parameter or buffer it is."""
-    pinned: list[Any] = field(default_factory=list)
-    """Storages whose pages are locked: they live as long as this."""
-    held_bytes: int = 0
-    """Of the memory, what the caller has on the device."""
-    grown_bytes: int = 0
-    """What libraries keep beside the workspaces that every plan counts with."""
-    hold_statics: bool = False
-    """Parameters and buffers lie on the device, beside the plans."""
-    choose_weights: bool = False
-    """Whether parameters lie on the device is decided when the first graph is planned."""
-    state_bytes: int = 0
-    """What the optimizer keeps, wherever parameters are."""
-    deliver: bool = False
-    """All graphs hand their results over on the device."""
-    forward_calls: int = 0
-    """Graphs that were called since this was last set to 0."""
-    say: Callable[[str], None] = lambda _: None
-    placement: str | None = None
-    graphs: list[PlannedGraph] = field(default_factory=list)
-    observer: Observer = field(default_factory=Observer)
-    """Searches stop when it says so."""
-    lock: Any = field(default_factory=threading.RLock)
-    as_graphs: bool = True
-    """Calls may be recorded as CUDA graphs."""
-    keeps_states: bool = True
-    """What graphs change, and is large, stays on the device from call to call."""
-    state_least: int = 2**20
-    generating: bool = False
-    """A cache is nobody's but the model's now."""
-    states: dict[int, State] = field(default_factory=dict)
-    """Address on the host -> what stands for it on the device."""
-    state_bytes_held: int = 0
-    _free_states: list[State] = field(default_factory=list)
-    all_shared: bool = False
-    """No graph gets memory for itself."""
-    newest: PlannedGraph | None = None
-    """The graph that was called last."""
-    _block: Any = None
-    _worker: ThreadPoolExecutor | None = None
-    _thread: int = -1
-
-    def __post_init__(self) -> None:
-        self._torch = require("torch", "torch")
-        self.is_cuda = str(self.device).startswith("cuda")
-        atexit.register(self.end)
-        self.rows = Rows(pinned=self.is_cuda)
-
-    def end(self) -> None:
-        """No search goes on when the process ends: native code must not outlive the interpreter."""
-        self.observer.stop = True
-        for graph in self.graphs:
-            graph.wait()
-
-    def on_thread(self, work: Callable[..., Found], *args: Any) -> Found:
-        """Make calls of the device on one thread: libraries keep workspaces for each that calls them, and autograd
-        has threads of its own."""
-        if not self.is_cuda or threading.get_ident() == self._thread:
-            return work(*args)
-        self._torch.cuda.current_stream(self.device).synchronize()  # what the caller brings is there
-        if self._worker is None:
-            self._worker = ThreadPoolExecutor(1, "loadmaster")
-            self._thread = self._worker.submit(self._begin_thread).result()
-        return self._worker.submit(work, *args).result()
-
-    def _begin_thread(self) -> int:
-        self._torch.cuda.set_device(self.device)
-        if own_allocator.current() is not None:
-            own_allocator.compute(self.device)
-        return threading.get_ident()
-
-    @property
-    def static_bytes(self) -> int:
-        """Of parameters and buffers."""
-        return sum(each.bytes for each in self.statics.values())
-
-    @property
-    def trained_bytes(self) -> int:
-        """Of those that get gradients."""
-        return sum(each.bytes for each in self.statics.values() if each.trained)
-
-    @property
-    def kept_bytes(self) -> int:
-        """What libraries keep on the device."""
-        ours = self.is_cuda and own_allocator.current() is not None
-        return own_allocator.compute(self.device).kept_bytes if ours else 0
-
-    def capacity_of(self, graph: PlannedGraph) -> int:
-        """Bytes that a graph may plan with, libraries' included."""
-        if self.memory is None:  # all that it needs, until the whole model has been seen
-            return graph.needed + GRAIN
-        private = sum(each.private for each in self.graphs)
-        return graph.private or self.usable + self.kept_bytes - private
-
-    @property
-    def _delivered(self) -> int:
-        return max((graph.delivered_bytes for graph in self.graphs), default=0)
-
-    @property
-    def usable(self) -> int:
-        """Bytes of the block: whole grains, so that tensors begin where their type may."""
-        assert self.memory is not None
-        held = self.held_bytes + self.state_bytes_held
-        outside = held + self.grown_bytes + self.kept_bytes + self._delivered
-        return (self.memory - outside) // GRAIN * GRAIN
-
-    def block_of(self, graph: PlannedGraph) -> Any:
-        """The bytes of the device that a graph has while it runs; None: PyTorch's allocator has them."""
-        if self.memory is None or (self.is_cuda and own_allocator.current() is None):
-            return None
-        torch, whole = self._torch, self.usable
-        if self._block is None or len(self._block) != whole:
-            for each in self.graphs:  # nothing may look at the old one
-                each.let_go()
-            self._block = None
-            self._block = torch.empty(whole, dtype=torch.uint8, device=self.device)
-        if not graph.private:
-            return self._block
-        end = whole - graph.private_after
-        return self._block[end - graph.private : end]
-
-    def share_all(self) -> bool:
-        """No graph has memory for itself any more: another one needs it. False: none had."""
-        private = [graph for graph in self.graphs if graph.private]
-        for graph in private:
-            graph.step_aside()
-            graph.give_up()
-        self.all_shared = True
-        return bool(private)
-
-    def state_of(self, value: Any) -> State:
-        """The tensor on the device that stands for one on the host, up to date."""
-        key = int(value.data_ptr())
-        if key not in self.states:
-            free = next((each for each in self._free_states if each.fits(value)), None)
-            if free is None:
-                free = State(self._torch.empty_like(value, device=self.device))
-                self.state_bytes_held += value.nbytes
-            else:
-                self._free_states.remove(free)
-            self.states[key] = free
-        self.states[key].bring(value)
-        return self.states[key]
-
-    def write_back(self) -> None:
-        """What was changed on the device is on the host as well."""
-        for state in self.states.values():
-            state.write_back()
-
-    def release_states(self) -> None:
-        """Those of a generation are over; their memory is for the next one."""
-        self.write_back()
-        for key in [key for key in self.states if key not in self.statics]:
-            self._free_states.append(self.states.pop(key))
-
-    def settle_share(self) -> bool:
-        """A whole call was made: what the model needs is known, and with it the memory that is a share of that.
-        False: it was known before."""
-        if self.memory is not None or not self.graphs:
-            return False
-        assert self.share is not None
-        held = self.held_bytes + self.state_bytes_held
-        self.memory = int(self.share * (sum(graph.needed for graph in self.graphs) + held))
-        return True
-
-    def free_block(self, count: int) -> Any:
-        """So many bytes of the device, or fewer: of the block, if nobody has it."""
-        torch = self._torch
-        if self._block is None:
-            return torch.empty(count, dtype=torch.uint8, device=self.device)
-        return self._block[EDGE : EDGE + count]
-
-    def claim(self, graph: PlannedGraph) -> None:
-        """It is this graph's turn: others make room."""
-        for other in self.graphs:
-            if other is not graph and other.meets(graph):
-                other.step_aside()
-        graph.take_place()
-
-
-class State:
-    """A tensor of the host that graphs change on the device."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-        self._host: Any = None
-        self._seen: Fingerprint | None = None
-
-    def fits(self, host: Any) -> bool:
-        """Whether it could stand for that tensor."""
-        mine = self.value
-        return bool(mine.shape == host.shape and mine.dtype == host.dtype and mine.stride() == host.stride())
-
-    def bring(self, host: Any) -> None:
-        """Take over what is on the host, if it was changed there."""
-        if self._seen is None or self._host is None or self._host.data_ptr() != host.data_ptr():
-            self._seen = Fingerprint(host)
-        elif not self._seen.changed(host, expected=1):  # PyTorch counts a call that changes it as one change
-            return
-        self._host = host.detach()
-        self.value.copy_(self._host)
-
-    def write_back(self) -> None:
-        """Let the host have what is on the device."""
-        if self._host is not None and self._seen is not None:
-            self._host.copy_(self.value)
-            self._seen.changed(self._host)
 
 
 @dataclass(frozen=True, eq=False)
