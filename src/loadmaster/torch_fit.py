@@ -162,6 +162,7 @@ def fit(
     """Let a module run within so much device memory, whatever it needs; returns the module itself.
 
     Args:
+      model: an nn.Module, wherever it is.
       args, kwargs: example inputs; a tensor, a tuple or a dict. One forward pass is made with them, of which nothing
         is left behind, so that what can't work is said here. Without them the first call does it.
       memory: what the process may take of the device beside its context: '12GiB', bytes, or '75%' of what the
@@ -173,7 +174,9 @@ def fit(
       machine: rates and links; by default they are measured, and kept on disk.
       search: seconds, or a budget, for a better plan than the first one, which is found while that one runs.
       background: search while the model runs; else before its first answer.
-      measure: time every distinct op once, and keep the times on disk (`cache`).
+      measure: time every distinct op once, and keep the times on disk.
+      cache: the folder for them, if not the user's own.
+      quiet: say nothing on stderr.
 
     Returns:
       the module. `model.fitted.report` has figures, `model.plan_report()` writes a page.
@@ -352,42 +355,25 @@ def _check(model: Any, inputs: Any, optimizer: Any) -> None:
     torch = require("torch", "torch")
     from torch.utils._pytree import tree_leaves
 
-    name = type(model).__name__
+    def refuse(message: str, remedy: str) -> None:
+        raise BadMachine(message, object=name, remedy=remedy)
+
+    name, parallel = type(model).__name__, torch.nn.parallel
     if not isinstance(model, torch.nn.Module):
-        raise BadMachine(
-            f"fit takes an nn.Module, not a {name}", object=name, remedy="give the module itself"
-        )
+        refuse(f"fit takes an nn.Module, not a {name}", "give the module itself")
     if isinstance(model, torch.jit.ScriptModule):
-        raise BadMachine(
-            f"'{name}' is TorchScript, which can't be traced",
-            object=name,
-            remedy="give the module it was made of",
-        )
-    parallel = torch.nn.parallel
+        refuse(f"'{name}' is TorchScript, which can't be traced", "give the module it was made of")
     if isinstance(model, (parallel.DataParallel, parallel.DistributedDataParallel)):
-        raise BadMachine(
-            f"'{name}' is for several devices, and fit for one", object=name, remedy="give its .module"
-        )
-    for kind, each in [*model.named_parameters(), *model.named_buffers()]:
-        if torch.nn.parameter.is_lazy(each) or each.is_meta:
-            raise BadMachine(
-                f"'{kind}' of '{name}' has no values yet",
-                object=kind,
-                remedy="call the module once" if not each.is_meta else "load its weights first",
-            )
+        refuse(f"'{name}' is for several devices, and fit for one", "give its .module")
+    for path, each in [*model.named_parameters(), *model.named_buffers()]:
+        if torch.nn.parameter.is_lazy(each):
+            refuse(f"'{path}' of '{name}' has no shape yet", "call the module once")
+        if each.is_meta:
+            refuse(f"'{path}' of '{name}' has no values", "load its weights first")
     if any(isinstance(each, torch.Tensor) and each.is_meta for each in tree_leaves(inputs)):
-        raise BadMachine(
-            "an example input is on the meta device and has no values",
-            object="args",
-            remedy="give real inputs: one forward pass is made with them",
-        )
+        refuse("an example input is on the meta device and has no values", "give real inputs")
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
-        raise BadMachine(
-            f"optimizer can't be a {type(optimizer).__name__}",
-            object="optimizer",
-            number=type(optimizer).__name__,
-            remedy="give an optimizer of torch.optim that has the model's parameters",
-        )
+        refuse(f"optimizer can't be a {type(optimizer).__name__}", "give an optimizer of torch.optim")
 
 
 def _parse_memory(memory: str | int, device: Any) -> Share | Bytes:
@@ -547,17 +533,8 @@ def _know(session: Session, name: str, static: Any) -> None:
     session.statics[storage.data_ptr()] = Static(name, bool(static.requires_grad), storage.nbytes())
 
 
-_OWN = (
-    "fitted",
-    "plan_report",
-    "to",
-    "cuda",
-    "cpu",
-    "generate",
-    "_apply",
-    "__getstate__",
-    "_compiled_call_impl",
-)
+_METHODS = ("to", "cuda", "cpu", "generate", "_apply", "__getstate__")
+_OWN = frozenset(("fitted", "plan_report", "_compiled_call_impl", *_METHODS))
 """What `_attach` gives to a module; its class has its own."""
 
 
