@@ -11,8 +11,11 @@ device as a plan says.
 from __future__ import annotations
 
 import functools
+import inspect
+import os
 import sys
 import types
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,8 +34,10 @@ from loadmaster.execute.speeds import quick_machine
 from loadmaster.machine import Machine, load_machine
 from loadmaster.program.importers.torch.captured import Captured
 from loadmaster.program.measured_costs import MeasuredCosts
-from loadmaster.search.request import Share, parse_capacity
-from loadmaster.search.solver import Budget
+from loadmaster.search.registry import make_solver
+from loadmaster.search.request import Bytes, Share, parse_capacity
+from loadmaster.search.solver import Budget, solve
+from loadmaster.units import show_bytes
 
 WEIGHTS = ("auto", "host", "device")
 SEARCH_SECONDS = 20.0
@@ -47,6 +52,10 @@ class Fitted:
         self.module, self.session, self._compiled = module, session, compiled
         self.streamed: StreamedOptimizer | None = None
         self.seconds: dict[str, float] = {}
+        self.hook: Any = None
+        """Of `state_dict`."""
+        self.release = weakref.finalize(module, _release, session)
+        self.release.atexit = False  # nothing to free then, and no thread to do it
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         torch, session = require("torch", "torch"), self.session
@@ -79,7 +88,8 @@ class Fitted:
     def _called(self, *args: Any, **kwargs: Any) -> Any:
         torch = require("torch", "torch")
         try:
-            with torch._dynamo.config.patch(recompile_limit=_RECOMPILES):
+            # Hooks that a user registers later are followed as well.
+            with torch._dynamo.config.patch(recompile_limit=_RECOMPILES, skip_nnmodule_hook_guards=False):
                 return self._compiled(*args, **kwargs)
         except LoadmasterError:
             raise
@@ -113,7 +123,7 @@ class Fitted:
             graph.wait(seconds)
 
     def plan_report(self, path: str | Path = "fit.html") -> Path:
-        """Write the page that shows the largest graph's plan."""
+        """Write the page that shows the largest graph's plan, beside one that streams layer by layer."""
         from loadmaster.report import write_plan_report
 
         self.wait_for_plan()
@@ -124,10 +134,12 @@ class Fitted:
                 object=self.session.name,
                 remedy="give fit example inputs, or call the model once",
             )
-        choice = graph.choice
-        write_plan_report(
-            choice.captured.program, choice.problem.machine, [(graph.name, choice.plan)], Path(path)
-        )
+        choice, problem = graph.choice, graph.choice.problem
+        layerwise = make_solver("offload", "heuristic", {"rule": "layerwise"})
+        usual = solve(layerwise, problem, Budget(evaluations=1)).decision
+        plans = [("layer by layer", problem.plan(usual))] if usual is not None else []
+        plans.append((f"the plan in use ({choice.how})", choice.plan))
+        write_plan_report(problem.program, problem.machine, plans, Path(path))
         return Path(path)
 
 
@@ -144,12 +156,13 @@ def fit(
     search: float | Budget = SEARCH_SECONDS,
     background: bool = True,
     measure: bool = True,
-    cache: Path | None = None,
+    cache: str | Path | None = None,
     quiet: bool = False,
 ) -> Any:
     """Let a module run within so much device memory, whatever it needs; returns the module itself.
 
     Args:
+      model: an nn.Module, wherever it is.
       args, kwargs: example inputs; a tensor, a tuple or a dict. One forward pass is made with them, of which nothing
         is left behind, so that what can't work is said here. Without them the first call does it.
       memory: what the process may take of the device beside its context: '12GiB', bytes, or '75%' of what the
@@ -161,19 +174,18 @@ def fit(
       machine: rates and links; by default they are measured, and kept on disk.
       search: seconds, or a budget, for a better plan than the first one, which is found while that one runs.
       background: search while the model runs; else before its first answer.
-      measure: time every distinct op once, and keep the times on disk (`cache`).
+      measure: time every distinct op once, and keep the times on disk.
+      cache: the folder for them, if not the user's own.
+      quiet: say nothing on stderr.
 
     Returns:
       the module. `model.fitted.report` has figures, `model.plan_report()` writes a page.
     """
     torch = require("torch", "torch")
     began = clock.now()
-    if not isinstance(model, torch.nn.Module):
-        raise BadMachine(
-            f"fit takes an nn.Module, not a {type(model).__name__}",
-            object=type(model).__name__,
-            remedy="give the module itself",
-        )
+    positional, named = _as_args(args)
+    named |= dict(kwargs or {})
+    _check(model, (positional, named), optimizer)
     if weights not in WEIGHTS:
         raise BadMachine(
             f"weights can't be '{weights}'",
@@ -193,10 +205,12 @@ def fit(
         cache=cache,
         quiet=quiet,
     )
+    if isinstance(getattr(model, "fitted", None), Fitted):
+        _detach(model)
     _to_host(model, session)
     _know_statics(model, session)
     compiled = torch.compile(
-        _own_function(type(model)._call_impl.__get__(model)),
+        _own_function(model),
         backend=lambda graph, inputs: compile_graph(session, graph, inputs),
         dynamic=False,
     )
@@ -207,9 +221,14 @@ def fit(
         _to_device(model, session)
     if optimizer is not None:
         session.state_bytes = _state_bytes(optimizer)
-    if args is not None and (kwargs or _as_args(args)[0] or _as_args(args)[1]):
-        positional, named = _as_args(args)
-        _try_once(fitted, positional, {**named, **(kwargs or {})})
+    if positional or named:
+        try:
+            _try_once(fitted, positional, named)
+        except BaseException:
+            _detach(model)  # it is as it was
+            raise
+        if not session.graphs:
+            session.say(f"no op of {session.name} could be traced: it runs on the CPU, as it is")
     if optimizer is not None and session.hold_statics and session.is_cuda:
         _fuse(optimizer)
     elif optimizer is not None:
@@ -238,6 +257,15 @@ def backend(
             "the backend 'loadmaster' does not know how much memory it may take",
             object="options",
             remedy='give options={"memory": "12GiB"}',
+        )
+    takes = [name for name in inspect.signature(_session).parameters if name not in ("name", "weights")]
+    unknown = sorted(set(chosen) - set(takes))
+    if unknown:
+        raise BadMachine(
+            f"the backend 'loadmaster' has no option '{unknown[0]}'",
+            object="options",
+            number=unknown[0],
+            remedy=f"use {', '.join(takes)}",
         )
     known = _SESSIONS.get(id(options))
     if known is None or options is None:
@@ -269,12 +297,13 @@ def _session(
     search: float | Budget = SEARCH_SECONDS,
     background: bool = True,
     measure: bool = True,
-    cache: Path | None = None,
+    cache: str | Path | None = None,
     quiet: bool = False,
 ) -> Session:
     """What the graphs of a model share, by the options of `fit`."""
     where = _device(device)
-    size = parse_capacity({"memory": memory})["memory"]
+    size = _parse_memory(memory, where)
+    folder = None if cache is None else Path(cache)
     known = load_machine(machine) if isinstance(machine, str) else machine
     session = Session(
         name=name,
@@ -288,17 +317,17 @@ def _session(
         say=_silent if quiet else _say,
     )
     if measure:
-        session.machine = known or _measured_machine(session, cache)
-        session.measure = _measure(session, cache)
+        session.machine = known or _measured_machine(session, folder)
+        session.measure = _measure(session, folder)
     return session
 
 
-def _own_function(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """A call as a function of its own code: Dynamo leaves out what only PyTorch's own files call, and keeps what it
-    compiled by code."""
+def _own_function(self: Any) -> Callable[..., Any]:
+    """A module's call as a function of its own code: Dynamo leaves out what only PyTorch's own files call, and keeps
+    what it compiled by code. It is named `self`, as layers are called in graphs by what Dynamo finds them through."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return plain(*args, **kwargs)
+        return type(self)._call_impl(self, *args, **kwargs)
 
     code = call.__code__.replace(co_name="fitted_call")
     return types.FunctionType(code, call.__globals__, "fitted_call", None, call.__closure__)
@@ -307,19 +336,86 @@ def _own_function(plain: Callable[..., Any]) -> Callable[..., Any]:
 def _as_args(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Example inputs as a call takes them."""
     torch = require("torch", "torch")
+    if given is None:
+        return (), {}
     if isinstance(given, torch.Tensor):
         return (given,), {}
     if isinstance(given, Mapping):
         return (), dict(given)
-    return tuple(given), {}
+    if isinstance(given, (tuple, list)):
+        return tuple(given), {}
+    raise BadMachine(
+        f"example inputs can't be a {type(given).__name__}",
+        object="args",
+        number=type(given).__name__,
+        remedy="give a tensor, a tuple of what the module is called with, or a dict of it by name",
+    )
+
+
+def _check(model: Any, inputs: Any, optimizer: Any) -> None:
+    """Refuse what can't be fitted, before anything is changed."""
+    torch = require("torch", "torch")
+    from torch.utils._pytree import tree_leaves
+
+    def refuse(message: str, remedy: str) -> None:
+        raise BadMachine(message, object=name, remedy=remedy)
+
+    name, parallel = type(model).__name__, torch.nn.parallel
+    if not isinstance(model, torch.nn.Module):
+        refuse(f"fit takes an nn.Module, not a {name}", "give the module itself")
+    if isinstance(model, torch.jit.ScriptModule):
+        refuse(f"'{name}' is TorchScript, which can't be traced", "give the module it was made of")
+    if isinstance(model, (parallel.DataParallel, parallel.DistributedDataParallel)):
+        refuse(f"'{name}' is for several devices, and fit for one", "give its .module")
+    for path, each in [*model.named_parameters(), *model.named_buffers()]:
+        if torch.nn.parameter.is_lazy(each):
+            refuse(f"'{path}' of '{name}' has no shape yet", "call the module once")
+        if each.is_meta:
+            refuse(f"'{path}' of '{name}' has no values", "load its weights first")
+    if any(isinstance(each, torch.Tensor) and each.is_meta for each in tree_leaves(inputs)):
+        refuse("an example input is on the meta device and has no values", "give real inputs")
+    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+        refuse(f"optimizer can't be a {type(optimizer).__name__}", "give an optimizer of torch.optim")
+
+
+def _parse_memory(memory: str | int, device: Any) -> Share | Bytes:
+    """Bytes, or a share of what the model will turn out to need."""
+    torch = require("torch", "torch")
+    try:
+        size = parse_capacity({"memory": memory})["memory"]
+        count = 1 if isinstance(size, Share) else size.count
+    except LoadmasterError:
+        count = 0
+    if count <= 0:
+        raise BadMachine(
+            f"memory can't be {memory!r}",
+            object="memory",
+            number=str(memory),
+            remedy='give "12GiB", a number of bytes, or "75%" of what the model needs',
+        )
+    if device.type == "cuda":
+        there = torch.cuda.get_device_properties(device).total_memory
+    else:
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if count > there:
+        raise BadMachine(
+            f"memory={memory!r} is more than the {show_bytes(there)} of {device}",
+            object="memory",
+            number=count,
+            remedy="give what the model may take of it",
+        )
+    return size
 
 
 def _device(name: str | None) -> Any:
     torch = require("torch", "torch")
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(name)
-    if device.type not in ("cuda", "cpu"):
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cuda", "cpu"):
         raise BadMachine(
             f"there is no device '{name}'", object="device", number=name, remedy="use cuda or cpu"
         )
@@ -377,12 +473,6 @@ def _to_host(model: Any, session: Session) -> None:
     with torch.no_grad(), ThreadPoolExecutor(8) as pool:
         every = [*model.parameters(), *model.buffers()]
         for each in every:
-            if each.is_meta:
-                raise BadMachine(
-                    "a parameter of the model is on the meta device and has no values",
-                    object=type(model).__name__,
-                    remedy="load its weights first",
-                )
             if each.is_cuda:
                 each.data = each.detach().cpu()
                 each.grad = None if each.grad is None else each.grad.cpu()
@@ -428,13 +518,9 @@ def _to_device(model: Any, session: Session) -> None:
     """Parameters and buffers onto the device, beside the plans."""
     session.hold_statics = session.deliver = True
     if session.is_cuda:
-        _plain_to(model)(session.device)
+        type(model)._apply(model, lambda each: each.to(session.device))
         _know_statics(model, session)
         session.held_bytes = session.static_bytes + session.trained_bytes + session.state_bytes
-
-
-def _plain_to(model: Any) -> Callable[..., Any]:
-    return type(model).to.__get__(model)  # type: ignore[no-any-return]
 
 
 def _know_statics(model: Any, session: Session) -> None:
@@ -449,30 +535,83 @@ def _know(session: Session, name: str, static: Any) -> None:
     session.statics[storage.data_ptr()] = Static(name, bool(static.requires_grad), storage.nbytes())
 
 
+_METHODS = ("to", "cuda", "cpu", "generate", "_apply", "__getstate__")
+_OWN = frozenset(("fitted", "plan_report", "_compiled_call_impl", *_METHODS))
+"""What `_attach` gives to a module; its class has its own."""
+
+
 def _attach(model: Any, fitted: Fitted) -> None:
     """The module's calls go through the plan; moving it is refused, as its plan says where it lies."""
-    model.fitted = fitted
-    model.plan_report = fitted.plan_report
-    model._compiled_call_impl = fitted
+    session = fitted.session
 
     def to(*args: Any, **kwargs: Any) -> Any:
         torch = require("torch", "torch")
         device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
         if device is not None:
-            fitted.session.say(
-                f"{fitted.session.name} stays where its plan has it: it is fitted to the device"
-            )
-        if dtype is not None:
-            _plain_to(model)(dtype)
-            _to_host(model, fitted.session)
-            _know_statics(model, fitted.session)
+            session.say(f"{session.name} stays where its plan has it: it is fitted to the device")
+        return model if dtype is None else type(model).to(model, dtype)
+
+    def apply(*args: Any, **kwargs: Any) -> Any:
+        """What `half()`, `to(dtype)` and those of a module around it come to."""
+        type(model)._apply(model, *args, **kwargs)
+        if session.hold_statics:
+            _to_device(model, session)
+        else:
+            _to_host(model, session)
+            _know_statics(model, session)
         return model
 
-    model.register_state_dict_pre_hook(lambda *_: fitted.session.on_thread(fitted.session.write_back))
+    def state() -> Any:
+        """For copies and pickles, which are modules like others: not fitted."""
+        session.on_thread(session.write_back)
+        found: Any = type(model).__getstate__.__get__(model)()
+        if isinstance(found, dict):
+            found = {name: value for name, value in found.items() if name not in _OWN}
+            hooks = found.get("_state_dict_pre_hooks", {})
+            found["_state_dict_pre_hooks"] = type(hooks)(
+                (number, hook) for number, hook in hooks.items() if number != fitted.hook.id
+            )
+        return found
+
+    fitted.hook = model.register_state_dict_pre_hook(lambda *_: session.on_thread(session.write_back))
+    model.fitted = fitted
+    model.plan_report = fitted.plan_report
     model.to = to
     model.cuda = model.cpu = lambda *_, **__: to("cpu")
+    model._apply = apply
+    model.__getstate__ = state
     if hasattr(model, "generate") and hasattr(model, "generation_config"):
         model.generate = _with_static_cache(model)
+    model._compiled_call_impl = fitted
+
+
+def _detach(model: Any) -> None:
+    """The module as it was before `fit`, and the memory of its plans free."""
+    fitted, session = model.fitted, model.fitted.session
+    session.on_thread(session.write_back)
+    fitted.hook.remove()
+    for name in _OWN:
+        vars(model).pop(name, None)
+    if fitted.streamed is not None:
+        fitted.streamed.restore()
+    session.end()
+    session.on_thread(lambda: [graph.let_go() for graph in session.graphs])
+    fitted.release()
+
+
+_LOCKED: list[Any] = []
+"""Storages of models that are gone: while their pages are locked, they must not be given to others."""
+
+
+def _release(session: Session) -> None:
+    """No search and no memory of the device any more, but for steps that still wait for their backward call. It runs
+    whenever the module is collected, perhaps while another model's graph is recorded: the device is not asked."""
+    session.observer.stop = True
+    _LOCKED.extend(session.pinned)
+    session.graphs.clear()
+    session.states.clear()
+    session._free_states.clear()
+    session._block = None
 
 
 def _with_static_cache(model: Any) -> Callable[..., Any]:
@@ -554,7 +693,12 @@ def _stream(fitted: Fitted, optimizer: Any) -> None:
 
     fitted.streamed = stream_optimizer(optimizer, session.device, room=room)
     own_step = optimizer.step
-    optimizer.step = lambda *args, **kwargs: session.on_thread(lambda: own_step(*args, **kwargs))
+
+    @functools.wraps(getattr(own_step, "__func__", own_step))  # with the marks that schedulers look for
+    def step(_: Any, *args: Any, **kwargs: Any) -> Any:
+        return session.on_thread(lambda: own_step(*args, **kwargs))
+
+    optimizer.step = types.MethodType(step, optimizer)
 
 
 def _say(text: str) -> None:

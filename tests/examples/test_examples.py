@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ def output(name: str, folder: Path) -> list[str]:
         text=True,
         check=False,
         cwd=folder,
+        env={**os.environ, "LOADMASTER_CACHE": str(folder / "cache")},
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
@@ -55,6 +57,15 @@ def test_the_least_peak_as_a_model(tmp_path: Path) -> None:
     lines = output("least_peak", tmp_path)
     assert lines[0] == ("peak before 3,110,912 bytes, after 2,885,120; at least 2,885,120 whatever the order")
     assert (tmp_path / "ordered.onnx").is_file() and (tmp_path / "ordered.py").is_file()
+
+
+def test_a_fitted_model_says_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    inference, training, sizes = output("fit_model", tmp_path)
+    assert inference == "inference is the same: True"
+    assert training == "five steps of Adam are the same: True"
+    needed, has = (int(word.replace(",", "")) for word in sizes.split() if word[0].isdigit())
+    assert has == needed // 2
 
 
 def test_executorch_plan(tmp_path: Path) -> None:

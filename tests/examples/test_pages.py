@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
+import ast
+import importlib.util
 import inspect
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +91,36 @@ def test_the_code_for_compiler_engineers_runs(tmp_path: Path, monkeypatch: Any) 
     for block in blocks:
         exec(compile(block, "compilers.md", "exec"), names)
     assert names["solution"].decision is not None and names["plan"].residencies is not None
+
+
+def test_the_code_for_pytorch_users_runs(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    blocks = re.findall(r"```python\n(.*?)```", text("fit"), re.S)
+    assert len(blocks) >= 6
+    known = importlib.util.find_spec("transformers") is not None
+    code = "\n".join(block for block in blocks if known or "transformers" not in block)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "LOADMASTER_CACHE": str(tmp_path / "cache")},
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "'Linear' can't run in 1.00 MiB" in done.stdout and (tmp_path / "fit.html").is_file()
+
+
+def test_the_options_of_fit_are_on_its_page() -> None:
+    rows = re.findall(
+        r"^\| (`\w+`(?:, `\w+`)*) \|", text("fit").split("| option |")[1].split("\n\n")[0], re.M
+    )
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    code = (DOCS.parent / "src/loadmaster/torch_fit.py").read_text(encoding="utf-8")
+    (made,) = (each for each in ast.parse(code).body if getattr(each, "name", "") == "fit")
+    assert isinstance(made, ast.FunctionDef)
+    assert named == {each.arg for each in [*made.args.args, *made.args.kwonlyargs]} - {"model"}
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)
