@@ -25,19 +25,33 @@ WIDTH = 128
 
 
 class Stack(nn.Module):
-    """Linear layers, each 64 KiB of weights; `break_after`: PyTorch compiles what follows on its own."""
+    """Linear layers, each 64 KiB of weights."""
 
-    def __init__(self, depth: int = 6, *, break_after: tuple[int, ...] = (), dropout: float = 0.0) -> None:
+    def __init__(self, depth: int = 6, *, dropout: float = 0.0) -> None:
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(depth))
-        self.dropout, self.break_after = nn.Dropout(dropout), break_after
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Any) -> Any:
-        for at, layer in enumerate(self.layers):
+        for layer in self.layers:
             x = self.dropout(torch.tanh(layer(x)))
-            if at in self.break_after:
-                torch._dynamo.graph_break()
         return x
+
+
+class Parts(nn.Module):
+    """Stacks that PyTorch compiles one by one: its graph breaks between them."""
+
+    def __init__(self, *depths: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.first = Stack(depths[0], dropout=dropout)
+        self.rest = Parts(*depths[1:], dropout=dropout) if len(depths) > 1 else None
+
+    def forward(self, x: Any) -> Any:
+        x = self.first(x)
+        if self.rest is None:
+            return x
+        torch._dynamo.graph_break()
+        return self.rest(x) + x
 
 
 def fitted(model: Any, *args: Any, memory: str | int = "75%", **options: Any) -> Any:

@@ -47,6 +47,7 @@ class Fitted:
         self.module, self.session, self._compiled = module, session, compiled
         self.streamed: StreamedOptimizer | None = None
         self.seconds: dict[str, float] = {}
+        self._told = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         torch, session = require("torch", "torch"), self.session
@@ -56,7 +57,7 @@ class Fitted:
         home = next((each.device for each in tensors if each.device.type != "cpu"), torch.device("cpu"))
         if not session.is_cuda:
             found = self._called(*args, **kwargs)
-            session.settle_share()
+            self._settle()
             return found
         # Weights are on the host or on the device, and graphs are traced where they are.
         while True:
@@ -69,12 +70,23 @@ class Fitted:
             except MoveToDevice:
                 session.graphs.clear()
                 _to_device(self.module, session)
-        session.settle_share()
+        self._settle()
         graph = session.newest
         alone = session.forward_calls == 1 and graph is not None and not graph.delivers
         if alone and graph is not None and home.type == "cuda" and not session.hold_statics:
             graph.deliver()  # nothing comes between it and the caller
         return tree_map_only(torch.Tensor, lambda each: each.to(home), found)
+
+    def _settle(self) -> None:
+        """A whole call was made."""
+        session = self.session
+        session.settle_share()
+        if not session.graphs and not self._told:
+            self._told = True
+            session.say(
+                f"{session.name} runs on the host as it is: PyTorch's compiler has found no graph in it, as where it "
+                "breaks off within a loop (TORCH_LOGS=graph_breaks says where)"
+            )
 
     def _called(self, *args: Any, **kwargs: Any) -> Any:
         torch = require("torch", "torch")
@@ -368,19 +380,19 @@ def _to_host(model: Any, session: Session) -> None:
     """Parameters and buffers into host memory that a GPU can copy from: large ones where they are, if the driver can
     lock their pages, the others in few pieces; tensors that share memory still do."""
     torch = require("torch", "torch")
+    every = [*model.parameters(), *model.buffers()]
+    if any(each.is_meta for each in every):
+        raise BadMachine(
+            "a parameter of the model is on the meta device and has no values",
+            object=type(model).__name__,
+            remedy="load its weights first",
+        )
     if not session.is_cuda:
         return
     memory = HostMemory(pinned=True)
     moved: dict[int, Any] = {}
     with torch.no_grad(), ThreadPoolExecutor(8) as pool:
-        every = [*model.parameters(), *model.buffers()]
         for each in every:
-            if each.is_meta:
-                raise BadMachine(
-                    "a parameter of the model is on the meta device and has no values",
-                    object=type(model).__name__,
-                    remedy="load its weights first",
-                )
             if each.is_cuda:
                 each.data = each.detach().cpu()
                 each.grad = None if each.grad is None else each.grad.cpu()

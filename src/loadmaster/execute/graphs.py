@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import Any, TypeVar
 
 import numpy as np
@@ -175,17 +176,26 @@ class Session:
         private = sum(each.private for each in self.graphs)
         return graph.private or self._usable + self.kept_bytes - private
 
+    def memory_for(self, graph: PlannedGraph, count: int) -> int:
+        """The least memory with which `capacity_of` is at least `count` for a graph that shares."""
+        private = sum(each.private for each in self.graphs if each is not graph)
+        return self._outside + -(-(count + private - self.kept_bytes) // GRAIN) * GRAIN
+
     @property
     def _delivered(self) -> int:
         return max((graph.delivered_bytes for graph in self.graphs), default=0)
 
     @property
+    def _outside(self) -> int:
+        """Bytes of the memory that are no part of the block."""
+        held = self.held_bytes + self.state_bytes_held
+        return held + self.grown_bytes + self.kept_bytes + self._delivered
+
+    @property
     def _usable(self) -> int:
         """Bytes of the block: whole grains, so that tensors begin where their type may."""
         assert self.memory is not None
-        held = self.held_bytes + self.state_bytes_held
-        outside = held + self.grown_bytes + self.kept_bytes + self._delivered
-        return (self.memory - outside) // GRAIN * GRAIN
+        return (self.memory - self._outside) // GRAIN * GRAIN
 
     def block_of(self, graph: PlannedGraph) -> Any:
         """The bytes of the device that a graph has while it runs; None: PyTorch's allocator has them."""
@@ -667,8 +677,7 @@ class PlannedGraph:
             if session.memory is None:
                 raise
             needs = make_offload(repeated, machine.with_capacity(self._fast, UNLIMITED), room)
-            # Kernels' room, and what the session has for others, come on top.
-            least = needs.least + needs.for_kernels + session.memory - session.capacity_of(self)
+            least = session.memory_for(self, ceil((needs.least + needs.for_kernels) / self._shrunk))
             raise BadMachine(
                 f"'{self.name}' can't run in {show_bytes(session.memory)}: {error.message.removesuffix(error.remedy or '')}"
                 f"needs {show_bytes(least)} in all",
