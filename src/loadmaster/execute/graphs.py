@@ -253,7 +253,8 @@ class Session:
             return False
         assert self.share is not None
         held = self.held_bytes + self.state_bytes_held
-        self.memory = int(self.share * (sum(graph.needed for graph in self.graphs) + held))
+        count = int(self.share * (sum(graph.needed for graph in self.graphs) + held))
+        self.memory = -(-count // GRAIN) * GRAIN  # all of what it needs is enough for it
         return True
 
     def free_block(self, count: int) -> Any:
