@@ -162,6 +162,7 @@ def fit(
     """Let a module run within so much device memory, whatever it needs; returns the module itself.
 
     Args:
+      model: an `nn.Module`; it is changed: its calls go through plans, and moving it is refused.
       args, kwargs: example inputs; a tensor, a tuple or a dict. One forward pass is made with them, of which nothing
         is left behind, so that what can't work is said here. Without them the first call does it.
       memory: what the process may take of the device beside its context: '12GiB', bytes, or '75%' of what the
@@ -173,7 +174,9 @@ def fit(
       machine: rates and links; by default they are measured, and kept on disk.
       search: seconds, or a budget, for a better plan than the first one, which is found while that one runs.
       background: search while the model runs; else before its first answer.
-      measure: time every distinct op once, and keep the times on disk (`cache`).
+      measure: time every distinct op once, and keep the times on disk.
+      cache: the folder for those and for the machine's rates; by default the user's own.
+      quiet: print nothing to stderr.
 
     Returns:
       the module. `model.fitted.report` has figures, `model.plan_report()` writes a page.

@@ -17,7 +17,9 @@ from fit_cases import QUICK, WIDTH, Parts, Stack, fitted, gradients, pair, rows,
 from loadmaster.errors import LoadmasterError  # noqa: E402
 
 # Dynamo looks at `.grad` of every tensor that it meets.
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
+)
 
 
 @pytest.fixture(autouse=True)

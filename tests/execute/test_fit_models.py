@@ -97,7 +97,9 @@ def close(found: Any, wanted: Any) -> bool:
 
 def tensors(values: Any) -> list[Any]:
     return [
-        each.detach().float() for each in tree_leaves(values) if isinstance(each, torch.Tensor) and each.numel()
+        each.detach().float()
+        for each in tree_leaves(values)
+        if isinstance(each, torch.Tensor) and each.numel()
     ]
 
 

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 # Dynamo looks at `.grad` of every tensor that it meets.
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
+)
 
 from torch import nn  # noqa: E402
 
-from fit_cases import QUICK, WIDTH, Parts, Stack, fitted, gradients, pair, rows, same, session_of, step  # noqa: E402
+from fit_cases import QUICK, WIDTH, Parts, Stack, gradients, pair, rows, same, session_of, step  # noqa: E402
 from loadmaster import torch_fit  # noqa: E402
 from loadmaster.errors import LoadmasterError  # noqa: E402
 from loadmaster.execute.calls import Fingerprint, Rows  # noqa: E402
