@@ -9,6 +9,7 @@ NATIVE := $(wildcard native/src/*.[ch]pp native/src/*/*.[ch]pp native/tests/*.[c
 CHECKED := src tests examples benchmarks tools
 # Without MAKEFLAGS: ninja would take make's job slots for its own and complain.
 INSTALL := MAKEFLAGS= $(BIN)/pip install -q --no-build-isolation
+TORCH := torch==2.13.0
 JOBS ?= 2
 MINUTES ?= 5
 PART ?= unit
@@ -40,6 +41,13 @@ test:
 	$(INSTALL) -e '.[dev]'
 	@touch $@
 
+# PyTorch's CPU build, if pip would take that one here, and never CUDA's packages: tests skip what is not there.
+.venv/.torch: .venv/.tools tools/cpu_build.py | .venv/.dev
+	@if $(BIN)/pip install --dry-run --quiet --report - --no-deps $(TORCH) 2>/dev/null | $(BIN)/python tools/cpu_build.py \
+	  && $(BIN)/pip install -q $(TORCH) && $(BIN)/pip install -q $(TORCH) 'transformers>=5,<6'; \
+	then :; else echo "pip has no CPU build of PyTorch, or no transformers, here: tests that need them are skipped"; fi
+	@touch $@
+
 format: .venv/.dev
 	$(BIN)/ruff check -q --fix $(CHECKED)
 	$(BIN)/ruff format -q $(CHECKED)
@@ -66,14 +74,14 @@ build/sanitize/.tested: .venv/.tools $(NATIVE) CMakeLists.txt
 sanitize: build/sanitize/.tested
 
 # All parts in one session: it ends when the last of them does, and no worker waits for another part.
-pytest: .venv/.dev
+pytest: .venv/.dev .venv/.torch
 	$(PYTEST)
 
 # tests/conftest.py says which test belongs to which part.
-unit sweeps commands peers agents: .venv/.dev
+unit sweeps commands peers agents: .venv/.dev .venv/.torch
 	$(PYTEST) -m $@
 
-coverage: .venv/.dev
+coverage: .venv/.dev .venv/.torch
 	$(PYTEST) -m $(PART) --cov --cov-report=term --cov-report=html:build/coverage
 
 hooks: .venv/.dev

@@ -18,7 +18,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "api.md"
 PARTS = {
     "PyTorch models": ("fit",),
     "Models and machines": ("load_model", "load_machine", "Program", "Builder", "Machine", "needs"),
-    "Planning": ("plan", "Result", "Budget", "fits", "Fits"),
+    "Planning": ("plan", "Result", "Budget", "fits", "Fits", "fit"),
     "Problems": ("make_problem", "Problem", "Allocation", "read_buffers", "Pins", "parse_pins"),
     "Solving": (
         "solve",

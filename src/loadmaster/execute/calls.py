@@ -27,7 +27,8 @@ from loadmaster.program.program import PERSISTENT, TensorKind
 
 WARM_CALLS = 2
 """Before a CUDA graph: the first call shows where results are made, the second makes them in place."""
-_SAMPLES = 16
+_SAMPLES, _ELEMENT = 16, 8
+"""How many pieces of a tensor are looked at, and of how many bytes."""
 
 
 class Rows:
@@ -72,7 +73,11 @@ class Fingerprint:
         address = int(value.data_ptr())
         if address != self._address and value.numel():
             row = flat(value.detach(), layout_of(value)).numpy()
-            self._address, self._bytes = address, row[:: max(1, len(row) // _SAMPLES)]
+            whole = (
+                len(row) // _ELEMENT * _ELEMENT
+            )  # some whole elements: a change may leave low bytes as they are
+            some = row[:whole].reshape(-1, _ELEMENT)
+            self._address, self._bytes = address, some[:: max(1, len(some) // _SAMPLES)] if whole else row
         # Not every change moves the version: `p.data.mul_` does not.
         return address, int(value._version), self._bytes.tobytes()
 

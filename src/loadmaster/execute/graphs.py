@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -430,8 +431,7 @@ class PlannedGraph:
             if session.memory is None:
                 raise
             needs = make_offload(repeated, machine.with_capacity(self._fast, UNLIMITED), room)
-            # Kernels' room, and what the session has for others, come on top.
-            least = needs.least + needs.for_kernels + session.memory - session.capacity_of(self)
+            least = session.memory_for(self, ceil((needs.least + needs.for_kernels) / self._shrunk))
             raise BadMachine(
                 f"'{self.name}' can't run in {show_bytes(session.memory)}: {error.message.removesuffix(error.remedy or '')}"
                 f"needs {show_bytes(least)} in all",

@@ -154,17 +154,26 @@ class Session:
         private = sum(each.private for each in self.graphs)
         return graph.private or self.usable + self.kept_bytes - private
 
+    def memory_for(self, graph: PlannedGraph, count: int) -> int:
+        """The least memory with which `capacity_of` is at least `count` for a graph that shares."""
+        private = sum(each.private for each in self.graphs if each is not graph)
+        return self._outside + -(-(count + private - self.kept_bytes) // GRAIN) * GRAIN
+
     @property
     def _delivered(self) -> int:
         return max((graph.delivered_bytes for graph in self.graphs), default=0)
 
     @property
+    def _outside(self) -> int:
+        """Bytes of the memory that are no part of the block."""
+        held = self.held_bytes + self.state_bytes_held
+        return held + self.grown_bytes + self.kept_bytes + self._delivered
+
+    @property
     def usable(self) -> int:
         """Bytes of the block: whole grains, so that tensors begin where their type may."""
         assert self.memory is not None
-        held = self.held_bytes + self.state_bytes_held
-        outside = held + self.grown_bytes + self.kept_bytes + self._delivered
-        return (self.memory - outside) // GRAIN * GRAIN
+        return (self.memory - self._outside) // GRAIN * GRAIN
 
     def block_of(self, graph: PlannedGraph) -> Any:
         """The bytes of the device that a graph has while it runs; None: PyTorch's allocator has them."""
@@ -222,7 +231,8 @@ class Session:
             return False
         assert self.share is not None
         held = self.held_bytes + self.state_bytes_held
-        self.memory = int(self.share * (sum(graph.needed for graph in self.graphs) + held))
+        count = int(self.share * (sum(graph.needed for graph in self.graphs) + held))
+        self.memory = -(-count // GRAIN) * GRAIN  # all of what it needs is enough for it
         return True
 
     def free_block(self, count: int) -> Any:

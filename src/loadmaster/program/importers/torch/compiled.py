@@ -196,6 +196,12 @@ def _drop_same(graph: Any) -> None:
         value = node.meta.get("val")
         if not hasattr(value, "untyped_storage"):
             continue
+        if value.is_sparse:
+            raise BadProgram(
+                f"'{node.name}' makes a sparse tensor, which has no place of one size",
+                object=node.name,
+                remedy="use dense gradients, as nn.Embedding(sparse=False) has",
+            )
         for source in node.all_input_nodes:
             if _is_same(source.meta.get("val"), value):
                 node.replace_all_uses_with(source)

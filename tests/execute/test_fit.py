@@ -1,0 +1,402 @@
+"""`fit` on a CPU: calls give what the ordinary module gives, bit for bit, in the memory that was given."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+import loadmaster  # noqa: E402
+from fit_cases import QUICK, WIDTH, Parts, Stack, fitted, gradients, pair, rows, same, session_of, step  # noqa: E402
+from loadmaster.errors import LoadmasterError  # noqa: E402
+
+# Dynamo looks at `.grad` of every tensor that it meets.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
+)
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Any:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+# Inference.
+
+
+def test_a_model_gives_what_it_gave_in_less_memory() -> None:
+    plain, model = pair(Stack, rows())
+    session = session_of(model)
+    assert session.memory is not None and session.memory < session.graphs[0].needed
+    assert model.fitted.report["graphs"][0]["copies"] > 0
+    with torch.no_grad():
+        for seed in range(3):
+            assert same(model(rows(seed=seed)), plain(rows(seed=seed)))
+
+
+@torch.no_grad()
+def test_weights_that_the_user_changes_are_seen() -> None:
+    plain, model = pair(Stack, rows())
+    for each in (plain, model):
+        each(rows())
+        each.layers[0].weight.mul_(1.5)
+        each.layers[1].bias.data.add_(0.25)
+    assert same(model(rows()), plain(rows()))
+    for each in (plain, model):
+        each.layers[3].weight.data.mul_(-1)
+    assert same(model(rows()), plain(rows()))
+    other = Stack().state_dict()
+    for each in (plain, model):
+        each.load_state_dict(other)
+    assert same(model(rows()), plain(rows()))
+    for each in (plain, model):
+        each.load_state_dict({name: value * 2 for name, value in other.items()}, assign=True)
+    assert same(model(rows()), plain(rows()))
+
+
+@torch.no_grad()
+def test_every_weight_of_every_layer_is_looked_at() -> None:
+    plain, model = pair(Stack, rows())
+    for at in range(6):
+        for each in (plain, model):
+            each.layers[at].weight.data.mul_(1.1)
+            each.layers[at].bias.data.mul_(1.1)
+        assert same(model(rows()), plain(rows())), at
+
+
+@torch.no_grad()
+def test_other_shapes_and_other_types_get_plans_of_their_own() -> None:
+    plain, model = pair(Stack, rows())
+    for count in (8, 32, 5):
+        assert same(model(rows(count)), plain(rows(count)))
+    assert len(session_of(model).graphs) == 3
+    for each in (plain, model):
+        each.to(torch.float64)
+    wide = rows(dtype=torch.float64)
+    session_of(model).memory *= 2  # type: ignore[operator]
+    assert same(model(wide), plain(wide)) and model(wide).dtype == torch.float64
+
+
+def test_results_that_a_caller_keeps_stay() -> None:
+    _, model = pair(Stack, rows())
+    with torch.no_grad():
+        kept = [model(rows(seed=seed)) for seed in range(4)]
+        again = [model(rows(seed=seed)) for seed in range(4)]
+    assert same(kept, again)
+
+
+def test_what_is_no_module_or_has_no_values_is_refused() -> None:
+    with pytest.raises(LoadmasterError, match=r"fit takes an nn\.Module, not a function"):
+        fitted(lambda x: x, rows())
+    with torch.device("meta"):
+        empty = Stack(1)
+    with pytest.raises(LoadmasterError, match="meta device"):
+        fitted(empty, rows())
+    with pytest.raises(LoadmasterError, match="weights can't be 'disk'"):
+        fitted(Stack(1), rows(), weights="disk")
+    with pytest.raises(LoadmasterError, match="there is no device"):
+        fitted(Stack(1), rows(), device="mps")
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_least_memory_is_said_and_is_the_least(training: bool) -> None:
+    torch.manual_seed(0)
+    plain = Stack().train(training)
+    with pytest.raises(LoadmasterError, match="needs .* in all") as error:
+        fitted(copy.deepcopy(plain), rows(), memory="70KiB")
+    least = error.value.number
+    assert isinstance(least, int) and f"{-(-least // 1024)}KiB" in str(error.value)
+    model = fitted(copy.deepcopy(plain), rows(), memory=least)
+    wanted = plain(rows())
+    assert same(model(rows()).detach(), wanted.detach())
+    torch._dynamo.reset()
+    with pytest.raises(LoadmasterError, match="needs .* in all") as error:
+        fitted(copy.deepcopy(plain), rows(), memory=least - 1024)
+    assert error.value.number == least
+
+
+@torch.no_grad()
+def test_a_graph_break_makes_two_graphs_in_one_budget() -> None:
+    plain, model = pair(lambda: Parts(3, 3), rows())
+    for seed in range(2):
+        assert same(model(rows(seed=seed)), plain(rows(seed=seed)))
+    assert len(session_of(model).graphs) == 2
+
+
+def test_a_model_in_which_no_graph_is_found_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    class Loop(Stack):
+        def forward(self, x: Any) -> Any:
+            for layer in self.layers:
+                x = layer(x)
+                torch._dynamo.graph_break()
+            return x
+
+    plain, model = pair(Loop, rows(), quiet=False)
+    assert capsys.readouterr().err.count("runs on the host as it is") == 1
+    with torch.no_grad():
+        assert same(model(rows()), plain(rows()))
+
+
+def test_a_page_shows_the_plan(tmp_path: Path) -> None:
+    model = fitted(Stack(2), rows(), memory="75%")
+    path = model.plan_report(tmp_path / "plan.html")
+    assert "Stack" in path.read_text(encoding="utf-8")
+    with pytest.raises(LoadmasterError, match="was not called yet"):
+        fitted(Stack(2)).plan_report(tmp_path / "none.html")
+
+
+def test_without_examples_the_first_call_plans() -> None:
+    plain, model = pair(Stack)
+    assert not session_of(model).graphs
+    with torch.no_grad():
+        assert same(model(rows()), plain(rows()))  # all that it needs
+        assert same(model(rows()), plain(rows()))  # three quarters of it
+    assert session_of(model).graphs[0]._capacity < session_of(model).graphs[0].needed
+
+
+def test_examples_come_as_a_tensor_a_tuple_or_a_dict() -> None:
+    for args, kwargs in ((rows(), None), ((rows(),), None), ({"x": rows()}, None), ((), {"x": rows()})):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        plain = Stack(2)
+        model = loadmaster.fit(copy.deepcopy(plain), args, kwargs, memory="75%", **QUICK)
+        assert len(session_of(model).graphs) == 1
+        with torch.no_grad():
+            assert same(model(rows()), plain(rows()))
+
+
+# Training.
+
+
+@pytest.mark.parametrize("weights", ["host", "device"])
+def test_a_training_step_has_the_same_loss_and_gradients(weights: str) -> None:
+    plain, model = pair(Stack, rows(), training=True, weights=weights)
+    for seed in range(3):
+        for each in (plain, model):
+            each.zero_grad()
+        assert same(step(model, rows(seed=seed)), step(plain, rows(seed=seed)))
+        assert same(gradients(model), gradients(plain))
+
+
+class Odd(nn.Module):
+    """Parameters that are unused, frozen, tied; a batch norm of which one is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.third, self.unused = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.second.weight = self.first.weight
+        self.third.requires_grad_(False)
+        self.norm, self.frozen = nn.BatchNorm1d(WIDTH), nn.BatchNorm1d(WIDTH)
+
+    def train(self, mode: bool = True) -> Any:
+        super().train(mode)
+        self.frozen.eval()
+        return self
+
+    def forward(self, x: Any) -> Any:
+        return self.third(self.frozen(self.second(torch.relu(self.norm(self.first(x))))))
+
+
+def test_unused_frozen_and_tied_parameters_and_batch_norms_are_pytorchs() -> None:
+    random = torch.get_rng_state()
+    torch.manual_seed(0)
+    plain = Odd().train()
+    plain.frozen.running_mean.normal_()
+    before = torch.get_rng_state()
+    model = fitted(copy.deepcopy(plain), rows(), memory="75%")
+    assert same(torch.get_rng_state(), before), "fit draws no numbers"
+    assert same(dict(model.named_buffers()), dict(plain.named_buffers())), "and changes no buffers"
+    assert all(grad is None for grad in gradients(model).values())
+    for seed in range(3):
+        assert same(step(model, rows(seed=seed)), step(plain, rows(seed=seed)))
+        assert same(gradients(model), gradients(plain))
+        assert same(dict(model.named_buffers()), dict(plain.named_buffers()))
+    assert model.unused.weight.grad is None and model.third.weight.grad is None
+    assert model.first.weight is model.second.weight and int(model.norm.num_batches_tracked) == 3
+    with torch.no_grad():
+        assert same(model.eval()(rows()), plain.eval()(rows()))
+    torch.set_rng_state(random)
+
+
+def test_dropout_draws_the_numbers_that_the_module_would() -> None:
+    plain, model = pair(lambda: Stack(dropout=0.5), rows(), training=True)
+    for seed in range(2):
+        found = []
+        for each in (model, plain):
+            torch.manual_seed(seed)
+            found.append((step(each, rows()), gradients(each), torch.get_rng_state()))
+        assert same(*found)
+
+
+def test_gradients_are_added_up() -> None:
+    plain, model = pair(Stack, rows(), training=True)
+    for each in (plain, model):
+        step(each, rows(seed=1))
+        step(each, rows(seed=2))
+    assert same(gradients(model), gradients(plain))
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (1, 2, 0)])
+def test_several_forward_calls_wait_for_their_backward_calls(order: tuple[int, ...]) -> None:
+    plain, model = pair(lambda: Stack(dropout=0.3), rows(), training=True)
+    for each in (plain, model):
+        torch.manual_seed(5)
+        losses = [each(rows(seed=seed)).square().mean() for seed in range(len(order))]
+        for at in order:
+            losses[at].backward()
+    assert same(gradients(model), gradients(plain))
+
+
+def test_one_loss_of_two_forward_calls() -> None:
+    plain, model = pair(Stack, rows(), training=True)
+    for each in (plain, model):
+        (each(rows(seed=1)) * each(rows(seed=2))).mean().backward()
+    assert same(gradients(model), gradients(plain))
+
+
+def test_a_backward_call_that_never_comes_costs_nothing() -> None:
+    plain, model = pair(Stack, rows(), training=True)
+    for _ in range(3):
+        model(rows(seed=9))
+    assert same(step(model, rows()), step(plain, rows()))
+    assert same(gradients(model), gradients(plain))
+    assert not session_of(model).graphs[0]._waiting
+
+
+def test_a_second_backward_call_is_refused() -> None:
+    _, model = pair(Stack, rows(), training=True)
+    loss = model(rows()).square().mean()
+    loss.backward(retain_graph=True)
+    with pytest.raises(LoadmasterError, match="its backward call was made before"):
+        loss.backward()
+    step(model, rows())  # and life goes on
+
+
+def test_evaluation_between_forward_and_backward() -> None:
+    plain, model = pair(Stack, rows(), training=True)
+    for each in (plain, model):
+        loss = each(rows()).square().mean()
+        with torch.no_grad():
+            each.eval()
+            shown = each(rows(seed=7))
+            each.train()
+        loss.backward()
+        each.shown = shown
+    assert same(model.shown, plain.shown) and same(gradients(model), gradients(plain))
+
+
+@pytest.mark.parametrize("weights", ["host", "device"])
+def test_graph_breaks_in_a_training_step(weights: str) -> None:
+    plain, model = pair(lambda: Parts(2, 2, 2), rows(), training=True, weights=weights)
+    for seed in range(2):
+        assert same(step(model, rows(seed=seed)), step(plain, rows(seed=seed)))
+        assert same(gradients(model), gradients(plain))
+    assert len(session_of(model).graphs) >= 3
+
+
+class Repeated(nn.Module):
+    """One function that is compiled once and called for several layers, with a break in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = self.one(layer.weight, layer.bias, x)
+        return x
+
+    @torch._dynamo.disable(recursive=False)
+    def one(self, weight: Any, bias: Any, x: Any) -> Any:
+        return _layer(weight, bias, x)
+
+
+def _layer(weight: Any, bias: Any, x: Any) -> Any:
+    return torch.tanh(nn.functional.linear(x, weight, bias)) + x
+
+
+def test_one_graph_for_several_layers() -> None:
+    plain, model = pair(Repeated, rows(), training=True)
+    for seed in range(2):
+        assert same(step(model, rows(seed=seed)), step(plain, rows(seed=seed)))
+        assert same(gradients(model), gradients(plain))
+    with torch.no_grad():
+        assert same(model(rows()), plain(rows()))
+    assert len(session_of(model).graphs) == 3, "for an input without a gradient, for others, for inference"
+
+
+def test_the_gradient_of_an_input_is_there() -> None:
+    plain, model = pair(Stack, rows(), training=True)
+    mine, theirs = rows().requires_grad_(), rows().requires_grad_()
+    step(model, mine)
+    step(plain, theirs)
+    assert same(mine.grad, theirs.grad) and same(gradients(model), gradients(plain))
+
+
+# Optimizers and checkpoints.
+
+
+@pytest.mark.parametrize("name", ["Adam", "SGD"])
+def test_five_steps_of_an_optimizer(name: str) -> None:
+    torch.manual_seed(0)
+    plain = Stack().train()
+    ours = copy.deepcopy(plain)
+    options = {"lr": 1e-2, "momentum": 0.9} if name == "SGD" else {"lr": 1e-2}
+    optimizers = [getattr(torch.optim, name)(each.parameters(), **options) for each in (plain, ours)]
+    model = fitted(ours, rows(), optimizer=optimizers[1], memory="75%")
+    for seed in range(5):
+        for each, optimizer in zip((plain, model), optimizers, strict=True):
+            optimizer.zero_grad()
+            step(each, rows(seed=seed))
+            optimizer.step()
+    wanted = dict(plain.named_parameters())
+    far = max(float((value - wanted[key]).detach().abs().max()) for key, value in model.named_parameters())
+    assert far < 1e-6
+
+
+def test_a_checkpoint_in_the_middle() -> None:
+    plain, model = pair(Odd, rows(), training=True)
+    for each in (plain, model):
+        step(each, rows())
+    saved = copy.deepcopy(model.state_dict())
+    assert same(dict(saved), dict(plain.state_dict()))
+    for each in (plain, model):
+        step(each, rows(seed=4))
+        each.load_state_dict(saved)
+        each.zero_grad()
+        step(each, rows(seed=5))
+    assert same(gradients(model), gradients(plain))
+    assert same(dict(model.state_dict()), dict(plain.state_dict()))
+
+
+def test_a_model_changes_its_type_after_fit() -> None:
+    plain, model = pair(Stack, rows(), training=True, memory="2MiB")
+    for each in (plain, model):
+        each.to(torch.float64)
+    wide = rows(dtype=torch.float64)
+    assert same(step(model, wide), step(plain, wide)) and same(gradients(model), gradients(plain))
+    assert model.layers[0].weight.grad.dtype == torch.float64
+
+
+def test_a_loss_in_the_module_and_labels_beside_inputs() -> None:
+    class Scored(Stack):
+        def forward(self, x: Any, labels: Any = None) -> Any:
+            scores = super().forward(x)
+            return {"loss": nn.functional.cross_entropy(scores, labels), "scores": scores}
+
+    labels = torch.arange(32)
+    plain, model = pair(Scored, rows(), labels, training=True)
+    found = [each(rows(), labels=labels) for each in (model, plain)]
+    for each in found:
+        each["loss"].backward()
+    assert same({k: v.detach() for k, v in found[0].items()}, {k: v.detach() for k, v in found[1].items()})
+    assert same(gradients(model), gradients(plain))

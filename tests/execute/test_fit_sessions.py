@@ -1,0 +1,296 @@
+"""What the graphs of a fitted model share: memory, caches, plans that are made again."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+# Dynamo looks at `.grad` of every tensor that it meets.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
+)
+
+from torch import nn  # noqa: E402
+
+from fit_cases import QUICK, WIDTH, Parts, Stack, gradients, pair, rows, same, session_of, step  # noqa: E402
+from loadmaster import torch_fit  # noqa: E402
+from loadmaster.errors import LoadmasterError  # noqa: E402
+from loadmaster.execute.calls import Fingerprint, Rows  # noqa: E402
+from loadmaster.execute.graphs import Session, State  # noqa: E402
+from loadmaster.execute.walk import Walk  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Any:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+# One budget.
+
+
+def regions(session: Session) -> list[tuple[int, int, bool]]:
+    """(first byte, end, whether it is the graph's own) that each graph's executor has of the block."""
+    assert session._block is not None
+    base, found = session._block.data_ptr(), []
+    for graph in session.graphs:
+        if graph._executor is not None:
+            block = graph._executor._placement._block
+            low = block.data_ptr() - base
+            found.append((low, low + len(block), bool(graph.private)))
+    return found
+
+
+def holds(model: Any) -> None:
+    """Nothing has more of the device than it may, and what graphs have for themselves nobody else has."""
+    session = session_of(model)
+    assert session.memory is not None
+    assert len(session._block) + session.held_bytes + session.state_bytes_held <= session.memory
+    found = regions(session)
+    assert all(0 <= low <= high <= len(session._block) for low, high, _ in found)
+    own = sorted((low, high) for low, high, private in found if private)
+    assert all(high <= low for (_, high), (low, _) in zip(own, own[1:], strict=False))
+    shared = max((high for _, high, private in found if not private), default=0)
+    assert all(low >= shared for low, _ in own)
+
+
+@settings(max_examples=3, derandomize=True, phases=[Phase.generate])  # each compiles for seconds
+@given(
+    depths=st.lists(st.integers(2, 4), min_size=2, max_size=3),
+    share=st.sampled_from(["60%", "80%", "100%"]),
+    dropout=st.sampled_from([0.0, 0.4]),
+)
+def test_stacks_with_breaks_share_one_budget(depths: list[int], share: str, dropout: float) -> None:
+    torch._dynamo.reset()
+    plain, model = pair(lambda: Parts(*depths, dropout=dropout), rows(), training=True, memory=share)
+    found = []
+    for each in (model, plain):
+        torch.manual_seed(3)
+        losses = [each(rows(seed=seed)).square().mean() for seed in range(2)]
+        if each is model:
+            holds(model)
+        losses[1].backward()
+        losses[0].backward()
+        found.append([loss.detach() for loss in losses])
+    holds(model)
+    assert same(*found) and same(gradients(model), gradients(plain))
+    with torch.no_grad():
+        assert same(model.eval()(rows()), plain.eval()(rows()))
+    holds(model)
+
+
+def test_a_small_graph_has_memory_for_itself_until_another_needs_it() -> None:
+    plain, model = pair(lambda: Parts(8, 1), rows(), memory="1MiB")
+    session = session_of(model)
+    with torch.no_grad():
+        for _ in range(2):
+            assert same(model(rows()), plain(rows()))
+            holds(model)
+    assert len([graph for graph in session.graphs if graph.private]) == 1
+    assert session.share_all() and not session.share_all()
+    with torch.no_grad():
+        assert same(model(rows()), plain(rows()))
+    holds(model)
+    assert not any(graph.private for graph in session.graphs)
+
+
+# Caches.
+
+
+class Remembering(nn.Module):
+    """A cache of its own, into which each call writes one row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Stack(4)
+        self.register_buffer("cache", torch.zeros(16, WIDTH))
+
+    def forward(self, x: Any, at: Any) -> Any:
+        self.cache.index_copy_(0, at, self.inner(x))
+        return self.cache.sum(0)
+
+
+@torch.no_grad()
+def test_a_cache_stays_on_the_device_and_is_right_over_calls() -> None:
+    plain, model = pair(Remembering)
+    session = session_of(model)
+    session.state_least, session.memory = 1024, 2**20
+    for at in range(4):
+        where, x = torch.tensor([at]), rows(1, seed=at)
+        assert same(model(x, where), plain(x, where)), at
+    assert len(session.states) == 1
+    assert same(dict(model.state_dict()), dict(plain.state_dict())), "what is saved is what is on the device"
+    for each in (model, plain):
+        each.cache.zero_()
+    for at in range(4, 6):
+        where, x = torch.tensor([at]), rows(1, seed=at)
+        assert same(model(x, where), plain(x, where)), "the user's reset is seen"
+    assert same(dict(model.state_dict()), dict(plain.state_dict()))
+    other = {name: value * 2 for name, value in plain.state_dict().items()}
+    for each in (model, plain):
+        each.load_state_dict(other)
+    assert same(model(rows(1), torch.tensor([7])), plain(rows(1), torch.tensor([7])))
+
+
+def test_a_state_follows_its_tensor_and_writes_back() -> None:
+    host = torch.arange(64.0)
+    state = State(torch.empty(64))
+    state.bring(host)
+    assert same(state.value, host) and state.fits(torch.zeros(64))
+    assert not state.fits(torch.zeros(65)) and not state.fits(torch.zeros(64, dtype=torch.int32))
+    state.value.add_(1)
+    state.bring(host)
+    assert float(state.value[0]) == 1, "the host was not changed: what is on the device counts"
+    state.write_back()
+    assert same(host, torch.arange(64.0) + 1)
+    state.bring(host)
+    host.zero_()
+    host.add_(7)  # more than the one change that a call makes
+    state.bring(host)
+    assert same(state.value, host)
+    other = torch.full((64,), 3.0)
+    state.bring(other)
+    assert same(state.value, other), "another tensor"
+
+
+def test_a_fingerprint_sees_changes_of_every_kind() -> None:
+    value = torch.arange(1000.0)
+    print_ = Fingerprint(value)
+    assert not print_.changed(value)
+    value[999] = 5
+    assert print_.changed(value) and not print_.changed(value)
+    value.data.mul_(2)
+    assert print_.changed(value) and not print_.changed(value)
+    assert print_.changed(value.clone())
+    print_ = Fingerprint(value)
+    value.add_(0)
+    assert not print_.changed(value, expected=1)
+    value.add_(0)
+    value.add_(0)
+    assert print_.changed(value, expected=1)
+    assert not Fingerprint(torch.empty(0)).changed(torch.empty(0))
+
+
+def test_rows_are_used_again_when_nobody_looks_at_them() -> None:
+    kept = Rows(pinned=False)
+    first = kept.take(100)
+    address = first.data_ptr()
+    second = kept.take(100)
+    assert second.data_ptr() != address and len(first) == len(second) == 100
+    view = first.view(10, 10)[3:]
+    del first
+    assert kept.take(100).data_ptr() not in (address, second.data_ptr()), "a view still looks at it"
+    del view
+    assert kept.take(100).data_ptr() == address
+    assert len(kept.take(7)) == 7
+
+
+# Plans that are made again.
+
+
+MANY = 2048
+"""Rows with which a model needs more than a kernel is given, which is at least 2 MiB."""
+
+
+class Scarce:
+    """A walk in which a kernel takes more than was known, once: `late` in the backward call."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+        self.raised, plain = 0, Walk.advance
+
+        def advance(walk: Walk, values: Any, spans: Any, first: int, last: int) -> None:
+            if self.raised or bool(first) != late:
+                return plain(walk, values, spans, first, last)
+            self.raised += 1
+            plain(walk, values, spans, first, first + 1)
+            raise RuntimeError(
+                f"loadmaster: no room for 4096 bytes of a kernel beside the plan in step {first + 1}"
+            )
+
+        monkeypatch.setattr(Walk, "advance", advance)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_kernel_that_takes_more_is_planned_for(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    plain, model = pair(lambda: Stack(dropout=0.5), rows(MANY), training=True)
+    said: list[str] = []
+    session_of(model).say = said.append
+    torch.manual_seed(11)
+    wanted = step(plain, rows(MANY))
+    scarce = Scarce(monkeypatch, late)
+    torch.manual_seed(11)
+    assert same(step(model, rows(MANY)), wanted) and same(gradients(model), gradients(plain))
+    assert scarce.raised == 1 and session_of(model).graphs[0].retries == 1
+    assert sum("takes 4.00 KiB for itself: planning again" in each for each in said) == 1
+    assert list(session_of(model).graphs[0]._learned.values()) == [8192]
+    assert same(step(model, rows(MANY, seed=2)).isfinite(), torch.tensor(True))
+
+
+@torch.no_grad()
+def test_a_kernel_that_takes_more_in_inference(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, model = pair(Stack, rows(MANY), memory="5MiB")
+    scarce = Scarce(monkeypatch, late=False)
+    assert same(model(rows(MANY)), plain(rows(MANY))) and scarce.raised == 1
+    assert same(model(rows(MANY, seed=2)), plain(rows(MANY, seed=2)))
+
+
+@torch.no_grad()
+def test_a_shortage_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, model = pair(Stack, rows())
+
+    def advance(*_: Any) -> None:
+        raise torch.OutOfMemoryError("full")
+
+    monkeypatch.setattr(Walk, "advance", advance)
+    with pytest.raises((torch.OutOfMemoryError, LoadmasterError)):
+        model(rows())
+
+
+# As a backend.
+
+
+def named(name: str) -> bool:
+    return any(each.name == name for each in importlib.metadata.entry_points(group="torch_dynamo_backends"))
+
+
+@pytest.mark.parametrize("by", ["name", "function"])
+def test_a_backend_of_torch_compile(by: str) -> None:
+    if by == "name" and not named("loadmaster"):
+        pytest.skip("the installed distribution does not name it")
+    torch.manual_seed(0)
+    plain = Stack()
+    options = {"memory": "256KiB", **QUICK}
+    model = torch.compile(
+        plain, backend="loadmaster" if by == "name" else torch_fit.backend, options=options, dynamic=False
+    )
+    with torch.no_grad():
+        assert same(model(rows()), plain(rows()))
+    loss = model(rows()).square().mean()
+    loss.backward()
+    found = {name: each.clone() for name, each in gradients(plain).items()}
+    plain.zero_grad()
+    assert same(loss.detach(), step(plain, rows())) and same(found, gradients(plain))
+    assert len({id(session) for given, session in torch_fit._SESSIONS.values()}) >= 1
+
+
+def test_a_backend_that_does_not_know_its_memory_says_so() -> None:
+    from torch._dynamo.exc import BackendCompilerFailed
+
+    model = torch.compile(Stack(1), backend=torch_fit.backend)
+    with pytest.raises(BackendCompilerFailed, match="does not know how much memory it may take") as error:
+        model(rows())
+    assert isinstance(error.value.inner_exception, LoadmasterError)
+    assert 'options={"memory": "12GiB"}' in str(error.value)
+
+
+def test_errors_behind_the_compilers_are_found() -> None:
+    ours = LoadmasterError("no", object="it", remedy="none")
+    outer = RuntimeError("compiler")
+    outer.inner_exception = ours  # type: ignore[attr-defined]
+    assert torch_fit.root_error(outer) is ours and torch_fit.root_error(RuntimeError()) is None

@@ -1,0 +1,166 @@
+"""Graphs that AOTAutograd hands to a backend: prepared, and as Programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from loadmaster.program.importers.torch.compiled import Prepared, Role, prepare  # noqa: E402
+from loadmaster.program.importers.torch.importer import quiet  # noqa: E402
+from loadmaster.program.program import TensorKind  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Any:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def prepared_graph(call: Callable[..., Any], *args: Any, training: bool = False) -> Prepared:
+    """What `prepare` makes of the one graph of a call."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.partitioners import default_partition
+
+    found: list[Prepared] = []
+
+    def partition(joined: Any, inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
+        found.append(prepare(joined, num_fwd_outputs, len(inputs[0]), "it"))
+        return default_partition(joined, inputs, num_fwd_outputs=num_fwd_outputs, **options)
+
+    def inference(graph: Any, inputs: Any) -> Any:
+        found.append(prepare(graph, None, len(inputs), "it"))
+        return graph
+
+    backend = aot_autograd(
+        fw_compiler=lambda graph, _: graph,
+        inference_compiler=inference,
+        partition_fn=partition,
+        keep_inference_input_mutations=True,
+    )
+    with quiet(), torch.set_grad_enabled(training):
+        torch.compile(call, backend=backend, dynamic=False)(*args)
+    (one,) = found
+    return one
+
+
+def targets(prepared: Prepared) -> list[str]:
+    return [node.target._opname for node in prepared.graph.nodes if node.op == "call_function"]
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Any) -> Any:
+        return self.second(torch.relu(self.first(x)))
+
+
+def test_a_graph_of_inference_has_its_primals_and_no_backward_half() -> None:
+    prepared = prepared_graph(Two(), torch.randn(4, 8))
+    assert len(prepared.primals) == 5 and prepared.tangents == () and prepared.forward_outputs is None
+    assert not prepared.backward and not prepared.updates and len(prepared.leaves) == 1
+    roles = [Role(TensorKind.WEIGHT, f"w{at}") for at in range(4)]
+    captured = prepared.captured("two", [*roles[:2], Role(), *roles[2:]])
+    assert captured.forward_ops is None
+    kinds = [given.kind for given in captured.given]
+    assert kinds.count(TensorKind.WEIGHT) == 4 and kinds.count(TensorKind.INPUT) == 1
+
+
+def test_the_forward_half_of_a_training_step_comes_first() -> None:
+    prepared = prepared_graph(Two(), torch.randn(4, 8), training=True)
+    nodes = [node.name for node in prepared.graph.nodes if node.op == "call_function"]
+    late = [name in prepared.backward for name in nodes]
+    assert late == sorted(late) and any(late) and not all(late)
+    assert prepared.forward_outputs == 1 and len(prepared.tangents) == 1
+    captured = prepared.captured("two", [Role()] * len(prepared.primals))
+    assert captured.forward_ops is not None and 0 < captured.forward_ops < captured.program.n_ops
+    assert [result.late for result in captured.results] == [False] + [True] * (len(prepared.leaves) - 1)
+    assert [given.late for given in captured.given] == [False] * len(prepared.primals) + [True]
+
+
+def test_what_the_caller_has_on_the_device_is_no_part_of_a_plan() -> None:
+    prepared = prepared_graph(Two(), torch.randn(4, 8))
+    plain = prepared.captured("two", [Role(TensorKind.WEIGHT, "w")] * 5)
+    held = prepared.captured("two", [Role(TensorKind.WEIGHT, "w", held=True)] * 5, sinks=[0])
+    assert held.results[0].sink and not plain.results[0].sink
+    assert sum(held.program.storage_bytes) < sum(plain.program.storage_bytes)
+
+
+def test_calls_that_give_their_argument_back_are_taken_out() -> None:
+    def call(x: Any) -> Any:
+        return (x.type_as(x).to(x.dtype) + 1).expand(4, 8) * 2
+
+    assert targets(prepared_graph(call, torch.randn(4, 8))) == ["add", "mul"]
+
+
+def test_tensors_beside_the_graph_become_constants() -> None:
+    def call(x: Any) -> Any:
+        return x + torch.tensor([1.0, 2.0, 3.0])
+
+    prepared = prepared_graph(call, torch.zeros(3))
+    assert list(prepared.constants) == ["constant_0"]
+    assert torch.equal(prepared.constants["constant_0"], torch.tensor([1.0, 2.0, 3.0]))
+
+
+def updates(call: Callable[..., Any], *args: Any) -> tuple[Prepared, list[bool]]:
+    prepared = prepared_graph(call, *args)
+    return prepared, [prepared.updates_in_place(at) for at in prepared.updates]
+
+
+def test_an_input_that_nobody_reads_after_its_update_is_updated_in_place() -> None:
+    def call(cache: Any, x: Any, at: Any) -> Any:
+        cache.index_copy_(0, at, x + 1)
+        return cache.sum(0)
+
+    prepared, found = updates(call, torch.zeros(8, 4), torch.ones(1, 4), torch.tensor([3]))
+    assert len(prepared.updates) == 1 and found == [True]
+    assert len(prepared.leaves) == 2, "the result, and the new value"
+    assert "copy_" not in targets(prepared)
+
+
+def written_over(call: Callable[..., Any]) -> list[bool]:
+    """For a graph that writes over its first input at its end, as AOTAutograd's do."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    graph = make_fx(call, tracing_mode="fake")(torch.zeros(8, 4), torch.ones(8, 4))
+    prepared = prepare(graph, None, 2, "it")
+    return [prepared.updates_in_place(at) for at in prepared.updates]
+
+
+def test_an_input_whose_old_value_is_read_later_is_not_updated_in_place() -> None:
+    def late(cache: Any, x: Any) -> Any:
+        before, new = cache.view(-1), cache + x
+        after = before * 2  # through a view
+        cache.copy_(new)
+        return [after]
+
+    def early(cache: Any, x: Any) -> Any:
+        after = cache.view(-1) * 2
+        cache.copy_(cache + x)
+        return [after]
+
+    assert written_over(late) == [False] and written_over(early) == [True]
+
+
+def test_an_input_that_becomes_another_one_is_not_updated_in_place() -> None:
+    def call(cache: Any, x: Any) -> Any:
+        after = x * 2
+        cache.copy_(x)
+        return [after]
+
+    assert written_over(call) == [False], "its new value is made by no op"
+
+
+def test_batch_norms_buffers_are_results_of_the_forward_call() -> None:
+    module = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)).train()
+    prepared = prepared_graph(module, torch.randn(4, 8), training=True)
+    assert len(prepared.updates) == 3, "mean, variance, number of batches"
+    assert prepared.forward_outputs == 1 + 3
