@@ -203,11 +203,15 @@ class Arena:
         """A result, copied into its room."""
         if residency < 0 or result is None:
             return result
-        layout = layout_of(result)
+        layout = layout_of(result := self._fitting(residency, result))
         if not layout.bytes:
             return result
         self.row(residency, result, layout).copy_(flat(result, layout))
         return self.room(residency, layout)
+
+    def _fitting(self, residency: int, result: Any) -> Any:
+        """A result without holes, if it spans more than its room: some kernels leave others than were traced."""
+        return result.contiguous().clone() if layout_of(result).bytes > self._bytes[residency] else result
 
     def row(self, residency: int, value: Any, layout: Layout) -> Any:
         low = self.offsets[residency]
@@ -299,6 +303,10 @@ class Planned(Arena):
             raise self._kept_by_library(last, left)
 
     def put(self, residencies: Sequence[int], results: list[Any]) -> list[Any]:
+        results = [
+            result if residency < 0 or result is None else self._fitting(residency, result)
+            for residency, result in zip(residencies, results, strict=True)
+        ]
         wrong = [
             at
             for at, (residency, result) in enumerate(zip(residencies, results, strict=True))

@@ -218,6 +218,8 @@ def _is_same(one: Any, other: Any) -> bool:
         and one.shape == other.shape
         and one.stride() == other.stride()
         and one.storage_offset() == other.storage_offset()
+        and one.is_conj() == other.is_conj()
+        and one.is_neg() == other.is_neg()
     )
 
 
