@@ -110,7 +110,7 @@ def test_what_is_no_module_or_has_no_values_is_refused() -> None:
 def test_the_least_memory_is_said_and_is_the_least(training: bool) -> None:
     torch.manual_seed(0)
     plain = Stack().train(training)
-    with pytest.raises(LoadmasterError, match="needs .* in all") as error:
+    with pytest.raises(LoadmasterError, match=r"needs .* in all") as error:
         fitted(copy.deepcopy(plain), rows(), memory="70KiB")
     least = error.value.number
     assert isinstance(least, int) and f"{-(-least // 1024)}KiB" in str(error.value)
@@ -118,7 +118,7 @@ def test_the_least_memory_is_said_and_is_the_least(training: bool) -> None:
     wanted = plain(rows())
     assert same(model(rows()).detach(), wanted.detach())
     torch._dynamo.reset()
-    with pytest.raises(LoadmasterError, match="needs .* in all") as error:
+    with pytest.raises(LoadmasterError, match=r"needs .* in all") as error:
         fitted(copy.deepcopy(plain), rows(), memory=least - 1024)
     assert error.value.number == least
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 from typing import Any
 
 import pytest
@@ -55,7 +56,7 @@ def holds(model: Any) -> None:
     found = regions(session)
     assert all(0 <= low <= high <= len(session._block) for low, high, _ in found)
     own = sorted((low, high) for low, high, private in found if private)
-    assert all(high <= low for (_, high), (low, _) in zip(own, own[1:], strict=False))
+    assert all(high <= low for (_, high), (low, _) in itertools.pairwise(own))
     shared = max((high for _, high, private in found if not private), default=0)
     assert all(low >= shared for low, _ in own)
 
