@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from itertools import pairwise
+import itertools
 from typing import Any
 
 import pytest
@@ -56,7 +56,7 @@ def holds(model: Any) -> None:
     found = regions(session)
     assert all(0 <= low <= high <= len(session._block) for low, high, _ in found)
     own = sorted((low, high) for low, high, private in found if private)
-    assert all(high <= low for (_, high), (low, _) in pairwise(own))
+    assert all(high <= low for (_, high), (low, _) in itertools.pairwise(own))
     shared = max((high for _, high, private in found if not private), default=0)
     assert all(low >= shared for low, _ in own)
 
