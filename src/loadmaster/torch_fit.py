@@ -28,7 +28,7 @@ from loadmaster.execute.compile_backend import compile_graph, root_error
 from loadmaster.execute.measured_cache import cache_folder
 from loadmaster.execute.op_samples import sample_ops
 from loadmaster.execute.optimizer import STREAM_BYTES, StreamedOptimizer, stream_optimizer
-from loadmaster.execute.pinned import HostMemory, layout_of, shaped
+from loadmaster.execute.pinned import LARGE, HostMemory, is_whole, layout_of, lock_pages, shaped
 from loadmaster.execute.session import Measure, MoveToDevice, Session, Static
 from loadmaster.execute.speeds import quick_machine
 from loadmaster.machine import Machine, load_machine
@@ -281,7 +281,7 @@ def backend(
         if static and each.numel():
             _know(session, node.name, each)
             if session.is_cuda and not each.is_cuda and not each.is_pinned():
-                pinned = each.untyped_storage().nbytes() >= LARGE and _locked(torch, each.untyped_storage())
+                pinned = each.untyped_storage().nbytes() >= LARGE and lock_pages(each.untyped_storage())
                 session.pinned += [each.untyped_storage()] if pinned else []
                 session.as_graphs &= pinned  # a CUDA graph copies from locked pages alone
     return compile_graph(session, module, inputs)
@@ -458,10 +458,6 @@ def _measure(session: Session, cache: Path | None) -> Measure:
     return measure
 
 
-LARGE = 2**20
-"""Bytes from which a tensor's own memory is pinned where it is; smaller ones are put together."""
-
-
 def _to_host(model: Any, session: Session) -> None:
     """Parameters and buffers into host memory that a GPU can copy from: large ones where they are, if the driver can
     lock their pages, the others in few pieces; tensors that share memory still do."""
@@ -479,16 +475,16 @@ def _to_host(model: Any, session: Session) -> None:
         large = {
             each.untyped_storage().data_ptr(): each.untyped_storage()
             for each in every
-            if each.untyped_storage().nbytes() >= LARGE and _is_whole(each) and not each.is_pinned()
+            if each.untyped_storage().nbytes() >= LARGE and is_whole(each) and not each.is_pinned()
         }
-        locked = pool.map(lambda storage: _locked(torch, storage), large.values())
+        locked = pool.map(lock_pages, large.values())
         kept = {address for address, done in zip(large, locked, strict=True) if done}
         session.pinned += [large[address] for address in kept]
         for each in every:
             address = each.untyped_storage().data_ptr()
-            if address in kept or not each.numel() or (_is_whole(each) and each.is_pinned()):
+            if address in kept or not each.numel() or (is_whole(each) and each.is_pinned()):
                 continue
-            if not _is_whole(each):
+            if not is_whole(each):
                 each.data = each.detach().contiguous().clone()
                 address = each.untyped_storage().data_ptr()
             layout = layout_of(each)
@@ -497,21 +493,6 @@ def _to_host(model: Any, session: Session) -> None:
                 shaped(moved[address], layout).copy_(each.detach())
             each.data = shaped(moved[address], layout)
         torch.cuda.empty_cache()
-
-
-def _is_whole(tensor: Any) -> bool:
-    """Whether it has its storage to itself, without holes."""
-    layout = layout_of(tensor)
-    whole = layout.bytes == tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
-    return bool(whole and not layout.offset)
-
-
-def _locked(torch: Any, storage: Any) -> bool:
-    """Pin memory where it is; False: the driver can't, as with a file's."""
-    try:
-        return int(torch.cuda.cudart().cudaHostRegister(storage.data_ptr(), storage.nbytes(), 0)) == 0
-    except RuntimeError:
-        return False
 
 
 def _to_device(model: Any, session: Session) -> None:

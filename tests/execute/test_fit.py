@@ -98,7 +98,7 @@ def test_what_is_no_module_or_has_no_values_is_refused() -> None:
         fitted(lambda x: x, rows())
     with torch.device("meta"):
         empty = Stack(1)
-    with pytest.raises(LoadmasterError, match="meta device"):
+    with pytest.raises(LoadmasterError, match="has no values"):
         fitted(empty, rows())
     with pytest.raises(LoadmasterError, match="weights can't be 'disk'"):
         fitted(Stack(1), rows(), weights="disk")
@@ -140,7 +140,7 @@ def test_a_model_in_which_no_graph_is_found_says_so(capsys: pytest.CaptureFixtur
             return x
 
     plain, model = pair(Loop, rows(), quiet=False)
-    assert capsys.readouterr().err.count("runs on the host as it is") == 1
+    assert capsys.readouterr().err.count("no op of Loop could be traced") == 1
     with torch.no_grad():
         assert same(model(rows()), plain(rows()))
 

@@ -87,7 +87,7 @@ def test_stacks_with_breaks_share_one_budget(depths: list[int], share: str, drop
 
 
 def test_a_small_graph_has_memory_for_itself_until_another_needs_it() -> None:
-    plain, model = pair(lambda: Parts(8, 1), rows(), memory="1MiB")
+    plain, model = pair(lambda: Parts(8, 1), rows(), memory="2MiB")
     session = session_of(model)
     with torch.no_grad():
         for _ in range(2):

@@ -60,6 +60,26 @@ def _byte() -> Any:
     return require("torch", "torch").uint8
 
 
+LARGE = 2**20
+"""Bytes from which a tensor's own memory is pinned where it is; smaller ones are put together."""
+
+
+def is_whole(tensor: Any) -> bool:
+    """Whether a tensor has its storage to itself, without holes."""
+    layout = layout_of(tensor)
+    whole = layout.bytes == tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+    return bool(whole and not layout.offset)
+
+
+def lock_pages(storage: Any) -> bool:
+    """Pin memory where it is; False: the driver can't, as with a file's."""
+    torch = require("torch", "torch")
+    try:
+        return int(torch.cuda.cudart().cudaHostRegister(storage.data_ptr(), storage.nbytes(), 0)) == 0
+    except RuntimeError:
+        return False
+
+
 SLAB = 2**30
 """Pinning takes the system's time, and PyTorch keeps blocks of powers of two: so few and even ones."""
 _ALIGNED = 512
