@@ -65,7 +65,7 @@ def test_a_fitted_model_says_the_same(tmp_path: Path) -> None:
     assert inference == "inference is the same: True"
     assert training == "five steps of Adam are the same: True"
     needed, has = (int(word.replace(",", "")) for word in sizes.split() if word[0].isdigit())
-    assert has == needed // 2
+    assert needed // 2 <= has < needed // 2 + 2**16  # whole grains
 
 
 def test_executorch_plan(tmp_path: Path) -> None:
