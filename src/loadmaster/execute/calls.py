@@ -16,7 +16,7 @@ import numpy as np
 
 from loadmaster.errors import require
 from loadmaster.execute.executor import Executor
-from loadmaster.execute.pinned import HostMemory, HostWeights, flat, layout_of, own_layout, shaped
+from loadmaster.execute.pinned import HostMemory, HostWeights, Layout, flat, layout_of, own_layout, shaped
 from loadmaster.execute.placement import Arena
 from loadmaster.execute.script import Leaf
 from loadmaster.execute.walk import shown
@@ -130,7 +130,7 @@ class CallExecutor(Executor):
         self._walk.late = frozenset(given.tensor for given in self._late if not given.held)
         self._fakes = {node.name: node.meta.get("val") for node in captured.graph.nodes}
         for given in self._late:  # a plan may make room for it before it comes
-            self._layouts[given.tensor] = layout_of(self._fakes[given.node])
+            self._layouts[given.tensor] = self._late_layout(given)
         self._fill_sinks()
         self._lies = {each.tensor: at for at, each in enumerate(self.script.residencies) if each.first < 0}
         self._weights = [(at, given) for at, given in enumerate(self._primals) if given.tensor in self._lies]
@@ -363,13 +363,21 @@ class CallExecutor(Executor):
             self._graphs = {}
         self._host[given.tensor] = row
 
-    def _like_traced(self, given: Given, value: Any) -> Any:
-        """A tangent with the strides that the graph was traced with."""
+    def _late_layout(self, given: Given) -> Layout:
+        """How a tangent lies: as it was traced, without holes."""
         like = self._fakes[given.node]
-        if value.stride() == like.stride():
+        layout = layout_of(like)
+        if layout.bytes == like.numel() * like.element_size() and not layout.offset:
+            return layout
+        size = like.numel() * like.element_size()
+        return Layout(like.dtype, tuple(map(int, like.shape)), _dense(like), 0, size)
+
+    def _like_traced(self, given: Given, value: Any) -> Any:
+        """A tangent that lies as its room was made for it."""
+        layout = self._late_layout(given)
+        if value.stride() == layout.stride:
             return value
-        torch = self._torch
-        own = torch.empty_strided(tuple(like.shape), like.stride(), dtype=value.dtype, device=value.device)
+        own = self._torch.empty_strided(layout.size, layout.stride, dtype=value.dtype, device=value.device)
         return own.copy_(value)
 
     def _hand_out(self, *, late: bool, fixed: bool) -> bool:
