@@ -683,7 +683,8 @@ def _stream(fitted: Fitted, optimizer: Any) -> None:
 
 
 def _say(text: str) -> None:
-    print(f"loadmaster: {text}", file=sys.stderr, flush=True)
+    shown = "".join(each if each.isprintable() else "?" for each in text)  # names may be anything
+    print(f"loadmaster: {shown}", file=sys.stderr, flush=True)
 
 
 def _silent(text: str) -> None: ...

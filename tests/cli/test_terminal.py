@@ -192,6 +192,7 @@ def test_put_prints_lines_of_printable_text(capsys: pytest.CaptureFixture[str]) 
 
 
 PRINTS = {
+    "torch_fit.py",
     "cli/answer.py",  # put and show
     "cli/progress.py",  # the live line, which redraws itself
 }
