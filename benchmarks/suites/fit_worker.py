@@ -157,12 +157,11 @@ class Worker:
             if self.group.ours:
                 own_allocator.install()  # as fit does, before CUDA is first used
             torch.cuda.set_device(0)
-            if not self.group.ours:
-                _expandable_segments()
-            torch.zeros(1, device=self.device)
-            torch.cuda.synchronize()
+            torch.cuda.synchronize()  # makes the context, and nothing else
             self.total = torch.cuda.get_device_properties(self.device).total_memory
             self.bare = self._used()
+            if not self.group.ours:
+                _expandable_segments()
             torch.cuda.empty_cache()
             if self.host is not None:
                 pinned = self.host.pin()

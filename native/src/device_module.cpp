@@ -92,6 +92,13 @@ void bind_device(nb::module_& m) {
           "free", [](OwnAllocator& self, i64 address) { self.free(reinterpret_cast<void*>(address)); },
           nb::arg("address"))
       .def(
+          "lend",
+          [](OwnAllocator& self, i64 address, i64 bytes) {
+            must(address > 0 && bytes > 0 && bytes <= kMostByte, "nothing can be lent there");
+            self.lend(reinterpret_cast<void*>(address), bytes);
+          },
+          nb::arg("address"), nb::arg("bytes"))
+      .def(
           "at",
           [](OwnAllocator& self, const std::shared_ptr<Rooms>& rooms, i32 step) {
             must(rooms != nullptr && step >= -1 && step < rooms->steps(), "there is no such step");

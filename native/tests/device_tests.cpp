@@ -145,6 +145,28 @@ void blocks_are_cached(Random& rng, Totals& totals) {
   CHECK(own.cached() == 0 && own.most() == 0 && own.alloc(0) == nullptr);
 }
 
+void a_block_waits_for_what_is_lent_of_it() {
+  OwnAllocator own(host_memory(64 * kGrain));
+  auto* block = static_cast<char*>(own.alloc(8 * kGrain));
+  own.lend(block + kGrain, 100);
+  CHECK(own.alloc(101) != block + kGrain);  // of another size
+  CHECK(own.alloc(100) == block + kGrain && own.alloc(100) != block + kGrain);
+  own.lend(block + 3 * kGrain, 100);
+  CHECK(own.alloc(100) == block + 3 * kGrain);
+  const i64 held = own.held();
+  own.free(block);
+  CHECK(own.held() == held);
+  own.free(block + 3 * kGrain);
+  CHECK(own.held() == held);
+  own.free(block + kGrain);
+  CHECK(own.held() == held - 8 * kGrain && own.cached() == 8 * kGrain);
+  block = static_cast<char*>(own.alloc(8 * kGrain));
+  own.lend(block + kGrain, 100);
+  own.free(own.alloc(100));  // given back before the block
+  own.free(block);
+  CHECK(own.cached() == 8 * kGrain);
+}
+
 // PyTorch frees from any thread.
 void threads_share_it() {
   OwnAllocator own(host_memory(i64{1} << 20));
@@ -171,6 +193,7 @@ int main() {
     steps_keep_to_their_rooms(rng, totals);
     blocks_are_cached(rng, totals);
   }
+  a_block_waits_for_what_is_lent_of_it();
   threads_share_it();
   CHECK(totals.results > 1000 && totals.temporaries > 5000 && totals.refused > 300 && totals.cached > 1000);
   std::printf("%d passed, 0 failed\n", checks);

@@ -24,11 +24,20 @@ from typing import Any
 from loadmaster import clock
 from loadmaster.errors import BadMachine, LoadmasterError, require
 from loadmaster.execute import own_allocator
-from loadmaster.execute.compile_backend import compile_graph, root_error
+from loadmaster.execute.compile_backend import compile_graph, dynamo_options, root_error
 from loadmaster.execute.measured_cache import cache_folder
 from loadmaster.execute.op_samples import sample_ops
-from loadmaster.execute.optimizer import STREAM_BYTES, StreamedOptimizer, stream_optimizer
-from loadmaster.execute.pinned import LARGE, HostMemory, is_whole, layout_of, lock_pages, shaped
+from loadmaster.execute.optimizer import STREAM_BYTES, StreamedOptimizer, fuse, state_bytes, stream_optimizer
+from loadmaster.execute.pinned import (
+    LARGE,
+    HostMemory,
+    copy_rate,
+    flat,
+    is_whole,
+    layout_of,
+    lock_pages,
+    shaped,
+)
 from loadmaster.execute.session import Measure, MoveToDevice, Session, Static
 from loadmaster.execute.speeds import quick_machine
 from loadmaster.machine import Machine, load_machine
@@ -41,8 +50,6 @@ from loadmaster.units import show_bytes
 
 WEIGHTS = ("auto", "host", "device")
 SEARCH_SECONDS = 20.0
-_RECOMPILES = 64
-"""New shapes and modes that one model may come with."""
 
 
 class Fitted:
@@ -88,8 +95,7 @@ class Fitted:
     def _called(self, *args: Any, **kwargs: Any) -> Any:
         torch = require("torch", "torch")
         try:
-            # Hooks that a user registers later are followed as well.
-            with torch._dynamo.config.patch(recompile_limit=_RECOMPILES, skip_nnmodule_hook_guards=False):
+            with torch._dynamo.config.patch(dynamo_options()):
                 return self._compiled(*args, **kwargs)
         except LoadmasterError:
             raise
@@ -209,6 +215,8 @@ def fit(
         _detach(model)
     _to_host(model, session)
     _know_statics(model, session)
+    if measure and machine is None and session.is_cuda:
+        _measure_link(model, session)
     compiled = torch.compile(
         _own_function(model),
         backend=lambda graph, inputs: compile_graph(session, graph, inputs),
@@ -220,7 +228,7 @@ def fit(
     if weights == "device":
         _to_device(model, session)
     if optimizer is not None:
-        session.state_bytes = _state_bytes(optimizer)
+        session.state_bytes = state_bytes(optimizer)
     if positional or named:
         try:
             _try_once(fitted, positional, named)
@@ -230,7 +238,7 @@ def fit(
         if not session.graphs:
             session.say(f"no op of {session.name} could be traced: it runs on the CPU, as it is")
     if optimizer is not None and session.hold_statics and session.is_cuda:
-        _fuse(optimizer)
+        fuse(optimizer)
     elif optimizer is not None:
         _stream(fitted, optimizer)
     fitted.seconds["fit"] = clock.now() - began
@@ -445,12 +453,16 @@ def _measure(session: Session, cache: Path | None) -> Measure:
     """Times and workspaces of a graph's ops, each distinct one measured once."""
 
     def measure(captured: Captured) -> MeasuredCosts:
-        own = own_allocator.current()
-        before = 0 if own is None else own.held
-        found = sample_ops(
-            captured, session.device, cache=cache or cache_folder(), say=session.say, memory=session.memory
-        )
-        session.grown_bytes += 0 if own is None else max(0, own.held - before)
+        if not any(graph.is_waiting for graph in session.graphs):
+            session.drop_block()  # an op alone may take all of the memory
+        with session.growing():
+            found = sample_ops(
+                captured,
+                session.device,
+                cache=cache or cache_folder(),
+                say=session.say,
+                memory=session.memory,
+            )
         for note in found.notes:
             session.say(note)
         return found.costs(captured.program, session.machine.devices[0].name)
@@ -493,6 +505,15 @@ def _to_host(model: Any, session: Session) -> None:
                 shaped(moved[address], layout).copy_(each.detach())
             each.data = shaped(moved[address], layout)
         torch.cuda.empty_cache()
+
+
+def _measure_link(model: Any, session: Session) -> None:
+    """Weights may come slower than a fresh buffer does: it depends on which pages they lie in."""
+    large = [each.detach() for each in model.parameters() if each.is_pinned() and is_whole(each)]
+    rows = [flat(each, layout_of(each)) for each in large]
+    rate = session.on_thread(lambda: copy_rate(rows, session.device))
+    if rate is not None:
+        session.slow_down(int(rate))
 
 
 def _to_device(model: Any, session: Session) -> None:
@@ -590,6 +611,7 @@ def _release(session: Session) -> None:
     session.observer.stop = True
     _LOCKED.extend(session.pinned)
     session.graphs.clear()
+    session.lent.clear()
     session.states.clear()
     session._free_states.clear()
     session._block = None
@@ -642,32 +664,13 @@ def _try_once(fitted: Fitted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
             torch.cuda.set_rng_state(random[1], session.device)
 
 
-def _state_bytes(optimizer: Any) -> int:
-    """What an optimizer keeps beside each byte of the parameters, at the most."""
-    name = type(optimizer).__name__
-    trained = sum(
-        each.numel() * each.element_size() for group in optimizer.param_groups for each in group["params"]
-    )
-    each = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "RMSprop": 1, "Adagrad": 1, "SGD": 1}
-    return int(trained * each.get(name, 2))
-
-
-def _fuse(optimizer: Any) -> None:
-    """Let its steps take no memory of their own: the usual ones on a GPU take as much as the parameters."""
-    for group in optimizer.param_groups:
-        if (
-            type(optimizer).__name__ in ("Adam", "AdamW", "SGD")
-            and group.get("foreach") is group.get("fused") is None
-        ):
-            group["fused"] = all(each.is_floating_point() for each in group["params"])
-
-
 def _stream(fitted: Fitted, optimizer: Any) -> None:
     """Let the optimizer's step be made for weights on the host: there, or on the device in the memory of the plans,
     which is nobody's between two steps."""
     session = fitted.session
 
     def room() -> Any:
+        session.take_back()
         for graph in session.graphs:
             graph.step_aside()
         return session.free_block(STREAM_BYTES)

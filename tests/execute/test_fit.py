@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,20 @@ def test_a_graph_break_makes_two_graphs_in_one_budget() -> None:
     for seed in range(2):
         assert same(model(rows(seed=seed)), plain(rows(seed=seed)))
     assert len(session_of(model).graphs) == 2
+
+
+LOGGER = logging.getLogger("layers")
+
+
+@torch.no_grad()
+def test_a_message_breaks_no_graph() -> None:
+    class Talking(Stack):
+        def forward(self, x: Any) -> Any:
+            LOGGER.warning("many rows")
+            return super().forward(super().forward(x))
+
+    plain, model = pair(Talking, rows())
+    assert same(model(rows()), plain(rows())) and len(session_of(model).graphs) == 1
 
 
 def test_a_model_in_which_no_graph_is_found_says_so(capsys: pytest.CaptureFixture[str]) -> None:

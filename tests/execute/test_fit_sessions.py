@@ -22,8 +22,10 @@ from fit_cases import QUICK, WIDTH, Parts, Stack, gradients, pair, rows, same, s
 from loadmaster import torch_fit  # noqa: E402
 from loadmaster.errors import LoadmasterError  # noqa: E402
 from loadmaster.execute.calls import Fingerprint, Rows  # noqa: E402
-from loadmaster.execute.graphs import Session, State  # noqa: E402
+from loadmaster.execute.compile_backend import lay_out_masks  # noqa: E402
+from loadmaster.execute.graphs import PlannedGraph, Session, State  # noqa: E402
 from loadmaster.execute.walk import Walk  # noqa: E402
+from loadmaster.program.program import TensorKind  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -137,6 +139,41 @@ def test_a_cache_stays_on_the_device_and_is_right_over_calls() -> None:
     for each in (model, plain):
         each.load_state_dict(other)
     assert same(model(rows(1), torch.tensor([7])), plain(rows(1), torch.tensor([7])))
+
+
+class Several(nn.Module):  # type: ignore[misc]
+    """Results of many kinds: early, late, a view, the input itself, one that is empty, one twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.other = Stack(3), Stack(2)
+
+    def forward(self, x: Any) -> Any:
+        early = self.inner(x)
+        late = self.other(early)
+        return early, late.t()[1:], x, x[:0] * 2, {"again": late, "twice": early}
+
+
+@torch.no_grad()
+def test_results_that_stay_on_the_device_are_kept_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU callers look at the block itself; here they get copies of it."""
+    lent: list[int] = []
+
+    def lend(_: Session, graph: PlannedGraph, row: Any) -> Any:
+        lent.append(len(row))
+        return row.clone()
+
+    monkeypatch.setattr(PlannedGraph, "_lends", True)
+    monkeypatch.setattr(Session, "lend", lend)
+    plain, model = pair(Several, rows())
+    graph = session_of(model).graphs[0]
+    graph.deliver()
+    for seed in range(3):
+        assert same(model(rows(seed=seed)), plain(rows(seed=seed)))
+    size = rows().nbytes
+    assert lent == [size, size] * 3 and graph.delivered_bytes == 0
+    program = graph._base.program  # type: ignore[union-attr]
+    assert program.op_kind[-1] == "stay" and not (program.tensor_kind == TensorKind.OUTPUT).any()
 
 
 def test_a_state_follows_its_tensor_and_writes_back() -> None:
@@ -295,3 +332,26 @@ def test_errors_behind_the_compilers_are_found() -> None:
     outer = RuntimeError("compiler")
     outer.inner_exception = ours  # type: ignore[attr-defined]
     assert torch_fit.root_error(outer) is ours and torch_fit.root_error(RuntimeError()) is None
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+def test_a_mask_that_lies_otherwise_is_laid_out_for_fused_attention(dtype: Any) -> None:
+    seen: list[Any] = []
+
+    def backend(module: Any, _: Any) -> Any:
+        lay_out_masks(module)
+        calls = [node for node in module.graph.nodes if "scaled_dot" in str(node.target)]
+        seen.extend(getattr(node.kwargs["attn_mask"], "target", None) for node in calls)
+        return module.forward
+
+    def attend(x: Any, keep: Any) -> Any:
+        one = keep.to(dtype)[None, None, :, None].expand(2, 1, 8, 8)  # by query: along keys it repeats
+        kinds = [one, torch.ones(8, 8, dtype=dtype).expand(2, 1, 8, 8), None]
+        return [nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask) for mask in kinds]
+
+    x = torch.randn(2, 4, 8, 16)
+    keep = torch.ones(8, dtype=torch.bool)
+    for mine, plain in zip(torch.compile(attend, backend=backend)(x, keep), attend(x, keep), strict=True):
+        torch.testing.assert_close(mine, plain)
+    assert seen.count("expand") == 2 and seen[0] == "expand", "a mask in rows stays as it is"

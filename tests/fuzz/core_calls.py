@@ -273,6 +273,8 @@ def _device_calls(program: Program) -> None:
     allocator.number_of(4096)
     allocator.within(0, 64)
     allocator.at(rooms, -1)
+    allocator.lend(12345, 64)
+    allocator.alloc(64)
     allocator.free(12345)
     allocator.release()
     allocator.reset_most()

@@ -24,16 +24,56 @@ OwnAllocator::~OwnAllocator() {
 void* OwnAllocator::alloc(i64 bytes) {
   if (bytes <= 0) return nullptr;
   const std::lock_guard lock(mutex_);
-  return step_ < 0 ? ordinary(bytes) : planned(bytes);
+  if (step_ >= 0) return planned(bytes);
+  void* const place = lent(bytes);
+  return place != nullptr ? place : ordinary(bytes);
+}
+
+void OwnAllocator::lend(void* place, i64 bytes) {
+  const std::lock_guard lock(mutex_);
+  lending_ = {place, bytes, std::this_thread::get_id()};
+}
+
+void* OwnAllocator::lent(i64 bytes) {
+  if (lending_.place == nullptr || lending_.bytes != bytes || lending_.taker != std::this_thread::get_id())
+    return nullptr;
+  void* const place = lending_.place;
+  lending_ = {};
+  lent_.emplace(place, bytes);
+  return place;
+}
+
+bool OwnAllocator::lends_from(void* block, i64 bytes) const {
+  const auto first = lent_.lower_bound(block);
+  return first != lent_.end() && static_cast<char*>(first->first) < static_cast<char*>(block) + bytes;
+}
+
+void OwnAllocator::put_back(void* block, i64 bytes) {
+  held_ -= bytes;
+  cached_ += bytes;
+  free_.emplace(bytes, block);
 }
 
 void OwnAllocator::free(void* block) {
   const std::lock_guard lock(mutex_);
   if (const auto found = blocks_.find(block); found != blocks_.end()) {
-    held_ -= found->second;
-    cached_ += found->second;
-    free_.emplace(found->second, block);
+    const i64 bytes = found->second;
     blocks_.erase(found);
+    if (lends_from(block, bytes))
+      leaving_.emplace(block, bytes);
+    else
+      put_back(block, bytes);
+    return;
+  }
+  if (lent_.erase(block) != 0) {
+    auto from = leaving_.upper_bound(block);
+    if (from == leaving_.begin()) return;
+    --from;
+    if (static_cast<char*>(from->first) + from->second > static_cast<char*>(block) &&
+        !lends_from(from->first, from->second)) {
+      put_back(from->first, from->second);
+      leaving_.erase(from);
+    }
     return;
   }
   // In an arena: a result of an earlier step has its room as long as the plan says, and no longer.

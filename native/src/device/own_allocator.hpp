@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -50,6 +51,10 @@ class OwnAllocator {
 
   void* alloc(i64 bytes);  // throws std::runtime_error where there is no room
   void free(void* block);
+  // The next block of so many bytes that this thread asks for between plans begins there, inside of one that
+  // is in use: freed, it is that one's again. If that one is freed first, it goes back when the last lent one
+  // does.
+  void lend(void* place, i64 bytes);
 
   // The next step of a plan begins, or with -1 its steps are over. Returns the bytes of temporaries that
   // the last step has left behind: there must be none.
@@ -71,7 +76,16 @@ class OwnAllocator {
     i32 number, result;  // result: -1 is a temporary
   };
 
+  struct Lending {
+    void* place = nullptr;
+    i64 bytes = 0;
+    std::thread::id taker;
+  };
+
   void* ordinary(i64 bytes);
+  void* lent(i64 bytes);
+  bool lends_from(void* block, i64 bytes) const;
+  void put_back(void* block, i64 bytes);
   void* planned(i64 bytes);
   i32 wanted(i64 bytes, i32 number) const;
   bool taken(i64 low, i64 high) const;
@@ -82,6 +96,9 @@ class OwnAllocator {
   std::unique_ptr<Memory> memory_;
   std::unordered_map<void*, i64> blocks_;  // in use
   std::multimap<i64, void*> free_;
+  std::map<void*, i64> lent_;     // places inside of blocks
+  std::map<void*, i64> leaving_;  // freed blocks of which something is lent
+  Lending lending_;
   i64 held_ = 0, most_ = 0, cached_ = 0;
   std::shared_ptr<Rooms> rooms_;
   i32 step_ = -1, count_ = 0;

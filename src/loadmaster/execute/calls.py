@@ -98,7 +98,7 @@ class CallExecutor(Executor):
     """An executor whose weights are the caller's own tensors, seen anew with every call.
 
     `args`: the primals of the first call. `rows`: where results on the host lie. `as_graph`: after some calls as CUDA
-    graphs.
+    graphs. `lend`: bytes of the device as a tensor that the caller may keep, for results that stay there.
     """
 
     def __init__(
@@ -111,6 +111,7 @@ class CallExecutor(Executor):
         rows: Rows,
         *,
         as_graph: bool = False,
+        lend: Callable[[Any], Any] | None = None,
         **options: Any,
     ) -> None:
         # captured.given has one row per placeholder: primals first, in the order of `args`.
@@ -126,12 +127,15 @@ class CallExecutor(Executor):
         forward, views = captured.forward_ops, captured.program.op_view
         self.pause = int((~views).sum() if forward is None else (~views[:forward]).sum())
         super().__init__(captured, plan, machine, device, host, pause=self.pause, **options)
-        self._rows, self._moved = rows, set(self.script.moved)
+        self._rows, self._moved, self._lend = rows, set(self.script.moved), lend
         self._walk.late = frozenset(given.tensor for given in self._late if not given.held)
         self._fakes = {node.name: node.meta.get("val") for node in captured.graph.nodes}
         for given in self._late:  # a plan may make room for it before it comes
             self._layouts[given.tensor] = self._late_layout(given)
         self._fill_sinks()
+        last, leaves = len(self.script.steps) - 1, zip(self.script.leaves, captured.results, strict=True)
+        self._ends = {each.tensor: at for at, each in enumerate(self.script.residencies) if each.last == last}
+        self._walk.watch(leaf.root for leaf, result in leaves if result.stays)
         self._lies = {each.tensor: at for at, each in enumerate(self.script.residencies) if each.first < 0}
         self._weights = [(at, given) for at, given in enumerate(self._primals) if given.tensor in self._lies]
         self._seen = {at: Fingerprint(args[at]) for at, _ in self._weights}
@@ -163,7 +167,7 @@ class CallExecutor(Executor):
     def _add_rooms(self) -> None:
         """Room on the host for what is copied out; results get theirs anew for each call, inputs bring it."""
         leaves = zip(self.script.leaves, self.captured.results, strict=True)
-        results = {leaf.root for leaf, result in leaves if not result.sink}
+        results = {leaf.root for leaf, result in leaves if not result.sink and not result.stays}
         rows = {
             tensor: int(self.captured.program.storage_bytes[tensor])
             for tensor in self.script.moved
@@ -285,6 +289,11 @@ class CallExecutor(Executor):
     def abandon(self) -> None:
         """Nobody will ask for the backward call any more; what is on the device is given up."""
         self._values, self._recorded, self._graphs = [], [], {}
+
+    def close(self) -> None:
+        self.abandon()
+        self._fixed, self._kept_targets, self._kept_rows, self.states = {}, {}, {}, {}
+        super().close()
 
     def reload(self) -> None:
         """Bring the weights that stay between runs to the device anew: another graph had the memory."""
@@ -421,6 +430,7 @@ class CallExecutor(Executor):
 
     def _found(self, args: Sequence[Any], *, late: bool, fixed: bool) -> list[Any]:
         found: list[Any] = []
+        lent: dict[int, Any] = {}
         given_back = {given.node: at for at, given in enumerate([*self._primals, *self._late])}
         for number, (leaf, result) in enumerate(zip(self.script.leaves, self.captured.results, strict=True)):
             if result.late != late:
@@ -433,6 +443,8 @@ class CallExecutor(Executor):
                 self._walk.targets[self._sinks[number]] = None
             elif not result.node:
                 found.append(None)
+            elif result.stays:
+                found.append(self._lent(leaf, lent))
             elif leaf.root < 0:
                 found.append(args[given_back[result.node]] if result.node in given_back else None)
             else:
@@ -440,6 +452,17 @@ class CallExecutor(Executor):
         if self._backend.pinned:
             self._backend.settle()
         return found
+
+    def _lent(self, leaf: Leaf, known: dict[int, Any]) -> Any:
+        """A result that lies on the device at the end; `known`: the roots of those before it."""
+        if leaf.root not in known:
+            layout = self._layouts[leaf.root]
+            if not layout.bytes:
+                known[leaf.root] = self._empty(layout)
+            else:
+                row = self._placement.row(self._ends[leaf.root], None, layout)
+                known[leaf.root] = shaped(row.clone() if self._lend is None else self._lend(row), layout)
+        return shown(leaf, known[leaf.root])
 
     def _handed(self, leaf: Leaf, fixed: bool) -> Any:
         """A result that the caller may keep."""

@@ -9,6 +9,9 @@ results there are.
 
 from __future__ import annotations
 
+import logging
+import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +28,8 @@ def compile_graph(session: Session, module: Any, inputs: Sequence[Any]) -> Calla
     if any(not isinstance(each, torch.Tensor) for each in inputs):
         return _by_shapes(session, module)
     device = torch.device(session.device)
+    if device.type == "cuda":
+        lay_out_masks(module)
     elsewhere = [each for each in inputs if each.device.type not in (device.type, "meta")]
     if not elsewhere:
         return _compiled(session, module, inputs)
@@ -197,8 +202,57 @@ def retargeted(module: Any, device: Any) -> Any:
     return module
 
 
+def lay_out_masks(module: Any) -> None:
+    """Let attention masks lie row by row: fused kernels take no others, and without them attention keeps all its
+    weights. A mask of ones that was expanded to its size is such a one; PyTorch's own models have it only if traced."""
+    torch = require("torch", "torch")
+    for node in list(module.graph.nodes):
+        if node.target is not torch.nn.functional.scaled_dot_product_attention:
+            continue
+        mask = node.kwargs.get("attn_mask", node.args[3] if len(node.args) > 3 else None)
+        seen = None if mask is None else mask.meta.get("example_value")
+        if seen is None or seen.ndim < 2 or seen.stride(-1) == 1 or seen.shape[-1] < 2:
+            continue
+        with module.graph.inserting_before(node):
+            node.replace_input_with(mask, _laid_out(module.graph, mask, seen, node.all_input_nodes[0]))
+    module.recompile()
+
+
+def _laid_out(graph: Any, mask: Any, seen: Any, query: Any) -> Any:
+    """The same mask; what repeats along leading axes is there once."""
+    torch = require("torch", "torch")
+    leading = seen.ndim - 2
+    once = tuple(
+        slice(0, 1) if at < leading and step == 0 else slice(None) for at, step in enumerate(seen.stride())
+    )
+    plain = graph.call_method("contiguous", (graph.call_function(operator.getitem, (mask, once)),))
+    if seen.dtype == torch.bool:
+        plain = graph.call_function(torch.where, (plain, 0.0, -math.inf))
+        plain = graph.call_method("to", (plain, query.meta["example_value"].dtype))
+    return graph.call_method("expand", (plain, tuple(seen.shape)))
+
+
 def _moved(each: Any, device: Any) -> Any:
     return device if each.type == "cpu" else each
+
+
+_RECOMPILES = 64
+"""New shapes and modes that one model may come with."""
+
+
+def dynamo_options() -> dict[str, Any]:
+    """How Dynamo looks at a fitted model: hooks that a user registers later are followed as well, and a message that
+    a layer logs is left out rather than that it breaks the graph in two."""
+    torch = require("torch", "torch")
+    names = [
+        name for name in dir(logging.Logger) if name.startswith(("debug", "info", "warn", "error", "log"))
+    ]
+    logged = {getattr(logging.Logger, name) for name in names}  # with those that libraries have added
+    return {
+        "recompile_limit": _RECOMPILES,
+        "skip_nnmodule_hook_guards": False,
+        "ignore_logging_functions": logged | set(torch._dynamo.config.ignore_logging_functions),
+    }
 
 
 def root_error(error: BaseException) -> LoadmasterError | None:

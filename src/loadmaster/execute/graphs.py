@@ -94,6 +94,8 @@ class PlannedGraph:
     def __init__(self, prepared: Prepared, session: Session, name: str) -> None:
         self.prepared, self.session, self.name = prepared, session, name
         self.delivers = False
+        self.lends = prepared.forward_outputs is None
+        """Results that are delivered lie in the block until the next call."""
         self.private = 0
         """Bytes of the block that are its own; 0: it shares."""
         self.private_after = 0
@@ -128,6 +130,7 @@ class PlannedGraph:
 
     def _forward(self, args: Sequence[Any]) -> tuple[list[Any], Any]:
         with self.session.lock:
+            self.session.take_back()
             states = {at: self.session.state_of(args[at]) for at in self._states(args)}
             given = [states[at].value if at in states else arg for at, arg in enumerate(args)]
             self._set_aside()
@@ -158,6 +161,7 @@ class PlannedGraph:
 
     def _backward(self, number: int, tangents: Sequence[Any]) -> list[Any]:
         with self.session.lock:
+            self.session.take_back()
             step = self._step(number)
             again = False
 
@@ -232,10 +236,21 @@ class PlannedGraph:
             self._active.paused = self._active.executor.spill()
         self._away = True
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a step has been begun that has memory of its own until its backward call."""
+        return self._active is not None or bool(self._waiting)
+
     def let_go(self) -> None:
         """The memory is taken away: what a paused step has there goes to the host, the rest is made anew."""
         self._set_aside()
-        self._executor = None
+        self._close()
+
+    def _close(self) -> None:
+        """End the executor, at once and not when it is collected, but for a step that waits for its backward call."""
+        old, self._executor = self._executor, None
+        if old is not None and all(step.executor is not old for step in self._waiting.values()):
+            old.close()
 
     def give_up(self) -> None:
         """Its own memory is for all from now on: its next call is planned anew."""
@@ -310,14 +325,17 @@ class PlannedGraph:
             capacity = self._capacity = session.capacity_of(self)
             machine = self._machine(capacity)
             problem = self._problem(plain, machine)
-        self.choice = self._choice(plain, problem, quick(problem), "quick")
+        assert self._base is not None
+        base = self._base
+        self.choice = self._choice(base, plain, problem, quick(problem), "quick")
         self.seconds["quick plan"] = clock.now() - began
-        self._executor = None
+        self._close()
         if session.background:
-            self._search = threading.Thread(target=self._improve, args=(machine, capacity), daemon=True)
+            given = (base, self._program, machine, capacity)
+            self._search = threading.Thread(target=self._improve, args=given, daemon=True)
             self._search.start()
         else:
-            self._improve(machine, capacity)
+            self._improve(base, self._program, machine, capacity)
             if self._better is not None and self._better.value < self.choice.value:
                 self.choice, self._better = self._better, None
 
@@ -326,9 +344,21 @@ class PlannedGraph:
         prepared, roles = self.prepared, self._roles(args, hold=hold)
         everything = hold or self.session.deliver
         shown = self._returned
-        sinks = list(range(len(prepared.leaves)) if everything else range(shown if self.delivers else 0))
+        taken = range(len(prepared.leaves)) if everything else range(shown if self.delivers else 0)
+        stays = [at for at in taken if at < shown and self._lends]
+        sinks = [at for at in taken if at not in stays]
         sinks += [shown + prepared.updates.index(at) for at in self._states(args)]
-        return prepared.captured(self.name, roles, sinks=sinks, hold_tangents=everything or self.delivers)
+        held = everything or self.delivers
+        return prepared.captured(self.name, roles, sinks=sinks, stays=stays, hold_tangents=held)
+
+    @property
+    def _lends(self) -> bool:
+        session = self.session
+        return self.lends and session.is_cuda and own_allocator.current() is not None
+
+    def stop_lending(self) -> None:
+        """Callers keep results: they are made beside the block."""
+        self.lends, self._base, self._capacity = False, None, -1
 
     @property
     def delivered_bytes(self) -> int:
@@ -440,7 +470,9 @@ class PlannedGraph:
                 remedy=f'give memory="{_size_text(least)}" or more, or a smaller batch',
             ) from error
 
-    def _choice(self, repeated: Repeated, problem: Offload, found: Solution, how: str) -> Choice:
+    def _choice(
+        self, base: Captured, repeated: Repeated, problem: Offload, found: Solution, how: str
+    ) -> Choice:
         if found.decision is None or found.value is None:
             raise Refused(
                 f"no plan was found for '{self.name}' in {show_bytes(self._capacity)}",
@@ -448,16 +480,13 @@ class PlannedGraph:
                 number=self._capacity,
                 remedy="give more memory",
             )
-        assert self._base is not None
         ops = [] if repeated.program.repeats is None else repeated.program.repeats.ops
-        captured = self._base.repeated(ops) if ops else self._base
+        captured = base.repeated(ops) if ops else base
         return Choice(captured, problem.plan(found.decision), problem, int(found.value), how)
 
-    def _improve(self, machine: Machine, capacity: int) -> None:
-        """Search for a better plan; it is taken at the next forward call."""
+    def _improve(self, base: Captured, program: Program, machine: Machine, capacity: int) -> None:
+        """Search for a better plan; it is taken at the next forward call, if the graph is still the same then."""
         session, began = self.session, clock.now()
-        program = self._program
-        assert program is not None
         auto, training = make_solver("offload", "auto"), bool(program.op_backward.any())
         budget = session.budget
         if (
@@ -471,17 +500,17 @@ class PlannedGraph:
                     lambda each: self._problem(each, machine),
                     lambda each: solve(auto, each, budget, observer=session.observer),
                 )
-                better = self._choice(found.repeated, found.problem, found.solution, "search")
+                better = self._choice(base, found.repeated, found.problem, found.solution, "search")
             else:
                 plain = repeat(program, [])
                 problem = self._problem(plain, machine)
                 solution = solve(auto, problem, budget, observer=session.observer)
-                better = self._choice(plain, problem, solution, "search")
+                better = self._choice(base, plain, problem, solution, "search")
         except LoadmasterError as error:
             session.say(f"no better plan for '{self.name}': {error}")
             return
         self.seconds["search"] = clock.now() - began
-        if capacity == self._capacity:
+        if capacity == self._capacity and base is self._base:
             self._better = better
 
     def wait(self, seconds: float | None = None) -> None:
@@ -492,9 +521,7 @@ class PlannedGraph:
     def _follow(self, choice: Choice, args: Sequence[Any]) -> None:
         """Let calls be made as a plan says."""
         session = self.session
-        old, self._executor = self._executor, None
-        if old is not None and all(step.executor is not old for step in self._waiting.values()):
-            old.close()
+        self._close()
         session.claim(self)
         self._executor = CallExecutor(
             choice.captured,
@@ -503,6 +530,7 @@ class PlannedGraph:
             session.device,
             args,
             session.rows,
+            lend=lambda row: session.lend(self, row),
             as_graph=session.is_cuda
             and session.as_graphs
             and choice.how == "search"
@@ -547,9 +575,10 @@ class PlannedGraph:
                 if not own_allocator.is_shortage(error) or not self._learn(error):
                     raise
             self.retries += 1
-            for executor in (self._executor, step.executor):
-                if executor is not None:  # what it has on the device must be gone before another one is there
-                    executor.abandon()
+            # What they have on the device must be gone before another one is there.
+            for executor in {self._executor, step.executor}:
+                if executor is not None:
+                    executor.close()
             self._executor = step.executor = None
             self._capacity = -1  # so that it is planned again
             self._set_random(step.random)

@@ -578,3 +578,23 @@ def _fitting(itemsizes: Sequence[int], free: int) -> int:
     if not count and free >= len(itemsizes) * _ALIGNED:
         count = _ALIGNED // max(itemsizes)
     return count if count < _ALIGNED else count // _ALIGNED * _ALIGNED
+
+
+def state_bytes(optimizer: Any) -> int:
+    """What an optimizer keeps beside each byte of the parameters, at the most."""
+    name = type(optimizer).__name__
+    trained = sum(
+        each.numel() * each.element_size() for group in optimizer.param_groups for each in group["params"]
+    )
+    each = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "RMSprop": 1, "Adagrad": 1, "SGD": 1}
+    return int(trained * each.get(name, 2))
+
+
+def fuse(optimizer: Any) -> None:
+    """Let its steps take no memory of their own: the usual ones on a GPU take as much as the parameters."""
+    for group in optimizer.param_groups:
+        if (
+            type(optimizer).__name__ in ("Adam", "AdamW", "SGD")
+            and group.get("foreach") is group.get("fused") is None
+        ):
+            group["fused"] = all(each.is_floating_point() for each in group["params"])

@@ -86,6 +86,14 @@ def compute(device: Any) -> Compute:
     return _COMPUTE[device.index]
 
 
+def outside_bytes(device: Any) -> int:
+    """What the device has in use and this allocator does not have: kernels that were loaded, CUDA graphs, and
+    whatever other processes have."""
+    torch, own = require("torch", "torch"), _core.device_allocator()
+    free, total = torch.cuda.mem_get_info(device)
+    return int(total - free - own.held - own.cached)
+
+
 @contextmanager
 def on_compute(stream: Any) -> Iterator[None]:
     """Work of a plan on its stream, after what was asked of the one before."""

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from loadmaster.errors import require
 from loadmaster.execute import own_allocator
-from loadmaster.execute.calls import Fingerprint, Rows
+from loadmaster.execute.calls import Fingerprint, Rows, storage_users
 from loadmaster.execute.placement import EDGE
 from loadmaster.machine.machine import Machine
 from loadmaster.program.importers.torch.captured import Captured
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 GRAIN = 2**16
 """Bytes: parts of the block are whole grains, so that tensors begin where their type may."""
+MOST_CODE = 2**29
+"""Bytes that loaded kernels may take."""
 Found = TypeVar("Found")
 Measure = Callable[[Captured], MeasuredCosts | None]
 
@@ -39,6 +42,23 @@ class Static:
     name: str
     trained: bool
     bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Lent:
+    """A result of a graph that a caller has in the block."""
+
+    graph: PlannedGraph
+    row: Any
+    """Bytes of the block."""
+    given: Any
+    """The same as a tensor with a storage of its own."""
+    alone: int
+    """How many look at that if no caller does."""
+
+    @property
+    def is_wanted(self) -> bool:
+        return storage_users(self.given) > self.alone
 
 
 class MoveToDevice(Exception):
@@ -66,7 +86,7 @@ class Session:
     held_bytes: int = 0
     """Of the memory, what the caller has on the device."""
     grown_bytes: int = 0
-    """What libraries keep beside the workspaces that every plan counts with."""
+    """What libraries keep beside the workspaces that every plan counts with, and loaded kernels."""
     hold_statics: bool = False
     """Parameters and buffers lie on the device, beside the plans."""
     choose_weights: bool = False
@@ -94,6 +114,7 @@ class Session:
     """Address on the host -> what stands for it on the device."""
     state_bytes_held: int = 0
     _free_states: list[State] = field(default_factory=list)
+    lent: list[Lent] = field(default_factory=list)
     all_shared: bool = False
     """No graph gets memory for itself."""
     newest: PlannedGraph | None = None
@@ -130,6 +151,28 @@ class Session:
         if own_allocator.current() is not None:
             own_allocator.compute(self.device)
         return threading.get_ident()
+
+    def slow_down(self, rate: int) -> None:
+        """What comes to the device comes at so many bytes per second, if the machine's links are not slower."""
+        fast = self.machine.memories[self.machine.reach[0][0]].name
+        links = (
+            replace(link, bandwidth=min(link.bandwidth, rate)) if link.target == fast else link
+            for link in self.machine.links
+        )
+        self.machine = replace(self.machine, links=tuple(links))
+
+    @contextmanager
+    def growing(self) -> Iterator[None]:
+        """The ops of a graph are tried: what libraries keep, and what loading their kernels takes, is counted."""
+        own = own_allocator.current() if self.is_cuda else None
+        if own is None:
+            yield
+            return
+        kept, outside = own.held, own_allocator.outside_bytes(self.device)
+        yield
+        loaded = own_allocator.outside_bytes(self.device) - outside
+        # Other processes come and go: what is too much to be code is theirs.
+        self.grown_bytes += max(0, own.held - kept) + min(max(0, loaded), MOST_CODE)
 
     @property
     def static_bytes(self) -> int:
@@ -181,14 +224,47 @@ class Session:
             return None
         torch, whole = self._torch, self.usable
         if self._block is None or len(self._block) != whole:
-            for each in self.graphs:  # nothing may look at the old one
-                each.let_go()
-            self._block = None
+            self.drop_block()
             self._block = torch.empty(whole, dtype=torch.uint8, device=self.device)
         if not graph.private:
             return self._block
         end = whole - graph.private_after
         return self._block[end - graph.private : end]
+
+    def drop_block(self) -> None:
+        """The memory goes back to the device; graphs that are called again get it anew."""
+        for each in self.graphs:  # nothing may look at the old one
+            each.let_go()
+        self._block = None
+        if self.is_cuda and (own := own_allocator.current()) is not None:
+            own.release()
+
+    def lend(self, graph: PlannedGraph, row: Any) -> Any:
+        """Bytes of the block as a tensor that a caller may keep, until the block is needed again."""
+        own = own_allocator.current()
+        assert own is not None
+        own.lend(row.data_ptr(), len(row))
+        given = self._torch.empty(len(row), dtype=self._torch.uint8, device=self.device)
+        assert given.data_ptr() == row.data_ptr()
+        self.lent.append(Lent(graph, row, given, storage_users(given)))
+        return given[:]
+
+    def take_back(self) -> None:
+        """The block is needed again: results of it that callers still have move out. Graphs whose callers keep
+        results make them beside the block from now on, for which it gets smaller."""
+        lent, self.lent = self.lent, []
+        kept = [each for each in lent if each.is_wanted]
+        if not kept:
+            return
+        moving = [(each.given, each.row.cpu()) for each in kept]
+        for each in kept:
+            each.graph.stop_lending()
+            each.given.untyped_storage().resize_(0)
+        del lent, kept, each  # they look at the block
+        self.drop_block()
+        for given, value in moving:  # whatever looks at the storage finds the same in another place
+            given.untyped_storage().resize_(len(value))
+            given.copy_(value)
 
     def share_all(self) -> bool:
         """No graph has memory for itself any more: another one needs it. False: none had."""

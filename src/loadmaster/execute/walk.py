@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +43,10 @@ class Walk:
 
     def __post_init__(self) -> None:
         self._watched = set(self.script.moved)
+
+    def watch(self, slots: Iterable[int]) -> None:
+        """Note how these lie, too."""
+        self._watched.update(slots)
 
     def run(self, kept: list[Any], spans: list[Span]) -> list[Any]:
         """Values by slot: at the end those of residents and of what the plan keeps to the end."""

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from loadmaster.program.importers.torch.compiled import Prepared, Role, prepare  # noqa: E402
+from loadmaster.program.importers.torch.graph import op_name  # noqa: E402
 from loadmaster.program.importers.torch.importer import quiet  # noqa: E402
 from loadmaster.program.program import TensorKind  # noqa: E402
 
@@ -51,7 +52,7 @@ def prepared_graph(call: Callable[..., Any], *args: Any, training: bool = False)
 
 
 def targets(prepared: Prepared) -> list[str]:
-    return [node.target._opname for node in prepared.graph.nodes if node.op == "call_function"]
+    return [op_name(node.target) for node in prepared.graph.nodes if node.op == "call_function"]
 
 
 class Two(nn.Module):
@@ -98,7 +99,7 @@ def test_calls_that_give_their_argument_back_are_taken_out() -> None:
     def call(x: Any) -> Any:
         return (x.type_as(x).to(x.dtype) + 1).expand(4, 8) * 2
 
-    assert targets(prepared_graph(call, torch.randn(4, 8))) == ["add", "mul"]
+    assert targets(prepared_graph(call, torch.randn(4, 8))) == ["add_mul"]
 
 
 def test_tensors_beside_the_graph_become_constants() -> None:
@@ -164,3 +165,47 @@ def test_batch_norms_buffers_are_results_of_the_forward_call() -> None:
     prepared = prepared_graph(module, torch.randn(4, 8), training=True)
     assert len(prepared.updates) == 3, "mean, variance, number of batches"
     assert prepared.forward_outputs == 1 + 3
+
+
+def test_what_is_done_to_elements_right_after_they_are_made_takes_no_place() -> None:
+    w = torch.randn(8, 8)
+
+    def call(x: Any) -> Any:
+        wide = nn.functional.gelu(x @ w)
+        return (wide @ w + x) * 2
+
+    prepared = prepared_graph(call, torch.randn(2, 4, 8))
+    ops = [name for name in targets(prepared) if name not in ("view", "_unsafe_view")]
+    assert ops == ["mm_gelu", "mm_add_mul"]
+    captured = prepared.captured("it", [Role()] * len(prepared.primals))
+    made = [each for each in captured.program.tensor_name if each.startswith("mm")]
+    assert len(made) == 2, "one place for each product"
+
+
+@pytest.mark.parametrize(
+    ("call", "ops"),
+    [
+        (lambda x: (y := x * 2, y.relu()), ["mul", "relu"]),  # both are results
+        (lambda x: (y := x * 2).relu() + y, ["mul", "relu", "add"]),  # it is needed once more
+        (lambda x: (x * 2).to(torch.float64).exp() + 1, ["mul", "_to_copy", "exp", "add"]),
+        (lambda x: (x * 2) > 0, ["mul", "gt"]),  # of another type
+        (lambda x: 1 / (x * 2)[:, :1], ["mul", "slice", "reciprocal", "mul"]),  # a part of it
+        (lambda x: (x * 2) * x[:, :1], ["slice", "mul_mul"]),
+        (lambda x: x[:, :1] - (x * 2), ["slice", "mul", "sub"]),  # it comes second
+        (
+            lambda x: x[:1] * x[:, :1] * torch.ones(3, 1, 1),
+            ["slice", "slice", "mul", "ones", "mul"],
+        ),  # it grows
+    ],
+)
+def test_what_is_looked_at_or_lies_otherwise_keeps_its_place(call: Any, ops: list[str]) -> None:
+    assert sorted(targets(prepared_graph(call, torch.randn(4, 8)))) == sorted(ops)
+
+
+def test_copies_that_nobody_can_tell_are_taken_out() -> None:
+    def call(x: Any) -> Any:
+        y = x * 2
+        return y.clone() @ x.clone(), y.clone(), y.t().clone(memory_format=torch.contiguous_format) + 1
+
+    ops = targets(prepared_graph(call, torch.randn(8, 8)))
+    assert ops.count("clone") == 3, "of what is given, of what is returned, of what lies otherwise"

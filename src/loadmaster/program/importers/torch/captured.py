@@ -29,6 +29,7 @@ from loadmaster.program.importers.torch.graph import (
     Traced,
     Value,
     call_of,
+    copied,
     emit,
     is_getitem,
     is_random,
@@ -36,6 +37,7 @@ from loadmaster.program.importers.torch.graph import (
     part_of,
     results_of,
     scope_of,
+    stay,
     type_of,
 )
 from loadmaster.program.importers.torch.importer import made_on_meta, model_and_inputs
@@ -82,10 +84,8 @@ class Captured:
         torch = require("torch", "torch")
         from torch.utils._pytree import tree_map_only
 
-        graph = torch.fx.Graph()
-        graph.output(graph.graph_copy(self.graph, {}))
-        for node, own in zip(graph.nodes, self.graph.nodes, strict=True):
-            node.name = own.name  # a copy avoids names of Python's own, such as 'input'
+        graph = copied(self.graph)
+        for node in graph.nodes:
             there = (node.args, node.kwargs)
             node.args, node.kwargs = tree_map_only(torch.device, lambda _: torch.device(device), there)
         return replace(self, graph=graph)
@@ -202,11 +202,17 @@ def capture_device(name: str | None) -> str:
 
 def make_captured(traced: Traced, name: str) -> Captured:
     """The Program of a traced graph, and which of its rows is what."""
+    if any(result.stays for result in traced.results):
+        traced = _with_stay(traced)
     values: dict[Any, list[Value]] = {}
     graph = _steps(traced, values)
     at = {node.name: values[node] for node in values}
     leaves = [at[r.node][r.part] if r.node in at else None for r in traced.results]
-    kept = [leaf for leaf, result in zip(leaves, traced.results, strict=True) if not result.sink]
+    kept = [
+        leaf
+        for leaf, result in zip(leaves, traced.results, strict=True)
+        if not result.sink and not result.stays
+    ]
     graph.outputs = [leaf for leaf in kept if leaf is not None and leaf.given is None]
     program = emit(graph, name, fixed=True)
     return Captured(
@@ -221,6 +227,32 @@ def make_captured(traced: Traced, name: str) -> Captured:
         ),
         traced.constants,
     )
+
+
+def _with_stay(traced: Traced) -> Traced:
+    """The same with a last op that needs the results that stay on the device. What shows a given tensor does not:
+    it is handed over like others."""
+    graph, given = (
+        copied(traced.graph),
+        {_storage_of(node) for node in traced.graph.nodes if node.op == "placeholder"},
+    )
+    nodes = {node.name: node for node in graph.nodes}
+    results = [
+        replace(each, stays=each.stays and each.node in nodes and _storage_of(nodes[each.node]) not in given)
+        for each in traced.results
+    ]
+    leaves = dict.fromkeys(nodes[each.node] for each in results if each.stays)
+    if not leaves:
+        return replace(traced, results=results)
+    with graph.inserting_before(next(node for node in graph.nodes if node.op == "output")):
+        last = graph.call_function(stay, tuple(leaves))
+    last.meta["val"] = ()
+    return replace(traced, graph=graph, results=results)
+
+
+def _storage_of(node: Any) -> int:
+    value = node.meta.get("val")
+    return _storage(value) if hasattr(value, "untyped_storage") else -1
 
 
 def _steps(traced: Traced, values: dict[Any, list[Value]]) -> Graph:

@@ -15,7 +15,18 @@ from typing import Any
 
 from loadmaster.errors import BadProgram, require
 from loadmaster.program.importers.torch.captured import Captured, make_captured
-from loadmaster.program.importers.torch.graph import Given, Result, Traced, drop_idle, op_name, tidy
+from loadmaster.program.importers.torch.graph import (
+    Chain,
+    Given,
+    Link,
+    Result,
+    Traced,
+    copied,
+    drop_idle,
+    is_getitem,
+    op_name,
+    tidy,
+)
 from loadmaster.program.program import TensorKind
 
 _SELF = ("L['self']", "L__self__", "L['mod']", "L['fn']")
@@ -75,10 +86,16 @@ class Prepared:
         return bool(made.op == "call_function")
 
     def captured(
-        self, name: str, roles: Sequence[Role], *, sinks: Sequence[int] = (), hold_tangents: bool = False
+        self,
+        name: str,
+        roles: Sequence[Role],
+        *,
+        sinks: Sequence[int] = (),
+        stays: Sequence[int] = (),
+        hold_tangents: bool = False,
     ) -> Captured:
-        """The Program in which primals have these roles. `sinks`: leaves that the caller takes on the device;
-        `hold_tangents`: it brings tangents there."""
+        """The Program in which primals have these roles. `sinks`: leaves that the caller takes on the device as they
+        are made; `stays`: at the end; `hold_tangents`: it brings tangents there."""
         given = [
             Given(node, role.kind, role.source, -1 if role.kind != TensorKind.INPUT else at, held=role.held)
             for at, (node, role) in enumerate(zip(self.primals, roles, strict=True))
@@ -87,7 +104,7 @@ class Prepared:
             position = len(self.primals) + at
             given.append(Given(node, TensorKind.INPUT, position=position, held=hold_tangents, late=True))
         given += [Given(name, TensorKind.WEIGHT, name) for name in self.constants]
-        taken = frozenset(sinks)
+        taken, staying = frozenset(sinks), frozenset(stays)
         first = len(self.leaves) if self.forward_outputs is None else self.forward_outputs
         results = [
             Result(
@@ -95,6 +112,7 @@ class Prepared:
                 what="output" if at < first else "gradient",
                 name="" if at < first else str(at - first),
                 sink=at in taken,
+                stays=at in staying,
                 late=at >= first,
             )
             for at, leaf in enumerate(self.leaves)
@@ -109,12 +127,7 @@ class Prepared:
 
 def prepare(module: Any, forward_outputs: int | None, primals: int, name: str) -> Prepared:
     """A copy of AOTAutograd's graph with nothing in it but calls of ATen ops that somebody needs."""
-    torch = require("torch", "torch")
-    graph = torch.fx.Graph()
-    copies: dict[Any, Any] = {}
-    graph.output(graph.graph_copy(module.graph, copies))
-    for own, node in copies.items():
-        node.name = own.name
+    graph = copied(module.graph)
     constants = _lift_constants(module, graph)
     updates = _as_results(graph, forward_outputs)
     if forward_outputs is not None:
@@ -127,6 +140,9 @@ def prepare(module: Any, forward_outputs: int | None, primals: int, name: str) -
     given = [Given(node.name, TensorKind.INPUT) for node in inputs]
     given += [Given(each, TensorKind.WEIGHT) for each in constants]
     tidy(Traced(graph, given, []), name)
+    _drop_clones(graph)
+    if forward_outputs is None:
+        _join_in_place(graph)
     names = [node.name for node in inputs]
     return Prepared(
         graph,
@@ -154,6 +170,136 @@ def _as_results(graph: Any, forward_outputs: int | None) -> list[str]:
     first = len(leaves) if forward_outputs is None else forward_outputs
     output.args = ([*leaves[:first], *found.values(), *leaves[first:]],)
     return list(found)
+
+
+_FIRST = frozenset(["mm", "addmm", "bmm", "baddbmm", "convolution", "linear", "add", "sub", "mul", "div"])
+"""What makes a tensor of its own that a later call may change."""
+_ALONE = frozenset(
+    [
+        "relu",
+        "gelu",
+        "silu",
+        "sigmoid",
+        "tanh",
+        "exp",
+        "neg",
+        "rsqrt",
+        "sqrt",
+        "hardswish",
+        "hardsigmoid",
+        "leaky_relu",
+        "elu",
+        "clamp",
+        "clamp_min",
+        "abs",
+        "cos",
+        "sin",
+        "erf",
+        "log",
+        "reciprocal",
+        "pow",
+    ]
+)
+_EITHER = frozenset(("add", "mul"))
+"""The same whichever operand comes first."""
+_WITH_OTHERS = _EITHER | {"sub", "div"}
+
+
+def _join_in_place(graph: Any) -> None:
+    """Make one op of a product and what is done to its elements right after it: what is between them needs no place.
+    In a training step the backward pass needs it."""
+    last = None
+    for node in list(graph.nodes):
+        if node.op != "call_function" or _shows(node) or is_getitem(node):
+            continue
+        joined = None if last is None else _joined(graph, last, node)
+        last = joined if joined is not None else node
+
+
+def _joined(graph: Any, first: Any, node: Any) -> Any:
+    """Both as one node; None: they can't be."""
+    name, is_chain = op_name(node.target), isinstance(first.target, Chain)
+    if not is_chain and op_name(first.target) not in _FIRST:
+        return None
+    path = _path(first, node)
+    if path is None or name not in _ALONE | _WITH_OTHERS or any(map(_is_node, node.kwargs.values())):
+        return None
+    before, args = path[-1], list(node.args)
+    if args[0] is not before and name in _EITHER and args[1] is before and not node.kwargs:
+        args[:2] = args[1], args[0]
+    in_place = getattr(require("torch", "torch").ops.aten, f"{name}_", None)
+    overload = getattr(node.target, "_overloadname", "")
+    if args[0] is not before or args[1:].count(before) or in_place is None:
+        return None
+    if overload not in in_place.overloads() or not _lies_alike(before.meta["val"], node.meta["val"]):
+        return None
+    views = tuple((view.target, tuple(view.args[1:])) for view in path[1:])
+    link = Link(views, getattr(in_place, overload), tuple(node.kwargs.items()))
+    if is_chain:
+        chain, given = first.target, first.args
+        chain = Chain(chain.first, chain.named, (*chain.links, link))
+    else:
+        if any(map(_is_node, first.kwargs.values())):
+            return None
+        chain, given = Chain(first.target, tuple(first.kwargs.items()), (link,)), (list(first.args),)
+    with graph.inserting_before(node):
+        made = graph.call_function(chain, (*given, args[1:]))
+    made.meta = dict(node.meta)
+    node.replace_all_uses_with(made)
+    for each in (node, *reversed(path)):
+        graph.erase_node(each)
+    return made
+
+
+def _path(first: Any, node: Any) -> list[Any] | None:
+    """From a node over its views to what the other one reads, if nobody else looks at any of them."""
+    path = [first]
+    while len(path[-1].users) == 1:
+        user = next(iter(path[-1].users))
+        if user is node:
+            return path
+        if not _shows(user) or user.kwargs or any(map(_is_node, user.args[1:])):
+            return None
+        path.append(user)
+    return None
+
+
+def _shows(node: Any) -> bool:
+    """Whether a call gives what its argument has, under another shape: the tracer's tensors know it."""
+    value = node.meta.get("val")
+    if not node.args or not _is_node(node.args[0]) or not hasattr(value, "untyped_storage"):
+        return False
+    given = node.args[0].meta.get("val")
+    return hasattr(given, "untyped_storage") and bool(
+        value.untyped_storage()._cdata == given.untyped_storage()._cdata
+    )
+
+
+def _drop_clones(graph: Any) -> None:
+    """Take out copies that nothing can tell from what they are of: no op here writes over anything. Layers that drop
+    nothing leave them. What is given or returned keeps its own."""
+    for node in list(graph.nodes):
+        if node.op != "call_function" or op_name(node.target) != "clone":
+            continue
+        source = root = node.args[0]
+        while root.op == "call_function" and _shows(root):
+            root = root.args[0]
+        returned = any(user.op == "output" for user in (*node.users, *source.users))
+        if root.op == "call_function" and not returned and _lies_alike(source.meta["val"], node.meta["val"]):
+            node.replace_all_uses_with(source)
+            graph.erase_node(node)
+
+
+def _is_node(value: Any) -> bool:
+    return hasattr(value, "all_input_nodes")
+
+
+def _lies_alike(one: Any, other: Any) -> bool:
+    """Whether a result can take the place of an operand."""
+    whole = one.untyped_storage().nbytes() == one.numel() * one.element_size()
+    return bool(
+        whole and one.dtype == other.dtype and one.shape == other.shape and one.stride() == other.stride()
+    )
 
 
 def _is_view(node: Any) -> bool:

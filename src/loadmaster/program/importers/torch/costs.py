@@ -356,6 +356,7 @@ _RULES: dict[str, Rule] = {
     **_named("_clone_dim_order _to_copy _to_dim_order_copy clone contiguous lift_fresh_copy to", _convert),
     "copy": lambda call: op_costs.each("copy", call.size)._replace(unread=True),
     **_named("im2col unfold", lambda call: Cost("gather")),
+    "stay": lambda call: Cost("stay"),
     **_named(
         "empty_like fill full_like new_full new_ones new_zeros ones_like zeros_like",
         lambda call: Cost("broadcast", unread=True),

@@ -10,7 +10,8 @@ import operator
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 from loadmaster.errors import BadProgram, require
 from loadmaster.program.build import Access, Builder
@@ -192,7 +193,12 @@ def bind(node: Any, values: dict[Any, list[Value]]) -> tuple[dict[str, Any], lis
 
 
 def call_of(node: Any, values: dict[Any, list[Value]], results: list[Type]) -> tuple[Call, list[Value]]:
-    """A node as a call whose cost can be looked up, and the values that it reads."""
+    """A node as a call whose cost can be looked up, and the values that it reads. A chain costs what its first call
+    does, nearly."""
+    if isinstance(node.target, Chain):
+        first = SimpleNamespace(target=node.target.first, args=node.args[0], kwargs=dict(node.target.named))
+        call, operands = call_of(first, values, results)
+        return call, operands + bind(SimpleNamespace(target=None, args=node.args[1:]), values)[1]
     args, operands = bind(node, values)
     return Call(op_name(node.target), args, results), operands
 
@@ -263,6 +269,8 @@ class Result:
     """It is the gradient of `name[low:high]`; None: of all of it."""
     sink: bool = False
     """The caller takes it on the device as soon as it is made: a plan need not keep it."""
+    stays: bool = False
+    """The caller takes it on the device at the end: a plan keeps it there."""
     late: bool = False
     """It belongs to the backward call of a training step."""
 
@@ -278,6 +286,56 @@ class Traced:
     constants: dict[str, Any] = field(default_factory=dict)
     backward: set[str] = field(default_factory=set)
     """Names of the nodes of the backward pass."""
+
+
+def stay(*_: Any) -> tuple[()]:
+    """What the last op of a graph does with results that stay on the device: it needs them there."""
+    return ()
+
+
+class Link(NamedTuple):
+    """A call that changes what was made before it, in place."""
+
+    views: tuple[tuple[Any, tuple[Any, ...]], ...]
+    """What leads to the shape that it works on: ops, and their arguments after the first."""
+    target: Any
+    named: tuple[tuple[str, Any], ...] = ()
+
+
+class Chain:
+    """Several calls as one, without a place for what is between them: the first makes a tensor, the others work in
+    place. Called with the arguments of each, of the later ones those after the first."""
+
+    namespace = "aten"
+
+    def __init__(self, first: Any, named: tuple[tuple[str, Any], ...], links: tuple[Link, ...]) -> None:
+        self.first, self.named, self.links = first, named, links
+
+    def __call__(self, first: Sequence[Any], *later: Sequence[Any]) -> Any:
+        value = self.first(*first, **dict(self.named))
+        for link, args in zip(self.links, later, strict=True):
+            for view, rest in link.views:
+                value = view(value, *rest)
+            value = link.target(value, *args, **dict(link.named))
+        return value
+
+    def __str__(self) -> str:
+        return f"chain {self.first}{self.named} {[tuple(map(str, link)) for link in self.links]}"
+
+    @property
+    def __name__(self) -> str:
+        names = [op_name(self.first), *(op_name(link.target) for link in self.links)]
+        return "_".join(name.strip("_") for name in names)
+
+
+def copied(graph: Any) -> Any:
+    """A copy of a torch.fx graph in which nodes have the same names."""
+    twin = require("torch", "torch").fx.Graph()
+    own: dict[Any, Any] = {}
+    twin.output(twin.graph_copy(graph, own))
+    for theirs, node in own.items():
+        node.name = theirs.name  # a copy avoids names of Python's own, such as 'input'
+    return twin
 
 
 _SHAPED_LIKE = {"expand_as": "expand", "view_as": "view", "reshape_as": "reshape"}
@@ -442,6 +500,8 @@ class _Emitter:
 
     def _reads(self, step: Step, over: tuple[int, int] | None) -> Sequence[Access]:
         reads = [(self._tensor(v), v.bytes) for v in step.operands]
+        if step.call.op == stay.__name__:
+            return [(tensor, 0) for tensor, _ in reads]
         if step.cost.unread:  # but a runtime takes the tensor itself
             first = [] if self._needed is not None else [(reads[0][0], 0)]
             return [*first, *reads[1:]]

@@ -1,0 +1,188 @@
+"""`fit` on a GPU: results in the block, and the memory that the process really takes."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+import loadmaster  # noqa: E402
+from fit_cases import same  # noqa: E402
+from loadmaster.execute import own_allocator  # noqa: E402
+
+if not torch.cuda.is_available() or not own_allocator.install():
+    pytest.skip("needs a CUDA device that nothing has used yet", allow_module_level=True)
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
+)
+WIDTH, ROWS = 2048, 4096
+SPARE = 2**22
+"""Bytes: the driver gives memory in pages of 2 MiB."""
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Any:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+    own_allocator.current().release()  # type: ignore[union-attr]
+
+
+class Wide(nn.Module):  # type: ignore[misc]
+    """Sixteen layers of 16 MiB and results of 16 MiB."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(16))
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x, x.mean(1)
+
+
+def inputs(seed: int) -> Any:
+    made = torch.randn(ROWS // 2, WIDTH, generator=torch.Generator().manual_seed(seed))
+    return made.to("cuda")
+
+
+def fitted(memory: int, **options: Any) -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    plain = Wide().eval()
+    model = loadmaster.fit(
+        copy.deepcopy(plain), (inputs(0).cpu(),), memory=memory, search=1.0, quiet=True, **options
+    )
+    return plain.to("cuda"), model
+
+
+def used() -> int:
+    torch.cuda.synchronize()
+    free, total = torch.cuda.mem_get_info()
+    return int(total - free)
+
+
+@contextmanager
+def watched(found: list[int]) -> Iterator[None]:
+    """The most that the device had in use meanwhile is appended to `found`."""
+    over, most = threading.Event(), [0]
+
+    def look() -> None:
+        while not over.wait(0.001):
+            free, total = torch.cuda.mem_get_info()
+            most[0] = max(most[0], total - free)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        found.append(most[0])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("keeps", [False, True])
+def test_results_in_the_block_are_right_whoever_keeps_them(keeps: bool) -> None:
+    plain, model = fitted(280 * 2**20)
+    expected = [plain(inputs(seed)) for seed in range(3)]
+    kept: list[Any] = []
+    for turn in range(9):
+        found = model(inputs(turn % 3))
+        assert same(tuple(found), tuple(expected[turn % 3])), turn
+        model.fitted.wait_for_plan()
+        if keeps and turn > 3:
+            kept.append((turn % 3, found[0][1:]))
+        del found
+    for seed, found in kept:
+        assert torch.equal(found, expected[seed][0][1:])
+    graph = model.fitted.session.graphs[0]
+    assert graph.lends is not keeps and (graph.delivered_bytes > 0) is keeps
+    last = model(inputs(1))
+    del model, graph
+    torch._dynamo.reset()
+    filled = [torch.full((2**22,), float(n), device="cuda") for n in range(20)]
+    assert same(tuple(last), tuple(expected[1])), "the block is there as long as a result in it is"
+    del filled
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("keeps", [False, True])
+def test_the_process_takes_no_more_than_the_memory(keeps: bool) -> None:
+    memory, most = 280 * 2**20, list[int]()
+    torch.manual_seed(0)
+    model, x = Wide().eval(), [inputs(seed) for seed in range(2)]
+    own_allocator.compute(torch.device("cuda", 0))  # what libraries keep is no part of the context
+    kept_by_libraries = own_allocator.compute(torch.device("cuda", 0)).kept_bytes
+    own_allocator.current().release()  # type: ignore[union-attr]
+    before = used() - kept_by_libraries
+    with watched(most):
+        model = loadmaster.fit(model, (x[0].cpu(),), memory=memory, search=1.0, quiet=True)
+        found = None
+        for turn in range(8):
+            if not keeps:
+                found = None
+            found = model(x[turn % 2])
+            model.fitted.wait_for_plan()
+        torch.cuda.synchronize()
+    assert found is not None
+    assert most[0] - before <= memory + SPARE, f"{(most[0] - before) / 2**20:.1f} MiB"
+
+
+def test_a_training_step_takes_no_more_than_the_memory() -> None:
+    memory, most = 400 * 2**20, list[int]()
+    torch.manual_seed(0)
+    model, x = Wide(), inputs(0)
+    optimizer = torch.optim.AdamW(model.parameters())
+    kept_by_libraries = own_allocator.compute(torch.device("cuda", 0)).kept_bytes
+    own_allocator.current().release()  # type: ignore[union-attr]
+    before = used() - kept_by_libraries
+    with watched(most):
+        model = loadmaster.fit(model, (x.cpu(),), memory=memory, optimizer=optimizer, search=1.0, quiet=True)
+        for _ in range(5):
+            model(x)[0].square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            model.fitted.wait_for_plan()
+        torch.cuda.synchronize()
+    assert most[0] - before <= memory + SPARE, f"{(most[0] - before) / 2**20:.1f} MiB"
+
+
+def fused_calls(model: Any) -> set[str]:
+    graph = model.fitted.session.graphs[0].prepared.graph
+    return {str(node.target) for node in graph.nodes if "attention" in str(node.target)}
+
+
+class Masked(nn.Module):  # type: ignore[misc]
+    def __init__(self, make: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.project, self.make = nn.Linear(256, 256), make
+
+    def forward(self, x: Any) -> Any:
+        heads = self.project(x).unflatten(-1, (4, 64)).transpose(1, 2)
+        mask = self.make(x)
+        return nn.functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["none", "bool", "expanded"])
+def test_attention_with_a_mask_is_one_op(kind: str) -> None:
+    def make(x: Any) -> Any:
+        seen = x[:, None, None, :, 0] > -10
+        return None if kind == "none" else seen.expand(-1, 1, x.shape[1], -1) if kind == "expanded" else seen
+
+    model = Masked(make).to(torch.bfloat16).eval()
+    x = torch.randn(4, 128, 256, dtype=torch.bfloat16)
+    expected = copy.deepcopy(model).to("cuda")(x.to("cuda"))
+    model = loadmaster.fit(model, (x,), memory="100%", search=0.5, quiet=True)
+    assert fused_calls(model)
+    torch.testing.assert_close(model(x).to("cuda"), expected)
