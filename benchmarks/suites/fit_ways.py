@@ -55,6 +55,8 @@ class Case:
     """On the device."""
     host: HostWeights | None = None
     budget: int | None = None
+    libraries: int = 0
+    """What the process has beside its context and its allocator's memory."""
     resident_peak: int = 0
     activation_bytes: int = 0
     """Beyond the weights; in training beyond weights, gradients and the optimizer's state."""

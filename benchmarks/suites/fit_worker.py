@@ -190,6 +190,7 @@ class Worker:
             case.resident_peak = resident["allocated"]
             case.activation_bytes = resident["activation_bytes"]
             case.budget = int(job.share * case.resident_peak)
+            case.libraries = int(resident.get("libraries") or 0)
             row["budget"] = case.budget
         else:
             case.budget = None
@@ -378,7 +379,7 @@ class Worker:
                 module,
                 (),
                 inputs,
-                memory=budget,
+                memory=None if budget is None else budget + case.libraries,  # as others' processes have
                 device=str(self.device.type),
                 optimizer=optimizer,
                 search=self.settings.search,

@@ -384,21 +384,21 @@ class PlannedGraph:
         """Whether a training step is faster with parameters, gradients and the optimizer's state on the device, and
         plans with what that leaves, or with all of them on the host."""
         session = self.session
-        held = session.static_bytes + session.trained_bytes + session.state_bytes
+        held = session.static_bytes + session.trained_bytes + session.state_bytes + session.grown_bytes
         there = self._captured(args, hold=True)
         assert self._program is not None
         program = replace(there.program, costs=self._program.costs)
-        needed = self._needed(program) + held
+        needed = self._needed(program) + held - session.grown_bytes
         if session.memory is None:
             assert session.share is not None
-            session.memory = int(session.share * needed)
+            session.memory = int(session.share * needed) + session.grown_bytes
         try:
             small = session.machine.with_capacity(self._fast, max(1, session.memory - held))
             resident = quick(make_offload(repeat(program, []), small, self._room)).value
         except LoadmasterError:
             return
         try:
-            whole = session.machine.with_capacity(self._fast, session.memory)
+            whole = session.machine.with_capacity(self._fast, max(1, session.memory - session.grown_bytes))
             streamed = quick(make_offload(repeat(self._program, []), whole, self._room)).value
         except LoadmasterError:
             streamed = None

@@ -28,6 +28,8 @@ class Compute:
 
     stream: Any
     kept_bytes: int
+    bare_bytes: int
+    """`outside_bytes` of a process that has done nothing yet but make its context."""
 
 
 def fewer_holes() -> None:
@@ -72,6 +74,8 @@ def compute(device: Any) -> Compute:
     within a plan."""
     if device.index not in _COMPUTE:
         torch, own = require("torch", "torch"), _core.device_allocator()
+        torch.cuda.synchronize(device)
+        bare = outside_bytes(device)
         stream, before = torch.cuda.Stream(device), own.held
         with torch.cuda.stream(stream), torch.inference_mode():
             for dtype in (torch.float32, torch.float16, torch.bfloat16):
@@ -82,7 +86,7 @@ def compute(device: Any) -> Compute:
                 torch.nn.functional.linear(square, square, square[0])
             del square
         torch.cuda.synchronize(device)
-        _COMPUTE[device.index] = Compute(stream, own.held - before)
+        _COMPUTE[device.index] = Compute(stream, own.held - before, bare)
     return _COMPUTE[device.index]
 
 

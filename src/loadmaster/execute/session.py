@@ -120,6 +120,7 @@ class Session:
     newest: PlannedGraph | None = None
     """The graph that was called last."""
     _block: Any = None
+    _library_bytes: int = 0
     _worker: ThreadPoolExecutor | None = None
     _thread: int = -1
 
@@ -168,11 +169,12 @@ class Session:
         if own is None:
             yield
             return
-        kept, outside = own.held, own_allocator.outside_bytes(self.device)
+        kept, bare = own.held, own_allocator.compute(self.device).bare_bytes
         yield
-        loaded = own_allocator.outside_bytes(self.device) - outside
+        self._library_bytes += max(0, own.held - kept)
+        loaded = own_allocator.outside_bytes(self.device) - bare
         # Other processes come and go: what is too much to be code is theirs.
-        self.grown_bytes += max(0, own.held - kept) + min(max(0, loaded), MOST_CODE)
+        self.grown_bytes = self._library_bytes + min(max(0, loaded), MOST_CODE)
 
     @property
     def static_bytes(self) -> int:
@@ -307,7 +309,7 @@ class Session:
             return False
         assert self.share is not None
         held = self.held_bytes + self.state_bytes_held
-        count = int(self.share * (sum(graph.needed for graph in self.graphs) + held))
+        count = int(self.share * (sum(graph.needed for graph in self.graphs) + held)) + self.grown_bytes
         self.memory = -(-count // GRAIN) * GRAIN  # all of what it needs is enough for it
         return True
 
