@@ -32,7 +32,7 @@ from loadmaster.export.plans import (
     check_sound,
     list_left_out,
 )
-from loadmaster.export.tflm_file import ALIGNMENT, with_plan
+from loadmaster.export.tflm_file import ALIGNMENT, BY_RUNTIME, METADATA, VERSION, with_plan
 from loadmaster.files import read_regular, replacing
 from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import load_machine
@@ -50,10 +50,6 @@ SEEDS = range(5)
 PROOF_SECONDS = 5.0
 MOST_SCRATCH = 2**24
 """Bytes of a scratch file."""
-METADATA = "OfflineMemoryAllocation"
-VERSION = 1
-BY_RUNTIME = -1
-"""As an offset: the runtime places the tensor."""
 PACK_SECONDS = 10.0
 
 

@@ -28,6 +28,7 @@ from loadmaster.program.importers.tflite.read import (
     IDENTIFIER,
     MODEL,
     OPERATOR,
+    OPERATORS,
     Table,
     TfliteModel,
 )
@@ -50,7 +51,25 @@ _OPERATOR: dict[int, str] = {
     12: _REFERENCE,
     13: "i",
 }
+_TENSOR: dict[int, str] = {
+    0: _REFERENCE,
+    1: "b",
+    2: "I",
+    3: _REFERENCE,
+    4: _REFERENCE,
+    5: "B",
+    6: _REFERENCE,
+    7: _REFERENCE,
+    8: "B",
+    9: _REFERENCE,
+}
 """What each field of a table is: a number by its `struct` code, or a reference."""
+_I32 = 2
+_CONCATENATION_OPTIONS = 10
+METADATA = "OfflineMemoryAllocation"
+VERSION = 1
+BY_RUNTIME = -1
+"""As an offset: the runtime places the tensor."""
 
 
 class Head:
@@ -153,6 +172,80 @@ def with_plan(model: TfliteModel, order: Sequence[int] | None, metadata: Mapping
         moved = head.vector([operators[number].at for number in order])
         addresses[0] = head.changed(graphs[0], _GRAPH, {GRAPH.OPERATORS: moved})
     new = {
+        MODEL.GRAPHS: head.vector(addresses),
+        MODEL.BUFFERS: head.vector(buffers),
+        MODEL.METADATA: head.vector(entries),
+    }
+    return head.finish(head.changed(root, _MODEL, new), root.data)
+
+
+def write_graph(draft: Any, offsets: Sequence[int]) -> bytes:
+    """A model whose first graph is a draft's (`tflm_rewrite.Draft`), with an offset for each of its tensors."""
+    model: TfliteModel = draft.model
+    _check_simple(model)
+    head, root = Head(), model.root
+    graphs, old = root.tables(MODEL.GRAPHS), root.tables(MODEL.GRAPHS)[0]
+    buffers = [table.at for table in root.tables(MODEL.BUFFERS)]
+    codes = [table.at for table in root.tables(MODEL.CODES)]
+    tables, operators = old.tables(GRAPH.TENSORS), old.tables(GRAPH.OPERATORS)
+    code: dict[str, int] = {}
+
+    def blob(data: bytes) -> int:
+        buffers.append(head.table({0: (_REFERENCE, head.blob(data))}))
+        return len(buffers) - 1
+
+    def tensor(made: Any) -> int:
+        if made.source is None:
+            fields = {0: (_REFERENCE, head.numbers(made.shape)), 1: ("b", _I32), 2: ("I", blob(made.data))}
+            return head.table(fields)
+        if made.shape == model.graphs[0].tensors[made.source].shape:
+            return tables[made.source].at
+        shape = {0: head.numbers(made.shape), 7: None}
+        return head.changed(tables[made.source], _TENSOR, shape)
+
+    def operator(step: Any) -> int:
+        ends = (
+            {OPERATOR.INPUTS: head.numbers(step.inputs), OPERATOR.OUTPUTS: head.numbers(step.outputs)}
+            if step.source is None
+            or (step.inputs, step.outputs)
+            != (
+                model.graphs[0].operators[step.source].inputs,
+                model.graphs[0].operators[step.source].outputs,
+            )
+            else {}
+        )
+        if step.source is not None:
+            if not ends:
+                return operators[step.source].at
+            return head.changed(operators[step.source], _OPERATOR, dict(ends))
+        if step.name not in code:
+            number = OPERATORS.index(step.name)
+            codes.append(head.table({0: ("b", min(number, 127)), 2: ("i", 1), 3: ("i", number)}))
+            code[step.name] = len(codes) - 1
+        fields: dict[int, tuple[str, int]] = {OPERATOR.CODE: ("I", code[step.name])}
+        fields |= {field: (_REFERENCE, address) for field, address in ends.items()}
+        if step.axis is not None:
+            options = head.table({0: ("i", step.axis)})
+            fields |= {
+                OPERATOR.OPTIONS_TYPE: ("B", _CONCATENATION_OPTIONS),
+                OPERATOR.OPTIONS: (_REFERENCE, options),
+            }
+        return head.table(fields)
+
+    made = [tensor(each) for each in draft.tensors]
+    steps = [operator(step) for step in draft.steps]
+    new_graph: dict[int, int | None] = {
+        GRAPH.TENSORS: head.vector(made),
+        GRAPH.OPERATORS: head.vector(steps),
+    }
+    addresses = [head.changed(old, _GRAPH, new_graph), *(graph.at for graph in graphs[1:])]
+    entries = [t.at for t in root.tables(MODEL.METADATA) if t.text(0) != METADATA]
+    others = sum(len(graph.tensors) for graph in model.graphs[1:])
+    table = [VERSION, len(graphs), len(offsets) + others, *offsets, *[BY_RUNTIME] * others]
+    number = blob(struct.pack(f"<{len(table)}i", *table))
+    entries.append(head.table({0: (_REFERENCE, head.text(METADATA)), 1: ("I", number)}))
+    new = {
+        MODEL.CODES: head.vector(codes),
         MODEL.GRAPHS: head.vector(addresses),
         MODEL.BUFFERS: head.vector(buffers),
         MODEL.METADATA: head.vector(entries),
