@@ -14,25 +14,32 @@ targets of 32. `measure_arena` asks the interpreter itself, where the package is
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
+from loadmaster.errors import BadProgram
 from loadmaster.program.importers.tflite.read import (
     ABSENT,
     GRAPH,
     MODEL,
     Graph,
     Operator,
-    Table,
-    Tensor,
     TfliteModel,
+    read_tflite,
 )
 
 ALIGNMENT = 16
 """Of tensors, scratch and what kernels keep: micro_arena_constants.h, MicroArenaBufferAlignment."""
 MOST_SCRATCH_REQUESTS = 12
 """Room for the requests of one operator: micro_allocator.cc, kMaxScratchBuffersPerOp."""
+MOST_STEPS = 400_000
+"""Operators, each as often as it is called."""
+MOST_BUFFERS = 20_000
 ONLINE = -1
 """As an offset: the runtime places the buffer. greedy_memory_planner.h, kOnlinePlannedBuffer."""
 _REDUCTIONS = ("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN")
@@ -104,6 +111,10 @@ class Kernel(NamedTuple):
     known: bool = True
 
 
+_KEEP_NOTHING = """
+READ_VARIABLE ASSIGN_VARIABLE TRANSPOSE EXPAND_DIMS NEG SQRT SQUARE LOG SIN COS FLOOR CEIL ROUND MAXIMUM MINIMUM SLICE
+BROADCAST_TO ZEROS_LIKE FILL EXP LOGICAL_AND LOGICAL_OR LOGICAL_NOT SPACE_TO_BATCH_ND BATCH_TO_SPACE_ND GATHER_ND
+"""
 _UNKNOWN = Kernel("12i", "32i", False)
 _KERNELS: dict[str, Kernel] = {
     "CONV_2D": Kernel("7i", "9i2P3i"),  # kernels/conv.h, OpDataConv; TfLiteConvParams
@@ -150,12 +161,7 @@ _KERNELS: dict[str, Kernel] = {
     "CALL_ONCE": Kernel("i", "iB"),  # kernels/call_once.cc
     "IF": Kernel("2i", "2i"),  # kernels/if.cc
     "WHILE": Kernel("2i", "2i"),  # kernels/while.cc
-    **dict.fromkeys(
-        "READ_VARIABLE ASSIGN_VARIABLE TRANSPOSE EXPAND_DIMS NEG SQRT SQUARE LOG SIN COS FLOOR CEIL ROUND "
-        "MAXIMUM MINIMUM SLICE BROADCAST_TO ZEROS_LIKE FILL EXP LOGICAL_AND LOGICAL_OR LOGICAL_NOT "
-        "SPACE_TO_BATCH_ND BATCH_TO_SPACE_ND GATHER_ND".split(),
-        Kernel(),
-    ),
+    **dict.fromkeys(_KEEP_NOTHING.split(), Kernel()),
 }
 """Operator -> what it keeps; checked against the interpreter by tests where it is installed."""
 
@@ -172,23 +178,19 @@ class Arena:
     """What the whole arena must have while the runtime prepares itself."""
     unknown: tuple[str, ...] = ()
     """Operators whose kernels' structs are guessed, if any."""
-    measured: bool = False
+    measured: int | None = None
+    """The least arena in which the interpreter itself has started and run, if it was asked."""
 
     @property
     def total(self) -> int:
-        """What `kTensorArenaSize` must be, at least."""
+        """What `kTensorArenaSize` must be, at least; a multiple of 16."""
+        if self.measured is not None:
+            return _up(self.measured)
         return max(_up(self.planned) + self.persistent, self.startup)
 
     def with_planned(self, planned: int) -> Arena:
         """The same model where its tensors take other bytes."""
-        return Arena(planned, self.persistent, self.startup, self.unknown, False)
-
-    @property
-    def most_planned(self) -> Callable[[int], int]:
-        """Capacity -> bytes that tensors may take in it; negative: not even start-up fits."""
-        return lambda capacity: (
-            -1 if capacity < self.startup else (capacity - self.persistent) // ALIGNMENT * ALIGNMENT
-        )
+        return replace(self, planned=planned, measured=None)
 
 
 class Buffer(NamedTuple):
@@ -455,15 +457,13 @@ class _Runtime:
         self._scratch_lives: dict[tuple[int, int], tuple[int, int]] = {}
         self._step = 0
         self._mark(0, lives, ())
-        start = 0
         for graph, life, handles in zip(self.model.graphs, lives, self.handles, strict=True):
             for number, tensor in enumerate(graph.tensors):
                 is_planned = not tensor.constant and not tensor.variable and number not in handles
                 if is_planned and tensor.bytes:
                     # Only tensors of the first graph have offsets of their own: the runtime counts so.
                     offset = ONLINE if offsets is None else offsets[number]
-                    yield Buffer(_up(tensor.bytes), *life[number], offset)
-            start += len(graph.tensors)
+                    yield Buffer(_up(tensor.bytes), life[number][0], life[number][1], offset)
         for at, requests in self.scratch.items():
             first, last = self._scratch_lives.get(at, (-1, -1))
             for request in requests:
@@ -473,6 +473,13 @@ class _Runtime:
         graph, life = self.model.graphs[g], lives[g]
         if g in inside:
             return
+        if self._step > MOST_STEPS:
+            raise BadProgram(
+                f"graphs that call each other stand for more than {MOST_STEPS:,} operators",
+                object="graph",
+                number=MOST_STEPS,
+                remedy="give a model whose graphs are called less often",
+            )
         for number in (*graph.inputs, *graph.outputs):
             if number != ABSENT:
                 life[number] = [self._step, self._step]
@@ -502,6 +509,13 @@ def _calls(operator: Operator, graphs: int) -> list[int]:
 
 def greedy_height(buffers: Sequence[Buffer]) -> int:
     """Bytes that the runtime's planner uses: given offsets first, then by size, each in the lowest gap."""
+    if len(buffers) > MOST_BUFFERS:
+        raise BadProgram(
+            f"the model has {len(buffers):,} tensors to plan",
+            object="model",
+            number=len(buffers),
+            remedy=f"give a model of at most {MOST_BUFFERS:,}",
+        )
     given = [b for b in buffers if b.offset != ONLINE]
     # The runtime lists buffers from the last to the first and sorts them stably.
     online = sorted((b for b in reversed(buffers) if b.offset == ONLINE), key=lambda b: -b.bytes)
@@ -525,3 +539,120 @@ def greedy_height(buffers: Sequence[Buffer]) -> int:
 
 def _up(count: int) -> int:
     return count + -count % ALIGNMENT
+
+
+# The interpreter itself. It is asked in a process of its own: in an arena that is too small it may crash.
+
+_CHILD = """
+import os, sys
+from tflite_micro.python.tflite_micro import runtime
+data = open(sys.argv[1], "rb").read()
+answers = os.fdopen(os.dup(1), "w")
+nothing = os.open(os.devnull, os.O_WRONLY)
+os.dup2(nothing, 1)
+os.dup2(nothing, 2)
+for line in sys.stdin:
+    size, invoke = map(int, line.split())
+    try:
+        interpreter = runtime.Interpreter.from_bytes(data, arena_size=size)
+        if invoke:
+            interpreter.invoke()
+        answer = "yes"
+    except Exception:
+        answer = "no"
+    interpreter = None
+    answers.write(answer + "\\n")
+    answers.flush()
+"""
+_MOST_ARENA = 2**30
+_STEP = 8
+
+
+class _Asked:
+    """A model in a process that says whether the interpreter starts in so many bytes."""
+
+    def __init__(self, data: bytes, folder: str) -> None:
+        self._path = Path(folder) / "model.tflite"
+        self._path.write_bytes(data)
+        self._process: subprocess.Popen[str] | None = None
+
+    def starts(self, size: int, invoke: bool = False) -> bool:
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _CHILD, str(self._path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        process = self._process
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(f"{size} {int(invoke)}\n")
+            process.stdin.flush()
+            answer = process.stdout.readline().strip()
+        except BrokenPipeError:
+            answer = ""
+        if not answer:  # it crashed: the arena was too small, and the next size needs another process
+            self.end()
+        return answer == "yes"
+
+    def end(self) -> None:
+        if self._process is not None:
+            for stream in (self._process.stdin, self._process.stdout):
+                assert stream is not None
+                stream.close()
+            self._process.wait()
+            self._process = None
+
+
+def measure_least(data: bytes, guess: int) -> int | None:
+    """The least arena in which the interpreter starts and runs a model; None: in none.
+
+    Args:
+      data: the file.
+      guess: about how much, such as `compute_arena` says: it saves time.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        asked = _Asked(data, folder)
+        try:
+            high = max(_up(guess), ALIGNMENT)
+            while not asked.starts(high):
+                high *= 2
+                if high > _MOST_ARENA:
+                    return None
+            low = high - ALIGNMENT
+            while low > 0 and asked.starts(low):
+                high, low = low, max(0, low - 2 * (_up(guess) - low + ALIGNMENT))
+            while high - low > _STEP:
+                middle = (low + high) // 2 // _STEP * _STEP
+                low, high = (low, middle) if asked.starts(middle) else (middle, high)
+            return high if asked.starts(high, invoke=True) else None
+        finally:
+            asked.end()
+
+
+def measure_arena(data: bytes, computed: Arena) -> Arena:
+    """What was computed with the least arena that was measured, where the interpreter can run the model."""
+    return replace(computed, measured=measure_least(data, computed.total))
+
+
+def can_measure() -> bool:
+    """Whether the interpreter is installed."""
+    from importlib.util import find_spec
+
+    return find_spec("tflite_micro") is not None
+
+
+def read_arena(data: bytes, target: Target = HOST, *, measure: bool = False, name: str = "model") -> Arena:
+    """The arena of a file: with the offsets that it carries, and measured if that is asked for."""
+    model = read_tflite(data, name)
+    computed = compute_arena(model, target, offsets=carried_offsets(model))
+    return measure_arena(data, computed) if measure and target == HOST else computed
+
+
+def carried_offsets(model: TfliteModel) -> list[int] | None:
+    """The offsets that a file carries, by tensor; None if it has none that the runtime would take."""
+    data = model.metadata.get("OfflineMemoryAllocation", b"")
+    table = [int.from_bytes(data[i : i + 4], "little", signed=True) for i in range(0, len(data) // 4 * 4, 4)]
+    count = sum(len(graph.tensors) for graph in model.graphs)
+    return table[3:] if len(table) == 3 + count and table[2] == count else None

@@ -1,15 +1,10 @@
-"""A TFLite model that computes the same in fewer bytes: shared places, and convolutions in bands of rows.
+"""A TFLite model that computes the same in fewer bytes: tensors that share places.
 
 TFLite Micro follows whatever offsets a file carries. So tensors may share bytes: a reshape or a slice of whole
 rows lies where its source lies, what is concatenated lies in the result from the start, and an elementwise
 operator writes over an operand that nobody reads again. Their kernels then copy bytes onto themselves.
 
-Where one stretch of convolutions is to blame, its result can be made in bands of rows: for each band the rows
-that it needs are sliced (a place in the source, no copy), taken through the same operators, and concatenated
-(again no copy). The tensors in between exist one band at a time; rows at the seams are computed twice. This is
-patch-based inference (MCUNetV2, arXiv:2110.15352), written as a plain model that any interpreter runs.
-
-`Draft` is a graph to be written; `share` says which tensors lie in one another; `check_places` goes through the
+Bands are made in `tflm_bands`. `Draft` is a graph to be written; `share` says which tensors lie in one another; `check_places` goes through the
 operators and looks whether every one still finds what it reads.
 """
 
@@ -30,33 +25,44 @@ from loadmaster.allocation.buffers import Buffers, Gap
 from loadmaster.allocation.problem import Allocation
 from loadmaster.errors import Refused
 from loadmaster.export.plans import NotExported
-from loadmaster.export.tflm_arena import HOST, ONLINE, Arena, Target, compute_arena, scratch_requests
-from loadmaster.export.tflm_file import ALIGNMENT, write_graph
-from loadmaster.program.importers.tflite.read import ABSENT, Graph, Table, TfliteModel, read_tflite
+from loadmaster.export.tflm_arena import HOST, ONLINE, Target, scratch_requests
+from loadmaster.export.tflm_file import (
+    ALIGNMENT,
+    BY_RUNTIME,
+    GRAPH_FIELDS,
+    METADATA,
+    MODEL_FIELDS,
+    OPERATOR_FIELDS,
+    REFERENCE,
+    TENSOR_FIELDS,
+    VERSION,
+    Head,
+    check_simple,
+)
+from loadmaster.program.importers.tflite.read import (
+    ABSENT,
+    GRAPH,
+    MODEL,
+    OPERATOR,
+    OPERATORS,
+    Graph,
+    Table,
+    TfliteModel,
+)
 from loadmaster.search.solver import Budget, solve
 
 PACK_SECONDS = 5.0
-MOST_OPERATORS = 24
-"""Of a stretch that is made in bands."""
-BANDS = (2, 3, 4, 6, 8, 12, 16)
-MOST_TRIED = 6
-"""Drafts that are packed of all that look good."""
-MOST_ROUNDS = 3
+"""For the offsets of a draft."""
 
-_IN_PLACE = frozenset(
-    "ADD SUB MUL DIV MAXIMUM MINIMUM RELU RELU6 RELU_N1_TO_1 LOGISTIC TANH HARD_SWISH LEAKY_RELU ELU ABS NEG "
-    "SQUARE SQRT RSQRT EXP LOG SIN COS FLOOR CEIL ROUND PRELU QUANTIZE".split()
-)
+_WORDS = """
+ADD SUB MUL DIV MAXIMUM MINIMUM RELU RELU6 RELU_N1_TO_1 LOGISTIC TANH HARD_SWISH LEAKY_RELU ELU ABS NEG
+SQUARE SQRT RSQRT EXP LOG SIN COS FLOOR CEIL ROUND PRELU QUANTIZE
+"""
+IN_PLACE = frozenset(_WORDS.split())
 """Kernels that read an element before they write the one in its place, and no other."""
 _VIEWS = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
-_WINDOWS = {
-    "CONV_2D": (0, 1, 2, 4, 5),
-    "DEPTHWISE_CONV_2D": (0, 1, 2, 5, 6),
-    "MAX_POOL_2D": (0, 1, 2),
-    "AVERAGE_POOL_2D": (0, 1, 2),
-}
-"""Operator -> fields of its options: padding, strides of columns and rows, dilations of columns and rows."""
-_VALID = 1
+_I32 = 2
+_CONCATENATION_OPTIONS = 10
 
 
 @dataclass(frozen=True)
@@ -66,14 +72,14 @@ class Made:
     source: int | None
     """The tensor of the file that it is a copy of; None: new whole numbers."""
     shape: tuple[int, ...]
-    bytes: int
+    size: int
     is_planned: bool
     """Whether it needs a place in the arena."""
     data: bytes | None = None
 
     @property
     def row_bytes(self) -> int:
-        return self.bytes // self.shape[1]
+        return self.size // self.shape[1]
 
 
 @dataclass(frozen=True)
@@ -118,7 +124,7 @@ class Draft:
         """Of each tensor: from which step, to before which; (0, 0) if it is never there."""
         count = len(self.steps)
         first = {n: 0 for n in self.inputs if n != ABSENT}
-        last: dict[int, int] = {n: 1 for n in first}
+        last = dict.fromkeys(first, 1)
         for at, step in enumerate(self.steps):
             for number in step.outputs:
                 first[number] = last[number] = at
@@ -167,14 +173,14 @@ class _Sharing:
         for at, step in enumerate(self.draft.steps):
             for view, source, offset in _views(self.draft, step):
                 self._place(view, source, offset)
-            if in_place and step.name in _IN_PLACE:
+            if in_place and step.name in IN_PLACE:
                 self._overwrite(at, step)
         return self.parent
 
     def _whole(self, number: int) -> bool:
         """Whether a tensor has all bytes of its root: it can be moved into another."""
         root = self.parent[number].root
-        return self.draft.tensors[root].bytes == self.draft.tensors[number].bytes
+        return self.draft.tensors[root].size == self.draft.tensors[number].size
 
     def _place(self, inner: int, outer: int, offset: int) -> bool:
         """Put the bytes of `inner`, and all that lies in them, into those of `outer`."""
@@ -200,7 +206,10 @@ class _Sharing:
         for number in dict.fromkeys(step.inputs[:1] if step.name == "PRELU" else step.inputs):
             if number == ABSENT or not tensors[number].is_planned:
                 continue
-            alike = tensors[number].shape == tensors[out].shape and tensors[number].bytes == tensors[out].bytes
+            # Elements that become smaller are written behind those that are still to be read.
+            fewer = step.name == "QUANTIZE" and tensors[out].size <= tensors[number].size
+            alike = tensors[number].shape == tensors[out].shape
+            alike = alike and (fewer or tensors[number].size == tensors[out].size)
             others = [n for n in step.inputs if n not in (ABSENT, number)]
             here = self.parent[number]
             if not alike or any(self._overlaps(n, number) for n in others):
@@ -214,7 +223,7 @@ class _Sharing:
     def _overlaps(self, a: int, b: int) -> bool:
         one, two = self.parent[a], self.parent[b]
         return one.root == two.root and (
-            one.at < two.at + self.draft.tensors[b].bytes and two.at < one.at + self.draft.tensors[a].bytes
+            one.at < two.at + self.draft.tensors[b].size and two.at < one.at + self.draft.tensors[a].size
         )
 
 
@@ -224,7 +233,7 @@ def _views(draft: Draft, step: Step) -> Iterator[tuple[int, int, int]]:
     if not step.inputs or not step.outputs or step.inputs[0] == ABSENT:
         return
     x, out = step.inputs[0], step.outputs[0]
-    if step.name in _VIEWS and tensors[x].bytes == tensors[out].bytes:
+    if step.name in _VIEWS and tensors[x].size == tensors[out].size:
         yield out, x, 0
     elif step.name == "SLICE" and (begin := _row_slice(draft, step)) is not None:
         yield out, x, begin
@@ -254,11 +263,11 @@ def _concatenated(draft: Draft, step: Step) -> Iterator[tuple[int, int, int]]:
     alike = len(set(step.inputs)) == len(step.inputs) and _same_scales(draft, (*step.inputs, out))
     if not 0 <= axis < len(shape) or any(size != 1 for size in shape[:axis]) or not alike:
         return
-    if sum(tensors[n].bytes for n in step.inputs) == tensors[out].bytes:
+    if sum(tensors[n].size for n in step.inputs) == tensors[out].size:
         at = 0
         for number in step.inputs:
             yield number, out, at
-            at += tensors[number].bytes
+            at += tensors[number].size
 
 
 def _same_scales(draft: Draft, numbers: Sequence[int]) -> bool:
@@ -277,7 +286,7 @@ def _scale(draft: Draft, number: int) -> tuple[bytes, ...]:
 
 
 def _tensor_table(model: TfliteModel, number: int) -> Table:
-    return model.root.tables(2)[0].tables(0)[number]
+    return model.root.tables(MODEL.GRAPHS)[0].tables(GRAPH.TENSORS)[number]
 
 
 # Offsets for what shares bytes, and the look at each step that they are sound.
@@ -307,8 +316,8 @@ def make_buffers(draft: Draft, pieces: Sequence[Piece], target: Target = HOST) -
     roots, lower, upper, size = list(members), [], [], []
     gaps: dict[int, list[Gap]] = {}
     for i, root in enumerate(roots):
-        lives = [(*draft.life[n], pieces[n].at, pieces[n].at + draft.tensors[n].bytes) for n in members[root]]
-        whole = _up(draft.tensors[root].bytes)
+        lives = [(*draft.life[n], pieces[n].at, pieces[n].at + draft.tensors[n].size) for n in members[root]]
+        whole = _up(draft.tensors[root].size)
         lower.append(min(life[0] for life in lives))
         upper.append(max(life[1] for life in lives))
         size.append(whole)
@@ -328,7 +337,7 @@ def make_buffers(draft: Draft, pieces: Sequence[Piece], target: Target = HOST) -
             lower.append(at)
             upper.append(at + 1)
             size.append(_up(request))
-    return Buffers.of(lower, upper, size, alignment=ALIGNMENT, gaps=gaps), roots
+    return Buffers.of(lower, upper, size, alignment=ALIGNMENT, gaps={**gaps}), roots
 
 
 def _scratch(draft: Draft, step: Step, target: Target) -> list[int]:
@@ -357,15 +366,15 @@ def check_places(draft: Draft, offsets: Sequence[int]) -> None:
     """Go through the steps with a memory of labels: each must find its operands as they were made.
 
     It knows nothing of roots and lives: only what kernels read and write, byte by byte."""
-    tensors, life = draft.tensors, draft.life
-    height = max((offsets[n] + t.bytes for n, t in enumerate(tensors) if offsets[n] >= 0), default=0)
+    tensors = draft.tensors
+    height = max((offsets[n] + t.size for n, t in enumerate(tensors) if offsets[n] >= 0), default=0)
     memory = np.full(height, -1, dtype=np.int64)
     made: dict[int, npt.NDArray[np.int64]] = {}
     fresh = 0
 
     def write(number: int, labels: npt.NDArray[np.int64] | None = None) -> None:
         nonlocal fresh
-        count = tensors[number].bytes
+        count = tensors[number].size
         if labels is None:
             labels = np.arange(fresh, fresh + count, dtype=np.int64)
             fresh += count
@@ -373,7 +382,7 @@ def check_places(draft: Draft, offsets: Sequence[int]) -> None:
         memory[offsets[number] : offsets[number] + count] = labels
 
     def read(number: int, who: str) -> npt.NDArray[np.int64]:
-        found = memory[offsets[number] : offsets[number] + tensors[number].bytes]
+        found = memory[offsets[number] : offsets[number] + tensors[number].size]
         if number not in made or not np.array_equal(found, made[number]):
             raise Refused(
                 f"{who} would read tensor {number} where something else lies",
@@ -400,437 +409,101 @@ def check_places(draft: Draft, offsets: Sequence[int]) -> None:
                 continue
             if out in copied:
                 source, offset = copied[out]
-                write(out, values[source][offset : offset + tensors[out].bytes])
+                write(out, values[source][offset : offset + tensors[out].size])
                 continue
-            span = range(offsets[out], offsets[out] + tensors[out].bytes)
+            span = range(offsets[out], offsets[out] + tensors[out].size)
             for n in inputs:
-                other = range(offsets[n], offsets[n] + tensors[n].bytes)
+                other = range(offsets[n], offsets[n] + tensors[n].size)
                 apart = span.start >= other.stop or other.start >= span.stop
-                if not apart and not (step.name in _IN_PLACE and span == other):
+                same = span == other or (step.name == "QUANTIZE" and span.start == other.start)
+                if not apart and not (step.name in IN_PLACE and same and len(span) <= len(other)):
                     raise Refused(
-                        f"{who} would write over what it reads", object="arena", number=out, remedy="report it"
+                        f"{who} would write over what it reads",
+                        object="arena",
+                        number=out,
+                        remedy="report it",
                     )
             write(out)
-        del life
-        life = draft.life
     for number in draft.outputs:
         if is_placed(number):
             read(number, "the caller")
 
 
-# Bands of rows.
+def write_graph(draft: Draft, offsets: Sequence[int]) -> bytes:
+    """A model whose first graph is a draft's, with an offset for each of its tensors."""
+    return _Writer(draft).file(offsets)
 
 
-class Rows(NamedTuple):
-    """The rows of a tensor that a band has: `height` of them from `origin`, good from `low` to `high`."""
+class _Writer:
+    """Tables of a draft in front of the old file: what has not changed is referred to."""
 
-    origin: int
-    height: int
-    low: int
-    high: int
-    full: int
-    """How many the whole tensor has."""
+    def __init__(self, draft: Draft) -> None:
+        check_simple(draft.model)
+        self.draft, self.head, self.root = draft, Head(), draft.model.root
+        self.graphs = self.root.tables(MODEL.GRAPHS)
+        self.buffers = [table.at for table in self.root.tables(MODEL.BUFFERS)]
+        self.codes = [table.at for table in self.root.tables(MODEL.CODES)]
+        self.tensors = self.graphs[0].tables(GRAPH.TENSORS)
+        self.operators = self.graphs[0].tables(GRAPH.OPERATORS)
+        self.code: dict[str, int] = {}
 
-
-@dataclass(frozen=True)
-class Stretch:
-    """Steps between two tensors, which nothing else looks into."""
-
-    source: int
-    target: int
-    steps: tuple[int, ...]
-
-
-def find_stretches(draft: Draft, through: int) -> Iterator[Stretch]:
-    """Stretches with a given step in them."""
-    users: dict[int, list[int]] = {}
-    for at, step in enumerate(draft.steps):
-        for number in step.inputs:
-            users.setdefault(number, []).append(at)
-    for source, tensor in enumerate(draft.tensors):
-        if not tensor.is_planned or len(tensor.shape) != 4 or tensor.shape[0] != 1 or tensor.shape[1] < 2:
-            continue
-        reached, inside = {source}, []
-        for at, step in enumerate(draft.steps):
-            moving = [n for n in step.inputs if n != ABSENT and draft.tensors[n].is_planned]
-            if not moving or not set(moving) <= reached or len(step.outputs) != 1:
-                continue
-            if not _is_splittable(draft, step) or len(inside) >= MOST_OPERATORS:
-                continue
-            inside.append(at)
-            reached.add(step.outputs[0])
-            stretch = _stretch_to(draft, source, step.outputs[0], inside, users)
-            if stretch is not None and through in stretch.steps and len(stretch.steps) > 1:
-                yield stretch
-
-
-def _stretch_to(
-    draft: Draft, source: int, target: int, inside: list[int], users: dict[int, list[int]]
-) -> Stretch | None:
-    """The steps that make `target` of `source`, if nothing else needs what they make in between."""
-    maker = {draft.steps[at].outputs[0]: at for at in inside}
-    needed: set[int] = set()
-    waiting = [target]
-    while waiting:
-        number = waiting.pop()
-        if number == source or number not in maker or maker[number] in needed:
-            continue
-        needed.add(maker[number])
-        waiting += [n for n in draft.steps[maker[number]].inputs if n != ABSENT]
-    between = {draft.steps[at].outputs[0] for at in needed} - {target}
-    if between & set(draft.outputs) or any(set(users.get(n, [])) - needed for n in between):
-        return None
-    shape = draft.tensors[target].shape
-    if len(shape) != 4 or shape[1] < 2:
-        return None
-    return Stretch(source, target, tuple(sorted(needed)))
-
-
-def _is_splittable(draft: Draft, step: Step) -> bool:
-    """Whether rows of its result need only some rows of what it reads."""
-    tensors = draft.tensors
-    shapes = [tensors[n].shape for n in (*step.inputs[:1], *step.outputs)]
-    if any(len(shape) != 4 or shape[0] != 1 for shape in shapes) or step.source is None:
-        return False
-    if step.name in _WINDOWS:
-        return draft.graph.operators[step.source].options is not None
-    if step.name == "PAD":
-        return _paddings(draft, step) is not None
-    if step.name == "CONCATENATION":
-        options = draft.graph.operators[step.source].options
-        planned = all(tensors[n].is_planned for n in step.inputs)
-        return planned and options is not None and options.number(0, "i") in (3, -1)
-    if step.name in _IN_PLACE:
-        out = tensors[step.outputs[0]].shape
-        for number in step.inputs:
-            shape = () if number == ABSENT else tensors[number].shape
-            if number != ABSENT and tensors[number].is_planned and shape != out:
-                return False
-            if len(shape) > 4 or (
-                number != ABSENT and not tensors[number].is_planned and len(shape) > 2 and shape[-3] != 1
-            ):
-                return False  # a constant that differs from row to row
-        return True
-    return False
-
-
-def _paddings(draft: Draft, step: Step) -> npt.NDArray[np.int32] | None:
-    """[4, 2] of a PAD with constant paddings of rows and columns alone."""
-    source = draft.tensors[step.inputs[1]].source
-    if source is None or draft.graph.tensors[source].dtype != "i32":
-        return None
-    tensor = draft.graph.tensors[source]
-    if not tensor.constant or tensor.shape != (4, 2):
-        return None
-    buffer = draft.model.root.tables(4)[tensor.buffer]
-    begin, count = buffer.vector(0, 1)
-    found = np.frombuffer(buffer.data, "<i4", count // 4, begin)
-    if len(found) != 8 or found[:2].any() or found[6:].any() or (found < 0).any():
-        return None
-    return found.reshape(4, 2).astype(np.int32)
-
-
-def _rows_of(draft: Draft, step: Step, given: Sequence[Rows]) -> Rows | None:
-    """The rows that a step makes of some rows; None where they can't be told."""
-    full = draft.tensors[step.outputs[0]].shape[1]
-    x = given[0]
-    if step.name == "PAD":
-        paddings = _paddings(draft, step)
-        assert paddings is not None
-        top, bottom = (int(count) for count in paddings[1])
-        first, last = x.origin == 0, x.origin + x.height == x.full
-        height = x.height + (top if first else 0) + (bottom if last else 0)
-        low = 0 if first and x.low == 0 else x.low + top
-        high = full if last and x.high == x.full else x.high + top
-        return Rows(0 if first else x.origin + top, height, low, high, full)
-    if step.name not in _WINDOWS:
-        if len({(rows.origin, rows.height) for rows in given}) != 1:
-            return None
-        return x._replace(
-            low=max(rows.low for rows in given), high=min(rows.high for rows in given), full=full
+    def file(self, offsets: Sequence[int]) -> bytes:
+        head, model = self.head, self.draft.model
+        tensors = [self._tensor(made) for made in self.draft.tensors]
+        steps = [self._operator(step) for step in self.draft.steps]
+        graph = head.changed(
+            self.graphs[0],
+            GRAPH_FIELDS,
+            {GRAPH.TENSORS: head.vector(tensors), GRAPH.OPERATORS: head.vector(steps)},
         )
-    kernel, stride, padding = _window(draft, step)
-    pad = inner = 0
-    height = (x.height - kernel) // stride + 1
-    if padding != _VALID:
-        height = -(-x.height // stride)
-        pad = max(0, (full - 1) * stride + kernel - x.full) // 2
-        inner = max(0, (height - 1) * stride + kernel - x.height) // 2
-    shift = x.origin + pad - inner
-    if height < 1 or shift % stride:
-        return None
-    origin = shift // stride
-    good = [
-        row
-        for row in range(max(0, origin), min(full, origin + height))
-        if _is_good(x, row * stride - pad, row * stride - pad + kernel - 1)
-    ]
-    return Rows(origin, height, good[0], good[-1] + 1, full) if good else None
+        entries = [t.at for t in self.root.tables(MODEL.METADATA) if t.text(0) != METADATA]
+        others = sum(len(graph.tensors) for graph in model.graphs[1:])
+        table = [VERSION, len(self.graphs), len(offsets) + others, *offsets, *[BY_RUNTIME] * others]
+        number = self._buffer(struct.pack(f"<{len(table)}i", *table))
+        entries.append(head.table({0: (REFERENCE, head.text(METADATA)), 1: ("I", number)}))
+        new = {
+            MODEL.CODES: head.vector(self.codes),
+            MODEL.GRAPHS: head.vector([graph, *(each.at for each in self.graphs[1:])]),
+            MODEL.BUFFERS: head.vector(self.buffers),
+            MODEL.METADATA: head.vector(entries),
+        }
+        return head.finish(head.changed(self.root, MODEL_FIELDS, new), self.root.data)
 
+    def _buffer(self, data: bytes) -> int:
+        self.buffers.append(self.head.table({0: (REFERENCE, self.head.blob(data))}))
+        return len(self.buffers) - 1
 
-def _is_good(x: Rows, first: int, last: int) -> bool:
-    """Whether a window sees right rows alone, and the border of the image where there is one."""
-    above = first >= x.low if first >= 0 else x.origin == 0 and x.low == 0
-    below = last < x.high if last < x.full else x.origin + x.height == x.full and x.high == x.full
-    return above and below
+    def _tensor(self, made: Made) -> int:
+        head = self.head
+        if made.source is None:
+            assert made.data is not None
+            shape = head.numbers(made.shape)
+            return head.table({0: (REFERENCE, shape), 1: ("b", _I32), 2: ("I", self._buffer(made.data))})
+        if made.shape == self.draft.graph.tensors[made.source].shape:
+            return self.tensors[made.source].at
+        shape_alone: dict[int, int | None] = {0: head.numbers(made.shape), 7: None}
+        return head.changed(self.tensors[made.source], TENSOR_FIELDS, shape_alone)
 
-
-def _window(draft: Draft, step: Step) -> tuple[int, int, int]:
-    """(rows that a window spans, its stride, the padding's kind)."""
-    assert step.source is not None
-    options = draft.graph.operators[step.source].options
-    assert options is not None
-    fields = _WINDOWS[step.name]
-    padding, stride = options.number(fields[0], "b"), max(1, options.number(fields[2], "i"))
-    if len(fields) == 3:
-        return max(1, options.number(4, "i")), stride, padding
-    dilation = max(1, options.number(fields[4], "i", 1))
-    return (draft.tensors[step.inputs[1]].shape[1] - 1) * dilation + 1, stride, padding
-
-
-def _follow(draft: Draft, stretch: Stretch, begin: int, end: int) -> dict[int, Rows] | None:
-    """The rows of every tensor of a stretch that follow from some of its source."""
-    full = draft.tensors[stretch.source].shape[1]
-    rows = {stretch.source: Rows(begin, end - begin, begin, end, full)}
-    for at in stretch.steps:
-        step = draft.steps[at]
-        given = [rows[n] for n in step.inputs if n in rows]
-        made = _rows_of(draft, step, given)
-        if made is None:
-            return None
-        rows[step.outputs[0]] = made
-    return rows
-
-
-def _band(draft: Draft, stretch: Stretch, low: int, high: int) -> dict[int, Rows] | None:
-    """The fewest rows of the source that give rows [low, high) of the target."""
-    full, target = draft.tensors[stretch.source].shape[1], stretch.target
-    ratio = full / draft.tensors[target].shape[1]
-
-    def enough(begin: int, end: int) -> dict[int, Rows] | None:
-        rows = _follow(draft, stretch, begin, end)
-        if rows is None or rows[target].low > low or rows[target].high < high:
-            return None
-        return rows
-
-    begin = next((b for b in range(min(full - 1, int(low * ratio)), -1, -1) if _reaches(enough, b, full)), None)
-    if begin is None:
-        return None
-    for end in range(min(full, max(begin + 1, int((high - 1) * ratio))), full + 1):
-        if (rows := enough(begin, end)) is not None:
-            return rows
-    return None
-
-
-def _reaches(enough: object, begin: int, full: int) -> bool:
-    assert callable(enough)
-    # The last rows may be in the wrong phase for the seam above: a stride's worth of ends is tried.
-    return any(enough(begin, end) is not None for end in range(full, max(begin, full - 1), -1))
-
-
-def split(draft: Draft, stretch: Stretch, bands: int) -> Draft | None:
-    """The draft with a stretch made in bands of rows; None where it can't be."""
-    height = draft.tensors[stretch.target].shape[1]
-    if bands > height:
-        return None
-    edges = [height * i // bands for i in range(bands + 1)]
-    parts = [_band(draft, stretch, low, high) for low, high in pairwise(edges)]
-    if any(part is None for part in parts):
-        return None
-    maker = _Bands(draft, stretch)
-    for (low, high), rows in zip(pairwise(edges), parts, strict=True):
-        assert rows is not None
-        maker.add(rows, low, high)
-    return maker.finish(bands)
-
-
-class _Bands:
-    """Writes the steps of each band."""
-
-    def __init__(self, draft: Draft, stretch: Stretch) -> None:
-        self.draft, self.stretch = draft, stretch
-        self.tensors = list(draft.tensors)
-        self.steps: list[Step] = []
-        self.parts: list[int] = []
-        self.numbers: dict[tuple[int, ...], int] = {}
-        self.done = 0
-
-    def _constant(self, values: Sequence[int], shape: tuple[int, ...] = (4,)) -> int:
-        key = (*shape, *values)
-        if key not in self.numbers:
-            data = struct.pack(f"<{len(values)}i", *values)
-            self.tensors.append(Made(None, shape, len(data), False, data))
-            self.numbers[key] = len(self.tensors) - 1
-        return self.numbers[key]
-
-    def _rows(self, number: int, height: int) -> int:
-        """A tensor like another with fewer rows."""
-        old = self.draft.tensors[number]
-        shape = (old.shape[0], height, *old.shape[2:])
-        self.tensors.append(replace(old, shape=shape, bytes=old.row_bytes * height))
-        return len(self.tensors) - 1
-
-    def _slice(self, number: int, like: int, begin: int, height: int) -> int:
-        out = self._rows(like, height)
-        shape = self.tensors[out].shape
-        begins, sizes = self._constant((0, begin, 0, 0)), self._constant(shape)
-        self.steps.append(Step("SLICE", (number, begins, sizes), (out,), None))
-        return out
-
-    def add(self, rows: dict[int, Rows], low: int, high: int) -> None:
-        source, target = self.stretch.source, self.stretch.target
-        own = {source: source}
-        if rows[source].height < rows[source].full:
-            own[source] = self._slice(source, source, rows[source].origin, rows[source].height)
-        for at in self.stretch.steps:
-            step = self.draft.steps[at]
-            made, out = rows[step.outputs[0]], step.outputs[0]
-            whole = out == target and (made.origin, made.origin + made.height) == (low, high)
-            own[out] = self._rows(out, made.height)
-            inputs = [own.get(n, n) for n in step.inputs]
-            if step.name == "PAD":
-                inputs[1] = self._pad(step, rows[step.inputs[0]])
-            self.steps.append(replace(step, inputs=tuple(inputs), outputs=(own[out],)))
-            self.done += made.height * _macs_of_row(self.draft, step)
-            if out == target:
-                self.parts.append(
-                    own[out] if whole else self._slice(own[out], out, low - made.origin, high - low)
-                )
-
-    def _pad(self, step: Step, x: Rows) -> int:
-        paddings = _paddings(self.draft, step)
-        assert paddings is not None
-        cut = paddings.copy()
-        cut[1] = (
-            paddings[1, 0] if x.origin == 0 else 0,
-            paddings[1, 1] if x.origin + x.height == x.full else 0,
-        )
-        return self._constant(cut.ravel().tolist(), (4, 2))
-
-    def finish(self, bands: int) -> Draft:
-        draft, stretch = self.draft, self.stretch
-        inside = set(stretch.steps)
-        # The bands stand where the stretch's last step stood: all it reads is there by then.
-        steps = [step for at, step in enumerate(draft.steps) if at not in inside and at < stretch.steps[-1]]
-        steps += [*self.steps, Step("CONCATENATION", tuple(self.parts), (stretch.target,), None, 1)]
-        steps += draft.steps[stretch.steps[-1] + 1 :]
-        before = sum(
-            draft.tensors[draft.steps[at].outputs[0]].shape[1] * _macs_of_row(draft, draft.steps[at])
-            for at in stretch.steps
-        )
-        extra = (self.done - before) / max(1, count_macs(draft.model))
-        names = f"{draft.steps[stretch.steps[0]].name} … {draft.steps[stretch.steps[-1]].name}"
-        note = (
-            f"operators {draft.steps[stretch.steps[0]].source} to {draft.steps[stretch.steps[-1]].source} "
-            f"({names}) in {bands} bands of rows: {extra:+.1%} multiply-adds"
-        )
-        return replace(
-            draft,
-            tensors=tuple(self.tensors),
-            steps=tuple(steps),
-            notes=(*draft.notes, note),
-            extra_macs=draft.extra_macs + extra,
-        )
-
-
-def _macs_of_row(draft: Draft, step: Step) -> int:
-    """Multiply-adds for one row of a step's result."""
-    if step.name not in ("CONV_2D", "DEPTHWISE_CONV_2D"):
-        return 0
-    weights, out = draft.tensors[step.inputs[1]].shape, draft.tensors[step.outputs[0]].shape
-    per_pixel = int(np.prod(weights))
-    return out[2] * per_pixel
-
-
-def count_macs(model: TfliteModel) -> int:
-    """Multiply-adds of a model's convolutions and dense layers."""
-    graph, total = model.graphs[0], 0
-    for operator in graph.operators:
-        if operator.name in ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED") and ABSENT not in (
-            *operator.inputs[:2],
-            *operator.outputs[:1],
-        ):
-            weights, out = graph.tensors[operator.inputs[1]], graph.tensors[operator.outputs[0]]
-            pixels = out.elements // max(1, out.shape[-1]) if out.shape else 1
-            total += weights.elements * pixels
-    return total
-
-
-# The search.
-
-
-@dataclass(frozen=True)
-class Smaller:
-    """A model that was made smaller."""
-
-    packed: Packed
-    data: bytes
-    arena: Arena
-    """Computed for the host."""
-
-
-def make_smaller(
-    model: TfliteModel,
-    orders: Sequence[Sequence[int]] = (),
-    *,
-    in_place: bool = True,
-    bands: bool = True,
-    target: Target = HOST,
-    enough: int = 0,
-) -> Smaller:
-    """The least arena that is found: other orders, shared places, and then bands where one stretch is to blame.
-
-    Args:
-      model: what to rewrite; it is not changed.
-      orders: orders of its operators to try beside its own.
-      in_place: whether elementwise operators may write over an operand.
-      bands: whether stretches of convolutions may be split.
-      target: whose arena.
-      enough: a total at which to stop, bytes.
-    """
-    first = make_draft(model)
-    drafts = [first, *(first.reordered(order) for order in orders)]
-    best = min((_weigh(pack(draft, in_place=in_place), target) for draft in drafts), key=_total)
-    if not bands:
-        return best
-    for _ in range(MOST_ROUNDS):
-        if best.arena.total <= enough:
-            break
-        found = _split_once(best, in_place, target)
-        if found is None or found.arena.total >= best.arena.total:
-            break
-        best = found
-    return best
-
-
-def _total(smaller: Smaller) -> tuple[int, int]:
-    return smaller.arena.total, len(smaller.data)
-
-
-def _weigh(packed: Packed, target: Target) -> Smaller:
-    data = packed.write()
-    written = read_tflite(data, "rewritten")
-    offsets = packed.offsets + [ONLINE] * sum(len(graph.tensors) for graph in written.graphs[1:])
-    return Smaller(packed, data, compute_arena(written, target, offsets=offsets))
-
-
-def _split_once(best: Smaller, in_place: bool, target: Target) -> Smaller | None:
-    draft = best.packed.draft
-    buffers, _ = make_buffers(draft, best.packed.pieces, target)
-    times, live = buffers.live_profile()
-    peak = min(int(times[int(np.argmax(live))]), len(draft.steps) - 1)
-    tried: list[tuple[int, int, Draft]] = []
-    for stretch in find_stretches(draft, peak):
-        for bands in BANDS:
-            made = split(draft, stretch, bands)
-            if made is None:
-                break
-            need = make_buffers(made, share(made, in_place=in_place), target)[0].max_live
-            # What each further step and tensor keeps for good; the whole truth follows for the best.
-            more = 200 * (len(made.steps) - len(draft.steps))
-            tried.append((need + more, len(tried), made))
-    chosen = [made for _, _, made in sorted(tried, key=lambda row: row[:2])[:MOST_TRIED]]
-    return min((_weigh(pack(made, in_place=in_place), target) for made in chosen), key=_total, default=None)
+    def _operator(self, step: Step) -> int:
+        head = self.head
+        if step.source is not None:
+            old = self.draft.graph.operators[step.source]
+            if (old.inputs, old.outputs) == (step.inputs, step.outputs):
+                return self.operators[step.source].at
+        ends = {OPERATOR.INPUTS: head.numbers(step.inputs), OPERATOR.OUTPUTS: head.numbers(step.outputs)}
+        if step.source is not None:
+            return head.changed(self.operators[step.source], OPERATOR_FIELDS, ends)
+        if step.name not in self.code:
+            number = OPERATORS.index(step.name)
+            self.codes.append(head.table({0: ("b", min(number, 127)), 2: ("i", 1), 3: ("i", number)}))
+            self.code[step.name] = len(self.codes) - 1
+        fields: dict[int, tuple[str, int]] = {OPERATOR.CODE: ("I", self.code[step.name])}
+        fields |= {field: (REFERENCE, address) for field, address in ends.items()}
+        if step.axis is not None:
+            options = head.table({0: ("i", step.axis)})
+            fields[OPERATOR.OPTIONS_TYPE] = ("B", _CONCATENATION_OPTIONS)
+            fields[OPERATOR.OPTIONS] = (REFERENCE, options)
+        return head.table(fields)
 
 
 def _up(count: int) -> int:
