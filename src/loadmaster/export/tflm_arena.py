@@ -97,7 +97,7 @@ GREEDY_PLANNER = Struct("P2i4P2iPB")  # memory_planner/greedy_memory_planner.h
 MICRO_ALLOCATOR = Struct("5PB3P")  # micro/micro_allocator.h
 BUILTIN_ALLOCATOR = Struct("2P")  # micro/micro_allocator.cc, MicroBuiltinDataAllocator
 VARIABLES = Struct("P2i")  # micro/micro_resource_variable.h, MicroResourceVariables
-VARIABLE = Struct("6PB")  # micro/micro_resource_variable.h, MicroResourceVariable; two words are spare
+VARIABLE = Struct("8PB")  # micro/micro_resource_variable.h, MicroResourceVariable; measured
 COMPRESSED_SUBGRAPH = Struct("3P")
 RECORDING_BUFFER_ALLOCATOR = Struct("13P")  # arena_allocator/recording_single_arena_buffer_allocator.h
 RECORDING_MICRO_ALLOCATOR = Struct("5PB4P24P")  # micro/recording_micro_allocator.h: 8 records of 3 numbers
@@ -371,11 +371,7 @@ class _Runtime:
                     continue
                 data = Struct(self._kernel(operator).data)
                 if self._size(data):
-                    more = self.target.compression and operator.name in (
-                        *_WEIGHT_OPS,
-                        "FULLY_CONNECTED",
-                        "CONCATENATION",
-                    )
+                    more = self.target.compression and operator.name in (*_WEIGHT_OPS, "FULLY_CONNECTED")
                     data = Struct(self._kernel(operator).data + ("2i" if more else "")) if more else data
                     self._keep(self._size(data), ALIGNMENT)
         asked = 0
@@ -383,6 +379,10 @@ class _Runtime:
             for i, operator in enumerate(graph.operators):
                 ends = [n for n in (*operator.inputs, *operator.outputs) if n != ABSENT]
                 front = self._requests(asked) + sum(self._temporary(g, n) for n in ends)
+                if operator.name in (*_WEIGHT_OPS, "FULLY_CONNECTED") or not self._kernel(operator).known:
+                    # All but the bias once more, where the kernel's data are computed: nothing is given back
+                    # before the operator is done.
+                    front += sum(self._temporary(g, n) for n in (*operator.inputs[:2], *operator.outputs))
                 for count in self.kept.get(i, ()) if g == 0 and i in self.kept else self._made(g, operator):
                     self._keep(count, ALIGNMENT)
                 self._need(front)
@@ -620,9 +620,10 @@ def measure_least(data: bytes, guess: int) -> int | None:
                 high *= 2
                 if high > _MOST_ARENA:
                     return None
-            low = high - ALIGNMENT
+            step, low = ALIGNMENT, high - ALIGNMENT
             while low > 0 and asked.starts(low):
-                high, low = low, max(0, low - 2 * (_up(guess) - low + ALIGNMENT))
+                step *= 2
+                high, low = low, max(0, low - step)
             while high - low > _STEP:
                 middle = (low + high) // 2 // _STEP * _STEP
                 low, high = (low, middle) if asked.starts(middle) else (middle, high)

@@ -31,14 +31,12 @@ from loadmaster.export.tflm_rewrite import (
 )
 from loadmaster.program.importers.tflite.read import ABSENT, MODEL, TfliteModel, read_tflite
 
-TRY_SECONDS = 0.5
-"""For the offsets of each draft that is tried."""
 MOST_OPERATORS = 24
 """Of a stretch that is made in bands."""
 BANDS = (2, 3, 4, 5, 6, 8, 10)
 """How many; kernels/concatenation.cc takes ten parts at most."""
-MOST_TRIED = 6
-"""Drafts that are packed of all that look good."""
+MOST_TRIED = 12
+"""Drafts that are placed of all that look good."""
 MOST_ROUNDS = 3
 STEP_BYTES = 250
 """Of one more operator in the persistent part, about."""
@@ -488,7 +486,7 @@ def _split_once(best: Smaller, in_place: bool, target: Target, enough: int) -> S
     room = enough - best.arena.persistent
     fitting = sorted((row for row in tried if row[0] <= room), key=lambda row: row[2].extra_macs)
     chosen = [made for _, _, made in [*fitting[: MOST_TRIED // 2], *tried[:MOST_TRIED]]]
-    found = [_weigh(pack(made, in_place=in_place, seconds=TRY_SECONDS), target) for made in chosen]
+    found = [_weigh(pack(made, in_place=in_place, quick=True), target) for made in chosen]
     fits = [each for each in found if each.arena.total <= enough]
     if fits:  # what is enough with the fewest computations
         return min(fits, key=lambda each: (each.packed.draft.extra_macs, _total(each)))

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from loadmaster.allocation.auto import make_auto
 from loadmaster.allocation.buffers import Buffers, Gap
+from loadmaster.allocation.heuristics import SizeFirstFit
 from loadmaster.allocation.problem import Allocation
 from loadmaster.errors import Refused
 from loadmaster.export.plans import NotExported
@@ -51,7 +52,7 @@ from loadmaster.program.importers.tflite.read import (
 )
 from loadmaster.search.solver import Budget, solve
 
-PACK_SECONDS = 5.0
+PACK_SECONDS = 3.0
 """For the offsets of a draft."""
 
 _WORDS = """
@@ -346,12 +347,13 @@ def _scratch(draft: Draft, step: Step, target: Target) -> list[int]:
     return scratch_requests(draft.graph, draft.graph.operators[step.source], target)
 
 
-def pack(draft: Draft, *, in_place: bool = True, seconds: float = PACK_SECONDS) -> Packed:
-    """Offsets for a draft, checked."""
+def pack(draft: Draft, *, in_place: bool = True, quick: bool = False) -> Packed:
+    """Offsets for a draft, checked; `quick`: by first fit in order of size alone."""
     pieces = share(draft, in_place=in_place)
     buffers, roots = make_buffers(draft, pieces)
     problem = Allocation(buffers)
-    found = solve(make_auto(), problem, Budget(seconds=seconds))
+    solver = SizeFirstFit() if quick else make_auto()
+    found = solve(solver, problem, Budget(seconds=PACK_SECONDS))
     if found.decision is None or problem.offset_violations(found.decision):
         raise NotExported("no offsets were found", object="arena", remedy="report this as a bug")
     at = dict(zip(roots, found.decision.tolist(), strict=False))
