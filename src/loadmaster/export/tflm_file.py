@@ -260,11 +260,12 @@ class Arena:
 
 
 class Micro:
-    """One model in the interpreter. `room`: about how many bytes its tensors may take."""
+    """One model in the interpreter. `room`: about how many bytes its tensors may take; `exact`: the arena's bytes,
+    and no more."""
 
-    def __init__(self, data: bytes, room: int) -> None:
+    def __init__(self, data: bytes, room: int, exact: int | None = None) -> None:
         runtime = require(RUNTIME, "tflite")
-        size = max(2 * room, 2**18)
+        size = max(2 * room, 2**18) if exact is None else exact
         while True:
             try:
                 with _errors() as said:
@@ -272,7 +273,11 @@ class Micro:
                 break
             except (RuntimeError, ValueError) as error:
                 why = _one_line(said, error)
-                if size >= _MOST_ARENA or not re.search(r"arena|allocat", why, re.IGNORECASE):
+                if (
+                    exact is not None
+                    or size >= _MOST_ARENA
+                    or not re.search(r"arena|allocat", why, re.IGNORECASE)
+                ):
                     raise CannotRun(
                         f"TFLite Micro can't run the model: {why}",
                         object="model",

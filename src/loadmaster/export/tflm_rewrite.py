@@ -307,6 +307,19 @@ class Packed:
     def write(self) -> bytes:
         return write_graph(self.draft, self.offsets)
 
+    def buffers(self) -> tuple[Buffers, npt.NDArray[np.int64]]:
+        """What lies where, for a picture: roots alone, scratch is the runtime's to place."""
+        buffers, roots = make_buffers(self.draft, self.pieces, Target(8, "none"))
+        kept = range(len(roots))
+        offsets = np.array([self.offsets[root] for root in roots], dtype=np.int64)
+        return Buffers.of(
+            buffers.lower[kept],
+            buffers.upper[kept],
+            buffers.size[kept],
+            ids=buffers.ids[: len(roots)],
+            gaps={b: list(gaps) for b, gaps in buffers.gaps.items() if b < len(roots)},
+        ), offsets
+
 
 def make_buffers(draft: Draft, pieces: Sequence[Piece], target: Target = HOST) -> tuple[Buffers, list[int]]:
     """One buffer for every root, alive where any of its members is; and the roots."""
@@ -338,7 +351,14 @@ def make_buffers(draft: Draft, pieces: Sequence[Piece], target: Target = HOST) -
             lower.append(at)
             upper.append(at + 1)
             size.append(_up(request))
-    return Buffers.of(lower, upper, size, alignment=ALIGNMENT, gaps={**gaps}), roots
+    ids = [f"{root} {_name(draft, root)}" for root in roots]
+    ids += [f"scratch {number}" for number in range(len(size) - len(ids))]
+    return Buffers.of(lower, upper, size, ids=ids, alignment=ALIGNMENT, gaps={**gaps}), roots
+
+
+def _name(draft: Draft, number: int) -> str:
+    source = draft.tensors[number].source
+    return "" if source is None else draft.graph.tensors[source].name
 
 
 def _scratch(draft: Draft, step: Step, target: Target) -> list[int]:
