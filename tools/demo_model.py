@@ -7,6 +7,7 @@ all widened images before the first is narrowed: the order is right, and needs t
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -17,20 +18,23 @@ SIDE, WIDE, NARROW, BRANCHES, CLASSES = 32, 24, 2, 4, 4
 
 def main() -> bytes:
     sys.path.insert(0, str(ROOT / "tests"))
-    from generate_tflite import CONV, I8, I32, GraphMaker, tflite
+    make = import_module("generate_tflite")  # the maker of tests' models
 
     rng = np.random.default_rng(2026)
-    graph = GraphMaker()
+    graph = make.GraphMaker()
 
     def constant(shape: list[int], kind: int) -> int:
-        low, high, dtype = (-127, 128, np.int8) if kind == I8 else (-500, 500, np.dtype("<i4"))
+        low, high, dtype = (-127, 128, np.int8) if kind == make.I8 else (-500, 500, np.dtype("<i4"))
         data = rng.integers(low, high, int(np.prod(shape))).astype(dtype).tobytes()
-        return graph.tensor(f"{'weights' if kind == I8 else 'bias'}_{len(graph.tensors)}", shape, kind, data)
+        number: int = graph.tensor(
+            f"{'weights' if kind == make.I8 else 'bias'}_{len(graph.tensors)}", shape, kind, data
+        )
+        return number
 
     def conv(source: int, name: str, side: int, wide: int, window: int, channels: int) -> int:
-        operands = [source, constant([wide, window, window, channels], I8), constant([wide], I32)]
-        out = graph.tensor(name, [1, side, side, wide])
-        graph.op("CONV_2D", operands, [out], CONV)
+        operands = [source, constant([wide, window, window, channels], make.I8), constant([wide], make.I32)]
+        out: int = graph.tensor(name, [1, side, side, wide])
+        graph.op("CONV_2D", operands, [out], make.CONV)
         return out
 
     image = graph.tensor("image", [1, SIDE, SIDE, 4])
@@ -42,18 +46,18 @@ def main() -> bytes:
     pool = {0: ("b", 1), 1: ("i", 8), 2: ("i", 8), 3: ("i", 8), 4: ("i", 8), 5: ("b", 0)}
     graph.op("AVERAGE_POOL_2D", [joined], [pooled], pool)
     count = 4 * 4 * NARROW * BRANCHES
-    shape = graph.tensor("shape", [2], I32, np.array([1, count], dtype="<i4").tobytes())
+    shape = graph.tensor("shape", [2], make.I32, np.array([1, count], dtype="<i4").tobytes())
     flat = graph.tensor("flat", [1, count])
     graph.op("RESHAPE", [pooled, shape], [flat], {})
     scores = graph.tensor("scores", [1, CLASSES])
     graph.op(
         "FULLY_CONNECTED",
-        [flat, constant([CLASSES, count], I8), constant([CLASSES], I32)],
+        [flat, constant([CLASSES, count], make.I8), constant([CLASSES], make.I32)],
         [scores],
         {0: ("b", 0)},
     )
     graph.inputs, graph.outputs = [image], [scores]
-    return tflite(graph)
+    return bytes(make.tflite(graph))
 
 
 if __name__ == "__main__":
