@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import struct
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from generate_tflite import branchy, convolutional
-from loadmaster.errors import Refused
+from loadmaster.errors import LoadmasterError, Refused
 from loadmaster.export.tflm_arena import compute_arena, measure_least
 from loadmaster.export.tflm_bands import count_macs, find_stretches, make_smaller, split
-from loadmaster.export.tflm_fits import verify_same
+from loadmaster.export.tflm_fits import fit_micro, verify_same
 from loadmaster.export.tflm_rewrite import Draft, check_places, make_buffers, make_draft, pack, share
+from loadmaster.machine import load_machine
 from loadmaster.program.importers.tflite import import_tflite
 from loadmaster.program.importers.tflite.read import read_tflite
 
@@ -95,3 +100,22 @@ def test_lives_of_what_shares_bytes_are_exact() -> None:
     whole, _ = make_buffers(draft, share(draft))
     assert any(make_buffers(each, share(each))[0].gaps for each in made)
     assert min(make_buffers(each, share(each))[0].max_live for each in made) < whole.max_live
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damaged_models_get_one_error_or_an_answer(seed: int, tmp_path: Path) -> None:
+    """Options and shapes that no importer has looked at: nothing but our own errors."""
+    rng = np.random.default_rng(seed)
+    path, machine = tmp_path / "model.tflite", load_machine("arena:4KiB")
+    answers = 0
+    for _ in range(40):
+        data = bytearray(convolutional(int(rng.choice([5, 8, 18])), operators=5))
+        for _ in range(int(rng.integers(1, 5))):
+            at = int(rng.integers(8, len(data) - 4))
+            number = int(rng.choice([0, 1, -1, 3, 255, 65536, 2**31 - 1]))
+            data[at : at + 4] = struct.pack("<i", number)
+        path.write_bytes(data)
+        with contextlib.suppress(LoadmasterError):
+            fit_micro(str(path), machine, measure=False, seconds=1.0)
+            answers += 1
+    assert answers

@@ -14,10 +14,12 @@ targets of 32. `measure_arena` asks the interpreter itself, where the package is
 from __future__ import annotations
 
 import re
+import struct
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +29,7 @@ from loadmaster.program.importers.tflite.read import (
     ABSENT,
     GRAPH,
     MODEL,
+    Broken,
     Graph,
     Operator,
     TfliteModel,
@@ -644,10 +647,24 @@ def can_measure() -> bool:
     return find_spec("tflite_micro") is not None
 
 
+@contextmanager
+def damaged(name: str) -> Iterator[None]:
+    """Operators' options and shapes are looked at here for the first time: what is wrong with them is one error."""
+    try:
+        yield
+    except (Broken, LookupError, ArithmeticError, ValueError, TypeError, struct.error) as error:
+        raise BadProgram(
+            f"'{name}' has a damaged operator: {type(error).__name__} {error}"[:200],
+            object=name,
+            remedy="export or copy it again",
+        ) from None
+
+
 def read_arena(data: bytes, target: Target = HOST, *, measure: bool = False, name: str = "model") -> Arena:
     """The arena of a file: with the offsets that it carries, and measured if that is asked for."""
     model = read_tflite(data, name)
-    computed = compute_arena(model, target, offsets=carried_offsets(model))
+    with damaged(name):
+        computed = compute_arena(model, target, offsets=carried_offsets(model))
     return measure_arena(data, computed) if measure and target == HOST else computed
 
 

@@ -27,6 +27,7 @@ from loadmaster.export.tflm_arena import (
     can_measure,
     carried_offsets,
     compute_arena,
+    damaged,
     measure_arena,
     read_arena,
     scratch_requests,
@@ -52,6 +53,8 @@ SECONDS = 20.0
 AS_IT_IS, ORDER, SHARED, BANDS = "as it is", "order and offsets", "shared places", "bands of rows"
 _CALLS = ("IF", "WHILE", "CALL")
 _NAMED = 6
+MOST_REWRITTEN = 2**25
+"""Planned bytes: every byte of it is followed through all steps, and no microcontroller has as many."""
 
 
 @dataclass(frozen=True)
@@ -170,15 +173,20 @@ def fit_micro(
     memories = list_memories(machine)
     most = max(capacity for _, capacity in memories)
     search = _Search(source, data, model, TARGETS[name], measure, seconds, say)
-    ways = [search.as_it_is()]
     need = 0
-    if everything or ways[0].arena.total > most:
-        rewritable = not {op.name for op in model.graphs[0].operators} & set(_CALLS)
-        if rewritable and not keep_order:
-            found, need = search.other_order(ways[0])
-            ways += [found] if found is not None else []
-        if rewritable and rewrite and (everything or ways[-1].arena.total > most):
-            ways += search.rewritten(ways, 0 if everything else most, keep_order)
+    with damaged(source):
+        ways = [search.as_it_is()]
+        blame = describe_peak(model, search.target)
+        if everything or ways[0].arena.total > most:
+            rewritable = (
+                not {op.name for op in model.graphs[0].operators} & set(_CALLS)
+                and ways[0].arena.planned <= MOST_REWRITTEN
+            )
+            if rewritable and not keep_order:
+                found, need = search.other_order(ways[0])
+                ways += [found] if found is not None else []
+            if rewritable and rewrite and (everything or ways[-1].arena.total > most):
+                ways += search.rewritten(ways, 0 if everything else most, keep_order)
     best = next((way for way in ways if way.arena.total <= most), None)
     flash = machine.memories[machine.memory(str(about["weights"]))].capacity if "weights" in about else None
     answer = True if best is not None else (False if need > most or keep_order else None)
@@ -197,7 +205,7 @@ def fit_micro(
         answer,
         tuple(ways),
         need,
-        describe_peak(model, search.target),
+        blame,
         len(data),
         flash,
         tuple(memories),
