@@ -136,6 +136,7 @@ def render(found: MicroFit) -> Answer:
         "flash_bytes": found.flash_bytes,
         "flash_capacity_bytes": found.flash_capacity,
         "blame": found.blame,
+        "advice": list(found.advice),
         "guessed_kernels": list(way.arena.unknown),
         "files": [str(file) for file in found.files],
     }
@@ -157,6 +158,9 @@ def render(found: MicroFit) -> Answer:
         f"     {way.arena.planned:,} planned + {way.arena.persistent:,} for good; start-up needs "
         f"{way.arena.startup:,} ({_source(found)})."
     )
+    lines.append(f"     The file takes {found.flash_bytes:,} bytes of flash: weights are read from there.")
+    if not found.answer:
+        lines += [f"     Advice: {text}." for text in found.advice]
     if way.arena.unknown:
         names = ", ".join(way.arena.unknown)
         lines.append(f"     Kernels' own data are guessed for {names}.")

@@ -8,8 +8,8 @@ rewriting helps is searched, not proven, and the answer says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ from loadmaster.order.problem import PeakOrder
 from loadmaster.plan.plan import Plan
 from loadmaster.planner.fitting import Fits, fits
 from loadmaster.program.importers.tflite.importer import Imported, import_with_places
-from loadmaster.program.importers.tflite.read import TfliteModel, read_bytes, read_tflite
+from loadmaster.program.importers.tflite.read import ABSENT, TfliteModel, read_bytes, read_tflite
 from loadmaster.program.program import Program
 from loadmaster.search.pins import Pins
 from loadmaster.search.registry import make_solver
@@ -105,7 +105,9 @@ class MicroFit:
     """Of the memory that the file lies in, where the machine names one."""
     memories: tuple[tuple[str, int], ...] = ()
     """Where an arena may lie, fastest first."""
-    files: tuple[Path, ...] = field(default=())
+    files: tuple[Path, ...] = ()
+    advice: tuple[str, ...] = ()
+    """What would help and is not ours to do."""
 
     @property
     def way(self) -> Way:
@@ -209,6 +211,7 @@ def fit_micro(
         len(data),
         flash,
         tuple(memories),
+        advice=tuple(give_advice(model, total, memories)),
     )
 
 
@@ -239,6 +242,26 @@ def describe_peak(model: TfliteModel, target: Target = HOST) -> str:
     named = " + ".join(f"{count:,} ({_short(name)})" for name, count in here[:_NAMED])
     more = f" and {len(here) - _NAMED} more" if len(here) > _NAMED else ""
     return f"operator {peak} ({draft.steps[peak].name}) holds {int(live.max()):,} bytes: {named}{more}"
+
+
+def give_advice(model: TfliteModel, total: int, memories: list[tuple[str, int]]) -> Iterator[str]:
+    """What would help and no rewriting does: other inputs, another memory."""
+    graph = model.graphs[0]
+    for at, operator in enumerate(graph.operators):
+        if (
+            operator.name == "QUANTIZE"
+            and operator.inputs[0] in graph.inputs
+            and ABSENT not in operator.outputs
+        ):
+            x, out = graph.tensors[operator.inputs[0]], graph.tensors[operator.outputs[0]]
+            if out.bytes < x.bytes:
+                yield (
+                    f"convert the model with {out.dtype} inputs: operator {at} (QUANTIZE) takes {x.bytes:,} bytes "
+                    f"that would be {out.bytes:,}"
+                )
+    holding = [f"'{name}' ({capacity:,})" for name, capacity in memories if capacity >= total]
+    if len(memories) > 1 and holding:
+        yield f"memories that hold it: {', '.join(holding)}"
 
 
 def _short(name: str) -> str:
@@ -368,7 +391,7 @@ def write_smaller(found: MicroFit, out: Path, *, verify: bool = True) -> MicroFi
         verify_same(read_bytes(found.source), data, way.smaller.packed, found.source, exact=exact)
     with replacing(out) as temporary:
         temporary.write_bytes(data)
-    return replace(found, files=(out,))
+    return replace(found, files=(out,), flash_bytes=len(data))
 
 
 def verify_same(
