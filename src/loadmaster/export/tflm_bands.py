@@ -37,6 +37,9 @@ BANDS = (2, 3, 4, 5, 6, 8, 10)
 """How many; kernels/concatenation.cc takes ten parts at most."""
 MOST_TRIED = 12
 """Drafts that are placed of all that look good."""
+MOST_PACKED = 3
+TRY_SECONDS = 1.0
+"""Of these, drafts whose offsets are sought for longer."""
 MOST_ROUNDS = 3
 STEP_BYTES = 250
 """Of one more operator in the persistent part, about."""
@@ -486,7 +489,11 @@ def _split_once(best: Smaller, in_place: bool, target: Target, enough: int) -> S
     room = enough - best.arena.persistent
     fitting = sorted((row for row in tried if row[0] <= room), key=lambda row: row[2].extra_macs)
     chosen = [made for _, _, made in [*fitting[: MOST_TRIED // 2], *tried[:MOST_TRIED]]]
-    found = [_weigh(pack(made, in_place=in_place, quick=True), target) for made in chosen]
+    quick = [_weigh(pack(made, in_place=in_place, quick=True), target) for made in chosen]
+    good = sorted(quick, key=_total)[:MOST_PACKED]
+    found = quick + [
+        _weigh(pack(each.packed.draft, in_place=in_place, seconds=TRY_SECONDS), target) for each in good
+    ]
     fits = [each for each in found if each.arena.total <= enough]
     if fits:  # what is enough with the fewest computations
         return min(fits, key=lambda each: (each.packed.draft.extra_macs, _total(each)))

@@ -367,13 +367,15 @@ def _scratch(draft: Draft, step: Step, target: Target) -> list[int]:
     return scratch_requests(draft.graph, draft.graph.operators[step.source], target)
 
 
-def pack(draft: Draft, *, in_place: bool = True, quick: bool = False) -> Packed:
+def pack(
+    draft: Draft, *, in_place: bool = True, quick: bool = False, seconds: float = PACK_SECONDS
+) -> Packed:
     """Offsets for a draft, checked; `quick`: by first fit in order of size alone."""
     pieces = share(draft, in_place=in_place)
     buffers, roots = make_buffers(draft, pieces)
     problem = Allocation(buffers)
     solver = SizeFirstFit() if quick else make_auto()
-    found = solve(solver, problem, Budget(seconds=PACK_SECONDS))
+    found = solve(solver, problem, Budget(seconds=seconds))
     if found.decision is None or problem.offset_violations(found.decision):
         raise NotExported("no offsets were found", object="arena", remedy="report this as a bug")
     at = dict(zip(roots, found.decision.tolist(), strict=False))
