@@ -1,10 +1,12 @@
 """TFLite Micro's real arenas over other people's models: predicted, measured, made smaller. Also Vela's SRAM.
 
     python benchmarks/micro_arena.py --data FOLDER [--data FOLDER …] [--vela FOLDER]
+    python benchmarks/micro_arena.py --data FOLDER [--data FOLDER …] --executorch FOLDER
 
 runs every .tflite file under the folders (each content once; take them out of packages with
 `benchmarks/tflite_models.py`) and writes `results/micro_arena.json`; `--vela` is a folder that
-`pip install --target` has put ethos-u-vela into. Without `--data` the page `results/micro_arena.md` is
+`pip install --target` has put ethos-u-vela into. The second adds what ExecuTorch's greedy planner makes of the
+same tensors and lives to the rows that are there. Without `--data` the page `results/micro_arena.md` is
 rewritten from there; `--check` fails if it would change. No model is part of the repository.
 """
 
@@ -31,6 +33,7 @@ from benchmarks.record import commit, write
 from loadmaster.errors import LoadmasterError
 from loadmaster.export.tflm_arena import TARGETS, compute_arena, measure_least
 from loadmaster.export.tflm_fits import fit_micro, verify_same
+from loadmaster.export.tflm_rewrite import make_draft
 from loadmaster.machine import load_machine
 from loadmaster.program.importers.tflite.read import read_tflite
 from loadmaster.units import UNLIMITED
@@ -46,6 +49,22 @@ PEERS = (
     "figure. Its time is its own estimate; ours is the simulator's on the preset `ethos-u55`, where every operator "
     "reaches the peak rate: below Vela's, and not to be taken for a faster plan."
 )
+GREEDY = """
+import json, sys, torch
+from executorch.exir.memory_planning import greedy
+from executorch.exir.tensor import TensorSpec
+
+def height(lives):
+    specs = []
+    for size, first, last in lives:
+        spec = TensorSpec(torch.int8, torch.Size([size]))
+        spec.lifetime, spec.mem_id = [first, last], 1
+        specs.append(spec)
+    graph = torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph())
+    return greedy(16, specs, graph, None, 0).bufsizes[1]
+
+print(json.dumps({name: height(lives) for name, lives in json.load(sys.stdin).items()}))
+"""
 MAIN = "import sys; from ethosu.vela.vela import main; main(sys.argv[1:])"
 Row = dict[str, Any]
 
@@ -152,6 +171,38 @@ def record(folders: list[Path], packages: Path | None) -> None:
     write("micro_arena", {"command": command, "commit": commit(), "versions": versions, "rows": rows})
 
 
+def add_executorch(folders: list[Path], packages: Path) -> None:
+    """ExecuTorch's planner on the tensors of each model, in the file's order: no reshape is a view for it either."""
+    place = HERE / "results" / "micro_arena.json"
+    answer = json.loads(place.read_text(encoding="utf-8"))
+    found = files(folders)
+    lives = {row["model"]: lives_of(found[row["model"]]) for row in answer["rows"] if row["status"] == "run"}
+    done = subprocess.run(
+        [sys.executable, "-c", GREEDY],
+        input=json.dumps(lives),
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(packages)},
+    )
+    heights = json.loads(done.stdout.splitlines()[-1])
+    for row in answer["rows"]:
+        if row["model"] in heights:
+            row["executorch_bytes"] = heights[row["model"]]
+    installed = next(packages.glob("executorch-*.dist-info")).name.split("-")[1]
+    answer["versions"]["executorch"] = installed.removesuffix(".dist")
+    write("micro_arena", answer)
+
+
+def lives_of(path: Path) -> list[tuple[int, int, int]]:
+    draft = make_draft(read_tflite(path.read_bytes()))
+    return [
+        (made.size, first, end - 1)
+        for made, (first, end) in zip(draft.tensors, draft.life, strict=True)
+        if (first, end) != (0, 0)
+    ]
+
+
 def ours_on_u55(path: Path) -> Row:
     """Our placement of the same model on the same system, simulated."""
     from loadmaster.mapping.problem import Mapping
@@ -248,6 +299,34 @@ def made() -> str:
                 ],
             ),
         ]
+    planned = [row for row in run if row.get("executorch_bytes")]
+    if planned:
+        worse = [row for row in planned if row["executorch_bytes"] > row["planned_bytes"]]
+        better = [row for row in planned if row["executorch_bytes"] < row["planned_bytes"]]
+        ours = [row for row in planned if row["executorch_bytes"] < row["smaller_planned_bytes"]]
+        said = (
+            f"Its greedy planner on the same tensors and lives, aligned to 16 bytes: {len(better)} of {len(planned)} "
+            f"models need fewer planned bytes than with TFLite Micro's, {len(worse)} more; fewer than ours, which "
+            f"also reorders and rewrites: {len(ours)}."
+        )
+        lines += ["", f"### ExecuTorch {answer['versions']['executorch']}", "", said]
+        different = [row for row in planned if row["executorch_bytes"] != row["planned_bytes"]]
+        if different:
+            lines += [
+                "",
+                table(
+                    ["model", "ExecuTorch", "TFLite Micro", "ours"],
+                    [
+                        [
+                            f"`{row['model']}`",
+                            f"{row['executorch_bytes']:,}",
+                            f"{row['planned_bytes']:,}",
+                            f"{row['smaller_planned_bytes']:,}",
+                        ]
+                        for row in different
+                    ],
+                ),
+            ]
     missing = [row for row in rows if row["status"] != "run"]
     if missing:
         lines += ["", "Not run: " + ", ".join(f"`{row['model']}`" for row in missing) + "."]
@@ -259,8 +338,11 @@ if __name__ == "__main__":
     parser.add_argument("--data", type=Path, action="append", default=[])
     parser.add_argument("--vela", type=Path)
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--executorch", type=Path)
     given = parser.parse_args()
-    if given.data:
+    if given.data and given.executorch is not None:
+        add_executorch(given.data, given.executorch)
+    elif given.data:
         record(given.data, given.vela)
     else:
         sys.exit(rewrite(PAGE, BEGIN, END, made()))
