@@ -274,16 +274,16 @@ def render_fit(found: Fits, program: Program, out: Path | None, arena: Arena | N
     }
     parts = ""
     if arena is not None:
-        size = found.enough or found.need
+        size, planned = found.enough or found.need, int(found.extra["planned_bytes"])
         row |= {
             "kTensorArenaSize": size,
-            "planned_bytes": max(0, size - arena.persistent),
+            "planned_bytes": planned,
             "persistent_bytes": arena.persistent,
             "startup_bytes": arena.startup,
             "as_it_is_bytes": arena.total,
         }
         parts = (
-            f"\n     {max(0, size - arena.persistent):,} planned + {arena.persistent:,} for good; start-up needs "
+            f"\n     {planned:,} planned + {arena.persistent:,} for good; start-up needs "
             f"{arena.startup:,}. As it is: {arena.total:,}."
         )
         if found.answer:

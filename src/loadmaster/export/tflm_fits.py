@@ -370,7 +370,9 @@ def fit_plan(
     least = arena.startup - ALIGNMENT
     enough = None if found.enough is None else max(least, found.enough + persistent)
     need = max(least, found.need + persistent)
-    total = replace(found, capacity=capacity, need=need, enough=enough)
+    planned = found.need if found.enough is None else found.enough
+    about = {**found.extra, "planned_bytes": planned}
+    total = replace(found, capacity=capacity, need=need, enough=enough, extra=about)
     if need > capacity and found.answer is not False:
         total = replace(
             total, answer=False, plan=None, any_order=True, proof="start-up of TFLite Micro", op=None
