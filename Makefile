@@ -1,4 +1,4 @@
-# make demo: map ResNet-50 onto an NNP-I with a learned agent and show the result.   make test: run every check.
+# make demo: a microcontroller's model that fits after all; then ResNet-50 mapped onto an NNP-I by a learned agent.   make test: run every check.
 # Parts of it: lint types sanitize, and of the tests: unit (to run all the time), sweeps, commands, peers, agents.
 # make coverage: which lines the tests of PART (by default unit) run.   make fuzz MINUTES=5: hostile inputs for every reader.
 # All set everything up by themselves in .venv and do nothing twice.
@@ -21,6 +21,7 @@ DEMO := plan resnet50 --machine nnp-i --solver egrl --budget 1000
 .PHONY: demo test format lint types sanitize pytest unit sweeps commands peers agents coverage hooks fuzz bench clean
 
 demo: .venv/.demo
+	$(BIN)/python examples/micro_demo.py runs/micro
 	$(BIN)/loadmaster $(DEMO)
 
 # What can be checked without running Python is checked side by side: most of it is one core's work.
@@ -34,7 +35,7 @@ test:
 	@touch $@
 
 .venv/.demo: .venv/.tools $(SOURCES)
-	$(INSTALL) -e '.[agents,exact]'
+	$(INSTALL) -e '.[agents,exact,tflite]'
 	@touch $@
 
 .venv/.dev: .venv/.tools $(SOURCES)

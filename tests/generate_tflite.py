@@ -17,6 +17,7 @@ _OPTIONS = {
     "CONV_2D": 1,
     "DEPTHWISE_CONV_2D": 2,
     "AVERAGE_POOL_2D": 5,
+    "MAX_POOL_2D": 5,
     "FULLY_CONNECTED": 8,
     "SOFTMAX": 9,
     "CONCATENATION": 10,
@@ -181,4 +182,69 @@ def branchy(seed: int, operators: int = 14) -> bytes:
     out = graph.tensor("output", [1, 3])
     graph.op("FULLY_CONNECTED", [flat, w, b], [out], {0: ("b", 0)})
     graph.outputs = [out]
+    return tflite(graph)
+
+
+def convolutional(seed: int, operators: int = 7, side: int = 0) -> bytes:
+    """A chain of convolutions, pools, paddings and residual sums with random windows, strides and paddings."""
+    rng = np.random.default_rng(seed)
+    graph = GraphMaker()
+    height, width = (side, side) if side else (int(n) for n in rng.integers(9, 24, 2))
+    shape = [1, height, width, int(rng.integers(1, 4))]
+    x = graph.tensor("input", shape)
+    graph.inputs = [x]
+
+    def added(
+        kind: str, inputs: list[int], shape: list[int], options: dict[int, tuple[str, int]] | None
+    ) -> int:
+        out = graph.tensor(f"{kind.lower()}{len(graph.tensors)}", shape)
+        graph.op(kind, inputs, [out], options)
+        return out
+
+    def numbers(shape: list[int]) -> int:
+        data = rng.integers(-127, 128, int(np.prod(shape))).astype(np.int8).tobytes()
+        return graph.tensor(f"w{len(graph.tensors)}", shape, I8, data)
+
+    def bias(count: int) -> int:
+        data = rng.integers(-500, 500, count).astype("<i4").tobytes()
+        return graph.tensor(f"b{len(graph.tensors)}", [count], I32, data)
+
+    for _ in range(operators):
+        kind, padding = rng.random(), int(rng.integers(2))
+        window = [int(n) for n in rng.choice([1, 2, 3, 5], 2)]
+        stride = [int(n) for n in rng.choice([1, 1, 2], 2)]
+        if kind > 0.8:
+            window = stride = [2, 2]
+        span = [
+            -(-size // step) if padding == 0 else (size - wide) // step + 1
+            for size, wide, step in zip(shape[1:3], window, stride, strict=True)
+        ]
+        if min(span) < 2:
+            continue
+        steps = {0: ("b", padding), 1: ("i", stride[1]), 2: ("i", stride[0])}
+        if kind < 0.4:
+            to = int(rng.choice([2, 4, 8]))
+            weights = [numbers([to, *window, shape[3]]), bias(to)]
+            shape = [1, *span, to]
+            x = added("CONV_2D", [x, *weights], shape, {**steps, 3: ("b", 0), 4: ("i", 1), 5: ("i", 1)})
+        elif kind < 0.6:
+            weights = [numbers([1, *window, shape[3]]), bias(shape[3])]
+            shape = [1, *span, shape[3]]
+            more = {3: ("i", 1), 4: ("b", 0), 5: ("i", 1), 6: ("i", 1)}
+            x = added("DEPTHWISE_CONV_2D", [x, *weights], shape, {**steps, **more})
+        elif kind < 0.7:
+            around = [int(n) for n in rng.integers(0, 3, 4)]
+            paddings = struct.pack("<8i", 0, 0, *around, 0, 0)
+            p = graph.tensor(f"p{len(graph.tensors)}", [4, 2], I32, paddings)
+            shape = [1, shape[1] + around[0] + around[1], shape[2] + around[2] + around[3], shape[3]]
+            x = added("PAD", [x, p], shape, None)
+        elif kind < 0.8:  # a block with a way around it
+            weights = [numbers([shape[3], 3, 3, shape[3]]), bias(shape[3])]
+            one = {0: ("b", 0), 1: ("i", 1), 2: ("i", 1), 3: ("b", 0), 4: ("i", 1), 5: ("i", 1)}
+            x = added("ADD", [x, added("CONV_2D", [x, *weights], shape, one)], shape, {0: ("b", 0)})
+        else:
+            pool = {**steps, 3: ("i", window[1]), 4: ("i", window[0]), 5: ("b", 0)}
+            shape = [1, *span, shape[3]]
+            x = added("MAX_POOL_2D" if kind < 0.9 else "AVERAGE_POOL_2D", [x], shape, pool)
+    graph.outputs = [x]
     return tflite(graph)

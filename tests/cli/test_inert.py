@@ -31,6 +31,7 @@ WITH_RUN: dict[str, list[str]] = {
     "import": ["RUN --out new.npz", "RUN/program.npz --out new.npz"],
     "inspect": ["RUN", "RUN/program.npz -m RUN/machine.toml"],
     "simulate": ["RUN/program.npz RUN/best.json -m RUN/machine.toml", "RUN RUN"],
+    "fits": ["RUN/program.npz -m RUN/machine.toml", "RUN"],
     "check": ["RUN/program.npz RUN/best.json -m RUN/machine.toml", "RUN RUN"],
     "solvers": ["RUN"],
     "runs": ["RUN", "runs"],

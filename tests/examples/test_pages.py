@@ -19,7 +19,7 @@ from loadmaster.cli.main import COMMANDS
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 FIRST = {
-    "firmware": "loadmaster plan model.tflite --machine arena:256KiB --fits",
+    "firmware": "loadmaster fits model.tflite --machine arena:256KiB",
     "compilers": "loadmaster allocate buffers.csv --capacity 1MiB",
     "researchers": "loadmaster plan resnet50 --machine nnp-i --solver egrl --budget 4000",
     "performance": "loadmaster plan model.onnx --objective peak-memory",

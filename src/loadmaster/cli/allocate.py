@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -108,7 +109,29 @@ def command(
         row = {"what": "ours", "status": str(solution.status), "bound": solution.bound.value}
         return Answer([row], error=found.error)
     _write(found, plot, out, plan)
-    return _render(found, [path for path in (plot, out, plan) if path is not None])
+    return _with_arena(_render(found, [path for path in (plot, out, plan) if path is not None]), found, file)
+
+
+def _with_arena(answer: Answer, found: Placement, file: str) -> Answer:
+    """What TFLite Micro needs beside the tensors of a .tflite file: one least for a model, not two."""
+    if not file.lower().endswith(".tflite") or found.solution.value is None:
+        return answer
+    from loadmaster.export.tflm_arena import read_arena
+    from loadmaster.program.importers.tflite.read import read_bytes
+
+    arena = read_arena(read_bytes(file), name=file).with_planned(found.solution.value)
+    row = {
+        "what": "arena",
+        "bytes": arena.total,
+        "planned_bytes": arena.planned,
+        "persistent_bytes": arena.persistent,
+        "startup_bytes": arena.startup,
+    }
+    text = (
+        f"TFLite Micro's arena: {arena.total:,} bytes ({arena.planned:,} planned + {arena.persistent:,} for good; "
+        f"start-up needs {arena.startup:,}): 'loadmaster fits {file}' measures it"
+    )
+    return replace(answer, rows=[*answer.rows, row], blocks=[*answer.blocks, text])
 
 
 def _seconds(text: str) -> float | None:

@@ -46,6 +46,7 @@ COMMANDS = {
     "compare": ("compare", "two runs or plans side by side, and what changed"),
     "replay": ("replay", "check and score every plan of a run again"),
     "validate": ("replay", "the same as replay"),
+    "fits": ("fits", "does a .tflite model fit a microcontroller, and what would help?"),
     "plan": ("plan", "decide memories, offsets, devices, order; does it fit?"),
     "calibrate": ("calibrate", "measure a machine, and a model's ops on it"),
     "export": ("export", "write a model so that a runtime follows a plan"),

@@ -15,6 +15,7 @@ from loadmaster.cli.progress import LiveLine, say
 
 if TYPE_CHECKING:
     from loadmaster.planner import Result, SearchOptions
+    from loadmaster.search.request import PlanRequest
 
 Value = int | float | bool | str
 SetOption = Annotated[
@@ -223,9 +224,35 @@ def command(
         from loadmaster.cli.plan_show import render_fit
         from loadmaster.planner.planner import check_fit
 
+        if _is_micro(request, model):
+            return _fits_micro(request, model, limit, out)
         found, program = check_fit(request, limit, model.source, out)
         return render_fit(found, program, out)
     return _answer(solve_request(request, search), search, model, report)
+
+
+def _is_micro(request: PlanRequest, model: Model) -> bool:
+    """Whether one arena of TFLite Micro is meant."""
+    from loadmaster.allocation.auto import is_arena
+
+    return model.source.lower().endswith(".tflite") and is_arena(request.own_machine)
+
+
+def _fits_micro(request: PlanRequest, model: Model, limit: float | None, out: Path | None) -> Answer:
+    """Whether a .tflite file fits one arena: TFLite Micro's own needs count too."""
+    from loadmaster.cli.plan_show import render_fit
+    from loadmaster.export.tflm_fits import SECONDS, fit_plan
+    from loadmaster.planner.search import write_plan
+
+    machine = request.own_machine
+    program = request.load_program(machine)
+    say(f"{model.source} on {machine.name}: does it fit? Offsets and, if need be, the order are decided")
+    pins = request.resolve_pins(program, machine)
+    seconds = SECONDS if limit is None else limit
+    found, arena = fit_plan(model.source, program, machine, pins, seconds, request.keep_order, request.seed)
+    if found.plan is not None and out is not None:
+        write_plan(found.plan, program, machine, out)
+    return render_fit(found, program, out, arena)
 
 
 def _answer(result: Result, search: SearchOptions, model: Model, report: bool) -> Answer:

@@ -15,6 +15,7 @@ from loadmaster.cli.allocate import render_blame
 from loadmaster.cli.answer import Answer, Table
 from loadmaster.cli.progress import gap_text
 from loadmaster.errors import LoadmasterError
+from loadmaster.export.tflm_arena import Arena
 from loadmaster.machine import Machine, load_machine
 from loadmaster.planner import KINDS, Result, Row
 from loadmaster.planner.fitting import Fits
@@ -254,9 +255,10 @@ def _is_known(machine: Machine) -> bool:
         return False
 
 
-def render_fit(found: Fits, program: Program, out: Path | None) -> Answer:
-    """The answer of `plan --fits`: exit 0: yes, with a checked plan; 1: proven no; 4: not known."""
-    row = {
+def render_fit(found: Fits, program: Program, out: Path | None, arena: Arena | None = None) -> Answer:
+    """The answer of `plan --fits`: exit 0: yes, with a checked plan; 1: proven no; 4: not known. `arena`: of TFLite
+    Micro, whose own needs are in the numbers."""
+    row: dict[str, Any] = {
         "what": "fits",
         "fits": found.answer,
         "memory": found.memory,
@@ -270,9 +272,26 @@ def render_fit(found: Fits, program: Program, out: Path | None) -> Answer:
         "blamed": [name for name, _ in found.tensors],
         "plan": None if out is None else str(out),
     }
+    parts = ""
+    if arena is not None:
+        size, planned = found.enough or found.need, int(found.extra["planned_bytes"])
+        row |= {
+            "kTensorArenaSize": size,
+            "planned_bytes": planned,
+            "persistent_bytes": arena.persistent,
+            "startup_bytes": arena.startup,
+            "as_it_is_bytes": arena.total,
+        }
+        parts = (
+            f"\n     {planned:,} planned + {arena.persistent:,} for good; start-up needs "
+            f"{arena.startup:,}. As it is: {arena.total:,}."
+        )
+        if found.answer:
+            parts += f"\n     After 'export tflm': set kTensorArenaSize to {size}."
     if found.answer:
-        return Answer([row], [_yes(found, out)], program.warnings)
-    return Answer([row], [_no(found, program)], program.warnings, found.error(program), error_in_blocks=True)
+        return Answer([row], [_yes(found, out) + parts], program.warnings)
+    blocks: list[str | Table] = [_no(found, program) + parts]
+    return Answer([row], blocks, program.warnings, found.error(program), error_in_blocks=True)
 
 
 def _limit(capacity: int) -> int | None:

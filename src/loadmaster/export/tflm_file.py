@@ -33,24 +33,40 @@ from loadmaster.program.importers.tflite.read import (
 )
 
 ALIGNMENT = 16
-_REFERENCE = "reference"
-_MODEL: dict[int, str] = {0: "I", **dict.fromkeys(range(1, 10), _REFERENCE)}
-_GRAPH: dict[int, str] = {**dict.fromkeys(range(5), _REFERENCE), 5: "i"}
-_OPERATOR: dict[int, str] = {
+REFERENCE = "reference"
+MODEL_FIELDS: dict[int, str] = {0: "I", **dict.fromkeys(range(1, 10), REFERENCE)}
+GRAPH_FIELDS: dict[int, str] = {**dict.fromkeys(range(5), REFERENCE), 5: "i"}
+OPERATOR_FIELDS: dict[int, str] = {
     0: "I",
-    1: _REFERENCE,
-    2: _REFERENCE,
+    1: REFERENCE,
+    2: REFERENCE,
     3: "B",
-    4: _REFERENCE,
-    5: _REFERENCE,
+    4: REFERENCE,
+    5: REFERENCE,
     6: "b",
-    7: _REFERENCE,
-    8: _REFERENCE,
+    7: REFERENCE,
+    8: REFERENCE,
     11: "B",
-    12: _REFERENCE,
+    12: REFERENCE,
     13: "i",
 }
+TENSOR_FIELDS: dict[int, str] = {
+    0: REFERENCE,
+    1: "b",
+    2: "I",
+    3: REFERENCE,
+    4: REFERENCE,
+    5: "B",
+    6: REFERENCE,
+    7: REFERENCE,
+    8: "B",
+    9: REFERENCE,
+}
 """What each field of a table is: a number by its `struct` code, or a reference."""
+METADATA = "OfflineMemoryAllocation"
+VERSION = 1
+BY_RUNTIME = -1
+"""As an offset: the runtime places the tensor."""
 
 
 class Head:
@@ -97,7 +113,7 @@ class Head:
         body = struct.pack("<i", len(vtable))
         for field in sorted(fields):
             kind, value = fields[field]
-            if kind == _REFERENCE:
+            if kind == REFERENCE:
                 body += struct.pack("<I", value - (at + slots[field]))
             else:
                 body += struct.pack("<" + kind, value).ljust(4, b"\0")
@@ -119,10 +135,10 @@ class Head:
                     number=field,
                     remedy="export it with an older converter",
                 )
-            if kinds[field] == _REFERENCE:
+            if kinds[field] == REFERENCE:
                 target = old.target(field)
                 assert target is not None
-                fields[field] = (_REFERENCE, target)
+                fields[field] = (REFERENCE, target)
             else:
                 fields[field] = (kinds[field], old.number(field, kinds[field]))
         fields |= {field: (kinds[field], value) for field, value in new.items() if value is not None}
@@ -139,31 +155,31 @@ class Head:
 def with_plan(model: TfliteModel, order: Sequence[int] | None, metadata: Mapping[str, bytes]) -> bytes:
     """The same model with the operators of its first graph in another order, and with metadata added
     (entries of the same names are replaced)."""
-    _check_simple(model)
+    check_simple(model)
     head, root = Head(), model.root
     buffers = [table.at for table in root.tables(MODEL.BUFFERS)]
     entries = [t.at for t in root.tables(MODEL.METADATA) if t.text(0) not in metadata]
     for name, data in metadata.items():
-        entries.append(head.table({0: (_REFERENCE, head.text(name)), 1: ("I", len(buffers))}))
-        buffers.append(head.table({0: (_REFERENCE, head.blob(data))}))
+        entries.append(head.table({0: (REFERENCE, head.text(name)), 1: ("I", len(buffers))}))
+        buffers.append(head.table({0: (REFERENCE, head.blob(data))}))
     graphs = root.tables(MODEL.GRAPHS)
     addresses = [graph.at for graph in graphs]
     if order is not None:
         operators = graphs[0].tables(GRAPH.OPERATORS)
         moved = head.vector([operators[number].at for number in order])
-        addresses[0] = head.changed(graphs[0], _GRAPH, {GRAPH.OPERATORS: moved})
+        addresses[0] = head.changed(graphs[0], GRAPH_FIELDS, {GRAPH.OPERATORS: moved})
     new = {
         MODEL.GRAPHS: head.vector(addresses),
         MODEL.BUFFERS: head.vector(buffers),
         MODEL.METADATA: head.vector(entries),
     }
-    return head.finish(head.changed(root, _MODEL, new), root.data)
+    return head.finish(head.changed(root, MODEL_FIELDS, new), root.data)
 
 
 def extract_operator(model: TfliteModel, number: int) -> bytes:
     """A model of one operator of the first graph and its tensors: what its kernel asks for can be
     seen from this alone."""
-    _check_simple(model)
+    check_simple(model)
     head, graph = Head(), model.graphs[0]
     table = model.root.tables(MODEL.GRAPHS)[0]
     operator = table.tables(GRAPH.OPERATORS)[number]
@@ -182,11 +198,11 @@ def extract_operator(model: TfliteModel, number: int) -> bytes:
     }
     if between:
         new[OPERATOR.INTERMEDIATES] = head.numbers([place[n] for n in between])
-    alone = head.changed(operator, _OPERATOR, new)
+    alone = head.changed(operator, OPERATOR_FIELDS, new)
     tables = table.tables(GRAPH.TENSORS)
     cut = head.changed(
         table,
-        _GRAPH,
+        GRAPH_FIELDS,
         {
             GRAPH.TENSORS: head.vector([tables[n].at for n in used]),
             GRAPH.INPUTS: head.numbers([place[n] for n in given]),
@@ -200,10 +216,10 @@ def extract_operator(model: TfliteModel, number: int) -> bytes:
         MODEL.METADATA_BUFFER: None,
         MODEL.SIGNATURES: None,
     }
-    return head.finish(head.changed(model.root, _MODEL, new), model.root.data)
+    return head.finish(head.changed(model.root, MODEL_FIELDS, new), model.root.data)
 
 
-def _check_simple(model: TfliteModel) -> None:
+def check_simple(model: TfliteModel) -> None:
     """Refuse files that refer to places by their distance from the file's first byte."""
     far = [i for i, table in enumerate(model.root.tables(MODEL.BUFFERS)) if table.number(1, "Q") > 1]
     custom = [
@@ -244,11 +260,12 @@ class Arena:
 
 
 class Micro:
-    """One model in the interpreter. `room`: about how many bytes its tensors may take."""
+    """One model in the interpreter. `room`: about how many bytes its tensors may take; `exact`: the arena's bytes,
+    and no more."""
 
-    def __init__(self, data: bytes, room: int) -> None:
+    def __init__(self, data: bytes, room: int, exact: int | None = None) -> None:
         runtime = require(RUNTIME, "tflite")
-        size = max(2 * room, 2**18)
+        size = max(2 * room, 2**18) if exact is None else exact
         while True:
             try:
                 with _errors() as said:
@@ -256,7 +273,11 @@ class Micro:
                 break
             except (RuntimeError, ValueError) as error:
                 why = _one_line(said, error)
-                if size >= _MOST_ARENA or not re.search(r"arena|allocat", why, re.IGNORECASE):
+                if (
+                    exact is not None
+                    or size >= _MOST_ARENA
+                    or not re.search(r"arena|allocat", why, re.IGNORECASE)
+                ):
                     raise CannotRun(
                         f"TFLite Micro can't run the model: {why}",
                         object="model",

@@ -1,0 +1,208 @@
+"""`loadmaster fits`: does a model fit, what has to be reserved, and what would help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from loadmaster.cli.answer import Answer, OverwriteOption, Table, Usage, check_free
+from loadmaster.cli.model import MachineOption, Model, takes_model
+from loadmaster.cli.progress import say
+
+if TYPE_CHECKING:
+    from loadmaster.export.tflm_fits import MicroFit
+
+
+@takes_model
+def command(
+    model: Model,
+    machine: MachineOption = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TARGET",
+            help="Whose structs count: host (64 bits, measured if tflite-micro is installed), cortex-m "
+            "(CMSIS-NN), 32-bit. [default: the machine's, else host]",
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="A limit of your own below the memory's: over it the answer is no."
+        ),
+    ] = None,
+    keep_order: Annotated[bool, typer.Option("--keep-order", help="Leave the operators in order.")] = False,
+    no_rewrite: Annotated[
+        bool, typer.Option("--no-rewrite", help="Share no places and split nothing: order and offsets alone.")
+    ] = False,
+    as_it_is: Annotated[
+        bool, typer.Option("--as-it-is", help="Only the file as it is, with the runtime's own planner.")
+    ] = False,
+    all_ways: Annotated[bool, typer.Option("--all", help="Try every way, even where one fits.")] = False,
+    no_measure: Annotated[
+        bool, typer.Option("--no-measure", help="Compute; don't ask the interpreter.")
+    ] = False,
+    time_limit: Annotated[str, typer.Option(metavar="TIME", help="For the search of an order.")] = "20s",
+    out: Annotated[
+        Path | None, typer.Option(metavar="TFLITE", help="Write the model that fits, verified.")
+    ] = None,
+    header: Annotated[
+        Path | None, typer.Option(metavar="H", help="Write a C header with sizes and sections.")
+    ] = None,
+    overwrite: OverwriteOption = False,
+) -> Answer:
+    """Say whether a .tflite model fits: exit 0 yes, 1 no, 4 not known.
+
+    The whole arena of TFLite Micro counts: planned tensors, what stays for good, and what start-up needs.
+    Where the file as it is does not fit, other orders, shared places and bands of rows are tried; --out
+    writes the model that fits, after it has run bit for bit like the original.
+
+    Example: loadmaster fits model.tflite --machine stm32h743
+
+    Example: loadmaster fits model.tflite -m arena:64KiB --out smaller.tflite
+
+    Example: loadmaster fits model.tflite -m nrf5340 --budget 100KiB --json
+    """
+    from dataclasses import replace
+
+    from loadmaster.cli.plan import seconds_of
+    from loadmaster.export.tflm_fits import fit_micro, write_smaller
+    from loadmaster.files import writing
+
+    if not model.source.lower().endswith(".tflite"):
+        raise Usage(
+            f"'{model.source}' is no .tflite file",
+            object=model.source,
+            remedy=f"ask 'loadmaster plan {model.source} --machine MACHINE --fits'",
+        )
+    for path in (out, header):
+        if path is not None:
+            check_free(path, overwrite, model.source)
+    chosen = model.machine(machine)
+    limit = _budget(budget)
+    if limit is not None:
+        smaller = tuple(replace(m, capacity=min(m.capacity, limit)) for m in chosen.memories)
+        chosen = replace(chosen, memories=smaller, text="")
+    found = fit_micro(
+        model.source,
+        chosen,
+        target=target,
+        keep_order=keep_order or as_it_is,
+        rewrite=not (no_rewrite or as_it_is),
+        everything=all_ways,
+        seconds=seconds_of(time_limit, "--time-limit") or 1e9,
+        measure=False if no_measure else None,
+        say=say,
+    )
+    if out is not None and found.answer:
+        with writing(out):
+            found = write_smaller(found, out, verify=not no_measure)
+    if header is not None and found.answer:
+        from loadmaster.cli.answer import write_text
+
+        write_text(header, header_text(found, chosen.export.get("tflm", {})))
+        found = replace(found, files=(*found.files, header))
+    return render(found)
+
+
+def _budget(text: str | None) -> int | None:
+    from loadmaster.units import parse_bytes
+
+    if text is None:
+        return None
+    try:
+        return parse_bytes(text, "--budget")
+    except ValueError as error:
+        raise Usage(str(error), object="--budget", number=text, remedy="write 100KiB or 65536") from None
+
+
+def render(found: MicroFit) -> Answer:
+    """The answer for people and for programs."""
+    way, first = found.way, found.ways[0]
+    row: dict[str, Any] = {
+        "what": "fits",
+        "fits": found.answer,
+        "model": found.source,
+        "machine": found.machine,
+        "target": found.target,
+        "memory": found.memory,
+        "capacity_bytes": found.capacity,
+        "kTensorArenaSize": way.arena.total,
+        "way": way.name,
+        "excess_bytes": found.excess,
+        "need_bytes": found.need or None,
+        "flash_bytes": found.flash_bytes,
+        "flash_capacity_bytes": found.flash_capacity,
+        "blame": found.blame,
+        "advice": list(found.advice),
+        "guessed_kernels": list(way.arena.unknown),
+        "files": [str(file) for file in found.files],
+    }
+    word = {True: "YES", False: "NO", None: "?"}[found.answer]
+    how = "" if way is first else f", by {way.name}"
+    lines = [
+        f"{word:5}'{found.memory}' has {found.capacity:,} bytes and the arena needs {way.arena.total:,}{how}."
+    ]
+    error = found.error()
+    if found.flash_capacity is not None and found.flash_bytes > found.flash_capacity and error is not None:
+        lines.append(f"     {error.message}.")
+    if found.answer:
+        lines.append(f"     Set kTensorArenaSize to {way.arena.total}.")
+    else:
+        lines.append(f"     {found.excess:,} too many. To blame: {found.blame}.")
+        if found.need > found.capacity:
+            lines.append(f"     Proven: every order of the operators needs {found.need:,} or more.")
+    lines.append(
+        f"     {way.arena.planned:,} planned + {way.arena.persistent:,} for good; start-up needs "
+        f"{way.arena.startup:,} ({_source(found)})."
+    )
+    lines.append(f"     The file takes {found.flash_bytes:,} bytes of flash: weights are read from there.")
+    if not found.answer:
+        lines += [f"     Advice: {text}." for text in found.advice]
+    if way.arena.unknown:
+        names = ", ".join(way.arena.unknown)
+        lines.append(f"     Kernels' own data are guessed for {names}.")
+    cells = [
+        (
+            each.name,
+            f"{each.arena.total:,}",
+            f"{each.arena.total / first.arena.total - 1:+.1%}",
+            "yes" if each.arena.total <= found.capacity else "no",
+            each.text,
+        )
+        for each in found.ways
+    ]
+    blocks: list[str | Table] = ["\n".join(lines)]
+    if len(cells) > 1:
+        blocks.append(Table(("way", "arena bytes", "change", "fits", "how"), cells))
+    if found.files:
+        blocks.append(f"wrote {', '.join(map(str, found.files))}")
+    return Answer([row, *(each.row for each in found.ways)], blocks, error=error, error_in_blocks=True)
+
+
+def _source(found: MicroFit) -> str:
+    if found.way.arena.measured is not None:
+        return "measured: the interpreter starts and runs in it"
+    return f"computed for target '{found.target}'"
+
+
+def header_text(found: MicroFit, about: dict[str, Any]) -> str:
+    """A C header with what to reserve, and where."""
+    section = dict(about.get("section", {})).get(found.memory, "")
+    where = f' __attribute__((section("{section}")))' if section else ""
+    lines = [
+        "/* Made by Loadmaster: what TFLite Micro's arena needs.",
+        f" * way: {found.way.name}; memory: {found.memory}; target: {found.target}. */",
+        "#ifndef LOADMASTER_ARENA_H",
+        "#define LOADMASTER_ARENA_H",
+        f"#define LOADMASTER_ARENA_BYTES {found.way.arena.total}",
+        f"#define LOADMASTER_ARENA_PLANNED_BYTES {found.way.arena.planned}",
+        f"#define LOADMASTER_ARENA_PERSISTENT_BYTES {found.way.arena.persistent}",
+        f"#define LOADMASTER_ARENA_STARTUP_BYTES {found.way.arena.startup}",
+        f"#define LOADMASTER_MODEL_BYTES {found.flash_bytes}",
+        f"#define LOADMASTER_ARENA_ATTRIBUTES __attribute__((aligned(16))){where}",
+        "#endif",
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,676 @@
+"""TFLite Micro's whole arena: what is planned, what stays for good, and what start-up needs at once.
+
+The runtime allocates from both ends of one array. From the back, for good (the tail): its own objects, a
+struct for every tensor and operator, the operators' options, what kernels keep, variables. In front (the
+head): first, while it prepares, the requests for scratch and its lists of tensors and buffers; then, over
+the same bytes, the tensors that it plans. The least arena is what the larger of the two needs:
+
+    total = max(planned + persistent, start-up)
+
+`compute_arena` follows that order of allocations with the sizes of the structs, for hosts of 64 bits and
+targets of 32. `measure_arena` asks the interpreter itself, where the package is installed.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from loadmaster.errors import BadProgram
+from loadmaster.program.importers.tflite.read import (
+    ABSENT,
+    GRAPH,
+    MODEL,
+    Broken,
+    Graph,
+    Operator,
+    TfliteModel,
+    read_tflite,
+)
+
+ALIGNMENT = 16
+"""Of tensors, scratch and what kernels keep: micro_arena_constants.h, MicroArenaBufferAlignment."""
+MOST_SCRATCH_REQUESTS = 12
+"""Room for the requests of one operator: micro_allocator.cc, kMaxScratchBuffersPerOp."""
+MOST_STEPS = 400_000
+"""Operators, each as often as it is called."""
+MOST_BUFFERS = 20_000
+ONLINE = -1
+"""As an offset: the runtime places the buffer. greedy_memory_planner.h, kOnlinePlannedBuffer."""
+_REDUCTIONS = ("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN")
+_WEIGHT_OPS = {"CONV_2D": 0, "DEPTHWISE_CONV_2D": 3, "TRANSPOSE_CONV": 0}
+"""Convolution -> the axis of its weights that has the output's channels."""
+
+
+class Target(NamedTuple):
+    """What the sizes depend on."""
+
+    pointer: int
+    """Bytes of a pointer, and of size_t."""
+    kernels: str = "reference"
+    """'reference', or 'cmsis-nn': convolutions then ask for scratch."""
+    recording: bool = False
+    """Whether allocations are recorded, as in the Python package."""
+    compression: bool = False
+    """Built with USE_TFLM_COMPRESSION, as the Python package is."""
+
+
+HOST = Target(8, recording=True, compression=True)
+"""The Python package `tflite-micro`."""
+MCU = Target(4, "cmsis-nn")
+"""A Cortex-M with Arm's kernels."""
+TARGETS = {"host": HOST, "cortex-m": MCU, "32-bit": Target(4)}
+
+
+class Struct:
+    """The size of a C struct from its fields: a count and 'i' (32 bits), 'P' (a pointer), 'B' (a byte)."""
+
+    def __init__(self, fields: str) -> None:
+        self._parts = [(int(n or 1), kind) for n, kind in re.findall(r"(\d*)([iPB])", fields)]
+
+    def size(self, pointer: int) -> int:
+        at, widest = 0, 1
+        for count, kind in self._parts:
+            width = {"i": 4, "P": pointer, "B": 1}[kind]
+            at += -at % width + count * width
+            widest = max(widest, width)
+        return at + -at % widest
+
+
+# Structs of the runtime. Sources are files of github.com/tensorflow/tflite-micro, under tensorflow/lite.
+EVAL_TENSOR = Struct("2Pi")  # c/common.h, TfLiteEvalTensor: data, dims, type
+TENSOR = Struct("iP2P2iP2iB")  # c/common.h, TfLiteTensor with TF_LITE_STATIC_MEMORY
+QUANTIZATION = Struct("2Pi")  # c/common.h, TfLiteAffineQuantization: scale, zero point, dimension
+NODE = Struct("6PiP")  # micro/micro_allocator.h, NodeAndRegistration: TfLiteNode and a pointer
+SCRATCH_REQUEST = Struct("P2i")  # micro/micro_allocator.h, internal::ScratchBufferRequest
+SCRATCH_HANDLE = Struct("P")  # micro/micro_allocator.h, ScratchBufferHandle
+ALLOCATION_INFO = Struct("2P3iB")  # micro/micro_allocation_info.h, AllocationInfo
+PLANNED_BUFFER = Struct("10i")  # memory_planner/greedy_memory_planner.h, per_buffer_size()
+SUBGRAPH = Struct("2P")  # micro/micro_allocator.h, SubgraphAllocations
+BUFFER_ALLOCATOR = Struct("9P")  # arena_allocator/single_arena_buffer_allocator.h
+GREEDY_PLANNER = Struct("P2i4P2iPB")  # memory_planner/greedy_memory_planner.h
+MICRO_ALLOCATOR = Struct("5PB3P")  # micro/micro_allocator.h
+BUILTIN_ALLOCATOR = Struct("2P")  # micro/micro_allocator.cc, MicroBuiltinDataAllocator
+VARIABLES = Struct("P2i")  # micro/micro_resource_variable.h, MicroResourceVariables
+VARIABLE = Struct("8PB")  # micro/micro_resource_variable.h, MicroResourceVariable; measured
+COMPRESSED_SUBGRAPH = Struct("3P")
+RECORDING_BUFFER_ALLOCATOR = Struct("13P")  # arena_allocator/recording_single_arena_buffer_allocator.h
+RECORDING_MICRO_ALLOCATOR = Struct("5PB4P24P")  # micro/recording_micro_allocator.h: 8 records of 3 numbers
+
+
+class Kernel(NamedTuple):
+    """What an operator keeps: its options (c/builtin_op_data.h), and its kernel's data (micro/kernels)."""
+
+    options: str = ""
+    data: str = ""
+    known: bool = True
+
+
+_KEEP_NOTHING = """
+READ_VARIABLE ASSIGN_VARIABLE TRANSPOSE EXPAND_DIMS NEG SQRT SQUARE LOG SIN COS FLOOR CEIL ROUND MAXIMUM MINIMUM SLICE
+BROADCAST_TO ZEROS_LIKE FILL EXP LOGICAL_AND LOGICAL_OR LOGICAL_NOT SPACE_TO_BATCH_ND BATCH_TO_SPACE_ND GATHER_ND
+"""
+_UNKNOWN = Kernel("12i", "32i", False)
+_KERNELS: dict[str, Kernel] = {
+    "CONV_2D": Kernel("7i", "9i2P3i"),  # kernels/conv.h, OpDataConv; TfLiteConvParams
+    "DEPTHWISE_CONV_2D": Kernel("7i", "9i2P3i"),
+    "TRANSPOSE_CONV": Kernel("5i", "8i2P9iB"),  # kernels/transpose_conv.cc, OpData
+    "FULLY_CONNECTED": Kernel("8i", "9i2PB"),  # kernels/fully_connected.h, OpDataFullyConnected
+    "ADD": Kernel("iB", "15i"),  # kernels/add.h, OpDataAdd
+    "SUB": Kernel("iB", "13i"),  # kernels/sub.h, OpDataSub
+    "MUL": Kernel("i", "9i"),  # kernels/mul.h, OpDataMul
+    "DIV": Kernel("i", "7i"),  # kernels/div.cc, OpDataDiv
+    **dict.fromkeys(("MAX_POOL_2D", "AVERAGE_POOL_2D", "L2_POOL_2D"), Kernel("10i", "8i")),  # pooling.h
+    "SOFTMAX": Kernel("i", "10i5P"),  # kernels/internal/types.h, SoftmaxParams
+    "CONCATENATION": Kernel("2i", "20i"),  # kernels/concatenation.cc: ConcatenationParams
+    "RESHAPE": Kernel("9i"),
+    "SQUEEZE": Kernel("9i"),
+    "STRIDED_SLICE": Kernel("5iB", "21i"),  # kernels/strided_slice.h, StridedSliceParams
+    "PAD": Kernel("", "14i"),  # kernels/pad.cc, OpData
+    "PADV2": Kernel("", "14i"),
+    "MIRROR_PAD": Kernel("5i", "5i"),  # kernels/mirror_pad.cc
+    **dict.fromkeys(_REDUCTIONS, Kernel("4iB", "11i")),  # kernels/reduce.h, OpDataReduce
+    **dict.fromkeys(("LOGISTIC", "TANH"), Kernel("", "4i")),  # kernels/logistic.h, kernels/tanh.cc
+    **dict.fromkeys(("QUANTIZE", "DEQUANTIZE"), Kernel("", "8i")),  # kernels/quantize.h, dequantize.h
+    "PRELU": Kernel("", "7i"),  # kernels/prelu.h, PreluParams
+    "LEAKY_RELU": Kernel("i", "6i"),  # kernels/leaky_relu.h
+    "RSQRT": Kernel("", "7i"),  # kernels/elementwise.cc, OpDataAbsRsqrt
+    "ABS": Kernel("", "7i"),
+    **dict.fromkeys(
+        ("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"), Kernel("", "8i")
+    ),  # kernels/comparisons.cc, OpData
+    "SELECT_V2": Kernel("", "B"),  # kernels/select.cc, OpData
+    "PACK": Kernel("2i"),
+    "UNPACK": Kernel("2i"),
+    "SHAPE": Kernel("i"),
+    "SPLIT": Kernel("i"),
+    "SPLIT_V": Kernel("i"),
+    "GATHER": Kernel("2i"),
+    "CAST": Kernel("2i"),
+    "ARG_MAX": Kernel("i"),
+    "ARG_MIN": Kernel("i"),
+    "RESIZE_NEAREST_NEIGHBOR": Kernel("2B"),
+    "RESIZE_BILINEAR": Kernel("2B"),
+    "BATCH_MATMUL": Kernel("4i3B", "3P3B"),  # kernels/batch_matmul.h, OpDataBatchMatmul
+    "VAR_HANDLE": Kernel("2P", "i"),  # kernels/var_handle.cc
+    "CALL_ONCE": Kernel("i", "iB"),  # kernels/call_once.cc
+    "IF": Kernel("2i", "2i"),  # kernels/if.cc
+    "WHILE": Kernel("2i", "2i"),  # kernels/while.cc
+    **dict.fromkeys(_KEEP_NOTHING.split(), Kernel()),
+}
+"""Operator -> what it keeps; checked against the interpreter by tests where it is installed."""
+
+
+@dataclass(frozen=True)
+class Arena:
+    """Bytes of one model's arena."""
+
+    planned: int
+    """Tensors and scratch, in front."""
+    persistent: int
+    """What stays for good, behind."""
+    startup: int
+    """What the whole arena must have while the runtime prepares itself."""
+    unknown: tuple[str, ...] = ()
+    """Operators whose kernels' structs are guessed, if any."""
+    measured: int | None = None
+    """The least arena in which the interpreter itself has started and run, if it was asked."""
+
+    @property
+    def total(self) -> int:
+        """What `kTensorArenaSize` must be, at least; a multiple of 16."""
+        if self.measured is not None:
+            return _up(self.measured)
+        return max(_up(self.planned) + self.persistent, self.startup)
+
+    def with_planned(self, planned: int) -> Arena:
+        """The same model where its tensors take other bytes."""
+        return replace(self, planned=planned, measured=None)
+
+
+class Buffer(NamedTuple):
+    """Something to plan: from when to when, in steps of the runtime's own count."""
+
+    bytes: int
+    first: int
+    last: int
+    offset: int = ONLINE
+
+
+def compute_arena(
+    model: TfliteModel,
+    target: Target = HOST,
+    *,
+    scratch: Mapping[int, Sequence[int]] | None = None,
+    offsets: Sequence[int] | None = None,
+    persistent: Mapping[int, Sequence[int]] | None = None,
+) -> Arena:
+    """The arena of a model as its file is: the runtime's own planner, or the offsets that the file carries.
+
+    Args:
+      model: what was read.
+      target: whose structs and kernels.
+      scratch: operator of the first graph -> its requests in bytes, where they are known better.
+      offsets: by tensor of all graphs, as the metadata `OfflineMemoryAllocation` has them.
+      persistent: operator of the first graph -> what its kernel keeps, where that is known better.
+    """
+    return _Runtime(model, target, scratch or {}, persistent or {}).allocate(offsets)
+
+
+def scratch_requests(graph: Graph, operator: Operator, target: Target) -> list[int]:
+    """Bytes of scratch that a kernel asks for, one number a request."""
+    x = None if not operator.inputs or operator.inputs[0] == ABSENT else graph.tensors[operator.inputs[0]]
+    out = graph.tensors[operator.outputs[0]] if operator.outputs and operator.outputs[0] != ABSENT else None
+    if x is None or out is None:
+        return []
+    name = operator.name
+    if name in ("MEAN", "SUM"):  # kernels/reduce_common.cc, PrepareMeanOrSumHelper
+        return [4 * out.elements] if x.dtype in ("i8", "u8", "i16") else []
+    if name in ("REDUCE_MAX", "REDUCE_MIN"):  # kernels/reduce_common.cc, PrepareMinMaxHelper
+        return [4 * len(x.shape), 4 * graph.tensors[operator.inputs[1]].elements]
+    if name == "TRANSPOSE_CONV":  # kernels/transpose_conv.cc, Prepare: sums of 32 (64) bits
+        return {"i8": [4 * out.elements], "i16": [8 * out.elements]}.get(x.dtype, [])
+    if target.kernels == "cmsis-nn" and x.dtype == "i8":
+        return _cmsis_scratch(graph, operator)
+    return []
+
+
+def _cmsis_scratch(graph: Graph, operator: Operator) -> list[int]:
+    """CMSIS-NN with the DSP extension (Cortex-M4, M7, M33): Source/*/arm_*_get_buffer_sizes_s8.c."""
+    if operator.name == "AVERAGE_POOL_2D":  # arm_avgpool_s8_get_buffer_size_dsp: sums of a pixel's channels
+        return [4 * graph.tensors[operator.inputs[0]].shape[-1]]
+    if operator.name not in ("CONV_2D", "DEPTHWISE_CONV_2D"):
+        return []
+    x, weights = graph.tensors[operator.inputs[0]], graph.tensors[operator.inputs[1]]
+    if len(weights.shape) != 4 or len(x.shape) != 4:
+        return []
+    if operator.name == "DEPTHWISE_CONV_2D":  # arm_depthwise_conv_s8_opt_get_buffer_size_dsp
+        same = x.shape[3] == weights.shape[3] and x.shape[0] == 1
+        return [2 * weights.shape[1] * weights.shape[2] * weights.shape[3]] if same else []
+    rows, columns = weights.shape[1:3]
+    if (rows, columns) == (1, 1):  # arm_convolve_1x1_s8_fast needs none
+        return []
+    return [2 * 2 * columns * rows * weights.shape[3]]  # arm_convolve_s8: two columns of 16 bits
+
+
+class _Runtime:
+    """The runtime's allocations, one after another, in its order."""
+
+    def __init__(
+        self,
+        model: TfliteModel,
+        target: Target,
+        scratch: Mapping[int, Sequence[int]],
+        persistent: Mapping[int, Sequence[int]],
+    ) -> None:
+        self.model, self.target = model, target
+        self.tables = [graph.tables(GRAPH.TENSORS) for graph in model.root.tables(MODEL.GRAPHS)]
+        self.scratch = {
+            (g, i): list(scratch[i] if g == 0 and i in scratch else scratch_requests(graph, op, target))
+            for g, graph in enumerate(model.graphs)
+            for i, op in enumerate(graph.operators)
+        }
+        self.handles = [
+            {
+                op.outputs[0]: "" if op.options is None else op.options.text(1)
+                for op in graph.operators
+                if op.name == "VAR_HANDLE" and op.outputs
+            }
+            for graph in model.graphs
+        ]
+        """Of each graph: tensor that stands for a variable -> its name."""
+        self.kept = persistent
+        self.tail = 0
+        self.most = 0
+        self.unknown: set[str] = set()
+        self.assigned: set[str] = set()
+
+    def allocate(self, offsets: Sequence[int] | None) -> Arena:
+        self._create()
+        self._start()
+        self._prepare()
+        handles = sum(map(len, self.scratch.values())) * self._size(SCRATCH_HANDLE)
+        for graph in self.model.graphs:
+            if handles:
+                self._keep(handles, self.target.pointer)
+            for tensor in graph.tensors:
+                if tensor.variable:
+                    self._keep(tensor.bytes, ALIGNMENT)
+        buffers = list(self._buffers(offsets))
+        self._plan(len(buffers))
+        planned = greedy_height(buffers)
+        # Room for the planned part and all that comes behind it is what `total` adds up.
+        first = self.model.graphs[0]
+        for ends in (first.inputs, first.outputs):
+            self._keep(self.target.pointer * len(ends), ALIGNMENT)
+            for number in ends:
+                self._keep_tensor(0, number)
+        # One more unit each: gaps between kernels' data depend on the order in which they ask.
+        return Arena(
+            planned, _up(self.tail) + ALIGNMENT, _up(self.most) + ALIGNMENT, tuple(sorted(self.unknown))
+        )
+
+    def _size(self, struct: Struct) -> int:
+        return struct.size(self.target.pointer)
+
+    def _keep(self, count: int, alignment: int) -> None:
+        """Persistent bytes: the runtime rounds the address down."""
+        self.tail += count
+        self.tail += -self.tail % alignment
+
+    def _need(self, front: int) -> None:
+        """Bytes in front are in use at once with all that is kept by now."""
+        self.most = max(self.most, front + self.tail)
+
+    def _create(self) -> None:
+        recording, word = self.target.recording, self.target.pointer
+        self._keep(self._size(RECORDING_BUFFER_ALLOCATOR if recording else BUFFER_ALLOCATOR), word)
+        self._keep(self._size(GREEDY_PLANNER), word)
+        self._keep(self._size(RECORDING_MICRO_ALLOCATOR if recording else MICRO_ALLOCATOR), word)
+        variables = len({name for names in self.handles for name in names.values()})
+        if variables:
+            self._keep(self._size(VARIABLES), ALIGNMENT)
+            self._keep(self._size(VARIABLE) * variables, ALIGNMENT)
+
+    def _start(self) -> None:
+        """StartModelAllocation, and the operators' options from the file."""
+        graphs, word = self.model.graphs, self.target.pointer
+        self._keep(self._size(BUILTIN_ALLOCATOR), word)
+        subgraph = COMPRESSED_SUBGRAPH if self.target.compression else SUBGRAPH
+        self._keep(self._size(subgraph) * len(graphs), word)
+        for graph in graphs:
+            self._keep(self._size(EVAL_TENSOR) * len(graph.tensors), word)
+        for graph in graphs:
+            self._keep(self._size(NODE) * len(graph.operators), word)
+        for graph in graphs:
+            for operator in graph.operators:
+                options = Struct(self._kernel(operator).options)
+                if self._size(options):
+                    self._keep(self._size(options), word if "P" in self._kernel(operator).options else 4)
+        self._need(self._requests(0))
+
+    def _kernel(self, operator: Operator) -> Kernel:
+        kernel = _KERNELS.get(operator.name, _UNKNOWN)
+        if not kernel.known:
+            self.unknown.add(operator.name)
+        return kernel
+
+    def _requests(self, count: int) -> int:
+        return self._size(SCRATCH_REQUEST) * (count + MOST_SCRATCH_REQUESTS)
+
+    def _prepare(self) -> None:
+        """Init of every operator, then Prepare of every operator, with its tensors' structs for a while."""
+        for g, graph in enumerate(self.model.graphs):
+            for i, operator in enumerate(graph.operators):
+                if g == 0 and i in self.kept:
+                    continue
+                data = Struct(self._kernel(operator).data)
+                if self._size(data):
+                    more = self.target.compression and operator.name in (*_WEIGHT_OPS, "FULLY_CONNECTED")
+                    data = Struct(self._kernel(operator).data + ("2i" if more else "")) if more else data
+                    self._keep(self._size(data), ALIGNMENT)
+        asked = 0
+        for g, graph in enumerate(self.model.graphs):
+            for i, operator in enumerate(graph.operators):
+                ends = [n for n in (*operator.inputs, *operator.outputs) if n != ABSENT]
+                front = self._requests(asked) + sum(self._temporary(g, n) for n in ends)
+                if operator.name in (*_WEIGHT_OPS, "FULLY_CONNECTED") or not self._kernel(operator).known:
+                    # All but the bias once more, where the kernel's data are computed: nothing is given back
+                    # before the operator is done.
+                    front += sum(self._temporary(g, n) for n in (*operator.inputs[:2], *operator.outputs))
+                for count in self.kept.get(i, ()) if g == 0 and i in self.kept else self._made(g, operator):
+                    self._keep(count, ALIGNMENT)
+                self._need(front)
+                asked += len(self.scratch[g, i])
+                self._need(self._requests(asked))
+
+    def _made(self, g: int, operator: Operator) -> Iterator[int]:
+        """What a kernel keeps once it knows its tensors."""
+        graph = self.model.graphs[g]
+        tensors = [None if n == ABSENT else graph.tensors[n] for n in operator.inputs]
+        name = operator.name
+        if name in _WEIGHT_OPS and len(tensors) > 1 and tensors[1] is not None:
+            channels = tensors[1].shape[_WEIGHT_OPS[name]] if len(tensors[1].shape) == 4 else 0
+            yield 4 * channels  # multipliers
+            yield 4 * channels  # shifts
+        if name == "FULLY_CONNECTED" and len(tensors) > 1 and operator.inputs[1] != ABSENT:
+            channels = self._channels(g, operator.inputs[1])
+            if channels > 1:
+                yield 4 * channels
+                yield 4 * channels
+        if name == "BATCH_MATMUL" and len(tensors) == 2 and tensors[1] is not None:
+            if tensors[0] is not None and tensors[0].dtype in ("i8", "i16"):
+                yield 28  # kernels/batch_matmul.h, QuantizationOpDataBatchMatmul
+            if operator.options is None or not operator.options.number(1, "B"):
+                yield self._size(EVAL_TENSOR)
+                yield 4 + 4 * len(tensors[1].shape)
+                yield tensors[1].bytes
+            if operator.options is not None and operator.options.number(0, "B") and tensors[0] is not None:
+                yield self._size(EVAL_TENSOR)
+                yield 4 + 4 * len(tensors[0].shape)
+                yield tensors[0].bytes
+        if name == "ASSIGN_VARIABLE" and len(tensors) == 2 and tensors[1] is not None:
+            variable = self.handles[g].get(operator.inputs[0], "")
+            if variable not in self.assigned:  # the first that writes a variable gives it its memory
+                self.assigned.add(variable)
+                yield tensors[1].bytes
+
+    def _channels(self, g: int, number: int) -> int:
+        """Scales of a tensor, if it has zero points too: without both it counts as not quantized."""
+        quantized = self.tables[g][number].table(4)
+        if quantized is None:
+            return 0
+        scales, zeros = quantized.vector(2, 4)[1], quantized.vector(3, 8)[1]
+        return scales if scales and zeros else 0
+
+    def _quantization(self, g: int, number: int) -> list[int]:
+        channels = self._channels(g, number)
+        return [self._size(QUANTIZATION), 4 + 4 * channels] if channels else []
+
+    def _temporary(self, g: int, number: int) -> int:
+        parts = [self._size(TENSOR), *self._quantization(g, number)]
+        return sum(part + -part % self.target.pointer for part in parts)
+
+    def _keep_tensor(self, g: int, number: int) -> None:
+        self._keep(self._size(TENSOR), self.target.pointer)
+        for part, alignment in zip(self._quantization(g, number), (self.target.pointer, 4), strict=False):
+            self._keep(part, alignment)
+
+    def _plan(self, buffers: int) -> None:
+        """CommitStaticMemoryPlan: lists of all tensors and requests, then of what is to be planned."""
+        word, requests = self.target.pointer, sum(map(len, self.scratch.values()))
+        front = self._requests(requests)
+        front += -front % word + word * len(self.model.graphs)
+        tensors = sum(len(graph.tensors) for graph in self.model.graphs)
+        front += -front % word + self._size(ALLOCATION_INFO) * (tensors + requests)
+        front = _up(front) + self._size(PLANNED_BUFFER) * buffers
+        self.most = max(self.most, front + _up(self.tail))
+
+    def _buffers(self, offsets: Sequence[int] | None) -> Iterator[Buffer]:
+        """What is planned, with its life as the runtime counts it (micro_allocation_info.cc)."""
+        lives: list[list[list[int]]] = [[[-1, -1] for _ in graph.tensors] for graph in self.model.graphs]
+        self._scratch_lives: dict[tuple[int, int], tuple[int, int]] = {}
+        self._step = 0
+        self._mark(0, lives, ())
+        for graph, life, handles in zip(self.model.graphs, lives, self.handles, strict=True):
+            for number, tensor in enumerate(graph.tensors):
+                is_planned = not tensor.constant and not tensor.variable and number not in handles
+                if is_planned and tensor.bytes:
+                    # Only tensors of the first graph have offsets of their own: the runtime counts so.
+                    offset = ONLINE if offsets is None else offsets[number]
+                    yield Buffer(_up(tensor.bytes), life[number][0], life[number][1], offset)
+        for at, requests in self.scratch.items():
+            first, last = self._scratch_lives.get(at, (-1, -1))
+            for request in requests:
+                yield Buffer(_up(request), first, last)
+
+    def _mark(self, g: int, lives: list[list[list[int]]], inside: tuple[int, ...]) -> None:
+        graph, life = self.model.graphs[g], lives[g]
+        if g in inside:
+            return
+        if self._step > MOST_STEPS:
+            raise BadProgram(
+                f"graphs that call each other stand for more than {MOST_STEPS:,} operators",
+                object="graph",
+                number=MOST_STEPS,
+                remedy="give a model whose graphs are called less often",
+            )
+        for number in (*graph.inputs, *graph.outputs):
+            if number != ABSENT:
+                life[number] = [self._step, self._step]
+        for i, operator in enumerate(graph.operators):
+            self._step += 1
+            begin = self._step
+            for number in operator.outputs:
+                if number != ABSENT:
+                    life[number] = [self._step, self._step]
+            for called in _calls(operator, len(self.model.graphs)):
+                self._step += 1
+                self._mark(called, lives, (*inside, g))
+            for number in (*operator.inputs, *operator.outputs):
+                if number != ABSENT:
+                    life[number][1] = self._step
+            self._scratch_lives[g, i] = (begin, self._step)
+        for number in graph.outputs:
+            if number != ABSENT:
+                life[number][1] = self._step
+
+
+def _calls(operator: Operator, graphs: int) -> list[int]:
+    fields = {"IF": (0, 1), "WHILE": (0, 1), "CALL_ONCE": (0,)}.get(operator.name, ())
+    numbers = [0 if operator.options is None else operator.options.number(f, "i") for f in fields]
+    return [number for number in numbers if 0 < number < graphs]
+
+
+def greedy_height(buffers: Sequence[Buffer]) -> int:
+    """Bytes that the runtime's planner uses: given offsets first, then by size, each in the lowest gap."""
+    if len(buffers) > MOST_BUFFERS:
+        raise BadProgram(
+            f"the model has {len(buffers):,} tensors to plan",
+            object="model",
+            number=len(buffers),
+            remedy=f"give a model of at most {MOST_BUFFERS:,}",
+        )
+    given = [b for b in buffers if b.offset != ONLINE]
+    # The runtime lists buffers from the last to the first and sorts them stably.
+    online = sorted((b for b in reversed(buffers) if b.offset == ONLINE), key=lambda b: -b.bytes)
+    placed: list[tuple[int, Buffer]] = []
+    for buffer in (*given, *online):
+        at = buffer.offset
+        if at == ONLINE:
+            at = 0
+            for offset, other in placed:
+                if other.first > buffer.last or buffer.first > other.last:
+                    continue
+                if offset - at >= buffer.bytes:
+                    break
+                at = max(at, offset + other.bytes)
+        place = len(placed)
+        while place and placed[place - 1][0] > at:
+            place -= 1
+        placed.insert(place, (at, buffer))
+    return max((offset + buffer.bytes for offset, buffer in placed), default=0)
+
+
+def _up(count: int) -> int:
+    return count + -count % ALIGNMENT
+
+
+# The interpreter itself. It is asked in a process of its own: in an arena that is too small it may crash.
+
+_CHILD = """
+import os, sys
+from tflite_micro.python.tflite_micro import runtime
+data = open(sys.argv[1], "rb").read()
+answers = os.fdopen(os.dup(1), "w")
+nothing = os.open(os.devnull, os.O_WRONLY)
+os.dup2(nothing, 1)
+os.dup2(nothing, 2)
+for line in sys.stdin:
+    size, invoke = map(int, line.split())
+    try:
+        interpreter = runtime.Interpreter.from_bytes(data, arena_size=size)
+        if invoke:
+            interpreter.invoke()
+        answer = "yes"
+    except Exception:
+        answer = "no"
+    interpreter = None
+    answers.write(answer + "\\n")
+    answers.flush()
+"""
+_MOST_ARENA = 2**30
+_STEP = 8
+
+
+class _Asked:
+    """A model in a process that says whether the interpreter starts in so many bytes."""
+
+    def __init__(self, data: bytes, folder: str) -> None:
+        self._path = Path(folder) / "model.tflite"
+        self._path.write_bytes(data)
+        self._process: subprocess.Popen[str] | None = None
+
+    def starts(self, size: int, invoke: bool = False) -> bool:
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _CHILD, str(self._path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        process = self._process
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(f"{size} {int(invoke)}\n")
+            process.stdin.flush()
+            answer = process.stdout.readline().strip()
+        except BrokenPipeError:
+            answer = ""
+        if not answer:  # it crashed: the arena was too small, and the next size needs another process
+            self.end()
+        return answer == "yes"
+
+    def end(self) -> None:
+        if self._process is not None:
+            for stream in (self._process.stdin, self._process.stdout):
+                assert stream is not None
+                stream.close()
+            self._process.wait()
+            self._process = None
+
+
+def measure_least(data: bytes, guess: int) -> int | None:
+    """The least arena in which the interpreter starts and runs a model; None: in none.
+
+    Args:
+      data: the file.
+      guess: about how much, such as `compute_arena` says: it saves time.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        asked = _Asked(data, folder)
+        try:
+            high = max(_up(guess), ALIGNMENT)
+            while not asked.starts(high):
+                high *= 2
+                if high > _MOST_ARENA:
+                    return None
+            step, low = ALIGNMENT, high - ALIGNMENT
+            while low > 0 and asked.starts(low):
+                step *= 2
+                high, low = low, max(0, low - step)
+            while high - low > _STEP:
+                middle = (low + high) // 2 // _STEP * _STEP
+                low, high = (low, middle) if asked.starts(middle) else (middle, high)
+            return high if asked.starts(high, invoke=True) else None
+        finally:
+            asked.end()
+
+
+def measure_arena(data: bytes, computed: Arena) -> Arena:
+    """What was computed with the least arena that was measured, where the interpreter can run the model."""
+    return replace(computed, measured=measure_least(data, computed.total))
+
+
+def can_measure() -> bool:
+    """Whether the interpreter is installed."""
+    from importlib.util import find_spec
+
+    return find_spec("tflite_micro") is not None
+
+
+@contextmanager
+def damaged(name: str) -> Iterator[None]:
+    """Operators' options and shapes are looked at here for the first time: what is wrong with them is one error."""
+    try:
+        yield
+    except (Broken, LookupError, ArithmeticError, ValueError, TypeError, struct.error) as error:
+        raise BadProgram(
+            f"'{name}' has a damaged operator: {type(error).__name__} {error}"[:200],
+            object=name,
+            remedy="export or copy it again",
+        ) from None
+
+
+def read_arena(data: bytes, target: Target = HOST, *, measure: bool = False, name: str = "model") -> Arena:
+    """The arena of a file: with the offsets that it carries, and measured if that is asked for."""
+    model = read_tflite(data, name)
+    with damaged(name):
+        computed = compute_arena(model, target, offsets=carried_offsets(model))
+    return measure_arena(data, computed) if measure and target == HOST else computed
+
+
+def carried_offsets(model: TfliteModel) -> list[int] | None:
+    """The offsets that a file carries, by tensor; None if it has none that the runtime would take."""
+    data = model.metadata.get("OfflineMemoryAllocation", b"")
+    table = [int.from_bytes(data[i : i + 4], "little", signed=True) for i in range(0, len(data) // 4 * 4, 4)]
+    count = sum(len(graph.tensors) for graph in model.graphs)
+    return table[3:] if len(table) == 3 + count and table[2] == count else None
