@@ -25,7 +25,7 @@ from benchmarks.suites.malloc_run import loaded, row_of
 from benchmarks.suites.mapping_run import Improvements
 from benchmarks.suites.problems import make_as
 from loadmaster.host import host, versions
-from loadmaster.malloc_game.muzero.agent import MuZero
+from loadmaster.malloc_game.muzero.paper import MuZero
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.planner import CheckedSolution, solve_checked
 from loadmaster.search.solver import Budget

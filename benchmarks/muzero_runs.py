@@ -29,8 +29,8 @@ from benchmarks.suites.mapping_run import Improvements
 from benchmarks.suites.problems import make_as
 from loadmaster.cli.plan import parse_settings
 from loadmaster.host import host, versions
-from loadmaster.malloc_game.muzero.agent import MuZero, start_of
-from loadmaster.malloc_game.muzero.session import Session
+from loadmaster.malloc_game.muzero.paper import MuZero, start_of
+from loadmaster.malloc_game.muzero.paper.session import Session
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.planner import CheckedSolution
 from loadmaster.search.solver import Budget, Meter

@@ -34,7 +34,7 @@ PARTS = {
         "cli/test_train",
         "graph/go/",
         "learn/",
-        "malloc_game/muzero/",
+        "malloc_game/muzero/paper/",
         "mapping/egrl/paper/",
     ),
     "peers": (

@@ -19,7 +19,7 @@ from loadmaster.units import show_time
 
 if TYPE_CHECKING:
     from loadmaster.graph.go.cases import Case
-    from loadmaster.malloc_game.muzero.training import Progress
+    from loadmaster.malloc_game.muzero.paper.training import Progress
     from loadmaster.malloc_game.problem import MallocGame
     from loadmaster.search.solver import Solution
 
@@ -162,7 +162,7 @@ def _train_muzero(
     common: dict[str, Any],
 ) -> Answer:
     from loadmaster.learn.checkpoints import state_path
-    from loadmaster.malloc_game.muzero.training import train
+    from loadmaster.malloc_game.muzero.paper.training import train
     from loadmaster.runs.log import Log
 
     out: Path = common["out"]

@@ -110,9 +110,9 @@ _MAKERS: dict[str, dict[str, str | Variants]] = {
         "muzero": Variants(
             "variant",
             {
-                "muzero": "malloc_game.muzero.agent:MuZero",
-                "muzero-prod": "malloc_game.muzero.agent:MuZeroProd",
-                "policy-only": "malloc_game.muzero.agent:PolicyOnly",
+                "muzero": "malloc_game.muzero.paper:MuZero",
+                "muzero-prod": "malloc_game.muzero.paper:MuZeroProd",
+                "policy-only": "malloc_game.muzero.paper:PolicyOnly",
             },
         ),
         "exact": Variants(

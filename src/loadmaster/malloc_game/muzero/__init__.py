@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from loadmaster.malloc_game.muzero.training import train
+from loadmaster.malloc_game.muzero.paper.training import train
 
 __all__ = ["train"]

@@ -20,18 +20,24 @@ import jax
 from loadmaster.errors import LoadmasterError
 from loadmaster.learn.policies import BadPolicy
 from loadmaster.machine import load_machine
-from loadmaster.malloc_game.muzero.agent import MuZero, MuZeroProd, PolicyOnly, baseline_of, save_small
-from loadmaster.malloc_game.muzero.selfplay import buckets
-from loadmaster.malloc_game.muzero.session import Session
-from loadmaster.malloc_game.muzero.settings import Settings
+from loadmaster.malloc_game.muzero.paper import (
+    MuZero,
+    MuZeroProd,
+    PolicyOnly,
+    Settings,
+    baseline_of,
+    save_small,
+)
+from loadmaster.malloc_game.muzero.paper.selfplay import buckets
+from loadmaster.malloc_game.muzero.paper.session import Session
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.program.zoo.synthetic import synthetic
 from loadmaster.runs.folder import RunFolder
 from loadmaster.runs.resume import describe, identity, open_to_resume
 from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Meter, Observer, solve
-from malloc_game.muzero.small import SMALL, Recording, four_lives
-from malloc_game.muzero.tiny import made_up
+from malloc_game.muzero.paper.small import SMALL, Recording, four_lives
+from malloc_game.muzero.paper.tiny import made_up
 from search.conformance import Outcome, watched
 
 

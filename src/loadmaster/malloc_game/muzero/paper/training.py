@@ -17,7 +17,7 @@ from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.search.solver import Budget, Meter, Observer, rename_options
 
 if TYPE_CHECKING:
-    from loadmaster.malloc_game.muzero.session import Session
+    from loadmaster.malloc_game.muzero.paper.session import Session
 
 SAVE_SECONDS = 60.0
 REPORT_SECONDS = 10.0
@@ -68,7 +68,7 @@ def train(
       resume: a '.state.npz' of an earlier training with the same names and options.
       report: takes a line now and then; `log`: takes the metrics of every round.
     """
-    from loadmaster.malloc_game.muzero.agent import PACKAGES, MuZero, can_gain, check_playable, start_of
+    from loadmaster.malloc_game.muzero.paper import PACKAGES, MuZero, can_gain, check_playable, start_of
 
     require_agents(*PACKAGES)
     if evaluations is None and seconds is None:
@@ -84,7 +84,7 @@ def train(
                 number=problem.moves,
                 remedy="leave it out",
             )
-    from loadmaster.malloc_game.muzero.session import Session
+    from loadmaster.malloc_game.muzero.paper.session import Session
 
     names, options = [name for name, _ in problems], rename_options(options or {})
     solver = MuZero(init=init or "scratch", **options)
@@ -190,7 +190,7 @@ class _Trainer(Observer):
 
     def save(self) -> None:
         """The small file to play with, and beside it what training goes on from."""
-        from loadmaster.malloc_game.muzero.agent import save_small
+        from loadmaster.malloc_game.muzero.paper import save_small
 
         session = self.session
         assert session is not None

@@ -20,8 +20,15 @@ import numpy as np
 from jax import Array
 
 from loadmaster.malloc_game.games import SHAPES
-from loadmaster.malloc_game.muzero.network import FAR, REWARDS, VALUES, Network, Observation, expectation
-from loadmaster.malloc_game.muzero.settings import Settings
+from loadmaster.malloc_game.muzero.paper import Settings
+from loadmaster.malloc_game.muzero.paper.network import (
+    FAR,
+    REWARDS,
+    VALUES,
+    Network,
+    Observation,
+    expectation,
+)
 from loadmaster.malloc_game.problem import MallocGame
 
 LEAST_LEGALITY = -8.0
