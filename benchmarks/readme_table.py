@@ -204,7 +204,7 @@ def malloc_lines() -> list[str]:
         evolved = mean_speedup((line.production, line.evolution[1]) for line in played_by_agent)
         lines.append(
             f"| the same (128 MiB) by a learned player (mallocMuZero), {len(played_by_agent)} programs, at most "
-            f"{max(line.games for line in played_by_agent)} games | {alone:.3f} × alone; never worse with `muzero-prod` | equal games: "
+            f"{max(line.games for line in played_by_agent)} games | {alone:.3f} × alone; never worse with `paper-prod` | equal games: "
             f"best search over moves {moves:.3f} ×, evolution of MSA's order or of moves {evolved:.3f} × |"
         )
     return lines

@@ -66,7 +66,7 @@ def rows(monkeypatch: pytest.MonkeyPatch, out: Path, *more: str) -> list[dict[st
 def test_rows_of_cells_that_are_played_together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = rows(monkeypatch, tmp_path / "a.jsonl", "--budget", "7")
     assert [(row["case"], row["solver"]) for row in found] == [
-        (case, solver) for case in CELLS for solver in ("muzero", "muzero-prod")
+        (case, solver) for case in CELLS for solver in ("paper", "paper-prod")
     ]
     for mine, better in zip(found[::2], found[1::2], strict=True):
         assert mine["evaluations"] == 7 and better["evaluations"] == 8

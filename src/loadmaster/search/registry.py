@@ -108,10 +108,11 @@ _MAKERS: dict[str, dict[str, str | Variants]] = {
             },
         ),
         "muzero": Variants(
-            "variant",
+            "profile",
             {
-                "muzero": "malloc_game.muzero.paper:MuZero",
-                "muzero-prod": "malloc_game.muzero.paper:MuZeroProd",
+                "muzero": "malloc_game.muzero.search:MuZero",
+                "paper": "malloc_game.muzero.paper:PaperMuZero",
+                "paper-prod": "malloc_game.muzero.paper:PaperProd",
                 "policy-only": "malloc_game.muzero.paper:PolicyOnly",
             },
         ),

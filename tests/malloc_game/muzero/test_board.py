@@ -9,7 +9,7 @@ from generate_game import random_game
 from loadmaster import _core
 from loadmaster.errors import LoadmasterError
 from loadmaster.malloc_game.msa import Assigner
-from loadmaster.malloc_game.muzero.board import FIRST, Board, first_board, make_settings
+from loadmaster.malloc_game.muzero.board import FIRST, Board, board_settings, first_board
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, solve
@@ -27,7 +27,7 @@ def random_board(seed: int) -> tuple[MallocGame, Board] | None:
         return None
     if not problem.moves:
         return None
-    return problem, first_board(problem, make_settings(CHANGES))
+    return problem, first_board(problem, board_settings(CHANGES))
 
 
 def test_the_first_state_is_the_refined_plan() -> None:
@@ -80,11 +80,11 @@ def test_feedback_is_that_of_the_slow_twin() -> None:
 
 def test_runs_do_not_depend_on_threads_or_company() -> None:
     problem = game()
-    board = first_board(problem, make_settings(CHANGES))
+    board = first_board(problem, board_settings(CHANGES))
     rng = np.random.default_rng(1)
     priorities, settings = rng.random((12, board.tensors)), rng.integers(0, 4, 12)
     one = board.place(priorities, settings)
-    many = Board(board.assigners[0], make_settings(CHANGES), threads=3).place(priorities, settings)
+    many = Board(board.assigners[0], board_settings(CHANGES), threads=3).place(priorities, settings)
     assert np.array_equal(one.total, many.total) and np.array_equal(one.blamed, many.blamed)
     alone = board.place(priorities[7:8], settings[7:8])
     assert alone.total[0] == one.total[7] and np.array_equal(alone.lost[0], one[7].lost[0])

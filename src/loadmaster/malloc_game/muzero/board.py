@@ -12,14 +12,13 @@ The first state is `msa-refined`: its own order and its own options. A zero scor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from loadmaster.arrays import Float64, Int32, Int64
-from loadmaster.malloc_game.msa import STYLES, Assigner, MsaOptions, Placements, place_many
+from loadmaster.malloc_game.msa import STYLES, Assigner, MsaOptions, Placements, make_options, place_many
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.plan.plan import Plan
 
@@ -27,9 +26,9 @@ FIRST = STYLES["refined"]
 """The options of the first state."""
 
 
-def make_settings(changes: Sequence[dict[str, Any]]) -> list[MsaOptions]:
+def board_settings(changes: Sequence[dict[str, Any]]) -> list[MsaOptions]:
     """Settings of the board: that of the first state, then it with each of the changes."""
-    return [FIRST, *(replace(FIRST, **change) for change in changes)]
+    return [FIRST, *(make_options("refined", change) for change in changes)]
 
 
 class Board:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -25,7 +25,7 @@ from loadmaster.machine import load_machine
 from loadmaster.machine.machine import Machine
 from loadmaster.malloc_game.muzero.board import Board, first_board
 from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.mapping.egrl.cases import FAMILIES, random_convnet, random_transformer, scale_batch
+from loadmaster.mapping.egrl.cases import FAMILIES, Own, random_convnet, random_transformer, scale_batch
 from loadmaster.program.program import Program
 from loadmaster.program.zoo import load_workload
 from loadmaster.program.zoo.random_graphs import synthetic_graph
@@ -41,7 +41,9 @@ PROGRAMS = tuple(itertools.chain.from_iterable(FOLDS.values()))
 SHARES = {"suite": 0.7, "transformer": 0.1, "convnet": 0.1, "graph": 0.1}
 BATCHES = (0.25, 0.5, 0.75, 1.0, 1.0, 1.0, 1.5, 2.0)
 MACHINES = {"tpu-v4i": 0.85, "nnp-i-dma": 0.15}
-MOST_TENSORS = 700
+MOST_TENSORS, MOST_OWN, OWN_TRIES = 700, 5_000, 20
+"""Of a cell; of one of a user's own, and tries after which nothing can be gained there."""
+PAGE = 4096
 LEAST_GAP = 0.004
 """By which the first plan must miss the bound."""
 PROBES, LEAST_SPREAD = 8, 5e-4
@@ -55,30 +57,32 @@ def left_out(fold: str | None) -> tuple[str, ...]:
     return HELD_OUT + (FOLDS[fold] if fold else ())
 
 
-@dataclass(frozen=True)
-class Case:
-    """Names a cell: the same one everywhere."""
+def make_case(number: int, seed: int = 0, without: Collection[str] = HELD_OUT, own: Own = ()) -> Board:
+    """The cell of a number: the same one everywhere.
 
-    number: int
-    seed: int = 0
-    without: tuple[str, ...] = HELD_OUT
-    """Programs that it is not made from."""
-
-    def make(self) -> Board:
-        """The cell."""
-        rng = np.random.default_rng([self.seed, self.number])
-        for _ in itertools.count():
-            program = _random_program(rng, self.without)
-            machine = _random_machine(rng, program)
-            try:
-                problem = MallocGame(program, machine)
-            except LoadmasterError:  # a slow memory too small for this program, for example
-                continue
-            if 8 <= len(problem.model.tensors.size) <= MOST_TENSORS:
-                board = first_board(problem)
-                if _can_gain(board, rng, problem.bound().value):
-                    return board
-        raise AssertionError("random cells never end")
+    Args:
+      number, seed: of the cell.
+      without: programs of the suite that it is not made from.
+      own: with programs of one's own every second cell is one of them, at another batch and with another
+        fast memory.
+    """
+    rng = np.random.default_rng([seed, number])
+    for tries in itertools.count():
+        is_own = bool(own) and number % 2 == 1 and tries < OWN_TRIES
+        try:
+            if is_own:
+                program, machine = own[int(rng.integers(len(own)))]
+                program = scale_batch(program, float(rng.choice(BATCHES)))
+            else:
+                program, machine = _random_program(rng, without), _random_preset(rng)
+            problem = MallocGame(program, _vary(rng, program, machine))
+        except LoadmasterError:  # a slow memory too small for this program, for example
+            continue
+        if 8 <= len(problem.model.tensors.size) <= (MOST_OWN if is_own else MOST_TENSORS):
+            board = first_board(problem)
+            if _can_gain(board, rng, problem.bound().value):
+                return board
+    raise AssertionError("random cells never end")
 
 
 def _can_gain(board: Board, rng: Rng, bound: int) -> bool:
@@ -105,35 +109,36 @@ def _workload(name: str) -> Program:
     return load_workload(name)
 
 
-def _random_machine(rng: Rng, program: Program) -> Machine:
-    """Of a preset, with a fast memory of 1 to 40 % of the program's bytes and other bandwidths of the slow one."""
-    base = _preset(str(rng.choice(list(MACHINES), p=list(MACHINES.values()))))
-    fast, slow = _preset_memories(base)
-    bytes_ = float(program.storage_bytes[program.is_root].sum())
-    share = float(np.exp(rng.uniform(np.log(0.01), np.log(0.4))))
-    if rng.random() < 0.5:  # a real size
-        capacity = int(2 ** int(rng.integers(2, 8))) * 2**20
-    else:
-        capacity = max(1, int(share * bytes_ / 4096)) * 4096
-    factor = float(np.exp(rng.choice([0.0, 1.0]) * rng.uniform(np.log(0.5), np.log(2))))
-    memories = list(base.memories)
-    memories[fast] = replace(memories[fast], capacity=max(capacity, 64 * memories[fast].alignment))
-    memories[slow] = replace(
-        memories[slow],
-        read=int(memories[slow].read * factor),
-        write=int(memories[slow].write * factor),
-        capacity=max(memories[slow].capacity, int(8 * bytes_) // 4096 * 4096),
-    )
-    links = tuple(replace(link, bandwidth=max(1, int(link.bandwidth * factor))) for link in base.links)
-    return replace(base, memories=tuple(memories), links=links, text="")
-
-
 @lru_cache(maxsize=len(MACHINES))
 def _preset(name: str) -> Machine:
     return load_machine(name)
 
 
-def _preset_memories(machine: Machine) -> tuple[int, int]:
+def _random_preset(rng: Rng) -> Machine:
+    return _preset(str(rng.choice(list(MACHINES), p=list(MACHINES.values()))))
+
+
+def _vary(rng: Rng, program: Program, base: Machine) -> Machine:
+    """With a fast memory of a usual size, or of 1 to 40 % of the program's bytes, and half of the time with
+    another bandwidth of the slow one."""
+    fast, slow = _memories(base)
+    memories = list(base.memories)
+    bytes_ = float(program.storage_bytes[program.is_root].sum())
+    if rng.random() < 0.5:
+        capacity = 2 ** int(rng.integers(2, 8)) * 2**20
+    else:
+        capacity = int(np.exp(rng.uniform(np.log(0.01), np.log(0.4))) * bytes_)
+    step = memories[fast].alignment
+    memories[fast] = replace(memories[fast], capacity=max(64, capacity // step) * step)
+    factor = float(np.exp(rng.choice([0.0, 1.0]) * rng.uniform(np.log(0.5), np.log(2))))
+    room = max(memories[slow].capacity, int(8 * bytes_) // PAGE * PAGE)
+    read, write = (int(rate * factor) for rate in (memories[slow].read, memories[slow].write))
+    memories[slow] = replace(memories[slow], read=read, write=write, capacity=room)
+    links = tuple(replace(link, bandwidth=max(1, int(link.bandwidth * factor))) for link in base.links)
+    return replace(base, memories=tuple(memories), links=links, text="")
+
+
+def _memories(machine: Machine) -> tuple[int, int]:
     """(fast, slow)"""
     slow = machine.home[0]
     names = [memory.name for memory in machine.memories]

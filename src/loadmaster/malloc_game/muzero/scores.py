@@ -12,14 +12,32 @@ Shapes: B tensors, F features, H hidden units, P members of a population.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from loadmaster.arrays import Float32, Float64
+from loadmaster.learn.policies import BadPolicy, read_policy
 from loadmaster.malloc_game.model import GameModel
-from loadmaster.malloc_game.msa import Placements
-from loadmaster.malloc_game.muzero.board import Board, lives
+from loadmaster.malloc_game.msa import BadOption, Placements
+from loadmaster.malloc_game.muzero.board import Board, board_settings, lives
 
+SHIPPED = "pretrained:board"
+"""The policy that comes with the package."""
+UNTRAINED = "none"
+CHANGES: tuple[dict[str, Any], ...] = (
+    {},
+    {"max_ratio": 2.0},
+    {"max_ratio": 4.0},
+    {"max_ratio": 40.0},
+    {"repacks": 50},
+    {"min_ratio": 0.5, "preferred_ratio": 1.0},
+    {"min_ratio": 0.8, "preferred_ratio": 1.5, "max_ratio": 3.0},
+    {"preferred_ratio": 5.0, "max_ratio": 16.0, "repacks": 50},
+)
+"""Settings of a player that has learned nothing."""
+MOST_OPENINGS, MOST_HIDDEN = 256, 1024
 _LEAST = 1e-9
 
 
@@ -186,8 +204,9 @@ class Network:
         return np.concatenate([np.zeros(f), enter, np.zeros(2 * h)])
 
     def normalise(self, features: Float32) -> Float32:
-        """[B, F] as the network takes them."""
-        clipped: Float32 = np.clip((features - self.mean) / self.deviation, -4, 4).astype(np.float32)
+        """[B, F] as the network takes them; one without context has the first of them alone."""
+        own = features[:, : self.features]
+        clipped: Float32 = np.clip((own - self.mean) / self.deviation, -4, 4).astype(np.float32)
         return clipped
 
     def score(self, features: Float32, parameters: Float64) -> Float64:
@@ -202,3 +221,51 @@ class Network:
             x = np.tanh(x).reshape(-1, p, h)
             scores = scores + np.einsum("bph,ph->pb", x, leave)
         return np.asarray(scores, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a player brings to every game: a network, and openings that differ from it in their weights and in
+    the settings of memory space assignment."""
+
+    network: Network
+    parameters: Float64
+    heads: Float64
+    """[M, F] added to the linear part, for each opening"""
+    changes: tuple[dict[str, Any], ...]
+    """[M] of the options of the first state"""
+
+    def openings(self, board: Board, features: Float32) -> Float64:
+        """[M, B] priorities, of normalised features."""
+        return board.own + self.network.score(features, self.parameters[None]) + self.heads @ features.T
+
+
+def untrained(features: int, changes: tuple[dict[str, Any], ...] = CHANGES) -> Policy:
+    """Scores nothing: its openings are the first state with other settings."""
+    network = Network(np.zeros(features, np.float32), np.full(features, 0.3, np.float32), hidden=0)
+    return Policy(network, np.zeros(features), np.zeros((len(changes), features)), changes)
+
+
+@lru_cache(maxsize=32)
+def load_policy(name: str) -> Policy:
+    """`SHIPPED`, or a file of `train`."""
+    arrays, about = read_policy(name, "muzero")
+    try:
+        mean, deviation = (arrays[part].astype(np.float32) for part in ("mean", "deviation"))
+        network = Network(mean, deviation, int(about["hidden"]))
+        parameters, heads = (arrays[part].astype(np.float64) for part in ("parameters", "heads"))
+        changes = tuple(dict(each) for each in about["changes"])
+        board_settings(changes)
+        fine = mean.ndim == 1 and mean.shape == deviation.shape and 0 <= network.hidden <= MOST_HIDDEN
+        fine = fine and parameters.shape == (network.parameters,) and bool((deviation > 0).all())
+        fine = fine and 1 <= len(changes) <= MOST_OPENINGS and heads.shape == (len(changes), len(mean))
+        fine = fine and all(np.isfinite(each).all() for each in (mean, deviation, parameters, heads))
+    except (KeyError, TypeError, ValueError, OverflowError, BadOption):
+        fine = False
+    if not fine:
+        raise BadPolicy(
+            f"policy '{name}' has no network for the board",
+            object=name,
+            remedy="train it with this version: loadmaster train muzero --out POLICY.npz",
+        )
+    return Policy(network, parameters, heads, changes)

@@ -260,14 +260,14 @@ def start_of(init: str, settings: Settings) -> str | None:
 PACKAGES = ("jax", "equinox", "optax", "mctx")
 
 
-class MuZero(Solver):
+class PaperMuZero(Solver):
     """Plays the game by a search in a learned model of it, and learns from its games. Options are
     the fields of `Settings`, and `init`: a trained network ('pretrained:suite', or a file of
-    `loadmaster train muzero`); 'auto': the packaged one if it fits; 'scratch': none."""
+    `loadmaster train muzero --set profile=paper`); 'auto': the packaged one if it fits; 'scratch': none."""
 
-    name = "muzero"
+    name = "paper"
     problem_kind = "malloc-game"
-    summary = "plays by searching a learned model of the game (MuZero), and learns from its games"
+    summary = "muzero as published: searches a learned model of the game, and learns from its games"
     deterministic = True
     fixed: ClassVar[dict[str, Any]] = {}
     """Settings that make this solver what it is."""
@@ -293,12 +293,12 @@ class MuZero(Solver):
         return Session([meter], seed, self.settings, start_of(self.init, self.settings), state).run()
 
 
-class MuZeroProd(MuZero):
+class PaperProd(PaperMuZero):
     """The better of the agent's plan and a baseline's: the production placement where one is known,
     else that of memory space assignment. The baseline costs one evaluation."""
 
-    name = "muzero-prod"
-    summary = "the better of muzero's plan and the production placement's (or msa's)"
+    name = "paper-prod"
+    summary = "the better of the published muzero's plan and the production placement's (or msa's)"
 
     def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
         problem = meter.problem
@@ -313,17 +313,17 @@ class MuZeroProd(MuZero):
         return solution
 
 
-class PolicyOnly(MuZero):
+class PolicyOnly(PaperMuZero):
     """The trained policy without search: its likeliest moves once, then samples of it. Nothing is
     learned."""
 
     name = "policy-only"
-    summary = "muzero's trained policy without search, best of its samples"
+    summary = "the published muzero's trained policy without search, best of its samples"
     fixed: ClassVar = {"simulations": 0, "eval_simulations": 0, "updates": 0, "window": 0}
 
 
 def baseline_of(problem: MallocGame) -> str:
-    """The solver that `muzero-prod` is never worse than."""
+    """The solver that `paper-prod` is never worse than."""
     from loadmaster.malloc_game.heuristics import has_production
 
     return "production" if has_production(problem) else "msa"

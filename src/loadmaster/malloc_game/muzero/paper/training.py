@@ -68,7 +68,7 @@ def train(
       resume: a '.state.npz' of an earlier training with the same names and options.
       report: takes a line now and then; `log`: takes the metrics of every round.
     """
-    from loadmaster.malloc_game.muzero.paper import PACKAGES, MuZero, can_gain, check_playable, start_of
+    from loadmaster.malloc_game.muzero.paper import PACKAGES, PaperMuZero, can_gain, check_playable, start_of
 
     require_agents(*PACKAGES)
     if evaluations is None and seconds is None:
@@ -87,7 +87,7 @@ def train(
     from loadmaster.malloc_game.muzero.paper.session import Session
 
     names, options = [name for name, _ in problems], rename_options(options or {})
-    solver = MuZero(init=init or "scratch", **options)
+    solver = PaperMuZero(init=init or "scratch", **options)
     state, before = (None, {}) if resume is None else _read(resume, names, options)
     trainer = _Trainer(names, out, seed, options, init, before.get("sessions", []), report, log)
     games = [row["evaluations"] for row in before.get("trained_on", [])] or [0] * len(problems)

@@ -1,0 +1,312 @@
+"""mallocMuZero on the board: a policy opens, and a search with the true model goes on from there.
+
+- *Openings*: the plans of the policy's scores, each with its own settings of memory space assignment.
+- *Samples*: noise on the weights of the best opening's features, so that all tensors that look alike move
+  together; then noise around what was best.
+- *Search*: rounds of moves from the best plans so far, each evaluated by native memory space assignment:
+  *lift* raises what a plan leaves unserved, or lowers what lies in its way, alone or with all that look like
+  it (which moves: Gumbel top-k over the feedback of that plan); *score* moves feature weights; *cross* takes
+  priorities from two plans; *setting* changes the options. Moves that succeed are made more often.
+
+The model is the game itself: no value is estimated, a plan is compared with the one in hand by its time. The
+first state is `msa-refined`, so that no player is worse than it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from loadmaster.arrays import Float64, Int64
+from loadmaster.host import cores
+from loadmaster.learn.session import Session, check_settings, free_settings, make_settings
+from loadmaster.malloc_game.msa import Assigner, Placements, submit
+from loadmaster.malloc_game.muzero.board import FIRST, Board, board_settings
+from loadmaster.malloc_game.muzero.scores import SHIPPED, UNTRAINED, load_policy, make_features, untrained
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
+
+MOVES = ("lift", "score", "cross", "setting")
+PRIOR = 3.0
+"""Moves of each kind that are taken to have been made, a third of them well, before any was."""
+STEPS = (0.25, 0.5, 1.0, 2.0)
+FEATURE_SHARES = (0.1, 0.3, 1.0)
+MOST_LIFTED = 3
+"""Tensors, or classes of them, that one move raises or lowers."""
+BIAS = 0.7
+"""Of a crossed plan towards the better one."""
+SURVIVORS = 6
+"""Samples whose weights the second samples are drawn around."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Parts are switched off by 0 or 'none'; each is one ablation."""
+
+    init: str = SHIPPED
+    """A trained policy: the shipped one, a file of `train`, or 'none'."""
+    openings: int = 16
+    """Of the policy, the first ones."""
+    samples: int = 24
+    """In the space of feature weights; then half as many around the best of them."""
+    sigma: float = 0.06
+    """Of feature weights."""
+    batch: int = 8
+    """Plans a round."""
+    elites: int = 4
+    """Plans that moves begin from."""
+    lift: float = 1.0
+    score: float = 1.0
+    cross: float = 1.0
+    setting: float = 0.5
+    """Weights of the kinds of moves, before any has shown more success; all 0: the policy's samples alone."""
+    feedback: float = 0.6
+    """Share of feedback in what is lifted; the rest is even."""
+    classes: float = 0.5
+    """Share of lifts that take all alike tensors along."""
+
+    def __post_init__(self) -> None:
+        counts = ("batch", "elites")
+        check_settings("muzero", self, self._rules, counts=counts, shares=("feedback", "classes"))
+
+    def _rules(self) -> dict[str, bool]:
+        return {"init": bool(self.init), "batch": self.batch <= 4096, "samples": self.samples <= 4096}
+
+
+class Elite(NamedTuple):
+    """A plan that moves begin from."""
+
+    value: int
+    priorities: Float64
+    """[B] from 0 to 1"""
+    setting: int
+    placed: Placements
+    """Of this plan alone"""
+
+
+class Player(Session):
+    """One game. What it goes on from: the elites, the success of moves, the generator, and how often the first
+    state was refined."""
+
+    def __init__(
+        self, meter: Meter, seed: int, settings: Settings, board: Board, refined: int, state: State | None
+    ) -> None:
+        super().__init__(meter, "propose", "evaluate")
+        assert isinstance(meter.problem, MallocGame)
+        self.problem, self.settings, self.board, self.refined = meter.problem, settings, board, refined
+        first = board.place(board.own[None], np.zeros(1, dtype=np.int64))
+        features = make_features(board, first)
+        trained = settings.init != UNTRAINED
+        self.policy = load_policy(settings.init) if trained else untrained(features.shape[1])
+        self.features = self.policy.network.normalise(features)
+        self.weights = np.array([float(getattr(settings, name)) for name in MOVES])
+        self.tried, self.succeeded = np.full(len(MOVES), PRIOR), np.full(len(MOVES), PRIOR / 3)
+        self.rng = np.random.default_rng(seed)
+        self.elites = [Elite(int(first.total[0]), board.own, 0, first)]
+        self.class_of = np.zeros(board.tensors, dtype=np.int64)
+        for number, alike in enumerate(board.classes):
+            self.class_of[alike] = number
+        if state is not None:
+            self.rng = restore_generator(state["rng"])
+            self.tried, self.succeeded = np.array(state["tried"]), np.array(state["succeeded"])
+            self._restore_elites(np.array(state["priorities"]), np.array(state["settings"]))
+
+    def _restore_elites(self, priorities: Float64, settings: Int64) -> None:
+        placed = self.board.place(priorities, settings)
+        self.elites = [
+            Elite(int(placed.total[row]), priorities[row], int(settings[row]), placed[row])
+            for row in range(len(priorities))
+        ]
+
+    def arrays(self) -> State:
+        return {
+            "rng": generator_state(self.rng),
+            "refined": np.array(self.refined),
+            "tried": self.tried,
+            "succeeded": self.succeeded,
+            "priorities": np.stack([each.priorities for each in self.elites]),
+            "settings": np.array([each.setting for each in self.elites]),
+        }
+
+    def run(self, is_new: bool) -> Solution:
+        """Play until the meter is exhausted."""
+        if is_new:
+            self._open()
+        while not self.meter.exhausted and self.board.tensors > 1:
+            if self.weights.any():
+                self._search()
+            else:
+                self._sample()
+            self.offer_checkpoint()
+            self.meter.progress(best_ps=float(self.elites[0].value))
+        return self.meter.solution(
+            init=self.settings.init,
+            tried=dict(zip(MOVES, (self.tried - PRIOR).tolist(), strict=True)),
+            succeeded=dict(zip(MOVES, (self.succeeded - PRIOR / 3).tolist(), strict=True)),
+            seconds_split=dict(self.seconds),
+        )
+
+    # Openings and samples.
+
+    def _open(self) -> None:
+        samples = self.settings.samples
+        if self.settings.openings:
+            self._evaluate(*self._openings())
+        if not samples or not self.weights.any() or self.meter.exhausted:
+            return
+        weights = self._noise(samples)
+        values = self._move_all(weights)
+        if len(values) == samples and not self.meter.exhausted:
+            best = weights[np.argsort(values, kind="stable")[:SURVIVORS]]
+            spread = best.std(axis=0) + 0.3 * self.settings.sigma
+            self._move_all(best.mean(axis=0) + spread / self.settings.sigma * self._noise(samples // 2))
+
+    def _openings(self) -> tuple[Float64, Int64]:
+        """(priorities, settings)"""
+        found = self.policy.openings(self.board, self.features)[: max(1, self.settings.openings)]
+        return found, 1 + np.arange(len(found))
+
+    def _noise(self, count: int) -> Float64:
+        """[count, F] on feature weights"""
+        return self.settings.sigma * self.rng.normal(size=(count, self.features.shape[1]))
+
+    def _move_all(self, weights: Float64) -> Int64:
+        """Times with the best plan's feature weights moved, in its setting and in those of the next best."""
+        known = list(dict.fromkeys(each.setting for each in self.elites))
+        settings = np.resize([known[0], *known], len(weights))
+        return self._evaluate(self.elites[0].priorities + weights @ self.features.T, settings)
+
+    def _sample(self) -> None:
+        """The bare policy: noise on the feature weights of its openings, whatever came of earlier ones."""
+        priorities, settings = self._openings()
+        rows = self.rng.integers(0, len(priorities), self.settings.batch)
+        noise = self._noise(len(rows)) @ self.features.T
+        self._evaluate(priorities[rows] + noise, settings[rows])
+
+    # Search.
+
+    def _search(self) -> None:
+        with self.timed("propose"):
+            share = self.weights * self.succeeded / self.tried
+            kinds = np.sort(self.rng.choice(len(MOVES), self.settings.batch, p=share / share.sum()))
+            ranks = self.rng.exponential(0.7, len(kinds)).astype(np.int64)
+            parents = [self.elites[min(rank, len(self.elites) - 1)] for rank in ranks.tolist()]
+            make = (self._lift, self._move_weights, self._cross, self._change_setting)
+            children = [make[kind](parent) for kind, parent in zip(kinds.tolist(), parents, strict=True)]
+        priorities = np.stack([priorities for priorities, _ in children])
+        self._evaluate(priorities, np.array([setting for _, setting in children]), kinds)
+
+    def _lift(self, parent: Elite) -> tuple[Float64, int]:
+        """Gumbel top-k over (tensor, raise or lower): feedback is the prior."""
+        rng, placed, count = self.rng, parent.placed, self.board.tensors
+        missing, kept, blamed = placed.lost[0], placed.kept[0], placed.blamed[0]
+        idle = blamed / (kept + 1e-3 * missing.sum() + 1.0)
+        wish = np.concatenate([_normalised(missing), _normalised(idle)])
+        prior = self.settings.feedback * wish + (1 - self.settings.feedback) / count
+        gumbel = np.log(prior + 1e-12) + rng.gumbel(size=2 * count)
+        chosen = np.argsort(-gumbel)[: int(rng.integers(1, MOST_LIFTED + 1))]
+        priorities = parent.priorities.copy()
+        for move in chosen.tolist():
+            tensor, lower = move % count, move >= count
+            alike = self.board.classes[self.class_of[tensor]]
+            rows = alike if rng.random() < self.settings.classes else np.array([tensor])
+            share = rng.random()
+            here = priorities[rows]
+            priorities[rows] = here + share * (1 - here) if lower else share * here
+        return priorities, parent.setting
+
+    def _move_weights(self, parent: Elite) -> tuple[Float64, int]:
+        rng, width = self.rng, self.features.shape[1]
+        some = rng.random(width) < rng.choice(FEATURE_SHARES)
+        step = rng.choice(STEPS) * self.settings.sigma * rng.normal(size=width) * some
+        return parent.priorities + self.features @ step, parent.setting
+
+    def _cross(self, parent: Elite) -> tuple[Float64, int]:
+        other = self.elites[int(self.rng.integers(len(self.elites)))]
+        mine = self.rng.random(self.board.tensors) < BIAS
+        return np.where(mine, parent.priorities, other.priorities), parent.setting
+
+    def _change_setting(self, parent: Elite) -> tuple[Float64, int]:
+        return parent.priorities, int(self.rng.integers(len(self.board.assigners)))
+
+    # Evaluation.
+
+    def _evaluate(self, priorities: Float64, settings: Int64, kinds: Int64 | None = None) -> Int64:
+        """[K] times of plans, those beyond the budget left out; the best become elites."""
+        left = self.meter.evaluations_left
+        ranked = _ranked(priorities[:left])
+        if not len(ranked):
+            return np.empty(0, dtype=np.int64)
+        with self.timed("evaluate"):
+            placed = self.board.place(ranked, settings[:left])
+        board, problem = self.board, self.problem
+        self.meter.take_many(
+            placed.total, lambda row: problem.decision(board.plan(ranked[row], int(settings[row])))
+        )
+        before = {id(each.priorities) for each in self.elites}
+        rows = range(len(ranked))
+        tried = [Elite(int(placed.total[row]), ranked[row], int(settings[row]), placed[row]) for row in rows]
+        kept: dict[int, Elite] = {}  # equal times are nearly always equal plans
+        for each in sorted([*self.elites, *tried], key=lambda elite: elite.value):
+            if len(kept) < self.settings.elites:
+                kept.setdefault(each.value, each)
+        self.elites = list(kept.values())
+        if kinds is not None:
+            came = {id(each.priorities) for each in self.elites} - before
+            for kind, each in zip(kinds.tolist(), tried, strict=False):
+                self.tried[kind] += 1
+                self.succeeded[kind] += id(each.priorities) in came
+        return placed.total
+
+
+def _normalised(values: Float64) -> Float64:
+    return values / max(float(values.sum()), 1e-9)
+
+
+def _ranked(priorities: Float64) -> Float64:
+    """[K, B] the same orders, evenly from 0 to 1."""
+    count = priorities.shape[1]
+    ranks = np.argsort(np.argsort(priorities, axis=1, kind="stable"), axis=1)
+    return (ranks + 0.5) / max(1, count)
+
+
+class MuZero(Solver):
+    """A trained policy and a search with the true model, on plans of memory space assignment. Options are the
+    fields of `Settings`."""
+
+    name = "muzero"
+    problem_kind = "malloc-game"
+    summary = (
+        "a trained policy ranks tensors, memory space assignment places them, and a search goes on from there"
+    )
+    deterministic = True
+
+    def __init__(self, *, threads: int | None = None, **settings: Any) -> None:
+        self.settings = make_settings(Settings, self.name, settings, {})
+        self.options = free_settings(self.settings, {})
+        self.threads = threads or cores()
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        problem = meter.problem
+        assert isinstance(problem, MallocGame)
+        if meter.exhausted:
+            return meter.solution()
+        if state is None:
+            assigner, refined = submit(meter, problem, FIRST)
+        else:
+            refined = int(state["refined"])
+            assigner = Assigner(problem.program, problem.machine, problem.model, FIRST)
+            for _ in range(refined):
+                assigner = assigner.refined()
+        if meter.exhausted or not assigner.tensors:
+            return meter.solution()
+        changes = self._policy_changes()
+        board = Board(assigner, board_settings(changes), self.threads)
+        return Player(meter, seed, self.settings, board, refined, state).run(state is None)
+
+    def _policy_changes(self) -> tuple[dict[str, Any], ...]:
+        init = self.settings.init
+        policy = untrained(1) if init == UNTRAINED else load_policy(init)
+        return policy.changes[: max(1, self.settings.openings)]
