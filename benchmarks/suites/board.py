@@ -132,8 +132,8 @@ def load_cell(program: str, machine: str) -> MallocGame:
 def run_cell(program: str, machine: str, way: str, seed: int, budget: int | None = None) -> Row:
     """One row; the checker has passed its plan."""
     problem, observer = load_cell(program, machine), Improvements()
-    limit = Budget(budget or WAYS[way])
-    found = solve_checked(problem, make_way(way, program), limit, seed, observer=observer)
+    limit = budget or WAYS[way]
+    found = solve_checked(problem, make_way(way, program), Budget(limit), seed, observer=observer)
     assert not found.violations and found.solution.value is not None
     value, bound = found.solution.value, problem.bound()
     return Row(
@@ -149,6 +149,7 @@ def run_cell(program: str, machine: str, way: str, seed: int, budget: int | None
         bound=float(bound.value),
         gap=value / bound.value - 1,
         extra={
+            "budget": limit,
             "curve": observer.curve,
             "clock": [(round(seconds, 4), best) for seconds, best in observer.clock],
             "bound_by": bound.method,

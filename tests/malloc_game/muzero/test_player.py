@@ -31,7 +31,7 @@ def features_of(problem: MallocGame) -> Any:
     return board, make_features(board, board.place(board.own[None], ONE))
 
 
-@pytest.mark.parametrize("options", [{}, {"init": "none"}, {"init": "none", "samples": 0, "openings": 0}])
+@pytest.mark.parametrize("options", [{}, {"init": "none"}, {"init": "none", "openings": 0}])
 def test_it_conforms(options: dict[str, Any]) -> None:
     conforms(lambda: MuZero(**options), game(), evaluations=(1, 5, 6, 30, 150), seeds=(0, 1))
 

@@ -1,12 +1,11 @@
 """mallocMuZero on the board: a policy opens, and a search with the true model goes on from there.
 
 - *Openings*: the plans of the policy's scores, each with its own settings of memory space assignment.
-- *Samples*: noise on the weights of the best opening's features, so that all tensors that look alike move
-  together; then noise around what was best.
 - *Search*: rounds of moves from the best plans so far, each evaluated by native memory space assignment:
   *lift* raises what a plan leaves unserved, or lowers what lies in its way, alone or with all that look like
-  it (which moves: Gumbel top-k over the feedback of that plan); *score* moves feature weights; *cross* takes
-  priorities from two plans; *setting* changes the options. Moves that succeed are made more often.
+  it (which moves: Gumbel top-k over the feedback of that plan); *score* moves the weights of features, so
+  that all tensors that look alike move together; *cross* takes priorities from two plans; *setting* changes
+  the options. Moves that succeed are made more often.
 
 The model is the game itself: no value is estimated, a plan is compared with the one in hand by its time. The
 first state is `msa-refined`, so that no player is worse than it.
@@ -26,6 +25,7 @@ from loadmaster.malloc_game.msa import Assigner, Placements, submit
 from loadmaster.malloc_game.muzero.board import FIRST, Board, board_settings
 from loadmaster.malloc_game.muzero.scores import SHIPPED, UNTRAINED, load_policy, make_features, untrained
 from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.search.problem import Decision
 from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
 
 MOVES = ("lift", "score", "cross", "setting")
@@ -37,8 +37,6 @@ MOST_LIFTED = 3
 """Tensors, or classes of them, that one move raises or lowers."""
 BIAS = 0.7
 """Of a crossed plan towards the better one."""
-SURVIVORS = 6
-"""Samples whose weights the second samples are drawn around."""
 
 
 @dataclass(frozen=True)
@@ -47,22 +45,22 @@ class Settings:
 
     init: str = SHIPPED
     """A trained policy: the shipped one, a file of `train`, or 'none'."""
-    openings: int = 16
+    openings: int = 12
     """Of the policy, the first ones."""
-    samples: int = 24
-    """In the space of feature weights; then half as many around the best of them."""
-    sigma: float = 0.06
+    sigma: float = 0.08
     """Of feature weights."""
     batch: int = 8
     """Plans a round."""
-    elites: int = 4
+    elites: int = 8
     """Plans that moves begin from."""
+    spread: float = 1.5
+    """How far down the elites moves begin, in the mean."""
     lift: float = 1.0
     score: float = 1.0
     cross: float = 1.0
     setting: float = 0.5
     """Weights of the kinds of moves, before any has shown more success; all 0: the policy's samples alone."""
-    feedback: float = 0.6
+    feedback: float = 0.7
     """Share of feedback in what is lifted; the rest is even."""
     classes: float = 0.5
     """Share of lifts that take all alike tensors along."""
@@ -72,7 +70,7 @@ class Settings:
         check_settings("muzero", self, self._rules, counts=counts, shares=("feedback", "classes"))
 
     def _rules(self) -> dict[str, bool]:
-        return {"init": bool(self.init), "batch": self.batch <= 4096, "samples": self.samples <= 4096}
+        return {"init": bool(self.init), "batch": self.batch <= 4096}
 
 
 class Elite(NamedTuple):
@@ -132,8 +130,8 @@ class Player(Session):
 
     def run(self, is_new: bool) -> Solution:
         """Play until the meter is exhausted."""
-        if is_new:
-            self._open()
+        if is_new and self.settings.openings:
+            self._evaluate(*self._openings())
         while not self.meter.exhausted and self.board.tensors > 1:
             if self.weights.any():
                 self._search()
@@ -150,19 +148,6 @@ class Player(Session):
 
     # Openings and samples.
 
-    def _open(self) -> None:
-        samples = self.settings.samples
-        if self.settings.openings:
-            self._evaluate(*self._openings())
-        if not samples or not self.weights.any() or self.meter.exhausted:
-            return
-        weights = self._noise(samples)
-        values = self._move_all(weights)
-        if len(values) == samples and not self.meter.exhausted:
-            best = weights[np.argsort(values, kind="stable")[:SURVIVORS]]
-            spread = best.std(axis=0) + 0.3 * self.settings.sigma
-            self._move_all(best.mean(axis=0) + spread / self.settings.sigma * self._noise(samples // 2))
-
     def _openings(self) -> tuple[Float64, Int64]:
         """(priorities, settings)"""
         found = self.policy.openings(self.board, self.features)[: max(1, self.settings.openings)]
@@ -171,12 +156,6 @@ class Player(Session):
     def _noise(self, count: int) -> Float64:
         """[count, F] on feature weights"""
         return self.settings.sigma * self.rng.normal(size=(count, self.features.shape[1]))
-
-    def _move_all(self, weights: Float64) -> Int64:
-        """Times with the best plan's feature weights moved, in its setting and in those of the next best."""
-        known = list(dict.fromkeys(each.setting for each in self.elites))
-        settings = np.resize([known[0], *known], len(weights))
-        return self._evaluate(self.elites[0].priorities + weights @ self.features.T, settings)
 
     def _sample(self) -> None:
         """The bare policy: noise on the feature weights of its openings, whatever came of earlier ones."""
@@ -191,7 +170,7 @@ class Player(Session):
         with self.timed("propose"):
             share = self.weights * self.succeeded / self.tried
             kinds = np.sort(self.rng.choice(len(MOVES), self.settings.batch, p=share / share.sum()))
-            ranks = self.rng.exponential(0.7, len(kinds)).astype(np.int64)
+            ranks = self.rng.exponential(self.settings.spread, len(kinds)).astype(np.int64)
             parents = [self.elites[min(rank, len(self.elites) - 1)] for rank in ranks.tolist()]
             make = (self._lift, self._move_weights, self._cross, self._change_setting)
             children = [make[kind](parent) for kind, parent in zip(kinds.tolist(), parents, strict=True)]
@@ -242,9 +221,15 @@ class Player(Session):
         with self.timed("evaluate"):
             placed = self.board.place(ranked, settings[:left])
         board, problem = self.board, self.problem
-        self.meter.take_many(
-            placed.total, lambda row: problem.decision(board.plan(ranked[row], int(settings[row])))
-        )
+        best_first = np.argsort(
+            placed.total, kind="stable"
+        )  # so that one plan of a batch is checked, not many
+
+        def decide(row: int) -> Decision:
+            at = int(best_first[row])
+            return problem.decision(board.plan(ranked[at], int(settings[at])))
+
+        self.meter.take_many(placed.total[best_first], decide)
         before = {id(each.priorities) for each in self.elites}
         rows = range(len(ranked))
         tried = [Elite(int(placed.total[row]), ranked[row], int(settings[row]), placed[row]) for row in rows]
@@ -269,7 +254,8 @@ def _ranked(priorities: Float64) -> Float64:
     """[K, B] the same orders, evenly from 0 to 1."""
     count = priorities.shape[1]
     ranks = np.argsort(np.argsort(priorities, axis=1, kind="stable"), axis=1)
-    return (ranks + 0.5) / max(1, count)
+    even: Float64 = (ranks + 0.5) / max(1, count)
+    return even
 
 
 class MuZero(Solver):

@@ -297,7 +297,7 @@ class _Training:
             "openings": covered,
             "took_seconds": now() - started,
         }
-        arrays = {
+        arrays: dict[str, Array] = {
             "mean": network.mean,
             "deviation": network.deviation,
             "parameters": progress.best,
