@@ -25,7 +25,6 @@ from loadmaster.malloc_game.msa import Assigner, Placements, submit
 from loadmaster.malloc_game.muzero.board import FIRST, Board, board_settings
 from loadmaster.malloc_game.muzero.scores import SHIPPED, UNTRAINED, load_policy, make_features, untrained
 from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.search.problem import Decision
 from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
 
 MOVES = ("lift", "score", "cross", "setting")
@@ -221,15 +220,9 @@ class Player(Session):
         with self.timed("evaluate"):
             placed = self.board.place(ranked, settings[:left])
         board, problem = self.board, self.problem
-        best_first = np.argsort(
-            placed.total, kind="stable"
-        )  # so that one plan of a batch is checked, not many
-
-        def decide(row: int) -> Decision:
-            at = int(best_first[row])
-            return problem.decision(board.plan(ranked[at], int(settings[at])))
-
-        self.meter.take_many(placed.total[best_first], decide)
+        self.meter.take_many(
+            placed.total, lambda row: problem.decision(board.plan(ranked[row], int(settings[row])))
+        )
         before = {id(each.priorities) for each in self.elites}
         rows = range(len(ranked))
         tried = [Elite(int(placed.total[row]), ranked[row], int(settings[row]), placed[row]) for row in rows]
