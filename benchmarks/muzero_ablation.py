@@ -4,7 +4,7 @@ a time, equal games.
     python benchmarks/muzero_ablation.py --seeds 0 1 --budget 480 --out ablation.jsonl
     python benchmarks/record.py malloc --rows ablation.jsonl
 
-Rows are named `ablation/CASE`, their solver `muzero:SWITCH`. The networks are small and the games few, so that
+Rows are named `ablation/CASE`, their solver `paper:SWITCH`. The networks are small and the games few, so that
 it runs on two cores: differences of a few tenths of a percent between single seeds mean nothing.
 """
 
@@ -25,7 +25,7 @@ from benchmarks.suites.malloc_run import loaded, row_of
 from benchmarks.suites.mapping_run import Improvements
 from benchmarks.suites.problems import make_as
 from loadmaster.host import host, versions
-from loadmaster.malloc_game.muzero.agent import MuZero
+from loadmaster.malloc_game.muzero.paper import PaperMuZero
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.planner import CheckedSolution, solve_checked
 from loadmaster.search.solver import Budget
@@ -75,7 +75,7 @@ def main() -> int:
     for seed in args.seeds:
         for name in args.variants:
             for case in args.cases:
-                label = name if name in RIVALS else f"muzero:{name}"
+                label = name if name in RIVALS else f"paper:{name}"
                 job = (f"ablation/{case}", label, seed)
                 if job not in done:
                     _run(job, case, name, args.budget, args.out)
@@ -86,7 +86,7 @@ def _run(job: tuple[str, str, int], case: str, name: str, budget: int, out: Path
     settings, switches = VARIANTS.get(name, ({}, {}))
     plain = loaded(case)[0]
     problem = make_as(MallocGame, plain.program, plain.machine, options=switches) if switches else plain
-    solver = name if name in RIVALS else MuZero("scratch", **(SMALL | settings))
+    solver = name if name in RIVALS else PaperMuZero("scratch", **(SMALL | settings))
     observer = Improvements()
     found = solve_checked(problem, solver, Budget(budget), job[2], observer=observer)
     assert found.plan is not None

@@ -1,11 +1,11 @@
-"""Play cells of the malloc suite with a trained network, all of them together in one batch.
+"""Play cells of the malloc suite with the published agent and a trained network, all of them together in one batch.
 
-    python benchmarks/muzero_runs.py --cells '*/tpu-v4i' --label muzero --budget 1000 --out rows.jsonl
-    python benchmarks/muzero_runs.py --cells '*/tpu-v4i' --label muzero-32 --budget 16 --zero-shot --set eval_simulations=32
+    python benchmarks/muzero_runs.py --cells '*/tpu-v4i' --label paper --budget 1000 --out rows.jsonl
+    python benchmarks/muzero_runs.py --cells '*/tpu-v4i' --label paper-32 --budget 16 --zero-shot --set eval_simulations=32
 
 With `--zero-shot` nothing is learned, so that a program's games are those that it would have alone; without,
-the network learns from the games of all cells: give held-out programs one at a time. For each row of `muzero`
-there is one of `muzero-prod`, the better of it and the baseline. `benchmarks/record.py malloc --rows rows.jsonl`
+the network learns from the games of all cells: give held-out programs one at a time. For each row of `paper`
+there is one of `paper-prod`, the better of it and the baseline. `benchmarks/record.py malloc --rows rows.jsonl`
 puts the lines into the recorded results.
 """
 
@@ -29,8 +29,8 @@ from benchmarks.suites.mapping_run import Improvements
 from benchmarks.suites.problems import make_as
 from loadmaster.cli.plan import parse_settings
 from loadmaster.host import host, versions
-from loadmaster.malloc_game.muzero.agent import MuZero, start_of
-from loadmaster.malloc_game.muzero.session import Session
+from loadmaster.malloc_game.muzero.paper import PaperMuZero, start_of
+from loadmaster.malloc_game.muzero.paper.session import Session
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.planner import CheckedSolution
 from loadmaster.search.solver import Budget, Meter
@@ -43,7 +43,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--cells", nargs="+", required=True, help="names, * for any characters")
     parser.add_argument("--but", nargs="*", default=[], help="names to leave out")
-    parser.add_argument("--label", default="muzero", help="the solver's name in the rows")
+    parser.add_argument("--label", default="paper", help="the solver's name in the rows")
     parser.add_argument("--budget", type=int, default=1_000, help="games of each program")
     parser.add_argument("--seconds", type=float, help="stop after so long")
     parser.add_argument("--zero-shot", action="store_true", help="learn nothing")
@@ -65,7 +65,7 @@ def main() -> int:
     options = parse_settings(args.options)
     if args.zero_shot:
         options = {"updates": 0, "eval_games": GAMES_EACH * len(cells), **options}
-    solver = MuZero(init=args.init, **options)
+    solver = PaperMuZero(init=args.init, **options)
     rules: dict[str, Any] = parse_settings(args.game)
     problems = [loaded(cell.case)[0] for cell in cells]
     if rules:
@@ -89,7 +89,7 @@ def main() -> int:
             together=len(cells), options=options, init=args.init, zero_shot=args.zero_shot, rules=rules
         )
         rows.append(row)
-        if args.label == "muzero":
+        if args.label == "paper":
             rows.append(_better(row))
     for row in rows:
         print(
@@ -107,11 +107,11 @@ def main() -> int:
 
 
 def _better(row: Row) -> Row:
-    """The row of `muzero-prod`: the baseline costs one evaluation more."""
+    """The row of `paper-prod`: the baseline costs one evaluation more."""
     assert row.baseline is not None and row.bound is not None
     value = min(row.value, row.baseline)
     return replace(
-        row, solver="muzero-prod", value=value, gap=value / row.bound - 1, evaluations=row.evaluations + 1
+        row, solver="paper-prod", value=value, gap=value / row.bound - 1, evaluations=row.evaluations + 1
     )
 
 

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name as well as by `python -m`
 
+from benchmarks.board_table import Board, percent, standing
+from benchmarks.suites.board import FEW
 from benchmarks.suites.graph_summary import best_classical, saved_over_base, workload_cases
 from benchmarks.suites.malloc_learned import lines as learned
 from benchmarks.suites.malloc_learned import mean_speedup
@@ -22,6 +24,8 @@ from benchmarks.suites.mapping_cells import NINE, ROOM
 from benchmarks.suites.mapping_summary import mean_gap_at, summaries
 
 HERE = Path(__file__).parent
+RIVALS = ("msa-order", "options + evolution", "untrained", "linear")
+"""Beside the player."""
 README = HERE.parent / "README.md"
 ALL = HERE / "results" / "README.md"
 BEGIN, END = "<!-- results: made by benchmarks/readme_table.py -->", "<!-- end of results -->"
@@ -203,11 +207,28 @@ def malloc_lines() -> list[str]:
         moves = mean_speedup((line.production, line.rival[1]) for line in played_by_agent)
         evolved = mean_speedup((line.production, line.evolution[1]) for line in played_by_agent)
         lines.append(
-            f"| the same (128 MiB) by a learned player (mallocMuZero), {len(played_by_agent)} programs, at most "
-            f"{max(line.games for line in played_by_agent)} games | {alone:.3f} × alone; never worse with `muzero-prod` | equal games: "
+            f"| the same (128 MiB) by MuZero as published (`profile=paper`), {len(played_by_agent)} programs, at most "
+            f"{max(line.games for line in played_by_agent)} games | {alone:.3f} × alone; never worse with `paper-prod` | equal games: "
             f"best search over moves {moves:.3f} ×, evolution of MSA's order or of moves {evolved:.3f} × |"
         )
+    if (HERE / "results" / "board.json").exists():
+        lines.append(board_line(found))
     return lines
+
+
+def board_line(found: Any) -> str:
+    """The player on the board, by weights that saw none of the programs."""
+    board = Board(recorded("board")["rows"])
+    rivals = [board.over(board.timer(way), board.timer("muzero"), board.cases) for way in RIVALS]
+    beside = ", ".join(
+        f"`{way}` {percent(logs)} ({standing(logs)})" for way, logs in zip(RIVALS, rivals, strict=True)
+    )
+    refined = board.over(board.timer("msa-refined"), board.timer("muzero"), board.cases)
+    return (
+        f"| the same, 16 to 128 MiB, {len(board.cases)} cells with a gap, by the learned player (mallocMuZero), {FEW} evaluations, programs "
+        f"that its weights never saw | {percent(refined)} less time than `msa-refined` | less time than others at as many evaluations (wins / ties / losses): "
+        f"{beside} |"
+    )
 
 
 class GraphFigures(NamedTuple):

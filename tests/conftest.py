@@ -34,7 +34,7 @@ PARTS = {
         "cli/test_train",
         "graph/go/",
         "learn/",
-        "malloc_game/muzero/",
+        "malloc_game/muzero/paper/",
         "mapping/egrl/paper/",
     ),
     "peers": (
@@ -70,7 +70,7 @@ PARTS = {
     ),
 }
 """Part -> folders and files that belong to it; the first that fits, and `unit` is the rest."""
-LEARNED = re.compile(r"\b(paper|ea|pg|muzero|policy-only|go|hdp|sac)\b")
+LEARNED = re.compile(r"\b(paper|paper-prod|ea|pg|policy-only|go|hdp|sac)\b")
 """Solvers that compile networks, as they are named in the ids of tests that run with every solver."""
 
 

@@ -1,4 +1,4 @@
-"""What the rows of the malloc suite say about the learned agent: beside production, MSA and searches at equal
+"""What the rows of the malloc suite say about the published agent: beside production, MSA and searches at equal
 numbers of games, as it is (zero-shot) and after play."""
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from benchmarks.suites.malloc_cells import HELD_OUT
 from benchmarks.suites.malloc_summary import TIE, Found, suite_cases
 from benchmarks.suites.mapping_targets import Target
 
-AGENT = "muzero"
-SEARCHED = "muzero-32-simulations"
+AGENT = "paper"
+SEARCHED = "paper-32-simulations"
 FIRST = 4
 """Whole games that are called zero-shot: nothing was learned before them."""
 EVOLUTION = ("es-moves", "msa-order")
@@ -29,6 +29,8 @@ class Line:
     case: str
     games: int
     production: float
+    """The better of the plan and of what it was before the checker's stricter rules changed it"""
+    production_plan: float
     msa: float
     greedy: float
     evolution: tuple[str, float]
@@ -45,8 +47,8 @@ class Line:
 
     @property
     def prod(self) -> float:
-        """The better of agent and production."""
-        return min(self.agent, self.production)
+        """The better of the agent's plan and the production placement's: the time of a plan that there is."""
+        return min(self.agent, self.production_plan)
 
 
 def after(row: Mapping[str, Any], games: int) -> float:
@@ -68,6 +70,7 @@ def lines(found: Found, machine: str) -> list[Line]:
                 case,
                 games,
                 found[case, "production"].reference,
+                found[case, "production"].median,
                 found[case, "msa"].median,
                 min(
                     found[case, name].median
@@ -115,7 +118,7 @@ def learned_targets(found: Found, rows: Iterable[Mapping[str, Any]], machine: st
     not_worse = [line.agent <= line.production * (1 + TIE) for line in every]
     targets = [
         Target(
-            f"`muzero-prod` at least 4 % faster than the production placement, mean over the suite, `{machine}`",
+            f"`paper-prod` at least 4 % faster than the production placement, mean over the suite, `{machine}`",
             f"{over - 1:+.2%}",
             over >= 1.04,
         ),
@@ -125,12 +128,12 @@ def learned_targets(found: Found, rows: Iterable[Mapping[str, Any]], machine: st
             evolved >= 1,
         ),
         Target(
-            f"(ours) `muzero` alone better than the best search over moves from scratch at equal games, `{machine}`",
+            f"(ours) `paper` alone better than the best search over moves from scratch at equal games, `{machine}`",
             f"{rivals - 1:+.2%}",
             rivals > 1,
         ),
         Target(
-            f"`muzero` alone better than the production placement on two thirds of the programs, `{machine}`",
+            f"`paper` alone better than the production placement on two thirds of the programs, `{machine}`",
             f"{share(alone)} ({share(not_worse)} at least as good within 0.1 %)",
             sum(alone) >= 2 / 3 * len(every),
         ),

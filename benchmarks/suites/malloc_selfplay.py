@@ -13,13 +13,12 @@ from loadmaster.errors import MissingPackage, require
 from loadmaster.learn.session import keep_only
 from loadmaster.machine import load_machine
 from loadmaster.malloc_game.games import seen_arrays
-from loadmaster.malloc_game.muzero.agent import PACKAGES
-from loadmaster.malloc_game.muzero.settings import SEARCHING, Settings
+from loadmaster.malloc_game.muzero.paper import PACKAGES, SEARCHING, Settings
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.program.models import load_model
 
 if TYPE_CHECKING:
-    from loadmaster.malloc_game.muzero.network import Network
+    from loadmaster.malloc_game.muzero.paper.network import Network
 
 CASE = "speed/self-play"
 TARGETS = {"cpu": 500, "gpu": 20_000}
@@ -37,9 +36,9 @@ def self_play(moves: int, seed: int) -> Iterator[Row]:
         return
     import jax
 
-    from loadmaster.malloc_game.muzero.network import make_network
-    from loadmaster.malloc_game.muzero.search import Search
-    from loadmaster.malloc_game.muzero.selfplay import Style, play, whole_games
+    from loadmaster.malloc_game.muzero.paper.network import make_network
+    from loadmaster.malloc_game.muzero.paper.search import Search
+    from loadmaster.malloc_game.muzero.paper.selfplay import Style, play, whole_games
 
     platform = jax.default_backend()
     settings = Settings().on(platform)
@@ -89,7 +88,7 @@ def _profile(
     """Milliseconds that a move of the whole batch takes in each part, one after another."""
     import jax
 
-    from loadmaster.malloc_game.muzero.search import Search
+    from loadmaster.malloc_game.muzero.paper.search import Search
 
     games, seen = problem.games(rows), seen_arrays(rows)
     search, key = Search(keep_only(settings, SEARCHING)), jax.random.key(0)

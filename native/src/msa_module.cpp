@@ -2,10 +2,11 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
+#include <map>
 #include <optional>
 
 #include "checked.hpp"
-#include "game/msa.hpp"
+#include "game/msa_feedback.hpp"
 #include "game_tables.hpp"
 #include "parallel.hpp"
 
@@ -111,10 +112,12 @@ class MsaBatch {
     return owned(std::move(total));
   }
 
+  // Without the GIL, and without a look at the orders: `run_msas` has checked them.
+  const MsaTables& tables() const { return tables_; }
+  const IntervalPicker& picker() const { return picker_; }
   const std::vector<i32>& sorted() const { return tables_.sorted; }
   const std::vector<double>& boundedness() const { return tables_.boundedness; }
 
- private:
   void check_orders(const Array<i32>& orders, std::size_t count) const {
     const std::size_t tensors = static_cast<std::size_t>(tables_.model.tensors());
     if (orders.size() != count * tensors) throw std::invalid_argument("one position per tensor");
@@ -127,9 +130,52 @@ class MsaBatch {
     }
   }
 
+ private:
   const MsaTables tables_;
   const IntervalPicker picker_;
 };
+
+// Runs of one model, each with its own order and options, and what each says about itself: `which` [K] names
+// the options, `orders` [K, tensors]. Returns totals [K]; kept, lost, blamed [K, tensors]; pressure [K,
+// steps].
+nb::tuple run_msas(const std::vector<const MsaBatch*>& options, const Array<i32>& which,
+                   const Array<i32>& orders, int threads) {
+  must(!options.empty() && orders.ndim() == 2 && which.ndim() == 1, "orders must be [K, tensors]");
+  const std::size_t count = orders.shape(0);
+  must(which.size() == count, "one choice of options per order");
+  for (const MsaBatch* each : options)
+    must(each && &each->tables().model == &options.front()->tables().model, "options of one model");
+  const GameModel& model = options.front()->tables().model;
+  for (std::size_t i = 0; i < count; ++i)
+    must(which.data()[i] >= 0 && static_cast<std::size_t>(which.data()[i]) < options.size(),
+         "there are no such options");
+  options.front()->check_orders(orders, count);
+  const std::size_t tensors = model.tensors(), steps = model.steps();
+  std::vector<i64> total(count);
+  std::vector<double> kept(count * tensors), lost(kept), blamed(kept), pressure(count * steps);
+  {
+    nb::gil_scoped_release release;
+    in_blocks(static_cast<i64>(count), 1, threads, [&] {
+      return [&, own = std::map<i32, Msa>()](i64 begin, i64 end) mutable {
+        for (i64 i = begin; i < end; ++i) {
+          const i32 at = which.data()[i];
+          const MsaBatch& chosen = *options[at];
+          Msa& msa = own.try_emplace(at, chosen.tables(), chosen.picker()).first->second;
+          const MsaResult found = msa.run(orders.data() + i * tensors);
+          const MsaFeedback said = feedback(chosen.tables(), found);
+          total[i] = judge(model, found.is_fast, found.copies).total;
+          std::copy(said.kept.begin(), said.kept.end(), kept.begin() + i * tensors);
+          std::copy(said.lost.begin(), said.lost.end(), lost.begin() + i * tensors);
+          std::copy(said.blamed.begin(), said.blamed.end(), blamed.begin() + i * tensors);
+          std::copy(said.pressure.begin(), said.pressure.end(), pressure.begin() + i * steps);
+        }
+      };
+    });
+  }
+  return nb::make_tuple(owned(std::move(total)), owned(std::move(kept), {count, tensors}),
+                        owned(std::move(lost), {count, tensors}), owned(std::move(blamed), {count, tensors}),
+                        owned(std::move(pressure), {count, steps}));
+}
 
 // Starts of a copy in the order of trial, for tests.
 std::vector<i32> copy_starts(const std::vector<i64>& elapsed, const std::vector<i32>& loop,
@@ -172,6 +218,7 @@ void bind_msa(nb::module_& m) {
       .def("run_many", &MsaBatch::run_many, nb::arg("orders"), nb::arg("threads"))
       .def_prop_ro("sorted", &MsaBatch::sorted)
       .def_prop_ro("boundedness", &MsaBatch::boundedness);
+  m.def("run_msas", &run_msas, nb::arg("options"), nb::arg("which"), nb::arg("orders"), nb::arg("threads"));
   nb::class_<CopyResource>(m, "CopyResource")
       .def(
           "__init__",

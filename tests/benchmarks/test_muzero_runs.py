@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.suites import malloc_selfplay
 from benchmarks.suites.malloc_cells import GAMES
-from loadmaster.malloc_game.muzero.settings import Settings
+from loadmaster.malloc_game.muzero.paper import Settings
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
@@ -66,7 +66,7 @@ def rows(monkeypatch: pytest.MonkeyPatch, out: Path, *more: str) -> list[dict[st
 def test_rows_of_cells_that_are_played_together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = rows(monkeypatch, tmp_path / "a.jsonl", "--budget", "7")
     assert [(row["case"], row["solver"]) for row in found] == [
-        (case, solver) for case in CELLS for solver in ("muzero", "muzero-prod")
+        (case, solver) for case in CELLS for solver in ("paper", "paper-prod")
     ]
     for mine, better in zip(found[::2], found[1::2], strict=True):
         assert mine["evaluations"] == 7 and better["evaluations"] == 8
@@ -80,8 +80,8 @@ def test_zero_shot_rows_learn_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path:
     import jax
 
     from loadmaster.learn.policies import policy_arrays
-    from loadmaster.malloc_game.muzero.agent import save_small
-    from loadmaster.malloc_game.muzero.network import make_network
+    from loadmaster.malloc_game.muzero.paper import save_small
+    from loadmaster.malloc_game.muzero.paper.network import make_network
 
     settings, policy = Settings(**TINY), tmp_path / "policy.npz"
     save_small(policy, policy_arrays(make_network(jax.random.key(0), settings)), {}, settings)

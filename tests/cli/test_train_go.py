@@ -49,7 +49,7 @@ def test_training_refuses_in_one_line(run: Any, words: tuple[str, ...], said: st
 
 
 def test_other_agents_need_models(run: Any) -> None:
-    assert "give the models" in run("train", "muzero", "--out", "p.npz").error_line
+    assert "give the models" in run("train", "muzero", "--set", "profile=paper", "--out", "p.npz").error_line
 
 
 def test_a_policy_of_one_graph_is_kept_and_planned_with(run_json: Any) -> None:

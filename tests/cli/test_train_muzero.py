@@ -1,4 +1,4 @@
-"""`loadmaster train muzero`: one network over several models, kept in a small file, and gone on with."""
+"""`loadmaster train muzero --set profile=paper`: one network over several models, kept in a small file, and gone on with."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ SETTINGS = {
     "unroll": 1,
 }
 TINY = tuple(word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}"))
+PAPER = ("--set", "profile=paper")
 MODELS = ("alexnet-inf", "synthetic-09@tpu-v4i:cmem=1MiB")
 CHIP = ("-m", "tpu-v4i-16m")
 
@@ -47,12 +48,13 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 def test_a_network_is_trained_on_several_models_and_gone_on_with(run_json: Any, run: Any) -> None:
-    first = run_json("train", "muzero", *MODELS, *CHIP, "--budget", "4", "--out", "p.npz", *TINY)
+    first = run_json("train", "muzero", *PAPER, *MODELS, *CHIP, "--budget", "4", "--out", "p.npz", *TINY)
     assert [row["evaluations"] for row in first["rows"]] == [4, 4] and first["gradient_steps"] == 2
     assert [row["model"] for row in first["rows"]] == list(MODELS)
     again = (
         "train",
         "muzero",
+        *PAPER,
         *MODELS,
         *CHIP,
         "--budget",
@@ -87,7 +89,7 @@ def test_a_network_is_trained_on_several_models_and_gone_on_with(run_json: Any, 
         assert not np.array_equal(old["policy.join.weight"], new["policy.join.weight"])
     refused = run(*(word for word in again if word != MODELS[1]), "--overwrite")
     assert "give the same models" in refused.err
-    assert "there already" in run("train", "muzero", *MODELS, "--budget", "4", "--out", "p.npz").err
+    assert "there already" in run("train", "muzero", *PAPER, *MODELS, "--budget", "4", "--out", "p.npz").err
     plan = run_json(
         "plan",
         MODELS[0],
@@ -95,7 +97,7 @@ def test_a_network_is_trained_on_several_models_and_gone_on_with(run_json: Any, 
         "--solver",
         "muzero",
         "--set",
-        "variant=muzero-prod",
+        "profile=paper-prod",
         "--init",
         "q.npz",
         "--budget",
@@ -103,10 +105,12 @@ def test_a_network_is_trained_on_several_models_and_gone_on_with(run_json: Any, 
         *TINY,
     )
     rows = {row["name"]: row["picoseconds"] for row in plan["rows"]}
-    assert rows["muzero-prod"] <= rows["production"]
+    assert rows["paper-prod"] <= rows["production"]
 
 
 def test_training_without_an_end_is_refused(run: Any) -> None:
-    assert "training has no end" in run("train", "muzero", MODELS[0], *CHIP, "--out", "p.npz").err
-    wrong = run("train", "muzero", MODELS[0], *CHIP, "--budget", "4", "--resume", __file__, "--out", "p.npz")
+    assert "training has no end" in run("train", "muzero", *PAPER, MODELS[0], *CHIP, "--out", "p.npz").err
+    wrong = run(
+        "train", "muzero", *PAPER, MODELS[0], *CHIP, "--budget", "4", "--resume", __file__, "--out", "p.npz"
+    )
     assert "can't be resumed" in wrong.err

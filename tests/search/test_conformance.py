@@ -148,8 +148,8 @@ PLAYING: dict[str, Any] = {
 }
 TEACHING = {"simulations": 4, "eval_simulations": 4, "batch": 8, "updates": 2, "unroll": 2}
 GAME_OPTIONS: dict[str, dict[str, Any]] = {
-    "muzero": PLAYING | TEACHING,
-    "muzero-prod": PLAYING | TEACHING,
+    "paper": PLAYING | TEACHING,
+    "paper-prod": PLAYING | TEACHING,
     "policy-only": PLAYING,
 }
 

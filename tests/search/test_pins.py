@@ -25,7 +25,7 @@ from loadmaster.search.problem import Problem, keys
 from loadmaster.search.registry import load_problem, make_labelled, solver_labels
 from search.test_conformance import GAME_OPTIONS, GRAPH_TESTED_APART, MAPPING_OPTIONS
 
-LEARNED = {"muzero", "muzero-prod", "policy-only"}
+LEARNED = {"paper", "paper-prod", "policy-only"}
 """They play the same game as the searches, through the same moves."""
 
 

@@ -1,7 +1,7 @@
 """Solvers that train networks, at a size that is quick to compile: the same again on the same processor.
 
 Each is run in a process of its own, since what a test before has compiled with other settings would be used
-again. Left out: 'paper', 'pg', 'muzero', 'muzero-prod' and offload's 'muzero', which take 10 to 20 s each to compile;
+again. Left out: 'paper', 'pg', 'paper-prod' and offload's 'muzero', which take 10 to 20 s each to compile;
 'ea' is the evolution that 'paper' runs, 'policy-only' muzero's network at play.
 """
 

@@ -138,10 +138,9 @@ def muzero_outputs(name: str, problem: MallocGame) -> dict[str, np.ndarray]:
     """Logits and value of a game's first position. There is no NumPy way yet."""
     import jax
 
-    from loadmaster.malloc_game.muzero.agent import load_policy
-    from loadmaster.malloc_game.muzero.network import make_network
-    from loadmaster.malloc_game.muzero.search import look
-    from loadmaster.malloc_game.muzero.settings import Settings
+    from loadmaster.malloc_game.muzero.paper import Settings, load_policy
+    from loadmaster.malloc_game.muzero.paper.network import make_network
+    from loadmaster.malloc_game.muzero.paper.search import look
 
     network = load_policy(f"pretrained:{name}", make_network(jax.random.key(0), Settings()))
     seen = dict(problem.games(1).observe())

@@ -21,7 +21,7 @@ SEEDS = (0, 1)
 FEW, MANY = 40, 120
 SMALL = "small"
 RACES = {("mapping", "exact"), ("mapping", "auto")}
-LEFT_OUT = {("mapping", "egrl"), ("offload", "refined")}
+LEFT_OUT = {("mapping", "egrl"), ("malloc-game", "muzero"), ("malloc-game", "auto"), ("offload", "refined")}
 EXACT = {
     ("allocation", "auto"),
     ("allocation", "exact"),

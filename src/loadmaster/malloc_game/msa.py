@@ -6,6 +6,7 @@ since it was made or used last, or if a copy in fits under the steps before.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
@@ -116,23 +117,30 @@ class Assigner:
     """Memory space assignment for one model; `order` permutes its own order of tensors."""
 
     def __init__(self, program: Program, machine: Machine, model: GameModel, options: MsaOptions) -> None:
-        self.model, self.n_ops = model, program.n_ops
-        self._cuts = _cuts(program.storage_bytes[model.tensors.root], options.slices)
+        self.program, self.machine, self.model, self.n_ops = program, machine, model, program.n_ops
         self.tables = _core.GameTables(model.columns())
-        slices = _slice_work(model, machine, self._cuts, options.slice_bytes)
+        self._take(options, model.all_slow, model.all_slow)
+
+    def _take(self, options: MsaOptions, elapsed: Int64, supply: Int64) -> None:
+        """Its options; how long each step is taken to last, and how much of it to be left to copies."""
+        model, machine = self.model, self.machine
+        self.options, self._times = options, (elapsed, supply)
+        self._cuts = _cuts(self.program.storage_bytes[model.tensors.root], options.slices)
         about = {
             "capacity_copy": _capacity_copy(model, machine),
             "site_bytes": model.site_bytes,
-            "early": _early(program, model),
-            "slice_work": slices,
+            "early": _early(self.program, model),
+            "slice_work": _slice_work(model, machine, self._cuts, options.slice_bytes),
+            "elapsed": elapsed,
+            "supply": supply,
         }
-        self._options = {**asdict(options), **about}
-        self._take_times(model.all_slow, model.all_slow)
+        self._msa = _core.Msa(self.tables, {**asdict(options), **about})
 
-    def _take_times(self, elapsed: Int64, supply: Int64) -> None:
-        """How long each step is taken to last, and how much of it to be left to copies."""
-        times = {"elapsed": elapsed, "supply": supply}
-        self._msa = _core.Msa(self.tables, {**self._options, **times})
+    def varied(self, options: MsaOptions) -> Assigner:
+        """The same model and times with other options."""
+        other = copy(self)
+        other._take(options, *self._times)
+        return other
 
     def refined(self) -> Assigner:
         """The same with the times of steps, and what they leave to copies, that its own placement
@@ -141,7 +149,7 @@ class Assigner:
         elapsed = model.elapsed(is_fast)
         busy = model.memory_times(is_fast)[0] if model.idle_copies else np.zeros_like(elapsed)
         again = copy(self)
-        again._take_times(elapsed, np.maximum(0, elapsed - busy))
+        again._take(self.options, elapsed, np.maximum(0, elapsed - busy))
         return again
 
     @property
@@ -191,6 +199,34 @@ class Assigner:
             for tensor, offset, first, last in found.residencies.tolist()
         ]
         return Plan.of(residencies=residencies, copies=copies)
+
+
+@dataclass(frozen=True)
+class Placements:
+    """K runs of memory space assignment, and what each says about itself. Picoseconds of the whole program."""
+
+    total: Int64
+    """[K] as the simulator has them"""
+    kept: Float64
+    """[K, B] lost if a tensor's fast uses became slow, one at a time"""
+    lost: Float64
+    """[K, B] its share of what steps would save with everything in fast memory"""
+    blamed: Float64
+    """[K, B] of what others lose, its share by the bytes and steps that it lies in their way"""
+    pressure: Float64
+    """[K, n] bytes in fast memory, as a share of its capacity"""
+
+    def __getitem__(self, row: int) -> Placements:
+        one = slice(row, row + 1)
+        return Placements(
+            self.total[one], self.kept[one], self.lost[one], self.blamed[one], self.pressure[one]
+        )
+
+
+def place_many(assigners: Sequence[Assigner], which: Int64, orders: Int32, threads: int) -> Placements:
+    """Runs of one model with orders [K, B], each with the options of assigner which[K]."""
+    rows = np.ascontiguousarray(which, dtype=np.int32), np.ascontiguousarray(orders, dtype=np.int32)
+    return Placements(*_core.run_msas([each._msa for each in assigners], *rows, threads))
 
 
 def _early(program: Program, model: GameModel) -> Int32:

@@ -334,9 +334,9 @@ BY_CLOCK = ("auto", "cp-sat", "exhaustive")
 
 
 def make_auto() -> Auto:
-    """Greedy and, where there is one, the production placement; then the order of memory space
-    assignment is evolved until the budget is spent."""
-    summary = "known heuristics, then the order of memory space assignment is evolved"
+    """Greedy and, where there is one, the production placement; then the trained player goes on from memory
+    space assignment until the budget is spent."""
+    summary = "known heuristics, then the trained player searches from memory space assignment"
     return Auto("malloc-game", _schedule, summary=summary)
 
 
@@ -345,4 +345,4 @@ def _schedule(problem: Problem) -> list[Stage]:
     known = ["all-slow", "greedy-order", "greedy-density"]
     if has_production(problem):
         known.append("production")
-    return [*(Stage(name) for name in known), Stage("msa-order", resumes=True)]
+    return [*(Stage(name) for name in known), Stage("muzero", resumes=True)]

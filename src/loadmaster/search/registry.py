@@ -108,11 +108,12 @@ _MAKERS: dict[str, dict[str, str | Variants]] = {
             },
         ),
         "muzero": Variants(
-            "variant",
+            "profile",
             {
-                "muzero": "malloc_game.muzero.agent:MuZero",
-                "muzero-prod": "malloc_game.muzero.agent:MuZeroProd",
-                "policy-only": "malloc_game.muzero.agent:PolicyOnly",
+                "muzero": "malloc_game.muzero.search:MuZero",
+                "paper": "malloc_game.muzero.paper:PaperMuZero",
+                "paper-prod": "malloc_game.muzero.paper:PaperProd",
+                "policy-only": "malloc_game.muzero.paper:PolicyOnly",
             },
         ),
         "exact": Variants(

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from loadmaster.errors import LoadmasterError
+from loadmaster.learn.evolution_strategies import evolve
 from loadmaster.learn.policies import read_policy
 from loadmaster.machine import load_machine
-from loadmaster.mapping.egrl.evolution_strategies import Judge, Options, begin, evolve, measure_features
+from loadmaster.mapping.egrl.evolution_strategies import Judge, Options, begin, measure_features
 from loadmaster.mapping.egrl.scores import VIEWS, Network
 from loadmaster.mapping.egrl.training import SHIPPED, load_policy, train
 from loadmaster.program.models import load_model
@@ -71,7 +72,7 @@ def test_it_learns_what_it_is_shown() -> None:
     options = Options(cases=6, validation=2, generations=30, pairs=6, batch=6, hidden=4, validate_every=30)
     network = Network(*measure_features("strict", 6), 4)
     judge, progress = Judge(network, "strict"), begin(network, 0)
-    for _ in evolve(network, options, progress, judge):
+    for _ in evolve(options, progress, judge, logs=1):
         pass
     shown = [(0, range(6))]
     assert judge(progress.mean[None], shown).mean() < judge(begin(network, 0).mean[None], shown).mean()

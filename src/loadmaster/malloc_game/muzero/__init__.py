@@ -1,4 +1,7 @@
-"""mallocMuZero: plays the MallocGame by a search in a learned model of it."""
+"""mallocMuZero: a trained policy ranks tensors, memory space assignment places them, and a search goes on.
+
+`paper` has the published agent, which plays the game move by move.
+"""
 
 from __future__ import annotations
 

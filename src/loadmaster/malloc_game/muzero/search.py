@@ -1,284 +1,291 @@
-"""Search: what a look ahead in the learned model makes of a batch of positions.
+"""mallocMuZero on the board: a policy opens, and a search with the true model goes on from there.
 
-The searches themselves are mctx's, Gumbel MuZero by default and plain MuZero as an option. Here is
-what they search: positions as latents beside the number of moves left, which is known, so that the
-end of a game need not be learned. The true mask of legal moves holds at the root alone; below it
-the network's own belief about legality stands in for it.
+- *Openings*: the plans of the policy's scores, each with its own settings of memory space assignment.
+- *Search*: rounds of moves from the best plans so far, each evaluated by native memory space assignment:
+  *lift* raises what a plan leaves unserved, or lowers what lies in its way, alone or with all that look like
+  it (which moves: Gumbel top-k over the feedback of that plan); *score* moves the weights of features, so
+  that all tensors that look alike move together; *cross* takes priorities from two plans; *setting* changes
+  the options. Moves that succeed are made more often.
+
+The model is the game itself: no value is estimated, a plan is compared with the one in hand by its time. The
+first state is `msa-refined`, so that no player is worse than it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
-import mctx
 import numpy as np
-from jax import Array
 
-from loadmaster.malloc_game.games import SHAPES
-from loadmaster.malloc_game.muzero.network import FAR, REWARDS, VALUES, Network, Observation, expectation
-from loadmaster.malloc_game.muzero.settings import Settings
+from loadmaster.arrays import Float64, Int64
+from loadmaster.host import cores
+from loadmaster.learn.session import Session, check_settings, free_settings, make_settings
+from loadmaster.malloc_game.msa import Assigner, Placements, submit
+from loadmaster.malloc_game.muzero.board import FIRST, Board, board_settings
+from loadmaster.malloc_game.muzero.scores import SHIPPED, UNTRAINED, load_policy, make_features, untrained
 from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.search.solver import Meter, Solution, Solver, State, generator_state, restore_generator
 
-LEAST_LEGALITY = -8.0
-"""The most, in logits, that a move is held back for being thought illegal: the belief may be wrong."""
-
-
-class Found(NamedTuple):
-    """What a search found; B positions."""
-
-    action: Array
-    """[B] the move to play; 0 in a game that is over"""
-    weights: Array
-    """[B, 3] how likely the policy should make each move"""
-    value: Array
-    """[B] what is still to be earned"""
-    prior: Array
-    """[B, 3] how likely the policy makes each move without search"""
+MOVES = ("lift", "score", "cross", "setting")
+PRIOR = 3.0
+"""Moves of each kind that are taken to have been made, a third of them well, before any was."""
+STEPS = (0.25, 0.5, 1.0, 2.0)
+FEATURE_SHARES = (0.1, 0.3, 1.0)
+MOST_LIFTED = 3
+"""Tensors, or classes of them, that one move raises or lowers."""
+BIAS = 0.7
+"""Of a crossed plan towards the better one."""
 
 
-class Root(NamedTuple):
-    """B positions where searches begin."""
+@dataclass(frozen=True)
+class Settings:
+    """Parts are switched off by 0 or 'none'; each is one ablation."""
 
-    logits: Array
-    """[B, 3] of legal moves; FAR where illegal"""
-    value: Array
-    """[B]"""
-    embedding: Any
-    """What the model goes on from; leaves [B, ...]"""
+    init: str = SHIPPED
+    """A trained policy: the shipped one, a file of `train`, or 'none'."""
+    openings: int = 12
+    """Of the policy, the first ones."""
+    sigma: float = 0.08
+    """Of feature weights."""
+    batch: int = 8
+    """Plans a round."""
+    elites: int = 8
+    """Plans that moves begin from."""
+    spread: float = 1.5
+    """How far down the elites moves begin, in the mean."""
+    lift: float = 1.0
+    score: float = 1.0
+    cross: float = 1.0
+    setting: float = 0.5
+    """Weights of the kinds of moves, before any has shown more success; all 0: the policy's samples alone."""
+    feedback: float = 0.7
+    """Share of feedback in what is lifted; the rest is even."""
+    classes: float = 0.5
+    """Share of lifts that take all alike tensors along."""
 
+    def __post_init__(self) -> None:
+        counts = ("batch", "elites")
+        check_settings("muzero", self, self._rules, counts=counts, shares=("feedback", "classes"))
 
-Model = Callable[[Any, Array, Array, Any], tuple[Any, Any]]
-"""(network, key, action [B], embedding) -> (mctx.RecurrentFnOutput, embedding)"""
-
-
-class Search:
-    """Searches by the rules of `settings`; compiled once per number of simulations and positions. With a
-    `problem`, games of it are searched in the game itself."""
-
-    def __init__(self, settings: Settings, problem: MallocGame | None = None) -> None:
-        self.settings, self.problem = settings, problem
-
-    def __call__(
-        self,
-        network: Network,
-        key: Array,
-        observations: Observation,
-        moves_left: Array,
-        masks: Array,
-        *,
-        simulations: int,
-        gumbel_scale: Any = 1.0,
-        played: Any = None,
-    ) -> Found:
-        """For observations [B, ...], moves left [B] (0: the game is over) and masks [B, 3] of legal
-        moves. `gumbel_scale` is how random the choice of a move is, 0: not at all. `played` [B, N] has the
-        moves that led to each position, and anything after them; only the game itself needs it."""
-        noise = jnp.float32(gumbel_scale)
-        position = (network, key, observations, moves_left, masks)
-        found: Found
-        if self.problem is None:
-            found = _search(*position, noise, simulations, self.settings)
-        else:
-            assert played is not None, "the game can't go on from a position it does not know"
-            moves = jnp.asarray(played, jnp.int8)
-            found = _search_true_model(*position, moves, noise, simulations, self.settings, self.problem)
-        return found
+    def _rules(self) -> dict[str, bool]:
+        return {"init": bool(self.init), "batch": self.batch <= 4096}
 
 
-@eqx.filter_jit  # type: ignore[untyped-decorator]
-def _search(
-    network: Network,
-    key: Array,
-    observations: Observation,
-    moves_left: Array,
-    masks: Array,
-    gumbel_scale: Array,
-    simulations: int,
-    settings: Settings,
-) -> Found:
-    root = look(network, observations, moves_left, masks)
-    model = partial(learned_model, discount=settings.discount)
-    return search_from(root, model, network, key, masks, gumbel_scale, simulations, settings)
+class Elite(NamedTuple):
+    """A plan that moves begin from."""
+
+    value: int
+    priorities: Float64
+    """[B] from 0 to 1"""
+    setting: int
+    placed: Placements
+    """Of this plan alone"""
 
 
-def look(network: Network, observations: Observation, moves_left: Array, masks: Array) -> Root:
-    """The roots of searches in the learned model."""
-    latent = jax.vmap(network.represent)(observations)
-    policy, value, _ = jax.vmap(network.predict)(latent)
-    left = jnp.asarray(moves_left, jnp.int32)
-    return Root(among_legal(policy, masks), value_of(value, left), (latent, left))
+class Player(Session):
+    """One game. What it goes on from: the elites, the success of moves, the generator, and how often the first
+    state was refined."""
 
+    def __init__(
+        self, meter: Meter, seed: int, settings: Settings, board: Board, refined: int, state: State | None
+    ) -> None:
+        super().__init__(meter, "propose", "evaluate")
+        assert isinstance(meter.problem, MallocGame)
+        self.problem, self.settings, self.board, self.refined = meter.problem, settings, board, refined
+        first = board.place(board.own[None], np.zeros(1, dtype=np.int64))
+        features = make_features(board, first)
+        trained = settings.init != UNTRAINED
+        self.policy = load_policy(settings.init) if trained else untrained(features.shape[1])
+        self.features = self.policy.network.normalise(features)
+        self.weights = np.array([float(getattr(settings, name)) for name in MOVES])
+        self.tried, self.succeeded = np.full(len(MOVES), PRIOR), np.full(len(MOVES), PRIOR / 3)
+        self.rng = np.random.default_rng(seed)
+        self.elites = [Elite(int(first.total[0]), board.own, 0, first)]
+        self.class_of = np.zeros(board.tensors, dtype=np.int64)
+        for number, alike in enumerate(board.classes):
+            self.class_of[alike] = number
+        if state is not None:
+            self.rng = restore_generator(state["rng"])
+            self.tried, self.succeeded = np.array(state["tried"]), np.array(state["succeeded"])
+            self._restore_elites(np.array(state["priorities"]), np.array(state["settings"]))
 
-def learned_model(
-    network: Network, key: Array, action: Array, embedding: Any, *, discount: float
-) -> tuple[Any, Any]:
-    """One move further, as the network believes that the game goes on."""
-    latent, left = embedding
-    latent, reward = jax.vmap(network.dynamics)(latent, action)
-    policy, value, legality = jax.vmap(network.predict)(latent)
-    believed = jnp.maximum(jax.nn.log_sigmoid(legality), LEAST_LEGALITY)
-    after = jnp.maximum(left - 1, 0)
-    output = mctx.RecurrentFnOutput(
-        reward=jnp.where(left > 0, expectation(reward, *REWARDS), 0),
-        discount=discount * (after > 0),
-        prior_logits=policy + believed,
-        value=value_of(value, after),
-    )
-    return output, (latent, after)
+    def _restore_elites(self, priorities: Float64, settings: Int64) -> None:
+        placed = self.board.place(priorities, settings)
+        self.elites = [
+            Elite(int(placed.total[row]), priorities[row], int(settings[row]), placed[row])
+            for row in range(len(priorities))
+        ]
 
+    def arrays(self) -> State:
+        return {
+            "rng": generator_state(self.rng),
+            "refined": np.array(self.refined),
+            "tried": self.tried,
+            "succeeded": self.succeeded,
+            "priorities": np.stack([each.priorities for each in self.elites]),
+            "settings": np.array([each.setting for each in self.elites]),
+        }
 
-def search_from(
-    root: Root,
-    model: Model,
-    network: Any,
-    key: Array,
-    masks: Array,
-    gumbel_scale: Array,
-    simulations: int,
-    settings: Settings,
-    max_depth: int | None = None,
-) -> Found:
-    """The moves that `simulations` looks ahead in `model` speak for; without any, the policy's."""
-    prior = jax.nn.softmax(root.logits)
-    if simulations == 0:
-        noise = gumbel_scale * jax.random.gumbel(key, root.logits.shape)
-        action = jnp.argmax(jnp.where(masks.astype(bool), root.logits + noise, -jnp.inf), axis=-1)
-        return Found(action.astype(jnp.int32), prior, root.value, prior)
-    start = mctx.RootFnOutput(prior_logits=root.logits, value=root.value, embedding=root.embedding)
-    policy = _gumbel if settings.policy == "gumbel" else _puct
-    found = policy(settings, gumbel_scale)(
-        params=network,
-        rng_key=key,
-        root=start,
-        recurrent_fn=model,
-        num_simulations=simulations,
-        invalid_actions=~masks.astype(bool),
-        max_depth=max_depth,
-    )
-    return Found(found.action, found.action_weights, found.search_tree.summary().value, prior)
-
-
-def _gumbel(settings: Settings, gumbel_scale: Array) -> Callable[..., Any]:
-    # Stretched to [0, 1], Q of moves that are worth the same are all noise: a large `value_scale` makes
-    # near certainties of it, and a small one of 0.02 moves the policy by a logit or two.
-    qtransform = partial(
-        mctx.qtransform_completed_by_mix_value,
-        value_scale=settings.value_scale,
-        maxvisit_init=settings.maxvisit_init,
-        rescale_values=settings.rescale_values,
-    )
-    return partial(
-        mctx.gumbel_muzero_policy,
-        qtransform=qtransform,
-        gumbel_scale=gumbel_scale,
-        max_num_considered_actions=settings.considered,
-    )
-
-
-def _puct(settings: Settings, gumbel_scale: Array) -> Callable[..., Any]:
-    return partial(
-        mctx.muzero_policy,
-        temperature=gumbel_scale,
-        dirichlet_alpha=settings.dirichlet_alpha,
-        dirichlet_fraction=settings.dirichlet_fraction * jnp.minimum(gumbel_scale, 1),
-        pb_c_init=settings.pb_c_init,
-        pb_c_base=settings.pb_c_base,
-    )
-
-
-def among_legal(logits: Array, masks: Array) -> Array:
-    """Logits of the legal moves; where none is legal, all are alike."""
-    return jnp.where(masks.astype(bool), logits, FAR)
-
-
-def value_of(logits: Array, left: Array) -> Array:
-    """What value logits [B, bins] say, and nothing where no moves are left."""
-    return jnp.where(left > 0, expectation(logits, *VALUES), 0)
-
-
-# Search in the game itself (AlphaZero): a reference for what the learned model loses.
-#
-# A node of the tree is the moves that lead to it from the root. To look at one, the native game plays
-# from its start: nothing is kept between calls, so that a compiled search may call it at any time.
-# Masks hold in the whole tree, and `dynamics` is not used.
-
-DEEPEST = 32
-"""Moves that a search looks ahead at most; a tree of some hundred nodes is rarely as deep."""
-RETURN = 1
-"""Where `globals` has what all moves so far earned."""
-
-
-@eqx.filter_jit  # type: ignore[untyped-decorator]
-def _search_true_model(
-    network: Network,
-    key: Array,
-    observations: Observation,
-    moves_left: Array,
-    masks: Array,
-    played: Array,
-    gumbel_scale: Array,
-    simulations: int,
-    settings: Settings,
-    problem: MallocGame,
-) -> Found:
-    seen = look(network, observations, moves_left, masks)
-    left = jnp.asarray(moves_left, jnp.int32)
-    path = jnp.zeros((len(left), DEEPEST), jnp.int8)
-    depth = jnp.zeros(len(left), jnp.int32)
-    earned = jnp.asarray(observations["globals"])[:, RETURN]
-    root = Root(seen.logits, seen.value, (path, depth, earned))
-    model = true_model(problem, played, problem.moves - left, settings.discount)
-    return search_from(
-        root,
-        model,
-        network,
-        key,
-        masks,
-        gumbel_scale,
-        simulations,
-        settings,
-        min(DEEPEST, max(1, simulations)),
-    )
-
-
-def true_model(problem: MallocGame, played: Array, count: Array, discount: float) -> Model:
-    """The game as a model, for roots after the first `count` [B] moves of `played` [B, N]."""
-    games = len(count)
-    shapes = {name: jax.ShapeDtypeStruct((games, *shape), kind) for name, (shape, kind) in SHAPES.items()}
-
-    def observe(played: Any, count: Any, path: Any, depth: Any) -> dict[str, Any]:
-        moves, at = joined(np.array(played), np.array(count), np.array(path), np.array(depth))
-        return problem.observe_at(moves, at)
-
-    def model(network: Network, key: Array, action: Array, embedding: Any) -> tuple[Any, Any]:
-        path, depth, before = embedding
-        path = path.at[jnp.arange(games), depth].set(action.astype(jnp.int8))
-        depth = depth + 1
-        seen = dict(jax.pure_callback(observe, shapes, played, count, path, depth))
-        masks, earned = seen.pop("mask"), seen["globals"][:, RETURN]
-        left = jnp.maximum(played.shape[1] - count - depth, 0)
-        policy, value, _ = jax.vmap(network.predict)(jax.vmap(network.represent)(seen))
-        output = mctx.RecurrentFnOutput(
-            reward=(earned - before) * played.shape[1],
-            discount=discount * (left > 0),
-            prior_logits=among_legal(policy, masks),
-            value=value_of(value, left),
+    def run(self, is_new: bool) -> Solution:
+        """Play until the meter is exhausted."""
+        if is_new and self.settings.openings:
+            self._evaluate(*self._openings())
+        while not self.meter.exhausted and self.board.tensors > 1:
+            if self.weights.any():
+                self._search()
+            else:
+                self._sample()
+            self.offer_checkpoint()
+            self.meter.progress(best_ps=float(self.elites[0].value))
+        return self.meter.solution(
+            init=self.settings.init,
+            tried=dict(zip(MOVES, (self.tried - PRIOR).tolist(), strict=True)),
+            succeeded=dict(zip(MOVES, (self.succeeded - PRIOR / 3).tolist(), strict=True)),
+            seconds_split=dict(self.seconds),
         )
-        return output, (path, depth, earned)
 
-    return model
+    # Openings and samples.
+
+    def _openings(self) -> tuple[Float64, Int64]:
+        """(priorities, settings)"""
+        found = self.policy.openings(self.board, self.features)[: max(1, self.settings.openings)]
+        return found, 1 + np.arange(len(found))
+
+    def _noise(self, count: int) -> Float64:
+        """[count, F] on feature weights"""
+        return self.settings.sigma * self.rng.normal(size=(count, self.features.shape[1]))
+
+    def _sample(self) -> None:
+        """The bare policy: noise on the feature weights of its openings, whatever came of earlier ones."""
+        priorities, settings = self._openings()
+        rows = self.rng.integers(0, len(priorities), self.settings.batch)
+        noise = self._noise(len(rows)) @ self.features.T
+        self._evaluate(priorities[rows] + noise, settings[rows])
+
+    # Search.
+
+    def _search(self) -> None:
+        with self.timed("propose"):
+            share = self.weights * self.succeeded / self.tried
+            kinds = np.sort(self.rng.choice(len(MOVES), self.settings.batch, p=share / share.sum()))
+            ranks = self.rng.exponential(self.settings.spread, len(kinds)).astype(np.int64)
+            parents = [self.elites[min(rank, len(self.elites) - 1)] for rank in ranks.tolist()]
+            make = (self._lift, self._move_weights, self._cross, self._change_setting)
+            children = [make[kind](parent) for kind, parent in zip(kinds.tolist(), parents, strict=True)]
+        priorities = np.stack([priorities for priorities, _ in children])
+        self._evaluate(priorities, np.array([setting for _, setting in children]), kinds)
+
+    def _lift(self, parent: Elite) -> tuple[Float64, int]:
+        """Gumbel top-k over (tensor, raise or lower): feedback is the prior."""
+        rng, placed, count = self.rng, parent.placed, self.board.tensors
+        missing, kept, blamed = placed.lost[0], placed.kept[0], placed.blamed[0]
+        idle = blamed / (kept + 1e-3 * missing.sum() + 1.0)
+        wish = np.concatenate([_normalised(missing), _normalised(idle)])
+        prior = self.settings.feedback * wish + (1 - self.settings.feedback) / count
+        gumbel = np.log(prior + 1e-12) + rng.gumbel(size=2 * count)
+        chosen = np.argsort(-gumbel)[: int(rng.integers(1, MOST_LIFTED + 1))]
+        priorities = parent.priorities.copy()
+        for move in chosen.tolist():
+            tensor, lower = move % count, move >= count
+            alike = self.board.classes[self.class_of[tensor]]
+            rows = alike if rng.random() < self.settings.classes else np.array([tensor])
+            share = rng.random()
+            here = priorities[rows]
+            priorities[rows] = here + share * (1 - here) if lower else share * here
+        return priorities, parent.setting
+
+    def _move_weights(self, parent: Elite) -> tuple[Float64, int]:
+        rng, width = self.rng, self.features.shape[1]
+        some = rng.random(width) < rng.choice(FEATURE_SHARES)
+        step = rng.choice(STEPS) * self.settings.sigma * rng.normal(size=width) * some
+        return parent.priorities + self.features @ step, parent.setting
+
+    def _cross(self, parent: Elite) -> tuple[Float64, int]:
+        other = self.elites[int(self.rng.integers(len(self.elites)))]
+        mine = self.rng.random(self.board.tensors) < BIAS
+        return np.where(mine, parent.priorities, other.priorities), parent.setting
+
+    def _change_setting(self, parent: Elite) -> tuple[Float64, int]:
+        return parent.priorities, int(self.rng.integers(len(self.board.assigners)))
+
+    # Evaluation.
+
+    def _evaluate(self, priorities: Float64, settings: Int64, kinds: Int64 | None = None) -> Int64:
+        """[K] times of plans, those beyond the budget left out; the best become elites."""
+        left = self.meter.evaluations_left
+        ranked = _ranked(priorities[:left])
+        if not len(ranked):
+            return np.empty(0, dtype=np.int64)
+        with self.timed("evaluate"):
+            placed = self.board.place(ranked, settings[:left])
+        board, problem = self.board, self.problem
+        self.meter.take_many(
+            placed.total, lambda row: problem.decision(board.plan(ranked[row], int(settings[row])))
+        )
+        before = {id(each.priorities) for each in self.elites}
+        rows = range(len(ranked))
+        tried = [Elite(int(placed.total[row]), ranked[row], int(settings[row]), placed[row]) for row in rows]
+        kept: dict[int, Elite] = {}  # equal times are nearly always equal plans
+        for each in sorted([*self.elites, *tried], key=lambda elite: elite.value):
+            if len(kept) < self.settings.elites:
+                kept.setdefault(each.value, each)
+        self.elites = list(kept.values())
+        if kinds is not None:
+            came = {id(each.priorities) for each in self.elites} - before
+            for kind, each in zip(kinds.tolist(), tried, strict=False):
+                self.tried[kind] += 1
+                self.succeeded[kind] += id(each.priorities) in came
+        return placed.total
 
 
-def joined(played: Any, count: Any, path: Any, depth: Any) -> tuple[Any, Any]:
-    """(moves [B, N], how many of them to play [B]): each root's own, then those of its path. What a
-    path has beyond the end of the game is left out."""
-    games, moves = played.shape
-    longer = np.concatenate([played, np.zeros_like(path)], axis=1)
-    columns = count[:, None] + np.arange(path.shape[1])
-    longer[np.arange(games)[:, None], columns] = path
-    return np.ascontiguousarray(longer[:, :moves]), np.minimum(count + depth, moves).astype(np.int32)
+def _normalised(values: Float64) -> Float64:
+    return values / max(float(values.sum()), 1e-9)
+
+
+def _ranked(priorities: Float64) -> Float64:
+    """[K, B] the same orders, evenly from 0 to 1."""
+    count = priorities.shape[1]
+    ranks = np.argsort(np.argsort(priorities, axis=1, kind="stable"), axis=1)
+    even: Float64 = (ranks + 0.5) / max(1, count)
+    return even
+
+
+class MuZero(Solver):
+    """A trained policy and a search with the true model, on plans of memory space assignment. Options are the
+    fields of `Settings`."""
+
+    name = "muzero"
+    problem_kind = "malloc-game"
+    summary = (
+        "a trained policy ranks tensors, memory space assignment places them, and a search goes on from there"
+    )
+    deterministic = True
+
+    def __init__(self, *, threads: int | None = None, **settings: Any) -> None:
+        self.settings = make_settings(Settings, self.name, settings, {})
+        self.options = free_settings(self.settings, {})
+        self.threads = threads or cores()
+
+    def run(self, meter: Meter, seed: int, state: State | None) -> Solution:
+        problem = meter.problem
+        assert isinstance(problem, MallocGame)
+        if meter.exhausted:
+            return meter.solution()
+        if state is None:
+            assigner, refined = submit(meter, problem, FIRST)
+        else:
+            refined = int(state["refined"])
+            assigner = Assigner(problem.program, problem.machine, problem.model, FIRST)
+            for _ in range(refined):
+                assigner = assigner.refined()
+        if meter.exhausted or not assigner.tensors:
+            return meter.solution()
+        changes = self._policy_changes()
+        board = Board(assigner, board_settings(changes), self.threads)
+        return Player(meter, seed, self.settings, board, refined, state).run(state is None)
+
+    def _policy_changes(self) -> tuple[dict[str, Any], ...]:
+        init = self.settings.init
+        policy = untrained(1) if init == UNTRAINED else load_policy(init)
+        return policy.changes[: max(1, self.settings.openings)]

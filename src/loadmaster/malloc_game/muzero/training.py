@@ -1,248 +1,401 @@
-"""Training mallocMuZero: one network over all programs together, in parts that go on."""
+"""How the player on the board is trained: scores by evolution strategies, openings by what they cover.
+
+First the network: its parameters are moved, each decides many cells at once, and what made plans faster is
+followed (`learn.evolution_strategies`). Then the openings, by expert iteration: on every cell a search in the
+space of feature weights and settings finds what is better there than the network's own plan; all that was
+found is tried on all cells, and those are kept, one after the other, that add most to the best so far.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping as Dict
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from loadmaster.arrays import Array, Float32, Float64, Int64, Message
 from loadmaster.clock import now
 from loadmaster.errors import LoadmasterError
-from loadmaster.learn.checkpoints import BadState, read_state, state_path, write_state
-from loadmaster.learn.policies import policy_arrays
-from loadmaster.learn.session import Interval, Report, ignore, policy_header, require_agents
-from loadmaster.malloc_game.problem import MallocGame
-from loadmaster.search.solver import Budget, Meter, Observer, rename_options
+from loadmaster.learn.checkpoints import read_state, state_path, write_state
+from loadmaster.learn.evolution_strategies import Progress, Task, begin, evolve, share_out
+from loadmaster.learn.policies import save_policy
+from loadmaster.learn.session import Report, Unfinished, check_settings, ignore, make_settings, policy_header
+from loadmaster.malloc_game.muzero.board import Board, board_settings
+from loadmaster.malloc_game.muzero.cases import FOLDS, MACHINES, PROGRAMS, SHARES, left_out, make_case
+from loadmaster.malloc_game.muzero.scores import Network, Policy, load_policy, make_features
+from loadmaster.mapping.egrl.cases import Own
+from loadmaster.mapping.egrl.evolution_strategies import pack_own, unpack_own
 
-if TYPE_CHECKING:
-    from loadmaster.malloc_game.muzero.session import Session
-
-SAVE_SECONDS = 60.0
-REPORT_SECONDS = 10.0
-
-
-class Progress(NamedTuple):
-    """How a training stands, over all programs and all its sessions."""
-
-    seconds: float
-    evaluations: int
-    gap: float | None
-    """The mean; None where a program has no bound."""
-    metrics: Mapping[str, float]
+SETTINGS = 40
+"""To choose openings from."""
+FEATURE_CASES = 100
+"""Cells whose features say how they are normalised."""
+MOST_GAIN = 0.15
+"""A larger one counts as this: no cell outweighs the others."""
+TOP_SETTINGS, SAMPLES, SURVIVORS, FOUND = 4, 32, 5, 2
+SIGMAS = (0.03, 0.06, 0.12)
+Calls = Callable[[Sequence[Message]], list[Message]]
+Workers = Callable[[str, Dict[str, Any], Dict[str, Any]], AbstractContextManager[tuple[Calls, int]]]
+"""(name of the function, about, arrays) -> calls, and how many workers: `runs.workers.distribute_function`."""
 
 
-class Trained(NamedTuple):
-    """What a training leaves."""
+@dataclass(frozen=True)
+class Options:
+    """Of one training."""
 
-    rows: list[dict[str, Any]]
-    """For each program: its best game's time, all-slow's, the share saved, the gap, games."""
-    gradient_steps: int
-    seconds: dict[str, float]
-    """Part of the work -> how long it took."""
+    fold: str = ""
+    """Of `cases.FOLDS`: the programs that are left out besides the held-out ones; '': none."""
+    context: bool = True
+    """Whether it sees what competes with a tensor, too."""
+    hidden: int = 8
+    """0: a linear score."""
+    cases: int = 160
+    validation: int = 40
+    generations: int = 150
+    pairs: int = 12
+    batch: int = 24
+    sigma: float = 0.03
+    learning_rate: float = 0.01
+    decay: float = 0.002
+    validate_every: int = 10
+    openings: int = 16
+    opening_cases: int = 120
+    """Of the training cells, those that openings are found on."""
+
+    def __post_init__(self) -> None:
+        counts = ("cases", "validation", "generations", "pairs", "batch", "validate_every", "openings")
+        check_settings("training muzero", self, self._rules, counts=counts)
+
+    def _rules(self) -> dict[str, bool]:
+        positive = {name: getattr(self, name) > 0 for name in ("sigma", "learning_rate")}
+        return {"fold": self.fold in ("", *FOLDS), "hidden": self.hidden <= 1024, **positive}
+
+
+@lru_cache(maxsize=1)
+def random_changes() -> tuple[dict[str, Any], ...]:
+    """[SETTINGS] options that openings are made of; the first changes nothing."""
+    rng = np.random.default_rng(0)
+    values: dict[str, tuple[float, ...]] = {
+        "min_ratio": (0.5, 0.8, 1.0, 1.0, 1.2),
+        "preferred_ratio": (1.0, 1.5, 2.0, 3.0, 5.0),
+        "max_ratio": (1.0, 2.0, 3.0, 4.0, 8.0, 16.0, 40.0, 200.0),
+        "inefficient_ratio": (0.0, 0.0, 0.5),
+    }
+    whole: dict[str, tuple[int, ...]] = {"repacks": (4, 50), "retries": (2, 4), "slices": (1, 4)}
+    found: list[dict[str, Any]] = [{}]
+    for _ in range(SETTINGS - 1):
+        drawn: dict[str, Any] = {name: float(rng.choice(each)) for name, each in values.items()}
+        found.append(drawn | {name: int(rng.choice(each)) for name, each in whole.items()})
+    return tuple(found)
+
+
+@dataclass
+class Cell:
+    """A board with what a network sees of it."""
+
+    board: Board
+    features: Float32
+    """[B, F] normalised"""
+    reference: int
+    """Picoseconds of the first state"""
+
+    def times(self, priorities: Float64) -> Int64:
+        """[K] in the first state's setting"""
+        return self.board.assigners[0].totals(self.board.orders(priorities), 1)
+
+
+class Judge:
+    """Makes cells when they are first asked for, and says how good parameters and openings are on them."""
+
+    def __init__(self, network: Network, without: Sequence[str], own: Own = ()) -> None:
+        self.network, self.without, self.own = network, tuple(without), own
+        self._kept: dict[tuple[int, int], Cell] = {}
+
+    def cell(self, seed: int, number: int) -> Cell:
+        if (seed, number) not in self._kept:
+            board = make_case(number, seed, self.without, self.own)
+            first = board.place(board.own[None], np.zeros(1, dtype=np.int64))
+            features = self.network.normalise(make_features(board, first))
+            self._kept[seed, number] = Cell(board, features, int(first.total[0]))
+        return self._kept[seed, number]
+
+    def __call__(self, parameters: Float64, tasks: Sequence[Task]) -> Float64:
+        """[P, cells] log(time / that of the first state) of plans that scores decide at once."""
+        rows = []
+        for seed, numbers in tasks:
+            for cell in (self.cell(seed, number) for number in numbers):
+                scores = self.network.score(cell.features, parameters)
+                rows.append(np.log(cell.times(cell.board.own + scores) / cell.reference))
+        return np.stack(rows, axis=1) if rows else np.empty((len(parameters), 0))
+
+    def _ready(self, number: int, parameters: Float64) -> tuple[Cell, Board, Float64]:
+        """(cell, its board with every setting, the network's priorities [1, B])"""
+        cell = self.cell(0, number)
+        board = Board(cell.board.assigners[0], board_settings(random_changes()[1:]))
+        return cell, board, board.own + self.network.score(cell.features, parameters[None])
+
+    def find_openings(self, number: int, parameters: Float64) -> tuple[Float64, Int64]:
+        """(weights [FOUND, F], settings [FOUND]) that are best on one cell, of a small search around the network."""
+        cell, board, base = self._ready(number, parameters)
+        rng = np.random.default_rng([0, number, 1])
+        width = cell.features.shape[1]
+        in_each = board.place(np.repeat(base, SETTINGS, axis=0), np.arange(SETTINGS)).total
+        settings = np.resize(np.argsort(in_each, kind="stable")[:TOP_SETTINGS], SAMPLES)
+        weights = rng.choice(SIGMAS, size=(SAMPLES, 1)) * rng.normal(size=(SAMPLES, width))
+        values = board.place(base + weights @ cell.features.T, settings).total
+        best = np.argsort(values, kind="stable")[:SURVIVORS]
+        spread = weights[best].std(axis=0) + 0.02
+        closer = weights[best].mean(axis=0) + spread * rng.normal(size=(SAMPLES // 2, width))
+        again = np.full(len(closer), settings[best[0]])
+        values = np.concatenate([values, board.place(base + closer @ cell.features.T, again).total])
+        kept = np.argsort(values, kind="stable")[:FOUND]
+        return np.concatenate([weights, closer])[kept], np.concatenate([settings, again])[kept]
+
+    def try_openings(self, number: int, parameters: Float64, weights: Float64, settings: Int64) -> Float64:
+        """[K] log(time of the first state / time) of openings on one cell."""
+        cell, board, base = self._ready(number, parameters)
+        total = board.place(base + weights @ cell.features.T, settings).total
+        return np.log(cell.reference / total)
+
+    def answer(self, request: Message) -> Message:
+        """As a worker is asked: `numbers` [C] of cells, `parameters`, and what to `do` with them."""
+        given, do = request.arrays, request.about.get("do", "judge")
+        numbers = given["numbers"].tolist()
+        if do == "find":
+            found = [self.find_openings(number, given["parameters"]) for number in numbers]
+            stacked = {
+                "weights": np.stack([weights for weights, _ in found]) if found else np.empty(0),
+                "settings": np.stack([settings for _, settings in found]) if found else np.empty(0, np.int64),
+            }
+            return Message({}, stacked)
+        if do == "try":
+            openings = given["parameters"], given["weights"], given["settings"]
+            rows = [self.try_openings(number, *openings) for number in numbers]
+            return Message({}, {"gains": np.stack(rows) if rows else np.empty(0)})
+        tasks = zip(given["seeds"].tolist(), numbers, strict=True)
+        return Message({}, {"logs": self(given["parameters"], [(seed, [each]) for seed, each in tasks])})
+
+
+def make_judge(setup: Message) -> Callable[[Message], Message]:
+    """A judge in a worker."""
+    about, arrays = setup.about, setup.arrays
+    network = Network(arrays["mean"], arrays["deviation"], int(about["hidden"]))
+    return Judge(network, about["without"], unpack_own(arrays)).answer
+
+
+def measure_features(without: Sequence[str], cases: int, context: bool) -> tuple[Float32, Float32]:
+    """(mean, deviation) [F] of the features of the first training cells."""
+    rows = []
+    for number in range(cases):
+        board = make_case(number, 0, without)
+        rows.append(make_features(board, board.place(board.own[None], np.zeros(1, dtype=np.int64))))
+    features = np.concatenate(rows)
+    if not context:
+        features = features[:, : features.shape[1] // 2]
+    return features.mean(axis=0), features.std(axis=0) + np.float32(1e-3)
+
+
+def choose_openings(gains: Float64, count: int) -> tuple[list[int], list[float]]:
+    """Columns of gains [cells, K], each adding most to the best of those before; and the mean gain after each."""
+    cut = np.minimum(gains, MOST_GAIN)
+    best, chosen, means = np.zeros(len(gains)), [], []
+    for _ in range(min(count, gains.shape[1])):
+        column = int(np.maximum(best[:, None], cut).mean(axis=0).argmax())
+        chosen.append(column)
+        best = np.maximum(best, cut[:, column])
+        means.append(float(best.mean()))
+    return chosen, means
+
+
+def _grown(policy: Policy, network: Network, rng: np.random.Generator) -> Float64:
+    """A policy's parameters; those of a linear one become the linear part of a network."""
+    if policy.network.hidden == network.hidden:
+        return policy.parameters.copy()
+    if policy.network.hidden:
+        raise LoadmasterError(
+            f"the policy has {policy.network.hidden} hidden units, not {network.hidden}",
+            object="hidden",
+            number=policy.network.hidden,
+            remedy=f"give --set hidden={policy.network.hidden}, or start from a linear policy",
+        )
+    parameters = network.start(rng)
+    parameters[: network.features] = policy.parameters
+    return parameters
 
 
 def train(
-    problems: Sequence[tuple[str, MallocGame]],
     *,
     out: Path,
-    evaluations: int | None = None,
     seconds: float | None = None,
+    generations: int | None = None,
     seed: int = 0,
-    options: Mapping[str, Any] | None = None,
+    options: Dict[str, Any] | None = None,
+    own: Own = (),
     init: str | None = None,
     resume: Path | None = None,
+    workers: Workers | None = None,
     report: Report = ignore,
-    log: Callable[[Progress], None] | None = None,
-) -> Trained:
-    """Train one network on all problems at once. Ctrl-C ends it and keeps what was learned.
+) -> dict[str, Any]:
+    """Train a policy for the board on many programs, memory sizes and bandwidths (`cases`).
 
     Args:
-      problems: (name, problem) pairs; games of all of them are played side by side.
-      out: where the policy is written, in half precision; beside it, as '.state.npz', what training goes on from.
-      evaluations: games of each program; `seconds`: of all together. One of them must be given.
-      seed: the same seed gives the same network.
-      options: fields of `Settings`.
-      init: a network to start from; without it, from scratch.
-      resume: a '.state.npz' of an earlier training with the same names and options.
-      report: takes a line now and then; `log`: takes the metrics of every round.
+      out: where the policy is written; beside it, in `OUT.state.npz`, what a training goes on from.
+      seconds, generations: of the evolution strategies; openings take about half a second a cell more.
+      seed: the same seed and generations give the same policy, whoever computes it.
+      options: fields of `Options`.
+      own: programs and their machines that every second cell is made from; the others are random.
+      init: a policy to start from; a linear one may become the linear part of a network.
+      resume: a state file of an earlier training with the same options.
+      workers: shares the work out; without, all is done in this process.
+      report: takes a line about how it goes.
+
+    Returns:
+      Generations, how much less time its plans take at once than those of `msa-refined` on validation cells
+      (in the mean of logarithms), and what its openings gain on training cells.
     """
-    from loadmaster.malloc_game.muzero.agent import PACKAGES, MuZero, can_gain, check_playable, start_of
-
-    require_agents(*PACKAGES)
-    if evaluations is None and seconds is None:
-        raise LoadmasterError(
-            "training has no end", object="--time-limit", remedy="give --time-limit 20m, or --budget GAMES"
-        )
-    for name, problem in problems:
-        check_playable(problem)
-        if not can_gain(problem):
-            raise LoadmasterError(
-                f"there is nothing to gain by playing '{name}' on {problem.machine.name}",
-                object=name,
-                number=problem.moves,
-                remedy="leave it out",
-            )
-    from loadmaster.malloc_game.muzero.session import Session
-
-    names, options = [name for name, _ in problems], rename_options(options or {})
-    solver = MuZero(init=init or "scratch", **options)
-    state, before = (None, {}) if resume is None else _read(resume, names, options)
-    trainer = _Trainer(names, out, seed, options, init, before.get("sessions", []), report, log)
-    games = [row["evaluations"] for row in before.get("trained_on", [])] or [0] * len(problems)
-    budget = Budget(evaluations, seconds)
-    meters = [
-        Meter(problem, budget, trainer, evaluations=count)
-        for (_, problem), count in zip(problems, games, strict=True)
-    ]
-    moves = [problem.moves for _, problem in problems]
-    report(f"{len(problems)} programs of {min(moves):,} to {max(moves):,} moves")
-    start = None if state is not None else start_of(solver.init, solver.settings)
-    session = trainer.session = Session(meters, seed, solver.settings, start, state)
-    for meter, program in zip(meters, session.replay.programs, strict=True):
-        if len(program.best_times):
-            meter.restore(program.best.actions[0])
-    try:
-        session.run()
-    except KeyboardInterrupt:
-        report("stopped; what was learned is kept")
-    trainer.save()
-    return Trained(trainer.rows(), session.steps, dict(session.seconds))
+    given = dict(options or {}) | ({} if generations is None else {"generations": generations})
+    if seconds is not None and generations is None:
+        given.setdefault("generations", 10**6)
+    settings = make_settings(Options, "train muzero", given, {})
+    return _Training(settings, seed, own, init, workers, report).run(out, seconds, resume)
 
 
-class _Trainer(Observer):
-    """Reports how it goes, and keeps network and state on disk."""
+@dataclass
+class _Training:
+    options: Options
+    seed: int
+    own: Own
+    init: str | None
+    workers: Workers | None
+    report: Report
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        out: Path,
-        seed: int,
-        options: dict[str, Any],
-        init: str | None,
-        before: list[dict[str, Any]],
-        report: Report,
-        log: Callable[[Progress], None] | None,
-    ) -> None:
-        super().__init__()
-        self.names, self.out, self.seed, self.options, self.init = list(names), out, seed, options, init
-        self.before, self.report, self.log = before, report, log
-        self.session: Session | None = None
-        self._started = now()
-        self._earlier = sum(session["seconds"] for session in before)
-        self._report_due, self._save_due = Interval(REPORT_SECONDS), Interval(SAVE_SECONDS)
+    def run(self, out: Path, seconds: float | None, resume: Path | None) -> dict[str, Any]:
+        options, started = self.options, now()
+        network, progress = self._begin(resume)
+        first = progress.parameters.copy()
+        with self._calls(network) as (calls, size):
+            for _ in evolve(options, progress, share_out(calls, size), seconds=seconds):
+                self.report(
+                    f"generation {progress.generation:,}, {-100 * progress.best_value:.3f} % less time than "
+                    "msa-refined at once"
+                )
+                self._write_state(out, network, progress)
+            if not progress.curve or np.array_equal(progress.best, first):
+                raise Unfinished(
+                    "training ended before it changed anything", object=str(out), remedy="let it run longer"
+                )
+            heads, changes, covered = self._find_openings(calls, size, progress.best)
+        row = {
+            "generations": progress.generation,
+            "validation": progress.best_value,
+            "curve": progress.curve,
+            "openings": covered,
+            "took_seconds": now() - started,
+        }
+        arrays: dict[str, Array] = {
+            "mean": network.mean,
+            "deviation": network.deviation,
+            "parameters": progress.best,
+            "heads": heads,
+        }
+        small = {name: each.astype(np.float32) for name, each in arrays.items()}
+        save_policy(out, small, self._header(row, changes))
+        return row
 
-    def wants_checkpoint(self, meter: Meter) -> bool:
-        """Never: `save` keeps what is needed."""
-        return False
+    def _begin(self, resume: Path | None) -> tuple[Network, Progress]:
+        options = self.options
+        if resume is not None:
+            state, about = read_state(resume, "muzero")
+            if about != {"options": asdict(options), "seed": self.seed}:
+                raise LoadmasterError(
+                    f"'{resume}' was trained with other options, or another seed",
+                    object=str(resume),
+                    remedy="give the same ones again",
+                )
+            network = Network(state["feature_mean"], state["feature_deviation"], options.hidden)
+            return network, Progress.restore(state)
+        rng = np.random.default_rng(self.seed)
+        if self.init is not None:
+            policy = load_policy(self.init)
+            network = Network(policy.network.mean, policy.network.deviation, options.hidden)
+            return network, begin(_grown(policy, network, rng), rng)
+        count = min(FEATURE_CASES, options.cases)
+        measured = measure_features(self._without, count, options.context)
+        network = Network(*measured, options.hidden)
+        return network, begin(network.start(rng), rng)
 
-    def progress(self, meter: Meter, metrics: Mapping[str, float]) -> None:
-        """Called for every program; the first one's speaks for all."""
-        if self.session is None or meter is not self.session.meters[0]:
+    @property
+    def _without(self) -> tuple[str, ...]:
+        return left_out(self.options.fold or None)
+
+    @contextmanager
+    def _calls(self, network: Network) -> Iterator[tuple[Calls, int]]:
+        if self.workers is None:
+            judge = Judge(network, self._without, self.own)
+            yield (lambda requests: [judge.answer(request) for request in requests]), 1
             return
-        if self.log is not None:
-            self.log(self._progress(metrics))
-        if self._report_due.due:
-            self._report_due.restart()
-            self.report(self._line(metrics))
-        if self._save_due.due:
-            self.save()
+        about = {"hidden": network.hidden, "without": list(self._without)}
+        arrays = {"mean": network.mean, "deviation": network.deviation, **pack_own(self.own)}
+        with self.workers("muzero", about, arrays) as found:
+            yield found
 
-    def _progress(self, metrics: Mapping[str, float]) -> Progress:
-        assert self.session is not None
-        meters = self.session.meters
-        gaps = [meter.solution().gap for meter in meters]
-        known = [gap for gap in gaps if gap is not None]
-        return Progress(
-            self._earlier + now() - self._started,
-            sum(meter.evaluations for meter in meters),
-            float(np.mean(known)) if len(known) == len(gaps) else None,
-            {**metrics, "share_saved": float(np.mean([share_saved(meter) for meter in meters]))},
-        )
+    def _find_openings(
+        self, calls: Calls, size: int, parameters: Float64
+    ) -> tuple[Float64, list[dict[str, Any]], list[float]]:
+        """(weights [M, F], their settings, mean gain of the first 1, 2, … of them on training cells)"""
+        numbers = np.arange(min(self.options.opening_cases, self.options.cases))
+        # Each worker has the cells that it judged.
+        parts = [numbers[numbers % size == worker] for worker in range(size)]
+        parts = [part for part in parts if len(part)]
 
-    def _line(self, metrics: Mapping[str, float]) -> str:
-        assert self.session is not None
-        meters = self.session.meters
-        left = meters[0].seconds_left
-        losses = [
-            f"{name.removesuffix('_loss')} {value:.2f}"
-            for name, value in metrics.items()
-            if name.endswith("_loss")
-        ]
-        parts = [
-            f"round {metrics['generation']:.0f}",
-            f"{sum(meter.evaluations for meter in meters):,} games",
-            f"mean best {np.mean([share_saved(meter) for meter in meters]):.3f}",
-            f"last batch {metrics.get('mean_reward', 0):.3f}",
-            f"{metrics['moves_per_s']:,.0f} moves/s",
-            f"{metrics['steps']:,.0f} steps",
-            f"{metrics['steps_per_s']:.1f} steps/s",
-            *([f"loss: {', '.join(losses)}"] if losses else []),
-            "seconds: " + ", ".join(f"{part} {metrics[part]:.0f}" for part in self.session.seconds),
-        ]
-        return "  ".join(parts + ([] if left is None else [f"{left:.0f} s left"]))
+        def ask(do: str, **arrays: Array) -> list[Message]:
+            requests = [
+                Message({"do": do}, {"numbers": part, "parameters": parameters, **arrays}) for part in parts
+            ]
+            return calls(requests)
 
-    def rows(self) -> list[dict[str, Any]]:
-        """How each program stands."""
-        assert self.session is not None
-        return [_row(name, meter) for name, meter in zip(self.names, self.session.meters, strict=True)]
+        self.report(f"openings: a search on each of {len(numbers):,} cells")
+        found = ask("find")
+        width = found[0].arrays["weights"].shape[-1]
+        order = np.argsort(np.concatenate(parts), kind="stable")  # whoever found them
+        weights = np.concatenate([each.arrays["weights"] for each in found])[order].reshape(-1, width)
+        settings = np.concatenate([each.arrays["settings"] for each in found])[order].reshape(-1)
+        # The network's own plan, and that without its linear part, in every setting.
+        plain = np.concatenate([np.zeros((SETTINGS, width)), np.tile(-parameters[:width], (SETTINGS, 1))])
+        weights = np.concatenate([plain, weights])
+        settings = np.concatenate([np.tile(np.arange(SETTINGS), 2), settings])
+        self.report(f"openings: {len(settings):,} of them on every cell")
+        tried = ask("try", weights=weights, settings=settings)
+        gains = np.concatenate([each.arrays["gains"] for each in tried])[order]
+        chosen, covered = choose_openings(gains, self.options.openings)
+        return weights[chosen], [random_changes()[at] for at in settings[chosen].tolist()], covered
 
-    def save(self) -> None:
-        """The small file to play with, and beside it what training goes on from."""
-        from loadmaster.malloc_game.muzero.agent import save_small
+    def _write_state(self, out: Path, network: Network, progress: Progress) -> None:
+        state = {**progress.arrays(), "feature_mean": network.mean, "feature_deviation": network.deviation}
+        write_state(state_path(out), state, {"options": asdict(self.options), "seed": self.seed})
 
-        session = self.session
-        assert session is not None
-        about = policy_header(
+    def _header(self, row: dict[str, Any], changes: list[dict[str, Any]]) -> dict[str, Any]:
+        trained_on = {
+            "programs": [name for name in PROGRAMS if name not in self._without],
+            "shares": SHARES,
+            "machines": MACHINES,
+            "cases": self.options.cases,
+            "own_programs": len(self.own),
+        }
+        return policy_header(
             "muzero",
             self.seed,
-            self.options,
+            asdict(self.options),
+            hidden=self.options.hidden,
+            changes=changes,
+            training=row,
+            trained_on=trained_on,
+            held_out=list(self._without),
+            folds=FOLDS,
             init=self.init,
-            models=self.names,
-            gradient_steps=session.steps,
-            iterations=session.iteration,
-            sessions=[*self.before, {"seconds": now() - self._started, "steps": session.steps}],
-            trained_on=self.rows(),
         )
-        save_small(self.out, policy_arrays(session.learner.network), about, session.settings)
-        write_state(state_path(self.out), session.arrays(full=False), about)
-        self._save_due.restart()
-
-
-def share_saved(meter: Meter) -> float:
-    """Of all that could be saved, by the best game so far; 1: at the bound."""
-    problem: Any = meter.problem
-    best = problem.all_slow_ps if meter.best_value is None else meter.best_value
-    return float((problem.all_slow_ps - best) / problem.scale_ps)
-
-
-def _row(name: str, meter: Meter) -> dict[str, Any]:
-    problem: Any = meter.problem
-    value, bound = meter.best_value, meter.bound.value
-    return {
-        "what": "game",
-        "model": name,
-        "machine": problem.machine.name,
-        "moves": problem.moves,
-        "picoseconds": value,
-        "all_slow_picoseconds": problem.all_slow_ps,
-        "share_saved": share_saved(meter),
-        "gap": value / bound - 1 if value is not None and bound > 0 else None,
-        "evaluations": meter.evaluations,
-    }
-
-
-def _read(path: Path, names: list[str], options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(the session's arrays, what made them) of a state file, if it is about the same."""
-    state, about = read_state(path, "muzero")
-    if isinstance(about.get("settings"), dict):
-        about["settings"] = rename_options(about["settings"])
-    for what, ours in (("models", names), ("settings", options)):
-        if about.get(what) != ours:
-            raise BadState(
-                f"'{path}' was made with the {what} {about.get(what)}, not {ours}",
-                object=str(path),
-                remedy=f"give the same {what}, or start from its policy with --init",
-            )
-    return state, about

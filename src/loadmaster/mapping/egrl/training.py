@@ -16,6 +16,7 @@ from loadmaster.arrays import Float64, Int8, Message
 from loadmaster.clock import now
 from loadmaster.errors import LoadmasterError
 from loadmaster.learn.checkpoints import read_state, state_path, write_state
+from loadmaster.learn.evolution_strategies import Fitness, Progress, evolve, share_out
 from loadmaster.learn.policies import BadPolicy, read_policy, save_policy
 from loadmaster.learn.session import Report, Unfinished, ignore, make_settings, policy_header
 from loadmaster.mapping.egrl.cases import (
@@ -28,16 +29,12 @@ from loadmaster.mapping.egrl.cases import (
     Own,
 )
 from loadmaster.mapping.egrl.evolution_strategies import (
-    Fitness,
     Judge,
     Options,
-    Progress,
     begin,
     describe,
-    evolve,
     measure_features,
     pack_own,
-    share_out,
 )
 from loadmaster.mapping.egrl.scores import VIEWS, Network, View
 from loadmaster.mapping.problem import Mapping
@@ -197,7 +194,7 @@ class _Training:
             write_state(state_path(out), state, {"options": _common(options), "seed": self.seed})
 
         with self._fitness(network) as fitness:
-            for _ in evolve(network, options, progress, fitness, seconds=seconds):
+            for _ in evolve(options, progress, fitness, logs=1, seconds=seconds):
                 better = -100 * progress.best_value
                 self.report(
                     f"{options.view}: generation {progress.generation:,}, {better:.2f} % less time than density"

@@ -116,7 +116,10 @@ def _command_of(problem: Problem) -> dict[str, Any] | None:
     return {"text": evaluator.command, "timeout_s": evaluator.timeout_s}
 
 
-FUNCTIONS = {"egrl": "loadmaster.mapping.egrl.evolution_strategies:make_judge"}
+FUNCTIONS = {
+    "egrl": "loadmaster.mapping.egrl.evolution_strategies:make_judge",
+    "muzero": "loadmaster.malloc_game.muzero.training:make_judge",
+}
 """Name -> 'module:maker' of what trainings have done by workers; a maker takes a `Message`."""
 Function = Callable[[Message], Message]
 

@@ -12,9 +12,9 @@ pytest.importorskip("mctx")
 
 import jax
 
-from loadmaster.malloc_game.muzero import selfplay
-from loadmaster.malloc_game.muzero.batches import prepare
-from loadmaster.malloc_game.muzero.replay import (
+from loadmaster.malloc_game.muzero.paper import Settings, selfplay
+from loadmaster.malloc_game.muzero.paper.batches import prepare
+from loadmaster.malloc_game.muzero.paper.replay import (
     Picked,
     ProgramReplay,
     Record,
@@ -25,8 +25,8 @@ from loadmaster.malloc_game.muzero.replay import (
     returns,
     unit_ps,
 )
-from loadmaster.malloc_game.muzero.search import Found
-from loadmaster.malloc_game.muzero.selfplay import (
+from loadmaster.malloc_game.muzero.paper.search import Found
+from loadmaster.malloc_game.muzero.paper.selfplay import (
     Gain,
     Opening,
     Style,
@@ -36,10 +36,9 @@ from loadmaster.malloc_game.muzero.selfplay import (
     whole_games,
     windows,
 )
-from loadmaster.malloc_game.muzero.settings import Settings
 from loadmaster.malloc_game.problem import MallocGame
-from malloc_game.muzero.small import SMALL, four_lives, random_games
-from malloc_game.muzero.tiny import made_up
+from malloc_game.muzero.paper.small import SMALL, four_lives, random_games
+from malloc_game.muzero.paper.tiny import made_up
 
 SETTINGS = Settings(**SMALL)
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from loadmaster.machine import load_machine
-from loadmaster.malloc_game.muzero.replay import Record, played_out
+from loadmaster.malloc_game.muzero.paper.replay import Record, played_out
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.program.build import Builder
 from loadmaster.program.program import TensorKind
 from loadmaster.search.problem import Decision, Scores
-from malloc_game.muzero.tiny import TINY
+from malloc_game.muzero.paper.tiny import TINY
 
 SMALL: dict[str, Any] = TINY | {
     "channels": 2,

@@ -15,9 +15,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from loadmaster.malloc_game.muzero.network import Network, make_network
-from loadmaster.malloc_game.muzero.search import Found, Search
-from malloc_game.muzero.tiny import DEPTH, NODES, Tree, at_nodes, made_up, random_positions, tiny, tree
+from loadmaster.malloc_game.muzero.paper.network import Network, make_network
+from loadmaster.malloc_game.muzero.paper.search import Found, Search
+from malloc_game.muzero.paper.tiny import DEPTH, NODES, Tree, at_nodes, made_up, random_positions, tiny, tree
 
 KEY = jax.random.key(11)
 POLICIES = ("gumbel", "muzero")

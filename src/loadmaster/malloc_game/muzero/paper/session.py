@@ -19,19 +19,19 @@ from loadmaster.learn.checkpoints import restore_tree, tree_arrays
 from loadmaster.learn.policies import policy_arrays
 from loadmaster.learn.session import keep_only
 from loadmaster.malloc_game.games import NO_COPY
-from loadmaster.malloc_game.muzero.agent import load_policy
-from loadmaster.malloc_game.muzero.batches import Prepared, finish, prepare, pretrain, pretrain_batch
-from loadmaster.malloc_game.muzero.learner import (
+from loadmaster.malloc_game.muzero.paper import LEARNING, SEARCHING, Settings, load_policy
+from loadmaster.malloc_game.muzero.paper.batches import Prepared, finish, prepare, pretrain, pretrain_batch
+from loadmaster.malloc_game.muzero.paper.learner import (
     Learner,
     Losses,
     compiled_improve,
     first_learner,
     resume_learner,
 )
-from loadmaster.malloc_game.muzero.network import make_network
-from loadmaster.malloc_game.muzero.replay import Picked, Replay, played_out
-from loadmaster.malloc_game.muzero.search import Search
-from loadmaster.malloc_game.muzero.selfplay import (
+from loadmaster.malloc_game.muzero.paper.network import make_network
+from loadmaster.malloc_game.muzero.paper.replay import Picked, Replay, played_out
+from loadmaster.malloc_game.muzero.paper.search import Search
+from loadmaster.malloc_game.muzero.paper.selfplay import (
     MOST,
     Gain,
     Opening,
@@ -43,7 +43,6 @@ from loadmaster.malloc_game.muzero.selfplay import (
     whole_games,
     windows,
 )
-from loadmaster.malloc_game.muzero.settings import LEARNING, SEARCHING, Settings
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.search.problem import Scores
 from loadmaster.search.registry import make_labelled

@@ -17,7 +17,8 @@ import numpy as np
 from loadmaster.host import cores
 from loadmaster.learn.session import keep_only
 from loadmaster.malloc_game.games import Seen, seen_arrays
-from loadmaster.malloc_game.muzero.learner import (
+from loadmaster.malloc_game.muzero.paper import LEARNING, Settings
+from loadmaster.malloc_game.muzero.paper.learner import (
     Batch,
     Learner,
     Losses,
@@ -26,8 +27,8 @@ from loadmaster.malloc_game.muzero.learner import (
     resume_learner,
     unrolled,
 )
-from loadmaster.malloc_game.muzero.network import Network
-from loadmaster.malloc_game.muzero.replay import (
+from loadmaster.malloc_game.muzero.paper.network import Network
+from loadmaster.malloc_game.muzero.paper.replay import (
     Array,
     Picked,
     ProgramReplay,
@@ -40,9 +41,8 @@ from loadmaster.malloc_game.muzero.replay import (
     returns,
     unit_ps,
 )
-from loadmaster.malloc_game.muzero.search import Search
-from loadmaster.malloc_game.muzero.selfplay import masks_or_all
-from loadmaster.malloc_game.muzero.settings import LEARNING, Settings
+from loadmaster.malloc_game.muzero.paper.search import Search
+from loadmaster.malloc_game.muzero.paper.selfplay import masks_or_all
 from loadmaster.malloc_game.problem import MallocGame
 
 ONE_HOT = np.eye(3, dtype=np.float32)

@@ -15,13 +15,12 @@ pytest.importorskip("mctx")
 
 import jax
 
-from loadmaster.malloc_game.muzero import batches
-from loadmaster.malloc_game.muzero.replay import ProgramReplay, played_out, returns, unit_ps
-from loadmaster.malloc_game.muzero.session import Session
-from loadmaster.malloc_game.muzero.settings import Settings
+from loadmaster.malloc_game.muzero.paper import Settings, batches
+from loadmaster.malloc_game.muzero.paper.replay import ProgramReplay, played_out, returns, unit_ps
+from loadmaster.malloc_game.muzero.paper.session import Session
 from loadmaster.search.solver import Budget, Meter, Observer
-from malloc_game.muzero.small import SMALL, four_lives, random_games
-from malloc_game.muzero.tiny import made_up
+from malloc_game.muzero.paper.small import SMALL, four_lives, random_games
+from malloc_game.muzero.paper.tiny import made_up
 
 PRETRAINED = Settings(
     **SMALL | {"warm_start": 30, "pretrain_steps": 150, "pretrain_positions": 60, "batch": 32}
@@ -96,7 +95,7 @@ def pretrained(seed: int) -> tuple[Session, list[dict[str, float]], Any]:
 
     session = Session([Meter(made_up(9), Budget(evaluations=5), reports)], seed, PRETRAINED, None, None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("loadmaster.malloc_game.muzero.session.pretrain_batch", pretrain_batch)
+        patch.setattr("loadmaster.malloc_game.muzero.paper.session.pretrain_batch", pretrain_batch)
         session.run()
     return session, reports.lines, made[0]
 

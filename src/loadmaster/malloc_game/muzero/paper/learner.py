@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from loadmaster.malloc_game.muzero.network import FAR, REWARDS, VALUES, Network, two_hot
-from loadmaster.malloc_game.muzero.settings import Settings
+from loadmaster.malloc_game.muzero.paper import Settings
+from loadmaster.malloc_game.muzero.paper.network import FAR, REWARDS, VALUES, Network, two_hot
 
 
 class Batch(NamedTuple):

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from loadmaster.host import cores
 from loadmaster.learn.session import Ring
-from loadmaster.malloc_game.muzero.settings import Settings
+from loadmaster.malloc_game.muzero.paper import Settings
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.search.solver import State
 

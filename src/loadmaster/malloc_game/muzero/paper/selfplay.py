@@ -16,8 +16,8 @@ import numpy as np
 
 from loadmaster.host import cores
 from loadmaster.malloc_game.games import NO_COPY, Games, seen_arrays
-from loadmaster.malloc_game.muzero.network import Network
-from loadmaster.malloc_game.muzero.replay import (
+from loadmaster.malloc_game.muzero.paper.network import Network
+from loadmaster.malloc_game.muzero.paper.replay import (
     Array,
     ProgramReplay,
     Record,
@@ -26,7 +26,7 @@ from loadmaster.malloc_game.muzero.replay import (
     helpers,
     unit_ps,
 )
-from loadmaster.malloc_game.muzero.search import Found, Search
+from loadmaster.malloc_game.muzero.paper.search import Found, Search
 from loadmaster.malloc_game.problem import MallocGame
 
 

@@ -20,7 +20,7 @@ from jax import Array
 from loadmaster.malloc_game.games import ACTIONS, SHAPES
 
 if TYPE_CHECKING:
-    from loadmaster.malloc_game.muzero.settings import Settings
+    from loadmaster.malloc_game.muzero.paper import Settings
 
 # The layers of mallocMuZero's networks. Weights are drawn by NumPy: the same on every device, and
 # without a compiler.

@@ -9,7 +9,7 @@ pytest.importorskip("jax")
 
 import jax.numpy as jnp
 
-from loadmaster.malloc_game.muzero.network import REWARDS, VALUES, centres, expectation, two_hot
+from loadmaster.malloc_game.muzero.paper.network import REWARDS, VALUES, centres, expectation, two_hot
 
 ENDS = [(VALUES, 101), (REWARDS, 101), ((-3.0, 2.0), 3)]
 

@@ -16,12 +16,12 @@ import jax.numpy as jnp
 
 from generate_game import random_game
 from loadmaster.malloc_game.exact import Exhaustive
-from loadmaster.malloc_game.muzero.network import VALUES, Network, make_network, two_hot
-from loadmaster.malloc_game.muzero.replay import unit_ps
-from loadmaster.malloc_game.muzero.search import DEEPEST, RETURN, Search, joined, true_model
+from loadmaster.malloc_game.muzero.paper.network import VALUES, Network, make_network, two_hot
+from loadmaster.malloc_game.muzero.paper.replay import unit_ps
+from loadmaster.malloc_game.muzero.paper.search import DEEPEST, RETURN, Search, joined, true_model
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.search.solver import Budget, solve
-from malloc_game.muzero.tiny import made_up, random_positions, tiny
+from malloc_game.muzero.paper.tiny import made_up, random_positions, tiny
 
 KEY = jax.random.key(1)
 SETTINGS = tiny(channels=1, grid_blocks=0, discount=1.0, value_scale=0.02)

@@ -18,10 +18,10 @@ from loadmaster.errors import LoadmasterError
 from loadmaster.learn.checkpoints import BadState
 from loadmaster.learn.policies import read_policy
 from loadmaster.malloc_game import muzero
-from loadmaster.malloc_game.muzero.training import Progress
+from loadmaster.malloc_game.muzero.paper.training import Progress
 from loadmaster.malloc_game.problem import MallocGame
-from malloc_game.muzero.small import SMALL, four_lives
-from malloc_game.muzero.tiny import made_up
+from malloc_game.muzero.paper.small import SMALL, four_lives
+from malloc_game.muzero.paper.tiny import made_up
 
 OPTIONS: dict[str, Any] = SMALL | {
     "games": 4,

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 
 from loadmaster.malloc_game.games import MOST, SHAPES
-from loadmaster.malloc_game.muzero.network import Network, make_network
-from loadmaster.malloc_game.muzero.settings import Settings
-from malloc_game.muzero.tiny import made_up, random_positions, tiny
+from loadmaster.malloc_game.muzero.paper import Settings
+from loadmaster.malloc_game.muzero.paper.network import Network, make_network
+from malloc_game.muzero.paper.tiny import made_up, random_positions, tiny
 
 KEY = jax.random.key(7)
 SETTINGS = tiny()

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from loadmaster.machine import load_machine
-from loadmaster.malloc_game.muzero.network import REWARDS, VALUES, two_hot
-from loadmaster.malloc_game.muzero.settings import Settings
+from loadmaster.malloc_game.muzero.paper import Settings
+from loadmaster.malloc_game.muzero.paper.network import REWARDS, VALUES, two_hot
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.program.zoo.synthetic import synthetic
 

@@ -18,8 +18,9 @@ import jax
 import jax.numpy as jnp
 
 from loadmaster.learn.session import keep_only
-from loadmaster.malloc_game.muzero.batches import finish, prepare
-from loadmaster.malloc_game.muzero.learner import (
+from loadmaster.malloc_game.muzero.paper import LEARNING, Settings
+from loadmaster.malloc_game.muzero.paper.batches import finish, prepare
+from loadmaster.malloc_game.muzero.paper.learner import (
     Batch,
     _scaled,
     compiled_improve,
@@ -28,12 +29,11 @@ from loadmaster.malloc_game.muzero.learner import (
     optimizer,
     resume_learner,
 )
-from loadmaster.malloc_game.muzero.network import REWARDS, VALUES, Network, make_network, two_hot
-from loadmaster.malloc_game.muzero.replay import Replay
-from loadmaster.malloc_game.muzero.search import Found
-from loadmaster.malloc_game.muzero.settings import LEARNING, Settings
-from malloc_game.muzero.small import SMALL, random_games
-from malloc_game.muzero.tiny import made_up
+from loadmaster.malloc_game.muzero.paper.network import REWARDS, VALUES, Network, make_network, two_hot
+from loadmaster.malloc_game.muzero.paper.replay import Replay
+from loadmaster.malloc_game.muzero.paper.search import Found
+from malloc_game.muzero.paper.small import SMALL, random_games
+from malloc_game.muzero.paper.tiny import made_up
 
 SETTINGS = Settings(**SMALL)
 ROWS = 16

@@ -20,23 +20,29 @@ import jax
 from loadmaster.errors import LoadmasterError
 from loadmaster.learn.policies import BadPolicy
 from loadmaster.machine import load_machine
-from loadmaster.malloc_game.muzero.agent import MuZero, MuZeroProd, PolicyOnly, baseline_of, save_small
-from loadmaster.malloc_game.muzero.selfplay import buckets
-from loadmaster.malloc_game.muzero.session import Session
-from loadmaster.malloc_game.muzero.settings import Settings
+from loadmaster.malloc_game.muzero.paper import (
+    PaperMuZero,
+    PaperProd,
+    PolicyOnly,
+    Settings,
+    baseline_of,
+    save_small,
+)
+from loadmaster.malloc_game.muzero.paper.selfplay import buckets
+from loadmaster.malloc_game.muzero.paper.session import Session
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.program.zoo.synthetic import synthetic
 from loadmaster.runs.folder import RunFolder
 from loadmaster.runs.resume import describe, identity, open_to_resume
 from loadmaster.search.registry import make_labelled
 from loadmaster.search.solver import Budget, Meter, Observer, solve
-from malloc_game.muzero.small import SMALL, Recording, four_lives
-from malloc_game.muzero.tiny import made_up
+from malloc_game.muzero.paper.small import SMALL, Recording, four_lives
+from malloc_game.muzero.paper.tiny import made_up
 from search.conformance import Outcome, watched
 
 
-def small(**changes: Any) -> MuZero:
-    return MuZero(**{"init": "scratch", **SMALL, **changes})
+def small(**changes: Any) -> PaperMuZero:
+    return PaperMuZero(**{"init": "scratch", **SMALL, **changes})
 
 
 BARE = {name: value for name, value in SMALL.items() if name not in PolicyOnly.fixed}
@@ -134,7 +140,7 @@ def test_prod_is_never_worse_than_its_baseline() -> None:
         problem = recording(number)
         assert baseline_of(problem) == "msa"
         baseline = solve(make_labelled("malloc-game", "msa"), problem, Budget())
-        outcome = watched(partial(MuZeroProd, init="scratch", **SMALL), problem, Budget(evaluations=budget))
+        outcome = watched(partial(PaperProd, init="scratch", **SMALL), problem, Budget(evaluations=budget))
         solution = outcome.solution
         assert solution.value is not None and baseline.value is not None
         assert solution.value <= baseline.value and solution.evaluations == budget
@@ -143,7 +149,7 @@ def test_prod_is_never_worse_than_its_baseline() -> None:
         if outcome.watcher.moments:  # the baseline is not asked for again
             moment = outcome.watcher.moments[0]
             rest = watched(
-                partial(MuZeroProd, init="scratch", **SMALL),
+                partial(PaperProd, init="scratch", **SMALL),
                 problem,
                 Budget(evaluations=budget),
                 moment=moment,
@@ -213,7 +219,7 @@ def test_the_policy_alone_learns_nothing_and_begins_with_its_likeliest_moves(tmp
         runs.append(np.array(problem.asked))
     assert np.array_equal(runs[0][0], runs[1][0]) and not np.array_equal(runs[0], runs[1])
     with pytest.raises(BadPolicy, match="width = 16"):
-        solve(MuZero(init=str(tmp_path / "policy.npz")), made_up(9), Budget(evaluations=1))
+        solve(PaperMuZero(init=str(tmp_path / "policy.npz")), made_up(9), Budget(evaluations=1))
     with pytest.raises(BadPolicy, match="no pretrained policy 'nothing'"):
         solve(small(init="pretrained:nothing"), made_up(9), Budget(evaluations=1))
 
@@ -273,7 +279,7 @@ def test_what_cannot_be_played_is_told() -> None:
         ("pretrain_steps", -1),
     ):
         with pytest.raises(LoadmasterError, match=name):
-            MuZero(**{name: value})
+            PaperMuZero(**{name: value})
     with pytest.raises(LoadmasterError, match="no option 'updates'"):
         PolicyOnly(updates=3)
 
@@ -286,7 +292,7 @@ def test_settings_that_are_open_depend_on_the_platform() -> None:
 
 
 def test_options_are_read_as_the_first_runs_spelled_them(tmp_path: Path) -> None:
-    solver = MuZero(tutored=3, tutor_positions=5)
+    solver = PaperMuZero(tutored=3, tutor_positions=5)
     assert (solver.settings.pretrain_steps, solver.settings.pretrain_positions) == (3, 5)
     problem = four_lives(18)
     about = describe(solver, problem, Budget(evaluations=1), 0, ["plan"])

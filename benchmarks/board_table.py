@@ -1,0 +1,389 @@
+"""Write what is recorded of the player on the board into benchmarks/results/muzero.md.
+
+python benchmarks/board_table.py [--check]
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the file runs by its name as well as by `python -m`
+
+from benchmarks.mapping_table import table
+from benchmarks.pages import rewrite
+from benchmarks.suites.board import CELLS, FEW, GAP, MANY, WAYS
+from benchmarks.suites.malloc_cells import HELD_OUT, PROGRAMS
+from benchmarks.suites.malloc_summary import played
+from benchmarks.suites.mapping_targets import Target
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "board.json"
+OLD_RESULTS = HERE / "results" / "malloc.json"
+PAGE = HERE / "results" / "muzero.md"
+BEGIN, END = "<!-- results: made by benchmarks/board_table.py -->", "<!-- end of the board's results -->"
+TIE = 0.001
+OLD = (
+    "msa-order",
+    "msa-order-2023",
+    "es-moves",
+    "anneal-moves",
+    "climb",
+    "random-best",
+    "rounded",
+    "production",
+)
+"""Whose recorded plans of the malloc suite are 'the best on record'."""
+Rows = Mapping[tuple[str, str], list[dict[str, Any]]]
+"""(case, way) -> rows, one a seed"""
+
+
+def value_at(row: Mapping[str, Any], evaluations: int) -> float:
+    """The best time after so many evaluations."""
+    known = [value for count, value in row["extra"]["curve"] if count <= evaluations]
+    return float(known[-1])
+
+
+def value_within(row: Mapping[str, Any], seconds: float) -> float:
+    known = [value for at, value in row["extra"]["clock"] if at <= seconds]
+    return float(known[-1]) if known else math.inf
+
+
+def mean_log(values: Iterable[float]) -> float:
+    """The log of the geometric mean."""
+    return statistics.fmean(math.log(value) for value in values)
+
+
+class Board:
+    """Recorded rows, by cell and way."""
+
+    def __init__(self, rows: Iterable[dict[str, Any]]) -> None:
+        found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+        for row in rows:
+            found[row["case"], row["solver"]].append(row)
+        self.rows: Rows = found
+        self.cases = [
+            f"{name}/{machine}" for name, machine in GAP if (f"{name}/{machine}", "muzero") in found
+        ]
+
+    def time(self, case: str, way: str, evaluations: int = FEW) -> float:
+        """The geometric mean over seeds; of 4,000 evaluations those seeds that had as many."""
+        rows = [row for row in self.rows[case, way] if row["extra"]["budget"] >= min(evaluations, WAYS[way])]
+        return math.exp(mean_log(value_at(row, evaluations) for row in rows))
+
+    def timer(self, way: str, evaluations: int = FEW) -> Callable[[str], float]:
+        return lambda case: self.time(case, way, evaluations)
+
+    def has(self, case: str, way: str, evaluations: int) -> bool:
+        return any(row["extra"]["budget"] >= evaluations for row in self.rows.get((case, way), []))
+
+    def both(self, way: str, evaluations: int) -> list[str]:
+        """Cells that a way and the player both played so long."""
+        least = min(evaluations, WAYS[way])
+        return [case for case in self.cases if self.has(case, way, least)]
+
+    def over(
+        self, rival: Callable[[str], float], mine: Callable[[str], float], cases: list[str]
+    ) -> list[float]:
+        """[cells] log(rival / mine): positive where mine is faster."""
+        return [math.log(rival(case) / mine(case)) for case in cases]
+
+
+def standing(logs: list[float]) -> str:
+    """Wins, ties, losses."""
+    wins, losses = sum(each > TIE for each in logs), sum(each < -TIE for each in logs)
+    return f"{wins} / {len(logs) - wins - losses} / {losses}"
+
+
+def percent(logs: Iterable[float]) -> str:
+    return f"{100 * statistics.fmean(logs):+.2f} %"
+
+
+def ways(board: Board) -> str:
+    """Each way beside msa-refined and msa-order."""
+    rows = []
+    for way in WAYS:
+        cases = [case for case in board.both(way, FEW) if board.has(case, "msa-order", FEW)]
+        if not cases:
+            continue
+        refined = board.over(board.timer("msa-refined"), board.timer(way), cases)
+        order = board.over(board.timer("msa-order"), board.timer(way), cases)
+        seeds = max(len(board.rows[case, way]) for case in cases)
+        evaluations = min(FEW, WAYS[way])
+        seconds = statistics.fmean(
+            row["seconds"] * min(1.0, FEW / row["evaluations"])
+            for case in cases
+            for row in board.rows[case, way]
+        )
+        rows.append(
+            [
+                f"`{way}`",
+                str(evaluations),
+                str(seeds),
+                percent(refined),
+                percent(order),
+                standing(order),
+                f"{seconds:.2f}",
+            ]
+        )
+    head = [
+        "way",
+        "evaluations",
+        "seeds",
+        "less time than `msa-refined`",
+        "than `msa-order`",
+        "wins / ties / losses",
+        "seconds",
+    ]
+    return table(head, rows)
+
+
+def long_runs(board: Board) -> str:
+    cases = _long(board)
+    if not cases:
+        return ""
+    rows = []
+    for name, mine in (
+        (f"`msa-order`, {MANY:,}", board.timer("msa-order", MANY)),
+        (f"`muzero`, {FEW}", board.timer("muzero", FEW)),
+        ("`muzero`, seconds of `msa-order`", lambda c: equal_seconds(board, c)),
+        (f"`muzero`, {MANY:,}", board.timer("muzero", MANY)),
+    ):
+        refined = board.over(board.timer("msa-refined"), mine, cases)
+        order = board.over(board.timer("msa-order", MANY), mine, cases)
+        rows.append([name, str(len(cases)), percent(refined), percent(order), standing(order)])
+    head = [
+        "way, evaluations",
+        "cells",
+        "less time than `msa-refined`",
+        f"than `msa-order` at {MANY:,}",
+        "wins / ties / losses",
+    ]
+    return table(head, rows)
+
+
+def _long(board: Board) -> list[str]:
+    return [c for c in board.cases if board.has(c, "msa-order", MANY) and board.has(c, "muzero", MANY)]
+
+
+def equal_seconds(board: Board, case: str) -> float:
+    """The player's time after the seconds that evolution took for 4,000 evaluations, seed by seed."""
+    rivals = {
+        row["seed"]: row["seconds"] for row in board.rows[case, "msa-order"] if row["extra"]["budget"] >= MANY
+    }
+    mine = [
+        row for row in board.rows[case, "muzero"] if row["extra"]["budget"] >= MANY and row["seed"] in rivals
+    ]
+    return math.exp(mean_log(value_within(row, rivals[row["seed"]]) for row in mine))
+
+
+def production(board: Board, old: Any) -> tuple[str, dict[str, list[float]]]:
+    """Beside the production placement, all 16 programs: a table, and the logs by machine."""
+    rows, logs = [], {}
+    for machine in ("tpu-v4i", "tpu-v4i-16m"):
+        cases = [f"{name}/{machine}" for name in PROGRAMS]
+        cases = [c for c in cases if (c, "muzero") in board.rows and (c, "production") in old]
+        for evaluations in (FEW, MANY):
+            known = [c for c in cases if board.has(c, "muzero", evaluations)]
+            if not known:
+                continue
+            gains = [
+                math.log(old[c, "production"].reference / board.time(c, "muzero", evaluations)) for c in known
+            ]
+            worse = sum(each < 0 for each in gains)
+            mean = math.exp(statistics.fmean(gains))
+            rows.append(
+                [
+                    f"`{machine}`",
+                    f"{evaluations:,}",
+                    str(len(known)),
+                    f"{mean:.4f} ×",
+                    f"{math.exp(min(gains)):.4f} ×",
+                    str(worse),
+                ]
+            )
+            logs[machine] = gains
+    head = [
+        "machine",
+        "evaluations",
+        "programs",
+        "over production, geometric mean",
+        "worst",
+        "slower than it",
+    ]
+    return table(head, rows), logs
+
+
+def targets(board: Board, old: Any) -> list[Target]:
+    """Those of the player."""
+    found = []
+    cases = [c for c in board.cases if board.has(c, "msa-order", FEW)]
+
+    time = board.timer
+
+    def goal(text: str, logs: list[float], least: float) -> None:
+        found.append(Target(text, percent(logs), statistics.fmean(logs) >= least))
+
+    order = board.over(time("msa-order"), time("muzero"), cases)
+    lost = sum(each < -TIE for each in order)
+    goal(
+        f"{FEW} evaluations: at least 1.0 % faster than `msa-order`, mean of {len(cases)} cells", order, 0.01
+    )
+    found.append(Target("and at most two losses", f"{lost}", lost <= 2))
+    for way, least in (("options + evolution", 0.008), ("untrained", 0.008), ("linear", 0.0)):
+        if both := [c for c in cases if (c, way) in board.rows]:
+            text = (
+                f"{FEW} evaluations: {least:.1%} better than `{way}`"
+                if least
+                else f"{FEW} evaluations: better than `{way}`"
+            )
+            goal(text, board.over(time(way), time("muzero"), both), least)
+    if long := _long(board):
+        goal(
+            f"{FEW} evaluations: at least as fast as `msa-order` at {MANY:,}, {len(long)} cells",
+            board.over(time("msa-order", MANY), time("muzero"), long),
+            0.0,
+        )
+        goal(
+            "seconds of `msa-order` at 4,000: 1.0 % better",
+            board.over(time("msa-order", MANY), lambda c: equal_seconds(board, c), long),
+            0.01,
+        )
+        best = {
+            c: min(old[c, way].best for way in OLD if (c, way) in old)
+            for c in long
+            if (c, "msa-order") in old
+        }
+        if best:
+            goal(
+                f"{MANY:,} evaluations: 0.5 % better than the best on record, {len(best)} cells that have one",
+                board.over(lambda c: best[c], time("muzero", MANY), list(best)),
+                0.005,
+            )
+    recorded = [f"{name}/{machine}" for name, machine in CELLS if machine in ("tpu-v4i", "tpu-v4i-16m")]
+    recorded = [c for c in recorded if board.has(c, "muzero", MANY)]
+    if recorded:
+        gaps = [board.time(c, "muzero", MANY) / board.rows[c, "muzero"][0]["bound"] - 1 for c in recorded]
+        mean = statistics.fmean(gaps)
+        text = f"mean gap to the bound below 2 %, {len(gaps)} cells with 16 and 128 MiB"
+        found.append(Target(text, f"{mean:.2%}", mean < 0.02))
+    _, logs = production(board, old)
+    for machine, least in (("tpu-v4i", 1.08), ("tpu-v4i-16m", 1.05)):
+        if machine in logs:
+            mean, worse = math.exp(statistics.fmean(logs[machine])), sum(each < 0 for each in logs[machine])
+            found.append(
+                Target(
+                    f"over production, `{machine}`: at least {least} ×, never worse",
+                    f"{mean:.4f} ×, {worse} of {len(logs[machine])} worse",
+                    mean >= least and not worse,
+                )
+            )
+    by_program = defaultdict(list)
+    for case in cases:
+        if (case, "bare policy") in board.rows:
+            by_program[case.split("/")[0]].append(
+                math.log(board.time(case, "bare policy") / board.time(case, "muzero"))
+            )
+    if by_program:
+        helped = sum(statistics.fmean(each) > 0 for each in by_program.values())
+        found.append(
+            Target(
+                "search beats the bare policy at equal evaluations on at least 12 of 16 programs",
+                f"{helped} of {len(by_program)}",
+                helped >= 12,
+            )
+        )
+    return found
+
+
+def cells(board: Board) -> str:
+    rows = []
+    for name, machine in CELLS:
+        case = f"{name}/{machine}"
+        if case not in board.cases:
+            continue
+        bound = board.rows[case, "muzero"][0]["bound"]
+        columns = [
+            (way, FEW)
+            for way in ("msa-refined", "msa-order", "options + evolution", "untrained", "linear", "muzero")
+        ]
+        columns += [("msa-order", MANY), ("muzero", MANY)]
+        times = [
+            board.time(case, way, count) if board.has(case, way, min(count, WAYS[way])) else math.nan
+            for way, count in columns
+        ]
+        best = min(each for each in times if not math.isnan(each))
+        shown = ["–" if math.isnan(each) else f"{each / 1e9:.4g}" for each in times]
+        label = f"**`{name}`**" if name in HELD_OUT else f"`{name}`"
+        rows.append(
+            [
+                label,
+                machine.removeprefix("tpu-v4i") or "-128m",
+                *shown,
+                f"{bound / 1e9:.4g}",
+                f"{best / bound - 1:.2%}",
+            ]
+        )
+    head = [
+        "program",
+        "",
+        "`msa-refined`",
+        "`msa-order`",
+        "options + evolution",
+        "untrained",
+        "linear",
+        "**`muzero`**",
+        f"`msa-order` {MANY:,}",
+        f"`muzero` {MANY:,}",
+        "bound",
+        "gap of the best",
+    ]
+    return table(head, rows)
+
+
+def page(document: Mapping[str, Any], old_rows: list[dict[str, Any]]) -> str:
+    board, old = Board(document["rows"]), played(old_rows)
+    goals = targets(board, old)
+    text = [
+        (
+            "All times are **simulated**, in milliseconds; geometric means over cells and seeds. Every row of a learned way is of weights that saw neither the "
+            "program nor its relatives; held-out programs (bold) are played by the weights that ship. `untrained` is the same search with nothing learned."
+        ),
+        "",
+        "### Targets",
+        "",
+        table(["target", "measured", ""], [[t.goal, t.result, t.word] for t in goals]),
+        "",
+        f"### {len(board.cases)} cells with a gap, {FEW} evaluations",
+        "",
+        ways(board),
+        "",
+        f"### {MANY:,} evaluations, and equal seconds",
+        "",
+        long_runs(board),
+        "",
+        "### Beside the production placement",
+        "",
+        production(board, old)[0],
+        "",
+        "### Cells",
+        "",
+        cells(board),
+    ]
+    return "\n".join(text).rstrip()
+
+
+def main() -> int:
+    document = json.loads(RESULTS.read_text(encoding="utf-8"))
+    old = json.loads(OLD_RESULTS.read_text(encoding="utf-8"))["rows"]
+    return rewrite(PAGE, BEGIN, END, page(document, old))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

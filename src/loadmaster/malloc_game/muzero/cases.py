@@ -1,0 +1,146 @@
+"""What the player is trained on: random cells, each made from nothing but its number.
+
+A cell is a program (of the suite at another batch, a random transformer, a random convolutional net, a random
+graph) and a machine (a TPU v4i with another fast memory and other bandwidths, or a small accelerator whose
+copies run on links). Cells in which memory space assignment leaves nothing to gain are left out.
+
+What is held out was chosen before any training:
+
+- `HELD_OUT`: no training, no tuning and no choice of weights ever sees them;
+- `FOLDS`: programs that are alike are left out together, so that results on each of them are of weights that
+  have seen neither it nor its relatives.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from loadmaster.errors import LoadmasterError
+from loadmaster.machine import load_machine
+from loadmaster.machine.machine import Machine
+from loadmaster.malloc_game.muzero.board import Board, first_board
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.mapping.egrl.cases import FAMILIES, Own, random_convnet, random_transformer, scale_batch
+from loadmaster.program.program import Program
+from loadmaster.program.zoo import load_workload
+from loadmaster.program.zoo.random_graphs import synthetic_graph
+
+HELD_OUT = ("gpt-decode", "inception-v3", "diffusion-unet")
+FOLDS = {
+    "convolutions": ("alexnet-inf", "alexnet-train", "resnet50-inf", "resnet50-train"),
+    "transformers": ("bert-base", "transformer-6", "transformer-2-train", "gpt-prefill"),
+    "vision": ("vit-b16", "mixer-b16", "moe-4"),
+    "others": ("wavenet", "alphatensor-net"),
+}
+PROGRAMS = tuple(itertools.chain.from_iterable(FOLDS.values()))
+SHARES = {"suite": 0.7, "transformer": 0.1, "convnet": 0.1, "graph": 0.1}
+BATCHES = (0.25, 0.5, 0.75, 1.0, 1.0, 1.0, 1.5, 2.0)
+MACHINES = {"tpu-v4i": 0.85, "nnp-i-dma": 0.15}
+MOST_TENSORS, MOST_OWN, OWN_TRIES = 700, 5_000, 20
+"""Of a cell; of one of a user's own, and tries after which nothing can be gained there."""
+PAGE = 4096
+LEAST_GAP = 0.004
+"""By which the first plan must miss the bound."""
+PROBES, LEAST_SPREAD = 8, 5e-4
+"""Shaken orders of which the best and the worst must differ by so much: else order decides nothing."""
+
+Rng = np.random.Generator
+
+
+def left_out(fold: str | None) -> tuple[str, ...]:
+    """The programs that weights of a fold never see; without a fold the held-out ones."""
+    return HELD_OUT + (FOLDS[fold] if fold else ())
+
+
+def make_case(number: int, seed: int = 0, without: Collection[str] = HELD_OUT, own: Own = ()) -> Board:
+    """The cell of a number: the same one everywhere.
+
+    Args:
+      number, seed: of the cell.
+      without: programs of the suite that it is not made from.
+      own: with programs of one's own every second cell is one of them, at another batch and with another
+        fast memory.
+    """
+    rng = np.random.default_rng([seed, number])
+    for tries in itertools.count():
+        is_own = bool(own) and number % 2 == 1 and tries < OWN_TRIES
+        try:
+            if is_own:
+                program, machine = own[int(rng.integers(len(own)))]
+                program = scale_batch(program, float(rng.choice(BATCHES)))
+            else:
+                program, machine = _random_program(rng, without), _random_preset(rng)
+            problem = MallocGame(program, _vary(rng, program, machine))
+        except LoadmasterError:  # a slow memory too small for this program, for example
+            continue
+        if 8 <= len(problem.model.tensors.size) <= (MOST_OWN if is_own else MOST_TENSORS):
+            board = first_board(problem)
+            if _can_gain(board, rng, problem.bound().value):
+                return board
+    raise AssertionError("random cells never end")
+
+
+def _can_gain(board: Board, rng: Rng, bound: int) -> bool:
+    shaken = board.own + 0.1 * rng.normal(size=(PROBES, board.tensors))
+    shaken[0] = board.own
+    total = board.place(shaken, np.zeros(PROBES, dtype=np.int64)).total
+    return bool(total[0] > (1 + LEAST_GAP) * bound and total.max() > (1 + LEAST_SPREAD) * total.min())
+
+
+def _random_program(rng: Rng, without: Collection[str]) -> Program:
+    kind = str(rng.choice(list(SHARES), p=list(SHARES.values())))
+    if kind == "transformer":
+        return random_transformer(rng)
+    if kind == "convnet":
+        return random_convnet(rng)
+    if kind == "graph":
+        return synthetic_graph(str(rng.choice(FAMILIES)), int(rng.integers(2**31)))
+    name = str(rng.choice([each for each in PROGRAMS if each not in without]))
+    return scale_batch(_workload(name), float(rng.choice(BATCHES)))
+
+
+@lru_cache(maxsize=len(PROGRAMS))
+def _workload(name: str) -> Program:
+    return load_workload(name)
+
+
+@lru_cache(maxsize=len(MACHINES))
+def _preset(name: str) -> Machine:
+    return load_machine(name)
+
+
+def _random_preset(rng: Rng) -> Machine:
+    return _preset(str(rng.choice(list(MACHINES), p=list(MACHINES.values()))))
+
+
+def _vary(rng: Rng, program: Program, base: Machine) -> Machine:
+    """With a fast memory of a usual size, or of 1 to 40 % of the program's bytes, and half of the time with
+    another bandwidth of the slow one."""
+    fast, slow = _memories(base)
+    memories = list(base.memories)
+    bytes_ = float(program.storage_bytes[program.is_root].sum())
+    if rng.random() < 0.5:
+        capacity = 2 ** int(rng.integers(2, 8)) * 2**20
+    else:
+        capacity = int(np.exp(rng.uniform(np.log(0.01), np.log(0.4))) * bytes_)
+    step = memories[fast].alignment
+    memories[fast] = replace(memories[fast], capacity=max(64, capacity // step) * step)
+    factor = float(np.exp(rng.choice([0.0, 1.0]) * rng.uniform(np.log(0.5), np.log(2))))
+    room = max(memories[slow].capacity, int(8 * bytes_) // PAGE * PAGE)
+    read, write = (int(rate * factor) for rate in (memories[slow].read, memories[slow].write))
+    memories[slow] = replace(memories[slow], read=read, write=write, capacity=room)
+    links = tuple(replace(link, bandwidth=max(1, int(link.bandwidth * factor))) for link in base.links)
+    return replace(base, memories=tuple(memories), links=links, text="")
+
+
+def _memories(machine: Machine) -> tuple[int, int]:
+    """(fast, slow)"""
+    slow = machine.home[0]
+    names = [memory.name for memory in machine.memories]
+    fast = next(names.index(name) for name in machine.devices[0].memories if names.index(name) != slow)
+    return fast, slow

@@ -1,0 +1,139 @@
+"""The player on the board: where it begins, what it is never worse than, and what it is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadmaster.errors import LoadmasterError
+from loadmaster.learn.policies import BadPolicy, save_policy
+from loadmaster.malloc_game.muzero.board import first_board
+from loadmaster.malloc_game.muzero.scores import CHANGES, Network, load_policy, make_features, untrained
+from loadmaster.malloc_game.muzero.search import MuZero
+from loadmaster.malloc_game.problem import MallocGame
+from loadmaster.search.registry import make_labelled
+from loadmaster.search.solver import Budget, Solution, solve
+from malloc_game.test_msa_order import game
+from search.conformance import conforms
+
+ONE = np.zeros(1, dtype=np.int64)
+
+
+def refined(problem: MallocGame) -> Solution:
+    return solve(make_labelled("malloc-game", "msa", {"style": "refined"}), problem, Budget(5))
+
+
+def features_of(problem: MallocGame) -> Any:
+    board = first_board(problem)
+    return board, make_features(board, board.place(board.own[None], ONE))
+
+
+@pytest.mark.parametrize("options", [{}, {"init": "none"}, {"init": "none", "openings": 0}])
+def test_it_conforms(options: dict[str, Any]) -> None:
+    conforms(lambda: MuZero(**options), game(), evaluations=(1, 5, 6, 30, 150), seeds=(0, 1))
+
+
+def test_the_bare_policy_conforms() -> None:
+    bare = {"lift": 0.0, "score": 0.0, "cross": 0.0, "setting": 0.0, "init": "none"}
+    conforms(lambda: MuZero(**bare), game(), evaluations=(1, 7, 60), seeds=(0,))
+
+
+def test_a_network_of_zeros_is_the_refined_plan() -> None:
+    """And none is ever worse."""
+    for seed in range(4):
+        problem = game(seed)
+        board, features = features_of(problem)
+        network = Network(features.mean(axis=0), features.std(axis=0) + np.float32(1e-3), 4)
+        start = network.start(np.random.default_rng(seed))
+        scores = network.score(network.normalise(features), start[None])
+        assert not scores.any()
+        plan = board.plan((board.own + scores)[0], 0)
+        found = refined(problem)
+        assert problem.evaluate(problem.decision(plan)) == found.value
+        alone = solve(MuZero(init="none"), problem, Budget(5), seed)
+        assert alone.value == found.value and np.array_equal(alone.decision, found.decision)
+        assert solve(MuZero(), problem, Budget(40), seed).value <= found.value
+
+
+def test_it_improves_where_there_is_something_to_gain() -> None:
+    before, after = [], []
+    for seed in range(6):
+        problem = game(seed)
+        before.append(refined(problem).value)
+        found = solve(MuZero(init="none"), problem, Budget(150), 0)
+        assert found.decision is not None and not problem.violations(problem.plan(found.decision))
+        after.append(found.value)
+    assert sum(after) < 0.99 * sum(before)
+
+
+def test_features_are_finite_and_those_of_the_tensors_whatever_their_rows() -> None:
+    board, features = features_of(game())
+    assert features.shape[0] == board.tensors and np.isfinite(features).all()
+    ranks = features[:, :16]
+    assert ranks.min() >= -0.5 and ranks.max() <= 0.5
+
+
+def test_the_network_scores_a_population_as_it_scores_each() -> None:
+    _, features = features_of(game())
+    network = Network(features.mean(axis=0), features.std(axis=0) + np.float32(1e-3), 3)
+    rng = np.random.default_rng(0)
+    many = rng.normal(size=(5, network.parameters))
+    seen = network.normalise(features)
+    together = network.score(seen, many)
+    for row in range(5):
+        linear, enter, bias, leave = np.split(many[row], np.cumsum(network.sizes)[:-1])
+        hidden = np.tanh(seen @ enter.reshape(network.features, 3) + bias)
+        assert np.allclose(together[row], seen @ linear + hidden @ leave, atol=1e-3)
+
+
+def test_the_shipped_policy_was_trained_and_says_how() -> None:
+    policy = load_policy("pretrained:board")
+    assert policy.parameters[: policy.network.features].any() and policy.heads.any()
+    from loadmaster.learn.policies import read_policy
+    from loadmaster.malloc_game.muzero.cases import FOLDS, HELD_OUT
+
+    about = read_policy("pretrained:board", "muzero")[1]
+    assert about["held_out"] == list(HELD_OUT) and "command" in about and about["training"]["curve"]
+    assert not set(about["trained_on"]["programs"]) & set(HELD_OUT)
+    assert {name: tuple(each) for name, each in about["folds"].items()} == FOLDS
+
+
+def test_policies_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    good = {
+        "mean": np.zeros(6, np.float32),
+        "deviation": np.ones(6, np.float32),
+        "parameters": np.zeros(6, np.float32),
+        "heads": np.zeros((1, 6), np.float32),
+    }
+    about: dict[str, Any] = {"hidden": 0, "changes": [{}]}
+    wrong: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({**good, "parameters": np.zeros(7)}, about),
+        ({**good, "deviation": np.zeros(6)}, about),
+        ({**good, "heads": np.full((1, 6), np.nan)}, about),
+        (good, {**about, "changes": [{"colour": 1}]}),
+        (good, {**about, "changes": []}),
+        (good, {**about, "hidden": "many"}),
+        ({name: good[name] for name in good if name != "heads"}, about),
+    ]
+    path = tmp_path / "right.npz"
+    save_policy(path, good, about)
+    assert load_policy(str(path)).changes == ({},)
+    for number, (arrays, header) in enumerate(wrong):
+        path = tmp_path / f"{number}.npz"
+        save_policy(path, arrays, header)
+        with pytest.raises(BadPolicy, match="no network for the board"):
+            load_policy(str(path))
+
+
+def test_settings_that_make_no_sense_are_refused() -> None:
+    for options in ({"batch": 0}, {"elites": 0}, {"feedback": 2.0}, {"colour": 1}, {"init": ""}):
+        with pytest.raises(LoadmasterError):
+            MuZero(**options)
+
+
+def test_the_untrained_player_knows_settings_alone() -> None:
+    policy = untrained(5)
+    assert policy.changes == CHANGES and not policy.heads.any() and not policy.parameters.any()
