@@ -149,6 +149,12 @@ def long_runs(board: Board) -> str:
     if not cases:
         return ""
     rows = []
+    counts = [
+        sum(row["extra"]["budget"] >= MANY for row in board.rows[case, way])
+        for case in cases
+        for way in ("msa-order", "muzero")
+    ]
+    seeds = str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
     for name, mine in (
         (f"`msa-order`, {MANY:,}", board.timer("msa-order", MANY)),
         (f"`muzero`, {FEW}", board.timer("muzero", FEW)),
@@ -157,10 +163,11 @@ def long_runs(board: Board) -> str:
     ):
         refined = board.over(board.timer("msa-refined"), mine, cases)
         order = board.over(board.timer("msa-order", MANY), mine, cases)
-        rows.append([name, str(len(cases)), percent(refined), percent(order), standing(order)])
+        rows.append([name, str(len(cases)), seeds, percent(refined), percent(order), standing(order)])
     head = [
         "way, evaluations",
         "cells",
+        "seeds",
         "less time than `msa-refined`",
         f"than `msa-order` at {MANY:,}",
         "wins / ties / losses",
