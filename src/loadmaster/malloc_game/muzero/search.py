@@ -152,16 +152,12 @@ class Player(Session):
         found = self.policy.openings(self.board, self.features)[: max(1, self.settings.openings)]
         return found, 1 + np.arange(len(found))
 
-    def _noise(self, count: int) -> Float64:
-        """[count, F] on feature weights"""
-        return self.settings.sigma * self.rng.normal(size=(count, self.features.shape[1]))
-
     def _sample(self) -> None:
         """The bare policy: noise on the feature weights of its openings, whatever came of earlier ones."""
         priorities, settings = self._openings()
         rows = self.rng.integers(0, len(priorities), self.settings.batch)
-        noise = self._noise(len(rows)) @ self.features.T
-        self._evaluate(priorities[rows] + noise, settings[rows])
+        noise = self.settings.sigma * self.rng.normal(size=(len(rows), self.features.shape[1]))
+        self._evaluate(priorities[rows] + noise @ self.features.T, settings[rows])
 
     # Search.
 
@@ -211,12 +207,12 @@ class Player(Session):
 
     # Evaluation.
 
-    def _evaluate(self, priorities: Float64, settings: Int64, kinds: Int64 | None = None) -> Int64:
-        """[K] times of plans, those beyond the budget left out; the best become elites."""
+    def _evaluate(self, priorities: Float64, settings: Int64, kinds: Int64 | None = None) -> None:
+        """Time plans, those beyond the budget left out; the best become elites."""
         left = self.meter.evaluations_left
         ranked = _ranked(priorities[:left])
         if not len(ranked):
-            return np.empty(0, dtype=np.int64)
+            return
         with self.timed("evaluate"):
             placed = self.board.place(ranked, settings[:left])
         board, problem = self.board, self.problem
@@ -236,7 +232,6 @@ class Player(Session):
             for kind, each in zip(kinds.tolist(), tried, strict=False):
                 self.tried[kind] += 1
                 self.succeeded[kind] += id(each.priorities) in came
-        return placed.total
 
 
 def _normalised(values: Float64) -> Float64:
