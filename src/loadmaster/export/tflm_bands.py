@@ -38,7 +38,6 @@ BANDS = (2, 3, 4, 5, 6, 8, 10)
 MOST_TRIED = 12
 """Drafts that are placed of all that look good."""
 MOST_PACKED = 3
-TRY_SECONDS = 1.0
 """Of these, drafts whose offsets are sought for longer."""
 MOST_ROUNDS = 3
 STEP_BYTES = 250
@@ -456,8 +455,7 @@ def make_smaller(
         if found is None or found.arena.total >= best.arena.total:
             break
         best = found
-    again = _weigh(pack(best.packed.draft, in_place=in_place), target)
-    return min(best, again, key=_total)
+    return best
 
 
 def _total(smaller: Smaller) -> tuple[int, int]:
@@ -491,9 +489,7 @@ def _split_once(best: Smaller, in_place: bool, target: Target, enough: int) -> S
     chosen = [made for _, _, made in [*fitting[: MOST_TRIED // 2], *tried[:MOST_TRIED]]]
     quick = [_weigh(pack(made, in_place=in_place, quick=True), target) for made in chosen]
     good = sorted(quick, key=_total)[:MOST_PACKED]
-    found = quick + [
-        _weigh(pack(each.packed.draft, in_place=in_place, seconds=TRY_SECONDS), target) for each in good
-    ]
+    found = quick + [_weigh(pack(each.packed.draft, in_place=in_place), target) for each in good]
     fits = [each for each in found if each.arena.total <= enough]
     if fits:  # what is enough with the fewest computations
         return min(fits, key=lambda each: (each.packed.draft.extra_macs, _total(each)))

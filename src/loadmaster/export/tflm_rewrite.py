@@ -20,7 +20,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from loadmaster.allocation.auto import make_auto
 from loadmaster.allocation.buffers import Buffers, Gap
 from loadmaster.allocation.heuristics import SizeFirstFit
 from loadmaster.allocation.problem import Allocation
@@ -50,10 +49,13 @@ from loadmaster.program.importers.tflite.read import (
     Table,
     TfliteModel,
 )
+from loadmaster.search.auto import Auto, Stage
+from loadmaster.search.problem import Problem
 from loadmaster.search.solver import Budget, solve
 
-PACK_SECONDS = 3.0
-"""For the offsets of a draft."""
+PACK_NODES = 20_000
+PACK_EFFORT = 1_000_000
+"""Work of the search for offsets: the same answer on every computer."""
 
 _WORDS = """
 ADD SUB MUL DIV MAXIMUM MINIMUM RELU RELU6 RELU_N1_TO_1 LOGISTIC TANH HARD_SWISH LEAKY_RELU ELU ABS NEG
@@ -367,15 +369,20 @@ def _scratch(draft: Draft, step: Step, target: Target) -> list[int]:
     return scratch_requests(draft.graph, draft.graph.operators[step.source], target)
 
 
-def pack(
-    draft: Draft, *, in_place: bool = True, quick: bool = False, seconds: float = PACK_SECONDS
-) -> Packed:
+def _make_packer() -> Auto:
+    def schedule(problem: Problem) -> list[Stage]:
+        return [Stage("exact", {"nodes": PACK_NODES}), Stage("large", {"effort": PACK_EFFORT})]
+
+    return Auto("allocation", schedule, summary="exact search and greedy portfolio, limited by their work")
+
+
+def pack(draft: Draft, *, in_place: bool = True, quick: bool = False) -> Packed:
     """Offsets for a draft, checked; `quick`: by first fit in order of size alone."""
     pieces = share(draft, in_place=in_place)
     buffers, roots = make_buffers(draft, pieces)
     problem = Allocation(buffers)
-    solver = SizeFirstFit() if quick else make_auto()
-    found = solve(solver, problem, Budget(seconds=seconds))
+    solver = SizeFirstFit() if quick else _make_packer()
+    found = solve(solver, problem, Budget())
     if found.decision is None or problem.offset_violations(found.decision):
         raise NotExported("no offsets were found", object="arena", remedy="report this as a bug")
     at = dict(zip(roots, found.decision.tolist(), strict=False))
