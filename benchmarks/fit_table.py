@@ -102,6 +102,15 @@ def cells(rows: Rows, mode: str) -> list[Cell]:
     return found
 
 
+def judged(cell: Cell) -> str:
+    """Our time; where it took more memory than the budget, by how much: that is no win."""
+    if cell.ours is None:
+        return "–"
+    if cell.ours["status"] == "over budget" and cell.budget:
+        return f"{ms(cell.ours)}, {cell.ours['extra']['measured'] / cell.budget - 1:.1%} over budget"
+    return f"**{ms(cell.ours)}**" if cell.fits else str(cell.ours["status"])
+
+
 def main_table(found: Sequence[Cell]) -> str:
     lines = []
     for cell in found:
@@ -114,7 +123,7 @@ def main_table(found: Sequence[Cell]) -> str:
                 gib(extra.get("measured")),
                 ms(cell.uppers.get(EAGER)),
                 ms(cell.uppers.get(COMPILED)),
-                f"**{ms(ours)}**" if cell.fits else (ours["status"] if ours else "–"),
+                judged(cell),
                 "–" if best is None else f"{ms(best)} (`{best['solver']}`)",
                 signed(cell.saved),
                 "–" if extra.get("predicted") is None else f"{extra['predicted'] * 1e3:.1f}",
