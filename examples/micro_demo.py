@@ -49,7 +49,7 @@ def main(folder: Path) -> None:
     for name, packed in (("before", before), ("after", ours.smaller.packed)):
         draw(
             *packed.buffers(),
-            None,
+            capacity,
             folder / f"arena_{name}.svg",
             f"{MODEL.name}, {name}: addresses over time",
         )

@@ -92,6 +92,33 @@ def test_a_budget_of_ones_own(run: Any, model: str) -> None:
     assert bad.exit == 2 and "--budget" in bad.error_line
 
 
+def test_a_budget_is_of_the_arena_not_of_the_file_in_flash(run: Any, run_json: Any, model: str) -> None:
+    flash = run_json("fits", model, "-m", "stm32h743", "--as-it-is")["rows"][0]["flash_capacity_bytes"]
+    arena = run_json("fits", model, "-m", "stm32h743", "--as-it-is")["rows"][0]["kTensorArenaSize"]
+    data = Path(model).read_bytes()
+    Path("large.tflite").write_bytes(data + bytes(arena))
+    words = ("fits", "large.tflite", "-m", "stm32h743", "--as-it-is", "--budget")
+    row = run_json(*words, str(arena))["rows"][0]
+    assert row["fits"] and row["flash_bytes"] > arena == row["capacity_bytes"]
+    assert row["flash_capacity_bytes"] == flash
+    less = run(*words, str(arena - 1))
+    assert less.exit == 1 and f"the budget is {arena - 1:,} bytes and" in less.out
+
+
+def test_a_header_is_of_a_model_that_is_there(run: Any, run_json: Any, model: str) -> None:
+    """A firmware with the model as it is would not start in the bytes that another file needs."""
+    rows = run_json("fits", model, "-m", "arena:1MiB", "--no-measure", "--all")["rows"]
+    room = f"arena:{min(row['arena_bytes'] for row in rows[1:])}"
+    words = ("fits", model, "-m", room, "--no-measure")
+    assert "with the model that --out FILE writes" in run(*words).out
+    alone = run(*words, "--header", "arena.h")
+    assert alone.exit == 2 and "--out" in alone.err and not Path("arena.h").exists()
+    both = run(*words, "--header", "arena.h", "--out", "small.tflite")
+    assert both.exit == 0 and Path("arena.h").is_file() and "--out" not in both.out
+    same = run(*words, "--header", "one", "--out", "one")
+    assert same.exit == 2 and not Path("one").exists()
+
+
 def test_what_makes_no_sense_is_refused(run: Any, model: str, elsewhere: Path) -> None:
     assert run("fits", "resnet50", "-m", "arena:1MiB").exit == 2
     assert "target" in run("fits", model, "-m", "arena:1MiB", "--target", "z80").error_line
@@ -104,4 +131,4 @@ def test_what_makes_no_sense_is_refused(run: Any, model: str, elsewhere: Path) -
     large = elsewhere / "large.toml"
     large.write_text('base = "stm32h743"\nname = "small"\n[[memory]]\nname = "flash"\ncapacity = "1KiB"\n')
     flash = run("fits", model, "-m", "large.toml")
-    assert flash.exit == 1 and "flash" in flash.out
+    assert flash.exit == 1 and "flash" in flash.out and "0 too many" not in flash.out

@@ -384,7 +384,11 @@ def test_a_policy_is_trained_tried_started_from_and_gone_on_with(run_json: Any, 
     plan = run_json("plan", SMALL, "-m", "nnp-i", "--solver", "egrl", "--init", "p.npz", "--budget", "8")
     assert rows_of(plan)["egrl"]["picoseconds"] <= rows_of(plan)["compiler"]["picoseconds"]
     again = run(*words, "q.npz", "--budget", "3", "--resume", "p.state.npz")
-    assert again.exit == 2 and "other options" in again.error_line
+    assert again.exit == 2 and "other options" in again.error_line and "generations = 2" in again.error_line
+    policy = run(*words, "q.npz", "--budget", "2", "--resume", "p.npz")
+    assert policy.exit == 2 and "give the .state.npz" in policy.error_line
+    ended = run(*words, "r.npz", "--budget", "1").out  # all that it was to do: there is nothing to go on with
+    assert "go on:" not in ended and "--init r.npz" in ended
 
 
 def test_the_walk_in_contributing_is_true(run_json: Any) -> None:

@@ -35,8 +35,11 @@ def test_a_variant_is_an_option() -> None:
     with pytest.raises(UnknownSolver, match="no option 'rules'"):
         make_solver("order", "heuristic", {"rules": "depth-first"})
     assert make_solver("mapping", "egrl", {"profile": "ea", "population": 8}).name == "ea"
-    with pytest.raises(LoadmasterError, match="no option 'variant'"):  # what the option was called before
+    with pytest.raises(UnknownSolver, match="no option 'variant' any more") as refused:
         make_solver("mapping", "egrl", {"variant": "ea"})
+    assert refused.value.remedy == "use --set profile=ea"
+    with pytest.raises(LoadmasterError, match=r"no option 'batches' \(did you mean 'batch'\?\)"):
+        make_solver("malloc-game", "muzero", {"batches": 4})
 
 
 @pytest.mark.parametrize(

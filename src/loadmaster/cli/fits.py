@@ -80,15 +80,14 @@ def command(
     for path in (out, header):
         if path is not None:
             check_free(path, overwrite, model.source)
+    if out is not None and header is not None and out.resolve() == header.resolve():
+        raise Usage(f"'{out}' would be the model and the header", object=str(out), remedy="give two names")
     chosen = model.machine(machine)
-    limit = _budget(budget)
-    if limit is not None:
-        smaller = tuple(replace(m, capacity=min(m.capacity, limit)) for m in chosen.memories)
-        chosen = replace(chosen, memories=smaller, text="")
     found = fit_micro(
         model.source,
         chosen,
         target=target,
+        budget=_budget(budget),
         keep_order=keep_order or as_it_is,
         rewrite=not (no_rewrite or as_it_is),
         everything=all_ways,
@@ -96,6 +95,14 @@ def command(
         measure=False if no_measure else None,
         say=say,
     )
+    if header is not None and out is None and found.answer and found.way is not found.ways[0]:
+        raise Usage(
+            f"as it is the model needs {found.ways[0].arena.total:,} bytes and {found.room}: the header would be "
+            f"that of another file, which fits by {found.way.name}",
+            object=str(header),
+            number=found.ways[0].arena.total,
+            remedy="give --out FILE too and build with that file, or --as-it-is",
+        )
     if out is not None and found.answer:
         with writing(out):
             found = write_smaller(found, out, verify=not no_measure)
@@ -142,15 +149,14 @@ def render(found: MicroFit) -> Answer:
     }
     word = {True: "YES", False: "NO", None: "?"}[found.answer]
     how = "" if way is first else f", by {way.name}"
-    lines = [
-        f"{word:5}'{found.memory}' has {found.capacity:,} bytes and the arena needs {way.arena.total:,}{how}."
-    ]
+    lines = [f"{word:5}{found.room} and the arena needs {way.arena.total:,}{how}."]
     error = found.error()
     if found.flash_capacity is not None and found.flash_bytes > found.flash_capacity and error is not None:
-        lines.append(f"     {error.message}.")
+        lines.append(f"     {error.message[0].upper()}{error.message[1:]}.")
     if found.answer:
-        lines.append(f"     Set kTensorArenaSize to {way.arena.total}.")
-    else:
+        file = "" if way is first or found.files else ", with the model that --out FILE writes"
+        lines.append(f"     Set kTensorArenaSize to {way.arena.total}{file}.")
+    elif found.excess:
         lines.append(f"     {found.excess:,} too many. To blame: {found.blame}.")
         if found.need > found.capacity:
             lines.append(f"     Proven: every order of the operators needs {found.need:,} or more.")

@@ -82,6 +82,10 @@ def command(
 
     Example: loadmaster train go --split train --time-limit 25m --out go.npz
     """
+    from shlex import join
+
+    from loadmaster.learn.checkpoints import state_path
+
     if agent not in AGENTS:
         raise Usage(
             f"'{agent}' has no policy to train{nearest(agent, AGENTS)}",
@@ -108,7 +112,23 @@ def command(
     own = _own(models, machine)
     distribute = None if workers is None else _distribute(workers)
     train = _train_muzero if agent == "muzero" else _train_egrl
-    return train(own, budget, seconds, resume, distribute, common)
+    words = [*models, *([] if machine is None else ["--machine", machine])]
+    words += [word for text in settings or [] for word in ("--set", text)] + (
+        ["--seed", str(seed)] * bool(seed)
+    )
+    more = f"more:    loadmaster train {agent} --init {out} --out MORE.npz"
+    if time_limit is not None and budget is None:  # nothing but the clock ended it
+        words += [
+            "--time-limit",
+            time_limit,
+            "--resume",
+            str(state_path(out)),
+            "--out",
+            str(out),
+            "--overwrite",
+        ]
+        more = f"go on:   loadmaster train {agent} {join(words)}"
+    return train(own, budget, seconds, resume, distribute, common, more)
 
 
 def _run_solver(run: Path | None) -> Callable[..., Solution]:
@@ -142,8 +162,8 @@ def _train_egrl(
     resume: Path | None,
     workers: Any,
     common: dict[str, Any],
+    more: str,
 ) -> Answer:
-    from loadmaster.learn.checkpoints import state_path
     from loadmaster.mapping.egrl.training import train
 
     out: Path = common["out"]
@@ -164,7 +184,7 @@ def _train_egrl(
     ending = (
         f"wrote {out}\nuse it:  loadmaster plan MODEL --solver egrl --init {out}\n"
         f"try it:  loadmaster transfer {out} MODEL\n"
-        f"go on:   loadmaster train egrl --resume {state_path(out)} --out {out} --overwrite"
+        f"{more}"
     )
     title = "on validation cases, in the mean of logarithms"
     return Answer(rows, [Table(columns, cells, title), ending], more={"out": str(out)})
@@ -177,8 +197,8 @@ def _train_muzero(
     resume: Path | None,
     workers: Any,
     common: dict[str, Any],
+    more: str,
 ) -> Answer:
-    from loadmaster.learn.checkpoints import state_path
     from loadmaster.malloc_game.muzero.training import train
 
     out: Path = common["out"]
@@ -195,10 +215,7 @@ def _train_muzero(
         )
     ]
     columns = ("generations", "at once, validation cells", "best opening, training cells", "took")
-    ending = (
-        f"wrote {out}\nuse it:  loadmaster plan MODEL --solver muzero --init {out}\n"
-        f"go on:   loadmaster train muzero --resume {state_path(out)} --out {out} --overwrite"
-    )
+    ending = f"wrote {out}\nuse it:  loadmaster plan MODEL --solver muzero --init {out}\n{more}"
     title = "less time than msa-refined, in the mean of logarithms"
     return Answer([row], [Table(columns, cells, title), ending], more={"out": str(out)})
 

@@ -108,6 +108,16 @@ class MicroFit:
     files: tuple[Path, ...] = ()
     advice: tuple[str, ...] = ()
     """What would help and is not ours to do."""
+    budget: int | None = None
+    """A limit of the user's own below the memories' bytes; None: they alone are the limit."""
+
+    @property
+    def room(self) -> str:
+        """What there is for the arena, in words."""
+        if self.budget is not None and self.capacity == self.budget:
+            where = f" in '{self.memory}'" if self.answer else ""
+            return f"the budget is {self.capacity:,} bytes{where}"
+        return f"'{self.memory}' has {self.capacity:,} bytes"
 
     @property
     def way(self) -> Way:
@@ -130,7 +140,7 @@ class MicroFit:
                 number=self.flash_bytes,
                 remedy="give a smaller model, or a machine with more flash",
             )
-        text = f"'{self.memory}' has {self.capacity:,} bytes and the arena needs {self.way.arena.total:,}"
+        text = f"{self.room} and the arena needs {self.way.arena.total:,}"
         remedy = f"a memory of {self.way.arena.total:,} bytes"
         if self.answer is None:
             return NoAnswer(text, object=self.memory, number=self.excess, remedy="give more --time-limit")
@@ -142,6 +152,7 @@ def fit_micro(
     machine: Machine,
     *,
     target: str | None = None,
+    budget: int | None = None,
     keep_order: bool = False,
     rewrite: bool = True,
     everything: bool = False,
@@ -155,6 +166,7 @@ def fit_micro(
       source: the file.
       machine: `arena:SIZE`, or a chip: then the memories of its table `export.tflm`, or all of them.
       target: 'host', 'cortex-m' or '32-bit'; None: what the machine says, else the host.
+      budget: a limit of the arena's bytes below the memories' own; the file in flash is not under it.
       keep_order: leave the operators in their order.
       rewrite: whether places may be shared and stretches split.
       everything: try every way, even where an earlier one fits.
@@ -173,6 +185,8 @@ def fit_micro(
             remedy=f"use {', '.join(TARGETS)}",
         )
     memories = list_memories(machine)
+    if budget is not None:
+        memories = [(each, min(capacity, budget)) for each, capacity in memories]
     most = max(capacity for _, capacity in memories)
     search = _Search(source, data, model, TARGETS[name], measure, seconds, say)
     need = 0
@@ -212,6 +226,7 @@ def fit_micro(
         flash,
         tuple(memories),
         advice=tuple(give_advice(model, total, memories)),
+        budget=budget,
     )
 
 

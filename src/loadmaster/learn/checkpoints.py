@@ -76,3 +76,26 @@ def read_state(path: Path, agent: str) -> tuple[dict[str, Any], dict[str, Any]]:
     if not isinstance(about, dict):
         raise refuse("it does not say what made it")
     return {name.removeprefix("array."): stored[name] for name in stored if name != "about"}, about
+
+
+def check_same(
+    path: Path, about: Mapping[str, Any], options: Mapping[str, Any], seed: int, agent: str
+) -> None:
+    """Raise where a state was made with other options, or with another seed: it can't be gone on with then."""
+    known = about.get("options")
+    if not isinstance(known, dict):
+        raise BadState(
+            f"'{path}' can't be resumed: it does not say with which options it was trained",
+            object=str(path),
+            remedy=f"give the .state.npz beside a policy of 'train {agent}'",
+        )
+    theirs, ours = {**known, "seed": about.get("seed")}, {**options, "seed": seed}
+    if theirs != ours:
+        other = (
+            f"{name} = {theirs.get(name)}" for name in theirs | ours if theirs.get(name) != ours.get(name)
+        )
+        raise LoadmasterError(
+            f"'{path}' was trained with other options, or another seed",
+            object=str(path),
+            remedy=f"give the same ones again ({', '.join(other)}), or start from its policy with --init",
+        )

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster.clock import now
-from loadmaster.errors import LoadmasterError, require
+from loadmaster.errors import LoadmasterError, nearest, require
 from loadmaster.host import command_line, versions
 from loadmaster.search.solver import Meter, State, rename_options
 
@@ -39,7 +39,9 @@ def make_settings(
     for name in options:
         if name not in known:
             raise LoadmasterError(
-                f"solver '{solver}' has no option '{name}'", object=name, remedy=f"use {', '.join(known)}"
+                f"solver '{solver}' has no option '{name}'{nearest(name, known)}",
+                object=name,
+                remedy=f"use {', '.join(known)}",
             )
     try:
         return kind(**{**options, **fixed})

@@ -150,6 +150,6 @@ def _index(names: Sequence[str], name: str, program: str, what: str) -> int:
         raise BadPin(
             f"program '{program}' has no {what} '{name}'{close}",
             object=name,
-            remedy="see 'loadmaster inspect --top 100'",
+            remedy="see 'loadmaster inspect MODEL --top 100'",
         )
     return names.index(name)

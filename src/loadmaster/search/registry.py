@@ -285,6 +285,13 @@ def make_solver(kind: str, name: str, options: Mapping[str, Any] | None = None) 
     maker = known[name]
     if isinstance(maker, str):
         return _make(name, maker, given)
+    old = str(given.get("variant"))
+    if maker.option != "variant" and old in maker.makers:
+        raise UnknownSolver(
+            f"solver '{name}' has no option 'variant' any more",
+            object="variant",
+            remedy=f"use --set {maker.option}={old}",
+        )
     variant = str(given.pop(maker.option, maker.default))
     if variant not in maker.makers:
         raise UnknownSolver(

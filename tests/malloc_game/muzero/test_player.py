@@ -137,3 +137,9 @@ def test_settings_that_make_no_sense_are_refused() -> None:
 def test_the_untrained_player_knows_settings_alone() -> None:
     policy = untrained(5)
     assert policy.changes == CHANGES and not policy.heads.any() and not policy.parameters.any()
+
+
+def test_a_file_that_is_no_policy_is_refused_however_small_the_budget(tmp_path: Path) -> None:
+    """The first plans need no policy, and a run that ended with them had never looked at the file."""
+    with pytest.raises(BadPolicy, match="nothere"):
+        solve(MuZero(init=str(tmp_path / "nothere.npz")), game(), Budget(1))

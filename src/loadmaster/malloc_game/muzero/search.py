@@ -267,6 +267,7 @@ class MuZero(Solver):
         assert isinstance(problem, MallocGame)
         if meter.exhausted:
             return meter.solution()
+        changes = self._policy_changes()  # a file that is no policy is refused before anything is played
         if state is None:
             assigner, refined = submit(meter, problem, FIRST)
         else:
@@ -276,7 +277,6 @@ class MuZero(Solver):
                 assigner = assigner.refined()
         if meter.exhausted or not assigner.tensors:
             return meter.solution()
-        changes = self._policy_changes()
         board = Board(assigner, board_settings(changes), self.threads)
         return Player(meter, seed, self.settings, board, refined, state).run(state is None)
 

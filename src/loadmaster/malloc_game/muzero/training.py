@@ -21,7 +21,7 @@ import numpy as np
 from loadmaster.arrays import Array, Float32, Float64, Int64, Message
 from loadmaster.clock import now
 from loadmaster.errors import LoadmasterError
-from loadmaster.learn.checkpoints import read_state, state_path, write_state
+from loadmaster.learn.checkpoints import check_same, read_state, state_path, write_state
 from loadmaster.learn.evolution_strategies import Progress, Task, begin, evolve, share_out
 from loadmaster.learn.policies import save_policy
 from loadmaster.learn.session import Report, Unfinished, check_settings, ignore, make_settings, policy_header
@@ -311,12 +311,7 @@ class _Training:
         options = self.options
         if resume is not None:
             state, about = read_state(resume, "muzero")
-            if about != {"options": asdict(options), "seed": self.seed}:
-                raise LoadmasterError(
-                    f"'{resume}' was trained with other options, or another seed",
-                    object=str(resume),
-                    remedy="give the same ones again",
-                )
+            check_same(resume, about, asdict(options), self.seed, "muzero")
             network = Network(state["feature_mean"], state["feature_deviation"], options.hidden)
             return network, Progress.restore(state)
         rng = np.random.default_rng(self.seed)

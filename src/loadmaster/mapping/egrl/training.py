@@ -15,7 +15,7 @@ import numpy as np
 from loadmaster.arrays import Float64, Int8, Message
 from loadmaster.clock import now
 from loadmaster.errors import LoadmasterError
-from loadmaster.learn.checkpoints import read_state, state_path, write_state
+from loadmaster.learn.checkpoints import check_same, read_state, state_path, write_state
 from loadmaster.learn.evolution_strategies import Fitness, Progress, evolve, share_out
 from loadmaster.learn.policies import BadPolicy, read_policy, save_policy
 from loadmaster.learn.session import Report, Unfinished, ignore, make_settings, policy_header
@@ -135,12 +135,8 @@ def train(
         given.setdefault("generations", 10**6)
     settings = make_settings(Options, "train egrl", given, {"view": "nominal"})
     state, about = read_state(resume, "egrl") if resume else ({}, {})
-    if resume and about != {"options": _common(settings), "seed": seed}:
-        raise LoadmasterError(
-            f"'{resume}' was trained with other options, or another seed",
-            object=str(resume),
-            remedy="give the same ones again",
-        )
+    if resume:
+        check_same(resume, about, _common(settings), seed, "egrl")
     arrays: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
     for view in views:
