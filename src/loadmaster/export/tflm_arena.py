@@ -26,6 +26,15 @@ from typing import NamedTuple
 
 from loadmaster.errors import BadProgram
 from loadmaster.export.tflm_cmsis import DSP, HELIUM, MORE_DATA, cmsis_kept, cmsis_scratch
+from loadmaster.export.tflm_kernels import (
+    COPY_SHAPE,
+    KERNELS,
+    REDUCTIONS,
+    UNKNOWN,
+    WEIGHT_OPS,
+    Kernel,
+    asked_again,
+)
 from loadmaster.program.importers.tflite.read import (
     ABSENT,
     GRAPH,
@@ -46,9 +55,6 @@ MOST_STEPS = 400_000
 MOST_BUFFERS = 20_000
 ONLINE = -1
 """As an offset: the runtime places the buffer. greedy_memory_planner.h, kOnlinePlannedBuffer."""
-_REDUCTIONS = ("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN")
-_WEIGHT_OPS = {"CONV_2D": 0, "DEPTHWISE_CONV_2D": 3, "TRANSPOSE_CONV": 0}
-"""Convolution -> the axis of its weights that has the output's channels."""
 
 
 class Target(NamedTuple):
@@ -86,7 +92,9 @@ class Struct:
         return at + -at % widest
 
 
-# Structs of the runtime. Sources are files of github.com/tensorflow/tflite-micro, under tensorflow/lite.
+# Structs of the runtime. Sources are files of github.com/tensorflow/tflite-micro, under tensorflow/lite. Read field by field,
+# all but the recording allocators, the one of options and the compressed subgraph: those are what the interpreter showed.
+# An enum counts 32 bits; where a compiler packs it, the struct is smaller.
 EVAL_TENSOR = Struct("2Pi")  # c/common.h, TfLiteEvalTensor: data, dims, type
 TENSOR = Struct("iP2P2iP2iB")  # c/common.h, TfLiteTensor with TF_LITE_STATIC_MEMORY
 QUANTIZATION = Struct("2Pi")  # c/common.h, TfLiteAffineQuantization: scale, zero point, dimension
@@ -105,81 +113,6 @@ VARIABLE = Struct("4PB")  # micro/micro_resource_variable.h, MicroResourceVariab
 COMPRESSED_SUBGRAPH = Struct("3P")
 RECORDING_BUFFER_ALLOCATOR = Struct("13P")  # arena_allocator/recording_single_arena_buffer_allocator.h
 RECORDING_MICRO_ALLOCATOR = Struct("5PB4P24P")  # micro/recording_micro_allocator.h: 8 records of 3 numbers
-
-
-class Kernel(NamedTuple):
-    """What an operator keeps: its options (c/builtin_op_data.h), and its kernel's data (micro/kernels)."""
-
-    options: str = ""
-    data: str = ""
-    known: bool = True
-
-
-_KEEP_NOTHING = """
-READ_VARIABLE TRANSPOSE EXPAND_DIMS NEG SQRT SQUARE LOG SIN COS FLOOR CEIL ROUND MAXIMUM MINIMUM SLICE
-BROADCAST_TO ZEROS_LIKE FILL EXP LOGICAL_AND LOGICAL_OR LOGICAL_NOT SPACE_TO_BATCH_ND BATCH_TO_SPACE_ND GATHER_ND
-"""
-_COPY_SHAPE = ("GATHER", "SPACE_TO_DEPTH", "DEPTH_TO_SPACE")
-"""Operators that keep a copy of their output's shape, which they may change; measured."""
-_UNKNOWN = Kernel("12i", "32i", False)
-_KERNELS: dict[str, Kernel] = {
-    "CONV_2D": Kernel("7i", "9i2P3i"),  # kernels/conv.h, OpDataConv; TfLiteConvParams
-    "DEPTHWISE_CONV_2D": Kernel("7i", "9i2P3i"),
-    "TRANSPOSE_CONV": Kernel("5i", "16i2P"),  # kernels/transpose_conv.cc, OpData
-    "FULLY_CONNECTED": Kernel("8i", "9i2PB"),  # kernels/fully_connected.h, OpDataFullyConnected
-    "ADD": Kernel("iB", "15i"),  # kernels/add.h, OpDataAdd
-    "SUB": Kernel("iB", "13i"),  # kernels/sub.h, OpDataSub
-    "MUL": Kernel("i", "9i"),  # kernels/mul.h, OpDataMul
-    "DIV": Kernel("i", "7i"),  # kernels/div.cc, OpDataDiv
-    **dict.fromkeys(("MAX_POOL_2D", "AVERAGE_POOL_2D", "L2_POOL_2D"), Kernel("10i", "8i")),  # pooling.h
-    "SOFTMAX": Kernel("i", "10i5P"),  # kernels/internal/types.h, SoftmaxParams
-    "CONCATENATION": Kernel("2i", "20i"),  # kernels/concatenation.cc: ConcatenationParams
-    "RESHAPE": Kernel("9i"),
-    "SQUEEZE": Kernel("9i"),
-    "STRIDED_SLICE": Kernel("5iB", "21i"),  # kernels/strided_slice.h, StridedSliceParams
-    "PAD": Kernel("", "14i"),  # kernels/pad.cc, OpData
-    "PADV2": Kernel("", "14i"),
-    "MIRROR_PAD": Kernel("i", "5i"),  # kernels/mirror_pad.cc
-    **dict.fromkeys(_REDUCTIONS, Kernel("B", "10i")),  # kernels/reduce.h, OpDataReduce; TfLiteReducerParams
-    **dict.fromkeys(("LOGISTIC", "TANH"), Kernel("", "4i")),  # kernels/logistic.h, kernels/tanh.cc
-    **dict.fromkeys(("QUANTIZE", "DEQUANTIZE"), Kernel("", "8i")),  # kernels/quantize.h, dequantize.h
-    "PRELU": Kernel("", "7i"),  # kernels/prelu.h, PreluParams
-    "LEAKY_RELU": Kernel("i", "6i"),  # kernels/leaky_relu.h
-    "RSQRT": Kernel("", "7i"),  # kernels/elementwise.cc, OpDataAbsRsqrt
-    "ABS": Kernel("", "7i"),
-    **dict.fromkeys(
-        ("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"), Kernel("", "8i")
-    ),  # kernels/comparisons.cc, OpData
-    "SELECT_V2": Kernel("", "B"),  # kernels/select.cc, OpData
-    "RELU": Kernel("", "8i"),  # these to LOG_SOFTMAX: measured
-    "RELU6": Kernel("", "B"),
-    "HARD_SWISH": Kernel("", "5i"),
-    "ELU": Kernel("", "B"),
-    "L2_NORMALIZATION": Kernel("i", "B"),
-    "SQUARED_DIFFERENCE": Kernel("", "26i"),
-    "SPACE_TO_DEPTH": Kernel("i"),
-    "DEPTH_TO_SPACE": Kernel("i"),
-    "LOG_SOFTMAX": Kernel(),
-    "PACK": Kernel("2i"),
-    "UNPACK": Kernel("2i"),
-    "SHAPE": Kernel("i"),
-    "SPLIT": Kernel("i"),
-    "SPLIT_V": Kernel("i"),
-    "GATHER": Kernel("2i"),
-    "CAST": Kernel("2i"),
-    "ARG_MAX": Kernel("i"),
-    "ARG_MIN": Kernel("i"),
-    "RESIZE_NEAREST_NEIGHBOR": Kernel("2B"),
-    "RESIZE_BILINEAR": Kernel("2B"),
-    "BATCH_MATMUL": Kernel("4i3B", "3P3B"),  # kernels/batch_matmul.h, OpDataBatchMatmul
-    "VAR_HANDLE": Kernel("2P", "i"),  # kernels/var_handle.cc
-    "ASSIGN_VARIABLE": Kernel("", "i"),  # measured: up to 16 bytes for every operator that writes
-    "CALL_ONCE": Kernel("i", "iB"),  # kernels/call_once.cc
-    "IF": Kernel("2i", "2i"),  # kernels/if.cc
-    "WHILE": Kernel("2i", "2i"),  # kernels/while.cc
-    **dict.fromkeys(_KEEP_NOTHING.split(), Kernel()),
-}
-"""Operator -> what it keeps; checked against the interpreter by tests where it is installed."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +180,7 @@ def scratch_requests(graph: Graph, operator: Operator, target: Target) -> list[i
     out = graph.tensors[operator.outputs[0]] if operator.outputs and operator.outputs[0] != ABSENT else None
     if x is None or out is None:
         return []
-    if name in _REDUCTIONS:  # an index of every dimension, the axes; measured, with what sums of 32 bits take
+    if name in REDUCTIONS:  # an index of every dimension, the axes; measured, with what sums of 32 bits take
         sums = [4 * out.elements] if name in ("MEAN", "SUM") and x.dtype in ("i8", "u8", "i16") else []
         return [*sums, 4 * len(x.shape), 4 * graph.tensors[operator.inputs[1]].elements]
     if name == "MIRROR_PAD":  # measured: the strides of both ends
@@ -356,14 +289,14 @@ class _Runtime:
         self._need(self._requests(0))
 
     def _kernel(self, operator: Operator) -> Kernel:
-        kernel = _KERNELS.get(operator.name, _UNKNOWN)
+        kernel = KERNELS.get(operator.name, UNKNOWN)
         if not kernel.known:
             self.unknown.add(operator.name)
         return kernel
 
     def _data(self, operator: Operator) -> Struct:
         fields = self._kernel(operator).data
-        if self.target.compression and operator.name in (*_WEIGHT_OPS, "FULLY_CONNECTED"):
+        if self.target.compression and operator.name in (*WEIGHT_OPS, "FULLY_CONNECTED"):
             fields += "2i"
         if self.target.kernels != "reference":
             fields += MORE_DATA.get(operator.name, "")
@@ -388,13 +321,13 @@ class _Runtime:
                 first = 1 if operator.name == "TRANSPOSE_CONV" else 0
                 ends = [n for n in (*operator.inputs[first:], *operator.outputs) if n != ABSENT]
                 front = self._requests(asked) + sum(self._temporary(g, n) for n in ends)
-                if operator.name in _WEIGHT_OPS or not self._kernel(operator).known:
+                if operator.name in WEIGHT_OPS or not self._kernel(operator).known:
                     # All but the bias once more, where the kernel's data are computed: nothing is given back
                     # before the operator is done.
                     again = (*operator.inputs[first : first + 2], *operator.outputs)
                     front += sum(self._temporary(g, n) for n in again if n != ABSENT)
                 else:
-                    front += sum(self._temporary(g, n) for n in _again(graph, operator))
+                    front += sum(self._temporary(g, n) for n in asked_again(graph, operator))
                 for count in self.kept.get(i, ()) if g == 0 and i in self.kept else self._made(g, operator):
                     self._keep(count, ALIGNMENT)
                 self._need(front)
@@ -406,8 +339,8 @@ class _Runtime:
         graph = self.model.graphs[g]
         tensors = [None if n == ABSENT else graph.tensors[n] for n in operator.inputs]
         name = operator.name
-        if name in _WEIGHT_OPS and len(tensors) > 1 and tensors[1] is not None:
-            channels = tensors[1].shape[_WEIGHT_OPS[name]] if len(tensors[1].shape) == 4 else 0
+        if name in WEIGHT_OPS and len(tensors) > 1 and tensors[1] is not None:
+            channels = tensors[1].shape[WEIGHT_OPS[name]] if len(tensors[1].shape) == 4 else 0
             yield 4 * channels  # multipliers
             yield 4 * channels  # shifts
         if name == "FULLY_CONNECTED" and len(tensors) > 1 and operator.inputs[1] != ABSENT:
@@ -417,7 +350,7 @@ class _Runtime:
                 yield 4 * channels
         if self.target.kernels != "reference":
             yield from cmsis_kept(graph, operator, self.target.kernels)
-        if name in _COPY_SHAPE and operator.outputs and operator.outputs[0] != ABSENT:
+        if name in COPY_SHAPE and operator.outputs and operator.outputs[0] != ABSENT:
             yield 4 + 4 * len(graph.tensors[operator.outputs[0]].shape)
         if name == "ELU":
             yield 256  # measured: a table, for floats too
@@ -517,19 +450,6 @@ class _Runtime:
         for number in graph.outputs:
             if number != ABSENT:
                 life[number][1] = self._step
-
-
-def _again(graph: Graph, operator: Operator) -> list[int]:
-    """Tensors whose structs a kernel asks for once more while it prepares; measured on models of one operator."""
-    ends = [n for n in (*operator.inputs[:1], *operator.outputs[:1]) if n != ABSENT]
-    if len(ends) < 2:
-        return []
-    is_integer = graph.tensors[ends[0]].dtype != "f32"
-    if operator.name in _REDUCTIONS:
-        return [ends[0], *ends] if is_integer else ends
-    if operator.name in ("TANH", "LOGISTIC") or (operator.name == "CONCATENATION" and is_integer):
-        return ends[1:]
-    return []
 
 
 def _calls(operator: Operator, graphs: int) -> list[int]:
