@@ -25,15 +25,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from loadmaster.errors import BadProgram
-from loadmaster.export.tflm_cmsis import DSP, HELIUM, MORE_DATA, cmsis_kept, cmsis_scratch
 from loadmaster.export.tflm_kernels import (
     COPY_SHAPE,
+    DSP,
+    HELIUM,
     KERNELS,
+    MORE_DATA,
     REDUCTIONS,
     UNKNOWN,
     WEIGHT_OPS,
     Kernel,
     asked_again,
+    cmsis_kept,
+    cmsis_scratch,
 )
 from loadmaster.program.importers.tflite.read import (
     ABSENT,
@@ -63,7 +67,7 @@ class Target(NamedTuple):
     pointer: int
     """Bytes of a pointer, and of size_t."""
     kernels: str = "reference"
-    """'reference', or 'cmsis-nn' and 'cmsis-nn-mve': `tflm_cmsis`."""
+    """'reference', or 'cmsis-nn' and 'cmsis-nn-mve': `tflm_kernels`."""
     recording: bool = False
     """Whether allocations are recorded, as in the Python package."""
     compression: bool = False
