@@ -24,7 +24,7 @@ def command(
         typer.Option(
             metavar="TARGET",
             help="Whose structs count: host (64 bits, measured if tflite-micro is installed), cortex-m "
-            "(CMSIS-NN), 32-bit. [default: the machine's, else host]",
+            "(CMSIS-NN on M4, M7, M33), cortex-m55 (CMSIS-NN with Helium), 32-bit. [default: the machine's, else host]",
         ),
     ] = None,
     budget: Annotated[

@@ -25,6 +25,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from loadmaster.errors import BadProgram
+from loadmaster.export.tflm_kernels import (
+    COPY_SHAPE,
+    DSP,
+    HELIUM,
+    KERNELS,
+    MORE_DATA,
+    REDUCTIONS,
+    UNKNOWN,
+    WEIGHT_OPS,
+    Kernel,
+    asked_again,
+    cmsis_kept,
+    cmsis_scratch,
+)
 from loadmaster.program.importers.tflite.read import (
     ABSENT,
     GRAPH,
@@ -45,9 +59,6 @@ MOST_STEPS = 400_000
 MOST_BUFFERS = 20_000
 ONLINE = -1
 """As an offset: the runtime places the buffer. greedy_memory_planner.h, kOnlinePlannedBuffer."""
-_REDUCTIONS = ("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN")
-_WEIGHT_OPS = {"CONV_2D": 0, "DEPTHWISE_CONV_2D": 3, "TRANSPOSE_CONV": 0}
-"""Convolution -> the axis of its weights that has the output's channels."""
 
 
 class Target(NamedTuple):
@@ -56,7 +67,7 @@ class Target(NamedTuple):
     pointer: int
     """Bytes of a pointer, and of size_t."""
     kernels: str = "reference"
-    """'reference', or 'cmsis-nn': convolutions then ask for scratch."""
+    """'reference', or 'cmsis-nn' and 'cmsis-nn-mve': `tflm_kernels`."""
     recording: bool = False
     """Whether allocations are recorded, as in the Python package."""
     compression: bool = False
@@ -65,9 +76,9 @@ class Target(NamedTuple):
 
 HOST = Target(8, recording=True, compression=True)
 """The Python package `tflite-micro`."""
-MCU = Target(4, "cmsis-nn")
-"""A Cortex-M with Arm's kernels."""
-TARGETS = {"host": HOST, "cortex-m": MCU, "32-bit": Target(4)}
+MCU = Target(4, DSP)
+"""A Cortex-M4, M7 or M33 with Arm's kernels."""
+TARGETS = {"host": HOST, "cortex-m": MCU, "cortex-m55": Target(4, HELIUM), "32-bit": Target(4)}
 
 
 class Struct:
@@ -85,7 +96,9 @@ class Struct:
         return at + -at % widest
 
 
-# Structs of the runtime. Sources are files of github.com/tensorflow/tflite-micro, under tensorflow/lite.
+# Structs of the runtime. Sources are files of github.com/tensorflow/tflite-micro, under tensorflow/lite. Read field by field,
+# all but the recording allocators, the one of options and the compressed subgraph: those are what the interpreter showed.
+# An enum counts 32 bits; where a compiler packs it, the struct is smaller.
 EVAL_TENSOR = Struct("2Pi")  # c/common.h, TfLiteEvalTensor: data, dims, type
 TENSOR = Struct("iP2P2iP2iB")  # c/common.h, TfLiteTensor with TF_LITE_STATIC_MEMORY
 QUANTIZATION = Struct("2Pi")  # c/common.h, TfLiteAffineQuantization: scale, zero point, dimension
@@ -100,73 +113,10 @@ GREEDY_PLANNER = Struct("P2i4P2iPB")  # memory_planner/greedy_memory_planner.h
 MICRO_ALLOCATOR = Struct("5PB3P")  # micro/micro_allocator.h
 BUILTIN_ALLOCATOR = Struct("2P")  # micro/micro_allocator.cc, MicroBuiltinDataAllocator
 VARIABLES = Struct("P2i")  # micro/micro_resource_variable.h, MicroResourceVariables
-VARIABLE = Struct("8PB")  # micro/micro_resource_variable.h, MicroResourceVariable; measured
+VARIABLE = Struct("4PB")  # micro/micro_resource_variable.h, MicroResourceVariable
 COMPRESSED_SUBGRAPH = Struct("3P")
 RECORDING_BUFFER_ALLOCATOR = Struct("13P")  # arena_allocator/recording_single_arena_buffer_allocator.h
 RECORDING_MICRO_ALLOCATOR = Struct("5PB4P24P")  # micro/recording_micro_allocator.h: 8 records of 3 numbers
-
-
-class Kernel(NamedTuple):
-    """What an operator keeps: its options (c/builtin_op_data.h), and its kernel's data (micro/kernels)."""
-
-    options: str = ""
-    data: str = ""
-    known: bool = True
-
-
-_KEEP_NOTHING = """
-READ_VARIABLE ASSIGN_VARIABLE TRANSPOSE EXPAND_DIMS NEG SQRT SQUARE LOG SIN COS FLOOR CEIL ROUND MAXIMUM MINIMUM SLICE
-BROADCAST_TO ZEROS_LIKE FILL EXP LOGICAL_AND LOGICAL_OR LOGICAL_NOT SPACE_TO_BATCH_ND BATCH_TO_SPACE_ND GATHER_ND
-"""
-_UNKNOWN = Kernel("12i", "32i", False)
-_KERNELS: dict[str, Kernel] = {
-    "CONV_2D": Kernel("7i", "9i2P3i"),  # kernels/conv.h, OpDataConv; TfLiteConvParams
-    "DEPTHWISE_CONV_2D": Kernel("7i", "9i2P3i"),
-    "TRANSPOSE_CONV": Kernel("5i", "8i2P9iB"),  # kernels/transpose_conv.cc, OpData
-    "FULLY_CONNECTED": Kernel("8i", "9i2PB"),  # kernels/fully_connected.h, OpDataFullyConnected
-    "ADD": Kernel("iB", "15i"),  # kernels/add.h, OpDataAdd
-    "SUB": Kernel("iB", "13i"),  # kernels/sub.h, OpDataSub
-    "MUL": Kernel("i", "9i"),  # kernels/mul.h, OpDataMul
-    "DIV": Kernel("i", "7i"),  # kernels/div.cc, OpDataDiv
-    **dict.fromkeys(("MAX_POOL_2D", "AVERAGE_POOL_2D", "L2_POOL_2D"), Kernel("10i", "8i")),  # pooling.h
-    "SOFTMAX": Kernel("i", "10i5P"),  # kernels/internal/types.h, SoftmaxParams
-    "CONCATENATION": Kernel("2i", "20i"),  # kernels/concatenation.cc: ConcatenationParams
-    "RESHAPE": Kernel("9i"),
-    "SQUEEZE": Kernel("9i"),
-    "STRIDED_SLICE": Kernel("5iB", "21i"),  # kernels/strided_slice.h, StridedSliceParams
-    "PAD": Kernel("", "14i"),  # kernels/pad.cc, OpData
-    "PADV2": Kernel("", "14i"),
-    "MIRROR_PAD": Kernel("5i", "5i"),  # kernels/mirror_pad.cc
-    **dict.fromkeys(_REDUCTIONS, Kernel("4iB", "11i")),  # kernels/reduce.h, OpDataReduce
-    **dict.fromkeys(("LOGISTIC", "TANH"), Kernel("", "4i")),  # kernels/logistic.h, kernels/tanh.cc
-    **dict.fromkeys(("QUANTIZE", "DEQUANTIZE"), Kernel("", "8i")),  # kernels/quantize.h, dequantize.h
-    "PRELU": Kernel("", "7i"),  # kernels/prelu.h, PreluParams
-    "LEAKY_RELU": Kernel("i", "6i"),  # kernels/leaky_relu.h
-    "RSQRT": Kernel("", "7i"),  # kernels/elementwise.cc, OpDataAbsRsqrt
-    "ABS": Kernel("", "7i"),
-    **dict.fromkeys(
-        ("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"), Kernel("", "8i")
-    ),  # kernels/comparisons.cc, OpData
-    "SELECT_V2": Kernel("", "B"),  # kernels/select.cc, OpData
-    "PACK": Kernel("2i"),
-    "UNPACK": Kernel("2i"),
-    "SHAPE": Kernel("i"),
-    "SPLIT": Kernel("i"),
-    "SPLIT_V": Kernel("i"),
-    "GATHER": Kernel("2i"),
-    "CAST": Kernel("2i"),
-    "ARG_MAX": Kernel("i"),
-    "ARG_MIN": Kernel("i"),
-    "RESIZE_NEAREST_NEIGHBOR": Kernel("2B"),
-    "RESIZE_BILINEAR": Kernel("2B"),
-    "BATCH_MATMUL": Kernel("4i3B", "3P3B"),  # kernels/batch_matmul.h, OpDataBatchMatmul
-    "VAR_HANDLE": Kernel("2P", "i"),  # kernels/var_handle.cc
-    "CALL_ONCE": Kernel("i", "iB"),  # kernels/call_once.cc
-    "IF": Kernel("2i", "2i"),  # kernels/if.cc
-    "WHILE": Kernel("2i", "2i"),  # kernels/while.cc
-    **dict.fromkeys(_KEEP_NOTHING.split(), Kernel()),
-}
-"""Operator -> what it keeps; checked against the interpreter by tests where it is installed."""
 
 
 @dataclass(frozen=True)
@@ -227,38 +177,23 @@ def compute_arena(
 
 def scratch_requests(graph: Graph, operator: Operator, target: Target) -> list[int]:
     """Bytes of scratch that a kernel asks for, one number a request."""
-    x = None if not operator.inputs or operator.inputs[0] == ABSENT else graph.tensors[operator.inputs[0]]
+    name = operator.name
+    place = 2 if name == "TRANSPOSE_CONV" else 0  # its first input is the output's shape
+    number = operator.inputs[place] if len(operator.inputs) > place else ABSENT
+    x = None if number == ABSENT else graph.tensors[number]
     out = graph.tensors[operator.outputs[0]] if operator.outputs and operator.outputs[0] != ABSENT else None
     if x is None or out is None:
         return []
-    name = operator.name
-    if name in ("MEAN", "SUM"):  # kernels/reduce_common.cc, PrepareMeanOrSumHelper
-        return [4 * out.elements] if x.dtype in ("i8", "u8", "i16") else []
-    if name in ("REDUCE_MAX", "REDUCE_MIN"):  # kernels/reduce_common.cc, PrepareMinMaxHelper
-        return [4 * len(x.shape), 4 * graph.tensors[operator.inputs[1]].elements]
+    if name in REDUCTIONS:  # an index of every dimension, the axes; measured, with what sums of 32 bits take
+        sums = [4 * out.elements] if name in ("MEAN", "SUM") and x.dtype in ("i8", "u8", "i16") else []
+        return [*sums, 4 * len(x.shape), 4 * graph.tensors[operator.inputs[1]].elements]
+    if name == "MIRROR_PAD":  # measured: the strides of both ends
+        return [4 * len(x.shape), 4 * len(x.shape)]
+    if target.kernels != "reference":
+        return cmsis_scratch(graph, operator, target.kernels)
     if name == "TRANSPOSE_CONV":  # kernels/transpose_conv.cc, Prepare: sums of 32 (64) bits
         return {"i8": [4 * out.elements], "i16": [8 * out.elements]}.get(x.dtype, [])
-    if target.kernels == "cmsis-nn" and x.dtype == "i8":
-        return _cmsis_scratch(graph, operator)
     return []
-
-
-def _cmsis_scratch(graph: Graph, operator: Operator) -> list[int]:
-    """CMSIS-NN with the DSP extension (Cortex-M4, M7, M33): Source/*/arm_*_get_buffer_sizes_s8.c."""
-    if operator.name == "AVERAGE_POOL_2D":  # arm_avgpool_s8_get_buffer_size_dsp: sums of a pixel's channels
-        return [4 * graph.tensors[operator.inputs[0]].shape[-1]]
-    if operator.name not in ("CONV_2D", "DEPTHWISE_CONV_2D"):
-        return []
-    x, weights = graph.tensors[operator.inputs[0]], graph.tensors[operator.inputs[1]]
-    if len(weights.shape) != 4 or len(x.shape) != 4:
-        return []
-    if operator.name == "DEPTHWISE_CONV_2D":  # arm_depthwise_conv_s8_opt_get_buffer_size_dsp
-        same = x.shape[3] == weights.shape[3] and x.shape[0] == 1
-        return [2 * weights.shape[1] * weights.shape[2] * weights.shape[3]] if same else []
-    rows, columns = weights.shape[1:3]
-    if (rows, columns) == (1, 1):  # arm_convolve_1x1_s8_fast needs none
-        return []
-    return [2 * 2 * columns * rows * weights.shape[3]]  # arm_convolve_s8: two columns of 16 bits
 
 
 class _Runtime:
@@ -358,10 +293,18 @@ class _Runtime:
         self._need(self._requests(0))
 
     def _kernel(self, operator: Operator) -> Kernel:
-        kernel = _KERNELS.get(operator.name, _UNKNOWN)
+        kernel = KERNELS.get(operator.name, UNKNOWN)
         if not kernel.known:
             self.unknown.add(operator.name)
         return kernel
+
+    def _data(self, operator: Operator) -> Struct:
+        fields = self._kernel(operator).data
+        if self.target.compression and operator.name in (*WEIGHT_OPS, "FULLY_CONNECTED"):
+            fields += "2i"
+        if self.target.kernels != "reference":
+            fields += MORE_DATA.get(operator.name, "")
+        return Struct(fields)
 
     def _requests(self, count: int) -> int:
         return self._size(SCRATCH_REQUEST) * (count + MOST_SCRATCH_REQUESTS)
@@ -372,20 +315,23 @@ class _Runtime:
             for i, operator in enumerate(graph.operators):
                 if g == 0 and i in self.kept:
                     continue
-                data = Struct(self._kernel(operator).data)
+                data = self._data(operator)
                 if self._size(data):
-                    more = self.target.compression and operator.name in (*_WEIGHT_OPS, "FULLY_CONNECTED")
-                    data = Struct(self._kernel(operator).data + ("2i" if more else "")) if more else data
                     self._keep(self._size(data), ALIGNMENT)
         asked = 0
         for g, graph in enumerate(self.model.graphs):
             for i, operator in enumerate(graph.operators):
-                ends = [n for n in (*operator.inputs, *operator.outputs) if n != ABSENT]
+                # Nobody looks at the first input of a transposed convolution, which is a shape.
+                first = 1 if operator.name == "TRANSPOSE_CONV" else 0
+                ends = [n for n in (*operator.inputs[first:], *operator.outputs) if n != ABSENT]
                 front = self._requests(asked) + sum(self._temporary(g, n) for n in ends)
-                if operator.name in (*_WEIGHT_OPS, "FULLY_CONNECTED") or not self._kernel(operator).known:
+                if operator.name in WEIGHT_OPS or not self._kernel(operator).known:
                     # All but the bias once more, where the kernel's data are computed: nothing is given back
                     # before the operator is done.
-                    front += sum(self._temporary(g, n) for n in (*operator.inputs[:2], *operator.outputs))
+                    again = (*operator.inputs[first : first + 2], *operator.outputs)
+                    front += sum(self._temporary(g, n) for n in again if n != ABSENT)
+                else:
+                    front += sum(self._temporary(g, n) for n in asked_again(graph, operator))
                 for count in self.kept.get(i, ()) if g == 0 and i in self.kept else self._made(g, operator):
                     self._keep(count, ALIGNMENT)
                 self._need(front)
@@ -397,8 +343,8 @@ class _Runtime:
         graph = self.model.graphs[g]
         tensors = [None if n == ABSENT else graph.tensors[n] for n in operator.inputs]
         name = operator.name
-        if name in _WEIGHT_OPS and len(tensors) > 1 and tensors[1] is not None:
-            channels = tensors[1].shape[_WEIGHT_OPS[name]] if len(tensors[1].shape) == 4 else 0
+        if name in WEIGHT_OPS and len(tensors) > 1 and tensors[1] is not None:
+            channels = tensors[1].shape[WEIGHT_OPS[name]] if len(tensors[1].shape) == 4 else 0
             yield 4 * channels  # multipliers
             yield 4 * channels  # shifts
         if name == "FULLY_CONNECTED" and len(tensors) > 1 and operator.inputs[1] != ABSENT:
@@ -406,6 +352,12 @@ class _Runtime:
             if channels > 1:
                 yield 4 * channels
                 yield 4 * channels
+        if self.target.kernels != "reference":
+            yield from cmsis_kept(graph, operator, self.target.kernels)
+        if name in COPY_SHAPE and operator.outputs and operator.outputs[0] != ABSENT:
+            yield 4 + 4 * len(graph.tensors[operator.outputs[0]].shape)
+        if name == "ELU":
+            yield 256  # measured: a table, for floats too
         if name == "BATCH_MATMUL" and len(tensors) == 2 and tensors[1] is not None:
             if tensors[0] is not None and tensors[0].dtype in ("i8", "i16"):
                 yield 28  # kernels/batch_matmul.h, QuantizationOpDataBatchMatmul

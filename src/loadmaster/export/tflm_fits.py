@@ -165,7 +165,7 @@ def fit_micro(
     Args:
       source: the file.
       machine: `arena:SIZE`, or a chip: then the memories of its table `export.tflm`, or all of them.
-      target: 'host', 'cortex-m' or '32-bit'; None: what the machine says, else the host.
+      target: 'host', 'cortex-m', 'cortex-m55' or '32-bit'; None: what the machine says, else the host.
       budget: a limit of the arena's bytes below the memories' own; the file in flash is not under it.
       keep_order: leave the operators in their order.
       rewrite: whether places may be shared and stretches split.
