@@ -128,7 +128,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     fake = FakeCuda()
     fake.install(monkeypatch)
     monkeypatch.setattr(own_allocator, "_KEPT", [fake])
-    monkeypatch.setattr(own_allocator, "compute", lambda _: own_allocator.Compute(None, 512))
+    monkeypatch.setattr(own_allocator, "compute", lambda _: own_allocator.Compute(None, 512, 0))
     for name in ("memory_allocated", "reset_peak_memory_stats", "set_per_process_memory_fraction"):
         monkeypatch.setattr(torch.cuda, name, None)  # not there with another allocator
     return fake

@@ -34,7 +34,7 @@ from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.program.zoo.synthetic import synthetic
 from loadmaster.runs.folder import RunFolder
 from loadmaster.runs.resume import describe, identity, open_to_resume
-from loadmaster.search.registry import make_labelled
+from loadmaster.search.registry import make_labelled, make_solver
 from loadmaster.search.solver import Budget, Meter, Observer, solve
 from malloc_game.muzero.paper.small import SMALL, Recording, four_lives
 from malloc_game.muzero.paper.tiny import made_up
@@ -288,7 +288,7 @@ def test_settings_that_are_open_depend_on_the_platform() -> None:
     here, there = Settings().on("cpu"), Settings(games=7).on("gpu")
     assert (here.simulations, here.games) == (8, 64) and (there.simulations, there.games) == (32, 7)
     assert here.on("gpu") == here and Settings().has_default_network
-    assert make_labelled("malloc-game", "muzero", {"games": 7}).options["games"] == 7
+    assert make_solver("malloc-game", "muzero", {"profile": "paper", "games": 7}).options["games"] == 7
 
 
 def test_options_are_read_as_the_first_runs_spelled_them(tmp_path: Path) -> None:
@@ -298,9 +298,10 @@ def test_options_are_read_as_the_first_runs_spelled_them(tmp_path: Path) -> None
     about = describe(solver, problem, Budget(evaluations=1), 0, ["plan"])
     spelled = dict(zip(("pretrain_steps", "pretrain_positions"), ("tutored", "tutor_positions"), strict=True))
     old = {spelled.get(name, name): value for name, value in about["solver"]["options"].items()}
-    first = [about["keys"], {"name": "muzero", "switches": old}, 0]
+    name = about["solver"]["name"]
+    first = [about["keys"], {"name": name, "switches": old}, 0]
     assert identity(about) == hashlib.sha256(json.dumps(first, sort_keys=True).encode()).hexdigest()
-    run = RunFolder.create(tmp_path, problem, {**about, "solver": {"name": "muzero", "options": old}})
+    run = RunFolder.create(tmp_path, problem, {**about, "solver": {"name": name, "options": old}})
     run.close()
     open_to_resume(run.path, about).close()
 

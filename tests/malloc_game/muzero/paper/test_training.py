@@ -17,7 +17,7 @@ pytest.importorskip("mctx")
 from loadmaster.errors import LoadmasterError
 from loadmaster.learn.checkpoints import BadState
 from loadmaster.learn.policies import read_policy
-from loadmaster.malloc_game import muzero
+from loadmaster.malloc_game.muzero.paper import training as muzero
 from loadmaster.malloc_game.muzero.paper.training import Progress
 from loadmaster.malloc_game.problem import MallocGame
 from malloc_game.muzero.paper.small import SMALL, four_lives
