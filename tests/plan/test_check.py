@@ -15,11 +15,11 @@ from generate import random_case
 from loadmaster.errors import BadPlan
 from loadmaster.machine.machine import Device, Link, Machine, Memory, Rules
 from loadmaster.plan.check import MOST_PER_RULE, RULES, Violation, check
-from loadmaster.plan.check.facts import Facts
 from loadmaster.plan.plan import BEFORE, NO_OFFSET, Copy, Plan, Residency
 from loadmaster.program.build import Builder
 from loadmaster.program.program import CANNOT_RUN, Program, TieKind
 from loadmaster.simulate.simulator import Timeline
+from reference.check.facts import Facts
 from reference.simulate import simulate_reference
 
 RATES = {"matrix": {"*": 10**12}, "vector": {"*": 10**12}}

@@ -11,14 +11,14 @@ from generate import random_case
 from loadmaster.errors import BadMachine, BadPlan, BadProgram, LoadmasterError
 from loadmaster.machine.machine import Device, Link, Machine, Memory
 from loadmaster.plan import BEFORE, NO_OFFSET, Copy, Occupancy, Plan, Residency
-from loadmaster.plan.check.facts import Facts, Report
-from loadmaster.plan.check.memory import FOR_EVER, Clock, PositionClock, collect_holds, sweep
-from loadmaster.plan.check.timeline import Times
 from loadmaster.plan.occupancy import FOREVER, join_touching
 from loadmaster.plan.steps import match_equal
 from loadmaster.program import Program, TieKind
 from loadmaster.program.build import Builder
 from loadmaster.simulate import Timeline, simulate
+from reference.check.facts import Facts, Report
+from reference.check.memory import FOR_EVER, Clock, PositionClock, collect_holds, sweep
+from reference.check.timeline import Times
 
 FAST, SLOW = 0, 1
 

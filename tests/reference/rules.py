@@ -5,12 +5,16 @@ Lists and linear scans, everything computed anew; see `reference_game`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from loadmaster.malloc_game.model import NEVER, GameModel
 from reference.judge import Copy, judge
+from reference.strips import Layout, Strip, Strips
+
+COPY, NO_COPY, DROP, COPY_EARLY, COPY_HALF, COPY_TIGHT, LEAD = range(7)
+KINDS = (COPY, COPY_EARLY, COPY_HALF, COPY_TIGHT)
 
 
 @dataclass(eq=False)
@@ -20,14 +24,16 @@ class Stay:
     tensor: int
     first: int
     last: int
-    offset: int
+    strip: Strip | None = None
+    """Where it lies, if it is there already: its own, or its parent's."""
+    offset: int = -1
+    moved: Layout | None = None
+    """Where everything lies then, if some of it has to move."""
     parent: Stay | None = None
     sites: list[int] = field(default_factory=list)
     copies: list[Copy] = field(default_factory=list)
     over: bool = False
     """A read was dropped after it: nobody may continue it."""
-    taken: bool = False
-    """Another residency was put over its addresses since its last use."""
 
 
 class Rules:
@@ -41,14 +47,14 @@ class Rules:
         ledger: str = "fifo",
         reward: str = "telescoping",
         backup: str = "retroactive",
-        offsets: str = "considerate",
+        repack: int = 4,
+        starts: str = "all",
         stall_term: bool = True,
-        min_overlap: float = 1.0,
         max_idle_s: float | None = None,
     ) -> None:
         self.model, self.n, self.moves = model, model.steps, model.sites
         self.supply, self.ledger, self.reward, self.backup = supply, ledger, reward, backup
-        self.offsets, self.stall_term, self.min_overlap = offsets, stall_term, min_overlap
+        self.repack, self.starts, self.stall_term = repack, starts, stall_term
         self.max_idle = None if max_idle_s is None else round(max_idle_s * 10**12)
         self.loop: list[int] = [*model.loop.tolist(), -1]  # loop[-1]: before and after the program
         self.base_slow, self.site_slow = model.base_slow.tolist(), model.site_slow.tolist()
@@ -73,6 +79,8 @@ class Rules:
         given = self.model.tensors.given.tolist()
         self.fast = [False] * self.moves
         self.stays: list[Stay] = []
+        alignment = self.model.alignment
+        self.strips = Strips(self.n, self.model.capacity // alignment * alignment)
         self.copies: list[Copy] = []
         self.ready: list[int | None] = [-1 if yes else None for yes in given]
         self.back_by = [-1] * len(self.size)
@@ -105,7 +113,10 @@ class Rules:
         """(total, stall); what is not decided yet is slow."""
         steps = range(self.n)
         elapsed = [self.elapsed(i, self.fast) for i in steps]
-        return judge(self.model, elapsed, [self.idle(i, self.fast) for i in steps], self.copies)
+        return judge(self.model, elapsed, [self.idle(i, self.fast) for i in steps], self.in_order())
+
+    def in_order(self) -> list[Copy]:
+        return sorted(self.copies, key=lambda copy: (copy.issued, copy.needed))
 
     def too_idle(self, since: int, step: int) -> bool:
         """Whether a residency that ends with step `since` may not wait for a step."""
@@ -134,7 +145,7 @@ class Rules:
         def of(step: int) -> int:
             if self.loop[step] != nest:
                 return 0
-            if self.supply == "elapsed":
+            if self.supply == "elapsed" or (not into and self.starts == "all"):
                 return self.elapsed(step, nothing)
             if self.model.idle_copies:
                 return self.idle(step, self.fast if into else nothing)
@@ -142,83 +153,78 @@ class Rules:
 
         return [of(step) for step in range(self.n)]
 
-    def offer(self, tensor: int, into: bool, nest: int, issued: int, needed: int) -> Copy | None:
-        """The copy, if its ledger accepts it."""
+    def work(self, tensor: int, into: bool) -> int:
         t = self.model.tensors
-        work = int((t.copy_in if into else t.copy_out)[tensor])
-        if work == NEVER:
-            return None
-        asked = int(np.ceil(self.min_overlap * work))
-        new = Copy(tensor, into, issued, needed, work, asked, nest)
-        known = [c for c in self.copies if c.into == into and c.nest == nest]
-        supply = self.supplies(into, nest)
-        if self.ledger == "fifo":
-            before, after = served(known, supply), served([*known, new], supply)
-            accepted = after[-1] < needed and all(
-                b >= c.needed or a < c.needed for c, b, a in zip(known, before, after, strict=False)
-            )
-            return new if accepted else None
-        for step in range(needed - 1, issued, -1):
-            left = max(0, supply[step] - sum(c.used.get(step, 0) for c in known))
-            new.used[step] = min(left, asked - sum(new.used.values()))
-        return new if sum(new.used.values()) == asked else None
+        return int((t.copy_in if into else t.copy_out)[tensor])
+
+    def _taken(self, copy: Copy) -> Copy:
+        """A copy as its ledger has it, hidden or not."""
+        for step in range(copy.needed - 1, copy.issued, -1) if self.ledger == "latest" else ():
+            copy.used[step] = min(self.left(copy, step), copy.work - sum(copy.used.values()))
+        return copy
+
+    def left(self, copy: Copy, step: int) -> int:
+        """Of a step's supply, what copies that are served as late as possible have not taken."""
+        taken = [c.used.get(step, 0) for c in self.copies if c.into == copy.into and c.nest == copy.nest]
+        return max(0, self.supplies(copy.into, copy.nest)[step] - sum(taken))
+
+    def hides(self, copy: Copy, asked: int) -> bool:
+        """Whether so much of a copy is done in time, and nobody is late for it who was not."""
+        known = [c for c in self.copies if c.into == copy.into and c.nest == copy.nest]
+        supply = self.supplies(copy.into, copy.nest)
+        if self.ledger == "latest":
+            return sum(self.left(copy, step) for step in range(copy.issued + 1, copy.needed)) >= asked
+        before = served(known, supply)
+        after = served([*known, replace(copy, asked=asked)], supply)
+        return after[-1] < copy.needed and all(
+            b >= c.needed or a < c.needed for c, b, a in zip(known, before, after, strict=False)
+        )
+
+    def start(self, action: int, tries: list[Copy]) -> Copy | None:
+        """Of the copies that there could be, the nearest to the use first, that of a kind of Copy."""
+        if action >= LEAD:
+            exact = [copy for copy in tries if copy.needed - copy.issued == action - LEAD + 1]
+            return self._taken(exact[0]) if exact else None
+        longer = [copy for copy in tries if copy.needed - copy.issued >= 2]
+        if action == COPY_TIGHT:
+            return self._taken((longer or tries)[0]) if tries else None
+        for copy in longer:
+            work = copy.work
+            if self.hides(copy, {COPY: work, COPY_EARLY: 2 * work, COPY_HALF: work // 2}[action]):
+                return self._taken(copy)
+        return None
+
+    def copies_in(self, tensor: int, nest: int, lowest: int, needed: int) -> list[Copy]:
+        if (work := self.work(tensor, True)) == NEVER:
+            return []
+        issues = [s for s in range(needed - 1, lowest - 1, -1) if self.loop[s] == nest]
+        return [Copy(tensor, True, issued, needed, work, work, nest) for issued in issues]
+
+    def copies_out(self, tensor: int, nest: int, issued: int) -> list[Copy]:
+        if (work := self.work(tensor, False)) == NEVER:
+            return []
+        above = [self.step_of[self.sites_of[y][0]] for y, x in enumerate(self.over) if x == tensor]
+        ends = [e for e in range(issued + 1, min([self.n, *above]) + 1) if self.loop[e] == nest]
+        return [Copy(tensor, False, issued, needed, work, work, nest) for needed in ends]
 
     # --- addresses ---------------------------------------------------------------------------
 
     def newest(self, tensor: int) -> Stay | None:
         return next((stay for stay in reversed(self.stays) if stay.tensor == tensor), None)
 
-    def meets(self, stay: Stay, offset: int, size: int) -> bool:
-        return stay.offset < offset + size and offset < stay.offset + self.size[stay.tensor]
-
-    def is_free(self, offset: int, size: int, first: int, last: int, *but: Stay | None) -> bool:
-        return not any(
-            stay.first <= last and first <= stay.last and stay not in but and self.meets(stay, offset, size)
-            for stay in self.stays
-        )
-
-    def best_fit(self, size: int, first: int, last: int, spared: list[Stay]) -> int | None:
-        """The start of the smallest gap, then of the lowest; what is spared is in the way too."""
-        held = [s for s in self.stays if s.first <= last and first <= s.last] + spared
-        starts = sorted({0, *(s.offset + self.size[s.tensor] for s in held)})
-        gaps = []
-        for start in starts:
-            end = min([s.offset for s in held if s.offset >= start], default=self.model.capacity)
-            if end - start >= size and not any(self.meets(s, start, end - start) for s in held):
-                gaps.append((end - start, start))
-        return min(gaps)[1] if gaps else None
-
-    def fit(self, tensor: int, first: int, last: int) -> int | None:
-        """Best fit; a considerate one gives up the most patient of the others until there is room."""
-        patience = self.patience(tensor) if self.offsets == "considerate" else {}
-        while True:
-            offset = self.best_fit(self.size[tensor], first, last, list(patience))
-            if offset is not None or not patience:
-                return offset
-            most = max(patience.values())
-            patience = {stay: each for stay, each in patience.items() if each < most}
-
-    def patience(self, tensor: int) -> dict[Stay, tuple[bool, int]]:
-        """Who else would stay where it is for its next read -> (slow memory has it too, the step)."""
-        found = {}
-        for other, sites in enumerate(self.sites_of):
-            stay, later = self.newest(other), [u for u in sites if u >= self.cursor]
-            if other == tensor or self.carried[other] >= 0 or stay is None or not later:
-                continue
-            if not stay.over and not stay.taken:
-                found[stay] = (self.ready[other] is not None, self.step_of[later[0]])
-        return found
-
-    def place(self, tensor: int, first: int, last: int, step: int) -> int | None:
-        """Where it can stay for as many of its later uses as possible, whole loops included."""
-        for site in reversed(self.sites_of[tensor]):
-            later = self.step_of[site]
-            if later > step:
-                wanted = max(last, self.stretch(first, later))
-                offset = self.fit(tensor, first, wanted)
-                if offset is not None:
-                    return offset
-        return self.fit(tensor, first, last)
+    def placed(self, stay: Stay) -> Stay | None:
+        """With an offset, if there is room or some can be made."""
+        strip, size = stay.strip, self.size[stay.tensor]
+        if strip is None:
+            at = self.strips.find(stay.first, stay.last, size)
+        else:
+            at = strip.offset if self.strips.can_extend(strip, stay.last) else None
+        if at is None and self.repack:
+            stay.moved = self.strips.make_room(strip, stay.first, stay.last, size, self.repack)
+            if stay.moved is not None:
+                at = stay.moved[-1 if strip is None else self.strips.all.index(strip)][0]
+        stay.offset = -1 if at is None else at
+        return None if at is None else stay
 
     def loops_around(self, step: int) -> list[int]:
         """Outermost first."""

@@ -22,6 +22,11 @@ _MOST_BYTES = 2**28
 
 def plan_to_json(plan: Plan, program: Program, machine: Machine) -> str:
     """The plan with the names and hashes of what it belongs to."""
+    return json.dumps(plan_document(plan, program, machine), indent=None, separators=(", ", ": "))
+
+
+def plan_document(plan: Plan, program: Program, machine: Machine) -> dict[str, Any]:
+    """The same as an object of JSON."""
     memory = [m.name for m in machine.memories]
     document: dict[str, Any] = {
         "loadmaster_plan": FORMAT,
@@ -59,7 +64,17 @@ def plan_to_json(plan: Plan, program: Program, machine: Machine) -> str:
         for c in plan.copy_rows
     ]
     document["transfers"] = None if plan.transfers is None else plan.transfers.tolist()
-    return json.dumps(document, indent=None, separators=(", ", ": "))
+    return document
+
+
+def nameless_document(plan: Plan, program: Program, machine: Machine) -> dict[str, Any]:
+    """The plan by numbers alone, of whatever program and machine have as many of everything."""
+    document = plan_document(plan, program, machine)
+    rows = [*document["residencies"], *document["copies"]]
+    for each in (document, *rows):
+        for key in ("name", "program", "machine", "repeats"):
+            each.pop(key, None)
+    return document
 
 
 def save_plan(plan: Plan, program: Program, machine: Machine, path: str | Path) -> None:
@@ -119,11 +134,20 @@ def plan_from_json(text: str | bytes, program: Program, machine: Machine, where:
     return _plan(_document(text, where), program, machine, where)
 
 
+def plan_from_document(document: Any, program: Program, machine: Machine, where: str = "plan") -> Plan:
+    """The same from what JSON was read already."""
+    return _plan(_checked_format(document, where), program, machine, where)
+
+
 def _document(text: str | bytes, where: str) -> dict[str, Any]:
     try:
         document = read_json(text, most_bytes=_MOST_BYTES)
     except ValueError as error:
         raise _error(where, str(error), "give a plan's JSON file") from None
+    return _checked_format(document, where)
+
+
+def _checked_format(document: Any, where: str) -> dict[str, Any]:
     if not isinstance(document, dict) or document.get("loadmaster_plan") != FORMAT:
         raise _error(where, f"it is no plan of format {FORMAT}", "make it with 'loadmaster plan'")
     return document

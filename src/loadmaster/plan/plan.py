@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -235,8 +235,8 @@ def lifetimes_in_loops(program: Program) -> tuple[npt.NDArray[np.int64], npt.NDA
 def static_plan(
     program: Program,
     machine: Machine,
-    memory: Sequence[int],
-    offset: Sequence[int] | None = None,
+    memory: npt.ArrayLike,
+    offset: npt.ArrayLike | None = None,
     *,
     in_loops: bool = False,
 ) -> Plan:
@@ -246,12 +246,11 @@ def static_plan(
     are those of `lifetimes_in_loops`, which the checker wants of what a loop carries.
     """
     first, last = lifetimes_in_loops(program) if in_loops else lifetimes(program)
-    rows = []
-    for tensor in np.flatnonzero(np.asarray(memory) >= 0).tolist():
-        kind = program.tensor_kind[tensor]
-        if program.tensor_alias[tensor] != tensor or kind == TensorKind.INPUT or last[tensor] < first[tensor]:
-            continue
-        begin = BEFORE if kind in PERSISTENT else int(first[tensor])
-        where = NO_OFFSET if offset is None else int(offset[tensor])
-        rows.append(Residency(tensor, int(memory[tensor]), where, begin, int(last[tensor])))
-    return Plan.of(residencies=rows)
+    chosen, kind = np.asarray(memory, dtype=np.int64), program.tensor_kind
+    kept = (chosen >= 0) & program.is_root & (kind != TensorKind.INPUT) & (last >= first)
+    tensor = np.flatnonzero(kept)
+    persistent = np.isin(kind[tensor], [int(each) for each in PERSISTENT])
+    where = np.full(len(tensor), NO_OFFSET) if offset is None else np.asarray(offset, dtype=np.int64)[tensor]
+    begin = np.where(persistent, BEFORE, first[tensor])
+    rows = np.stack([tensor, chosen[tensor], where, begin, last[tensor]], axis=1)
+    return Plan(residencies=rows if len(rows) else None)

@@ -1,13 +1,18 @@
 """Rules `copy`, `data` and `tie`: every read, every copy and every transfer finds the bytes it takes.
 
-Each tensor that a plan moves or places is followed alone, from store to store: what is given, what its
-step writes, what transfers and copies bring, what its readers find. Tensors that share one place are
-read and written in that place.
+A tensor with one residency and nothing that moves it is judged by columns, with all others of its kind. Each
+that is moved, and each with a defect, is followed alone, from store to store: what is given, what its step
+writes, what transfers and copies bring, what its readers find. Tensors that share one place are read and
+written in that place.
 """
 
 from __future__ import annotations
 
-from loadmaster.plan.check.facts import HOME, NO_COPY, Facts, Overwrite, Report, Store, strands_of
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from loadmaster.plan.check.facts import HOME, Facts, Mask, Overwrite, Report
 from loadmaster.plan.plan import NO_OFFSET, WHOLE
 from loadmaster.program.program import TieKind
 
@@ -20,20 +25,22 @@ def check_ties(facts: Facts, report: Report) -> None:
     for overwrite in facts.overwrites:
         _after_users(facts, overwrite, report)
     members = _loop_members(facts)
+    is_placed = facts.residencies_of.counts > 0
     for kind, source, target, at in facts.ties:
         if at < 0 or source == target:
             continue
         if kind == TieKind.INPLACE:
-            if facts.step_of[at] >= 0:
+            # Where neither has a residency, the home of one device serves both.
+            if facts.step_of[at] >= 0 and (is_placed[source] or is_placed[target]):
                 _in_place(facts, source, target, at, report)
-        elif facts.residencies_of.keys() & {source, target} or len(facts.devices_used) > 1:
+        elif is_placed[source] or is_placed[target] or len(facts.devices_used) > 1:
             _carried(facts, source, target, at, members.get(at, []), report)
 
 
 def _spot(facts: Facts, rank: int, tensor: int) -> Spot:
     """Where a step's access to a tensor takes place."""
     memory, row = facts.serves(rank, tensor)
-    return memory, NO_OFFSET if row == HOME else facts.residencies[row].offset
+    return memory, NO_OFFSET if row == HOME else int(facts.res_offset[row])
 
 
 def _spot_text(facts: Facts, spot: Spot) -> str:
@@ -43,11 +50,10 @@ def _spot_text(facts: Facts, spot: Spot) -> str:
 
 def _in_place(facts: Facts, source: int, target: int, op: int, report: Report) -> None:
     """The op finds the source where it leaves the target."""
-    rank = facts.step_of[op]
-    step = facts.steps[rank]
-    if target in step.writes:
+    rank = int(facts.step_of[op])
+    if target in facts.writes[rank]:
         where = _spot(facts, rank, target)
-        found = _spot(facts, rank, source) if source in step.reads else where
+        found = _spot(facts, rank, source) if source in facts.reads[rank] else where
         if found != where:
             report.add(
                 "tie",
@@ -63,25 +69,26 @@ def _in_place(facts: Facts, source: int, target: int, op: int, report: Report) -
 def _after_users(facts: Facts, overwrite: Overwrite, report: Report) -> None:
     """An op that takes a place comes after all that use what lies there, copies too."""
     tensor, over, op, users = overwrite
-    rank = facts.step_of[op]
+    rank = int(facts.step_of[op])
     if facts.in_order:
         for user in users:
             if user > rank:
-                late = facts.steps[user]
+                late, position = int(facts.step_number[user]), int(facts.step_position[user])
                 report.add(
                     "tie",
-                    f"{facts.op_text(late.number)} at position {late.position} uses "
+                    f"{facts.op_text(late)} at position {position} uses "
                     f"{facts.tensor_text(tensor)} after {facts.op_text(op)} has written "
                     f"{facts.tensor_text(over)} over it: run it before",
                     tensor=tensor,
-                    op=late.number,
-                    number=late.position,
+                    op=late,
+                    number=position,
                 )
-    if over not in facts.steps[rank].writes:
+    rows = facts.copies_of[tensor]
+    if not rows or over not in facts.writes[rank]:
         return
     memory = _spot(facts, rank, over)[0]
-    for row in facts.copies_of.get(tensor, []):
-        if facts.needed(row) > rank and facts.copies[row].source == memory:
+    for row in rows:
+        if facts.needed[row] > rank and facts.copy_source[row] == memory:
             report.add(
                 "tie",
                 f"copy {row} takes {facts.tensor_text(tensor)} from {facts.memory_text(memory)} and "
@@ -99,8 +106,9 @@ def _loop_members(facts: Facts) -> dict[int, list[int]]:
     carrying = {at for kind, _, _, at in facts.ties if kind == TieKind.CARRIED}
     members: dict[int, list[int]] = {}
     if carrying:
-        for rank, step in enumerate(facts.steps):
-            loop = facts.loop[step.number]
+        loops = facts.loop[facts.step_number]
+        for rank in np.flatnonzero(loops >= 0).tolist():
+            loop = int(loops[rank])
             while loop >= 0:
                 if loop in carrying:
                     members.setdefault(loop, []).append(rank)
@@ -112,8 +120,8 @@ def _carried(facts: Facts, source: int, target: int, loop: int, ranks: list[int]
     """One spot for the whole loop: what an iteration leaves, the next one finds."""
     expected: Spot | None = None
     for rank in ranks:
-        step = facts.steps[rank]
-        for tensor in dict.fromkeys([*step.reads, *step.writes]):
+        number = int(facts.step_number[rank])
+        for tensor in facts.uses[rank]:
             if tensor not in (source, target):
                 continue
             spot = _spot(facts, rank, tensor)
@@ -121,15 +129,15 @@ def _carried(facts: Facts, source: int, target: int, loop: int, ranks: list[int]
             if spot != expected:
                 report.add(
                     "tie",
-                    f"{facts.op_text(step.number)} accesses {facts.tensor_text(tensor)} "
+                    f"{facts.op_text(number)} accesses {facts.tensor_text(tensor)} "
                     f"in {_spot_text(facts, spot)}, and loop {loop} carries it in "
                     f"{_spot_text(facts, expected)}: use one memory and one offset",
                     tensor=tensor,
-                    op=step.number,
+                    op=number,
                     number=spot[1],
                 )
-    rows = facts.residencies_of.get(source, []) + facts.residencies_of.get(target, [])
-    in_spot = [row for row in rows if facts.residencies[row][1:3] == expected]
+    rows = facts.residencies_of[source] + facts.residencies_of[target]
+    in_spot = [row for row in rows if facts.residency(row)[1:3] == expected]
     if expected is None or not in_spot:
         return  # the home of a device is there all the time
     covered = ranks[0]
@@ -142,11 +150,65 @@ def _carried(facts: Facts, source: int, target: int, loop: int, ranks: list[int]
             "tie",
             f"loop {loop} carries {facts.tensor_text(source)} in "
             f"{_spot_text(facts, expected)}, and it does not stay there at {facts.op_text(op)} "
-            f"(position {facts.steps[covered].position}): let it cover the whole loop",
+            f"(position {facts.step_position[covered]}): let it cover the whole loop",
             tensor=source,
             op=op,
-            number=facts.steps[covered].position,
+            number=facts.step_position[covered],
         )
+
+
+NO_COPY = -1
+
+
+@dataclass
+class Store:
+    """A place for one tensor, and the bytes [low, high) that are there from a moment on.
+
+    It is the home of devices, or a *strand*: a run of residencies in one memory at one offset whose
+    windows touch, so bytes put into one are still there in the next. Moments: step k starts at 2k and
+    ends at 2k + 1; -1 is before the program.
+    """
+
+    memory: int
+    first: int
+    last: int
+    """The ranks between which its bytes are kept."""
+    offset: int = HOME
+    entries: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """(moment, low, high, the copy that brought them or NO_COPY)"""
+
+    def put(self, moment: int, low: int, high: int, copy: int = NO_COPY) -> None:
+        self.entries.append((moment, low, high, copy))
+
+    def missing(self, moment: int, low: int, high: int) -> int:
+        """How many of the bytes [low, high) are not there at a moment."""
+        count, reached = 0, low
+        for since, begin, end, _ in sorted(self.entries, key=lambda entry: entry[1]):
+            if since <= moment and end > reached and reached < high:
+                count += max(0, min(begin, high) - reached)
+                reached = max(reached, end)
+        return count + max(0, high - reached)
+
+
+def strands_of(facts: Facts, tensor: int) -> tuple[list[Store], dict[int, Store]]:
+    """The strands of a tensor, and the strand of each residency that holds anything."""
+    windows = []
+    for row in facts.residencies_of[tensor]:
+        first, last = facts.window(row)
+        if first <= last:
+            residency = facts.residency(row)
+            windows.append((residency.memory, residency.offset, first, last, row))
+    strands: list[Store] = []
+    strand_of: dict[int, Store] = {}
+    for memory, offset, first, last, row in sorted(windows):
+        newest = strands[-1] if strands else None
+        same = newest is not None and (newest.memory, newest.offset) == (memory, offset)
+        if newest is None or not same or first > newest.last + 1:
+            newest = Store(memory, first, last, offset)
+            strands.append(newest)
+        newest.last = max(newest.last, last)
+        strand_of[row] = newest
+    return strands, strand_of
 
 
 Relies = list[tuple[int, int]]
@@ -160,11 +222,12 @@ def check_data(facts: Facts, report: Report) -> Relies:
     order of writers and readers says it all.
     """
     relies: Relies = []
-    sent_to: dict[int, list[tuple[int, list[int]]]] = {}
-    for (tensor, device), readers in facts.transfers.items():
-        sent_to.setdefault(tensor, []).append((device, readers))
-    for tensor in sorted(facts.residencies_of.keys() | facts.copies_of.keys()):
-        if facts.root[tensor] == tensor:
+    sent_to: dict[int, list[int]] = {}
+    for row, tensor in enumerate(facts.transfers.tensor.tolist()):
+        sent_to.setdefault(tensor, []).append(row)
+    concerned = (facts.residencies_of.counts > 0) | (facts.copies_of.counts > 0)
+    for tensor in np.flatnonzero(concerned & ~_stays_and_is_found(facts)).tolist():
+        if facts.is_root[tensor]:
             trace = _Trace(facts, report, tensor)
             trace.begin()
             trace.transfer(sent_to.get(tensor, []))
@@ -172,7 +235,7 @@ def check_data(facts: Facts, report: Report) -> Relies:
             relies += trace.read()
             trace.end()
         else:
-            for row in facts.copies_of.get(tensor, []):
+            for row in facts.copies_of[tensor]:
                 owner = facts.tensor_text(facts.root[tensor])
                 report.add(
                     "copy",
@@ -183,13 +246,61 @@ def check_data(facts: Facts, report: Report) -> Relies:
     return relies
 
 
+_NEVER = 2**62
+
+
+def _stays_and_is_found(facts: Facts) -> Mask:
+    """[tensors] whether nothing moves a tensor, it has one residency, and all that read it find it.
+
+    Moments are those of `Store`: its bytes are in its residency from one on, and in its home from another.
+    """
+    sound: Mask = facts.is_root & (facts.residencies_of.counts == 1) & (facts.copies_of.counts == 0)
+    sound[facts.transfers.tensor] = False
+    tensor = np.flatnonzero(sound)
+    row = facts.residencies_of.entry[facts.residencies_of.start[tensor]]
+    first, last = facts.windows[0][row], facts.windows[1][row]
+    memory, writer = facts.res_memory[row], facts.writer[tensor]
+    home = facts.home[facts.home_device[tensor]]
+    is_input = facts.is_input[tensor]
+
+    given = facts.is_given[tensor] | (writer < 0)
+    written = ~given & facts.is_written[tensor]
+    by = np.full(len(tensor), HOME, dtype=np.int64)
+    by[written] = facts.serve(writer[written], tensor[written])[1]
+    covered = (first <= writer) & (writer <= last)
+    there = np.full(facts.n_tensors, _NEVER)
+    at_home = np.where(is_input, np.isin(memory, facts.home), memory == home)
+    starts = (first <= last) & ((first < 0) | (given & (first <= 0) & at_home))
+    into_it = written & (by != HOME) & covered
+    there[tensor] = np.where(starts, -1, np.where(into_it, 2 * writer + 1, _NEVER))
+    in_home = np.full(facts.n_tensors, _NEVER)
+    in_home[tensor] = np.where(given, -1, np.where(written & (by == HOME), 2 * writer + 1, _NEVER))
+
+    wrong = written & (by != HOME) & ~covered
+    kept = there[tensor] < _NEVER
+    output = facts.is_output[tensor] & (facts.size[tensor] > 0)
+    wrong |= output & ~(kept & (last >= facts.n_steps - 1)) & (in_home[tensor] == _NEVER)
+    sound[tensor[wrong]] = False
+
+    read, rank = facts.readers.keys, facts.readers.entry
+    mine = sound[read] & (rank != facts.writer[read]) & (facts.size[read] > 0)
+    read, rank, served = read[mine], rank[mine], facts.served_readers[1][mine]
+    serving = facts.served_readers[0][mine]
+    of = facts.residencies_of.entry[facts.residencies_of.start[read]]
+    held = (facts.windows[0][of] <= rank) & (rank <= facts.windows[1][of])
+    own_home = facts.is_input[read] | (serving == facts.home[facts.home_device[read]])
+    found = np.where(served == HOME, own_home & (in_home[read] <= 2 * rank), held & (there[read] <= 2 * rank))
+    sound[read[~found]] = False
+    return sound
+
+
 class _Trace:
     """Where the bytes of one tensor are."""
 
     def __init__(self, facts: Facts, report: Report, tensor: int) -> None:
         self.facts, self.report, self.tensor = facts, report, tensor
-        self.size = facts.size[tensor]
-        self.last_rank = len(facts.steps) - 1
+        self.size = int(facts.size[tensor])
+        self.last_rank = facts.n_steps - 1
         self.homes = {memory: Store(memory, -1, self.last_rank) for memory in facts.machine.home}
         self.own_home = facts.machine.home[facts.home_device[tensor]]
         self.strands, self.strand_of = strands_of(facts, tensor)
@@ -198,12 +309,12 @@ class _Trace:
         """Whether the tensor has a place in this memory without a residency."""
         if self.facts.is_input[self.tensor]:
             return memory in self.homes
-        return memory == self.own_home
+        return bool(memory == self.own_home)
 
     def begin(self) -> None:
         """What is there from the start, and what the tensor's own step writes."""
         facts, tensor = self.facts, self.tensor
-        writer = facts.writer[tensor]
+        writer = int(facts.writer[tensor])
         for strand in self.strands:
             if strand.first < 0:
                 strand.put(-1, 0, self.size)
@@ -215,11 +326,11 @@ class _Trace:
                 # A residency in its home that begins with the program says where it is given.
                 if strand.first <= 0 and self._is_home(strand.memory):
                     strand.put(-1, 0, self.size)
-        elif tensor in facts.steps[writer].writes:
+        elif tensor in facts.writes[writer]:
             memory, row = facts.serves(writer, tensor)
             place = self.homes[memory] if row == HOME else self.strand_of.get(row)
             if place is None or not place.first <= writer <= place.last:
-                op = facts.steps[writer].number
+                op = int(facts.step_number[writer])
                 self._data(
                     f"{facts.op_text(op)} writes {facts.tensor_text(tensor)} to residency {row} "
                     f"in {facts.memory_text(memory)}, which does not hold its {self.size:,} "
@@ -230,14 +341,15 @@ class _Trace:
             if place is not None:
                 place.put(2 * writer + 1, 0, self.size)
 
-    def transfer(self, sent_to: list[tuple[int, list[int]]]) -> None:
+    def transfer(self, sent_to: list[int]) -> None:
         """A transfer leaves the home when the tensor is made, and is there when a reader starts."""
         facts = self.facts
-        made = 2 * facts.writer[self.tensor] + 1  # no writer: -1
-        for device, readers in sent_to:
+        made = 2 * int(facts.writer[self.tensor]) + 1  # no writer: -1
+        for row in sent_to:
+            device, first = int(facts.transfers.device[row]), facts.transfers.readers[row][0]
             missing = self.homes[self.own_home].missing(made, 0, self.size)
             if missing:
-                op = facts.steps[readers[0]].number
+                op = int(facts.step_number[first])
                 home = facts.memory_text(self.own_home)
                 self._data(
                     f"{facts.op_text(op)} on {facts.device_text(device)} reads "
@@ -246,59 +358,64 @@ class _Trace:
                     op,
                     missing,
                 )
-            self.homes[facts.machine.home[device]].put(2 * readers[0], 0, self.size)
+            self.homes[facts.machine.home[device]].put(2 * first, 0, self.size)
 
     def copy(self) -> None:
         """Copies in order of issue: one that feeds another is done before that is issued."""
         facts = self.facts
-        rows = facts.copies_of.get(self.tensor, [])
-        for row in sorted(rows, key=lambda row: (facts.issued(row), row)):
-            source, target = facts.copies[row].source, facts.copies[row].target
-            issued, needed = facts.issued(row), facts.needed(row)
-            what = f"copy {row} of {facts.tensor_text(self.tensor)}"
-            low, high = self._range(row, what)
+        rows = facts.copies_of[self.tensor]
+        for row in sorted(rows, key=lambda row: (facts.issued[row], row)):
+            source, target = int(facts.copy_source[row]), int(facts.copy_target[row])
+            issued, needed = int(facts.issued[row]), int(facts.needed[row])
+            low, high = self._range(row)
             if source == target:
-                self._copy(row, f"{what} stays in {facts.memory_text(source)}: remove it")
+                self._copy(row, f"{self._what(row)} stays in {facts.memory_text(source)}: remove it")
             elif (source, target) not in facts.machine.link_between:
                 self._copy(
                     row,
-                    f"{what}: there is no link from {facts.memory_text(source)} to "
+                    f"{self._what(row)}: there is no link from {facts.memory_text(source)} to "
                     f"{facts.memory_text(target)}",
                 )
             if facts.machine.rules.copies == "idle":
                 home = facts.machine.home[0]
                 if (source == home) == (target == home):
-                    self._copy(row, f"{what}: in idle time one of its ends must be {facts.memory_text(home)}")
+                    self._copy(
+                        row,
+                        f"{self._what(row)}: in idle time one of its ends must be {facts.memory_text(home)}",
+                    )
             if issued >= needed:
                 self._copy(
                     row,
-                    f"{what} is issued after {facts.op_text(facts.op_at(issued))} and "
+                    f"{self._what(row)} is issued after {facts.op_text(facts.op_at(issued))} and "
                     f"needed by {facts.op_text(facts.op_at(needed))}: issue it before",
                 )
             elif source != target:
-                self._source(row, what, low, high)
-                self._target(row, what)
+                self._source(row, low, high)
+                self._target(row)
             # A copy that was reported still delivers, so that one defect is reported once.
             for store in self._stores_for(target, issued, needed):
                 store.put(2 * needed, low, high, row)
 
-    def _range(self, row: int, what: str) -> tuple[int, int]:
-        low, high = self.facts.copies[row].low, self.facts.copies[row].high
+    def _what(self, row: int) -> str:
+        return f"copy {row} of {self.facts.tensor_text(self.tensor)}"
+
+    def _range(self, row: int) -> tuple[int, int]:
+        low, high = self.facts.copy(row)[5:]
         if low == WHOLE and high == WHOLE:
             return 0, self.size
         if not 0 <= low < high <= self.size:
             self._copy(
                 row,
-                f"{what} has the bytes {low:,} to {high:,} of {self.size:,}: give a range "
+                f"{self._what(row)} has the bytes {low:,} to {high:,} of {self.size:,}: give a range "
                 "inside the tensor that is not empty",
             )
             return 0, self.size
         return low, high
 
-    def _source(self, row: int, what: str, low: int, high: int) -> None:
+    def _source(self, row: int, low: int, high: int) -> None:
         """The source has the bytes when the copy is issued, and keeps them until it is done."""
         facts = self.facts
-        memory, issued, needed = facts.copies[row].source, facts.issued(row), facts.needed(row)
+        memory, issued, needed = (int(c[row]) for c in (facts.copy_source, facts.issued, facts.needed))
         stores = [strand for strand in self.strands if strand.memory == memory]
         stores += [self.homes[memory]] if memory in self.homes else []
         least, leaves = high - low, -1
@@ -314,26 +431,26 @@ class _Trace:
         if leaves >= issued:
             self._copy(
                 row,
-                f"{what} takes it from {where} until {facts.op_text(facts.op_at(needed))}, "
+                f"{self._what(row)} takes it from {where} until {facts.op_text(facts.op_at(needed))}, "
                 f"and it leaves after {facts.op_text(facts.op_at(leaves))}: let it stay",
             )
         else:
             self._copy(
                 row,
-                f"{what} takes it from {where} after {after}, where {max(least, 1):,} of "
+                f"{self._what(row)} takes it from {where} after {after}, where {max(least, 1):,} of "
                 "its bytes are not: issue it later, or from another memory",
             )
 
-    def _target(self, row: int, what: str) -> None:
+    def _target(self, row: int) -> None:
         """The target keeps room from the issue to the need."""
         facts = self.facts
-        memory, issued, needed = facts.copies[row].target, facts.issued(row), facts.needed(row)
+        memory, issued, needed = (int(c[row]) for c in (facts.copy_target, facts.issued, facts.needed))
         strands = [strand for strand in self.strands if strand.memory == memory]
         has_room = any(self._covers(strand, issued, needed) for strand in strands)
         if not has_room and not self._is_home(memory):
             self._copy(
                 row,
-                f"{what} has no place in {facts.memory_text(memory)} from after its issue "
+                f"{self._what(row)} has no place in {facts.memory_text(memory)} from after its issue "
                 f"to {facts.op_text(facts.op_at(needed))}: add a residency",
             )
 
@@ -354,9 +471,10 @@ class _Trace:
         """Every read is served by a store that has the whole tensor."""
         facts, tensor = self.facts, self.tensor
         relies: Relies = []
-        for rank in facts.readers[tensor]:
-            step = facts.steps[rank]
-            memory, row = facts.serves(rank, tensor)
+        served = slice(facts.readers.start[tensor], facts.readers.start[tensor + 1])
+        sources = zip(*(column[served].tolist() for column in facts.served_readers), strict=True)
+        for rank, (memory, row) in zip(facts.readers[tensor], sources, strict=True):
+            number = int(facts.step_number[rank])
             if rank == facts.writer[tensor]:
                 continue  # scratch: it reads what it has just written
             store = self.homes[memory] if row == HOME else self.strand_of.get(row)
@@ -365,10 +483,10 @@ class _Trace:
             if missing:
                 by = f"residency {row} in " if row != HOME else ""
                 self._data(
-                    f"{facts.op_text(step.number)} reads {facts.tensor_text(tensor)} from {by}"
+                    f"{facts.op_text(number)} reads {facts.tensor_text(tensor)} from {by}"
                     f"{facts.memory_text(memory)}, where {missing:,} of its {self.size:,} bytes "
                     "are not: write or copy it there before",
-                    step.number,
+                    number,
                     missing,
                 )
             elif store is not None:
@@ -398,5 +516,5 @@ class _Trace:
         self.report.add("data", message, tensor=self.tensor, op=op, number=number)
 
     def _copy(self, row: int, message: str) -> None:
-        op = self.facts.op_at(self.facts.needed(row))
+        op = self.facts.op_at(int(self.facts.needed[row]))
         self.report.add("copy", message, tensor=self.tensor, op=op, number=row)

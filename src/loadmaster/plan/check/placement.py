@@ -7,13 +7,12 @@ A plan may hold anything. What is behind `check_shape` may trust lengths and ind
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from loadmaster.machine.machine import Machine
-from loadmaster.plan.check.facts import Facts, Report
+from loadmaster.plan.check.facts import Column, Facts, Report
 from loadmaster.plan.plan import BEFORE, MOST_BYTE, NO_OFFSET, QUEUES, TIES, Plan
 from loadmaster.program.program import CANNOT_RUN, Program, TieKind
 
@@ -45,46 +44,55 @@ def _costs(facts: Facts, report: Report) -> None:
             number=costs.shape[1],
         )
         return
-    table = costs.tolist()
-    for op, device in enumerate(facts.device):
-        if not facts.is_view[op] and table[op][device] == CANNOT_RUN:
-            able = [i for i, cost in enumerate(table[op]) if cost != CANNOT_RUN]
-            remedy = f"move it to {facts.device_text(able[0])}" if able else "no device can run it"
-            report.add(
-                "device",
-                f"{facts.op_text(op)} can't run on {facts.device_text(device)} ({device}): {remedy}",
-                op=op,
-                number=device,
-            )
+
+    def describe(op: int) -> dict[str, Any]:
+        device, able = int(facts.device[op]), np.flatnonzero(costs[op] != CANNOT_RUN).tolist()
+        remedy = f"move it to {facts.device_text(able[0])}" if able else "no device can run it"
+        what = f"{facts.op_text(op)} can't run on {facts.device_text(device)} ({device}): {remedy}"
+        return {"message": what, "op": op, "number": device}
+
+    cannot = costs[np.arange(facts.n_ops), facts.device] == CANNOT_RUN
+    report.add_each("device", cannot & ~facts.is_view, describe)
 
 
 def _links(facts: Facts, report: Report) -> None:
     """Transfers go from home to home."""
-    home = facts.machine.home
-    for (tensor, device), readers in facts.transfers.items():
-        source = facts.home_device[tensor]
-        if (home[source], home[device]) not in facts.machine.link_between:
-            op = facts.steps[readers[0]].number
-            report.add(
-                "device",
-                f"{facts.op_text(op)} on {facts.device_text(device)} reads "
-                f"{facts.tensor_text(tensor)} of {facts.device_text(source)} and there is no "
-                f"link from {facts.memory_text(home[source])} to "
-                f"{facts.memory_text(home[device])}: move it to device {source}",
-                tensor=tensor,
-                op=op,
-                number=device,
-            )
+    sent, home = facts.transfers, facts.home
+    sources = facts.home_device[sent.tensor]
+
+    def describe(row: int) -> dict[str, Any]:
+        tensor, device, source = int(sent.tensor[row]), int(sent.device[row]), int(sources[row])
+        op = int(facts.step_number[sent.readers[row][0]])
+        return {
+            "message": f"{facts.op_text(op)} on {facts.device_text(device)} reads "
+            f"{facts.tensor_text(tensor)} of {facts.device_text(source)} and there is no "
+            f"link from {facts.memory_text(home[source])} to "
+            f"{facts.memory_text(home[device])}: move it to device {source}",
+            "tensor": tensor,
+            "op": op,
+            "number": device,
+        }
+
+    report.add_each("device", ~facts.linked[home[sources], home[sent.device]], describe)
+
+
+def _is_each_listed_once(facts: Facts) -> bool:
+    """Whether the plan lists every transfer once and no other."""
+    assert facts.plan.transfers is not None
+    listed, devices = facts.plan.transfers.astype(np.int64), len(facts.near)
+    found = np.sort(listed[:, 0] * devices + listed[:, 1])
+    return np.array_equal(found, facts.transfers.tensor * devices + facts.transfers.device)
 
 
 def _listed_transfers(facts: Facts, report: Report) -> None:
     """A plan that lists transfers lists each one that is needed, once, and no other."""
-    if facts.plan.transfers is None:
+    if facts.plan.transfers is None or _is_each_listed_once(facts):
         return
+    needed = {key: row for row, key in enumerate(facts.transfers.keys)}
     seen: set[tuple[int, int]] = set()
     for tensor, device in facts.plan.transfers.tolist():
         what = f"the transfer of {facts.tensor_text(tensor)} to {facts.device_text(device)}"
-        if (tensor, device) not in facts.transfers:
+        if (tensor, device) not in needed:
             report.add(
                 "device",
                 f"{what} ({device}) is listed and nobody waits for it: remove it",
@@ -96,9 +104,9 @@ def _listed_transfers(facts: Facts, report: Report) -> None:
                 "device", f"{what} ({device}) is listed twice: remove one", tensor=tensor, number=device
             )
         seen.add((tensor, device))
-    for (tensor, device), readers in facts.transfers.items():
+    for (tensor, device), row in needed.items():
         if (tensor, device) not in seen:
-            op = facts.steps[readers[0]].number
+            op = int(facts.step_number[facts.transfers.readers[row][0]])
             report.add(
                 "device",
                 f"{facts.op_text(op)} waits for the transfer of "
@@ -112,39 +120,23 @@ def _listed_transfers(facts: Facts, report: Report) -> None:
 
 def check_colocation(facts: Facts, report: Report) -> None:
     """Ops and tensors of a hard group, and the two sides of an in-place op, on one device."""
-    group_device: dict[int, int] = {}
-    for op, group in enumerate(facts.program.op_group.tolist()):
-        if group >= 0 and not facts.is_view[op]:
-            expected = group_device.setdefault(group, facts.device[op])
-            if facts.device[op] != expected:
-                report.add(
-                    "colocation",
-                    f"{facts.op_text(op)} of group {group} is on device "
-                    f"{facts.device[op]} and the group on device {expected}: move it there",
-                    op=op,
-                    number=facts.device[op],
-                )
-    tensor_group = facts.program.tensor_group.tolist()
-    for tensor in facts.roots:
-        group, device = tensor_group[tensor], facts.home_device[tensor]
-        unused = facts.writer[tensor] < 0 and not facts.readers[tensor]
-        if group < 0 or facts.is_input[tensor] or unused:
-            continue
-        expected = group_device.setdefault(group, device)
-        if device != expected:
-            writer = facts.writer[tensor]
-            report.add(
-                "colocation",
-                f"{facts.tensor_text(tensor)} of group {group} lives on device "
-                f"{device} and the group on device {expected}: move the op that writes or first "
-                "reads it",
-                tensor=tensor,
-                number=device,
-                op=facts.steps[writer].number if writer >= 0 else None,
-            )
+    group = facts.program.op_group.astype(np.int64)
+    expected = facts.group_devices(group)
+
+    def describe_op(op: int) -> dict[str, Any]:
+        return {
+            "message": f"{facts.op_text(op)} of group {group[op]} is on device "
+            f"{facts.device[op]} and the group on device {expected[op]}: move it there",
+            "op": op,
+            "number": facts.device[op],
+        }
+
+    grouped = (group >= 0) & ~facts.is_view
+    report.add_each("colocation", grouped & (facts.device != expected), describe_op)
+    _tensor_groups(facts, report)
+    unused = (facts.writer < 0) & (facts.readers.counts == 0)
     for kind, source, target, op in facts.ties:
-        unused = facts.writer[source] < 0 and not facts.readers[source]
-        if kind != TieKind.INPLACE or op < 0 or facts.is_input[source] or unused:
+        if kind != TieKind.INPLACE or op < 0 or facts.is_input[source] or unused[source]:
             continue
         one, other = facts.home_device[source], facts.home_device[target]
         if one != other:
@@ -159,35 +151,68 @@ def check_colocation(facts: Facts, report: Report) -> None:
             )
 
 
+def _tensor_groups(facts: Facts, report: Report) -> None:
+    """The tensors of a group live where its ops run or, if it has none, where the first of them lives."""
+    groups = facts.program.tensor_group.astype(np.int64)
+    unused = (facts.writer < 0) & (facts.readers.counts == 0)
+    tensors = np.flatnonzero(facts.is_root & (groups >= 0) & ~facts.is_input & ~unused)
+    group, device = groups[tensors], facts.home_device[tensors]
+    expected = facts.group_devices(group)
+    _, first, same = np.unique(group, return_index=True, return_inverse=True)
+    expected = np.where(expected >= 0, expected, device[first][same])
+
+    def describe(row: int) -> dict[str, Any]:
+        tensor = int(tensors[row])
+        writer = facts.writer[tensor]
+        return {
+            "message": f"{facts.tensor_text(tensor)} of group {group[row]} lives on device "
+            f"{device[row]} and the group on device {expected[row]}: move the op that writes or first "
+            "reads it",
+            "tensor": tensor,
+            "number": device[row],
+            "op": facts.step_number[writer] if writer >= 0 else None,
+        }
+
+    report.add_each("colocation", device != expected, describe)
+
+
 def check_fusion(facts: Facts, report: Report) -> None:
     """The members of a step have one device, one loop, and at most one hard group."""
-    group = facts.program.op_group.tolist()
-    for step in facts.steps:
-        hard = next((group[op] for op in step.members if group[op] >= 0), -1)
-        for op in step.members[1:]:
-            fused = f"{facts.op_text(op)} is fused with {facts.op_text(step.number)}"
-            if facts.device[op] != step.device:
-                report.add(
-                    "fusion",
-                    f"{fused} and is on device {facts.device[op]} instead of {step.device}: use one device",
-                    op=op,
-                    number=facts.device[op],
-                )
-            if facts.loop[op] != facts.loop[step.number]:
-                report.add(
-                    "fusion",
-                    f"{fused} and is in loop {facts.loop[op]} instead of "
-                    f"{facts.loop[step.number]}: fuse within one loop",
-                    op=op,
-                    number=facts.loop[op],
-                )
-            if group[op] >= 0 and group[op] != hard:
-                report.add(
-                    "fusion",
-                    f"{fused} and is in the hard group {group[op]} instead of {hard}: fuse within one group",
-                    op=op,
-                    number=group[op],
-                )
+    if not facts.is_fused.any():
+        return
+    rank, op = facts.members.keys, facts.members.entry
+    number = facts.step_number[rank]
+    group, nowhere = facts.program.op_group.astype(np.int64), facts.n_ops
+    first_hard = facts.members.least(np.where(group[op] >= 0, op, nowhere), nowhere)
+    hard = np.append(group, -1)[first_hard][rank]
+    elsewhere = facts.device[op] != facts.step_device[rank]
+    other_loop = facts.loop[op] != facts.loop[number]
+    other_group = (group[op] >= 0) & (group[op] != hard)
+    for row in np.flatnonzero((op != number) & (elsewhere | other_loop | other_group)).tolist():
+        this, step = int(op[row]), int(number[row])
+        fused = f"{facts.op_text(this)} is fused with {facts.op_text(step)}"
+        if elsewhere[row]:
+            report.add(
+                "fusion",
+                f"{fused} and is on device {facts.device[this]} instead of {facts.device[step]}: use one device",
+                op=this,
+                number=facts.device[this],
+            )
+        if other_loop[row]:
+            report.add(
+                "fusion",
+                f"{fused} and is in loop {facts.loop[this]} instead of "
+                f"{facts.loop[step]}: fuse within one loop",
+                op=this,
+                number=facts.loop[this],
+            )
+        if other_group[row]:
+            report.add(
+                "fusion",
+                f"{fused} and is in the hard group {group[this]} instead of {hard[row]}: fuse within one group",
+                op=this,
+                number=group[this],
+            )
 
 
 def check_reach(facts: Facts, report: Report) -> None:
@@ -195,26 +220,29 @@ def check_reach(facts: Facts, report: Report) -> None:
     writes is there, whether it takes many of its bytes or none. Empty tensors are nowhere."""
     if facts.machine.rules.reach != "first":
         return
-    for rank, step in enumerate(facts.steps):
-        first = facts.machine.reach[step.device][0]
-        for tensor in dict.fromkeys([*step.reads, *step.writes]):
-            memory = facts.serves(rank, tensor)[0]
-            if memory != first and facts.size[tensor]:
-                report.add(
-                    "reach",
-                    f"{facts.op_text(step.number)} uses {facts.tensor_text(tensor)} "
-                    f"({facts.size[tensor]:,} bytes) in {facts.memory_text(memory)}, and "
-                    f"{facts.device_text(step.device)} works in {facts.memory_text(first)} alone: "
-                    "copy it there before",
-                    tensor=tensor,
-                    op=step.number,
-                    number=facts.size[tensor],
-                )
+    rank, tensor = facts.uses.keys, facts.uses.entry
+    memory, _ = facts.serve(rank, tensor)
+    first = np.array([memories[0] for memories in facts.machine.reach], dtype=np.int64)
+
+    def describe(row: int) -> dict[str, Any]:
+        op, device, size = facts.step_number[rank[row]], facts.step_device[rank[row]], facts.size[tensor[row]]
+        return {
+            "message": f"{facts.op_text(int(op))} uses {facts.tensor_text(tensor[row])} "
+            f"({size:,} bytes) in {facts.memory_text(memory[row])}, and "
+            f"{facts.device_text(device)} works in {facts.memory_text(first[device])} alone: "
+            "copy it there before",
+            "tensor": tensor[row],
+            "op": op,
+            "number": size,
+        }
+
+    away = (memory != first[facts.step_device[rank]]) & (facts.size[tensor] > 0)
+    report.add_each("reach", away, describe)
 
 
 def check_permutation(program: Program, plan: Plan, report: Report) -> bool:
     """Every op has one place. Without it, positions have no meaning."""
-    if plan.order is None:
+    if plan.order is None or (np.bincount(plan.order, minlength=program.n_ops) == 1).all():
         return True
     place: dict[int, int] = {}
     for position, op in enumerate(plan.order.tolist()):
@@ -243,21 +271,15 @@ def check_order(facts: Facts, report: Report) -> None:
     if facts.in_order:
         late = _ops_after_writers(facts, report)
         _steps_after_writers(facts, late, report)
-    n_steps = len(facts.steps)
-    waits_for = [
-        {facts.writer[tensor] for tensor in step.reads} - {rank, -1} for rank, step in enumerate(facts.steps)
-    ]
-    for _, _, op, users in facts.overwrites:
-        waits_for[facts.step_of[op]].update(users)
-    circle = _circle(waits_for)
-    transfers = [] if facts.plan.transfers is None else facts.plan.transfers.tolist()
-    is_complete = bool(transfers) and sorted(map(tuple, transfers)) == list(facts.transfers)
-    if not circle and facts.in_order and is_complete:
+    before, after = _waits(facts)
+    circle = _circle(before, after, facts.n_steps)
+    listed = facts.plan.transfers is not None and len(facts.plan.transfers) > 0
+    if not circle and facts.in_order and listed and _is_each_listed_once(facts):
         # The list is complete and the steps alone have no circle: is its order to blame?
-        circle = _circle(_waits_with_transfers(facts, waits_for))
+        circle = _circle(*_waits_with_transfers(facts, before, after))
         if circle and not report.count("order"):
-            rank = min((node for node in circle if node < n_steps), default=0)
-            op = facts.steps[rank].number
+            rank = min((node for node in circle if node < facts.n_steps), default=0)
+            op = int(facts.step_number[rank])
             report.add(
                 "order",
                 f"{facts.op_text(op)} can never start: the order of the transfers "
@@ -266,91 +288,115 @@ def check_order(facts: Facts, report: Report) -> None:
                 number=len(circle),
             )
     elif circle:
-        op = min(facts.steps[rank].number for rank in circle)
-        others = ", ".join(facts.op_text(facts.steps[rank].number) for rank in circle[:4])
+        numbers = facts.step_number[circle].tolist()
+        others = ", ".join(facts.op_text(number) for number in numbers[:4])
         report.add(
             "order",
-            f"{facts.op_text(op)} waits for itself through {len(circle)} fused "
+            f"{facts.op_text(min(numbers))} waits for itself through {len(circle)} fused "
             f"steps ({others}): fuse fewer ops",
-            op=op,
+            op=min(numbers),
             number=len(circle),
         )
 
 
-def _ops_after_writers(facts: Facts, report: Report) -> set[tuple[int, int]]:
-    """Views have a place in the order too. Returns the (op, tensor) that were reported."""
-    producer = facts.program.producer.tolist()
-    position = facts.position
-    late: set[tuple[int, int]] = set()
-    for op, tensors in enumerate(facts.op_reads):
-        for tensor in tensors:
-            maker = producer[tensor]
-            if maker >= 0 and maker != op and position[maker] > position[op]:
-                late.add((op, facts.root[tensor]))
-                report.add(
-                    "order",
-                    f"{facts.op_text(op)} reads {facts.tensor_text(tensor)} at "
-                    f"position {position[op]} and {facts.op_text(maker)} writes it at "
-                    f"position {position[maker]}: swap them",
-                    tensor=tensor,
-                    op=op,
-                    number=position[maker],
-                )
-    return late
+def _ops_after_writers(facts: Facts, report: Report) -> Column:
+    """Views have a place in the order too. Returns op * n_tensors + tensor of all that were reported."""
+    tensor, op, position = facts.program.read_tensor, facts.read_op, facts.position
+    maker = facts.program.producer[tensor]
+    late = np.flatnonzero((maker >= 0) & (maker != op) & (position[maker] > position[op]))
+
+    def describe(row: int) -> dict[str, Any]:
+        at, made = position[op[row]], position[maker[row]]
+        return {
+            "message": f"{facts.op_text(int(op[row]))} reads {facts.tensor_text(tensor[row])} at "
+            f"position {at} and {facts.op_text(int(maker[row]))} writes it at "
+            f"position {made}: swap them",
+            "tensor": tensor[row],
+            "op": op[row],
+            "number": made,
+        }
+
+    report.add_each("order", late, describe)
+    return op[late] * facts.n_tensors + facts.read_root[late]
 
 
-def _steps_after_writers(facts: Facts, late: set[tuple[int, int]], report: Report) -> None:
+def _steps_after_writers(facts: Facts, late: Column, report: Report) -> None:
     """A step runs at its smallest position, so what it reads must be written before that."""
-    for rank, step in enumerate(facts.steps):
-        for op in step.members:
-            for tensor in dict.fromkeys(facts.root[tensor] for tensor in facts.op_reads[op]):
-                writer = facts.writer[tensor]
-                if writer > rank and (op, tensor) not in late:
-                    other = facts.steps[writer]
-                    report.add(
-                        "order",
-                        f"{facts.op_text(op)} reads {facts.tensor_text(tensor)} in "
-                        f"the fused step at position {step.position}, and the step of "
-                        f"{facts.op_text(other.number)}, which writes it, runs at position "
-                        f"{other.position}: fuse other ops or change the order",
-                        tensor=tensor,
-                        op=op,
-                        number=other.position,
-                    )
+    rank = facts.step_of[facts.read_op]
+    rows = np.flatnonzero((rank >= 0) & (facts.writer[facts.read_root] > rank))
+    if not len(rows):
+        return
+    codes = facts.read_op[rows] * facts.n_tensors + facts.read_root[rows]
+    _, first = np.unique(codes, return_index=True)
+    rows = rows[np.sort(first)]
+    rows = rows[~np.isin(facts.read_op[rows] * facts.n_tensors + facts.read_root[rows], late)]
+    rows = rows[np.argsort(rank[rows], kind="stable")]
+
+    def describe(row: int) -> dict[str, Any]:
+        op, tensor = int(facts.read_op[row]), int(facts.read_root[row])
+        writer = facts.writer[tensor]
+        other = facts.step_position[writer]
+        return {
+            "message": f"{facts.op_text(op)} reads {facts.tensor_text(tensor)} in "
+            f"the fused step at position {facts.step_position[rank[row]]}, and the step of "
+            f"{facts.op_text(int(facts.step_number[writer]))}, which writes it, runs at position "
+            f"{other}: fuse other ops or change the order",
+            "tensor": tensor,
+            "op": op,
+            "number": other,
+        }
+
+    report.add_each("order", rows, describe)
 
 
-def _waits_with_transfers(facts: Facts, waits_for: list[set[int]]) -> list[set[int]]:
-    """The same graph with a node for each listed transfer, after those of the steps."""
-    n_steps = len(facts.steps)
-    graph = [set(before) for before in waits_for]
-    last_on_device: dict[int, int] = {}
-    for rank, step in enumerate(facts.steps):
-        if step.device in last_on_device:
-            graph[rank].add(last_on_device[step.device])
-        last_on_device[step.device] = rank
+def _waits(facts: Facts) -> tuple[Column, Column]:
+    """(before, after): ranks of steps of which one waits for the other."""
+    after = facts.reads.keys
+    before = facts.writer[facts.reads.entry]
+    waits = (before >= 0) & (before != after)
+    users = [(user, facts.step_of[over.op]) for over in facts.overwrites for user in over.users]
+    more = np.array(users, dtype=np.int64).reshape(len(users), 2)
+    return np.concatenate([before[waits], more[:, 0]]), np.concatenate([after[waits], more[:, 1]])
+
+
+def _waits_with_transfers(facts: Facts, before: Column, after: Column) -> tuple[Column, Column, int]:
+    """The same waits and more, with a node for each listed transfer behind those of the steps: a device
+    runs its steps in order, and an engine serves its transfers in the order of the list."""
+    assert facts.plan.transfers is not None
+    waits = [(before, after)]
+    for device in facts.devices_used:
+        ranks = np.flatnonzero(facts.step_device == device)
+        waits.append((ranks[:-1], ranks[1:]))
+    edges: list[tuple[int, int]] = []
     last_on_engine: dict[str, int] = {}
-    home = facts.machine.home
-    listed = facts.plan.transfers.tolist() if facts.plan.transfers is not None else []
-    for tensor, device in listed:
-        node = len(graph)
-        graph.append({facts.writer[tensor]} - {-1})
+    rows = {key: row for row, key in enumerate(facts.transfers.keys)}
+    home, node = facts.machine.home, facts.n_steps
+    for tensor, device in facts.plan.transfers.tolist():
+        if facts.writer[tensor] >= 0:
+            edges.append((int(facts.writer[tensor]), node))
         link = facts.machine.link_between.get((home[facts.home_device[tensor]], home[device]))
         for engine in facts.machine.links[link].engines if link is not None else ():
             if engine in last_on_engine:
-                graph[node].add(last_on_engine[engine])
+                edges.append((last_on_engine[engine], node))
             last_on_engine[engine] = node
-        for rank in facts.transfers.get((tensor, device), []):
-            graph[rank].add(node)
-    assert len(graph) == n_steps + len(listed)
-    return graph
+        edges += [(node, rank) for rank in facts.transfers.readers[rows[tensor, device]]]
+        node += 1
+    own = np.array(edges, dtype=np.int64).reshape(len(edges), 2)
+    waits.append((own[:, 0], own[:, 1]))
+    return np.concatenate([one for one, _ in waits]), np.concatenate([other for _, other in waits]), node
 
 
-def _circle(waits_for: list[set[int]]) -> list[int]:
+def _circle(before: Column, after: Column, nodes: int) -> list[int]:
     """The nodes of one circle, or nothing: take away nodes that wait for nobody, again and again."""
+    if (before < after).all():
+        return []  # one after another
+    waits_for: list[set[int]] = [set() for _ in range(nodes)]
+    for other, node in zip(before.tolist(), after.tolist(), strict=True):
+        waits_for[node].add(other)
     followers: list[list[int]] = [[] for _ in waits_for]
-    open_waits = [len(before) for before in waits_for]
-    for node, before in enumerate(waits_for):
-        for other in before:
+    open_waits = [len(others) for others in waits_for]
+    for node, others in enumerate(waits_for):
+        for other in others:
             followers[other].append(node)
     free = [node for node, count in enumerate(open_waits) if count == 0]
     gone = 0
@@ -466,16 +512,15 @@ def _column(values: Any, name: str, least: int, most: int, program: Program, rep
             number=int(np.size(values)),
         )
         return False
-    bad = np.flatnonzero((column < least) | (column > most)).tolist()
-    for op in bad:
+    wrong = (column < least) | (column > most)
+
+    def describe(op: int) -> dict[str, Any]:
         value = int(column[op])
-        report.add(
-            "shape",
-            f"'{name}' of op {op} '{program.op_name[op]}' is {value}: use {least} to {most}",
-            op=op,
-            number=value,
-        )
-    return not bad
+        what = f"'{name}' of op {op} '{program.op_name[op]}' is {value}: use {least} to {most}"
+        return {"message": what, "op": op, "number": value}
+
+    report.add_each("shape", wrong, describe)
+    return not wrong.any()
 
 
 def _table(values: Any, name: str, columns: list[Bounds], report: Report) -> bool:
@@ -491,13 +536,17 @@ def _table(values: Any, name: str, columns: list[Bounds], report: Report) -> boo
             number=int(np.size(values)),
         )
         return False
-    fine = True
-    for row, entries in enumerate(table.tolist()):
-        for value, (column, least, most) in zip(entries, columns, strict=True):
-            if not least <= value <= most:
-                fine = False
-                report.add("shape", f"{name} {row} has {column} {value}: use {least} to {most}", number=value)
-    return fine
+    wrong = np.zeros(table.shape, dtype=np.bool_)
+    for index, (_, least, most) in enumerate(columns):
+        wrong[:, index] = (table[:, index] < least) | (table[:, index] > most)
+
+    def describe(cell: int) -> dict[str, Any]:
+        row, index = divmod(cell, len(columns))
+        (column, least, most), value = columns[index], int(table[row, index])
+        return {"message": f"{name} {row} has {column} {value}: use {least} to {most}", "number": value}
+
+    report.add_each("shape", wrong.ravel(), describe)
+    return not wrong.any()
 
 
 def _priority(plan: Plan, program: Program, report: Report) -> None:
@@ -515,10 +564,9 @@ def _priority(plan: Plan, program: Program, report: Report) -> None:
             number=int(np.size(values)),
         )
         return
-    for op, value in enumerate(values.tolist()):
-        if not math.isfinite(value):
-            report.add(
-                "shape",
-                f"priority of op {op} '{program.op_name[op]}' is {value}: give a finite number",
-                op=op,
-            )
+
+    def describe(op: int) -> dict[str, Any]:
+        name = program.op_name[op]
+        return {"message": f"priority of op {op} '{name}' is {values[op]}: give a finite number", "op": op}
+
+    report.add_each("shape", ~np.isfinite(values), describe)

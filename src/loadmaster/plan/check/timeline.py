@@ -6,14 +6,14 @@ devices, engines and memories are used by one at a time, and that the totals are
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 
+from loadmaster.plan.check.capacity import Clock, collect_holds, report_capacity, sweep
 from loadmaster.plan.check.data import Relies
-from loadmaster.plan.check.facts import Facts, Report
-from loadmaster.plan.check.memory import collect_holds, find_overlaps, report_capacity, sweep
+from loadmaster.plan.check.facts import HOME, Column, Facts, Report
+from loadmaster.plan.check.overlap import find_overlaps
 from loadmaster.plan.plan import NO_OFFSET
 
 
@@ -44,7 +44,7 @@ class TimelineLike(Protocol):
 
 def is_readable(facts: Facts, timeline: TimelineLike, report: Report) -> bool:
     """Whether all columns have their length and hold whole numbers."""
-    memories, copies = len(facts.machine.memories), len(facts.copies)
+    memories, copies = len(facts.machine.memories), len(facts.copy_tensor)
     shapes: dict[str, tuple[int, ...]] = {
         "op_start": (facts.n_ops,),
         "op_end": (facts.n_ops,),
@@ -71,167 +71,34 @@ def is_readable(facts: Facts, timeline: TimelineLike, report: Report) -> bool:
 
 
 class Times:
-    """The times of one plan. It is a `Clock` for the memory's sweep."""
-
-    begin = 0
+    """The times of one plan."""
 
     def __init__(self, facts: Facts, timeline: TimelineLike, report: Report) -> None:
         self.facts, self.timeline, self.report = facts, timeline, report
-        self.start: list[int] = timeline.op_start.tolist()
-        self.end: list[int] = timeline.op_end.tolist()
-        self.copy_times: list[tuple[int, int]] = list(
-            zip(timeline.copy_start.tolist(), timeline.copy_end.tolist(), strict=True)
+        self.start, self.end = timeline.op_start.astype(np.int64), timeline.op_end.astype(np.int64)
+        self.step_start, self.step_end = self.start[facts.step_number], self.end[facts.step_number]
+        self.copy_start = timeline.copy_start.astype(np.int64)
+        self.copy_end = timeline.copy_end.astype(np.int64)
+        self.transfer_start = np.full(len(facts.transfers), -1, dtype=np.int64)
+        self.transfer_end = self.transfer_start.copy()
+
+    @property
+    def clock(self) -> Clock:
+        """For the memory's sweep."""
+        return Clock(
+            0,
+            (self.step_start, self.step_end),
+            (self.copy_start, self.copy_end),
+            (self.transfer_start, self.transfer_end),
         )
-        self.transfer_times: dict[tuple[int, int], tuple[int, int]] = {}
 
-    def step(self, rank: int) -> tuple[int, int]:
-        number = self.facts.steps[rank].number
-        return self.start[number], self.end[number]
-
-    def copy(self, row: int) -> tuple[int, int]:
-        return self.copy_times[row]
-
-    def transfer(self, tensor: int, device: int) -> tuple[int, int]:
-        return self.transfer_times[tensor, device]
+    def made(self, tensor: Column) -> Column:
+        """When tensors are written; 0: there was nothing to write."""
+        writer = self.facts.writer[tensor]
+        return np.where(writer >= 0, np.append(self.step_end, 0)[writer], 0)
 
     def bad(self, message: str, number: int, op: int | None = None, tensor: int | None = None) -> None:
         self.report.add("timeline", message, tensor=tensor, op=op, number=number)
-
-
-def check_devices(times: Times) -> None:
-    """A device runs one step at a time, in the plan's order if the plan says so."""
-    facts = times.facts
-    for device in facts.devices_used:
-        ranks = [rank for rank, step in enumerate(facts.steps) if step.device == device]
-        if not facts.in_order:
-            ranks.sort(key=lambda rank: times.step(rank))
-        for before, after in pairwise(ranks):
-            end, start = times.step(before)[1], times.step(after)[0]
-            if start < end:
-                op = facts.steps[after].number
-                times.bad(
-                    f"{facts.op_text(op)} starts at {start:,} ps and "
-                    f"{facts.op_text(facts.steps[before].number)} before it on "
-                    f"{facts.device_text(device)} ends at {end:,} ps",
-                    end,
-                    op,
-                )
-
-
-def check_engines(times: Times) -> None:
-    """An engine serves one at a time; listed transfers in the order of the list."""
-    facts, home = times.facts, times.facts.machine.home
-    if facts.machine.rules.copies == "idle":
-        return  # copies share the home memory's idle time, not engines
-    listed = [] if facts.plan.transfers is None else facts.plan.transfers.tolist()
-    place_in_list = {(tensor, device): place for place, (tensor, device) in enumerate(listed)}
-    served: dict[str, list[tuple[int, int, int]]] = {}
-    in_list: dict[str, list[tuple[int, int, int]]] = {}
-    for row, copy in enumerate(facts.copies):
-        start, end = times.copy_times[row]
-        for engine in _engines_between(times, copy.source, copy.target):
-            served.setdefault(engine, []).append((start, end, copy.tensor))
-    for (tensor, device), (start, end) in times.transfer_times.items():
-        for engine in _engines_between(times, home[facts.home_device[tensor]], home[device]):
-            served.setdefault(engine, []).append((start, end, tensor))
-            if (tensor, device) in place_in_list:
-                place = place_in_list[tensor, device]
-                in_list.setdefault(engine, []).append((place, start, tensor))
-    for engine, jobs in sorted(served.items()):
-        for (_, end, _), (start, _, tensor) in pairwise(sorted(jobs)):
-            if start < end:
-                times.bad(
-                    f"engine '{engine}' starts {facts.tensor_text(tensor)} at {start:,} ps and "
-                    f"is busy until {end:,} ps",
-                    end,
-                    tensor=tensor,
-                )
-    for engine, jobs in sorted(in_list.items()):
-        for (_, before, _), (_, start, tensor) in pairwise(sorted(jobs)):
-            if start < before:
-                times.bad(
-                    f"engine '{engine}' starts {facts.tensor_text(tensor)} at {start:,} ps and "
-                    f"the transfer listed before it at {before:,} ps",
-                    start,
-                    tensor=tensor,
-                )
-
-
-def _engines_between(times: Times, source: int, target: int) -> tuple[str, ...]:
-    """The engines of a link; none if there is no link, which is another rule's violation."""
-    link = times.facts.machine.link_between.get((source, target))
-    return times.facts.machine.links[link].engines if link is not None else ()
-
-
-def check_memory(times: Times) -> None:
-    """What a sweep over the times finds is what the timeline states."""
-    facts = times.facts
-    usages = sweep(facts, collect_holds(facts, times))
-    top = [0] * len(usages)
-    for tensor, where, offset, _, _ in facts.residencies:
-        if offset != NO_OFFSET:
-            top[where] = max(top[where], offset + facts.align(facts.size[tensor], where))
-    for where, usage in enumerate(usages):
-        capacity = facts.machine.memories[where].capacity
-        found = {
-            "memory_peak": usage.peak,
-            "memory_top": top[where],
-            "memory_over": max(0, usage.peak - capacity, top[where] - capacity),
-            "memory_first_over": -1 if usage.first_over is None else usage.first_over,
-        }
-        for name, value in found.items():
-            stated = int(getattr(times.timeline, name)[where])
-            if stated != value:
-                times.bad(
-                    f"{name} of {facts.memory_text(where)} is {stated:,} and the times say {value:,}", value
-                )
-    report_capacity(facts, usages, times.report)
-
-
-def check_spots(times: Times) -> None:
-    """On several devices, residencies apart by position may still meet in time."""
-    facts = times.facts
-    if len(facts.devices_used) < 2:
-        return
-    by_time = []
-    by_position = [facts.window(row) for row in range(len(facts.residencies))]
-    for begin, end in by_position:
-        if begin > end or end < 0:
-            by_time.append((0, -1))  # holds nothing
-        else:
-            start = times.step(begin)[0] if begin >= 0 else -1
-            by_time.append((start, times.step(end)[1] - 1))
-    for first, second, when in find_overlaps(facts, by_time, times.report):
-        (begin, end), (other_begin, other_end) = by_position[first], by_position[second]
-        if begin > other_end or other_begin > end:  # else it was reported by position
-            tensor = facts.residencies[second].tensor
-            op = facts.op_at(by_position[second][0])
-            times.report.add(
-                "overlap",
-                f"residencies {first} and {second} of "
-                f"{facts.memory_text(facts.residencies[first].memory)} share addresses at "
-                f"{when:,} ps, when {facts.tensor_text(tensor)} comes in at "
-                f"{facts.op_text(op)}: move one",
-                tensor=tensor,
-                op=op,
-                number=second,
-            )
-
-
-def check_total(times: Times) -> None:
-    """The end of the last step, or of the last copy that is needed by the end."""
-    ends = [times.step(rank)[1] for rank in range(len(times.facts.steps))]
-    ends += [
-        end
-        for row, (_, end) in enumerate(times.copy_times)
-        if times.facts.needed(row) == len(times.facts.steps)
-    ]
-    last, stated = max(ends, default=0), times.timeline.total_ps
-    if stated != last:
-        times.bad(f"total is {stated:,} ps and the last end is {last:,} ps", last)
-
-
-__all__ = ["TimelineLike", "check_timeline"]
 
 
 def check_timeline(facts: Facts, timeline: TimelineLike, relies: Relies, report: Report) -> bool:
@@ -253,56 +120,63 @@ def check_timeline(facts: Facts, timeline: TimelineLike, relies: Relies, report:
 
 def check_ops(times: Times) -> None:
     """Steps end after they start, members share times, a view happens when its root is made."""
-    facts = times.facts
-    for rank, step in enumerate(facts.steps):
-        start, end = times.step(rank)
-        if not 0 <= start < end:
+    facts, start, end = times.facts, times.start, times.end
+    rank, op = facts.members.keys, facts.members.entry
+    number = facts.step_number[rank]
+    is_step = op == number
+    backwards = is_step & ((start[op] < 0) | (start[op] >= end[op]))
+    apart = ~is_step & ((start[op] != start[number]) | (end[op] != end[number]))
+    for row in np.flatnonzero(backwards | apart).tolist():
+        this, step = int(op[row]), int(number[row])
+        if this == step:
             times.bad(
-                f"{facts.op_text(step.number)} starts at {start:,} ps and ends at {end:,} ps",
-                start,
-                step.number,
+                f"{facts.op_text(this)} starts at {start[this]:,} ps and ends at {end[this]:,} ps",
+                start[this],
+                this,
             )
-        for op in step.members[1:]:
-            if (times.start[op], times.end[op]) != (start, end):
-                times.bad(
-                    f"{facts.op_text(op)} is fused with {facts.op_text(step.number)} and runs "
-                    f"from {times.start[op]:,} ps instead of {start:,} ps",
-                    times.start[op],
-                    op,
-                )
-    for op in range(facts.n_ops):
-        if facts.is_view[op]:
-            writers = [facts.writer[facts.root[tensor]] for tensor in facts.op_writes[op]]
-            made = max((times.step(rank)[1] for rank in writers if rank >= 0), default=0)
-            if writers and (times.start[op], times.end[op]) != (made, made):
-                times.bad(
-                    f"view {facts.op_text(op)} is at {times.start[op]:,} ps and what it shows "
-                    f"is made at {made:,} ps",
-                    times.start[op],
-                    op,
-                )
+        else:
+            times.bad(
+                f"{facts.op_text(this)} is fused with {facts.op_text(step)} and runs "
+                f"from {start[this]:,} ps instead of {start[step]:,} ps",
+                start[this],
+                this,
+            )
+    shown = facts.is_view[facts.write_op]
+    op, root = facts.write_op[shown], facts.write_root[shown]
+    views, is_made = np.unique(op), facts.writer[root] >= 0
+    when = np.full(facts.n_ops, np.iinfo(np.int64).min)
+    np.maximum.at(when, op[is_made], times.made(root[is_made]))
+    when[when == np.iinfo(np.int64).min] = 0
+    for view in views[(start[views] != when[views]) | (end[views] != when[views])].tolist():
+        times.bad(
+            f"view {facts.op_text(view)} is at {start[view]:,} ps and what it shows is made at {when[view]:,} ps",
+            start[view],
+            view,
+        )
 
 
 def check_copies(times: Times) -> None:
     """Between the end of the step that issues a copy and the start of the one that needs it."""
-    facts = times.facts
-    for row, (start, end) in enumerate(times.copy_times):
-        tensor = facts.copies[row].tensor
-        issued, needed = facts.issued(row), facts.needed(row)
-        earliest = times.step(issued)[1] if issued >= 0 else 0
+    facts, start, end = times.facts, times.copy_start, times.copy_end
+    earliest = np.where(facts.issued >= 0, np.append(times.step_end, 0)[facts.issued], 0)
+    awaited = facts.needed < facts.n_steps
+    by = np.append(times.step_start, 0)[np.where(awaited, facts.needed, -1)]
+    early, late = (start < earliest) | (start >= end), awaited & (by < end)
+    for row in np.flatnonzero(early | late).tolist():
+        tensor = int(facts.copy_tensor[row])
         what = f"copy {row} of {facts.tensor_text(tensor)}"
-        if not earliest <= start < end:
+        if early[row]:
             times.bad(
-                f"{what} runs from {start:,} ps to {end:,} ps and is issued at {earliest:,} ps",
-                start,
+                f"{what} runs from {start[row]:,} ps to {end[row]:,} ps and is issued at {earliest[row]:,} ps",
+                start[row],
                 tensor=tensor,
             )
-        if needed < len(facts.steps) and times.step(needed)[0] < end:
-            op = facts.steps[needed].number
+        if late[row]:
+            op = int(facts.step_number[facts.needed[row]])
             times.bad(
                 f"{facts.op_text(op)} starts at {times.start[op]:,} ps and needs {what}, which "
-                f"ends at {end:,} ps",
-                end,
+                f"ends at {end[row]:,} ps",
+                end[row],
                 op,
                 tensor,
             )
@@ -310,26 +184,38 @@ def check_copies(times: Times) -> None:
 
 def check_transfers(times: Times) -> bool:
     """One for each that is needed, after the tensor is made. Returns whether none is missing."""
-    facts = times.facts
-    for tensor, device, start, end in times.timeline.transfers.tolist():
-        key = (tensor, device)
-        if key not in facts.transfers or key in times.transfer_times:
-            why = "there twice" if key in times.transfer_times else "there and not needed"
+    facts, sent = times.facts, times.facts.transfers
+    stated = times.timeline.transfers.astype(np.int64)
+    devices = len(facts.near)
+    needed = sent.tensor * devices + sent.device
+    known = (stated[:, 0] >= 0) & (stated[:, 0] < facts.n_tensors)
+    known &= (stated[:, 1] >= 0) & (stated[:, 1] < devices)
+    code = np.where(known, stated[:, 0] * devices + stated[:, 1], -1)
+    at = np.minimum(np.searchsorted(needed, code), max(0, len(needed) - 1))
+    known &= needed[at] == code if len(needed) else False
+    first = np.zeros(len(stated), dtype=np.bool_)
+    rows = np.flatnonzero(known)
+    first[rows[np.unique(at[rows], return_index=True)[1]]] = True
+    times.transfer_start[at[first]], times.transfer_end[at[first]] = stated[first, 2], stated[first, 3]
+    made = times.made(np.where(known, stated[:, 0], 0)) if len(stated) else stated[:, 0]
+    wrong = ~first | (stated[:, 2] < made) | (stated[:, 2] >= stated[:, 3])
+    for row in np.flatnonzero(wrong).tolist():
+        tensor, device, start, end = stated[row].tolist()
+        if not first[row]:
+            why = "there twice" if known[row] else "there and not needed"
             times.bad(f"the transfer of tensor {tensor} to device {device} is {why}", device)
             continue
-        times.transfer_times[key] = (start, end)
-        writer = facts.writer[tensor]
-        made = times.step(writer)[1] if writer >= 0 else 0
-        if not made <= start < end:
-            times.bad(
-                f"the transfer of {facts.tensor_text(tensor)} to device {device} runs from "
-                f"{start:,} ps to {end:,} ps and the tensor is made at {made:,} ps",
-                start,
-                tensor=tensor,
-            )
-    missing = [key for key in facts.transfers if key not in times.transfer_times]
-    for tensor, device in missing:
-        op = facts.steps[facts.transfers[tensor, device][0]].number
+        times.bad(
+            f"the transfer of {facts.tensor_text(tensor)} to device {device} runs from "
+            f"{start:,} ps to {end:,} ps and the tensor is made at {made[row]:,} ps",
+            start,
+            tensor=tensor,
+        )
+    missing = np.ones(len(sent), dtype=np.bool_)
+    missing[at[first]] = False
+    for row in np.flatnonzero(missing).tolist():
+        tensor, device = int(sent.tensor[row]), int(sent.device[row])
+        op = int(facts.step_number[sent.readers[row][0]])
         times.bad(
             f"the transfer of {facts.tensor_text(tensor)} to device {device} is missing, and "
             f"{facts.op_text(op)} waits for it",
@@ -337,49 +223,185 @@ def check_transfers(times: Times) -> bool:
             op,
             tensor,
         )
-    return not missing
+    return not missing.any()
 
 
 def check_waits(times: Times, relies: Relies) -> None:
     """No step starts before what it reads is there, or while others use what it writes over."""
     facts = times.facts
-    for rank, step in enumerate(facts.steps):
-        start = times.step(rank)[0]
-        for tensor in dict.fromkeys(step.reads):
-            writer = facts.writer[tensor]
-            if facts.is_input[tensor] or writer == rank:
-                continue
-            ready = times.step(writer)[1] if writer >= 0 else 0
-            if not facts.is_near(tensor, step.device) and facts.is_at_home(rank, tensor):
-                ready = times.transfer_times[tensor, facts.near[step.device]][1]
-            if start < ready:
-                times.bad(
-                    f"{facts.op_text(step.number)} starts at {start:,} ps and reads "
-                    f"{facts.tensor_text(tensor)}, which is there at {ready:,} ps",
-                    ready,
-                    step.number,
-                    tensor,
-                )
-    for tensor, over, op, users in facts.overwrites:
-        start = times.step(facts.step_of[op])[0]
-        for rank in users:
-            if start < times.step(rank)[1]:
+    rank, tensor = facts.reads.keys, facts.reads.entry
+    own = facts.is_input[tensor] | (facts.writer[tensor] == rank)
+    ready = np.where(own, times.step_start[rank], times.made(tensor))
+    sent = facts.transfers
+    if len(sent):
+        device, code = facts.near[facts.step_device[rank]], sent.tensor * len(facts.near) + sent.device
+        away = np.flatnonzero(~own & (facts.near[facts.home_device[tensor]] != device))
+        away = away[facts.serve(rank[away], tensor[away])[1] == HOME]
+        row = np.searchsorted(code, tensor[away] * len(facts.near) + device[away])
+        ready[away] = times.transfer_end[row]
+    early = np.flatnonzero(times.step_start[rank] < ready)
+    seen: set[tuple[int, int]] = set()
+    for row in early.tolist():
+        key = int(rank[row]), int(tensor[row])
+        if key in seen:
+            continue
+        seen.add(key)
+        op = int(facts.step_number[key[0]])
+        times.bad(
+            f"{facts.op_text(op)} starts at {times.start[op]:,} ps and reads "
+            f"{facts.tensor_text(key[1])}, which is there at {ready[row]:,} ps",
+            ready[row],
+            op,
+            key[1],
+        )
+    for old, over, op, users in facts.overwrites:
+        start = times.step_start[facts.step_of[op]]
+        for user in users:
+            if start < times.step_end[user]:
                 times.bad(
                     f"{facts.op_text(op)} starts at {start:,} ps and writes "
-                    f"{facts.tensor_text(over)} over {facts.tensor_text(tensor)}, which "
-                    f"{facts.op_text(facts.steps[rank].number)} uses until {times.step(rank)[1]:,} ps",
-                    times.step(rank)[1],
+                    f"{facts.tensor_text(over)} over {facts.tensor_text(old)}, which "
+                    f"{facts.op_text(int(facts.step_number[user]))} uses until {times.step_end[user]:,} ps",
+                    times.step_end[user],
                     op,
-                    tensor,
+                    old,
                 )
-    for rank, row in relies:
-        start, end = times.step(rank)[0], times.copy_times[row][1]
-        if start < end and facts.needed(row) != rank:  # the step that needs it: see `check_copies`
-            op, tensor = facts.steps[rank].number, facts.copies[row].tensor
+    for step, row in relies:
+        start, end = times.step_start[step], times.copy_end[row]
+        if start < end and facts.needed[row] != step:  # the step that needs it: see `check_copies`
+            op, moved = int(facts.step_number[step]), int(facts.copy_tensor[row])
             times.bad(
                 f"{facts.op_text(op)} starts at {start:,} ps and reads what copy {row} of "
-                f"{facts.tensor_text(tensor)} brings at {end:,} ps",
+                f"{facts.tensor_text(moved)} brings at {end:,} ps",
                 end,
                 op,
-                tensor,
+                moved,
             )
+
+
+def check_devices(times: Times) -> None:
+    """A device runs one step at a time, in the plan's order if the plan says so."""
+    facts = times.facts
+    for device in facts.devices_used:
+        ranks = np.flatnonzero(facts.step_device == device)
+        if not facts.in_order:
+            ranks = ranks[np.lexsort((times.step_end[ranks], times.step_start[ranks]))]
+        end, start = times.step_end[ranks[:-1]], times.step_start[ranks[1:]]
+        for row in np.flatnonzero(start < end).tolist():
+            op, before = (int(facts.step_number[ranks[each]]) for each in (row + 1, row))
+            times.bad(
+                f"{facts.op_text(op)} starts at {start[row]:,} ps and "
+                f"{facts.op_text(before)} before it on "
+                f"{facts.device_text(device)} ends at {end[row]:,} ps",
+                end[row],
+                op,
+            )
+
+
+def check_engines(times: Times) -> None:
+    """An engine serves one at a time; listed transfers in the order of the list."""
+    facts, sent = times.facts, times.facts.transfers
+    if facts.machine.rules.copies == "idle":
+        return  # copies share the home memory's idle time, not engines
+    listed = [] if facts.plan.transfers is None else facts.plan.transfers.tolist()
+    place_in_list = {(tensor, device): place for place, (tensor, device) in enumerate(listed)}
+    place = np.array([place_in_list.get(key, -1) for key in sent.keys], dtype=np.int64)
+    source = np.concatenate([facts.copy_source, facts.home[facts.home_device[sent.tensor]]])
+    target = np.concatenate([facts.copy_target, facts.home[sent.device]])
+    start = np.concatenate([times.copy_start, times.transfer_start])
+    end = np.concatenate([times.copy_end, times.transfer_end])
+    tensor = np.concatenate([facts.copy_tensor, sent.tensor])
+    place = np.concatenate([np.full(len(facts.copy_tensor), -1), place])
+    for engine, links in sorted(_links_of_engines(times).items()):
+        jobs = np.flatnonzero(np.isin(source * len(facts.capacity) + target, links))
+        jobs = jobs[np.lexsort((tensor[jobs], end[jobs], start[jobs]))]
+        for row in np.flatnonzero(start[jobs[1:]] < end[jobs[:-1]]).tolist():
+            before, after = jobs[row], jobs[row + 1]
+            times.bad(
+                f"engine '{engine}' starts {facts.tensor_text(tensor[after])} at {start[after]:,} ps and "
+                f"is busy until {end[before]:,} ps",
+                end[before],
+                tensor=tensor[after],
+            )
+    for engine, links in sorted(_links_of_engines(times).items()):
+        jobs = np.flatnonzero(np.isin(source * len(facts.capacity) + target, links) & (place >= 0))
+        jobs = jobs[np.argsort(place[jobs])]
+        for row in np.flatnonzero(start[jobs[1:]] < start[jobs[:-1]]).tolist():
+            before, after = jobs[row], jobs[row + 1]
+            times.bad(
+                f"engine '{engine}' starts {facts.tensor_text(tensor[after])} at {start[after]:,} ps and "
+                f"the transfer listed before it at {start[before]:,} ps",
+                start[after],
+                tensor=tensor[after],
+            )
+
+
+def _links_of_engines(times: Times) -> dict[str, list[int]]:
+    """source * n_memories + target of the links that each engine serves."""
+    machine, found = times.facts.machine, dict[str, list[int]]()
+    for (source, target), link in machine.link_between.items():
+        for engine in machine.links[link].engines:
+            found.setdefault(engine, []).append(source * len(machine.memories) + target)
+    return found
+
+
+def check_memory(times: Times) -> None:
+    """What a sweep over the times finds is what the timeline states."""
+    facts = times.facts
+    usages = sweep(facts, collect_holds(facts, times.clock))
+    placed = facts.res_offset != NO_OFFSET
+    where = facts.res_memory[placed]
+    top = np.zeros(len(usages), dtype=np.int64)
+    np.maximum.at(
+        top, where, facts.res_offset[placed] + facts.align(facts.size[facts.res_tensor[placed]], where)
+    )
+    for memory, usage in enumerate(usages):
+        capacity = int(facts.capacity[memory])
+        found = {
+            "memory_peak": usage.peak,
+            "memory_top": int(top[memory]),
+            "memory_over": max(0, usage.peak - capacity, int(top[memory]) - capacity),
+            "memory_first_over": -1 if usage.first_over is None else usage.first_over,
+        }
+        for name, value in found.items():
+            stated = int(getattr(times.timeline, name)[memory])
+            if stated != value:
+                times.bad(
+                    f"{name} of {facts.memory_text(memory)} is {stated:,} and the times say {value:,}", value
+                )
+    report_capacity(facts, usages, times.report)
+
+
+def check_spots(times: Times) -> None:
+    """On several devices, residencies apart by position may still meet in time."""
+    facts = times.facts
+    if len(facts.devices_used) < 2:
+        return
+    begin, end = facts.windows
+    nothing = (begin > end) | (end < 0)
+    start = np.where(begin >= 0, times.step_start[np.where(nothing, 0, begin)], -1)
+    until = times.step_end[np.where(nothing, 0, end)] - 1
+    by_time = np.where(nothing, 0, start), np.where(nothing, -1, until)
+    for first, second, when in find_overlaps(facts, by_time, times.report):
+        if begin[first] > end[second] or begin[second] > end[first]:  # else it was reported by position
+            tensor = int(facts.res_tensor[second])
+            op = facts.op_at(int(begin[second]))
+            times.report.add(
+                "overlap",
+                f"residencies {first} and {second} of "
+                f"{facts.memory_text(facts.res_memory[first])} share addresses at "
+                f"{when:,} ps, when {facts.tensor_text(tensor)} comes in at "
+                f"{facts.op_text(op)}: move one",
+                tensor=tensor,
+                op=op,
+                number=second,
+            )
+
+
+def check_total(times: Times) -> None:
+    """The end of the last step, or of the last copy that is needed by the end."""
+    awaited = times.copy_end[times.facts.needed == times.facts.n_steps]
+    ends = np.concatenate([times.step_end, awaited])
+    last, stated = int(ends.max()) if len(ends) else 0, times.timeline.total_ps
+    if stated != last:
+        times.bad(f"total is {stated:,} ps and the last end is {last:,} ps", last)

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from loadmaster.plan.check.facts import Facts, Report, Violation
 from loadmaster.plan.plan import BEFORE, NO_OFFSET
+from reference.check.facts import Facts, Report, Violation
 
 # Is a placement of buffers sound? A plain sweep, apart from every allocator.
 

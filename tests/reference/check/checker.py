@@ -26,10 +26,12 @@ If a plan can't be read (`shape`, or an order that is no permutation), nothing e
 from __future__ import annotations
 
 from loadmaster.machine.machine import Machine
-from loadmaster.plan.check.data import check_data, check_ties
-from loadmaster.plan.check.facts import MOST_PER_RULE, Facts, Report, Violation
-from loadmaster.plan.check.memory import check_capacity, check_overlap, check_residency
-from loadmaster.plan.check.placement import (
+from loadmaster.plan.plan import Plan
+from loadmaster.program.program import Program
+from reference.check.data import check_data, check_ties
+from reference.check.facts import MOST_PER_RULE, Facts, Report, Violation
+from reference.check.memory import check_capacity, check_overlap, check_residency
+from reference.check.placement import (
     check_colocation,
     check_device,
     check_fusion,
@@ -38,9 +40,7 @@ from loadmaster.plan.check.placement import (
     check_reach,
     check_shape,
 )
-from loadmaster.plan.check.timeline import TimelineLike, check_timeline
-from loadmaster.plan.plan import Plan
-from loadmaster.program.program import Program
+from reference.check.timeline import TimelineLike, check_timeline
 
 RULES = (
     "shape",

@@ -1,0 +1,402 @@
+"""Rules `copy`, `data` and `tie`: every read, every copy and every transfer finds the bytes it takes.
+
+Each tensor that a plan moves or places is followed alone, from store to store: what is given, what its
+step writes, what transfers and copies bring, what its readers find. Tensors that share one place are
+read and written in that place.
+"""
+
+from __future__ import annotations
+
+from loadmaster.plan.plan import NO_OFFSET, WHOLE
+from loadmaster.program.program import TieKind
+from reference.check.facts import HOME, NO_COPY, Facts, Overwrite, Report, Store, strands_of
+
+Spot = tuple[int, int]
+"""A memory and an offset; the home of a device has no offset."""
+
+
+def check_ties(facts: Facts, report: Report) -> None:
+    """In-place ops, values that a loop carries, and nobody who uses what is gone."""
+    for overwrite in facts.overwrites:
+        _after_users(facts, overwrite, report)
+    members = _loop_members(facts)
+    for kind, source, target, at in facts.ties:
+        if at < 0 or source == target:
+            continue
+        if kind == TieKind.INPLACE:
+            if facts.step_of[at] >= 0:
+                _in_place(facts, source, target, at, report)
+        elif facts.residencies_of.keys() & {source, target} or len(facts.devices_used) > 1:
+            _carried(facts, source, target, at, members.get(at, []), report)
+
+
+def _spot(facts: Facts, rank: int, tensor: int) -> Spot:
+    """Where a step's access to a tensor takes place."""
+    memory, row = facts.serves(rank, tensor)
+    return memory, NO_OFFSET if row == HOME else facts.residencies[row].offset
+
+
+def _spot_text(facts: Facts, spot: Spot) -> str:
+    offset = f" at {spot[1]:,}" if spot[1] != NO_OFFSET else ""
+    return facts.memory_text(spot[0]) + offset
+
+
+def _in_place(facts: Facts, source: int, target: int, op: int, report: Report) -> None:
+    """The op finds the source where it leaves the target."""
+    rank = facts.step_of[op]
+    step = facts.steps[rank]
+    if target in step.writes:
+        where = _spot(facts, rank, target)
+        found = _spot(facts, rank, source) if source in step.reads else where
+        if found != where:
+            report.add(
+                "tie",
+                f"{facts.op_text(op)} writes {facts.tensor_text(target)} to "
+                f"{_spot_text(facts, where)} over {facts.tensor_text(source)} in "
+                f"{_spot_text(facts, found)}: use one memory and one offset",
+                tensor=target,
+                op=op,
+                number=where[1],
+            )
+
+
+def _after_users(facts: Facts, overwrite: Overwrite, report: Report) -> None:
+    """An op that takes a place comes after all that use what lies there, copies too."""
+    tensor, over, op, users = overwrite
+    rank = facts.step_of[op]
+    if facts.in_order:
+        for user in users:
+            if user > rank:
+                late = facts.steps[user]
+                report.add(
+                    "tie",
+                    f"{facts.op_text(late.number)} at position {late.position} uses "
+                    f"{facts.tensor_text(tensor)} after {facts.op_text(op)} has written "
+                    f"{facts.tensor_text(over)} over it: run it before",
+                    tensor=tensor,
+                    op=late.number,
+                    number=late.position,
+                )
+    if over not in facts.steps[rank].writes:
+        return
+    memory = _spot(facts, rank, over)[0]
+    for row in facts.copies_of.get(tensor, []):
+        if facts.needed(row) > rank and facts.copies[row].source == memory:
+            report.add(
+                "tie",
+                f"copy {row} takes {facts.tensor_text(tensor)} from {facts.memory_text(memory)} and "
+                f"is not needed before {facts.op_text(op)}, which writes {facts.tensor_text(over)} "
+                "over it: let that op need it",
+                tensor=tensor,
+                op=op,
+                number=row,
+            )
+
+
+def _loop_members(facts: Facts) -> dict[int, list[int]]:
+    """The ranks of the steps inside each loop that carries something, inner loops included."""
+    parent = facts.program.loop_parent.tolist()
+    carrying = {at for kind, _, _, at in facts.ties if kind == TieKind.CARRIED}
+    members: dict[int, list[int]] = {}
+    if carrying:
+        for rank, step in enumerate(facts.steps):
+            loop = facts.loop[step.number]
+            while loop >= 0:
+                if loop in carrying:
+                    members.setdefault(loop, []).append(rank)
+                loop = parent[loop]
+    return members
+
+
+def _carried(facts: Facts, source: int, target: int, loop: int, ranks: list[int], report: Report) -> None:
+    """One spot for the whole loop: what an iteration leaves, the next one finds."""
+    expected: Spot | None = None
+    for rank in ranks:
+        step = facts.steps[rank]
+        for tensor in dict.fromkeys([*step.reads, *step.writes]):
+            if tensor not in (source, target):
+                continue
+            spot = _spot(facts, rank, tensor)
+            expected = expected or spot
+            if spot != expected:
+                report.add(
+                    "tie",
+                    f"{facts.op_text(step.number)} accesses {facts.tensor_text(tensor)} "
+                    f"in {_spot_text(facts, spot)}, and loop {loop} carries it in "
+                    f"{_spot_text(facts, expected)}: use one memory and one offset",
+                    tensor=tensor,
+                    op=step.number,
+                    number=spot[1],
+                )
+    rows = facts.residencies_of.get(source, []) + facts.residencies_of.get(target, [])
+    in_spot = [row for row in rows if facts.residencies[row][1:3] == expected]
+    if expected is None or not in_spot:
+        return  # the home of a device is there all the time
+    covered = ranks[0]
+    for first, last in sorted(facts.window(row) for row in in_spot):
+        if first <= covered:
+            covered = max(covered, last + 1)
+    if covered <= ranks[-1]:
+        op = facts.op_at(covered)
+        report.add(
+            "tie",
+            f"loop {loop} carries {facts.tensor_text(source)} in "
+            f"{_spot_text(facts, expected)}, and it does not stay there at {facts.op_text(op)} "
+            f"(position {facts.steps[covered].position}): let it cover the whole loop",
+            tensor=source,
+            op=op,
+            number=facts.steps[covered].position,
+        )
+
+
+Relies = list[tuple[int, int]]
+"""(rank of a step, row of a copy): the step reads what the copy brought."""
+
+
+def check_data(facts: Facts, report: Report) -> Relies:
+    """Follow every tensor that has residencies or copies.
+
+    One that has none lives in the home where it is made, and moves by transfers alone: there the
+    order of writers and readers says it all.
+    """
+    relies: Relies = []
+    sent_to: dict[int, list[tuple[int, list[int]]]] = {}
+    for (tensor, device), readers in facts.transfers.items():
+        sent_to.setdefault(tensor, []).append((device, readers))
+    for tensor in sorted(facts.residencies_of.keys() | facts.copies_of.keys()):
+        if facts.root[tensor] == tensor:
+            trace = _Trace(facts, report, tensor)
+            trace.begin()
+            trace.transfer(sent_to.get(tensor, []))
+            trace.copy()
+            relies += trace.read()
+            trace.end()
+        else:
+            for row in facts.copies_of.get(tensor, []):
+                owner = facts.tensor_text(facts.root[tensor])
+                report.add(
+                    "copy",
+                    f"copy {row} moves {facts.tensor_text(tensor)}, a view of {owner}: copy that one",
+                    tensor=tensor,
+                    number=row,
+                )
+    return relies
+
+
+class _Trace:
+    """Where the bytes of one tensor are."""
+
+    def __init__(self, facts: Facts, report: Report, tensor: int) -> None:
+        self.facts, self.report, self.tensor = facts, report, tensor
+        self.size = facts.size[tensor]
+        self.last_rank = len(facts.steps) - 1
+        self.homes = {memory: Store(memory, -1, self.last_rank) for memory in facts.machine.home}
+        self.own_home = facts.machine.home[facts.home_device[tensor]]
+        self.strands, self.strand_of = strands_of(facts, tensor)
+
+    def _is_home(self, memory: int) -> bool:
+        """Whether the tensor has a place in this memory without a residency."""
+        if self.facts.is_input[self.tensor]:
+            return memory in self.homes
+        return memory == self.own_home
+
+    def begin(self) -> None:
+        """What is there from the start, and what the tensor's own step writes."""
+        facts, tensor = self.facts, self.tensor
+        writer = facts.writer[tensor]
+        for strand in self.strands:
+            if strand.first < 0:
+                strand.put(-1, 0, self.size)
+        if facts.is_given[tensor] or writer < 0:
+            for memory, store in self.homes.items():
+                if self._is_home(memory):
+                    store.put(-1, 0, self.size)
+            for strand in self.strands:
+                # A residency in its home that begins with the program says where it is given.
+                if strand.first <= 0 and self._is_home(strand.memory):
+                    strand.put(-1, 0, self.size)
+        elif tensor in facts.steps[writer].writes:
+            memory, row = facts.serves(writer, tensor)
+            place = self.homes[memory] if row == HOME else self.strand_of.get(row)
+            if place is None or not place.first <= writer <= place.last:
+                op = facts.steps[writer].number
+                self._data(
+                    f"{facts.op_text(op)} writes {facts.tensor_text(tensor)} to residency {row} "
+                    f"in {facts.memory_text(memory)}, which does not hold its {self.size:,} "
+                    "bytes then: let it cover the whole fused step",
+                    op,
+                    self.size,
+                )
+            if place is not None:
+                place.put(2 * writer + 1, 0, self.size)
+
+    def transfer(self, sent_to: list[tuple[int, list[int]]]) -> None:
+        """A transfer leaves the home when the tensor is made, and is there when a reader starts."""
+        facts = self.facts
+        made = 2 * facts.writer[self.tensor] + 1  # no writer: -1
+        for device, readers in sent_to:
+            missing = self.homes[self.own_home].missing(made, 0, self.size)
+            if missing:
+                op = facts.steps[readers[0]].number
+                home = facts.memory_text(self.own_home)
+                self._data(
+                    f"{facts.op_text(op)} on {facts.device_text(device)} reads "
+                    f"{facts.tensor_text(self.tensor)}, and {missing:,} of its bytes are not in "
+                    f"{home} when it is sent: let it be written there",
+                    op,
+                    missing,
+                )
+            self.homes[facts.machine.home[device]].put(2 * readers[0], 0, self.size)
+
+    def copy(self) -> None:
+        """Copies in order of issue: one that feeds another is done before that is issued."""
+        facts = self.facts
+        rows = facts.copies_of.get(self.tensor, [])
+        for row in sorted(rows, key=lambda row: (facts.issued(row), row)):
+            source, target = facts.copies[row].source, facts.copies[row].target
+            issued, needed = facts.issued(row), facts.needed(row)
+            what = f"copy {row} of {facts.tensor_text(self.tensor)}"
+            low, high = self._range(row, what)
+            if source == target:
+                self._copy(row, f"{what} stays in {facts.memory_text(source)}: remove it")
+            elif (source, target) not in facts.machine.link_between:
+                self._copy(
+                    row,
+                    f"{what}: there is no link from {facts.memory_text(source)} to "
+                    f"{facts.memory_text(target)}",
+                )
+            if facts.machine.rules.copies == "idle":
+                home = facts.machine.home[0]
+                if (source == home) == (target == home):
+                    self._copy(row, f"{what}: in idle time one of its ends must be {facts.memory_text(home)}")
+            if issued >= needed:
+                self._copy(
+                    row,
+                    f"{what} is issued after {facts.op_text(facts.op_at(issued))} and "
+                    f"needed by {facts.op_text(facts.op_at(needed))}: issue it before",
+                )
+            elif source != target:
+                self._source(row, what, low, high)
+                self._target(row, what)
+            # A copy that was reported still delivers, so that one defect is reported once.
+            for store in self._stores_for(target, issued, needed):
+                store.put(2 * needed, low, high, row)
+
+    def _range(self, row: int, what: str) -> tuple[int, int]:
+        low, high = self.facts.copies[row].low, self.facts.copies[row].high
+        if low == WHOLE and high == WHOLE:
+            return 0, self.size
+        if not 0 <= low < high <= self.size:
+            self._copy(
+                row,
+                f"{what} has the bytes {low:,} to {high:,} of {self.size:,}: give a range "
+                "inside the tensor that is not empty",
+            )
+            return 0, self.size
+        return low, high
+
+    def _source(self, row: int, what: str, low: int, high: int) -> None:
+        """The source has the bytes when the copy is issued, and keeps them until it is done."""
+        facts = self.facts
+        memory, issued, needed = facts.copies[row].source, facts.issued(row), facts.needed(row)
+        stores = [strand for strand in self.strands if strand.memory == memory]
+        stores += [self.homes[memory]] if memory in self.homes else []
+        least, leaves = high - low, -1
+        for store in stores:
+            missing = store.missing(2 * issued + 1, low, high)
+            if store.first <= issued and not missing:
+                if store.last >= needed - 1:
+                    return
+                leaves = max(leaves, store.last)
+            least = min(least, missing)
+        where = facts.memory_text(memory)
+        after = facts.op_text(facts.op_at(issued)) if issued >= 0 else "the start"
+        if leaves >= issued:
+            self._copy(
+                row,
+                f"{what} takes it from {where} until {facts.op_text(facts.op_at(needed))}, "
+                f"and it leaves after {facts.op_text(facts.op_at(leaves))}: let it stay",
+            )
+        else:
+            self._copy(
+                row,
+                f"{what} takes it from {where} after {after}, where {max(least, 1):,} of "
+                "its bytes are not: issue it later, or from another memory",
+            )
+
+    def _target(self, row: int, what: str) -> None:
+        """The target keeps room from the issue to the need."""
+        facts = self.facts
+        memory, issued, needed = facts.copies[row].target, facts.issued(row), facts.needed(row)
+        strands = [strand for strand in self.strands if strand.memory == memory]
+        has_room = any(self._covers(strand, issued, needed) for strand in strands)
+        if not has_room and not self._is_home(memory):
+            self._copy(
+                row,
+                f"{what} has no place in {facts.memory_text(memory)} from after its issue "
+                f"to {facts.op_text(facts.op_at(needed))}: add a residency",
+            )
+
+    def _stores_for(self, memory: int, issued: int, needed: int) -> list[Store]:
+        """Where a copy to a memory arrives: the home, and strands that are there meanwhile."""
+        strands = [strand for strand in self.strands if strand.memory == memory]
+        end = min(needed, self.last_rank)
+        touched = [strand for strand in strands if strand.first <= needed and strand.last >= end]
+        covering = [strand for strand in touched if self._covers(strand, issued, needed)]
+        at_home = [self.homes[memory]] if self._is_home(memory) else []
+        return (covering or touched) + at_home
+
+    def _covers(self, strand: Store, issued: int, needed: int) -> bool:
+        """Whether a strand is there from after the issue to the need."""
+        return strand.first <= issued + 1 and strand.last >= min(needed, self.last_rank)
+
+    def read(self) -> Relies:
+        """Every read is served by a store that has the whole tensor."""
+        facts, tensor = self.facts, self.tensor
+        relies: Relies = []
+        for rank in facts.readers[tensor]:
+            step = facts.steps[rank]
+            memory, row = facts.serves(rank, tensor)
+            if rank == facts.writer[tensor]:
+                continue  # scratch: it reads what it has just written
+            store = self.homes[memory] if row == HOME else self.strand_of.get(row)
+            kept = store is not None and store.first <= rank <= store.last
+            missing = store.missing(2 * rank, 0, self.size) if store and kept else self.size
+            if missing:
+                by = f"residency {row} in " if row != HOME else ""
+                self._data(
+                    f"{facts.op_text(step.number)} reads {facts.tensor_text(tensor)} from {by}"
+                    f"{facts.memory_text(memory)}, where {missing:,} of its {self.size:,} bytes "
+                    "are not: write or copy it there before",
+                    step.number,
+                    missing,
+                )
+            elif store is not None:
+                came = [entry for entry in store.entries if entry[0] <= 2 * rank]
+                if all(entry[3] != NO_COPY for entry in came):
+                    relies += [(rank, entry[3]) for entry in came]
+        return relies
+
+    def end(self) -> None:
+        """An output is somewhere at the end."""
+        if not self.facts.is_output[self.tensor]:
+            return
+        stores = [strand for strand in self.strands if strand.last >= self.last_rank]
+        stores.append(self.homes[self.own_home])
+        least = min(store.missing(2 * self.last_rank + 2, 0, self.size) for store in stores)
+        if least:
+            self._data(
+                f"output {self.facts.tensor_text(self.tensor)} is nowhere at the end: {least:,} "
+                f"of its {self.size:,} bytes are missing after "
+                f"{self.facts.op_text(self.facts.op_at(self.last_rank))}: write it back, or keep "
+                "it to the end",
+                self.facts.op_at(self.last_rank),
+                least,
+            )
+
+    def _data(self, message: str, op: int, number: int) -> None:
+        self.report.add("data", message, tensor=self.tensor, op=op, number=number)
+
+    def _copy(self, row: int, message: str) -> None:
+        op = self.facts.op_at(self.facts.needed(row))
+        self.report.add("copy", message, tensor=self.tensor, op=op, number=row)
