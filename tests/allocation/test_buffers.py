@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 
 from loadmaster.allocation.buffers import BadBuffers, Buffers, Gap
 from loadmaster.allocation.buffers_csv import (
+    _parse_any,
+    _parse_plain,
     format_buffers,
     parse_buffers,
     read_buffers,
@@ -154,12 +157,12 @@ def test_the_checker_of_offsets_agrees_with_a_slow_one() -> None:
         offsets = (rng.integers(0, 6, len(buffers)) * buffers.alignment).tolist()
         found = check_offsets(
             buffers.ids,
-            rows_of(buffers),
-            buffers.size.tolist(),
-            offsets,
+            buffers.pieces,
+            buffers.size,
+            np.array(offsets, dtype=np.int64),
             apart=buffers.apart,
-            alignment=buffers.alignment.tolist(),
-            pinned=buffers.pinned.tolist(),
+            alignment=buffers.alignment,
+            pinned=buffers.pinned,
         )
         assert (not found) == slow_is_sound(buffers, offsets), (seed, found)
         sound += not found
@@ -172,11 +175,11 @@ def test_the_checker_of_offsets_names_what_is_wrong() -> None:
     def rules(offsets: list[int], capacity: int | None = None) -> list[str]:
         found = check_offsets(
             buffers.ids,
-            rows_of(buffers),
-            [4, 4],
-            offsets,
-            alignment=[4, 4],
-            pinned=[-1, 8],
+            buffers.pieces,
+            buffers.size,
+            np.array(offsets),
+            alignment=buffers.alignment,
+            pinned=buffers.pinned,
             capacity=capacity,
         )
         return [violation.message for violation in found]
@@ -187,3 +190,42 @@ def test_the_checker_of_offsets_names_what_is_wrong() -> None:
     assert "has no offset" in rules([-4, 8])[0]
     assert "share address 8 at time 0" in rules([8, 8])[0]
     assert "ends at 12 and the capacity is 11" in rules([0, 8], 11)[0]
+
+
+def test_plain_files_are_read_as_any_file() -> None:
+    """By column what is plain, row by row what is not: the same buffers, or the same error."""
+    rng = np.random.default_rng(5)
+    plain = odd = 0
+    for _ in range(400):
+        names = ["id", "lower", rng.choice(["upper", "end"]), "size", "alignment", "hint", "offset"]
+        names = names[: int(rng.integers(4, 8))]
+        rng.shuffle(names)
+        rows = []
+        for b in range(int(rng.integers(0, 5))):
+            cells = {"id": f"b{b}", "lower": b, "upper": b + 2, "end": b + 1, "size": 8, "alignment": 4}
+            cells |= {"hint": -1, "offset": int(rng.choice([-1, 8]))}
+            if rng.random() < 0.15:
+                cells[rng.choice(names)] = rng.choice(
+                    ["", " 7", "-3", "+9", "1e3", "٣", '"4"', "9" * 19, "b0", "1,2"]
+                )
+            rows.append(",".join(str(cells[name]) for name in names))
+        text = "\n".join([",".join(names), *rows]) + "\n" * int(rng.integers(0, 3))
+        fast = _parse_plain(text)
+        plain, odd = plain + (fast is not None), odd + (fast is None)
+        try:
+            slow = _parse_any(text, "csv")
+        except BadBuffers as error:
+            assert fast is None
+            with pytest.raises(BadBuffers, match=re.escape(error.message)):
+                parse_buffers(text)
+            continue
+        assert parse_buffers(text).hash == slow.hash and parse_buffers(text).ids == slow.ids
+        assert fast is None or (fast.hash == slow.hash and fast.ids == slow.ids)
+    assert plain > 50 and odd > 50
+
+
+def test_stretches_are_the_times_between_events() -> None:
+    buffers = Buffers.of([5, 0, 5], [9, 5, 7], [1, 2, 3])
+    times, first, last = buffers.stretches
+    assert times.tolist() == [0, 5, 7, 9]
+    assert (first.tolist(), last.tolist()) == ([1, 0, 1], [2, 0, 1])

@@ -10,6 +10,7 @@ namespace loadmaster {
 namespace {
 
 constexpr i64 kMostRounds = 40;
+constexpr i64 kFewestRestarts = 100, kMostRestarts = 1 << 16;  // short searches for one target
 
 // A group of buffers that conflicts with nothing outside: solved on its own.
 struct Part {
@@ -17,6 +18,8 @@ struct Part {
   Sections sections;
   i64 bound = 0;
   Packing best;
+  Chain chain;      // of short searches
+  i64 target = -1;  // the height that they try for; -1: not begun
 };
 
 class Parts {
@@ -68,14 +71,21 @@ class Parts {
     std::vector<i64> offset;
     const SearchEnd outcome = Race(part.sections, on_).round(capacity, number, budget, purse, stop_, offset);
     if (outcome == SearchEnd::kNone) part.bound = capacity + 1;
-    if (outcome == SearchEnd::kFound) {
-      part.best.height = 0;
-      for (i32 b = 0; b < part.sections.count(); ++b)
-        part.best.height =
-            std::max(part.best.height, offset[b] * part.sections.unit + part.sections.exact[b]);
-      part.best.offset = std::move(offset);
-    }
+    if (outcome == SearchEnd::kFound) part.best = packing(part.sections, std::move(offset));
     return outcome;
+  }
+
+  // Short searches with about as many nodes as a round. The height that they found, or -1; keeps what is
+  // lower than all before.
+  i64 restart(Part& part, i64 capacity, i64 budget) {
+    if (over()) return -1;
+    Race race(part.sections, on_);
+    const i64 count = std::clamp(12 * (budget / race.first_budget()), kFewestRestarts, kMostRestarts);
+    if (!race.restart(capacity, count, part.chain, purse, stop_)) return -1;
+    Packing found = packing(part.sections, part.chain.offset);
+    const i64 height = found.height;
+    if (height < part.best.height) part.best = std::move(found);
+    return height;
   }
 
   bool over() const { return purse.empty() || stopped(stop_); }
@@ -102,6 +112,13 @@ class Parts {
   bool too_large = false;
 
  private:
+  static Packing packing(const Sections& sections, std::vector<i64> offset) {
+    Packing out{std::move(offset), 0};
+    for (i32 b = 0; b < sections.count(); ++b)
+      out.height = std::max(out.height, out.offset[b] * sections.unit + sections.exact[b]);
+    return out;
+  }
+
   const Buffers& in_;
   const Switches& on_;
   const Stop& stop_;
@@ -128,6 +145,25 @@ void lower(Parts& parts, Part& part, const Heights& heights, i64 goal, i64 numbe
     const i64 below = heights.at_most(part.best.height - 1);
     if (below <= tried) break;
     capacity = std::max(heights.at_least(tried + 1), heights.at_most(tried + (below - tried) / 2));
+  }
+}
+
+// Lowers one part step by step: an order that won at one height is a good start just below it. Where no
+// order near it wins, the target rises a little, until another one does.
+template <class Improved>
+void descend(Parts& parts, Part& part, const Heights& heights, i64 goal, i64 budget, Improved&& improved) {
+  constexpr i64 kSetbacks = 3, kStep = 16, kSetback = 400, kHighest = 50;
+  if (part.target < 0) part.target = part.best.height;
+  for (i64 setbacks = 0; part.best.height > goal && setbacks < kSetbacks && !parts.over();) {
+    const i64 height = parts.restart(part, part.target, budget);
+    if (height >= 0) {
+      part.target = std::max(goal, heights.at_most(height - 1 - (height - goal) / kStep));
+      improved();
+    } else {
+      const i64 highest = part.best.height + part.best.height / kHighest;
+      part.target = std::min(heights.at_least(part.target + 1 + part.target / kSetback), highest);
+      ++setbacks;
+    }
   }
 }
 
@@ -206,6 +242,9 @@ Placement minimize(const Buffers& buffers, const Switches& switches, Stop& stop,
         parts.repair(part, goal);
         tell();
       }
+      if (part.best.height <= goal) continue;
+      if (number > 0 && switches.restarts && switches.static_preordering)
+        descend(parts, part, heights[p], goal, budgets[p], tell);
       if (part.best.height <= goal) continue;
       lower(parts, part, heights[p], goal, number, budgets[p], tell);
       if (number < kMostRounds) budgets[p] *= 2;

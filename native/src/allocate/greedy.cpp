@@ -186,9 +186,8 @@ void Packer::gather(i32 b, const std::vector<i64>& offset) {
   views_.clear();
   for (i64 p = axis_.block_start[b]; p < axis_.block_start[b + 1]; ++p) {
     const Block& block = axis_.blocks[p];
-    const auto view = [&](const Spans& spans) {
-      if (!spans.empty())
-        views_.push_back({spans.data(), spans.data() + spans.size(), block.low, block.high});
+    const auto view = [&](const SpanList& spans) {
+      if (!spans.empty()) views_.emplace_back(spans, block.low, block.high);
     };
     walk(
         block,
@@ -206,14 +205,13 @@ void Packer::gather(i32 b, const std::vector<i64>& offset) {
   for (i64 i = axis_.apart_start[b]; i < axis_.apart_start[b + 1]; ++i) {
     const i32 other = axis_.apart[i];
     if (other != b && offset[other] >= 0 && buffers_.size[other] > 0)
-      add(partners_, {offset[other], offset[other] + buffers_.size[other]}, 1);
+      partners_.add({offset[other], offset[other] + buffers_.size[other]}, 1);
   }
-  if (!partners_.empty())
-    views_.push_back({partners_.data(), partners_.data() + partners_.size(), 0, buffers_.size[b]});
+  if (!partners_.empty()) views_.emplace_back(partners_, 0, buffers_.size[b]);
 }
 
 bool Packer::free_at(i64 x) {
-  for (View& view : views_) {
+  for (SpanCursor& view : views_) {
     view.seek(x);
     if (view.bars(x)) return false;
   }
@@ -222,17 +220,28 @@ bool Packer::free_at(i64 x) {
 
 // Lifts x to the lowest free offset that is not below it; false if that is above `highest`.
 // The lists are asked in turn; one that objects lifts x to where it is content, and once all in a row
-// have nothing against x it is free, and nothing below it was.
+// have nothing against x it is free, and nothing below it was; without patience, nothing that was
+// looked at. Above all that is in the way it ends in any case.
 bool Packer::rise(i64& x, i64 alignment, i64 highest) {
+  constexpr i64 kStrides = 16384;  // of the first size, from the ground to the top
+  constexpr i64 kTurn = 16;        // holes of one list in a row that cost as much as to turn to another
+  i64 stride = 0, top = 0;
   const std::size_t count = views_.size();
   std::size_t content = 0;
   for (std::size_t i = 0; content < count; i = i + 1 == count ? 0 : i + 1) {
-    View& view = views_[i];
+    SpanCursor& view = views_[i];
     ++steps_;
     ++content;
-    for (view.seek(x); view.bars(x); view.seek(x)) {
+    i64 cost = kTurn;
+    for (view.seek(x); view.bars(x); view.seek(x), cost = 1) {
       ++steps_;
-      x = align(view.at->to - view.low, alignment);
+      i64 next = view.after();
+      if ((patience_ -= cost) < 0) {
+        if (stride == 0) top = on_top(alignment);
+        stride += top / kStrides + 1;
+        next = std::max(next, std::min(top, x + stride));
+      }
+      x = align(next, alignment);
       if (x > highest) return false;
       content = 1;
     }
@@ -244,22 +253,21 @@ bool Packer::rise(i64& x, i64 alignment, i64 highest) {
 i64 Packer::tightest(i64 alignment, i64 highest) {
   i64 best = -1, least_over = 0;
   for (i64 x = 0; rise(x, alignment, highest);) {
-    const View* wall = nullptr;
-    for (const View& view : views_)
-      if (view.at != view.end && (!wall || view.at->from - view.high < wall->at->from - wall->high))
-        wall = &view;
+    const SpanCursor* wall = nullptr;
+    for (const SpanCursor& view : views_)
+      if (!view.over() && (!wall || view.wall() < wall->wall())) wall = &view;
     if (!wall) return best >= 0 ? best : x;  // the open end is the last resort
-    const i64 over = wall->at->from - wall->high - x;
+    const i64 over = wall->wall() - x;
     if (best < 0 || over < least_over) best = x, least_over = over;
-    if (least_over == 0) return best;
-    x = align(wall->at->to - wall->low, alignment);
+    if (least_over == 0 || patience_ < 0) return best;
+    x = align(wall->after(), alignment);
   }
   return best;
 }
 
 i64 Packer::on_top(i64 alignment) const {
   i64 x = 0;
-  for (const View& view : views_) x = std::max(x, (view.end - 1)->to - view.low);
+  for (const SpanCursor& view : views_) x = std::max(x, view.top());
   return align(x, alignment);
 }
 
@@ -278,22 +286,6 @@ i64 Packer::choose(Fit fit, i64 alignment, i64 highest) {
   return -1;
 }
 
-// Takes the span in. Holes smaller than `hole` are of no use to anyone any more and count as taken.
-void Packer::add(Spans& spans, Span span, i64 hole) {
-  if (span.from < hole) span.from = 0;
-  const auto first = std::partition_point(spans.begin(), spans.end(),
-                                          [&](const Span& s) { return s.to + hole <= span.from; });
-  auto last = first;
-  while (last != spans.end() && last->from < span.to + hole) ++last;
-  if (first == last) {
-    spans.insert(first, span);
-    return;
-  }
-  first->from = std::min(first->from, span.from);
-  first->to = std::max(std::prev(last)->to, span.to);
-  spans.erase(std::next(first), last);
-}
-
 void Packer::insert(i32 b, i64 x, i64 hole) {
   ++placed_;
   for (i64 p = axis_.block_start[b]; p < axis_.block_start[b + 1]; ++p) {
@@ -302,12 +294,12 @@ void Packer::insert(i32 b, i64 x, i64 hole) {
     const auto some = [&](i32 node) {
       ++steps_;
       if (some_[node].empty()) touched_.push_back(node);
-      add(some_[node], span, hole);
+      some_[node].add(span, hole);
     };
     const auto full = [&](i32 node) {
       ++steps_;
       if (full_[node].empty()) touched_.push_back(node);
-      add(full_[node], span, hole);
+      full_[node].add(span, hole);
     };
     walk(
         block,
@@ -329,6 +321,7 @@ Packer::Result Packer::place(const std::vector<i32>& order, const Rules& rules, 
   const i64 limit = std::min(rules.limit, kForever);
   const i64 steps_before = steps_++;  // a pass over nothing is work too
   clear();
+  patience_ = rules.patience;
   offset.assign(n, -1);
 
   // The smallest block from each place in the order on.
@@ -365,6 +358,7 @@ Packer::Result Packer::place(const std::vector<i32>& order, const Rules& rules, 
     const i64 hint = rules.hints ? buffers_.hint[b] : -1;
     i64 x = -1;
     if (size <= limit) {
+      patience_ = std::max<i64>(patience_, 0) + rules.patience_per_buffer;
       gather(b, offset);
       if (hint >= 0 && hint <= limit - size && hint % alignment == 0 && free_at(hint)) {
         x = hint;

@@ -4,7 +4,10 @@
 // ranges are taken there. A buffer asks the few dozen nodes that make up its lifetime for the lowest
 // (or the tightest) free offset. Byte ranges that touch, and holes too small for anything that is
 // still to come, melt together, so that the lists stay short: time is near-linear in the number of
-// buffers and memory in proportion to it.
+// buffers and memory in proportion to it. Where lives cross without nesting, the lists of a life may
+// have a great many holes, none of them common to all: so a pass has patience for many millions of
+// holes that are of no use, and then for a few per buffer, after which one looks upwards in steps that
+// grow. Up to some 50,000 buffers of any lives that is never felt.
 //
 // What lies across a node is kept in the node, except high up in the tree, where it is kept in every
 // one of the frames below: the nodes of one level, a few hundred sections each. So one list tells all
@@ -12,11 +15,10 @@
 // the teeth of two combs: none of them full, and together without a hole.
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
 #include <vector>
 
 #include "buffers.hpp"
+#include "spans.hpp"
 
 namespace loadmaster {
 
@@ -61,10 +63,12 @@ class Packer {
 
   struct Rules {
     Fit fit = Fit::kFirst;
-    i64 limit = kForever;                          // a buffer that would end above has no place
-    i64 most_steps = -1;                           // give up after this much work; -1: never
-    bool hints = false;                            // a free hint within the limit goes before the fit
-    bool deadline = true;                          // false: only a request stops it, not the clock
+    i64 limit = kForever;           // a buffer that would end above has no place
+    i64 patience = 300'000'000;     // useless holes to look at in all (some seconds), before steps grow,
+    i64 patience_per_buffer = 500;  // and for each buffer beside
+    i64 most_steps = -1;            // give up after this much work; -1: never
+    bool hints = false;             // a free hint within the limit goes before the fit
+    bool deadline = true;           // false: only a request stops it, not the clock
     const std::atomic<bool>* cancelled = nullptr;  // looked at like Stop
     bool keep_going = false;  // on a buffer without a place: leave it out (offset -1) and go on
   };
@@ -78,27 +82,6 @@ class Packer {
   i64 steps() const { return steps_; }    // a measure of the work done, the same on every machine
 
  private:
-  struct Span {
-    i64 from, to;
-  };
-  using Spans = std::vector<Span>;  // ascending, disjoint, not touching
-  // Offset x is not free where a span has from < x + high and to > x + low.
-  struct View {
-    const Span* at;
-    const Span* end;
-    i64 low, high;
-
-    // To the first span that reaches beyond x; x never falls. In steps that double.
-    void seek(i64 x) {
-      if (at == end || at->to - low > x) return;
-      std::ptrdiff_t step = 1;
-      while (step < end - at && at[step].to - low <= x) at += step, step *= 2;
-      const Span* const stop = std::min(at + step, end);
-      at = std::partition_point(at + 1, stop, [&](const Span& s) { return s.to - low <= x; });
-    }
-    bool bars(i64 x) const { return at != end && at->from - high < x; }
-  };
-
   template <class Part, class Above>
   void walk(const Block& block, Part&& part, Above&& above) const;
   void choose_frames();
@@ -110,20 +93,20 @@ class Packer {
   i64 on_top(i64 alignment) const;
   i64 tightest(i64 alignment, i64 highest);
   void insert(i32 b, i64 x, i64 hole);
-  static void add(Spans& spans, Span span, i64 hole);
 
   const Buffers& buffers_;
   const LifeAxis& axis_;
-  i32 leaves_ = 1;            // a power of two, like the next
-  i32 frames_ = 1;            // nodes [frames_, 2 * frames_) are the frames
-  std::vector<i32> fullest_;  // per node above the frames: the frame with most live bytes below it
-  std::vector<Spans> some_;   // per node: taken at some time in its range, by what is kept in or below it
-  std::vector<Spans> full_;   // per inner node from the frames down: taken all the time, in a frame by
-                              // whatever lies across it, further down by what is kept in the node
+  i32 leaves_ = 1;              // a power of two, like the next
+  i32 frames_ = 1;              // nodes [frames_, 2 * frames_) are the frames
+  std::vector<i32> fullest_;    // per node above the frames: the frame with most live bytes below it
+  std::vector<SpanList> some_;  // per node: taken at some time in its range, by what is kept in or below it
+  std::vector<SpanList> full_;  // per inner node from the frames down: taken all the time, in a frame by
+                                // whatever lies across it, further down by what is kept in the node
   std::vector<i32> touched_;
-  std::vector<View> views_;
-  Spans partners_;
+  std::vector<SpanCursor> views_;
+  SpanList partners_;
   std::vector<i64> smallest_;
+  i64 patience_ = 0;  // holes that may still prove useless in this pass before steps grow
   i64 placed_ = 0;
   i64 steps_ = 0;
 };

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "../parallel.hpp"
+#include "sweep.hpp"
 
 namespace loadmaster {
 
@@ -193,6 +194,7 @@ class LargePacking {
         stop_(stop),
         improved_(improved) {
     goal_ = std::max(axis_.bound, capacity);
+    hints_ = std::any_of(buffers.hint.begin(), buffers.hint.end(), [](i64 hint) { return hint >= 0; });
     best_.bound = axis_.bound;
     packers_.resize(std::max(1, options.threads));
   }
@@ -202,7 +204,9 @@ class LargePacking {
       best_.status = Status::kInfeasible;
       return best_;
     }
-    if (!straight_to_goal() && !floor()) return best_;
+    in_time();
+    if (!done() && !straight_to_goal() && !floor()) return best_;
+    if (done()) return best_;
     const i64 effort = options_.effort >= 0 ? options_.effort : kUsualEffort;
     portfolio(effort);
     improve(effort);
@@ -261,23 +265,28 @@ class LargePacking {
     if (improved_) improved_(best_);
   }
 
+  // The cheapest first: what an allocator would do, in less time than any order takes to be tried.
+  void in_time() {
+    std::vector<i64> offset;
+    if (hints_ || stop_.asked.load(std::memory_order_relaxed) || !place_in_time(buffers_, offset)) return;
+    best_.nodes = buffers_.count();
+    adopt(offset, height_of(buffers_, offset));
+  }
+
   // Nested lives, as training has them, stack at the peak without leaving a hole at any other time if
   // the longest go to the ground. Where that meets the goal nothing else is needed, and it is by far
   // the quickest order: with others each of many buffers would look through many holes.
   bool straight_to_goal() {
     std::vector<i64> offset;
     Packer& packer = this->packer(0);
-    const bool hints =
-        std::any_of(buffers_.hint.begin(), buffers_.hint.end(), [](i64 hint) { return hint >= 0; });
-    if (hints) return false;
+    const i64 placed = packer.placed();
+    if (hints_) return false;
     const std::vector<i32> order = maker_.make({0.0, By::kLife, By::kSize, Fit::kFirst});
-    for (const i64 limit : {goal_, kForever}) {  // if not at the goal, it is a first answer
-      const Packer::Rules rules{.limit = limit, .most_steps = kStraightSteps * buffers_.count()};
-      if (packer.place(order, rules, stop_, offset) != Packer::Result::kPlaced) continue;
+    const i64 limit = found_ ? best_.height - 1 : kForever;
+    const Packer::Rules rules{.limit = limit, .most_steps = kStraightSteps * buffers_.count()};
+    if (packer.place(order, rules, stop_, offset) == Packer::Result::kPlaced)
       adopt(offset, height_of(buffers_, offset));
-      break;
-    }
-    best_.nodes = packer.placed();
+    best_.nodes += packer.placed() - placed;
     steps_ = packer.steps();
     pass_ = std::max<i64>(1, steps_);
     return done();
@@ -287,18 +296,17 @@ class LargePacking {
   bool floor() {
     std::vector<i64> offset;
     Packer& packer = this->packer(0);
+    const i64 placed = packer.placed();
     // With hints a placement that follows them comes first, so that it wins among equals.
-    const bool hints =
-        std::any_of(buffers_.hint.begin(), buffers_.hint.end(), [](i64 hint) { return hint >= 0; });
     const std::vector<i32> order = maker_.make(kPortfolio[0]);
     for (const bool follow : {true, false}) {
-      if (follow && !hints) continue;
+      if (follow && !hints_) continue;
       const Packer::Result result = packer.place(order, {.hints = follow, .deadline = found_}, stop_, offset);
       if (result == Packer::Result::kPinsClash) best_.status = Status::kInfeasible;
       if (result == Packer::Result::kPlaced) adopt(offset, height_of(buffers_, offset));
       if (done()) break;
     }
-    best_.nodes = packer.placed();
+    best_.nodes += packer.placed() - placed;
     steps_ = packer.steps();
     pass_ = std::max<i64>(1, steps_);
     return found_;
@@ -528,6 +536,7 @@ class LargePacking {
   std::vector<std::unique_ptr<Packer>> packers_;
   Placement best_;
   bool found_ = false;
+  bool hints_ = false;  // whether any offset is welcome
   i64 goal_ = 0;
   i64 steps_ = 0, pass_ = 1;
 };

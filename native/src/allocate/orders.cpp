@@ -78,4 +78,29 @@ std::vector<i32> drawn_order(const Sections& in, u64 seed, i64 index) {
   return ranked(in, letters);
 }
 
+Preference shuffled(const Sections& in, const Preference& around, int styles, u64 seed, i64 index) {
+  u64 state = ~seed * 0x2545f4914f6cdd1d + static_cast<u64>(index);
+  const i32 n = in.count();
+  const auto below = [&](i64 limit) {
+    return static_cast<i64>(next_random(state) % static_cast<u64>(limit));
+  };
+  Preference out;
+  i64 reach;  // how many ranks a buffer may move
+  if (index % 2 == 0 || around.rank.empty()) {
+    out = {drawn_order(in, next_random(state), 0), static_cast<int>(below(styles))};
+    reach = n * (i64{1} << below(4)) / 10;
+  } else {
+    out = around;
+    if (below(4) == 0) out.style = static_cast<int>(below(styles));
+    reach = n * (i64{1} << 2 * below(3)) / 100;
+  }
+  std::vector<i64> moved(n);
+  for (i32 b = 0; b < n; ++b) moved[b] = out.rank[b] + below(reach + 2);
+  std::vector<i32> order(n);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](i32 a, i32 b) { return moved[a] < moved[b]; });
+  for (i32 i = 0; i < n; ++i) out.rank[order[i]] = i;
+  return out;
+}
+
 }  // namespace loadmaster

@@ -17,4 +17,14 @@ std::vector<i32> ranked(const Sections& sections, const std::string& letters);
 const std::vector<std::string>& usual_orders();
 std::vector<i32> drawn_order(const Sections& sections, u64 seed, i64 index);
 
+// What a search goes by: the rank of every buffer (smaller is preferred) and a Search::Style.
+struct Preference {
+  std::vector<i32> rank;
+  int style = 0;
+};
+
+// The index-th of endlessly many: the order of `around` with every rank moved a little by chance, or, every
+// other time and where there is none yet, a drawn order with every rank moved a lot.
+Preference shuffled(const Sections& sections, const Preference& around, int styles, u64 seed, i64 index);
+
 }  // namespace loadmaster

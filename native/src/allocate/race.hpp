@@ -1,9 +1,10 @@
 // Many searches of one part at one capacity, raced in rounds; see exact.hpp for why rounds.
 #pragma once
 
-#include <memory>
-#include <optional>
+#include <functional>
+#include <vector>
 
+#include "orders.hpp"
 #include "search.hpp"
 
 namespace loadmaster {
@@ -22,6 +23,13 @@ struct Purse {
   bool empty() const { return left == 0; }
 };
 
+// What short searches go on from: the order that won last, and its placement.
+struct Chain {
+  Preference by;
+  std::vector<i64> offset;
+  i64 drawn = 0;  // shuffled orders so far
+};
+
 class Race {
  public:
   Race(const Sections& sections, const Switches& switches);
@@ -29,9 +37,24 @@ class Race {
   // One round at one capacity, every order with `budget` nodes. `offset` is set when found.
   SearchEnd round(i64 capacity, i64 number, i64 budget, Purse& purse, const Stop& stop,
                   std::vector<i64>& offset);
+
+  // Many short searches, half of them near the order that won last: where there is a solution, an order
+  // runs into it almost at once or hardly ever, and those that do are neighbours. Proves nothing.
+  bool restart(i64 capacity, i64 count, Chain& chain, Purse& purse, const Stop& stop);
   i64 first_budget() const;
 
  private:
+  struct Run {
+    SearchEnd outcome = SearchEnd::kOutOfBudget;
+    i64 nodes = 0;
+    Preference by;
+    std::vector<i64> offset;
+  };
+  // Searches in the orders draw(0) to draw(count - 1). Of those that come to an end the first wins:
+  // `winner` is its number, or count.
+  Run race(i64 capacity, i64 count, i64 budget, const std::function<Preference(i64)>& draw, Purse& purse,
+           const Stop& stop, i64& winner);
+
   const Sections& in_;
   const Switches& on_;
 };

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +32,8 @@ from loadmaster.units import UNLIMITED
 
 MANY = 6_000
 """Above so many buffers the greedy portfolio goes alone: a tree search would not get far."""
+SOME = 1_000
+"""Above so many buffers it goes first: a node of the tree costs as much as a placement of them all."""
 _FIRST_NODES = 300_000
 _GREEDY_EFFORT = 100_000_000
 """Steps: about a second of one core."""
@@ -38,21 +41,21 @@ REPLAN_SECONDS = 60.0
 
 
 def make_auto(threads: int | None = None) -> Auto:
-    """A short exact search, then the greedy portfolio, then the exact search to the end.
+    """A short exact search and the greedy portfolio in turn, then the exact search to the end.
 
     Tight problems fall to the first, loose ones with much freedom to the second, and what is left
-    of the time goes into proof. The first two are limited by their work and not by the clock.
+    of the time goes into proof. The first two are limited by their work and not by the clock. Whatever
+    reaches the bound ends it: no stage runs to improve on a proof.
     """
 
     def schedule(problem: Problem) -> list[Stage]:
         assert isinstance(problem, Allocation)
         if len(problem.buffers) > MANY:
             return [Stage("large", {"threads": threads})]
-        return [
-            Stage("exact", {"threads": threads, "nodes": _FIRST_NODES}),
-            Stage("large", {"threads": threads, "effort": _GREEDY_EFFORT}, when=_fits_not_yet),
-            Stage("exact", {"threads": threads}, when=_fits_not_yet),
-        ]
+        short = Stage("exact", {"threads": threads, "nodes": _FIRST_NODES}, when=_fits_not_yet)
+        greedy = Stage("large", {"threads": threads, "effort": _GREEDY_EFFORT}, when=_fits_not_yet)
+        first = [greedy, short] if len(problem.buffers) > SOME else [short, greedy]
+        return [*first, Stage("exact", {"threads": threads}, when=_fits_not_yet)]
 
     summary = "exact search and greedy portfolio in turn: the one to use"
     return Auto("allocation", schedule, summary=summary)
@@ -216,6 +219,9 @@ class AllocationKind(ProblemKind[Allocation]):
     accepts = frozenset({"pins", "keep_order"})
     by_clock = ("auto", "exact", "large", "cp-sat")
     settles = ("baseline", "result")
+    before = KNOWN
+    space = "offsets of buffers that live as long as they do in this order"
+    left_out = "other orders, buffers that share a place, tiles"
     bound_row = "always"
 
     def make(self, request: PlanRequest) -> Allocation:
@@ -234,9 +240,9 @@ class AllocationKind(ProblemKind[Allocation]):
             f"{source}: an offset in '{memory}' ({size}) for each of {len(problem.buffers):,} buffers{order}"
         )
 
-    def known(self, problem: Allocation, source: str) -> list[Known]:
+    def known(self, problem: Allocation, source: str, seconds: float = math.inf) -> list[Known]:
         """Without a capacity, so that a baseline that does not fit says what it would need."""
-        found = solve_known(Allocation(problem.buffers, None, problem.name), KNOWN)
+        found = solve_known(Allocation(problem.buffers, None, problem.name), KNOWN, seconds)
         return [
             replace(each, legal=each.decision is not None and problem.evaluate(each.decision) is not None)
             for each in found
@@ -245,8 +251,8 @@ class AllocationKind(ProblemKind[Allocation]):
     def facts(self, problem: Allocation, found: Found) -> Facts:
         """What is left of the memory."""
         facts = Facts({"buffers": len(problem.buffers), "capacity_bytes": problem.capacity})
-        if found.solution.value is not None and problem.capacity is not None:
-            left = problem.capacity - found.solution.value
+        if found.value is not None and problem.capacity is not None:
+            left = problem.capacity - found.value
             facts.notes.append(f"fits: {left:,} of {problem.capacity:,} bytes are left over")
         return facts
 

@@ -219,6 +219,15 @@ class Buffers:
         return pieces
 
     @cached_property
+    def stretches(self) -> tuple[Int64, Int64, Int64]:
+        """(times at which a piece begins or ends, ascending; number of the first and of the last stretch
+        between two of them during which each piece is alive)."""
+        p = self.pieces
+        times = np.sort(np.concatenate([p.lower, p.upper]))
+        times = times[np.append(True, times[1:] != times[:-1])[: len(times)]]
+        return times, np.searchsorted(times, p.lower), np.searchsorted(times, p.upper) - 1
+
+    @cached_property
     def max_live(self) -> int:
         """The largest number of bytes in use at one time: no placement is lower."""
         return int(self.live_profile()[1].max(initial=0))
@@ -266,9 +275,7 @@ def buffers_as_program(buffers: Buffers, name: str) -> Program:
     a million buffers would take minutes through the builder.
     """
     pieces = buffers.pieces
-    times = np.unique(np.concatenate([pieces.lower, pieces.upper]))
-    first = np.searchsorted(times, pieces.lower)
-    last = np.searchsorted(times, pieces.upper) - 1
+    times, first, last = buffers.stretches
     ops, count = max(0, len(times) - 1), len(pieces.buffer)
     size = pieces.high - pieces.low
     read_start, read_tensor = _rows(last, ops)
@@ -326,6 +333,8 @@ def _rows(op: Int64, ops: int) -> tuple[Int64, npt.NDArray[np.int32]]:
 
 def _piece_names(buffers: Buffers) -> tuple[str, ...]:
     names: list[str] = []
+    if not buffers.gaps and all(map(str.isprintable, buffers.ids)):
+        return buffers.ids
     seen: dict[int, int] = {}
     for buffer in buffers.pieces.buffer.tolist():
         seen[buffer] = seen.get(buffer, 0) + 1

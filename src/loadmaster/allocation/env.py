@@ -27,6 +27,7 @@ class AllocationEnv(gymnasium.Env[Observation, Floats]):
       as shares of the whole span and its size as a share of the bound.
     - **Action**: `Box(0, 1, [n])`, one key per buffer: small keys are placed first, equal ones in
       the order of the buffers.
+    - **Mask**: none: every order is legal.
     - **Reward**: minus height / bound, so -1 is optimal; the bound is the largest number of bytes
       alive at one time.
     - **Termination**: after one step. Never truncated.

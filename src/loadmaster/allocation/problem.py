@@ -21,7 +21,7 @@ from loadmaster.machine import load_machine, read_machine
 from loadmaster.machine.machine import Machine
 from loadmaster.plan.check import Violation, check_offsets
 from loadmaster.plan.live_ranges import find_live_ranges, place_weights, resident_bytes
-from loadmaster.plan.plan import Plan, Residency
+from loadmaster.plan.plan import NO_OFFSET, Plan, Residency
 from loadmaster.program.program import Program
 from loadmaster.program.storage import load
 from loadmaster.search.pins import Pins
@@ -83,7 +83,7 @@ class Allocation(Problem):
 
     def plan(self, decision: Decision) -> Plan:
         pieces, memory = self.buffers.pieces, self.machine.memory("arena")
-        first, last = self._ops
+        _, first, last = self.buffers.stretches
         offset = np.asarray(decision, dtype=np.int64)[pieces.buffer] + pieces.low
         kept = np.flatnonzero(pieces.high > pieces.low)
         columns = [kept, np.full(len(kept), memory), offset[kept], first[kept], last[kept]]
@@ -92,25 +92,32 @@ class Allocation(Problem):
     def decision(self, plan: Plan) -> Decision:
         offsets = np.zeros(len(self.buffers), dtype=np.int64)
         pieces = self.buffers.pieces
-        for row in plan.residency_rows:
-            row = Residency(*row)
-            offsets[pieces.buffer[row.tensor]] = row.offset - pieces.low[row.tensor]
+        if plan.residencies is not None:
+            tensor, _, offset, _, _ = plan.residencies.T
+            offsets[pieces.buffer[tensor]] = offset - pieces.low[tensor]
         empty = (self.buffers.size == 0) & (self.buffers.pinned > 0)
         offsets[empty] = self.buffers.pinned[empty]  # an empty buffer has no residency
         return offsets
+
+    def adapt(self, plan: Plan) -> Decision:
+        """The plan's own offsets, or the buffers in the order of these, each as low as it goes."""
+        own = self.decision(plan)
+        placed = self.native.place(np.argsort(own, kind="stable").astype(np.int32))
+        heights = [height for height in map(self.evaluate, (own, placed)) if height is not None]
+        return own if self.evaluate(own) == min(heights, default=None) else placed
 
     def outside(self, plan: Plan) -> list[Violation]:
         """Anything but one offset for the life of each buffer, by the buffers' own rules."""
         decision = self.decision(plan)
         again = self.plan(decision)
         wrong = decided_elsewhere(plan, self.kind, ("residencies", "order"))
-        if not np.array_equal(_sorted(plan), _sorted(again)):
+        if not _same_rows(plan, again):
             wrong.append(
                 Violation(
                     self.kind,
-                    f"the plan's {len(plan.residency_rows):,} residencies are not the lives of "
+                    f"the plan's {len(_rows(plan)):,} residencies are not the lives of "
                     f"{len(self.buffers):,} buffers, each at one offset: decide offsets alone",
-                    number=len(plan.residency_rows),
+                    number=len(_rows(plan)),
                 )
             )
         if (plan.order is None) != (again.order is None) or not np.array_equal(
@@ -122,14 +129,13 @@ class Allocation(Problem):
     def offset_violations(self, decision: Decision) -> list[Violation]:
         """The buffers' own rules alone: a plain sweep that a million buffers can afford."""
         b = self.buffers
-        rows = zip(*(column.tolist() for column in b.pieces), strict=True)
         return check_offsets(
             b.ids,
-            list(rows),
-            b.size.tolist(),
-            np.asarray(decision).tolist(),
-            alignment=b.alignment.tolist(),
-            pinned=b.pinned.tolist(),
+            b.pieces,
+            b.size,
+            np.asarray(decision, dtype=np.int64),
+            alignment=b.alignment,
+            pinned=b.pinned,
             apart=b.apart,
             capacity=self.capacity,
         )
@@ -158,17 +164,18 @@ class Allocation(Problem):
         apart = tuple((int(a), int(b)) for a, b in about["apart"])
         return cls(buffers.changed(apart=apart), about["capacity"], about["name"])
 
-    @cached_property
-    def _ops(self) -> tuple[Int64, Int64]:
-        pieces = self.buffers.pieces
-        times = np.unique(np.concatenate([pieces.lower, pieces.upper]))
-        return np.searchsorted(times, pieces.lower), np.searchsorted(times, pieces.upper) - 1
+
+def _rows(plan: Plan) -> Int64:
+    """[r, 5] the residencies."""
+    return np.empty((0, 5), dtype=np.int64) if plan.residencies is None else plan.residencies
 
 
-def _sorted(plan: Plan) -> Int64:
-    """[r, 5] the residencies, in an order of their own."""
-    rows = np.empty((0, 5), dtype=np.int64) if plan.residencies is None else plan.residencies
-    return rows[np.lexsort(rows.T[::-1])]
+def _same_rows(plan: Plan, other: Plan) -> bool:
+    """Whether two plans have the same residencies, in whatever order."""
+    one, two = _rows(plan), _rows(other)
+    if np.array_equal(one, two):
+        return True
+    return np.array_equal(one[np.lexsort(one.T[::-1])], two[np.lexsort(two.T[::-1])])
 
 
 class ProgramAllocation(Allocation):
@@ -206,18 +213,31 @@ class ProgramAllocation(Allocation):
         return super().options() | order | ({"pins": self.pins.as_json()} if self.pins else {})
 
     def plan(self, decision: Decision) -> Plan:
+        rows = self._lives.copy()
+        rows[: len(self._buffer), 2] = np.asarray(decision, dtype=np.int64)[self._buffer]
+        order = None if self.order is None else np.array(self.order, dtype=np.int32)
+        return Plan(residencies=rows if len(rows) else None, order=order)
+
+    @cached_property
+    def _buffer(self) -> Int64:
+        """[roots] the buffer of each, buffer by buffer."""
+        return np.repeat(np.arange(len(self._roots)), [len(group) for group in self._roots])
+
+    @cached_property
+    def _lives(self) -> Int64:
+        """The residencies of all plans: roots of buffers, at offsets that a decision gives, and weights elsewhere."""
         first, last = find_live_ranges(self.program, self.order)
-        rows = [
-            Residency(root, self._memory, int(decision[b]), int(first[root]), int(last[root]))
-            for b, group in enumerate(self._roots)
-            for root in group
-        ]
-        rows += self._weights(self.program, self.machine)
-        return Plan.of(residencies=rows, order=self.order)
+        root = np.array([root for group in self._roots for root in group], dtype=np.int64)
+        memory = np.full(len(root), self._memory)
+        own = np.stack([root, memory, np.full(len(root), NO_OFFSET), first[root], last[root]], axis=1)
+        weights = np.array(self._weights(self.program, self.machine), dtype=np.int64).reshape(-1, 5)
+        return np.concatenate([own, weights])
 
     def decision(self, plan: Plan) -> Decision:
-        of_root = {row.tensor: row.offset for row in plan.residency_rows}
-        return np.array([of_root.get(group[0], 0) for group in self._roots], dtype=np.int64)
+        of_root = np.zeros(self.program.n_tensors, dtype=np.int64)
+        if plan.residencies is not None:
+            of_root[plan.residencies[:, 0]] = plan.residencies[:, 2]
+        return of_root[np.array([group[0] for group in self._roots], dtype=np.int64)]
 
     def save(self, folder: Path) -> None:
         about = {
