@@ -80,16 +80,6 @@ class Board:
     def timer(self, way: str, evaluations: int = FEW) -> Callable[[str], float]:
         return lambda case: self.time(case, way, evaluations)
 
-    def by_seed(self, rival: str, way: str, cases: list[str]) -> list[list[float]]:
-        """For each seed that both played: [cells] log(rival / way)."""
-        found: dict[int, list[float]] = defaultdict(list)
-        for case in cases:
-            theirs = {row["seed"]: value_at(row, FEW) for row in self.rows[case, rival]}
-            for row in self.rows[case, way]:
-                if row["seed"] in theirs:
-                    found[row["seed"]].append(math.log(theirs[row["seed"]] / value_at(row, FEW)))
-        return list(found.values())
-
     def has(self, case: str, way: str, evaluations: int) -> bool:
         return any(row["extra"]["budget"] >= evaluations for row in self.rows.get((case, way), []))
 
@@ -191,14 +181,12 @@ def groups(board: Board) -> str:
     for name, held_out in (("programs of the folds", False), ("held-out programs", True)):
         cases = [c for c in board.cases if (c.split("/")[0] in HELD_OUT) == held_out]
         row = [name, str(len(cases))]
-        for way in ("msa-order", "options + evolution", "untrained", "linear"):
+        for way in ("msa-order", "options + evolution", "untrained"):
             both = [c for c in cases if (c, way) in board.rows]
             logs = board.over(board.timer(way), board.timer("muzero"), both)
             row.append(f"{percent(logs)} ({standing(logs)})" if logs else "–")
         rows.append(row)
-    return table(
-        ["", "cells", "than `msa-order`", "than options + evolution", "than untrained", "than linear"], rows
-    )
+    return table(["", "cells", "than `msa-order`", "than options + evolution", "than untrained"], rows)
 
 
 def _long(board: Board) -> list[str]:
@@ -273,11 +261,6 @@ def targets(board: Board, old: Any) -> list[Target]:
         if both := [c for c in cases if (c, way) in board.rows]:
             text = f"{FEW} evaluations: 0.8 % better than `{way}`"
             goal(text, board.over(time(way), time("muzero"), both), 0.008)
-    if both := [c for c in cases if (c, "linear") in board.rows]:
-        by_seed = [statistics.fmean(logs) for logs in board.by_seed("linear", "muzero", both)]
-        shown = ", ".join(f"{100 * each:+.2f} %" for each in by_seed)
-        text = f"{FEW} evaluations: the network better than `linear` with every seed"
-        found.append(Target(text, shown, min(by_seed) > 0))
     if long := _long(board):
         goal(
             f"{FEW} evaluations: at least as fast as `msa-order` at {MANY:,}, {len(long)} cells",
@@ -344,8 +327,7 @@ def cells(board: Board) -> str:
             continue
         bound = board.rows[case, "muzero"][0]["bound"]
         columns = [
-            (way, FEW)
-            for way in ("msa-refined", "msa-order", "options + evolution", "untrained", "linear", "muzero")
+            (way, FEW) for way in ("msa-refined", "msa-order", "options + evolution", "untrained", "muzero")
         ]
         columns += [("msa-order", MANY), ("muzero", MANY)]
         times = [
@@ -371,7 +353,6 @@ def cells(board: Board) -> str:
         "`msa-order`",
         "options + evolution",
         "untrained",
-        "linear",
         "**`muzero`**",
         f"`msa-order` {MANY:,}",
         f"`muzero` {MANY:,}",
@@ -387,7 +368,7 @@ def page(document: Mapping[str, Any], old_rows: list[dict[str, Any]]) -> str:
     text = [
         (
             "All times are **simulated**, in milliseconds; geometric means over cells and seeds. Every row of a learned way is of weights that saw neither the "
-            "program nor its relatives; held-out programs (bold) are played by the weights that ship. `untrained` is the same search with nothing learned."
+            "program nor its relatives; held-out programs (bold) are played by the weights that ship. `untrained` is the same search with nothing learned. Seconds are of the processor."
         ),
         "",
         "### Targets",

@@ -35,7 +35,7 @@ class NativeGame:
         return int(self.native.cursor)
 
     def step(self, action: int) -> int:
-        return int(self.native.step(np.array([action], dtype=np.int8))[0])
+        return int(self.native.step(np.array([action], dtype=np.int16))[0])
 
     def mask(self) -> list[int]:
         mask: list[int] = self.native.masks()[0].tolist()

@@ -14,7 +14,8 @@ from loadmaster.machine.machine import Device, Link, Machine, Memory, Rules
 from loadmaster.malloc_game.model import make_model
 from loadmaster.program import Builder, Program, TieKind
 from native_game import NativeGame, Play
-from reference.game import COPY, DROP, NO_COPY, SlowGame
+from reference.game import SlowGame
+from reference.rules import COPY, COPY_EARLY, COPY_HALF, COPY_TIGHT, DROP, LEAD, NO_COPY
 
 ONLY_DROP = [0, 0, 1]
 
@@ -31,7 +32,8 @@ def machine(capacity: int) -> Machine:
 @pytest.fixture(params=[SlowGame, NativeGame], ids=["slow", "native"])
 def play(request: pytest.FixtureRequest) -> Any:
     def start(program: Program, capacity: int, **switches: Any) -> Play:
-        game: Play = request.param(make_model(program, machine(capacity)), **switches)
+        plain = {"starts": "hidden", "repack": 0}
+        game: Play = request.param(make_model(program, machine(capacity)), **{**plain, **switches})
         return game
 
     return start
@@ -70,10 +72,10 @@ def test_dead_end_is_repaired_in_place(play: Any) -> None:
 
 def test_dead_end_is_rewound(play: Any) -> None:
     game = play(blocked(), 10, backup="rewind")
-    # Back before the write of a, with all that was earned: 7 - 14 + 0 = -7 for the second move.
-    assert moves(game, NO_COPY, NO_COPY) == [7, -7]
-    assert game.cursor == 0 and game.mask() == ONLY_DROP
-    assert moves(game, DROP, NO_COPY, DROP, NO_COPY) == [0, 7, 0, 7]
+    # Back to the write of a, which is dropped, and b is made in fast memory again: 7 - 14 + 7.
+    assert moves(game, NO_COPY, NO_COPY) == [7, 0]
+    assert game.cursor == 2 and game.mask() == ONLY_DROP and game.backups == 1
+    assert moves(game, DROP, NO_COPY) == [0, 7]
     assert game.judged() == (38, 0)
 
 
@@ -87,28 +89,21 @@ def test_dead_end_loses_the_game(play: Any) -> None:
     assert game.judged() == (52, 0) and game.placement() == ([], [], [False] * 4)
 
 
-def test_a_forced_drop_holds_where_it_is_legal(play: Any) -> None:
-    """Two dead ends, the second one further back; then b comes to its forced read another way."""
-    build = Builder("forced")
-    a, b, y, d = (build.tensor(name, bytes=8) for name in "abyd")
-    build.op("make a", "add", writes=[a])
+def test_what_was_played_is_played_again_after_a_rewind(play: Any) -> None:
+    """a takes the strip that b had: b's write is dropped, so that its first read, NoCopy, becomes a copy."""
+    build = Builder("again")
+    b, a = build.tensor("b", bytes=8), build.tensor("a", bytes=8)
     build.op("make b", "add", writes=[b])
     build.op("long", "matmul", matrix=20)
-    update = build.op("update", "add", reads=[b], writes=[y])
-    build.op("make d", "add", writes=[d])
-    build.op("use y", "add", reads=[y])
-    build.op("use a", "add", reads=[a])
-    build.tie(TieKind.INPLACE, b, y, update)
+    build.op("use b", "add", reads=[b])
+    build.op("make a", "add", writes=[a])
+    build.op("use both", "add", reads=[b, a])
     game = play(build.build(), 8, backup="rewind")
-    # b is copied in for its read, y overwrites it, and d takes the strip before y is read.
-    moves(game, NO_COPY, DROP, COPY, NO_COPY, NO_COPY)
-    assert game.cursor == 2 and game.mask() == ONLY_DROP
-    # d blocks a as well: back to a's write.
-    moves(game, DROP, DROP, NO_COPY, DROP)
-    assert game.cursor == 0 and game.mask() == ONLY_DROP
-    # This time only fast memory has b, and no Drop can be forced at its read.
-    moves(game, DROP, NO_COPY)
-    assert game.cursor == 2 and game.mask() == [0, 1, 0]
+    assert moves(game, NO_COPY, NO_COPY, NO_COPY) == [7, 7, 0]
+    assert game.cursor == 3 and game.backups == 1
+    stays, copies, fast = game.placement()
+    assert fast == [False, True, True, False, False] and copies == [(0, 1, 0, 2, 8)]
+    assert stays == [(0, 0, 1, 2), (1, 0, 3, 3)]
 
 
 def tied_output(idle: int) -> Program:
@@ -134,13 +129,25 @@ def test_output_over_a_fast_read_needs_its_write_back(play: Any) -> None:
     assert game.judged() == (1 + 2 + 38, 0)
 
 
+def test_a_write_back_counts_on_whole_steps_and_may_be_waited_for(play: Any) -> None:
+    """The step behind takes 31 ps, 1 of them without slow memory: of 8 ps, 7 are waited for."""
+    game = play(tied_output(1), 16, starts="all")
+    assert moves(game, NO_COPY, NO_COPY, COPY) == [7, 7, 7 - 7]
+    assert game.judged() == (1 + 2 + 31 + 7, 7)
+
+
 def test_output_over_a_fast_read_that_can_not_be_written_back(play: Any) -> None:
-    game = play(tied_output(7), 16)
-    # One picosecond is missing: x should never have been fast. 7 for the read, -14 for the repair.
+    build = Builder("tied at the end")
+    x, y = build.tensor("x", bytes=8), build.tensor("y", bytes=8, kind="output")
+    build.op("make x", "add", writes=[x])
+    update = build.op("update", "add", reads=[x], writes=[y])
+    build.tie(TieKind.INPLACE, x, y, update)
+    game = play(build.build(), 16)
+    # Nothing comes after it: x should never have been fast. 7 for the read, -14 for the repair.
     assert moves(game, NO_COPY, NO_COPY) == [7, -7]
     assert game.mask() == ONLY_DROP
     assert moves(game, DROP) == [0]
-    assert game.judged() == (8 + 16 + 37, 0) and game.placement()[:2] == ([], [])
+    assert game.judged() == (8 + 16, 0) and game.placement()[:2] == ([], [])
 
 
 @pytest.mark.parametrize(("first", "second", "issued"), [(20, 8, 0), (8, 7, -1), (1, 7, -1), (1, 6, None)])
@@ -251,44 +258,82 @@ def test_a_dropped_read_ends_the_residency(play: Any) -> None:
     assert game.mask() == ONLY_DROP
 
 
-@pytest.mark.parametrize(
-    ("offsets", "capacity", "offset"),
-    [("best-fit", 24, 8), ("best-fit", 23, 20), ("considerate", 24, 20), ("considerate", 22, 8)],
-)
-def test_offset_is_that_of_the_smallest_gap(play: Any, offsets: str, capacity: int, offset: int) -> None:
-    """Step 0 makes p at 0, q at 8, r at 12; p and r are still being written back in step 1.
+@pytest.mark.parametrize(("gap", "offset"), [(4, 8), (2, 20)])
+def test_offset_is_that_of_the_smallest_gap(play: Any, gap: int, offset: int) -> None:
+    """Step 0 makes p at 0, q behind it, r behind that; p and r are still being written back in step 1.
 
-    So 4 bytes are free at 8, and 2 to 4 at 20: c (3 bytes) goes to the smaller gap, else the lower;
-    a considerate c leaves the gap at 8 to q, which is read again, as long as there is another one.
+    So `gap` bytes are free at 8, and all above r: c (3 bytes) goes into the gap if it can.
     """
     build = Builder("gaps")
-    p, q, r, c = (build.tensor(n, bytes=s) for n, s in (("p", 8), ("q", 4), ("r", 8), ("c", 3)))
+    p, q, r, c = (build.tensor(n, bytes=s) for n, s in (("p", 8), ("q", gap), ("r", 12 - gap), ("c", 3)))
     build.op("make", "add", writes=[p, q, r])
     build.op("long", "matmul", writes=[c], matrix=30)
     build.op("end", "add", reads=[p, q, r, c])
-    game = play(build.build(), capacity, offsets=offsets)
+    game = play(build.build(), 24)
     moves(game, COPY, NO_COPY, COPY, NO_COPY)
     assert (3, offset, 1, 1) in game.placement()[0]
 
 
+def fragmented() -> Program:
+    """p, q and r fill fast memory; q is dead when s comes, which needs the bytes of q and as many more."""
+    build = Builder("fragmented")
+    p, q, r, s = (build.tensor(n, bytes=b) for n, b in (("p", 8), ("q", 4), ("r", 8), ("s", 8)))
+    build.op("make", "add", writes=[p, q, r])
+    build.op("use q", "add", reads=[q])
+    build.op("make s", "add", writes=[s])
+    build.op("end", "add", reads=[p, r, s])
+    return build.build()
+
+
+def test_what_lies_in_the_way_is_moved(play: Any) -> None:
+    """24 bytes hold p, q and r or p, r and s, and 4 lie free at either side of r."""
+    game = play(fragmented(), 24)
+    moves(game, NO_COPY, NO_COPY, NO_COPY, NO_COPY)
+    assert game.mask() == [0, 1, 1]  # over p or r, which are not held after their write
+    game = play(fragmented(), 24, repack=4)
+    moves(game, NO_COPY, NO_COPY, NO_COPY, NO_COPY)
+    # Only fast memory has p and r: they will be read, and s does not lie over them.
+    assert moves(game, NO_COPY) == [7]
+    assert game.placement()[0] == [(0, 0, 0, 0), (1, 16, 0, 1), (2, 8, 0, 0), (3, 16, 2, 2)]
+    assert moves(game, NO_COPY, NO_COPY, NO_COPY) == [7, 7, 7]
+    assert game.backups == 0
+    # With one byte less there is no room for all three, and one of them has to go.
+    tight = play(fragmented(), 23, repack=4)
+    moves(tight, *[NO_COPY] * 6)
+    assert tight.backups == 1
+
+
 @pytest.mark.parametrize(
-    ("soon", "late", "offset"),
-    [(COPY, COPY, 8), (NO_COPY, NO_COPY, 8), (NO_COPY, COPY, 8), (COPY, NO_COPY, 0)],
+    ("action", "issued", "stall"),
+    [
+        (COPY, 0, 0),
+        (COPY_EARLY, -1, 0),
+        (COPY_HALF, 1, 4),
+        (COPY_TIGHT, 2, 7),
+        (LEAD, 3, 8),
+        (LEAD + 4, -1, 0),
+    ],
 )
-def test_the_most_patient_one_gives_up_its_place(play: Any, soon: int, late: int, offset: int) -> None:
-    """Two tensors fill fast memory, at 0 the one that is read sooner. Then a third one needs room:
-    it gets that of the one that is read later, but for one that slow memory has as well.
-    """
-    build = Builder("patience")
-    a, b, c = (build.tensor(name, bytes=8) for name in "abc")
-    build.op("make", "add", writes=[a, b])
-    build.op("long", "matmul", matrix=30)  # written back by its end
-    build.op("make c", "add", writes=[c])
-    for name, tensor in (("soon", a), ("late", b), ("last", c)):
-        build.op(name, "add", reads=[tensor])
-    game = play(build.build(), 16, offsets="considerate")
-    moves(game, soon, late, NO_COPY)
-    assert (2, offset, 2, 2) in game.placement()[0]
+def test_copies_start_when_they_are_told_to(play: Any, action: int, issued: int, stall: int) -> None:
+    """w (8 bytes) is read behind steps of 8, 8, 3 and 1 ps: 8 of them hide it, twice that is 16 and half of it
+    4, and the last step alone leaves 7 to be waited for."""
+    build = Builder("starts")
+    w = build.tensor("w", bytes=8, kind="weight")
+    for number, flops in enumerate((8, 8, 3, 1)):
+        build.op(f"long {number}", "matmul", matrix=flops)
+    build.op("read", "add", reads=[w])
+    game = play(build.build(), 8, starts="all")
+    assert game.mask() == [1, 0, 1, 1, 1, 1]
+    assert moves(game, action) == [7 - stall]
+    assert game.placement()[1] == [(0, 1, issued, 4, 8)]
+    assert game.judged() == (20 + 1 + stall, stall)
+
+
+def test_a_kind_of_copy_that_starts_like_another_is_no_move(play: Any) -> None:
+    game = play(evicted(), 8, starts="all")
+    assert game.mask() == [1, 1, 1, 0, 0, 0]  # step 1 is long enough for twice the copy
+    moves(game, LEAD)
+    assert game.placement()[1] == [(0, 0, 0, 1, 8)]
 
 
 def in_a_loop(carry: bool) -> Program:

@@ -207,6 +207,52 @@ def test_a_value_used_again_much_later_goes_out_once_and_comes_back_once() -> No
     assert check(program, machine, plan) == []
 
 
+def test_a_small_copy_behind_a_large_one_ends_when_it_is_done() -> None:
+    build = Builder("queue")
+    made = {}
+    for name, size in (("large", 96), ("small", 8)):
+        made[name] = build.tensor(name, bytes=size)
+        build.op(f"make {name}", "neg", writes=[made[name]], vector=10)
+        build.op(f"use {name}", "neg", reads=[made[name]], vector=10)
+    for i in range(20):
+        build.op(f"wait{i}", "neg", vector=20)
+    wide = build.tensor("wide", bytes=120)
+    build.op("make wide", "neg", writes=[wide], vector=1)
+    build.op("use wide", "neg", reads=[(wide, 10**4)], vector=1)
+    for i in range(20):
+        build.op(f"wait{i + 20}", "neg", vector=500)
+    for name, tensor in made.items():
+        build.op(f"use {name} again", "neg", reads=[tensor], vector=10)
+    program, machine = build.build(), load_machine("xla-unit")
+    stalls = []
+    for stretch, end in ((False, 8), (True, 26)):
+        plan = assigner(program, machine, stretch=stretch).plan()
+        named, copies = rows(program, plan)
+        assert copies[:2] == [("large", "out", 0, 24), ("small", "out", 2, end)]
+        assert [each[1:] for each in named["small"]] == [(2, end - 1), (46, 47)]
+        assert check(program, machine, plan) == []
+        stalls.append(int(simulate(program, machine, plan).op_stall.sum()))
+    assert stalls == [0.844 * SECOND, 0.444 * SECOND]
+
+
+def test_what_is_read_too_late_is_made_in_fast_memory_and_written_back() -> None:
+    build = Builder("late")
+    skip = build.tensor("skip", bytes=96)
+    build.op("make", "neg", writes=[skip], vector=10)
+    for i in range(10):
+        build.op(f"wait{i}", "neg", vector=200)
+    wide = build.tensor("wide", bytes=120)
+    build.op("make wide", "neg", writes=[wide], vector=1)
+    build.op("use both", "neg", reads=[(wide, 10**4), skip], vector=1)
+    program, machine = build.build(), load_machine("xla-unit")
+    plan = assigner(program, machine, write_back=True).plan()
+    assert rows(program, plan) == ({"wide": [(0, 11, 12)], "skip": [(0, 0, 10)]}, [("skip", "out", 0, 11)])
+    assert check(program, machine, plan) == []
+    without = assigner(program, machine).plan()
+    times = [simulate(program, machine, each).total_ps for each in (without, plan)]
+    assert times == [14.04 * SECOND, 13.176 * SECOND]
+
+
 @pytest.mark.parametrize("most", [0, 1, 2])
 def test_at_most_so_many_copies_are_under_way(most: int) -> None:
     inputs = {f"p{i}": 16 for i in range(5)}
@@ -343,6 +389,8 @@ def test_every_plan_is_sound_and_timed_as_the_simulator_has_it() -> None:
             strict_order=bool(rng.integers(2)),
             slices=int(rng.integers(1, 5)),
             slice_bytes=8,
+            write_back=seed // 3 % 2 == 1,
+            stretch=seed // 6 % 2 == 1,
         )
         order = np.arange(msa.tensors, dtype=np.int32)
         if seed % 2:

@@ -1,4 +1,4 @@
-"""Parts of memory space assignment: the copy resource and the picker of starts, with the numbers of
+"""Parts of memory space assignment: the ledger of copies and the picker of starts, with the numbers of
 XLA's own tests."""
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ SECOND = 10**12
     ],
 )
 def test_copy_resource_vectors(slots: list[int], copies: list[Any], left: list[int] | None) -> None:
-    resource = _core.CopyResource(slots)
-    for start, end, need, fits in copies:
+    resource = _core.Ledger(slots)
+    for number, (start, end, need, fits) in enumerate(copies):
         assert resource.fits(start, end, need) == fits, (start, end, need)
         if fits:
-            resource.add(start, end, need)
+            resource.add(number, start, end, need)
     if left is not None:
         assert resource.left() == left
 
@@ -68,19 +68,22 @@ def test_copy_resource_is_one_pass_in_order_of_issue() -> None:
     answers = [0, 0]
     for _ in range(300):
         slots = rng.integers(0, 5, int(rng.integers(1, 12))).tolist()
-        resource, held = _core.CopyResource(slots), []
-        for _ in range(int(rng.integers(1, 15))):
+        resource = _core.Ledger(slots)
+        held: dict[int, tuple[int, int, int]] = {}
+        for number in range(int(rng.integers(1, 15))):
             if held and rng.random() < 0.2:
-                resource.remove(*held.pop(int(rng.integers(len(held)))))
+                gone = int(rng.choice(list(held)))
+                resource.remove(gone)
+                del held[gone]
             start = int(rng.integers(-1, len(slots)))
             copy = (start, int(rng.integers(start + 1, len(slots) + 1)), int(rng.integers(0, 7)))
             fits = resource.fits(*copy)
-            assert fits == _is_on_time(slots, [*held, copy])
+            assert fits == _is_on_time(slots, [*held.values(), copy])
             answers[fits] += 1
             if fits:
-                resource.add(*copy)
-                held.append(copy)
-        assert sum(resource.left()) == sum(slots) - sum(need for _, _, need in held)
+                resource.add(number, *copy)
+                held[number] = copy
+        assert sum(resource.left()) == sum(slots) - sum(need for _, _, need in held.values())
     assert min(answers) > 500
 
 

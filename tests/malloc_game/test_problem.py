@@ -75,7 +75,7 @@ def test_no_list_of_moves_beats_the_bound() -> None:
         problem = MallocGame(program, machine)
         if not 0 < problem.moves <= 7:
             continue
-        every = np.array(list(product([0, 1, 2], repeat=problem.moves)), dtype=np.int8)
+        every = np.array(list(product(range(3), repeat=problem.moves)), dtype=np.int8)
         best = int(problem.play(every).total.min())
         assert problem.bound().value <= best <= problem.all_slow_ps, f"seed {seed}"
         exhausted, reached = exhausted + 1, reached + (best == problem.bound().value)
@@ -83,13 +83,13 @@ def test_no_list_of_moves_beats_the_bound() -> None:
 
 
 def test_a_run_can_be_read_again(tmp_path: Path) -> None:
-    problem = MallocGame(load_model("resnet50"), load_machine("tpu-v4i-8m"), profile="paper", min_overlap=0.5)
+    problem = MallocGame(load_model("resnet50"), load_machine("tpu-v4i-8m"), profile="paper", repack=2)
     solver = make_labelled("malloc-game", "random-best")
     solution = run_solver(solver, problem, Budget(40), 3, folder=tmp_path)
     again = load_problem(solution.run)
     assert isinstance(again, MallocGame) and keys(again) == keys(problem)
-    assert again.options()["ledger"] == "latest" and again.options()["min_overlap"] == 0.5
-    assert again.options()["offsets"] == "best-fit"
+    assert again.options()["ledger"] == "latest" and again.options()["repack"] == 2
+    assert again.options()["starts"] == "hidden"
     assert solution.decision is not None and again.evaluate(solution.decision) == solution.value
     plan = again.plan(solution.decision)
     assert simulate(again.program, again.machine, plan).total_ps == solution.value

@@ -6,136 +6,143 @@ columns. Times are steps of the model, or picoseconds.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from loadmaster.plan.plan import Plan
-from reference.rules import Rules, Stay
+from reference.rules import COPY, COPY_EARLY, COPY_HALF, COPY_TIGHT, DROP, KINDS, LEAD, NO_COPY, Rules, Stay
 
-COPY, NO_COPY, DROP = 0, 1, 2
+Options = dict[int, Stay | None]
+
+
+FALLBACK = (NO_COPY, COPY, DROP, COPY_HALF, COPY_TIGHT, COPY_EARLY)
 
 
 class SlowGame(Rules):
     """One game. `step` plays a move and returns its reward in picoseconds."""
 
     asked: tuple[int, int] = (-1, 0)
-    answer: dict[int, Stay | None]
+    answer: Options
 
-    def options(self) -> dict[int, Stay | None]:
-        """Legal action -> the residency that it makes or continues, as it would be."""
+    def options(self) -> Options:
+        """Legal action that a mask lists -> the residency that it makes or continues, as it would be."""
         now = (self.cursor, self.backups)
         if self.asked != now:  # the same question is asked for the mask, the move and the dead end
-            self.asked, self.answer = now, self._options()
+            self.asked, self.answer = now, {}
+            for action in range(LEAD) if self.starts == "all" else (COPY, NO_COPY, DROP):
+                found = self.find(action)
+                if found is not False and not self.repeats(action, found):
+                    self.answer[action] = found
         return self.answer
 
-    def _options(self) -> dict[int, Stay | None]:
+    def repeats(self, action: int, found: Stay | None) -> bool:
+        """A copy of another kind is the very same."""
+        if action not in KINDS or found is None:
+            return False
+
+        def spans(stay: Stay) -> list[tuple[int, int]]:
+            return [(copy.issued, copy.needed) for copy in stay.copies]
+
+        earlier = [self.answer[kind] for kind in KINDS[: KINDS.index(action)] if kind in self.answer]
+        return spans(found) in [spans(stay) for stay in earlier if stay is not None]
+
+    def find(self, action: int) -> Stay | Literal[False] | None:
+        """What a move would make; None: nothing, it is a Drop; False: it is not legal."""
         site = self.cursor
         tensor, step = self.tensor_of[site], self.step_of[site]
         if self.carried[tensor] >= 0:
-            found = self.group_options(tensor, step, site)
+            ask = self.group_option
         else:
-            find = self.write_options if self.is_write[site] else self.read_options
-            found = find(tensor, step)
+            ask = self.write_option if self.is_write[site] else self.read_option
         # On another way to a forced site only fast memory may have the tensor: no Drop then.
-        return {DROP: None} if site in self.forced and DROP in found else found
+        if site in self.forced and action != DROP and ask(DROP, tensor, step) is None:
+            return False
+        return ask(action, tensor, step)
 
-    def read_options(self, tensor: int, step: int) -> dict[int, Stay | None]:
-        found: dict[int, Stay | None] = {}
-        old = self.newest(tensor)
+    def read_option(self, action: int, tensor: int, step: int) -> Stay | Literal[False] | None:
+        old, ready = self.newest(tensor), self.ready[tensor]
         p = -1 if old is None else old.last
-        if old is not None and not old.over and not self.too_idle(p, step):
+        if action == NO_COPY:
+            if old is None or old.over or self.too_idle(p, step):
+                return False
             last = max(p, self.stretch(old.first, step))
-            if self.is_free(old.offset, self.size[tensor], p + 1, last, old, old.parent):
-                found[NO_COPY] = Stay(tensor, old.first, last, old.offset)
-        ready = self.ready[tensor]
+            return self.placed(Stay(tensor, old.first, last, old.strip)) or False
         if ready is None or ready >= step or p >= step:  # what is in fast is read there
-            return found
-        found[DROP] = None
-        for issued in range(step - 2, max(ready, p, self.back_by[tensor]) - 1, -1):
-            if self.loop[issued] == self.loop[step]:
-                copy = self.offer(tensor, True, self.loop[step], issued, step)
-                if copy:
-                    offset = self.place(tensor, issued + 1, step, step)
-                    if offset is not None:
-                        found[COPY] = Stay(tensor, issued + 1, step, offset, copies=[copy])
-                    break
-        return found
+            return False
+        if action == DROP:
+            return None
+        lowest = max(ready, p, self.back_by[tensor])
+        copy = self.start(action, self.copies_in(tensor, self.loop[step], lowest, step))
+        if copy is None:
+            return False
+        first = copy.issued + 1
+        return self.placed(Stay(tensor, first, self.stretch(first, step), copies=[copy])) or False
 
-    def write_options(self, tensor: int, step: int) -> dict[int, Stay | None]:
-        found: dict[int, Stay | None] = {}
+    def write_option(self, action: int, tensor: int, step: int) -> Stay | Literal[False] | None:
         below, parent = self.over[tensor], None
         if below >= 0:
             (read,) = [u for u in self.sites_of[below] if self.step_of[u] == step]
             if not self.fast[read]:
-                return {DROP: None}
+                return None if action == DROP else False
             parent = self.newest(below)
-        else:
-            found[DROP] = None
+        if action == DROP:
+            return None if parent is None else False
+        new = Stay(tensor, step, step, None if parent is None else parent.strip, parent=parent)
+        if action == NO_COPY:
+            return False if self.model.tensors.output[tensor] else self.placed(new) or False
+        copy = self.start(action, self.copies_out(tensor, self.loop[step], step))
+        if copy is None:
+            return False
+        new.last, new.copies = copy.needed - 1, [copy]
+        return self.placed(new) or False
 
-        def offset(last: int) -> int | None:
-            if parent is None:
-                return self.place(tensor, step, last, step)
-            fits = self.is_free(parent.offset, self.size[tensor], step, last, parent)
-            return parent.offset if fits else None
-
-        if not self.model.tensors.output[tensor] and (at := offset(step)) is not None:
-            found[NO_COPY] = Stay(tensor, step, step, at, parent)
-        above = [self.step_of[self.sites_of[y][0]] for y, x in enumerate(self.over) if x == tensor]
-        for needed in range(step + 2, min([self.n, *above]) + 1):
-            if self.loop[needed] == self.loop[step]:
-                copy = self.offer(tensor, False, self.loop[step], step, needed)
-                if copy:
-                    if (at := offset(needed - 1)) is not None:
-                        found[COPY] = Stay(tensor, step, needed - 1, at, parent, copies=[copy])
-                    break
-        return found
-
-    def group_options(self, tensor: int, step: int, site: int) -> dict[int, Stay | None]:
+    def group_option(self, action: int, tensor: int, step: int) -> Stay | Literal[False] | None:
         group, t = self.carried[tensor], self.model.tensors
         if group in self.group:
             stay = self.group[group]
-            return {DROP: None} if stay is None else {NO_COPY: stay}
-        nothing: dict[int, Stay | None] = {DROP: None}
+            return stay if action == (DROP if stay is None else NO_COPY) else False
+        if action == DROP:
+            return None
         members = [b for b, g in enumerate(self.carried) if g == group]
         outputs = [b for b in members if t.output[b]]
         givens = [b for b in members if t.given[b]]
-        if len(outputs) > 1 or givens != ([] if self.is_write[site] else [tensor]):
-            return nothing
+        if len(outputs) > 1 or givens != ([] if self.is_write[self.cursor] else [tensor]):
+            return False
+        if (action == NO_COPY) == bool(givens or outputs):
+            return False
         first, copies = step, []
         if givens:
             around = self.loops_around(step)
             needed = (int(self.model.loop_first[around[0]]) if around else step) - 1
             if needed < 1 or self.loop[needed] >= 0:
-                return nothing
-            tries = [
-                self.offer(tensor, True, -1, s, needed) for s in range(needed - 2, -2, -1) if self.loop[s] < 0
-            ]
-            copies = [copy for copy in tries if copy][:1]
-            if not copies:
-                return nothing
-            first = copies[0].issued + 1
+                return False
+            copy = self.start(action, self.copies_in(tensor, -1, -1, needed))
+            if copy is None:
+                return False
+            copies, first = [copy], copy.issued + 1
         uses = [self.step_of[u] for b in members for u in self.sites_of[b]]
         last = max(self.stretch(first, use) for use in uses)
         if outputs:
             written = self.step_of[self.sites_of[outputs[0]][0]]
             around = self.loops_around(written)
             issued = int(self.model.loop_last[around[0]]) if around else written
-            tries = [
-                self.offer(outputs[0], False, -1, issued, e)
-                for e in range(issued + 2, self.n + 1)
-                if self.loop[e] < 0
-            ]
-            backs = [copy for copy in tries if copy][:1]
-            if not backs:
-                return nothing
-            copies, last = copies + backs, max(last, backs[0].needed - 1)
-        offset = self.fit(tensor, first, last)
-        if offset is None:
-            return nothing
-        return nothing | {COPY if copies else NO_COPY: Stay(tensor, first, last, offset, copies=copies)}
+            kind = COPY if givens and action >= LEAD else action
+            copy = self.start(kind, self.copies_out(outputs[0], -1, issued))
+            if copy is None:
+                return False
+            copies, last = [*copies, copy], max(last, copy.needed - 1)
+        return self.placed(Stay(tensor, first, last, copies=copies)) or False
 
     def mask(self) -> list[int]:
         found = self.options() if self.cursor < self.moves else {}
-        return [int(action in found) for action in (COPY, NO_COPY, DROP)]
+        return [int(action in found) for action in range(LEAD if self.starts == "all" else 3)]
+
+    def knows(self, action: int) -> bool:
+        """Whether a move is legal, one that no mask lists too."""
+        return (
+            self.starts == "all" and self.find(action) is not False
+            if action >= LEAD
+            else action in self.options()
+        )
 
     def step(self, action: int) -> int:
         before = self.worth()
@@ -147,36 +154,57 @@ class SlowGame(Rules):
         return gained - self.judged()[1] if ends else gained
 
     def _apply(self, action: int) -> None:
-        site, wanted = self.cursor, self.options()[action]
+        site, wanted = self.cursor, self.find(action) if action >= LEAD else self.options()[action]
+        assert wanted is not False
         tensor, step = self.tensor_of[site], self.step_of[site]
         group, old = self.carried[tensor], self.newest(tensor)
         self.actions.append(action)
         self.fast[site] = action != DROP
+        new = wanted is not None and wanted not in self.stays
+        if new and wanted is not None and wanted.moved is not None:
+            self.strips.move(wanted.moved)
         if group >= 0:
-            if self.group.setdefault(group, wanted) is not None and wanted not in self.stays:
+            if self.group.setdefault(group, wanted) is not None and new:
                 self._add(wanted)
-            return
-        if wanted is None:
+        elif wanted is None:
             if self.is_write[site]:
                 self.ready[tensor] = step
             elif old is not None:
                 old.over = True
-            return
-        if not self.is_write[site] and action == NO_COPY:
-            assert old is not None
-            old.last, old.taken = wanted.last, False
-            old.sites.append(site)
-            return
-        wanted.sites.append(site)
-        self._add(wanted)
-        if self.is_write[site] and action == COPY:
-            self.back_by[tensor] = wanted.copies[0].needed
-            self.ready[tensor] = self.back_by[tensor] - 1
+        else:
+            if not self.is_write[site] and action == NO_COPY:
+                assert old is not None and old.strip is not None
+                old.last = wanted.last
+                self.strips.extend(old.strip, old.last)
+                old.sites.append(site)
+            else:
+                wanted.sites.append(site)
+                self._add(wanted)
+                if self.is_write[site] and action != NO_COPY:
+                    self.back_by[tensor] = wanted.copies[0].needed
+                    self.ready[tensor] = self.back_by[tensor] - 1
+            self._reserve(tensor, site)
+        if new and wanted is not None and wanted.moved is not None:
+            self.strips.reserve_all()
+
+    def _reserve(self, tensor: int, site: int) -> None:
+        """What only fast memory has must be there for its next read."""
+        later, stay = [u for u in self.sites_of[tensor] if u > site], self.newest(tensor)
+        if (
+            self.repack
+            and later
+            and self.ready[tensor] is None
+            and stay is not None
+            and stay.strip is not None
+        ):
+            self.strips.reserve(stay.strip, self.step_of[later[0]])
 
     def _add(self, stay: Stay | None) -> None:
         assert stay is not None
-        for other in self.stays:
-            other.taken = other.taken or self.meets(other, stay.offset, self.size[stay.tensor])
+        if stay.strip is None:
+            stay.strip = self.strips.open(stay.first, stay.last, self.size[stay.tensor], stay.offset)
+        else:
+            self.strips.extend(stay.strip, stay.last)
         self.stays.append(stay)
         self.copies += stay.copies
 
@@ -188,13 +216,16 @@ class SlowGame(Rules):
         while chain[-1] is not None and chain[-1].parent is not None:
             chain.append(chain[-1].parent)
         stays = [stay for stay in chain if stay is not None]
-        if self.backup == "rewind":
-            start = min(stays[-1].sites)
-            self.forced.add(start)
-            played = self.actions[:start]
+        if self.backup == "rewind" and min(stays[-1].sites) not in self.forced:
+            self.forced.add(min(stays[-1].sites))
+            played = self.actions
             self.clear()
-            for action in played:
-                self._apply(action)
+            while self.cursor < len(played):
+                wishes = (played[self.cursor], *FALLBACK)
+                self._apply(next(action for action in wishes if self.knows(action)))
+                while self.cursor < self.moves and not self.options():
+                    self._back_up()
+            self.actions = played
             return
         if self.backup == "none":
             self.forced = set(range(self.moves))
@@ -206,6 +237,8 @@ class SlowGame(Rules):
             return
         for stay in stays:
             self.stays.remove(stay)
+            assert stay.strip is not None
+            self.strips.close(stay.strip)
             self.copies = [copy for copy in self.copies if copy not in stay.copies]
             for site in stay.sites:
                 self.fast[site] = False
@@ -219,14 +252,15 @@ class SlowGame(Rules):
         """(residencies: tensor, offset, first, last; copies: tensor, in, issued, needed, work; fast)."""
         rows = []
         for stay in self.stays:
+            assert stay.strip is not None
             group = self.carried[stay.tensor]
             members = [b for b, g in enumerate(self.carried) if g == group >= 0] or [stay.tensor]
             for b in members:
                 written = group >= 0 and self.is_write[self.sites_of[b][0]]
                 first = self.step_of[self.sites_of[b][0]] if written else stay.first
-                rows.append((b, stay.offset, first, stay.last))
+                rows.append((b, stay.strip.offset, first, stay.last))
         copies: list[tuple[int, ...]] = [
-            (c.tensor, int(c.into), c.issued, c.needed, c.work) for c in self.copies
+            (c.tensor, int(c.into), c.issued, c.needed, c.work) for c in self.in_order()
         ]
         return sorted(rows), copies, self.fast
 
@@ -251,10 +285,9 @@ class SlowGame(Rules):
         )
 
     def play(self, preferences: Any) -> list[int]:
-        """Plays each preference if it is legal, else NoCopy, Copy, Drop; returns the rewards."""
+        """Plays each preference if it is legal, else NoCopy, Copy, Drop, or what else is; returns the rewards."""
         rewards = []
         while self.cursor < self.moves:
-            mask = self.mask()
-            wishes = (int(preferences[self.cursor]), NO_COPY, COPY, DROP)
-            rewards.append(self.step(next(action for action in wishes if mask[action])))
+            wishes = (int(preferences[self.cursor]), *FALLBACK)
+            rewards.append(self.step(next(action for action in wishes if self.knows(action))))
         return rewards

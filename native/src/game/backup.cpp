@@ -28,7 +28,8 @@ i32 Game::dead_end() {
   }
   // An output, in place over what is in fast memory, that does not get out in time?
   const i32 tied = board_.tied_read[cursor_];
-  const bool stuck = tied >= 0 && is_fast_[tied] && !is_legal(kNoCopy) && !is_legal(kCopy);
+  bool stuck = tied >= 0 && is_fast_[tied];
+  for (Action action = 0; stuck && action < board_.switches.actions(); ++action) stuck = !is_legal(action);
   return stuck ? newest_[model.over[tensor]] : -1;
 }
 
@@ -39,13 +40,13 @@ void Game::drop_chain(i32 residency) {
   for (i32 number = residency; number >= 0; number = residencies_[number].parent) {
     Residency& gone = residencies_[number];
     gone.removed = true;
-    heap_.remove(gone.block);
-    leave(gone.tensor);
+    strips_.close(gone.strip);
     newest_[gone.tensor] = -1;
     for (std::size_t row = 0; row < copies_.size(); ++row) {
       if (copies_[row].residency != number || copies_[row].removed) continue;
       copies_[row].removed = true;
-      (copies_[row].copy.in ? reads_ : writes_).remove(static_cast<i32>(row));
+      (copies_[row].copy.in ? reads_ : writes_)
+          .remove(static_cast<i32>(row), copies_[row].copy.issued, copies_[row].nest);
     }
     for (i64 i = board_.own_start[gone.tensor]; i < board_.own_start[gone.tensor + 1]; ++i) {
       const i32 site = board_.own_sites[i];
@@ -59,27 +60,35 @@ void Game::drop_chain(i32 residency) {
   }
   tell_supply(changed, told_);
   reads_.refresh();
-  known_.fill(false);
+  forget_offers();
 }
 
 // The game is lost: everything is slow, and so is all that is still to be decided.
 void Game::lose() {
   const i32 at = cursor_;
-  const std::vector<i8> played = actions_;
+  const std::vector<Action> played = actions_;
   forced_.assign(board_.sites(), 1);
   start();
   while (cursor_ < at) take(kDrop);
   actions_ = played;  // as they were, so that the same moves lead here again
 }
 
-// Back to the decision that began the chain; it is Drop for the rest of the game.
+// Back to the decision that began the chain; it is Drop for the rest of the game, and what was played since
+// is played again as far as it is legal. Where Drop is not legal there any more, the chain is dropped after
+// the fact.
 void Game::rewind(i32 residency) {
+  const i32 blocked = residency, at = cursor_;
   while (residencies_[residency].parent >= 0) residency = residencies_[residency].parent;
   const i32 site = residencies_[residency].born;
+  if (forced_[site]) return drop_chain(blocked);
   forced_[site] = 1;
+  const std::vector<Action> played = actions_;
   start();
-  // The same moves led here before, so none of them ends dead.
-  while (cursor_ < site) take(static_cast<Action>(actions_[cursor_]));
+  while (cursor_ < at) {
+    take(nearest(played[cursor_]));
+    if (cursor_ <= at) back_up();
+  }
+  actions_ = played;  // as they were, so that the same moves lead here again
 }
 
 }  // namespace loadmaster::game

@@ -8,28 +8,28 @@ namespace {
 constexpr i64 kBlock = 4;  // games that a thread takes at a time
 
 // Legal moves.
-int choices(Game& game) {
+int choices(Game& game, int actions) {
   int count = 0;
-  for (i8 action = 0; action < kActions; ++action) count += game.is_legal(static_cast<Action>(action));
+  for (Action action = 0; action < actions; ++action) count += game.is_legal(action);
   return count;
 }
 
 // The time of a game that goes on with `action` and then as near to `wanted` as is legal.
-i64 total_after(Game game, Action action, const i8* wanted) {
+i64 total_after(Game game, Action action, const Action* wanted) {
   game.step(action);
-  while (!game.is_over()) game.step(game.nearest(static_cast<Action>(wanted[game.cursor()])));
+  while (!game.is_over()) game.step(game.nearest(wanted[game.cursor()]));
   return game.judged().total;
 }
 
 }  // namespace
 
-Played play_all(const Board& board, const i8* preferences, i64 games, int threads) {
+Played play_all(const Board& board, const Action* preferences, const i64* offsets, i64 games, int threads) {
   const std::size_t sites = static_cast<std::size_t>(board.sites());
   Played played(static_cast<std::size_t>(games), sites);
   in_blocks(games, kBlock, threads, [&] {
     return [&, game = Game(board)](i64 begin, i64 end) mutable {
       for (i64 i = begin; i < end; ++i) {
-        game.play(preferences + i * board.sites());
+        game.play(preferences + i * board.sites(), offsets ? offsets + i * board.sites() : nullptr);
         std::copy(game.actions().begin(), game.actions().end(), played.actions.begin() + i * board.sites());
         const Judged judged = game.judged();
         played.total[i] = judged.total;
@@ -43,12 +43,13 @@ Played play_all(const Board& board, const i8* preferences, i64 games, int thread
 
 i64 try_all(const Board& board, const Tries& tries, i64* totals, int threads) {
   const i64 sites = board.sites(), width = tries.last - tries.first;
+  const int actions = board.switches.actions();
   std::vector<i8> refused(static_cast<std::size_t>(tries.games), 0);
   // A thread takes some sites of one row at a time: late ones take less than early ones.
   in_blocks(tries.games * width, kBlock, threads, [&] {
     return [&, game = Game(board), row = i64{-1}, own = i64{0}](i64 begin, i64 end) mutable {
       for (i64 place = begin; place < end; ++place) {
-        const i8* wanted = tries.actions + place / width * sites;
+        const Action* wanted = tries.actions + place / width * sites;
         const i64 site = tries.first + place % width;
         if (row != place / width) {
           row = place / width;
@@ -57,17 +58,16 @@ i64 try_all(const Board& board, const Tries& tries, i64* totals, int threads) {
         }
         if (game.cursor() > site) game.reset();
         while (game.cursor() < site && !refused[row]) {
-          const auto action = static_cast<Action>(wanted[game.cursor()]);
+          const auto action = wanted[game.cursor()];
           if (!game.is_legal(action)) refused[row] = 1;
           if (!refused[row]) game.step(action);
         }
-        i64* total = totals + place * kActions;
-        std::fill_n(total, kActions, -1);
-        if (refused[row] || choices(game) < 2) continue;
-        for (i8 action = 0; action < kActions; ++action) {
-          if (!game.is_legal(static_cast<Action>(action))) continue;
-          total[action] =
-              action == wanted[site] ? own : total_after(game, static_cast<Action>(action), wanted);
+        i64* total = totals + place * actions;
+        std::fill_n(total, actions, -1);
+        if (refused[row] || choices(game, actions) < 2) continue;
+        for (Action action = 0; action < actions; ++action) {
+          if (!game.is_legal(action)) continue;
+          total[action] = action == wanted[site] ? own : total_after(game, action, wanted);
         }
       }
     };
@@ -82,9 +82,9 @@ i64 observe_at(const Board& board, const Observer& observer, const Positions& po
   in_blocks(positions.games, kBlock, threads, [&] {
     return [&, game = Game(board), scratch = Observer::Scratch()](i64 begin, i64 end) mutable {
       for (i64 i = begin; i < end; ++i) {
-        const i8* actions = positions.actions + i * positions.moves;
+        const Action* actions = positions.actions + i * positions.moves;
         const auto play = [&](i64 move) {
-          const auto action = static_cast<Action>(actions[move]);
+          const auto action = actions[move];
           refused[i] = refused[i] || !game.is_legal(action);
           if (!refused[i]) game.step(action);
         };
@@ -121,32 +121,26 @@ void Batch::reset(i64 games, int threads) {
   each([](Game& game, i64) { game.reset(); });
 }
 
-i64 Batch::step(const i8* actions, i64* rewards) {
+i64 Batch::step(const Action* actions, i64* rewards) {
   std::vector<i8> refused(games_.size(), 0);
-  each([&](Game& game, i64 i) {
-    refused[i] = !game.is_over() && !game.is_legal(static_cast<Action>(actions[i]));
-  });
+  each([&](Game& game, i64 i) { refused[i] = !game.is_over() && !game.is_legal(actions[i]); });
   const auto bad = std::find(refused.begin(), refused.end(), 1);
   if (bad != refused.end()) return bad - refused.begin();
-  each([&](Game& game, i64 i) {
-    rewards[i] = game.is_over() ? 0 : game.step(static_cast<Action>(actions[i]));
-  });
+  each([&](Game& game, i64 i) { rewards[i] = game.is_over() ? 0 : game.step(actions[i]); });
   return -1;
 }
 
-void Batch::step_towards(const i8* preferences, i64* rewards) {
-  each([&](Game& game, i64 i) {
-    rewards[i] = game.is_over() ? 0 : game.step(game.nearest(static_cast<Action>(preferences[i])));
-  });
+void Batch::step_towards(const Action* preferences, i64* rewards) {
+  each([&](Game& game, i64 i) { rewards[i] = game.is_over() ? 0 : game.step(game.nearest(preferences[i])); });
 }
 
-void Batch::finish(const i8* preferences, i8* actions, i64* rewards, u8* legal) {
+void Batch::finish(const Action* preferences, Action* actions, i64* rewards, u8* legal) {
+  const int count = board_.switches.actions();
   each([&](Game& game, i64 i) {
     while (!game.is_over()) {
       const i64 at = i * board_.sites() + game.cursor();
-      for (i8 action = 0; action < kActions; ++action)
-        legal[at * kActions + action] = game.is_legal(static_cast<Action>(action));
-      const Action action = game.nearest(static_cast<Action>(preferences[at]));
+      for (Action action = 0; action < count; ++action) legal[at * count + action] = game.is_legal(action);
+      const Action action = game.nearest(preferences[at]);
       actions[at] = action;
       rewards[at] = game.step(action);
     }
@@ -154,18 +148,19 @@ void Batch::finish(const i8* preferences, i8* actions, i64* rewards, u8* legal) 
 }
 
 void Batch::masks(u8* legal) {
+  const int count = board_.switches.actions();
   each([&](Game& game, i64 i) {
-    for (i8 action = 0; action < kActions; ++action)
-      legal[i * kActions + action] = !game.is_over() && game.is_legal(static_cast<Action>(action));
+    for (Action action = 0; action < count; ++action)
+      legal[i * count + action] = !game.is_over() && game.is_legal(action);
   });
 }
 
-i64 Batch::replay(const i8* actions, i64 moves) {
+i64 Batch::replay(const Action* actions, i64 moves) {
   std::vector<i8> refused(games_.size(), 0);
   each([&](Game& game, i64 i) {
     game.reset();
     for (i64 move = 0; move < moves && !refused[i]; ++move) {
-      const auto action = static_cast<Action>(actions[i * moves + move]);
+      const auto action = actions[i * moves + move];
       refused[i] = game.is_over() || !game.is_legal(action);
       if (!refused[i]) game.step(action);
     }
@@ -186,9 +181,9 @@ void Batch::observe(const Observer& observer, const Views& views) {
 
 void Batch::undo() {
   each([](Game& game, i64) {
-    const std::vector<i8> moves = game.history();
+    const std::vector<Action> moves = game.history();
     game.reset();
-    for (std::size_t i = 0; i + 1 < moves.size(); ++i) game.step(static_cast<Action>(moves[i]));
+    for (std::size_t i = 0; i + 1 < moves.size(); ++i) game.step(moves[i]);
   });
 }
 

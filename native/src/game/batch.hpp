@@ -8,20 +8,20 @@ namespace loadmaster::game {
 struct Played {
   explicit Played(std::size_t games, std::size_t sites)
       : actions(games * sites), total(games), stall(games), backups(games) {}
-  std::vector<i8> actions;  // [games, sites]
+  std::vector<Action> actions;  // [games, sites]
   std::vector<i64> total, stall;
   std::vector<i32> backups;
 };
 
-// Complete games that prefer the given actions [games, sites].
-Played play_all(const Board& board, const i8* preferences, i64 games, int threads);
+// Complete games that prefer the given actions [games, sites] and offsets (null: any; see Game::play).
+Played play_all(const Board& board, const Action* preferences, const i64* offsets, i64 games, int threads);
 
 // Complete games [games, sites] of legal actions: at each site in [first, last) every legal action is tried,
-// and the rest is played as near to the row as is legal. Total times [games, last - first, 3]; -1 where an
-// action is not legal, and everywhere at a site that has no choice. The number of the first row with a move
-// before one of these sites that is not legal; -1: none.
+// and the rest is played as near to the row as is legal. Total times [games, last - first, actions]; -1 where
+// an action is not legal, and everywhere at a site that has no choice. The number of the first row with a
+// move before one of these sites that is not legal; -1: none.
 struct Tries {
-  const i8* actions;
+  const Action* actions;
   i64 games, first, last;
 };
 i64 try_all(const Board& board, const Tries& tries, i64* totals, int threads);
@@ -30,7 +30,7 @@ i64 try_all(const Board& board, const Tries& tries, i64* totals, int threads);
 // each of the next moves, `count` times in all; a game that is over is observed as such. `views` has
 // [games, count] places. The number of the first row with a move that is not legal; -1: none.
 struct Positions {
-  const i8* actions;
+  const Action* actions;
   const i32* at;
   i64 games, moves, count;
 };
@@ -46,14 +46,14 @@ class Batch {
   const Game& game(i64 number) const { return games_[number]; }
   // One move each; rewards [games]. A game that is over takes none. The number of the first game
   // whose move is not legal, and then nothing was done; -1: all are.
-  i64 step(const i8* actions, i64* rewards);
-  void step_towards(const i8* preferences, i64* rewards);  // the nearest legal moves
+  i64 step(const Action* actions, i64* rewards);
+  void step_towards(const Action* preferences, i64* rewards);  // the nearest legal moves
   // To the end, always the nearest legal moves: from each game's next move on, what was played
-  // [games, sites], what it earned, and what was legal [games, sites, 3].
-  void finish(const i8* preferences, i8* actions, i64* rewards, u8* legal);
-  void masks(u8* legal);  // [games, 3]
+  // [games, sites], what it earned, and what was legal [games, sites, actions].
+  void finish(const Action* preferences, Action* actions, i64* rewards, u8* legal);
+  void masks(u8* legal);  // [games, actions]
   // From the start, `moves` moves each [games, moves], all legal; else as `step`, and at the start.
-  i64 replay(const i8* actions, i64 moves);
+  i64 replay(const Action* actions, i64 moves);
   void undo();
   void observe(const Observer& observer, const Views& views);
 

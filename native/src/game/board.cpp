@@ -1,5 +1,7 @@
 #include "game/board.hpp"
 
+#include <numeric>
+
 namespace loadmaster::game {
 
 i32 Nests::before(i32 nest, i32 step) const {
@@ -8,6 +10,16 @@ i32 Nests::before(i32 nest, i32 step) const {
   if (of[step] == nest) return slot[step];
   const auto first = steps.begin() + start[nest], last = steps.begin() + start[nest + 1];
   return static_cast<i32>(std::lower_bound(first, last, step) - first);
+}
+
+Nests Nests::single(i32 steps) {
+  Nests nests;
+  nests.start = {0, steps};
+  nests.of.assign(static_cast<std::size_t>(steps), 0);
+  nests.steps.resize(static_cast<std::size_t>(steps));
+  std::iota(nests.steps.begin(), nests.steps.end(), 0);
+  nests.slot = nests.steps;
+  return nests;
 }
 
 Board::Board(const GameModel& columns, const Switches& chosen) : model(columns), switches(chosen) {
@@ -57,8 +69,9 @@ void Board::find_times() {
   for (i32 step = 0; step < n; ++step) {
     elapsed.push_back(model.elapsed(step, slow[step], 0));
     clock.push_back(plus(clock.back(), times(model.repeat[step], elapsed.back())));
-    // A write-back runs beside steps that are not decided yet: count on the least they can leave.
-    if (switches.supply == Supply::kElapsed)
+    // A write-back runs beside steps that are not decided yet: where it must be hidden, count on the least
+    // that they can leave.
+    if (switches.supply == Supply::kElapsed || switches.starts == Starts::kAll)
       write_supply.push_back(elapsed.back());
     else if (model.idle_copies)
       write_supply.push_back(model.idle(step, elapsed.back(), slow[step]));
@@ -66,14 +79,6 @@ void Board::find_times() {
       write_supply.push_back(model.elapsed(step, model.base_slow[step], fast[step]));
   }
   all_slow = clock.back();
-  if (switches.supply == Supply::kElapsed) read_supply = elapsed;
-  const auto asked = [&](i64 work) {
-    return work == kNever ? kNever : scaled(work, switches.min_overlap, 1'000'000);
-  };
-  for (i32 tensor = 0; tensor < model.tensors(); ++tensor) {
-    work_in.push_back(asked(model.in[tensor]));
-    work_out.push_back(asked(model.out[tensor]));
-  }
 }
 
 void Board::find_sites() {

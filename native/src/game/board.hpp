@@ -13,6 +13,8 @@ struct Nests {
   std::vector<i32> of;     // [n] the nest of a step
   std::vector<i32> slot;   // [n] its place in its nest
 
+  static Nests single(i32 steps);  // all steps in one nest, whatever loops there are
+
   i32 count() const { return static_cast<i32>(start.size()) - 1; }
   i32 length(i32 nest) const { return start[nest + 1] - start[nest]; }
   i32 step(i32 nest, i32 place) const { return steps[start[nest] + place]; }
@@ -39,19 +41,17 @@ struct Board {
   const GameModel& model;
   Switches switches;
   Nests nests;
-  std::vector<i64> slow, elapsed;      // [n] with every site slow
-  std::vector<i64> clock;              // [n + 1] when each step starts, every site slow
-  i64 all_slow = 0;                    // T0
-  std::vector<i64> gain_alone;         // [sites] what the site saves if it alone of its step is fast
-  std::vector<i64> write_supply;       // [n] for write-backs
-  std::vector<i64> read_supply;        // [n] for copies in, if it does not depend on play; else empty
-  std::vector<i64> work_in, work_out;  // [tensors] what the ledgers ask for; kNever: no link
-  std::vector<i64> own_start;          // [tensors + 1] into `own_sites`
-  std::vector<i32> own_sites;          // sites of each tensor, in order
-  std::vector<i32> own_place;          // [sites] where the site is among its tensor's
-  std::vector<i32> written;            // [tensors] step that writes it; -1: given
-  std::vector<i32> replaced;           // [tensors] step that overwrites it in place; n: none
-  std::vector<i32> tied_read;          // [sites] of a write in place: the read of what it overwrites; else -1
+  std::vector<i64> slow, elapsed;  // [n] with every site slow
+  std::vector<i64> write_supply;   // [n] for write-backs
+  std::vector<i64> clock;          // [n + 1] when each step starts, every site slow
+  i64 all_slow = 0;                // T0
+  std::vector<i64> gain_alone;     // [sites] what the site saves if it alone of its step is fast
+  std::vector<i64> own_start;      // [tensors + 1] into `own_sites`
+  std::vector<i32> own_sites;      // sites of each tensor, in order
+  std::vector<i32> own_place;      // [sites] where the site is among its tensor's
+  std::vector<i32> written;        // [tensors] step that writes it; -1: given
+  std::vector<i32> replaced;       // [tensors] step that overwrites it in place; n: none
+  std::vector<i32> tied_read;      // [sites] of a write in place: the read of what it overwrites; else -1
   std::vector<Group> groups;
 
   i32 steps() const { return model.steps(); }

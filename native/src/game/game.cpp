@@ -1,15 +1,17 @@
 #include "game/game.hpp"
 
+#include <algorithm>
+
 namespace loadmaster::game {
 
 Game::Game(const Board& board)
     : board_(board),
-      heap_(board.steps(), board.model.capacity, board.model.alignment),
+      strips_(board.steps(), board.model.capacity / board.model.alignment * board.model.alignment),
       reads_(board.nests, board.switches.ledger),
       writes_(board.nests, board.switches.ledger) {
   for (i32 step = 0; step < board.steps(); ++step) {
     writes_.supply(step, board.write_supply[step]);
-    if (!board.read_supply.empty()) reads_.supply(step, board.read_supply[step]);
+    if (board.switches.supply == Supply::kElapsed) reads_.supply(step, board.elapsed[step]);
   }
   reset();
 }
@@ -25,13 +27,11 @@ void Game::reset() {
 
 // The state before the first move.
 void Game::start() {
-  heap_.clear();
+  strips_.clear();
   reads_.clear();
   writes_.clear();
   residencies_.clear();
   copies_.clear();
-  staying_.clear();
-  next_read_.assign(board_.model.tensors(), -1);
   newest_.assign(board_.model.tensors(), -1);
   back_by_.assign(board_.model.tensors(), -1);
   ready_.resize(board_.model.tensors());
@@ -50,7 +50,7 @@ void Game::start() {
 
 void Game::move_to(i32 site) {
   cursor_ = site;
-  known_.fill(false);
+  forget_offers();
   if (is_over()) return;
   const i32 step = board_.model.site_step[site];
   tell_supply(told_, step);
@@ -58,7 +58,7 @@ void Game::move_to(i32 site) {
 }
 
 void Game::tell_supply(i32 from, i32 to) {
-  if (!board_.read_supply.empty()) return;
+  if (board_.switches.supply == Supply::kElapsed) return;
   for (i32 step = from; step < to; ++step) reads_.supply(step, read_supply(step));
 }
 
@@ -84,23 +84,27 @@ i64 Game::standing() const {
 }
 
 Action Game::nearest(Action preferred) {
-  for (const Action action : {preferred, kNoCopy, kCopy})
+  for (const Action action : {preferred, kNoCopy, kCopy, kDrop, kCopyHalf, kCopyTight})
     if (is_legal(action)) return action;
-  return kDrop;
+  return kCopyEarly;
 }
 
-void Game::play(const i8* preferences) {
+void Game::play(const Action* preferences, const i64* offsets) {
+  wanted_ = offsets;
   reset();
   while (!is_over()) {
-    take(nearest(static_cast<Action>(preferences[cursor_])));
+    take(nearest(preferences[cursor_]));
     if (!is_over()) back_up();
   }
+  wanted_ = nullptr;
 }
 
 void Game::take(Action action) {
   actions_[cursor_] = action;
   const Offer taken = offer(action);
+  if (!taken.moved.empty()) strips_.move(taken.moved);
   apply(action, taken);
+  if (!taken.moved.empty()) strips_.reserve_all();
   move_to(cursor_ + 1);
 }
 
@@ -112,12 +116,12 @@ void Game::apply(Action action, const Offer& offer) {
   if (action == kDrop) {
     if (write) ready_[tensor] = step;
     if (newest_[tensor] >= 0) residencies_[newest_[tensor]].closed = true;
-    leave(tensor);
     return;
   }
   if (action == kNoCopy && !write) {
     Residency& kept = residencies_[newest_[tensor]];
-    if (offer.last > kept.last) heap_.set_last(kept.block, kept.last = offer.last);
+    kept.last = offer.last;
+    strips_.extend(kept.strip, kept.last);
   } else {
     const i32 under = write ? model.over[tensor] : -1;
     add_residency(tensor, offer, under < 0 ? -1 : newest_[under]);
@@ -128,7 +132,11 @@ void Game::apply(Action action, const Offer& offer) {
     }
   }
   set_fast(cursor_, 1, newest_[tensor]);
-  stay(cursor_);
+  if (board_.switches.repack == 0) return;
+  // Only fast memory has it: it has to be there for its next read.
+  const i64 next = board_.own_start[tensor] + board_.own_place[cursor_] + 1;
+  if (ready_[tensor] == kNowhere && next < board_.own_start[tensor + 1])
+    strips_.reserve(residencies_[newest_[tensor]].strip, model.site_step[board_.own_sites[next]]);
 }
 
 // One strip for the group: the first residency holds it, one row per tensor comes with the plan.
@@ -147,34 +155,15 @@ void Game::apply_group(Action action, const Offer& offer) {
 }
 
 void Game::add_residency(i32 tensor, const Offer& offer, i32 parent) {
-  const i32 block =
-      heap_.add({offer.first, offer.last, offer.offset, offer.offset + board_.model.size[tensor]});
-  std::erase_if(staying_, [&](i32 other) {  // whose strip is taken has nothing to wish for
-    const Residency& kept = residencies_[newest_[other]];
-    const bool taken = other != tensor && kept.offset < offer.offset + board_.model.size[tensor] &&
-                       offer.offset < kept.offset + board_.model.size[other];
-    if (taken) next_read_[other] = -1;
-    return taken;
-  });
+  i32 strip;
+  if (parent < 0) {
+    strip = strips_.open(offer.first, offer.last, board_.model.size[tensor], offer.offset);
+  } else {
+    strip = residencies_[parent].strip;
+    strips_.extend(strip, offer.last);
+  }
   newest_[tensor] = static_cast<i32>(residencies_.size());
-  residencies_.push_back({tensor, offer.first, offer.last, offer.offset, block, parent, cursor_});
-}
-
-// The tensor that the site is of is in fast memory: it wishes to be there for its next read.
-void Game::stay(i32 site) {
-  if (board_.switches.offsets == Offsets::kBestFit) return;
-  const i32 tensor = board_.model.site_tensor[site];
-  leave(tensor);
-  const i64 next = board_.own_start[tensor] + board_.own_place[site] + 1;
-  if (next == board_.own_start[tensor + 1]) return;
-  next_read_[tensor] = board_.model.site_step[board_.own_sites[next]];
-  staying_.push_back(tensor);
-}
-
-void Game::leave(i32 tensor) {
-  if (next_read_[tensor] < 0) return;
-  next_read_[tensor] = -1;
-  std::erase(staying_, tensor);
+  residencies_.push_back({tensor, offer.first, offer.last, strip, parent, cursor_});
 }
 
 void Game::add_copies(i32 tensor_in, i32 tensor_out, const Offer& offer) {
@@ -182,8 +171,8 @@ void Game::add_copies(i32 tensor_in, i32 tensor_out, const Offer& offer) {
   const auto add = [&](Ledger& ledger, i32 tensor, bool in, const Span& span, i32 nest) {
     const i32 number = static_cast<i32>(copies_.size());
     const i64 work = in ? board_.model.in[tensor] : board_.model.out[tensor];
-    ledger.add(number, span.issued, span.needed, nest, in ? board_.work_in[tensor] : board_.work_out[tensor]);
-    copies_.push_back({{tensor, in, span.issued, span.needed, work}, owner});
+    ledger.add(number, span.issued, span.needed, nest, work);
+    copies_.push_back({{tensor, in, span.issued, span.needed, work}, owner, nest});
   };
   if (offer.in) add(reads_, tensor_in, true, offer.in, board_.nests.of[offer.in.needed]);
   if (offer.out) {
@@ -211,6 +200,9 @@ std::vector<GameCopy> Game::live_copies() const {
   std::vector<GameCopy> rows;
   for (const CopyRow& row : copies_)
     if (!row.removed) rows.push_back(row.copy);
+  std::stable_sort(rows.begin(), rows.end(), [](const GameCopy& a, const GameCopy& b) {
+    return std::pair(a.issued, a.needed) < std::pair(b.issued, b.needed);
+  });
   return rows;
 }
 
@@ -220,12 +212,12 @@ std::vector<std::array<i64, 4>> Game::live_residencies() const {
     if (r.removed) continue;
     const i32 number = board_.model.carried[r.tensor];
     if (number < 0) {
-      rows.push_back({r.tensor, r.offset, r.first, r.last});
+      rows.push_back({r.tensor, strips_.offset(r.strip), r.first, r.last});
       continue;
     }
     for (const i32 member : board_.groups[number].tensors)
-      rows.push_back(
-          {member, r.offset, board_.model.given[member] ? r.first : board_.written[member], r.last});
+      rows.push_back({member, strips_.offset(r.strip),
+                      board_.model.given[member] ? r.first : board_.written[member], r.last});
   }
   return rows;
 }

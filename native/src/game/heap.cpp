@@ -1,16 +1,10 @@
 #include "game/heap.hpp"
 
 #include <algorithm>
-#include <limits>
 
 namespace loadmaster::game {
 
-namespace {
-constexpr i32 kHeld = std::numeric_limits<i32>::min(), kAll = std::numeric_limits<i32>::max();
-}  // namespace
-
-Heap::Heap(i32 steps, i64 capacity, i64 alignment)
-    : capacity_(capacity / alignment * alignment), buckets_(static_cast<std::size_t>(steps / kBucket + 1)) {}
+Heap::Heap(i32 steps) : buckets_(static_cast<std::size_t>(steps / kBucket + 1)) {}
 
 void Heap::clear() {
   blocks_.clear();
@@ -73,52 +67,28 @@ void Heap::visit(i32 first, i32 last, Visit&& visit) const {
     }
 }
 
-i64 Heap::best_fit(i32 first, i32 last, i64 size, const std::vector<Wish>& wishes) const {
-  spans_ = wishes;
+i64 Heap::best_fit(i32 first, i32 last, i64 size) const {
+  spans_.clear();
   visit(first, last, [&](i32 id) {
-    spans_.push_back({blocks_[id].low, blocks_[id].high, kHeld});
+    spans_.emplace_back(blocks_[id].low, blocks_[id].high);
     return true;
   });
-  std::sort(spans_.begin(), spans_.end(), [](const Wish& a, const Wish& b) { return a.low < b.low; });
-  i64 found = best_gap(size, kAll);
-  if (found >= 0 || wishes.empty()) return found;
-  patiences_.clear();
-  for (const Wish& wish : wishes) patiences_.push_back(wish.patience);
-  std::sort(patiences_.begin(), patiences_.end());
-  found = best_gap(size, kHeld);
-  // With those below `low` respected there is room, with those below `high` there is none.
-  std::size_t low = 0, high = patiences_.size();
-  while (found >= 0 && high - low > 1) {
-    const std::size_t middle = low + (high - low) / 2;
-    const i64 offset = best_gap(size, patiences_[middle] - 1);
-    (offset < 0 ? high : low) = middle;
-    if (offset >= 0) found = offset;
-  }
-  return found;
-}
-
-// The best fit between what is held and wishes of at most that patience; -1: none.
-i64 Heap::best_gap(i64 size, i32 respected) const {
+  std::sort(spans_.begin(), spans_.end());
   i64 best = -1, best_gap = 0, end = 0;
-  const auto offer = [&](i64 low, i64 high) {
-    const i64 gap = high - low;
-    if (gap >= size && (best < 0 || gap < best_gap)) best = low, best_gap = gap;
-  };
-  for (const Wish& span : spans_) {
-    if (span.patience > respected) continue;
-    offer(end, span.low);
-    end = std::max(end, span.high);
+  for (const auto& [low, high] : spans_) {
+    const i64 gap = low - end;
+    if (gap >= size && (best < 0 || gap < best_gap)) best = end, best_gap = gap;
+    end = std::max(end, high);
   }
-  offer(end, capacity_);
-  return best;
+  return best < 0 ? end : best;
 }
 
-bool Heap::is_free(i32 first, i32 last, i64 low, i64 high, i32 but, i32 nor) const {
+bool Heap::is_free(i32 first, i32 last, i64 low, i64 high) const {
   if (first > last) return true;
   bool free = true;
   visit(first, last, [&](i32 id) {
     const Block& block = blocks_[id];
-    if (id != but && id != nor && block.low < high && low < block.high) free = false;
+    if (block.low < high && low < block.high) free = false;
     return free;
   });
   return free;

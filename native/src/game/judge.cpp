@@ -8,21 +8,6 @@
 namespace loadmaster::game {
 namespace {
 
-struct Times {
-  std::vector<i64> elapsed, slow;  // [steps]
-};
-
-Times times_of(const GameModel& model, const std::vector<i8>& is_fast) {
-  Times t{std::vector<i64>(model.steps()), model.base_slow};
-  for (i32 step = 0; step < model.steps(); ++step) {
-    i64 fast = 0;
-    for (i64 site = model.site_start[step]; site < model.site_start[step + 1]; ++site)
-      (is_fast[site] ? fast : t.slow[step]) += is_fast[site] ? model.site_fast[site] : model.site_slow[site];
-    t.elapsed[step] = model.elapsed(step, t.slow[step], fast);
-  }
-  return t;
-}
-
 // Copies by the step that issues them (row 0: before the program), in the given order.
 std::vector<i32> by_issue(const std::vector<GameCopy>& copies) {
   std::vector<i32> rows(copies.size());
@@ -35,7 +20,7 @@ std::vector<i32> by_issue(const std::vector<GameCopy>& copies) {
 // docs/simulation.md, section 5, as the rule wants to see it.
 struct IdleRun {
   const GameModel& model;
-  const Times& t;
+  const StepTimes& t;
   const std::vector<GameCopy>& copies;
 
   i32 steps() const { return model.steps(); }
@@ -50,7 +35,7 @@ struct IdleRun {
   void step_starts(i32, i64, i64) {}
 };
 
-Judged judge_idle(const GameModel& model, const Times& t, const std::vector<GameCopy>& copies) {
+Judged judge_idle(const GameModel& model, const StepTimes& t, const std::vector<GameCopy>& copies) {
   IdleRun run{model, t, copies};
   const IdleTimes found = run_idle_rule(run, by_issue(copies));
   return {found.total, found.stall};
@@ -59,7 +44,7 @@ Judged judge_idle(const GameModel& model, const Times& t, const std::vector<Game
 // docs/simulation.md, section 4, on one device that runs its steps in order: it needs no events, since all
 // that a step waits for is known when its turn comes. tests/simulate/test_fast_paths.py holds it to the
 // engine.
-Judged judge_free(const GameModel& model, const Times& t, const std::vector<GameCopy>& copies) {
+Judged judge_free(const GameModel& model, const StepTimes& t, const std::vector<GameCopy>& copies) {
   const i32 n = model.steps();
   const std::vector<i32> rows = by_issue(copies);
   std::vector<i64> ready(n + 1, 0);  // when all copies that a step needs have ended
@@ -93,8 +78,19 @@ Judged judge_free(const GameModel& model, const Times& t, const std::vector<Game
 
 }  // namespace
 
+StepTimes step_times(const GameModel& model, const std::vector<i8>& is_fast) {
+  StepTimes t{std::vector<i64>(model.steps()), model.base_slow};
+  for (i32 step = 0; step < model.steps(); ++step) {
+    i64 fast = 0;
+    for (i64 site = model.site_start[step]; site < model.site_start[step + 1]; ++site)
+      (is_fast[site] ? fast : t.slow[step]) += is_fast[site] ? model.site_fast[site] : model.site_slow[site];
+    t.elapsed[step] = model.elapsed(step, t.slow[step], fast);
+  }
+  return t;
+}
+
 Judged judge(const GameModel& model, const std::vector<i8>& is_fast, const std::vector<GameCopy>& copies) {
-  const Times t = times_of(model, is_fast);
+  const StepTimes t = step_times(model, is_fast);
   return model.idle_copies ? judge_idle(model, t, copies) : judge_free(model, t, copies);
 }
 

@@ -13,6 +13,11 @@ struct GameCopy {
   i64 work;    // picoseconds with nothing beside it
 };
 
+struct StepTimes {
+  std::vector<i64> elapsed, slow;  // [steps] its time, and that of its accesses to slow memory
+};
+StepTimes step_times(const GameModel& model, const std::vector<i8>& is_fast);
+
 struct Judged {
   i64 total = 0;  // picoseconds
   i64 stall = 0;  // of it, waiting for copies

@@ -57,14 +57,29 @@ i32 Ledger::fifo_issue(i32 nest, i32 lowest, i32 needed, i64 work) const {
   }
 }
 
+i32 Ledger::last_issue(i32 lowest, i32 needed) const {
+  if (needed - 2 < lowest) return kNoStep;
+  const i32 step = at_or_before(nests_.of[needed], needed - 2);
+  return step >= lowest ? step : kNoStep;
+}
+
+i32 Ledger::step_of(i32 nest, i32 place) const {
+  if (place < nests_.length(nest)) return nests_.step(nest, place);
+  return nest == 0 ? static_cast<i32>(nests_.steps.size()) : kNoStep;
+}
+
+i32 Ledger::first_need(i32 issued, i32 nest, i32 most) const {
+  const i32 step = step_of(nest, nests_.before(nest, issued + 2));
+  return step >= issued + 2 && step <= most ? step : kNoStep;
+}
+
 i32 Ledger::earliest_need(i32 issued, i32 nest, i32 most, i64 work) const {
   if (order_ == Queue::kFifo) return fifo_need(issued, nest, most, work);
-  const i32 n = static_cast<i32>(nests_.steps.size()), length = nests_.length(nest);
-  const i32 first = nests_.before(nest, issued + 2);
+  const i32 length = nests_.length(nest), first = nests_.before(nest, issued + 2);
   i64 found = 0;
   for (i32 place = nests_.before(nest, issued + 1); place <= length; ++place) {
     if (place >= first && found >= work) {
-      const i32 step = place < length ? nests_.step(nest, place) : nest == 0 ? n : kNoStep;
+      const i32 step = step_of(nest, place);
       return step <= most && step >= issued + 2 ? step : kNoStep;
     }
     if (place < length) found += left(nest, place);
@@ -72,32 +87,43 @@ i32 Ledger::earliest_need(i32 issued, i32 nest, i32 most, i64 work) const {
   return kNoStep;
 }
 
+std::size_t Ledger::behind(const std::vector<Job>& line, i32 issued) {
+  const auto later = [](i32 value, const Job& job) { return value < job.issued; };
+  return static_cast<std::size_t>(std::upper_bound(line.begin(), line.end(), issued, later) - line.begin());
+}
+
 i32 Ledger::fifo_need(i32 issued, i32 nest, i32 most, i64 work) const {
   const std::vector<Job>& line = lines_[nest];
-  std::size_t ahead = line.size();
-  while (ahead > 0 && line[ahead - 1].issued > issued) --ahead;
+  const std::size_t ahead = behind(line, issued);
   const i64 start = std::max(until(nest, issued + 1), ahead > 0 ? line[ahead - 1].done : 0);
   const i64 done = plus(start, work);
   if (ahead < line.size() && done > line[ahead].latest) return kNoStep;
   const i64* sum = sums(nest);
   const i32 length = nests_.length(nest), first = nests_.before(nest, issued + 2);
   const i32 place = static_cast<i32>(std::lower_bound(sum + first, sum + length + 1, done) - sum);
-  if (place > length || (place == length && nest != 0)) return kNoStep;
-  const i32 step = place < length ? nests_.step(nest, place) : static_cast<i32>(nests_.steps.size());
+  const i32 step = place > length ? kNoStep : step_of(nest, place);
   return step <= most && step >= issued + 2 ? step : kNoStep;
+}
+
+bool Ledger::fits(i32 issued, i32 needed, i32 nest, i64 work) const {
+  const std::vector<Job>& line = lines_[nest];
+  const std::size_t ahead = behind(line, issued);
+  const i64 start = std::max(until(nest, issued + 1), ahead > 0 ? line[ahead - 1].done : 0);
+  const i64 done = plus(start, work);
+  if (work == 0) return true;
+  return done <= until(nest, needed) && (ahead == line.size() || done <= line[ahead].latest);
 }
 
 void Ledger::add(i32 copy, i32 issued, i32 needed, i32 nest, i64 work) {
   if (order_ == Queue::kFifo) {
     std::vector<Job>& line = lines_[nest];
-    std::size_t place = line.size();
-    while (place > 0 && line[place - 1].issued > issued) --place;
+    const std::size_t place = behind(line, issued);
     line.insert(line.begin() + static_cast<std::ptrdiff_t>(place),
                 {copy, issued, needed, work, until(nest, issued + 1), until(nest, needed), 0, 0});
-    settle(line, place);
-    return;
+    return settle(line, place);
   }
-  for (i32 place = nests_.before(nest, needed) - 1; work > 0 && place >= 0; --place) {
+  const i32 first = nests_.before(nest, issued + 1);
+  for (i32 place = nests_.before(nest, needed) - 1; work > 0 && place >= first; --place) {
     const i64 amount = std::min(work, left(nest, place));
     if (amount == 0) continue;
     taken_.push_back({copy, nests_.step(nest, place), amount});
@@ -106,31 +132,53 @@ void Ledger::add(i32 copy, i32 issued, i32 needed, i32 nest, i64 work) {
   }
 }
 
-void Ledger::remove(i32 copy) {
-  for (auto& line : lines_)
-    for (std::size_t i = 0; i < line.size(); ++i)
-      if (line[i].copy == copy) {
-        line.erase(line.begin() + static_cast<std::ptrdiff_t>(i));
-        settle(line, i);
-        return;
-      }
+void Ledger::remove(i32 copy, i32 issued, i32 nest) {
+  if (order_ == Queue::kFifo) {
+    std::vector<Job>& line = lines_[nest];
+    std::size_t place = behind(line, issued) - 1;
+    while (line[place].copy != copy) --place;
+    line.erase(line.begin() + static_cast<std::ptrdiff_t>(place));
+    return settle(line, place);
+  }
   std::erase_if(taken_, [&](const Take& take) {
     if (take.copy == copy) used_[take.step] -= take.amount;
     return take.copy == copy;
   });
 }
 
-// When the jobs from one on are done, and by when each must be reached.
-void Ledger::settle(std::vector<Job>& line, std::size_t from) const {
+// When the jobs from one on are done, and by when each must be reached; as far as anything changes.
+void Ledger::settle(std::vector<Job>& line, std::size_t from) {
   i64 done = from > 0 ? line[from - 1].done : 0;
-  for (std::size_t i = from; i < line.size(); ++i)
-    done = line[i].done = std::max(done, line[i].from) + line[i].work;
-  i64 latest = kForever;
-  for (std::size_t i = line.size(); i-- > 0;) {
-    // Who is late already has nothing to lose.
-    const i64 due = line[i].done <= line[i].due ? line[i].due : kForever;
-    latest = line[i].latest = std::min(due, latest) - line[i].work;
+  std::size_t end = from;
+  for (; end < line.size(); ++end) {
+    Job& job = line[end];
+    done = std::max(done, job.from) + job.work;
+    if (end > from && done == job.done) break;
+    job.done = done;
   }
+  i64 latest = end < line.size() ? line[end].latest : kForever;
+  for (std::size_t i = end; i-- > 0;) {
+    Job& job = line[i];
+    // Who is late already has nothing to lose, and who asks for nothing is never late.
+    const i64 due = job.done <= job.due && job.work > 0 ? job.due : kForever;
+    latest = std::min(due, latest) - job.work;
+    if (i < from && latest == job.latest) return;
+    job.latest = latest;
+  }
+}
+
+i32 Ledger::meeting(i32 issued, i32 needed, i32 nest) const {
+  const std::vector<Job>& line = lines_[nest];
+  return static_cast<i32>(std::count_if(line.begin(), line.end(), [&](const Job& job) {
+    return job.issued <= needed && job.needed >= issued;
+  }));
+}
+
+bool Ledger::crosses(i32 issued, i32 needed, i32 nest) const {
+  const std::vector<Job>& line = lines_[nest];
+  return std::any_of(line.begin(), line.end(), [&](const Job& job) {
+    return (job.issued < issued && job.needed > needed) || (job.issued > issued && job.needed < needed);
+  });
 }
 
 void Ledger::refresh() {
@@ -138,6 +186,7 @@ void Ledger::refresh() {
     for (Job& job : lines_[nest]) {
       job.from = until(nest, job.issued + 1);
       job.due = until(nest, job.needed);
+      job.done = kNoStep;  // not known
     }
     settle(lines_[nest], 0);
   }

@@ -3,7 +3,8 @@
 // Steps of one nest supply picoseconds one after the other, so a copy is a job on a line: it may
 // start when its issuing step has ended and must be done when the step that needs it starts.
 // `Queue::kFifo`: jobs run in order of issue. `Queue::kLatest`: a copy takes what is left of the
-// supply backwards from its end, and nobody is pushed.
+// supply backwards from its end, and nobody is pushed. The ledger says what would be hidden; who adds
+// a copy that is not, has it late.
 #pragma once
 
 #include "game/board.hpp"
@@ -20,7 +21,7 @@ class Ledger {
   // The steps of a nest tell in order what they supply; after a change, from the changed one on.
   void supply(i32 step, i64 amount) {
     i64* sum = sums(nests_.of[step]) + nests_.slot[step];
-    sum[1] = sum[0] + amount;
+    sum[1] = plus(sum[0], amount);
   }
   void refresh();  // after a change of supply: who is still on time?
 
@@ -32,8 +33,20 @@ class Ledger {
   // nest 0), nobody late who was on time; kNoStep: none.
   i32 earliest_need(i32 issued, i32 nest, i32 most, i64 work) const;
 
+  // The same without a look at the work: the shortest copies that run beside a step.
+  i32 last_issue(i32 lowest, i32 needed) const;
+  i32 first_need(i32 issued, i32 nest, i32 most) const;
+
+  // kFifo: whether such a copy is on time and makes nobody late who was on time.
+  bool fits(i32 issued, i32 needed, i32 nest, i64 work) const;
+
   void add(i32 copy, i32 issued, i32 needed, i32 nest, i64 work);
-  void remove(i32 copy);
+  void remove(i32 copy, i32 issued, i32 nest);
+
+  // kFifo: how many copies of a nest are under way at some time between two steps, both included.
+  i32 meeting(i32 issued, i32 needed, i32 nest) const;
+  // kFifo: whether some copy starts earlier and ends later, or starts later and ends earlier.
+  bool crosses(i32 issued, i32 needed, i32 nest) const;
 
   // Adds to `used` [n] what copies take of each step's supply.
   void add_used(std::vector<i64>& used) const;
@@ -60,7 +73,9 @@ class Ledger {
   i64 left(i32 nest, i32 place) const;
   // The last step of the nest up to one, or -1 where that is before the program.
   i32 at_or_before(i32 nest, i32 step) const;
-  void settle(std::vector<Job>& line, std::size_t from) const;
+  i32 step_of(i32 nest, i32 place) const;  // the end of the program comes after nest 0; kNoStep: no such step
+  static std::size_t behind(const std::vector<Job>& line, i32 issued);  // where a new job is put
+  static void settle(std::vector<Job>& line, std::size_t from);
   i32 fifo_issue(i32 nest, i32 lowest, i32 needed, i64 work) const;
   i32 fifo_need(i32 issued, i32 nest, i32 most, i64 work) const;
 

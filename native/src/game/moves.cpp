@@ -2,13 +2,39 @@
 #include "game/game.hpp"
 
 namespace loadmaster::game {
+namespace {
+
+// Of a copy's work, what a kind of Copy wants to be hidden by steps.
+i64 asked(Action action, i64 work) {
+  return action == kCopyEarly ? plus(work, work) : action == kCopyHalf ? work / 2 : work;
+}
+
+i32 lead(Action action) { return action - kLead + 1; }
+
+}  // namespace
 
 const Game::Offer& Game::offer(Action action) {
+  if (action >= kLead) {
+    if (exact_action_ != action) exact_ = find_offer(action);
+    exact_action_ = action;
+    return exact_;
+  }
   if (!known_[action]) {
     offers_[action] = find_offer(action);
+    if (repeats(action, offers_[action])) offers_[action] = {};
     known_[action] = true;
   }
   return offers_[action];
+}
+
+bool Game::repeats(Action action, const Offer& found) {
+  if (action <= kDrop || !found.legal) return false;
+  for (const Action other : {kCopy, kCopyEarly, kCopyHalf}) {
+    if (other == action) break;
+    const Offer& before = offer(other);
+    if (before.legal && before.in == found.in && before.out == found.out) return true;
+  }
+  return false;
 }
 
 Game::Offer Game::find_offer(Action action) const {
@@ -24,28 +50,51 @@ bool Game::covers(i32 tensor, i32 step) const {
   return newest_[tensor] >= 0 && residencies_[newest_[tensor]].last >= step;
 }
 
-i32 Game::strip_end(i32 residency) const {
-  i32 end = -1;
-  for (; residency >= 0; residency = residencies_[residency].parent)
-    end = std::max(end, residencies_[residency].last);
-  return end;
+// Best fit from the first to the last step, unless somewhere is wanted. XLA looks ahead for an offset that
+// stays free for the most later sites; here every offset does so equally: play is in program order, so
+// whatever is held after this step is held at it too. If there is no room as things lie, they may be laid out
+// anew.
+void Game::place(Offer& offer, i32 tensor, i32 strip) const {
+  const i64 size = board_.model.size[tensor], wanted = wanted_ && strip < 0 ? wanted_[cursor_] : -1;
+  if (wanted >= 0 && strips_.is_free(offer.first, offer.last, size, wanted))
+    offer.offset = wanted;
+  else
+    offer.offset = strip < 0 ? strips_.find(offer.first, offer.last, size, {}) : strips_.offset(strip);
+  offer.legal = strip < 0 ? offer.offset >= 0 : strips_.can_extend(strip, offer.last);
+  if (offer.legal || board_.switches.repack == 0) return;
+  offer.moved = strips_.make_room({strip, offer.first, offer.last, size}, board_.switches.repack);
+  if (offer.moved.empty()) return;
+  offer.legal = true;
+  offer.offset = strip < 0 ? offer.moved.back().offset : offer.moved[strip].offset;
 }
 
-// Best fit from `first` to `last`; -1: there is no room. XLA looks ahead for an offset that stays free
-// for the most later sites. Here every offset does so equally: play is in program order, so whatever
-// is held after this step is held at it too. What matters is who is in the way later: tensors that
-// have more reads to come wish to stay where they are, above all those that slow memory has not got
-// (a dead end would undo them), then those that are read soonest.
-i64 Game::place(i32 tensor, i32 first, i32 last) const {
-  wishes_.clear();
-  for (const i32 other : staying_) {
-    if (other == tensor) continue;  // copied in anew: where it was is as good as any place
-    const Residency& kept = residencies_[newest_[other]];
-    const bool only_fast = ready_[other] == kNowhere;
-    wishes_.push_back({kept.offset, kept.offset + board_.model.size[other],
-                       next_read_[other] - (only_fast ? board_.steps() : 0)});
+// When a copy that `needed` waits for is issued, after `lowest` at the earliest. Where no step lies between,
+// a tight one runs beside none.
+Game::Span Game::copy_in(Action action, i32 lowest, i32 needed, i64 work) const {
+  i32 issued = Ledger::kNoStep;
+  if (action == kCopyTight)
+    issued = reads_.last_issue(lowest, needed);
+  else if (action < kLead)
+    return {reads_.latest_issue(lowest, needed, asked(action, work)), needed};
+  if (issued == Ledger::kNoStep) {
+    const i32 at = needed - (action == kCopyTight ? 1 : lead(action));
+    if (at >= lowest && board_.nests.of_step(at) == board_.nests.of[needed]) issued = at;
   }
-  return heap_.best_fit(first, last, board_.model.size[tensor], wishes_);
+  return {issued, needed};
+}
+
+// By when a copy of what `step` leaves is done, by `most` at the latest.
+Game::Span Game::copy_out(Action action, i32 step, i32 nest, i32 most, i64 work) const {
+  i32 needed = Ledger::kNoStep;
+  if (action == kCopyTight)
+    needed = writes_.first_need(step, nest, most);
+  else if (action < kLead)
+    needed = writes_.earliest_need(step, nest, most, asked(action, work));
+  if (needed == Ledger::kNoStep && action >= kCopyTight) {
+    const i32 at = step + (action == kCopyTight ? 1 : lead(action)), n = board_.steps();
+    if (at <= most && (at == n ? 0 : board_.nests.of[at]) == nest) needed = at;
+  }
+  return {needed == Ledger::kNoStep ? Ledger::kNoStep : step, needed};
 }
 
 Game::Offer Game::read_offer(Action action, i32 tensor, i32 step) const {
@@ -59,21 +108,18 @@ Game::Offer Game::read_offer(Action action, i32 tensor, i32 step) const {
     if (!covered && board_.clock[step] - board_.clock[newest->last + 1] > board_.switches.max_idle) return {};
     offer.first = newest->first;
     offer.last = std::max(newest->last, board_.stretched(newest->first, step));
-    offer.offset = newest->offset;
-    offer.legal = heap_.is_free(strip_end(number) + 1, offer.last, offer.offset,
-                                offer.offset + board_.model.size[tensor]);
+    place(offer, tensor, newest->strip);
     return offer;
   }
-  const i64 work = board_.work_in[tensor];
+  const i64 work = board_.model.in[tensor];
   if (!is_ready || covered || work == kNever) return {};
   // A copy in can't start in the moment in which the write-back ends.
-  const i32 lowest = std::max({ready_[tensor], back_by_[tensor], newest ? newest->last : -1});
-  offer.in = {reads_.latest_issue(lowest, step, work), step};
+  offer.in =
+      copy_in(action, std::max({ready_[tensor], back_by_[tensor], newest ? newest->last : -1}), step, work);
   if (!offer.in) return {};
   offer.first = offer.in.issued + 1;
   offer.last = board_.stretched(offer.first, step);
-  offer.offset = place(tensor, offer.first, offer.last);
-  offer.legal = offer.offset >= 0;
+  place(offer, tensor, -1);
   return offer;
 }
 
@@ -88,21 +134,13 @@ Game::Offer Game::write_offer(Action action, i32 tensor, i32 step) const {
   if (action == kNoCopy) {
     if (model.output[tensor]) return {};
   } else {
-    const i64 work = board_.work_out[tensor];
+    const i64 work = model.out[tensor];
     if (work == kNever) return {};
-    offer.out = {step, writes_.earliest_need(step, board_.nests.of[step], board_.replaced[tensor], work)};
-    if (offer.out.needed == Ledger::kNoStep) return {};
+    offer.out = copy_out(action, step, board_.nests.of[step], board_.replaced[tensor], work);
+    if (!offer.out) return {};
     offer.last = offer.out.needed - 1;
   }
-  if (continues) {
-    const i32 parent = newest_[model.over[tensor]];
-    offer.offset = residencies_[parent].offset;
-    offer.legal =
-        heap_.is_free(strip_end(parent) + 1, offer.last, offer.offset, offer.offset + model.size[tensor]);
-  } else {
-    offer.offset = place(tensor, step, offer.last);
-    offer.legal = offer.offset >= 0;
-  }
+  place(offer, tensor, continues ? residencies_[newest_[model.over[tensor]]].strip : -1);
   return offer;
 }
 
@@ -113,26 +151,27 @@ Game::Offer Game::group_offer(Action action, const Group& group) const {
   if (cursor_ != group.first_site) return only_if(action == (group_fast_[number] ? kNoCopy : kDrop));
   if (action == kDrop) return only_if(true);
   const bool copies = group.given >= 0 || group.output >= 0;
-  if (!group.plain || copies != (action == kCopy)) return {};
+  if (!group.plain || copies != is_copy(action)) return {};
   Offer offer;
   offer.first = group.first;
   offer.last = group.last;
   if (group.given >= 0) {
-    const i64 work = board_.work_in[group.given];
+    const i64 work = model.in[group.given];
     if (work == kNever) return {};
-    offer.in = {reads_.latest_issue(-1, group.entry, work), group.entry};
+    offer.in = copy_in(action, -1, group.entry, work);
     if (!offer.in) return {};
     offer.first = offer.in.issued + 1;
   }
   if (group.output >= 0) {
-    const i64 work = board_.work_out[group.output];
+    const i64 work = model.out[group.output];
     if (work == kNever) return {};
-    offer.out = {group.exit, writes_.earliest_need(group.exit, 0, board_.replaced[group.output], work)};
-    if (offer.out.needed == Ledger::kNoStep) return {};
+    // A lead is that of the copy in, where there is one.
+    const Action kind = action >= kLead && group.given >= 0 ? kCopy : action;
+    offer.out = copy_out(kind, group.exit, 0, board_.replaced[group.output], work);
+    if (!offer.out) return {};
     offer.last = std::max(offer.last, offer.out.needed - 1);
   }
-  offer.offset = place(group.tensors[0], offer.first, offer.last);
-  offer.legal = offer.offset >= 0;
+  place(offer, group.tensors[0], -1);
   return offer;
 }
 

@@ -10,8 +10,13 @@ Msa::Msa(const MsaTables& tables, const IntervalPicker& picker)
       o_(tables.options),
       picker_(picker),
       strips_(tables.model.steps(), tables.model.capacity),
-      in_(tables.options.supply),
-      out_(tables.options.supply) {}
+      in_(tables.line, Queue::kFifo),
+      out_(tables.line, Queue::kFifo) {
+  for (i32 step = 0; step < m_.steps(); ++step) {
+    in_.supply(step, o_.supply[step]);
+    out_.supply(step, o_.supply[step]);
+  }
+}
 
 MsaResult Msa::run(const i32* order) {
   strips_.clear();
@@ -29,6 +34,11 @@ MsaResult Msa::run(const i32* order) {
     if (!done_[group]) place(group);
     done_[group] = 1;
   }
+  if (o_.write_back) write_back(order);
+  if (o_.stretch) {
+    stretch_out();
+    stretch_in();
+  }
   return result();
 }
 
@@ -38,12 +48,9 @@ MsaResult Msa::result() {
     found.offsets.push_back(strips_.offset(stay.strip));
     for (const i32 site : served(stay)) found.is_fast[site] = 1;
   }
-  std::stable_sort(copies_.begin(), copies_.end(), [](const MsaCopy& a, const MsaCopy& b) {
-    return std::pair(a.copy.issued, a.copy.needed) < std::pair(b.copy.issued, b.copy.needed);
-  });
-  for (const MsaCopy& copy : copies_) {
-    found.copies.push_back(copy.copy);
-    found.slices.push_back(copy.slice);
+  for (const i32 row : by_issue()) {
+    found.copies.push_back(copies_[row].copy);
+    found.slices.push_back(copies_[row].slice);
   }
   return found;
 }
@@ -92,16 +99,16 @@ i32 Msa::add_stay(i32 tensor, i32 first, i32 last, i32 strip, i32 ready) {
 }
 
 void Msa::add_copy(i32 tensor, bool in, i32 issued, i32 needed, i64 need, i32 slice) {
-  (in ? in_ : out_).add(issued, needed, need);
+  (in ? in_ : out_).add(static_cast<i32>(copies_.size()), issued, needed, 0, need);
   i64 work = in ? m_.in[tensor] : m_.out[tensor];
   if (slice >= 0) work = o_.slice_work[static_cast<std::size_t>(tensor) * o_.slices + slice];
-  copies_.push_back({{tensor, in, issued, needed, work}, need, slice});
+  copies_.push_back({{tensor, in, issued, needed, work}, slice});
 }
 
 void Msa::remove_copy() {
-  const auto& [copy, need, slice] = copies_.back();
-  (copy.in ? in_ : out_).remove(copy.issued, copy.needed, need);
+  const GameCopy copy = copies_.back().copy;
   copies_.pop_back();
+  (copy.in ? in_ : out_).remove(static_cast<i32>(copies_.size()), copy.issued, 0);
 }
 
 // A place in fast memory that takes more bytes of copies than it serves is given up for good.

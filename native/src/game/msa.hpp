@@ -2,8 +2,8 @@
 // served from fast memory if it can stay there or be copied in under cover of other steps.
 #pragma once
 
-#include "game/copy_resource.hpp"
 #include "game/judge.hpp"
+#include "game/ledger.hpp"
 #include "game/msa_tables.hpp"
 #include "game/strips.hpp"
 
@@ -16,7 +16,6 @@ struct MsaStay {
 
 struct MsaCopy {
   GameCopy copy;
-  i64 need;   // what it takes of its resource
   i32 slice;  // which part of the tensor it brings, or -1: all of it
 };
 
@@ -78,6 +77,13 @@ class Msa {
   bool issue(i32 tensor, i32 start, i32 needed, i32 parts);
   const std::vector<i32>& horizon(i32 tensor, i32 first, i32 step);
 
+  // msa_leftover.cpp
+  void write_back(const i32* order);
+  std::vector<i32> done_by() const;
+  std::vector<i32> by_issue() const;  // rows of copies
+  void stretch_out();
+  void stretch_in();
+
   // msa_carried.cpp
   unsigned place_carried(const MsaGroup& group);
   i32 written_back(i32 output, i32 strip, i32 end);
@@ -87,7 +93,7 @@ class Msa {
   const MsaOptions& o_;
   const IntervalPicker& picker_;
   Strips strips_;
-  CopyResource in_, out_;
+  Ledger in_, out_;
   std::vector<MsaStay> stays_;
   std::vector<MsaCopy> copies_;
   std::size_t stays_done_ = 0, copies_done_ = 0;  // committed

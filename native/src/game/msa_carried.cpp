@@ -81,8 +81,8 @@ i32 Msa::written_back(i32 output, i32 strip, i32 end) {
   const i32 issued = loop < 0 ? t_.made[output] : m_.loop_last[loop];
   const i64 need = MsaTables::need(t_.copy_out(output));
   for (i32 needed = issued + 1; needed <= n; ++needed) {
-    if (picker_.loop_of(needed) != -1 || !out_.fits(issued, needed, need)) continue;
-    if (out_.meeting(issued, needed) >= o_.most_out || !strips_.extend(strip, needed - 1)) return -1;
+    if (picker_.loop_of(needed) != -1 || !out_.fits(issued, needed, 0, need)) continue;
+    if (out_.meeting(issued, needed, 0) >= o_.most_out || !strips_.extend(strip, needed - 1)) return -1;
     add_copy(output, false, issued, needed, need);
     return std::max(end, needed - 1);
   }

@@ -91,7 +91,8 @@ bool Msa::copy_out(Walk& walk, i32 deadline, i32 retry) {
   const i32 least = std::max(last, made + 1);
   while (end >= least && !ends_well(end)) --end;
   const i64 need = retry + 1 >= o_.retries ? 0 : MsaTables::need(copy);
-  if (end < least || out_.meeting(made, end) >= o_.most_out || !out_.fits(made, end, need)) return false;
+  if (end < least || out_.meeting(made, end, 0) >= o_.most_out || !out_.fits(made, end, 0, need))
+    return false;
   strips_.extend(stay.strip, end - 1);
   stay.last = std::max(stay.last, end - 1);
   add_copy(walk.tensor, false, made, end, need);
@@ -129,7 +130,7 @@ unsigned Msa::start_copy_in(Walk& walk, i32 range, i32 needed, i32 held, double 
   if (starts.latest() < range) return kRefused;
   if (strips_.find(starts.latest() + 1, held, size, {}) < 0) return kOutOfMemory;
   for (i32 start = 0; starts.next(start);) {
-    if (start < range || (o_.strict_order && in_.crosses(start, needed))) continue;
+    if (start < range || (o_.strict_order && in_.crosses(start, needed, 0))) continue;
     if (!issue(tensor, start, needed, parts)) continue;
     const i64 offset = strips_.find(start + 1, held, size, horizon(tensor, start + 1, needed));
     if (offset >= 0) {
@@ -153,7 +154,7 @@ bool Msa::issue(i32 tensor, i32 start, i32 needed, i32 parts) {
     const double until = time * part / parts;
     for (i32 later = from + 1; later < needed && picker_.between(start, later + 1) <= until; ++later)
       if (picker_.loop_of(later) == picker_.loop_of(needed)) from = later;
-    if (in_.meeting(from, needed) >= o_.most_in || !in_.fits(from, needed, need)) {
+    if (in_.meeting(from, needed, 0) >= o_.most_in || !in_.fits(from, needed, 0, need)) {
       for (; part > 0; --part) remove_copy();
       return false;
     }

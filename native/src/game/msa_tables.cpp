@@ -8,7 +8,8 @@
 
 namespace loadmaster::game {
 
-MsaTables::MsaTables(const GameModel& m, const MsaOptions& o) : model(m), options(o) {
+MsaTables::MsaTables(const GameModel& m, const MsaOptions& o)
+    : model(m), options(o), line(Nests::single(m.steps())) {
   find_sites();
   find_groups();
   weigh();

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <vector>
 
+#include "game/board.hpp"
 #include "game/interval_picker.hpp"
-#include "game/model.hpp"
 
 namespace loadmaster::game {
 
@@ -19,6 +19,8 @@ struct MsaOptions {
   std::vector<i32> early;            // [..] the tensors that may be, in order of preference
   double async_factor = 1;           // of the rate of copies
   bool strict_order = false;         // a copy that starts earlier must not end later
+  bool write_back = false;           // what slow memory serves is made in fast memory where room is left
+  bool stretch = false;              // then copies that would be late end later or start earlier
   i32 slices = 1;                    // a large copy in goes in so many parts, issued one after the other
   double slice_need = 1.8;           // a sliced copy asks for so many times its own time
   std::vector<i64> slice_work;       // [tensors * slices] time of each part; kNever: it goes whole
@@ -42,6 +44,7 @@ struct MsaTables {
 
   const GameModel& model;
   const MsaOptions options;
+  const Nests line;                       // of copies: one line for all steps
   std::vector<i32> depth;                 // [steps] loops around it
   std::vector<double> benefit;            // [sites] what fast memory saves, for the order
   std::vector<i64> saved;                 // [sites] how much faster its step gets

@@ -47,7 +47,8 @@ Views Views::at(i64 game) const {
           ahead + game * kTokens * kToken,
           back + game * kTokens * kToken,
           globals + game * kGlobals,
-          mask + game * kActions};
+          mask + game * actions,
+          actions};
 }
 
 Observer::Observer(const Board& board, i64 scale)
@@ -102,8 +103,8 @@ Observer::Observer(const Board& board, i64 scale)
 void Observer::observe(Game& game, const Views& views, Scratch& scratch) const {
   const i32 last = std::max(0, board_.steps() - 1);
   const i32 step = game.is_over() ? last : board_.model.site_step[game.cursor()];
-  for (i8 action = 0; action < kActions; ++action)
-    views.mask[action] = !game.is_over() && game.is_legal(static_cast<Action>(action));
+  for (Action action = 0; action < views.actions; ++action)
+    views.mask[action] = !game.is_over() && game.is_legal(action);
   lay_columns(step, scratch);
   draw(game, step, views, scratch);
   tell_series(game, views, scratch);
@@ -159,12 +160,13 @@ void Observer::draw(Game& game, i32 step, const Views& views, Scratch& s) const 
   const i32 tensor = game.is_over() ? -1 : board_.model.site_tensor[game.cursor()];
   for (const Residency& r : game.residencies_) {
     if (r.removed) continue;
-    const i64 high = r.offset + board_.model.size[r.tensor];
-    // The strip that it takes over from its parent is counted once.
-    const i32 first = r.parent < 0 ? r.first : std::max(r.first, game.strip_end(r.parent) + 1);
-    if (first <= r.last) paint(views, s, 0, first, r.last, r.offset, high);
-    if (tensor >= 0 && family_[r.tensor] == family_[tensor] && first <= r.last)
-      paint(views, s, 1, first, r.last, r.offset, high);
+    const i64 low = game.strips_.offset(r.strip), high = low + board_.model.size[r.tensor];
+    i32 first = r.first;  // the strip that it takes over from its parents is counted once
+    for (i32 parent = r.parent; parent >= 0; parent = game.residencies_[parent].parent)
+      first = std::max(first, game.residencies_[parent].last + 1);
+    if (first > r.last) continue;
+    paint(views, s, 0, first, r.last, low, high);
+    if (tensor >= 0 && family_[r.tensor] == family_[tensor]) paint(views, s, 1, first, r.last, low, high);
   }
   if (tensor < 0) return;
   for (const Action action : {kCopy, kNoCopy}) {

@@ -20,7 +20,8 @@ struct Views {
   float* ahead;    // [kTokens, kToken] the decisions after this one
   float* back;     // [kTokens, kToken] those before, newest first
   float* globals;  // [kGlobals] played, return, capacity, occupied, backups, supplies used, T0/bound - 1
-  u8* mask;        // [kActions]
+  u8* mask;        // [actions]
+  int actions;     // that a mask lists
 
   Views at(i64 game) const;
 };

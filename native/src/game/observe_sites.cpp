@@ -21,7 +21,7 @@ void Observer::describe_current(Game& game, const Views& views, const Scratch& s
     if (board_.nests.of[j] == board_.nests.of[step])
       supply += std::max<i64>(
           0, write ? board_.write_supply[j] - s.write_used[j] : game.read_supply(j) - s.read_used[j]);
-  const i64 work = std::max<i64>(0, write ? board_.work_out[tensor] : board_.work_in[tensor]);
+  const i64 work = std::max<i64>(0, write ? model.out[tensor] : model.in[tensor]);
   const i64 own = board_.own_start[tensor] + board_.own_place[site];
   out[0] = known[0];
   out[1] = known[1];
@@ -78,8 +78,8 @@ void Observer::list_tokens(const Game& game, const Views& views) const {
     const i32 site = cursor - 1 - i;
     token(game, site, views.back + i * kToken);
     // A backup makes a Drop of any move.
-    const int action = game.is_fast_[site] ? game.actions_[site] : i8{kDrop};
-    views.back[i * kToken + 13 + action] = 1;
+    const Action action = game.is_fast_[site] ? game.actions_[site] : kDrop;
+    views.back[i * kToken + 13 + (is_copy(action) ? kCopy : action)] = 1;
   }
 }
 

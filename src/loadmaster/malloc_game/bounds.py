@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from loadmaster.arrays import Float64
+from loadmaster.arrays import Float64, Int64
 from loadmaster.clock import now
 from loadmaster.errors import require
 from loadmaster.machine.machine import Machine
@@ -56,23 +56,37 @@ def ideal_bound(program: Program, machine: Machine, model: GameModel) -> int:
     number[model.step_op] = np.arange(n)
     size = -(-program.storage_bytes // model.alignment) * model.alignment
     may = program.tensor_fast & (size <= model.capacity)
-    fixed = _other_times(program, machine, model)
-    free: list[list[tuple[int, int]]] = [[] for _ in range(n)]
     access = find_accesses(program, machine, model.fast, model.slow)
-    columns = (number[access.op], may[access.root], access.slow, access.fast)
-    for step, is_free, slow, fast in zip(*(column.tolist() for column in columns), strict=True):
-        if step >= 0 and is_free:
-            free[step].append((slow, fast))
-        elif step >= 0:
-            fixed[step] += slow
-    least = side_by_side if model.parallel else one_by_one
-    memory = np.array([least(fixed[i], free[i]) for i in range(n)], dtype=np.int64)
+    step = number[access.op]
+    is_free = may[access.root] & (step >= 0)
+    fixed = np.array(_other_times(program, machine, model), dtype=np.int64)
+    stuck = ~is_free & (step >= 0)
+    np.add.at(fixed, step[stuck], access.slow[stuck])
+    least = _least_side_by_side if model.parallel else _least_one_by_one
+    memory = least(fixed, step[is_free], access.slow[is_free], access.fast[is_free])
     return int((model.step_times(memory, np.zeros_like(memory)) * model.repeat).sum())
 
 
-def one_by_one(fixed: int, free: list[tuple[int, int]]) -> int:
-    """The least time of a step whose accesses share a port: each in its faster memory."""
-    return fixed + sum(min(times) for times in free)
+def _least_one_by_one(fixed: Int64, step: Int64, slow: Int64, fast: Int64) -> Int64:
+    """[n] the least times of steps whose accesses share a port: each in its faster memory."""
+    least = fixed.copy()
+    np.add.at(least, step, np.minimum(slow, fast))
+    return least
+
+
+def _least_side_by_side(fixed: Int64, step: Int64, slow: Int64, fast: Int64) -> Int64:
+    """[n] `side_by_side` of every step: steps alike, as those of layers are, are looked at once."""
+    by_step = np.lexsort((fast, slow, step))
+    start = np.searchsorted(step[by_step], np.arange(len(fixed) + 1))
+    pairs = np.stack([slow[by_step], fast[by_step]], axis=1)
+    least, count = np.empty_like(fixed), np.diff(start)
+    for size in np.unique(count).tolist():
+        steps = np.flatnonzero(count == size)
+        rows = pairs[start[steps][:, None] + np.arange(size)].reshape(len(steps), 2 * size)
+        alike, which = np.unique(np.column_stack([fixed[steps], rows]), axis=0, return_inverse=True)
+        times = [side_by_side(row[0], list(zip(row[1::2], row[2::2], strict=True))) for row in alike.tolist()]
+        least[steps] = np.array(times, dtype=np.int64)[which.ravel()]
+    return least
 
 
 def side_by_side(fixed: int, free: list[tuple[int, int]]) -> int:

@@ -1,4 +1,4 @@
-"""`Loadmaster/MallocGame-v0`: Copy, NoCopy or Drop for each use of a tensor, in program order."""
+"""`Loadmaster/MallocGame-v0`: Copy (of some kind), NoCopy or Drop for each use of a tensor, in program order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gymnasium import spaces
 from loadmaster.arrays import Bool
 from loadmaster.errors import LoadmasterError
 from loadmaster.machine import load_machine
-from loadmaster.malloc_game.games import COPY, DROP, MOST, NO_COPY, SHAPES
+from loadmaster.malloc_game.games import FALLBACK, MOST, SHAPES
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.plan.plan import Plan
 from loadmaster.program.models import load_model
@@ -27,13 +27,14 @@ class MallocGameEnv(gymnasium.Env[Observation, np.int64]):
       uint8[128, 64, 4] (time x address: occupied, of it by this tensor and its ties, where Copy and
       where NoCopy would put it), `series` float32[128, 8] (over the same columns of time), `current`
       float32[24] (the decision), `ahead` and `back` float32[32, 16] (the next and the last ones),
-      `globals` float32[8], `action_mask` int8[3].
-    - **Action**: `Discrete(3)`: 0 Copy, 1 NoCopy, 2 Drop. One that is not legal is replaced by NoCopy,
-      else Copy, else Drop.
+      `globals` float32[8], `action_mask` int8[6].
+    - **Action**: `Discrete(6)`: 0 Copy, 1 NoCopy, 2 Drop, and copies with twice (3 CopyEarly) or half (4
+      CopyHalf) the time that they need, or beside a single step (5 CopyTight); with `starts="hidden"` the
+      first three alone. One that is not legal is replaced by NoCopy, else Copy, else Drop, else any.
+    - **Mask**: `action_mask` of the observation, or `action_masks()`, as sb3-contrib asks for it: the legal moves.
     - **Reward**: what the move saves of the largest time that could be saved; their sum is
       (all-slow time - judged time) / (all-slow time - bound).
-    - **Termination**: after N moves (more with `backup="rewind"`; with `backup="none"` all moves after a
-      dead end are Drop). Never truncated.
+    - **Termination**: after N moves (with `backup="none"` all moves after a dead end are Drop). Never truncated.
     - **Info**: `action` (as it was played), `legal` (whether it was the one given), `backups`; at the
       end `time_s` and `stall_s`, as the simulator has them for `plan()`.
 
@@ -70,8 +71,10 @@ class MallocGameEnv(gymnasium.Env[Observation, np.int64]):
             for name, (shape, kind) in SHAPES.items()
             if name != "mask"
         }
-        self.observation_space = spaces.Dict({**boxes, "action_mask": spaces.MultiBinary(3)})
-        self.action_space = spaces.Discrete(3)
+        self.observation_space = spaces.Dict(
+            {**boxes, "action_mask": spaces.MultiBinary(self.problem.actions)}
+        )
+        self.action_space = spaces.Discrete(self.problem.actions)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -89,8 +92,8 @@ class MallocGameEnv(gymnasium.Env[Observation, np.int64]):
                 "the game is over", object="step", number=self.problem.moves, remedy="call reset()"
             )
         mask = self.games.masks()[0]
-        played = next(move for move in (chosen, NO_COPY, COPY, DROP) if mask[move])
-        earned = self.games.step(np.array([played], dtype=np.int8))
+        played = next(move for move in (chosen, *FALLBACK) if mask[move])
+        earned = self.games.step(np.array([played], dtype=np.int16))
         ended = bool(self.games.cursors[0] == self.problem.moves)
         info: dict[str, Any] = {"action": played, "legal": played == chosen, "backups": self.games.backups(0)}
         if ended:
@@ -100,7 +103,7 @@ class MallocGameEnv(gymnasium.Env[Observation, np.int64]):
         return self._observation(), reward, ended, False, info
 
     def action_masks(self) -> Bool:
-        """[3] which moves are legal."""
+        """Which moves are legal, one place for each action."""
         mask: Bool = self.games.masks()[0].astype(bool)
         return mask
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from loadmaster.arrays import Bool, Float64, Int8, Int64
+from loadmaster.arrays import Bool, Float64, Int16, Int64
 from loadmaster.errors import LoadmasterError, require
 from loadmaster.malloc_game.bounds import METHOD, Relaxed, game_bound, relax_game
 from loadmaster.malloc_game.games import COPY, DROP, NO_COPY, Games, make_plan
@@ -21,12 +21,12 @@ from loadmaster.search.solver import Meter, Solution, Solver, State, Status
 Row = list[int]
 
 
-def round_moves(game: GameLinear, values: Float64, threshold: Float64 | float = 0.5) -> Int8:
+def round_moves(game: GameLinear, values: Float64, threshold: Float64 | float = 0.5) -> Int16:
     """[N] preferred moves: what is at or above the threshold (one for all, or of each tensor)
     counts as whole."""
     model = game.model
     limits = np.broadcast_to(np.asarray(threshold, dtype=np.float64), len(game.ties.sites))
-    moves = np.full(model.sites, DROP, dtype=np.int8)
+    moves = np.full(model.sites, DROP, dtype=np.int16)
     for tensor, sites in enumerate(game.ties.sites):
         limit, nodes = limits[tensor], game.back[tensor]
         for site in sites:
@@ -318,10 +318,10 @@ class Exhaustive(Solver):
             )
 
     def _search(self, meter: Meter, problem: MallocGame) -> bool:
-        simple = np.array([[DROP] * problem.moves, [NO_COPY] * problem.moves], dtype=np.int8)
+        simple = np.array([[DROP] * problem.moves, [NO_COPY] * problem.moves], dtype=np.int16)
         meter.evaluate_many(simple)
         games = Games(problem, 1, threads=1)
-        open_batches = [np.empty((1, 0), dtype=np.int8)]
+        open_batches = [np.empty((1, 0), dtype=np.int16)]
         while open_batches and not meter.exhausted:
             batch = open_batches.pop()
             assert meter.best_value is not None
@@ -334,7 +334,7 @@ class Exhaustive(Solver):
                 meter.take_many(games.judged()[0], batch.__getitem__)
                 continue
             parent, action = np.nonzero(games.masks())
-            children = np.concatenate([batch[parent], action[:, None].astype(np.int8)], axis=1)
+            children = np.concatenate([batch[parent], action[:, None].astype(np.int16)], axis=1)
             # The last batch is taken up first: that of the smallest bounds.
             order = np.argsort(-_least(problem.model, children), kind="stable")
             starts = range(0, len(order), EXHAUSTIVE_BATCH)
@@ -343,7 +343,7 @@ class Exhaustive(Solver):
         return not open_batches or meter.optimal
 
 
-def _least(model: GameModel, moves: Int8) -> Int64:
+def _least(model: GameModel, moves: Int16) -> Int64:
     """[B] no game that begins with moves [B, d] takes less: what was dropped stays slow; what is
     fast may be dropped by a later dead end; what is open may be either."""
     count, depth = moves.shape

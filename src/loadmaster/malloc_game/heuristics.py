@@ -6,7 +6,7 @@ from abc import abstractmethod
 
 import numpy as np
 
-from loadmaster.arrays import Bool, Int8, Int32, Int64
+from loadmaster.arrays import Bool, Int16, Int32, Int64
 from loadmaster.errors import LoadmasterError
 from loadmaster.malloc_game.games import COPY, DROP, NO_COPY
 from loadmaster.malloc_game.model import GameModel
@@ -41,7 +41,7 @@ class AllSlow(_OneDecision):
     name = "all-slow"
     summary = "everything stays in slow memory (white box)"
 
-    def make(self, problem: MallocGame) -> Int8:
+    def make(self, problem: MallocGame) -> Int16:
         return problem.all_slow()
 
 
@@ -56,8 +56,8 @@ class GreedyOrder(_OneDecision):
         self.gain = gain
         self.options = {"gain": gain}
 
-    def make(self, problem: MallocGame) -> Int8:
-        moves = np.full(problem.moves, NO_COPY, dtype=np.int8)
+    def make(self, problem: MallocGame) -> Int16:
+        moves = np.full(problem.moves, NO_COPY, dtype=np.int16)
         if self.gain:
             moves[site_gains(problem.model) <= 0] = DROP
         return moves
@@ -71,7 +71,7 @@ class GreedyDensity(_OneDecision):
     name = "greedy-density"
     summary = "segments by time saved per byte and second of residency (white box)"
 
-    def make(self, problem: MallocGame) -> Int8:
+    def make(self, problem: MallocGame) -> Int16:
         model = problem.model
         begin, kept = _segments(model)
         gains, size = site_gains(model), model.tensors.size[model.site_tensor]
@@ -157,7 +157,7 @@ def _segments(model: GameModel) -> tuple[Int32, Bool]:
     return begin, kept
 
 
-def _linked(model: GameModel, moves: Int8) -> Int8:
+def _linked(model: GameModel, moves: Int16) -> Int16:
     """NoCopy is only possible after a fast site, so the site before it is made fast too."""
     before, _ = neighbours(model)
     for site in np.flatnonzero(moves == NO_COPY)[::-1].tolist():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from loadmaster.errors import MissingPackage
 from loadmaster.malloc_game.bounds import game_bound
 from loadmaster.malloc_game.heuristics import has_production, known_production
+from loadmaster.malloc_game.msa import MSA_STEPS
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.malloc_game.search import BY_CLOCK, WHITE_BOX
 from loadmaster.search.kind import Facts, Found, Known, ProblemKind, known_values, traffic_numbers
@@ -20,6 +22,8 @@ from loadmaster.units import show_bytes, show_time
 
 KNOWN = ("all-slow", "greedy-order", "msa", "production")
 BOUND_SECONDS = 20.0
+BOUND_MOVES = 20_000
+"""Above so many decisions the linear program is left out: at 28,000 it takes 2.5 GB, and no answer in its time."""
 
 
 class MallocGameKind(ProblemKind[MallocGame]):
@@ -29,6 +33,10 @@ class MallocGameKind(ProblemKind[MallocGame]):
     accepts = frozenset({"pins", "keep_order", "problem_class"})
     by_clock = BY_CLOCK
     white_box = WHITE_BOX
+    before = ("production", "msa", "all-slow")
+    """The compiler's own placement, else what its algorithm would do."""
+    space = "copies in and out of one fast memory, in the program's order"
+    left_out = "tiles, other orders, recomputing"
 
     def make(self, request: PlanRequest) -> MallocGame:
         machine = request.own_machine
@@ -45,10 +53,12 @@ class MallocGameKind(ProblemKind[MallocGame]):
             f"{fast.name} {show_bytes(fast.capacity)} over {memories[model.slow].name}"
         )
 
-    def known(self, problem: MallocGame, source: str) -> list[Known]:
+    def known(self, problem: MallocGame, source: str, seconds: float = math.inf) -> list[Known]:
         """The production compiler's where it is known."""
         names = [name for name in KNOWN if name != "production" or has_production(problem)]
-        found = known_values(problem, names)
+        if problem.model.steps > MSA_STEPS:
+            names.remove("msa")
+        found = known_values(problem, names, seconds)
         placed = "as the production compiler placed it"
         return [replace(each, status=placed) if each.name == "production" else each for each in found]
 
@@ -75,17 +85,16 @@ class MallocGameKind(ProblemKind[MallocGame]):
         if solver.name == "production":
             known_production(problem)
 
-    def bound(self, problem: MallocGame) -> Bound:
+    def bound(self, problem: MallocGame, seconds: float = math.inf) -> Bound:
         """The recorded one, else that of the linear relaxation, else the problem's own."""
         own = problem.bound()
         if own == recorded_bound(problem.program, problem.machine, "malloc-game"):
             return own
+        if problem.moves > BOUND_MOVES:
+            return own
         with contextlib.suppress(MissingPackage):
-            return max(own, game_bound(problem, BOUND_SECONDS), key=lambda bound: bound.value)
+            return max(own, game_bound(problem, min(BOUND_SECONDS, seconds)), key=lambda bound: bound.value)
         return own
-
-    def reference(self, problem: MallocGame, values: Mapping[str, int | None]) -> int | None:
-        return int(problem.all_slow_ps)
 
 
 KIND = MallocGameKind()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from loadmaster import _core
-from loadmaster.arrays import Float64, Int8, Int32, Int64
+from loadmaster.arrays import Float64, Int8, Int16, Int32, Int64
 from loadmaster.errors import LoadmasterError, nearest
 from loadmaster.host import cores
 from loadmaster.machine.machine import Machine
@@ -64,6 +64,11 @@ class MsaOptions:
     """So often it is run again with the times of ops that its own placement gives them."""
     strict_order: bool = False
     """A copy that starts earlier must not end later."""
+    write_back: bool = False
+    """When all is placed: what is read from slow memory is made in fast memory, where there is room, and written back
+    under cover of other ops. XLA has no such pass."""
+    stretch: bool = False
+    """After that: copies out that would be late end later, and copies in start earlier, where there is room. Nor has it this one."""
 
 
 STYLES = {
@@ -270,7 +275,11 @@ def _capacity_copy(model: GameModel, machine: Machine) -> float:
     return latency + model.capacity * PICOSECONDS / rate
 
 
-def msa_moves(problem: MallocGame) -> Int8:
+MSA_STEPS = 50_000
+"""Above so many steps it is no baseline: where memory is short its time grows with their square."""
+
+
+def msa_moves(problem: MallocGame) -> Int16:
     """[N] the moves that come nearest to the placement of XLA in 2023."""
     assigner = Assigner(problem.program, problem.machine, problem.model, STYLES["2023"])
     return problem.moves_of(assigner.plan())

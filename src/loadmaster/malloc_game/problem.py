@@ -1,7 +1,8 @@
 """`MallocGame`: one fast memory over one slow one; what is where, when and at which address.
 
-A decision is either N preferred moves, int8[N] (Copy, NoCopy, Drop for each use of a tensor; the
-game plays each if it is legal, else NoCopy, Copy or Drop), or the rows int64[m, 7] of any plan
+A decision is either N preferred moves, int16[N] (Copy, NoCopy, Drop for each use of a tensor,
+or a copy that starts earlier or later: `games.ACTIONS`; the game plays each if it is legal, else NoCopy, Copy
+or Drop), or the rows int64[m, 7] of any plan
 (`placement.encode`). Its value is the simulated time, stalls for copies included.
 """
 
@@ -16,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmaster import _core
-from loadmaster.arrays import Int8, Int32, Int64
-from loadmaster.errors import BadMachine, BadPlan
+from loadmaster.arrays import Int16, Int32, Int64
+from loadmaster.errors import BadMachine, BadPlan, LoadmasterError
 from loadmaster.host import cores
 from loadmaster.machine.machine import Machine
 from loadmaster.machine.presets import read_machine
@@ -53,12 +54,15 @@ from loadmaster.search.problem import (
 from loadmaster.simulate.simulator import get_simulator
 from loadmaster.units import show_bytes
 
+RETIRED = frozenset({"offsets", "min_overlap"})
+"""Options of games in runs of old."""
+
 
 @dataclass(frozen=True)
 class Played:
     """B finished games."""
 
-    actions: Int8
+    actions: Int16
     """[B, N] the moves as they were played."""
     total: Int64
     """[B] judged time in picoseconds."""
@@ -105,6 +109,11 @@ class MallocGame(BatchProblem):
         return self.model.sites
 
     @property
+    def actions(self) -> int:
+        """Moves that a mask lists."""
+        return self._core.actions
+
+    @property
     def scale_ps(self) -> int:
         """Z: what an optimum that reaches the bound saves; at least 1."""
         return max(1, self.all_slow_ps - self._bound.value)
@@ -114,9 +123,16 @@ class MallocGame(BatchProblem):
         pins = {"pins": self.pins.as_json()} if self.pins else {}
         return {**self._options.values(), **fast, **pins}
 
-    def all_slow(self) -> Int8:
+    def all_slow(self) -> Int16:
         """The moves that decide nothing."""
-        return np.full(self.moves, DROP, dtype=np.int8)
+        return np.full(self.moves, DROP, dtype=np.int16)
+
+    def published(self) -> MallocGame:
+        """The same problem where all copies are hidden: Copy, NoCopy and Drop are all moves."""
+        if self._options.starts == "hidden":
+            return self
+        own = {**self._options.values(), "starts": "hidden"}
+        return MallocGame(self.program, self.machine, fast=self.fast, pins=self.pins, **own)
 
     def games(self, count: int, threads: int | None = None) -> Games:
         """A batch of games to be played move by move."""
@@ -124,7 +140,7 @@ class MallocGame(BatchProblem):
 
     def play(self, preferences: npt.NDArray[Any], threads: int | None = None) -> Played:
         """Complete games that prefer the moves [B, N]."""
-        moves = np.ascontiguousarray(preferences, dtype=np.int8)
+        moves = np.ascontiguousarray(preferences, dtype=np.int16)
         if moves.ndim != 2 or moves.shape[1] != self.moves:
             raise ValueError(f"moves must be [B, {self.moves}], not {list(moves.shape)}")
         return Played(*self._core.play(moves, threads or cores()))
@@ -132,10 +148,10 @@ class MallocGame(BatchProblem):
     def try_all(
         self, actions: npt.NDArray[Any], first: int = 0, last: int | None = None, threads: int | None = None
     ) -> Int64:
-        """[B, N, 3] the times of complete games of legal moves [B, N] if, at one site, another move
+        """[B, N, actions] the times of complete games of legal moves [B, N] if, at one site, another move
         were made and what follows stayed as near to the game as is legal; -1: not a legal move, or
         the only one. With `first` and `last`: of sites [first, last) alone."""
-        moves = np.ascontiguousarray(actions, dtype=np.int8)
+        moves = np.ascontiguousarray(actions, dtype=np.int16)
         end = self.moves if last is None else last
         return self._core.try_all(moves, first, end, threads or cores())
 
@@ -148,8 +164,9 @@ class MallocGame(BatchProblem):
     ) -> Seen:
         """What games with the legal moves [R, N] look like before move at[R]: arrays [R, ...] as in
         `games.SHAPES`; with `count`, before that many moves in a row: arrays [R, count, ...]."""
-        moves = np.ascontiguousarray(actions, dtype=np.int8)
-        seen = seen_arrays(len(moves)) if count is None else seen_arrays(len(moves), count)
+        moves = np.ascontiguousarray(actions, dtype=np.int16)
+        shape = (len(moves),) if count is None else (len(moves), count)
+        seen = seen_arrays(*shape, actions=self.actions)
         self._core.observe_at(
             moves,
             np.ascontiguousarray(at, dtype=np.int32),
@@ -190,9 +207,18 @@ class MallocGame(BatchProblem):
     def decision(self, plan: Plan) -> Decision:
         return encode(plan)
 
-    def moves_of(self, plan: Plan) -> Int8:
-        """[N] the moves that come nearest to a plan; played, they may end elsewhere."""
-        return moves_of(self.model, plan)
+    def adapt(self, plan: Plan) -> Decision:
+        return self.moves_of(plan)
+
+    def moves_of(self, plan: Plan) -> Int16:
+        """[N] the moves that come nearest to a plan. Where copies may start at any time, they are those of the
+        plan; what loops carry, and copies in parts, may still end elsewhere."""
+        return moves_of(self.model, plan, leads=self._options.starts == "all")[0]
+
+    def replay(self, plan: Plan) -> Played:
+        """The game of a plan's moves, everything at the plan's own offsets where it can be."""
+        moves, offsets = moves_of(self.model, plan, leads=self._options.starts == "all")
+        return Played(*self._core.play(moves[None], 1, offsets[None]))
 
     def outside(self, plan: Plan) -> list[Violation]:
         """Other memories than its two, tensors in fast memory before the program, outputs that are
@@ -285,6 +311,13 @@ class MallocGame(BatchProblem):
         """What `save` wrote."""
         about = json.loads((folder / "problem.json").read_text(encoding="utf-8"))
         pins = Pins.of_json(about.pop("pins", None))
+        if retired := sorted(RETIRED & set(about)):
+            raise LoadmasterError(
+                f"the run is of a game with the rules {', '.join(retired)}, and there are no such rules any more",
+                object=folder.name,
+                number=retired[0],
+                remedy="begin a new run",
+            )
         program, machine = load(folder / "program.npz"), read_machine(folder / "machine.toml")
         return cls(program, machine, pins=pins, **about)
 

@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadmaster.arrays import Float64, Int8, Int64
-from loadmaster.errors import LoadmasterError
+from loadmaster.arrays import Float64, Int16, Int64
 from loadmaster.malloc_game.games import COPY, DROP, NO_COPY
 from loadmaster.malloc_game.heuristics import has_production
-from loadmaster.malloc_game.msa import msa_moves
+from loadmaster.malloc_game.msa import MSA_STEPS, msa_moves
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.search import metaheuristics
 from loadmaster.search.auto import Auto, Stage
@@ -29,7 +28,7 @@ class _Search(Search[MallocGame]):
     problem_kind = "malloc-game"
 
     def only_decision(self, problem: MallocGame) -> Decision | None:
-        return None if problem.moves else np.zeros(0, dtype=np.int8)
+        return None if problem.moves else np.zeros(0, dtype=np.int16)
 
 
 class RandomBest(_Search, metaheuristics.RandomBest[MallocGame]):
@@ -38,8 +37,8 @@ class RandomBest(_Search, metaheuristics.RandomBest[MallocGame]):
     name = "random-best"
     summary = "best of games with random moves"
 
-    def draw(self, problem: MallocGame, rng: Rng, count: int) -> Int8:
-        return _random_games(rng, count, problem.moves)
+    def draw(self, problem: MallocGame, rng: Rng, count: int) -> Int16:
+        return _random_games(rng, count, problem)
 
 
 class EsMoves(_Search):
@@ -71,7 +70,7 @@ class EsMoves(_Search):
 
     def search(self, meter: Meter, problem: MallocGame, rng: Rng, state: State | None) -> None:
         if state is None:
-            games = _random_games(rng, self.population, problem.moves)
+            games = _random_games(rng, self.population, problem)
             seeds = _seeds(problem, self.start)[: self.population]
             games[: len(seeds)] = seeds
             reward = meter.evaluate_many(games).reward
@@ -80,7 +79,7 @@ class EsMoves(_Search):
         else:
             games, reward = np.array(state["games"]), np.array(state["reward"])
         while not meter.exhausted:
-            children = self._children(rng, games, reward)
+            children = self._children(rng, games, reward, problem)
             scored = meter.evaluate_many(children).reward
             if len(scored) < len(children):
                 return
@@ -90,7 +89,7 @@ class EsMoves(_Search):
             meter.checkpoint({"rng": generator_state(rng), "games": games, "reward": reward})
             meter.progress(mean_reward=float(reward.mean()))
 
-    def _children(self, rng: Rng, games: Int8, reward: Float64) -> Int8:
+    def _children(self, rng: Rng, games: Int16, reward: Float64, problem: MallocGame) -> Int16:
         count, moves = self.population - self.elite, games.shape[1]
         first, second = (self._winners(rng, reward, count) for _ in range(2))
         children = games[first]
@@ -100,7 +99,7 @@ class EsMoves(_Search):
         children = np.where(segment, games[second], children)
         for row, count_changed in enumerate(rng.integers(1, self.mutations + 1, count).tolist()):
             chosen = rng.integers(0, moves, count_changed)
-            children[row, chosen] = (children[row, chosen] + rng.integers(1, 3, count_changed)) % 3
+            children[row, chosen] = _other_moves(rng, children[row, chosen], problem)
         return children
 
     def _winners(self, rng: Rng, reward: Float64, count: int) -> Int64:
@@ -135,8 +134,8 @@ class AnnealMoves(_Search, metaheuristics.Annealing[MallocGame]):
         best = int(rewards.argmax())
         return Walk(seeds[best], float(rewards[best]), {"best": seeds[best], "best_reward": rewards[best]})
 
-    def neighbourhood(self, problem: MallocGame) -> Callable[[Rng, Int8], Int8]:
-        return partial(_changed, _sites_of_tensors(problem))
+    def neighbourhood(self, problem: MallocGame) -> Callable[[Rng, Int16], Int16]:
+        return partial(_changed, _sites_of_tensors(problem), problem)
 
     def adjust(self, meter: Meter, walk: Walk, length: int) -> None:
         if walk.score > float(walk.also["best_reward"]):
@@ -151,15 +150,29 @@ def _known_start(start: str) -> str:
     return start
 
 
-def _random_games(rng: Rng, count: int, moves: int) -> Int8:
-    return rng.integers(0, 3, (count, moves), dtype=np.int8)
+def _random_games(rng: Rng, count: int, problem: MallocGame) -> Int16:
+    return _random_starts(rng, rng.integers(0, 3, (count, problem.moves), dtype=np.int16), problem)
 
 
-def _seeds(problem: MallocGame, start: str) -> Int8:
+def _random_starts(rng: Rng, moves: Int16, problem: MallocGame) -> Int16:
+    """Copies of every kind that there is, all as likely."""
+    kinds = np.array([COPY, *range(DROP + 1, problem.actions)], dtype=np.int16)
+    return np.where(moves == COPY, rng.choice(kinds, moves.shape), moves)
+
+
+def _other_moves(rng: Rng, moves: Int16, problem: MallocGame) -> Int16:
+    """For each move another; Copy of any kind, NoCopy and Drop are as likely as each other."""
+    plain = np.where(moves > DROP, COPY, moves)
+    same = (plain == COPY) & (problem.actions > DROP + 1)  # a Copy may become one of another kind
+    other = (plain + rng.integers(np.where(same, 0, 1), 3)) % 3
+    return _random_starts(rng, other.astype(np.int16), problem)
+
+
+def _seeds(problem: MallocGame, start: str) -> Int16:
     """[k, N] games to begin with."""
     if start == "random":
-        return _random_games(np.random.default_rng(0), 1, problem.moves)
-    games = [np.full(problem.moves, move, dtype=np.int8) for move in (NO_COPY, DROP, COPY)]
+        return _random_games(np.random.default_rng(0), 1, problem)
+    games = [np.full(problem.moves, move, dtype=np.int16) for move in (NO_COPY, DROP, COPY)]
     if start == "msa":
         games.insert(0, msa_moves(problem))
     return np.stack(games)
@@ -172,14 +185,14 @@ def _sites_of_tensors(problem: MallocGame) -> list[Int64]:
     return np.split(order, np.flatnonzero(np.diff(tensor[order])) + 1)
 
 
-def _changed(sites: list[Int64], rng: Rng, game: Int8) -> Int8:
+def _changed(sites: list[Int64], problem: MallocGame, rng: Rng, game: Int16) -> Int16:
     """One to three neighbouring moves of one tensor set to another move."""
     own = sites[int(rng.integers(len(sites)))]
     count = min(len(own), int(rng.integers(1, 4)))
     first = int(rng.integers(0, len(own) - count + 1))
     chosen = own[first : first + count]
     changed = game.copy()
-    changed[chosen] = (game[chosen] + rng.integers(1, 3, count)) % 3
+    changed[chosen] = _other_moves(rng, game[chosen], problem)
     return changed
 
 
@@ -191,7 +204,7 @@ AT_ONCE = 256
 class Standing(NamedTuple):
     """A game as it was played, and its time."""
 
-    game: Int8
+    game: Int16
     value: int
 
 
@@ -199,7 +212,7 @@ class Change(NamedTuple):
     """Other moves that would each improve a game, the best first."""
 
     site: Int64
-    move: Int8
+    move: Int16
 
 
 class Climb(_Search):
@@ -222,15 +235,8 @@ class Climb(_Search):
         self.options = {"start": start, "least": least, "most": most}
 
     def search(self, meter: Meter, problem: MallocGame, rng: Rng, state: State | None) -> None:
-        if problem.options()["backup"] == "rewind":
-            raise LoadmasterError(
-                "games that rewind can't be climbed",
-                object="backup",
-                number="rewind",
-                remedy="use backup = 'retroactive'",
-            )
         if state is None:
-            nocopy = np.full(problem.moves, NO_COPY, dtype=np.int8)
+            nocopy = np.full(problem.moves, NO_COPY, dtype=np.int16)
             first = msa_moves(problem) if self.start == "msa" else nocopy
             here = _played(meter, problem, first[None])
             top, rounds = here, 0
@@ -247,7 +253,7 @@ class Climb(_Search):
             else:  # a summit
                 rounds += 1
                 top = min(here, top, key=lambda standing: standing.value)
-                tried = self._shaken(rng, top.game)[None]
+                tried = self._shaken(rng, top.game, problem)[None]
             if (left := meter.evaluations_left) is not None and left < len(tried):
                 if left:
                     _played(meter, problem, tried[:left])
@@ -265,17 +271,17 @@ class Climb(_Search):
             )
             meter.progress(rounds=rounds, reward=(problem.all_slow_ps - here.value) / problem.scale_ps)
 
-    def _shaken(self, rng: Rng, game: Int8) -> Int8:
+    def _shaken(self, rng: Rng, game: Int16, problem: MallocGame) -> Int16:
         """With some moves changed, two at least where there are as many."""
         share = rng.uniform(self.least, self.most)
         count = min(len(game), max(2, round(share * len(game))))
         site = rng.choice(len(game), count, replace=False)
         shaken = game.copy()
-        shaken[site] = (game[site] + rng.integers(1, 3, count)) % 3
+        shaken[site] = _other_moves(rng, game[site], problem)
         return shaken
 
 
-def together(game: Int8, changes: Change) -> Int8:
+def together(game: Int16, changes: Change) -> Int16:
     """[K, N] the game with the best 1, 2, 3, 4, 6, 8, 12, … of the changes, and with all of them."""
     most = len(changes.site)
     counts = {min(most, count << twice) for twice in range(most.bit_length()) for count in (2, 3)}
@@ -288,14 +294,16 @@ def together(game: Int8, changes: Change) -> Int8:
 def _improving(meter: Meter, problem: MallocGame, here: Standing) -> Change | None:
     """Every other legal move at every site; None if there was no time, or no budget, for all of them.
     Each is one evaluation."""
-    gain = np.zeros((problem.moves, 3), np.int64)
+    gain = np.zeros((problem.moves, problem.actions), np.int64)
     first = 0
     while first < problem.moves:
         if meter.exhausted:
             return None
         last = min(problem.moves, first + min(AT_ONCE, meter.evaluations_left or AT_ONCE))
         totals = problem.try_all(here.game[None], first, last)[0]
-        totals[np.arange(last - first), here.game[first:last]] = -1  # known
+        played = here.game[first:last]
+        listed = np.flatnonzero(played < problem.actions)
+        totals[listed, played[listed]] = -1  # known
         site, move = (totals >= 0).nonzero()
         value = totals[site, move]
         gain[first + site, move] = here.value - value
@@ -304,19 +312,19 @@ def _improving(meter: Meter, problem: MallocGame, here: Standing) -> Change | No
         if left is not None and left < len(value):
             return None
         first = last
-    best, move = gain.max(axis=1), gain.argmax(axis=1).astype(np.int8)
+    best, move = gain.max(axis=1), gain.argmax(axis=1).astype(np.int16)
     order = np.argsort(-best, kind="stable")
     order = order[best[order] > 0]
     return Change(order, move[order])
 
 
-def _changed_site(game: Int8, site: Int64, move: Int64, row: int) -> Int8:
+def _changed_site(game: Int16, site: Int64, move: Int64, row: int) -> Int16:
     changed = game.copy()
     changed[site[row]] = move[row]
     return changed
 
 
-def _played(meter: Meter, problem: MallocGame, games: Int8) -> Standing:
+def _played(meter: Meter, problem: MallocGame, games: Int16) -> Standing:
     """The best of these games, as it was played."""
     played = problem.play(games)
     best = int(played.total.argmin())
@@ -342,6 +350,8 @@ def make_auto() -> Auto:
 
 def _schedule(problem: Problem) -> list[Stage]:
     assert isinstance(problem, MallocGame)
+    if problem.model.steps > MSA_STEPS:
+        return [Stage("all-slow"), Stage("greedy-order")]
     known = ["all-slow", "greedy-order", "greedy-density"]
     if has_production(problem):
         known.append("production")

@@ -11,7 +11,7 @@ import pytest
 from loadmaster.errors import LoadmasterError
 from loadmaster.learn.policies import BadPolicy, save_policy
 from loadmaster.malloc_game.muzero.board import first_board
-from loadmaster.malloc_game.muzero.scores import CHANGES, Network, load_policy, make_features, untrained
+from loadmaster.malloc_game.muzero.scores import CHANGES, LinearScore, load_policy, make_features, untrained
 from loadmaster.malloc_game.muzero.search import MuZero
 from loadmaster.malloc_game.problem import MallocGame
 from loadmaster.search.registry import make_labelled
@@ -41,14 +41,13 @@ def test_the_bare_policy_conforms() -> None:
     conforms(lambda: MuZero(**bare), game(), evaluations=(1, 7, 60), seeds=(0,))
 
 
-def test_a_network_of_zeros_is_the_refined_plan() -> None:
+def test_weights_of_zero_are_the_refined_plan() -> None:
     """And none is ever worse."""
     for seed in range(4):
         problem = game(seed)
         board, features = features_of(problem)
-        network = Network(features.mean(axis=0), features.std(axis=0) + np.float32(1e-3), 4)
-        start = network.start(np.random.default_rng(seed))
-        scores = network.score(network.normalise(features), start[None])
+        linear = LinearScore(features.mean(axis=0), features.std(axis=0) + np.float32(1e-3))
+        scores = linear.score(linear.normalise(features), np.zeros((1, linear.features)))
         assert not scores.any()
         plan = board.plan((board.own + scores)[0], 0)
         found = refined(problem)
@@ -76,22 +75,9 @@ def test_features_are_finite_and_those_of_the_tensors_whatever_their_rows() -> N
     assert ranks.min() >= -0.5 and ranks.max() <= 0.5
 
 
-def test_the_network_scores_a_population_as_it_scores_each() -> None:
-    _, features = features_of(game())
-    network = Network(features.mean(axis=0), features.std(axis=0) + np.float32(1e-3), 3)
-    rng = np.random.default_rng(0)
-    many = rng.normal(size=(5, network.parameters))
-    seen = network.normalise(features)
-    together = network.score(seen, many)
-    for row in range(5):
-        linear, enter, bias, leave = np.split(many[row], np.cumsum(network.sizes)[:-1])
-        hidden = np.tanh(seen @ enter.reshape(network.features, 3) + bias)
-        assert np.allclose(together[row], seen @ linear + hidden @ leave, atol=1e-3)
-
-
 def test_the_shipped_policy_was_trained_and_says_how() -> None:
     policy = load_policy("pretrained:board")
-    assert policy.parameters[: policy.network.features].any() and policy.heads.any()
+    assert policy.weights.any() and policy.heads.any()
     from loadmaster.learn.policies import read_policy
     from loadmaster.malloc_game.muzero.cases import FOLDS, HELD_OUT
 
@@ -108,14 +94,13 @@ def test_policies_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         "parameters": np.zeros(6, np.float32),
         "heads": np.zeros((1, 6), np.float32),
     }
-    about: dict[str, Any] = {"hidden": 0, "changes": [{}]}
+    about: dict[str, Any] = {"changes": [{}]}
     wrong: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({**good, "parameters": np.zeros(7)}, about),
         ({**good, "deviation": np.zeros(6)}, about),
         ({**good, "heads": np.full((1, 6), np.nan)}, about),
         (good, {**about, "changes": [{"colour": 1}]}),
         (good, {**about, "changes": []}),
-        (good, {**about, "hidden": "many"}),
         ({name: good[name] for name in good if name != "heads"}, about),
     ]
     path = tmp_path / "right.npz"
@@ -124,7 +109,7 @@ def test_policies_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     for number, (arrays, header) in enumerate(wrong):
         path = tmp_path / f"{number}.npz"
         save_policy(path, arrays, header)
-        with pytest.raises(BadPolicy, match="no network for the board"):
+        with pytest.raises(BadPolicy, match="no score for the board"):
             load_policy(str(path))
 
 
@@ -136,7 +121,7 @@ def test_settings_that_make_no_sense_are_refused() -> None:
 
 def test_the_untrained_player_knows_settings_alone() -> None:
     policy = untrained(5)
-    assert policy.changes == CHANGES and not policy.heads.any() and not policy.parameters.any()
+    assert policy.changes == CHANGES and not policy.heads.any() and not policy.weights.any()
 
 
 def test_a_file_that_is_no_policy_is_refused_however_small_the_budget(tmp_path: Path) -> None:

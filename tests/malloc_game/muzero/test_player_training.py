@@ -24,7 +24,6 @@ TINY: dict[str, Any] = {
     "generations": 4,
     "pairs": 2,
     "batch": 3,
-    "hidden": 2,
     "validate_every": 2,
     "openings": 3,
     "opening_cases": 3,
@@ -62,16 +61,13 @@ def test_a_training_that_was_stopped_goes_on_as_if_it_had_not(tmp_path: Path) ->
         train(out=broken, options=TINY, seed=1, resume=tmp_path / "broken.state.npz")
 
 
-def test_a_linear_policy_becomes_the_linear_part_of_a_network(tmp_path: Path) -> None:
-    linear, network = tmp_path / "linear.npz", tmp_path / "network.npz"
-    options = TINY | {"generations": 2}
-    train(out=linear, options=options | {"hidden": 0})
-    train(out=network, options=options, init=str(linear))
-    first, grown = load_policy(str(linear)), load_policy(str(network))
-    assert first.network.hidden == 0 and grown.network.hidden == 2
-    assert np.array_equal(first.network.mean, grown.network.mean)
-    with pytest.raises(LoadmasterError, match="hidden units"):
-        train(out=network, options=options | {"hidden": 3}, init=str(network))
+def test_a_training_may_start_from_a_policy(tmp_path: Path) -> None:
+    before, after = tmp_path / "before.npz", tmp_path / "after.npz"
+    train(out=before, options=TINY | {"generations": 2})
+    train(out=after, options=TINY | {"generations": 2}, init=str(before))
+    first, second = load_policy(str(before)), load_policy(str(after))
+    assert np.array_equal(first.linear.mean, second.linear.mean)
+    assert not np.array_equal(first.weights, second.weights)
 
 
 def test_workers_give_the_same_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +108,6 @@ def test_openings_are_those_that_cover_most() -> None:
 
 
 def test_folds_and_options_that_make_no_sense_are_refused(tmp_path: Path) -> None:
-    for options in ({"fold": "birds"}, {"hidden": 5000}, {"sigma": 0.0}, {"colour": 1}):
+    for options in ({"fold": "birds"}, {"sigma": 0.0}, {"colour": 1}):
         with pytest.raises(LoadmasterError):
             train(out=tmp_path / "p.npz", options=options)

@@ -24,11 +24,14 @@ from loadmaster.plan.plan import Plan
 
 FIRST = STYLES["refined"]
 """The options of the first state."""
+LEFTOVER: dict[str, Any] = {"write_back": True, "stretch": True}
+"""Of all other settings: what no order of tensors leads to."""
 
 
 def board_settings(changes: Sequence[dict[str, Any]]) -> list[MsaOptions]:
-    """Settings of the board: that of the first state, then it with each of the changes."""
-    return [FIRST, *(make_options("refined", change) for change in changes)]
+    """Settings of the board: that of the first state, then it with each of the changes and, unless one
+    says otherwise, with what room is left made use of."""
+    return [FIRST, *(make_options("refined", {**LEFTOVER, **change}) for change in changes)]
 
 
 class Board:

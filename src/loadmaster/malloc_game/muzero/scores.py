@@ -1,12 +1,12 @@
-"""What the player sees of a tensor, and the small network that scores it.
+"""What the player sees of a tensor, and how it scores it: a weight for every feature.
 
 Features are ranks among the tensors of the program and ratios (bytes to capacity, times to the program's),
 so that they mean the same for every program and machine; a third of them is feedback of the first plan. The
 second half is the first half's mean over the tensors that are alive at the same steps, by their bytes: one
-graph convolution over what competes for the same room, which no parameter changes and which is made once.
+graph convolution over what competes for the same room, which no weight changes and which is made once.
 
 A score is added to a tensor's priority on the board: with scores 0 the plan is that of `msa-refined`.
-Shapes: B tensors, F features, H hidden units, P members of a population.
+Shapes: B tensors, F features, P members of a population.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"preferred_ratio": 5.0, "max_ratio": 16.0, "repacks": 50},
 )
 """Settings of a player that has learned nothing."""
-MOST_OPENINGS, MOST_HIDDEN = 256, 1024
+MOST_OPENINGS = 256
 _LEAST = 1e-9
 
 
@@ -171,79 +171,50 @@ def _mean_around(model: GameModel, value: Float64) -> Float64:
 
 
 @dataclass(frozen=True)
-class Network:
-    """A score for every tensor: a linear part, and hidden units unless there are none.
-
-    Parameters are one vector: `linear` [F], `enter` [F, H], `bias` [H], `leave` [H]. With `linear` and `leave`
-    0 all scores are 0.
-    """
+class LinearScore:
+    """A score for every tensor: weights [F] times normalised features. With weights 0 all scores are 0."""
 
     mean: Float32
     deviation: Float32
     """[F] of the features of training cells"""
-    hidden: int = 16
 
     @property
     def features(self) -> int:
         return len(self.mean)
 
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Parameters of each part."""
-        f, h = self.features, self.hidden
-        return f, f * h, h, h
-
-    @property
-    def parameters(self) -> int:
-        return sum(self.sizes)
-
-    def start(self, rng: np.random.Generator) -> Float64:
-        """[parameters] that score nothing yet."""
-        f, h = self.features, self.hidden
-        enter = rng.normal(size=f * h) / np.sqrt(f)
-        return np.concatenate([np.zeros(f), enter, np.zeros(2 * h)])
-
     def normalise(self, features: Float32) -> Float32:
-        """[B, F] as the network takes them; one without context has the first of them alone."""
+        """[B, F] as weights take them; a score without context has the first of them alone."""
         own = features[:, : self.features]
         clipped: Float32 = np.clip((own - self.mean) / self.deviation, -4, 4).astype(np.float32)
         return clipped
 
-    def score(self, features: Float32, parameters: Float64) -> Float64:
-        """[P, B] of normalised features [B, F] and parameters [P, parameters]."""
-        p, f, h = len(parameters), self.features, self.hidden
-        linear, enter, bias, leave = np.split(
-            parameters.astype(np.float32), np.cumsum(self.sizes)[:-1], axis=1
-        )
-        scores = linear @ features.T
-        if h:
-            x = features @ enter.reshape(p, f, h).transpose(1, 0, 2).reshape(f, p * h) + bias.reshape(-1)
-            x = np.tanh(x).reshape(-1, p, h)
-            scores = scores + np.einsum("bph,ph->pb", x, leave)
-        return np.asarray(scores, dtype=np.float64)
+    def score(self, features: Float32, weights: Float64) -> Float64:
+        """[P, B] of normalised features [B, F] and weights [P, F]."""
+        return np.asarray(weights.astype(np.float32) @ features.T, dtype=np.float64)
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What a player brings to every game: a network, and openings that differ from it in their weights and in
+    """What a player brings to every game: a score, and openings that differ from it in their weights and in
     the settings of memory space assignment."""
 
-    network: Network
-    parameters: Float64
+    linear: LinearScore
+    weights: Float64
+    """[F]"""
     heads: Float64
-    """[M, F] added to the linear part, for each opening"""
+    """[M, F] added to the weights, for each opening"""
     changes: tuple[dict[str, Any], ...]
     """[M] of the options of the first state"""
 
     def openings(self, board: Board, features: Float32) -> Float64:
         """[M, B] priorities, of normalised features."""
-        return board.own + self.network.score(features, self.parameters[None]) + self.heads @ features.T
+        return board.own + self.linear.score(features, self.weights[None]) + self.heads @ features.T
 
 
 def untrained(features: int, changes: tuple[dict[str, Any], ...] = CHANGES) -> Policy:
     """Scores nothing: its openings are the first state with other settings."""
-    network = Network(np.zeros(features, np.float32), np.full(features, 0.3, np.float32), hidden=0)
-    return Policy(network, np.zeros(features), np.zeros((len(changes), features)), changes)
+    linear = LinearScore(np.zeros(features, np.float32), np.full(features, 0.3, np.float32))
+    return Policy(linear, np.zeros(features), np.zeros((len(changes), features)), changes)
 
 
 @lru_cache(maxsize=32)
@@ -252,20 +223,20 @@ def load_policy(name: str) -> Policy:
     arrays, about = read_policy(name, "muzero")
     try:
         mean, deviation = (arrays[part].astype(np.float32) for part in ("mean", "deviation"))
-        network = Network(mean, deviation, int(about["hidden"]))
-        parameters, heads = (arrays[part].astype(np.float64) for part in ("parameters", "heads"))
+        weights, heads = (arrays[part].astype(np.float64) for part in ("parameters", "heads"))
         changes = tuple(dict(each) for each in about["changes"])
         board_settings(changes)
-        fine = mean.ndim == 1 and mean.shape == deviation.shape and 0 <= network.hidden <= MOST_HIDDEN
-        fine = fine and parameters.shape == (network.parameters,) and bool((deviation > 0).all())
+        fine = (
+            mean.ndim == 1 and mean.shape == deviation.shape == weights.shape and bool((deviation > 0).all())
+        )
         fine = fine and 1 <= len(changes) <= MOST_OPENINGS and heads.shape == (len(changes), len(mean))
-        fine = fine and all(np.isfinite(each).all() for each in (mean, deviation, parameters, heads))
+        fine = fine and all(np.isfinite(each).all() for each in (mean, deviation, weights, heads))
     except (KeyError, TypeError, ValueError, OverflowError, BadOption):
         fine = False
     if not fine:
         raise BadPolicy(
-            f"policy '{name}' has no network for the board",
+            f"policy '{name}' has no score for the board",
             object=name,
             remedy="train it with this version: loadmaster train muzero --out POLICY.npz",
         )
-    return Policy(network, parameters, heads, changes)
+    return Policy(LinearScore(mean, deviation), weights, heads, changes)

@@ -97,7 +97,7 @@ class Player(Session):
         features = make_features(board, first)
         trained = settings.init != UNTRAINED
         self.policy = load_policy(settings.init) if trained else untrained(features.shape[1])
-        self.features = self.policy.network.normalise(features)
+        self.features = self.policy.linear.normalise(features)
         self.weights = np.array([float(getattr(settings, name)) for name in MOVES])
         self.tried, self.succeeded = np.full(len(MOVES), PRIOR), np.full(len(MOVES), PRIOR / 3)
         self.rng = np.random.default_rng(seed)

@@ -1,8 +1,8 @@
 """How the player on the board is trained: scores by evolution strategies, openings by what they cover.
 
-First the network: its parameters are moved, each decides many cells at once, and what made plans faster is
+First the score: its weights are moved, each set decides many cells at once, and what made plans faster is
 followed (`learn.evolution_strategies`). Then the openings, by expert iteration: on every cell a search in the
-space of feature weights and settings finds what is better there than the network's own plan; all that was
+space of feature weights and settings finds what is better there than the score's own plan; all that was
 found is tried on all cells, and those are kept, one after the other, that add most to the best so far.
 """
 
@@ -20,14 +20,13 @@ import numpy as np
 
 from loadmaster.arrays import Array, Float32, Float64, Int64, Message
 from loadmaster.clock import now
-from loadmaster.errors import LoadmasterError
 from loadmaster.learn.checkpoints import check_same, read_state, state_path, write_state
 from loadmaster.learn.evolution_strategies import Progress, Task, begin, evolve, share_out
 from loadmaster.learn.policies import save_policy
 from loadmaster.learn.session import Report, Unfinished, check_settings, ignore, make_settings, policy_header
 from loadmaster.malloc_game.muzero.board import Board, board_settings
 from loadmaster.malloc_game.muzero.cases import FOLDS, MACHINES, PROGRAMS, SHARES, left_out, make_case
-from loadmaster.malloc_game.muzero.scores import Network, Policy, load_policy, make_features
+from loadmaster.malloc_game.muzero.scores import LinearScore, load_policy, make_features
 from loadmaster.mapping.egrl.cases import Own
 from loadmaster.mapping.egrl.evolution_strategies import pack_own, unpack_own
 
@@ -52,8 +51,6 @@ class Options:
     """Of `cases.FOLDS`: the programs that are left out besides the held-out ones; '': none."""
     context: bool = True
     """Whether it sees what competes with a tensor, too."""
-    hidden: int = 8
-    """0: a linear score."""
     cases: int = 160
     validation: int = 40
     generations: int = 150
@@ -73,7 +70,7 @@ class Options:
 
     def _rules(self) -> dict[str, bool]:
         positive = {name: getattr(self, name) > 0 for name in ("sigma", "learning_rate")}
-        return {"fold": self.fold in ("", *FOLDS), "hidden": self.hidden <= 1024, **positive}
+        return {"fold": self.fold in ("", *FOLDS), **positive}
 
 
 @lru_cache(maxsize=1)
@@ -96,7 +93,7 @@ def random_changes() -> tuple[dict[str, Any], ...]:
 
 @dataclass
 class Cell:
-    """A board with what a network sees of it."""
+    """A board with what a score sees of it."""
 
     board: Board
     features: Float32
@@ -112,15 +109,15 @@ class Cell:
 class Judge:
     """Makes cells when they are first asked for, and says how good parameters and openings are on them."""
 
-    def __init__(self, network: Network, without: Sequence[str], own: Own = ()) -> None:
-        self.network, self.without, self.own = network, tuple(without), own
+    def __init__(self, linear: LinearScore, without: Sequence[str], own: Own = ()) -> None:
+        self.linear, self.without, self.own = linear, tuple(without), own
         self._kept: dict[tuple[int, int], Cell] = {}
 
     def cell(self, seed: int, number: int) -> Cell:
         if (seed, number) not in self._kept:
             board = make_case(number, seed, self.without, self.own)
             first = board.place(board.own[None], np.zeros(1, dtype=np.int64))
-            features = self.network.normalise(make_features(board, first))
+            features = self.linear.normalise(make_features(board, first))
             self._kept[seed, number] = Cell(board, features, int(first.total[0]))
         return self._kept[seed, number]
 
@@ -129,18 +126,18 @@ class Judge:
         rows = []
         for seed, numbers in tasks:
             for cell in (self.cell(seed, number) for number in numbers):
-                scores = self.network.score(cell.features, parameters)
+                scores = self.linear.score(cell.features, parameters)
                 rows.append(np.log(cell.times(cell.board.own + scores) / cell.reference))
         return np.stack(rows, axis=1) if rows else np.empty((len(parameters), 0))
 
     def _ready(self, number: int, parameters: Float64) -> tuple[Cell, Board, Float64]:
-        """(cell, its board with every setting, the network's priorities [1, B])"""
+        """(cell, its board with every setting, the score's priorities [1, B])"""
         cell = self.cell(0, number)
         board = Board(cell.board.assigners[0], board_settings(random_changes()[1:]))
-        return cell, board, board.own + self.network.score(cell.features, parameters[None])
+        return cell, board, board.own + self.linear.score(cell.features, parameters[None])
 
     def find_openings(self, number: int, parameters: Float64) -> tuple[Float64, Int64]:
-        """(weights [FOUND, F], settings [FOUND]) that are best on one cell, of a small search around the network."""
+        """(weights [FOUND, F], settings [FOUND]) that are best on one cell, of a small search around the score."""
         cell, board, base = self._ready(number, parameters)
         rng = np.random.default_rng([0, number, 1])
         width = cell.features.shape[1]
@@ -184,8 +181,8 @@ class Judge:
 def make_judge(setup: Message) -> Callable[[Message], Message]:
     """A judge in a worker."""
     about, arrays = setup.about, setup.arrays
-    network = Network(arrays["mean"], arrays["deviation"], int(about["hidden"]))
-    return Judge(network, about["without"], unpack_own(arrays)).answer
+    linear = LinearScore(arrays["mean"], arrays["deviation"])
+    return Judge(linear, about["without"], unpack_own(arrays)).answer
 
 
 def measure_features(without: Sequence[str], cases: int, context: bool) -> tuple[Float32, Float32]:
@@ -212,22 +209,6 @@ def choose_openings(gains: Float64, count: int) -> tuple[list[int], list[float]]
     return chosen, means
 
 
-def _grown(policy: Policy, network: Network, rng: np.random.Generator) -> Float64:
-    """A policy's parameters; those of a linear one become the linear part of a network."""
-    if policy.network.hidden == network.hidden:
-        return policy.parameters.copy()
-    if policy.network.hidden:
-        raise LoadmasterError(
-            f"the policy has {policy.network.hidden} hidden units, not {network.hidden}",
-            object="hidden",
-            number=policy.network.hidden,
-            remedy=f"give --set hidden={policy.network.hidden}, or start from a linear policy",
-        )
-    parameters = network.start(rng)
-    parameters[: network.features] = policy.parameters
-    return parameters
-
-
 def train(
     *,
     out: Path,
@@ -249,7 +230,7 @@ def train(
       seed: the same seed and generations give the same policy, whoever computes it.
       options: fields of `Options`.
       own: programs and their machines that every second cell is made from; the others are random.
-      init: a policy to start from; a linear one may become the linear part of a network.
+      init: a policy to start from.
       resume: a state file of an earlier training with the same options.
       workers: shares the work out; without, all is done in this process.
       report: takes a line about how it goes.
@@ -276,15 +257,15 @@ class _Training:
 
     def run(self, out: Path, seconds: float | None, resume: Path | None) -> dict[str, Any]:
         options, started = self.options, now()
-        network, progress = self._begin(resume)
+        linear, progress = self._begin(resume)
         first = progress.parameters.copy()
-        with self._calls(network) as (calls, size):
+        with self._calls(linear) as (calls, size):
             for _ in evolve(options, progress, share_out(calls, size), seconds=seconds):
                 self.report(
                     f"generation {progress.generation:,}, {-100 * progress.best_value:.3f} % less time than "
                     "msa-refined at once"
                 )
-                self._write_state(out, network, progress)
+                self._write_state(out, linear, progress)
             if not progress.curve or np.array_equal(progress.best, first):
                 raise Unfinished(
                     "training ended before it changed anything", object=str(out), remedy="let it run longer"
@@ -298,8 +279,8 @@ class _Training:
             "took_seconds": now() - started,
         }
         arrays: dict[str, Array] = {
-            "mean": network.mean,
-            "deviation": network.deviation,
+            "mean": linear.mean,
+            "deviation": linear.deviation,
             "parameters": progress.best,
             "heads": heads,
         }
@@ -307,35 +288,34 @@ class _Training:
         save_policy(out, small, self._header(row, changes))
         return row
 
-    def _begin(self, resume: Path | None) -> tuple[Network, Progress]:
+    def _begin(self, resume: Path | None) -> tuple[LinearScore, Progress]:
         options = self.options
         if resume is not None:
             state, about = read_state(resume, "muzero")
             check_same(resume, about, asdict(options), self.seed, "muzero")
-            network = Network(state["feature_mean"], state["feature_deviation"], options.hidden)
-            return network, Progress.restore(state)
+            linear = LinearScore(state["feature_mean"], state["feature_deviation"])
+            return linear, Progress.restore(state)
         rng = np.random.default_rng(self.seed)
         if self.init is not None:
             policy = load_policy(self.init)
-            network = Network(policy.network.mean, policy.network.deviation, options.hidden)
-            return network, begin(_grown(policy, network, rng), rng)
+            return policy.linear, begin(policy.weights.copy(), rng)
         count = min(FEATURE_CASES, options.cases)
         measured = measure_features(self._without, count, options.context)
-        network = Network(*measured, options.hidden)
-        return network, begin(network.start(rng), rng)
+        linear = LinearScore(*measured)
+        return linear, begin(np.zeros(linear.features), rng)
 
     @property
     def _without(self) -> tuple[str, ...]:
         return left_out(self.options.fold or None)
 
     @contextmanager
-    def _calls(self, network: Network) -> Iterator[tuple[Calls, int]]:
+    def _calls(self, linear: LinearScore) -> Iterator[tuple[Calls, int]]:
         if self.workers is None:
-            judge = Judge(network, self._without, self.own)
+            judge = Judge(linear, self._without, self.own)
             yield (lambda requests: [judge.answer(request) for request in requests]), 1
             return
-        about = {"hidden": network.hidden, "without": list(self._without)}
-        arrays = {"mean": network.mean, "deviation": network.deviation, **pack_own(self.own)}
+        about = {"without": list(self._without)}
+        arrays = {"mean": linear.mean, "deviation": linear.deviation, **pack_own(self.own)}
         with self.workers("muzero", about, arrays) as found:
             yield found
 
@@ -360,7 +340,7 @@ class _Training:
         order = np.argsort(np.concatenate(parts), kind="stable")  # whoever found them
         weights = np.concatenate([each.arrays["weights"] for each in found])[order].reshape(-1, width)
         settings = np.concatenate([each.arrays["settings"] for each in found])[order].reshape(-1)
-        # The network's own plan, and that without its linear part, in every setting.
+        # The score's own plan, and that of the first state, in every setting.
         plain = np.concatenate([np.zeros((SETTINGS, width)), np.tile(-parameters[:width], (SETTINGS, 1))])
         weights = np.concatenate([plain, weights])
         settings = np.concatenate([np.tile(np.arange(SETTINGS), 2), settings])
@@ -370,8 +350,8 @@ class _Training:
         chosen, covered = choose_openings(gains, self.options.openings)
         return weights[chosen], [random_changes()[at] for at in settings[chosen].tolist()], covered
 
-    def _write_state(self, out: Path, network: Network, progress: Progress) -> None:
-        state = {**progress.arrays(), "feature_mean": network.mean, "feature_deviation": network.deviation}
+    def _write_state(self, out: Path, linear: LinearScore, progress: Progress) -> None:
+        state = {**progress.arrays(), "feature_mean": linear.mean, "feature_deviation": linear.deviation}
         write_state(state_path(out), state, {"options": asdict(self.options), "seed": self.seed})
 
     def _header(self, row: dict[str, Any], changes: list[dict[str, Any]]) -> dict[str, Any]:
@@ -386,7 +366,6 @@ class _Training:
             "muzero",
             self.seed,
             asdict(self.options),
-            hidden=self.options.hidden,
             changes=changes,
             training=row,
             trained_on=trained_on,

@@ -47,7 +47,7 @@ def four_lives(seed: int = 5) -> MallocGame:
         work = int(rng.choice((1, 10**7, 10**8, 3 * 10**8)))
         reads, writes = ([], [made[number]]) if first else ([made[number]], [])
         build.op(f"op{step}", "fusion", reads=reads, writes=writes, matrix=work)
-    return MallocGame(build.build(), load_machine("tpu-v4i:cmem=1MiB"))
+    return MallocGame(build.build(), load_machine("tpu-v4i:cmem=1MiB"), starts="hidden")
 
 
 def random_games(problem: MallocGame, count: int, seed: int = 0) -> tuple[Record, Any]:

@@ -47,11 +47,11 @@ def small(**changes: Any) -> PaperMuZero:
 
 BARE = {name: value for name, value in SMALL.items() if name not in PolicyOnly.fixed}
 BUDGET = 44
-"""1 game to begin in, 8, 8, 4 careful ones, 8, 8 and one of combine_gains windows, 4, 2 of 8."""
+"""1 game to begin in, 8, 8 and two of combine_gains windows, 4 careful ones, 8 and another one, 8, the rest."""
 
 
 def recording(number: int = 9) -> Recording:
-    return Recording(synthetic(number), load_machine("tpu-v4i:cmem=1MiB"))
+    return Recording(synthetic(number), load_machine("tpu-v4i:cmem=1MiB"), starts="hidden")
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,8 @@ def test_it_goes_on_from_every_checkpoint_as_if_it_had_not_stopped(
 ) -> None:
     first, asked = whole
     moments = first.watcher.moments
-    assert [moment.evaluations for moment in moments] == [9, 9, 17, 17, 29, 29, 38, 38]
+    counts = [moment.evaluations for moment in moments]
+    assert counts[::2] == counts[1::2] and counts[::2] == [9, 19, 32, 40], counts
     for moment in (moments[0], moments[3], moments[6]):
         problem = recording()
         rest = watched(small, problem, Budget(evaluations=BUDGET), moment=moment)
@@ -254,7 +255,8 @@ def test_switches(changes: dict[str, Any]) -> None:
 
 def test_a_game_that_can_be_lost_is_of_the_same_length() -> None:
     """The ablation without backups."""
-    problem = Recording(synthetic(9), load_machine("tpu-v4i:cmem=1MiB"), backup="none")
+    machine = load_machine("tpu-v4i:cmem=1MiB")
+    problem = Recording(synthetic(9), machine, backup="none", starts="hidden", repack=0)
     solution = solve(small(), problem, Budget(evaluations=BUDGET))
     games = problem.play(np.array(problem.asked))
     assert len(problem.asked) == BUDGET and np.array_equal(games.actions, problem.asked)
@@ -263,10 +265,27 @@ def test_a_game_that_can_be_lost_is_of_the_same_length() -> None:
     assert solution.value is not None and solution.value < problem.all_slow_ps
 
 
+def test_a_game_with_more_moves_is_played_with_the_published_ones() -> None:
+    """Its games are plans of the whole game's problem."""
+    problem = MallocGame(synthetic(9), load_machine("tpu-v4i:cmem=1MiB"))
+    own = problem.published()
+    assert problem.actions == 6 and own.actions == 3 and own.published() is own
+    solution = solve(small(), problem, Budget(evaluations=20))
+    assert solution.evaluations == 20 and solution.decision is not None and solution.decision.ndim == 2
+    assert problem.evaluate(solution.decision) == solution.value and problem.admits(solution.decision)
+    assert solution.value is not None and solution.value < problem.all_slow_ps
+
+
+def test_the_published_game_is_played() -> None:
+    """Dead ends are rewound, and what is recorded of a game leads to its end again."""
+    problem = Recording(synthetic(9), load_machine("tpu-v4i:cmem=1MiB"), profile="paper")
+    solution = solve(small(), problem, Budget(evaluations=BUDGET))
+    games = problem.play(np.array(problem.asked))
+    assert len(problem.asked) == BUDGET and np.array_equal(games.actions, problem.asked)
+    assert games.backups.any() and solution.value == games.total.min() < problem.all_slow_ps
+
+
 def test_what_cannot_be_played_is_told() -> None:
-    machine = load_machine("tpu-v4i:cmem=1MiB")
-    with pytest.raises(LoadmasterError, match="fixed length"):
-        solve(small(), MallocGame(synthetic(0), machine, profile="paper"), Budget(evaluations=1))
     roomless = MallocGame(synthetic(0), load_machine("tpu-v4i:cmem=512B"))
     assert solve(small(), roomless, Budget(evaluations=5)).evaluations == 1
     for name, value in (

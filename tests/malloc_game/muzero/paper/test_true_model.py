@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -106,7 +107,7 @@ def test_the_root_is_the_learned_models_root(problem: MallocGame, network: Netwo
 def trap() -> MallocGame:
     """A random game of at most 12 moves that neither all-slow nor greedy play solves."""
     for seed in range(1000):
-        game = MallocGame(*random_game(np.random.default_rng(seed), ops=(4, 6)))
+        game = MallocGame(*random_game(np.random.default_rng(seed), ops=(4, 6)), starts="hidden")
         if not 8 <= game.moves <= 12:
             continue
         simple = np.repeat([[0], [1], [2]], game.moves, axis=1).astype(np.int8)
@@ -115,7 +116,7 @@ def trap() -> MallocGame:
     raise AssertionError("no such game")
 
 
-@pytest.mark.parametrize("make", [made_up, trap])
+@pytest.mark.parametrize("make", [partial(made_up, 2), trap], ids=["made_up", "trap"])
 def test_two_hundred_simulations_reach_the_optimum(make: Any, network: Network) -> None:
     problem = make()
     optimum = solve(Exhaustive(), problem, Budget())

@@ -35,7 +35,7 @@ def tiny(**switches: Any) -> Settings:
 
 def made_up(number: int = 0) -> MallocGame:
     """One of the synthetic games; number 0 has 14 moves, and the greedy ones are not best."""
-    return MallocGame(synthetic(number), load_machine("tpu-v4i:cmem=1MiB"))
+    return MallocGame(synthetic(number), load_machine("tpu-v4i:cmem=1MiB"), starts="hidden")
 
 
 def random_positions(problem: MallocGame, count: int, seed: int) -> tuple[Any, ...]:

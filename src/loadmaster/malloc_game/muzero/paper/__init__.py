@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from loadmaster.errors import LoadmasterError, require
+from loadmaster.errors import require
 from loadmaster.learn import policies
 from loadmaster.learn.policies import PRETRAINED, save_policy
 from loadmaster.learn.session import check_settings, free_settings, make_settings
@@ -286,7 +286,6 @@ class PaperMuZero(Solver):
         assert isinstance(problem, MallocGame)
         if meter.exhausted:
             return meter.solution()
-        check_playable(problem)
         if not can_gain(problem):
             meter.evaluate_many(problem.all_slow()[None])
             return meter.solution()
@@ -332,14 +331,3 @@ def baseline_of(problem: MallocGame) -> str:
 def can_gain(problem: MallocGame) -> bool:
     """Whether there is anything to decide and to gain."""
     return problem.moves > 0 and problem.scale_ps > 1e-6 * problem.all_slow_ps
-
-
-def check_playable(problem: MallocGame) -> None:
-    """Games must be of one length: rewound ones are not."""
-    if problem.options()["backup"] == "rewind":
-        raise LoadmasterError(
-            "muzero plays games of a fixed length, and rewound ones have none",
-            object="backup",
-            number="rewind",
-            remedy="play with backup='retroactive'",
-        )

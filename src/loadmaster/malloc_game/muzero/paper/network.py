@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from loadmaster.malloc_game.games import ACTIONS, SHAPES
+from loadmaster.malloc_game.games import PUBLISHED, SHAPES
 
 if TYPE_CHECKING:
     from loadmaster.malloc_game.muzero.paper import Settings
@@ -260,15 +260,15 @@ class Network(eqx.Module):  # type: ignore[misc]
         self.norm, self.join = Norm(parts), Dense(parts, width, rng)
         self.position = blocks(POSITION_BLOCKS)
 
-        self.actions = drawn(rng, (len(ACTIONS), width // 8), 1.0)
+        self.actions = drawn(rng, (len(PUBLISHED), width // 8), 1.0)
         self.move = Dense(width + width // 8, width, rng)
         self.moved = blocks(settings.dynamics_blocks)
         self.reward = _expecting_nothing(Head(width, settings.bins, rng), REWARDS)
 
         self.outlook = blocks(settings.prediction_blocks)
-        self.policy = Head(width, len(ACTIONS), rng)
+        self.policy = Head(width, len(PUBLISHED), rng)
         self.value = _expecting_nothing(Head(width, settings.bins, rng), VALUES)
-        self.legality = Head(width, len(ACTIONS), rng)
+        self.legality = Head(width, len(PUBLISHED), rng)
 
     def represent(self, observation: Observation) -> Array:
         """The latent [W] of a position, each number in [0, 1]."""

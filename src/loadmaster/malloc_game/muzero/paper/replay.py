@@ -74,7 +74,7 @@ def played_out(problem: MallocGame, preferences: Array) -> Record:
     games = problem.games(len(preferences))
     actions, earned, legal = games.finish(preferences)
     record = Record(
-        actions,
+        actions.astype(np.int8),
         (earned / unit_ps(problem)).astype(np.float32),
         legal.astype(np.bool_),
         np.eye(3, dtype=np.float16)[actions],

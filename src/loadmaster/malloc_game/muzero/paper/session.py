@@ -192,11 +192,20 @@ class Session(learn.Session):
 
     def _score(self, number: int, played: Played, keep: bool) -> Scores:
         with self.timed("evaluate"):
-            scores = self.meters[number].evaluate_many(played.record.actions)
+            scores = self._evaluate(number, played.record.actions)
         count = len(scores.value)
         if keep and count and (self.settings.updates or self.settings.window):
             program, record = self.replay.programs[number], played.record.take(slice(0, count))
             program.add(record, scores.value, played.first, played.last)
+        return scores
+
+    def _evaluate(self, number: int, actions: Any) -> Scores:
+        """By the meter's problem, which may have more moves: a game of this one is a plan of that one."""
+        meter, problem = self.meters[number], self.problems[number]
+        if meter.problem is problem:
+            return meter.evaluate_many(actions)
+        scores = problem.score(actions[: meter.evaluations_left])
+        meter.take_many(scores.value, lambda row: problem.decision(problem.plan(actions[row])))
         return scores
 
     def _add_games(self, number: int, moves: list[Any]) -> None:
@@ -325,6 +334,6 @@ def _gains(opening: Opening, played: Played, times: Any) -> list[Gain]:
 
 
 def problem_of(meter: Meter) -> MallocGame:
-    """The game that a meter counts evaluations of."""
+    """The game that a meter counts evaluations of, with the published moves."""
     assert isinstance(meter.problem, MallocGame)
-    return meter.problem
+    return meter.problem.published()

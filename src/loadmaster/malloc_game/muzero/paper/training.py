@@ -68,7 +68,7 @@ def train(
       resume: a '.state.npz' of an earlier training with the same names and options.
       report: takes a line now and then; `log`: takes the metrics of every round.
     """
-    from loadmaster.malloc_game.muzero.paper import PACKAGES, PaperMuZero, can_gain, check_playable, start_of
+    from loadmaster.malloc_game.muzero.paper import PACKAGES, PaperMuZero, can_gain, start_of
 
     require_agents(*PACKAGES)
     if evaluations is None and seconds is None:
@@ -76,7 +76,6 @@ def train(
             "training has no end", object="--time-limit", remedy="give --time-limit 20m, or --budget GAMES"
         )
     for name, problem in problems:
-        check_playable(problem)
         if not can_gain(problem):
             raise LoadmasterError(
                 f"there is nothing to gain by playing '{name}' on {problem.machine.name}",
